@@ -4,6 +4,10 @@
 //! bench-peers, the order book, and networks of the exchange. Each round measures every case with
 //! both builds, one right after the other, the order changing from round to round; a ratio is that
 //! of two figures of one round. Writes Markdown to stdout and, with `--out FILE`, to a file.
+//!
+//! With `--with WORDS` in place of the other build, networks of the exchange are measured without
+//! and with these words of `nearmetal exchange run`, by the same build, in the same way. Each round
+//! has the same orders, those of one seed.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,9 +22,11 @@ use crate::shell;
 
 const USAGE: &str = "\
 usage: cargo xtask bench-builds --before DIR [--rounds N] [--only TEXT] [--out FILE]
+       cargo xtask bench-builds --with WORDS [--rounds N] [--only TEXT] [--out FILE]
 
   --before DIR  folder of the other build: `nearmetal`, the `libnm_accel.so` beside it, and the
                 program of the book's bench as `book`, if the book is to be measured
+  --with WORDS  words of `nearmetal exchange run`, measured against none, without another build
   --rounds N    rounds [7]
   --only TEXT   only measurements whose names hold TEXT
   --out FILE    write the table there as well";
@@ -36,8 +42,16 @@ const EXCHANGES: [&str; 4] = [
     "--nodes 1-1-1-1 --rate 50000",
 ];
 
+/// What is measured in turn.
+enum Compared {
+    /// The build in this folder, then this one.
+    Build(PathBuf),
+    /// The exchange without, then with these words.
+    Words(String),
+}
+
 struct Options {
-    before: PathBuf,
+    compared: Compared,
     rounds: usize,
     only: String,
     out: Option<String>,
@@ -55,7 +69,17 @@ impl Side {
         measurements.retain(|one| one.cases[0].name.contains("accel") || is_own(&one.cases[0]));
         measurements.extend(throughput(build));
         measurements.push(book_measurement(book));
-        measurements.extend(EXCHANGES.map(|words| exchange_measurement(build, words)));
+        measurements.extend(EXCHANGES.map(|words| exchange_measurement(build, words, "")));
+        Side::of(measurements, only)
+    }
+
+    /// The exchange with these words.
+    fn exchange(build: Build, more: &str, only: &str) -> Side {
+        let measurements = EXCHANGES.map(|words| exchange_measurement(build, words, more));
+        Side::of(measurements.into(), only)
+    }
+
+    fn of(mut measurements: Vec<Measurement>, only: &str) -> Side {
         measurements.retain(|one| one.cases.iter().any(|case| case.name.contains(only)));
         let mut figures = Figures::default();
         figures.set_order(measurements.iter().flat_map(|one| &one.cases));
@@ -75,17 +99,31 @@ fn is_own(case: &Case) -> bool {
 pub fn run(args: &[String]) -> Result<()> {
     let options = parse(args)?;
     bench::build()?;
-    let before = Build::in_folder(&options.before)?;
+    match &options.compared {
+        Compared::Build(before) => compare_builds(before, &options),
+        Compared::Words(words) => {
+            let side = |more| Side::exchange(Build::current(), more, &options.only);
+            compare([side(""), side(words)], &options)
+        }
+    }
+}
+
+fn compare_builds(folder_before: &Path, options: &Options) -> Result<()> {
+    let before = Build::in_folder(folder_before)?;
     let veth_pair = VethPair::create();
     if let Err(error) = &veth_pair {
         eprintln!("no pair of namespaces: {error:#}");
     }
     let folder = cases::Folder::make()?;
-    let books = (Some(options.before.join("book")).filter(|path| path.is_file()), own_book()?);
-    let mut sides = [
+    let books = (Some(folder_before.join("book")).filter(|path| path.is_file()), own_book()?);
+    let sides = [
         Side::new(before, books.0, &folder, &options.only),
         Side::new(Build::current(), Some(books.1), &folder, &options.only),
     ];
+    compare(sides, options)
+}
+
+fn compare(mut sides: [Side; 2], options: &Options) -> Result<()> {
     for round in 0..options.rounds {
         eprintln!("round {} of {}", round + 1, options.rounds);
         for at in 0..sides[0].measurements.len() {
@@ -93,18 +131,19 @@ pub fn run(args: &[String]) -> Result<()> {
             order.into_iter().for_each(|side: usize| sides[side].measure(at));
         }
     }
-    let text = report(&sides[0].figures, &sides[1].figures, &options);
+    let text = report(&sides[0].figures, &sides[1].figures, options);
     bench::write_table(&text, options.out.as_deref())
 }
 
 fn parse(args: &[String]) -> Result<Options> {
-    let mut before = None;
+    let mut compared = None;
     let (mut rounds, mut only, mut out) = (7, String::new(), None);
     let mut words = args.iter();
     while let Some(word) = words.next() {
         let value = words.next().with_context(|| USAGE.to_string())?;
         match word.as_str() {
-            "--before" => before = Some(shell::root().join(value)),
+            "--before" => compared = Some(Compared::Build(shell::root().join(value))),
+            "--with" => compared = Some(Compared::Words(value.clone())),
             "--rounds" => rounds = value.parse()?,
             "--only" => only.clone_from(value),
             "--out" => out = Some(value.clone()),
@@ -114,7 +153,7 @@ fn parse(args: &[String]) -> Result<Options> {
     if rounds == 0 {
         bail!("--rounds must be at least 1");
     }
-    Ok(Options { before: before.with_context(|| USAGE.to_string())?, rounds, only, out })
+    Ok(Options { compared: compared.with_context(|| USAGE.to_string())?, rounds, only, out })
 }
 
 /// Kernel TCP between two namespaces, as bench-peers measures it.
@@ -173,10 +212,11 @@ fn book(program: &Path) -> Result<Vec<Figure>> {
 
 /// The round trip's 99th percentile and the nodes' CPU time of a transaction, in one round of an
 /// exchange.
-fn exchange_measurement(build: Build, words: &'static str) -> Measurement {
+fn exchange_measurement(build: Build, words: &'static str, more: &str) -> Measurement {
     let cases = ["p99, ns", "CPU of a transaction, ns"]
         .map(|what| Case::new(format!("exchange {words}, {what}"), 0));
-    Measurement { cases: cases.to_vec(), run: Box::new(move || exchange(build, words)) }
+    let words = format!("{words} {more}");
+    Measurement { cases: cases.to_vec(), run: Box::new(move || exchange(build, &words)) }
 }
 
 fn exchange(build: Build, words: &str) -> Result<Vec<Figure>> {
@@ -195,13 +235,24 @@ fn exchange(build: Build, words: &str) -> Result<Vec<Figure>> {
 }
 
 fn report(before: &Figures, after: &Figures, options: &Options) -> String {
-    let mut text = format!(
-        "# Two builds in turn\n\nMade by `cargo xtask bench-builds --rounds {}`. Client on CPU \
-         {CLIENT_CPU}, server on CPU {SERVER_CPU}; every case is measured with both builds one \
-         right after the other. Latencies are half round trips in ns, the median of each round's \
-         median; rates name their unit. A ratio is after ÷ before in one round: shown are the \
-         median over the rounds and the range. A range that holds 1 shows no difference.\n\n",
-        options.rounds
+    let rounds = options.rounds;
+    let mut text = match &options.compared {
+        Compared::Build(_) => format!(
+            "# Two builds in turn\n\nMade by `cargo xtask bench-builds --rounds {rounds}`. Client \
+             on CPU {CLIENT_CPU}, server on CPU {SERVER_CPU}; every case is measured with both \
+             builds one right after the other. Latencies are half round trips in ns, the median \
+             of each round's median; rates name their unit. "
+        ),
+        Compared::Words(words) => format!(
+            "# The exchange without and with `{words}`\n\nMade by `cargo xtask \
+             bench-builds --with '{words}' --rounds {rounds}`. Each network is measured for \
+             2 s without (before) and with (after) these words, one right after the other, with \
+             the orders of the same seed. "
+        ),
+    };
+    text.push_str(
+        "A ratio is after ÷ before in one round: shown are the median over the rounds and the \
+         range. A range that holds 1 shows no difference.\n\n",
     );
     text += &bench::environment_lines(&["sockperf", "iperf3", "nuttcp"]);
     text.push_str(

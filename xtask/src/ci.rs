@@ -56,6 +56,7 @@ fn run_parts(parts: &mut Parts, installing: ScopedJoinHandle<'_, Result<()>>) ->
     })?;
     parts.run("rings under loom", check_rings_under_loom)?;
     parts.run("replicas under simulation", simulate_replicas)?;
+    parts.run("codecs under Miri", check_codecs_under_miri)?;
     parts.run("setup, the rest of it", || {
         installing.join().expect("the installing thread does not panic")
     })?;
@@ -85,6 +86,28 @@ fn check_rings_under_loom() -> Result<()> {
     let line = "cargo test -p nm-ring --lib --release --locked --target-dir target/loom loom";
     let fast_build = ("CARGO_PROFILE_RELEASE_LTO", "off");
     shell::run_with(line, &[("RUSTFLAGS", "--cfg loom"), fast_build])
+}
+
+/// Whether there is a nightly toolchain with Miri, or one can be installed.
+fn has_miri() -> bool {
+    let works = |line: &str| shell::output(line).is_ok_and(|(_, is_ok)| is_ok);
+    let is_there = || works("rustup run nightly cargo miri --version");
+    let install = "rustup toolchain install nightly --profile minimal --component miri,rust-src";
+    // Miri first builds a standard library of its own.
+    (is_there() || works(install) && is_there()) && works("rustup run nightly cargo miri setup")
+}
+
+/// What all binary formats are made of, by an interpreter that reports undefined behaviour. It is
+/// a thousand times slower, so the property tests have fewer cases than natively.
+fn check_codecs_under_miri() -> Result<()> {
+    if !has_miri() {
+        println!("codecs under Miri: NOT RUN, because rustup has no nightly toolchain with Miri");
+        return Ok(());
+    }
+    let line = "rustup run nightly cargo miri test -p nm-codec --locked --target-dir target/miri";
+    // Property tests read the environment and the time.
+    let variables = [("MIRIFLAGS", "-Zmiri-disable-isolation"), ("PROPTEST_CASES", "32")];
+    shell::run_with(line, &variables)
 }
 
 /// Trials of a group of replicas with faults, and of their disks: the `cfg` makes tokio's random

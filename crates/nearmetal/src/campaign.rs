@@ -13,6 +13,7 @@ pub mod show;
 pub mod trial;
 mod tuned_step;
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +47,18 @@ pub enum Name {
     WithTime(String),
 }
 
+impl Name {
+    /// The name of a result that begins now.
+    pub fn at(self, started: Timestamp) -> String {
+        match self {
+            Name::Fixed(name) => name,
+            Name::WithTime(text) => {
+                file_name(&format!("{}-{text}", started.strftime("%Y%m%dT%H%M%SZ")))
+            }
+        }
+    }
+}
+
 /// Where a result is kept.
 pub enum Destination<'a> {
     /// In this folder, which is created.
@@ -60,6 +73,18 @@ impl<'a> Destination<'a> {
     /// The folder of `--out`, or a new one.
     pub fn folder_or_new(out: Option<&'a Path>) -> Destination<'a> {
         out.map_or(Destination::NewFolder, Destination::Folder)
+    }
+
+    /// Creates the folder of a result with this name, if there is to be one.
+    ///
+    /// # Errors
+    /// If it cannot be created, or holds another result.
+    pub fn folder(&self, name: &str) -> Result<Option<ResultFolder>> {
+        Ok(match self {
+            Destination::Folder(path) => Some(ResultFolder::at(path)?),
+            Destination::NewFolder => Some(ResultFolder::create(RESULTS.as_ref(), name)?),
+            Destination::Memory => None,
+        })
     }
 }
 
@@ -103,17 +128,8 @@ impl Runner {
     ) -> Result<Runner> {
         let interrupted = interrupt::flag()?;
         let started = Timestamp::now();
-        let name = match name {
-            Name::Fixed(name) => name,
-            Name::WithTime(text) => {
-                file_name(&format!("{}-{text}", started.strftime("%Y%m%dT%H%M%SZ")))
-            }
-        };
-        let folder = match destination {
-            Destination::Folder(path) => Some(ResultFolder::at(path)?),
-            Destination::NewFolder => Some(ResultFolder::create(RESULTS.as_ref(), &name)?),
-            Destination::Memory => None,
-        };
+        let name = name.at(started);
+        let folder = destination.folder(&name)?;
         let started = started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let mut runner = Runner {
             recorder: Recorder::new(&name, &started, folder),
@@ -175,12 +191,14 @@ impl Runner {
         }
         self.note_concurrent_runs();
         self.progress.begin(label, duration_s);
+        let folder = self.recorder.path().map(Path::to_path_buf);
         let result = execute(&TrialContext {
             options: &self.options,
             progress: &self.progress,
             is_quiet: self.show.is_quiet,
             interrupted: &self.interrupted,
-            folder: self.recorder.path(),
+            folder: folder.as_deref(),
+            recorder: RefCell::new(&mut self.recorder),
         });
         let goes_on = self.record(row, result)?;
         if goes_on {
@@ -191,17 +209,7 @@ impl Runner {
 
     fn record(&mut self, row: &RowId, result: TrialResult) -> Result<bool> {
         match result {
-            TrialResult::Completed(Completed {
-                measured,
-                guests,
-                facts,
-                skipped,
-                shown,
-                incidents,
-            }) => {
-                if let Some(guests) = guests {
-                    self.recorder.guests(*guests);
-                }
+            TrialResult::Completed(Completed { measured, facts, skipped, shown, incidents }) => {
                 for (side, facts) in facts {
                     self.recorder.facts(row.environment.as_str(), side, facts);
                 }

@@ -2,14 +2,20 @@
 //!
 //! [`run`] is one round: [`place`] chooses addresses, [`supervise`] starts the nodes and restarts
 //! them, [`load`] simulates the clients. [`search`] finds the highest rate within an [`sla`],
+//! [`policy_runner`] carries out policies on a running network, [`resize`] grows and shrinks it.
 //! [`torture`] draws which nodes are killed and when. A run that is to be checked leaves a
 //! [`recording`], and [`verify`] checks that its journals agree with what its clients received.
+//! A [`day`] is one run whose load changes by a script.
 #![forbid(unsafe_code)]
 
+pub mod day;
 pub mod hosts;
 pub mod load;
+pub mod mover;
 pub mod place;
+pub mod policy_runner;
 pub mod recording;
+pub mod resize;
 pub mod run;
 pub mod search;
 pub mod sla;

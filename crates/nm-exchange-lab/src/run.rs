@@ -12,18 +12,20 @@ use std::time::Duration;
 
 use nm_auth::Secret;
 use nm_exchange::network::{Durability, Network, Role, UnknownRole};
-use nm_model::exchange::{ClassCpu, ExchangeRound, Fault, LOAD};
+use nm_model::exchange::{ClassCpu, ExchangeRound, Fault, LOAD, Moves};
 use nm_model::link_transport::LinkTransport;
 use nm_model::plan::EnvironmentKind;
 use nm_model::result::LatencyRound;
 use nm_model::{Doubt, DoubtKind, ExchangeSpec, Failure, FailureKind};
 use nm_stats::Sample;
 use nm_sys::clock::monotonic_ns;
+use nm_sys::private_folder::PrivateFolder;
 use thiserror::Error;
 
 use crate::hosts::{self, Host};
 use crate::load::flow::Flow;
 use crate::load::{self, Arrivals, Gateways, Generator, Pace, Settings, Stall};
+use crate::mover::{AimedKill, Mover, Progress};
 use crate::place;
 use crate::recording::{DATA, NETWORK, Recording};
 use crate::sla::Sla;
@@ -37,16 +39,16 @@ const DRAIN_S: f64 = 3.0;
 
 /// The same where nodes are killed: on a machine with other work a node may need many seconds to
 /// come back, and a late reply is not a lost one.
-const DRAIN_AFTER_KILLS_S: f64 = 30.0;
+pub(crate) const DRAIN_AFTER_KILLS_S: f64 = 30.0;
 
 /// Requests above the limit that are further apart than this have different causes.
-const CALM_NS: u64 = 250_000_000;
+pub(crate) const CALM_NS: u64 = 250_000_000;
 
 /// Lateness of the load generator itself, at the 99th percentile, above which a round gets a doubt.
 const LATE_NS: f64 = 200_000.0;
 
 /// The client log in a round's folder.
-const CLIENT_LOG: &str = "client-0.log";
+pub(crate) const CLIENT_LOG: &str = "client-0.log";
 
 /// A node to kill, written `mediator:0@2.5`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -102,6 +104,8 @@ pub struct Setup {
     pub seed: u64,
     /// Nodes to kill.
     pub kills: Vec<Kill>,
+    /// Nodes to kill that take part in moves.
+    pub aimed_kills: Vec<AimedKill>,
     /// Whether the files needed for verification are written and kept.
     pub record: bool,
     /// Arrival process of requests.
@@ -114,6 +118,8 @@ pub struct Setup {
     pub stall: Option<Stall>,
     /// Limit for round trips.
     pub sla: Sla,
+    /// How many mediators, the last ones, have no instruments at first.
+    pub spare_mediators: usize,
     /// Whether nodes and sessions authenticate by a secret of the round; always with hosts.
     pub authenticate: bool,
     /// Hosts of the nodes; this machine if empty.
@@ -133,6 +139,11 @@ impl Setup {
         self.authenticate || !self.hosts.is_empty()
     }
 
+    /// Whether nodes are killed.
+    fn has_kills(&self) -> bool {
+        !self.kills.is_empty() || !self.aimed_kills.is_empty()
+    }
+
     /// Checks that its parts fit together.
     ///
     /// # Errors
@@ -141,6 +152,13 @@ impl Setup {
         let fail = |message| Err(Failure::new(FailureKind::BadRequest, message));
         if let Err(error) = self.spec.check() {
             return fail(error.to_string());
+        }
+        let (spares, mediators) = (self.spare_mediators, Role::Mediator.count(self.spec.nodes));
+        if spares >= mediators {
+            return fail(format!(
+                "{spares} mediators cannot be spare: the network has {mediators}, and one must \
+                 have instruments"
+            ));
         }
         for kill in &self.kills {
             let Kill { role, index, at_s, .. } = kill;
@@ -200,35 +218,68 @@ pub fn round_with<T>(
     inspect: impl FnOnce(&[(Role, usize, u32)]) -> T,
 ) -> Result<(Outcome, T), Failure> {
     setup.check()?;
-    let private = place::sockets_folder()?;
-    let folder = &setup.folder;
-    create_folder(folder)?;
-    let network = network(setup, private.path())?;
+    let Started { network, mut supervisor, _sockets } = start(setup)?;
     let credentials = network.credentials().map_err(|error| system(&error))?;
-    let host_of = |role, index| hosts::place(&setup.hosts, role, index).cloned();
-    let (program, environment) = (&setup.program, &setup.accelerator);
-    let mut supervisor = Supervisor::start(&network, program, environment, folder, host_of)?;
 
-    let log = setup.record.then(|| folder.join(CLIENT_LOG));
-    let started = AtomicU64::new(0);
-    let stop = AtomicBool::new(false);
+    let log = setup.record.then(|| setup.folder.join(CLIENT_LOG));
+    let progress = Progress::default();
     let addresses: Vec<_> = network.gateway.iter().map(|node| node.address.clone()).collect();
     let gateways = Gateways { addresses: &addresses, credentials };
+    let mover = mover(setup, &network);
     let loaded = thread::scope(|scope| {
-        let load = scope.spawn(|| drive_load(setup, &gateways, log.as_deref(), &started, &stop));
-        let is_done = || load.is_finished();
-        let supervised = supervise_until_done(setup, &mut supervisor, &started, cancel, is_done);
-        stop.store(supervised.is_err(), Ordering::Relaxed);
-        let loaded = load.join().unwrap_or_else(|_| {
-            Err(Failure::new(FailureKind::System, "the load generator panicked"))
+        let load = scope.spawn(|| {
+            let loaded = drive_load(setup, &gateways, log.as_deref(), &progress);
+            progress.is_loaded.store(true, Ordering::Relaxed);
+            progress.stop.fetch_or(loaded.is_err(), Ordering::Relaxed);
+            loaded
         });
+        let moves = mover.as_ref().map(|mover| scope.spawn(|| mover.run(&progress)));
+        let is_done =
+            || load.is_finished() && moves.as_ref().is_none_or(|moves| moves.is_finished());
+        let (kills, mut aimed) = (&setup.kills, AimedKills::new(setup, mover.as_ref()));
+        let each = |supervisor: &mut Supervisor, started_ns| {
+            aimed.kill_due(supervisor, started_ns);
+            Ok(())
+        };
+        let started = &progress.started_ns;
+        let supervised = supervise(kills, &mut supervisor, started, cancel, is_done, each);
+        progress.stop.fetch_or(supervised.is_err(), Ordering::Relaxed);
+        let panicked = |what: &str| Failure::new(FailureKind::System, format!("{what} panicked"));
+        let loaded = load.join().unwrap_or_else(|_| Err(panicked("the load generator")));
+        let moves = moves.map(|moves| moves.join().map_err(|_| panicked("the mover")));
         // A stopped load fails as well: the error that stopped it takes precedence.
-        supervised.and(loaded)
+        supervised.and(loaded).and_then(|loaded| Ok((loaded, moves.transpose()?)))
     });
     let inspected = inspect(&supervisor.pids());
     let restarts = supervisor.restarts().to_vec();
     let ends = supervisor.stop();
-    let (load, load_cpu_us) = loaded?;
+    let ((load, load_cpu_us), moves) = loaded?;
+    close_folder(setup)?;
+    Ok((outcome(setup, load, load_cpu_us, moves, &restarts, &ends), inspected))
+}
+
+/// A network whose nodes run, with the folder of its sockets.
+pub(crate) struct Started {
+    pub network: Network,
+    pub supervisor: Supervisor,
+    _sockets: PrivateFolder,
+}
+
+/// Starts the network of a setup, and waits until all links are up.
+pub(crate) fn start(setup: &Setup) -> Result<Started, Failure> {
+    let sockets = place::sockets_folder()?;
+    let folder = &setup.folder;
+    create_folder(folder)?;
+    let network = network(setup, sockets.path())?;
+    let host_of = |role, index| hosts::place(&setup.hosts, role, index).cloned();
+    let (program, environment) = (&setup.program, &setup.accelerator);
+    let supervisor = Supervisor::start(&network, program, environment, folder, host_of)?;
+    Ok(Started { network, supervisor, _sockets: sockets })
+}
+
+/// Completes the recording of a run whose nodes have ended, or removes what was not to be kept.
+pub(crate) fn close_folder(setup: &Setup) -> Result<(), Failure> {
+    let folder = &setup.folder;
     if !setup.record {
         let _ = fs::remove_dir_all(folder.join(DATA));
         let _ = fs::remove_file(folder.join(NETWORK));
@@ -238,7 +289,17 @@ pub fn round_with<T>(
         // With journals on other hosts, this folder is not the whole recording.
         Recording::open(folder)?.seal()?;
     }
-    Ok((outcome(setup, load, load_cpu_us, &restarts, &ends), inspected))
+    Ok(())
+}
+
+/// What moves the instruments of the load, if the setup asks for moves.
+fn mover<'a>(setup: &Setup, network: &'a Network) -> Option<Mover<'a>> {
+    let ExchangeSpec { moves_per_minute, seconds, .. } = setup.spec;
+    let of_flow = |flow: &Flow| flow.requests.iter().map(|(_, it)| it.instrument + 1).max();
+    let flow = setup.replay_flow.as_deref();
+    let instruments = flow.map_or(Some(Settings::default().instruments), of_flow)?;
+    let mover = Mover::new(network, instruments, moves_per_minute, seconds, setup.seed);
+    (moves_per_minute > 0.0).then_some(mover)
 }
 
 /// Whether nodes write journals.
@@ -246,7 +307,7 @@ fn writes_journals(setup: &Setup) -> bool {
     setup.record || setup.spec.durability == Durability::DiskQuorum
 }
 
-fn system(error: &dyn std::error::Error) -> Failure {
+pub(crate) fn system(error: &dyn std::error::Error) -> Failure {
     Failure::new(FailureKind::System, error.to_string())
 }
 
@@ -261,6 +322,7 @@ fn network(setup: &Setup, sockets: &Path) -> Result<Network, Failure> {
     let mut network = place::network(setup.spec.nodes, setup.transport, sockets, &setup.hosts)?;
     network.durability = setup.spec.durability;
     network.record = setup.record;
+    network.spare_mediators = setup.spare_mediators;
     if setup.is_authenticated() {
         let path = sockets.join("secret");
         Secret::random().and_then(|it| it.create(&path)).map_err(|error| system(&error))?;
@@ -277,13 +339,12 @@ fn network(setup: &Setup, sockets: &Path) -> Result<Network, Failure> {
 }
 
 /// Drives the load: a warm-up that does not count, then the measurement, whose start time it stores
-/// in `started`. Returns the round and the CPU time of the load generator, µs.
+/// in `progress`. Returns the round and the CPU time of the load generator, µs.
 fn drive_load(
     setup: &Setup,
     gateways: &Gateways<'_>,
     log: Option<&Path>,
-    started: &AtomicU64,
-    stop: &AtomicBool,
+    progress: &Progress,
 ) -> Result<(load::Round, u64), Failure> {
     let settings = Settings {
         seed: setup.seed,
@@ -298,7 +359,7 @@ fn drive_load(
     if let Some(path) = &setup.record_flow {
         generator.record(path)?;
     }
-    let drain_s = if setup.kills.is_empty() { DRAIN_S } else { DRAIN_AFTER_KILLS_S };
+    let drain_s = if setup.has_kills() { DRAIN_AFTER_KILLS_S } else { DRAIN_S };
     let pace = |seconds: f64, stall| Pace {
         rate_per_s: setup.spec.rate_per_s,
         arrivals: setup.arrivals,
@@ -306,11 +367,12 @@ fn drive_load(
         drain_s,
         stall,
     };
+    let stop = &progress.stop;
     let warmup_s = setup.spec.warmup_ms as f64 / 1e3;
     if warmup_s > 0.0 {
         generator.round(&pace(warmup_s, None), stop)?;
     }
-    started.store(monotonic_ns(), Ordering::Release);
+    progress.started_ns.store(monotonic_ns(), Ordering::Release);
     let round = generator.round(&pace(setup.spec.seconds, setup.stall), stop);
     generator.end(Duration::from_secs_f64(drain_s))?;
     let round = round?;
@@ -323,15 +385,17 @@ fn drive_load(
     Ok((round, nm_sys::counters::thread_cpu_ns() / 1_000))
 }
 
-/// Restarts dead nodes, and kills those listed in the setup, until the load is done.
-fn supervise_until_done(
-    setup: &Setup,
+/// Restarts dead nodes, kills those of a list at their times, and calls `each` often with the start
+/// of the measurement, ns, until the load is done. The start is zero before it.
+pub(crate) fn supervise(
+    kills: &[Kill],
     supervisor: &mut Supervisor,
     started: &AtomicU64,
     cancel: &AtomicBool,
     is_done: impl Fn() -> bool,
+    mut each: impl FnMut(&mut Supervisor, u64) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let mut kills = setup.kills.clone();
+    let mut kills = kills.to_vec();
     kills.sort_by(|a, b| b.at_s.total_cmp(&a.at_s));
     while !is_done() {
         if cancel.load(Ordering::Relaxed) {
@@ -350,14 +414,43 @@ fn supervise_until_done(
             wait = wait.min(Duration::from_nanos(left_ns));
         }
         supervisor.restart_dead_nodes(wait)?;
+        each(supervisor, started_ns)?;
     }
     Ok(())
+}
+
+/// Kills of nodes that take part in moves, at their times.
+struct AimedKills<'a> {
+    mover: Option<&'a Mover<'a>>,
+    /// The next one is the last.
+    kills: Vec<AimedKill>,
+}
+
+impl<'a> AimedKills<'a> {
+    fn new(setup: &Setup, mover: Option<&'a Mover<'a>>) -> AimedKills<'a> {
+        let mut kills = setup.aimed_kills.clone();
+        kills.sort_by(|a, b| b.at_s.total_cmp(&a.at_s));
+        AimedKills { mover, kills }
+    }
+
+    fn kill_due(&mut self, supervisor: &mut Supervisor, started_ns: u64) {
+        let is_due = |kill: &&AimedKill| {
+            started_ns > 0 && monotonic_ns() >= started_ns + (kill.at_s * 1e9) as u64
+        };
+        if let (Some(next), Some(mover)) = (self.kills.last().filter(is_due), self.mover) {
+            if let Some((role, index)) = mover.victim(next) {
+                supervisor.kill(role, index, next.stays_dead);
+            }
+            self.kills.pop();
+        }
+    }
 }
 
 fn outcome(
     setup: &Setup,
     load: load::Round,
     load_cpu_us: u64,
+    moves: Option<Moves>,
     restarts: &[Restart],
     ends: &[NodeEnd],
 ) -> Outcome {
@@ -368,6 +461,8 @@ fn outcome(
         .collect();
     let lateness_p99_ns = load.lateness.value(nm_model::Metric::Percentile(99.0));
     let mut latency = load.latency;
+    let unfinished = moves.as_ref().map_or(0, |moves| moves.due - moves.done - moves.refused);
+    let due = moves.as_ref().map_or(0, |moves| moves.due);
     latency.exchange = Some(Box::new(ExchangeRound {
         offered_per_s: load.offered_per_s,
         lateness_p99_ns,
@@ -376,8 +471,13 @@ fn outcome(
         cpu: cpu_per_class(setup, ends, load_cpu_us),
         hops: load.hops,
         faults,
+        moves,
     }));
     let mut doubts = vec![];
+    if unfinished > 0 {
+        let detail = format!("{unfinished} of {due} moves of instruments had not ended with it");
+        doubts.push(Doubt::new(DoubtKind::Behind, detail));
+    }
     if let Some(late_ns) = lateness_p99_ns.filter(|ns| *ns > LATE_NS) {
         let detail = format!("the load generator was {:.0} us late at p99", late_ns / 1e3);
         doubts.push(Doubt::new(DoubtKind::Behind, detail));
@@ -413,7 +513,7 @@ fn fault(setup: &Setup, load: &load::Round, restart: &Restart) -> Fault {
 fn cpu_per_class(setup: &Setup, ends: &[NodeEnd], load_cpu_us: u64) -> Vec<ClassCpu> {
     let counts = setup.spec.nodes;
     let requests: u64 = of(ends, Role::Gateway).map(|end| end.requests).sum();
-    if requests == 0 || !setup.kills.is_empty() {
+    if requests == 0 || setup.has_kills() {
         return vec![];
     }
     let has_all_reports = |role: &Role| of(ends, *role).count() == role.count(counts);
@@ -444,12 +544,14 @@ mod tests {
             accelerator: vec![],
             seed: 1,
             kills: vec![],
+            aimed_kills: vec![],
             record: false,
             arrivals: Arrivals::default(),
             record_flow: None,
             replay_flow: None,
             stall: None,
             sla: Sla::default(),
+            spare_mediators: 0,
             authenticate: false,
             hosts: vec![],
             host_data: PathBuf::from("/var/tmp"),

@@ -57,13 +57,29 @@ impl Sla {
     /// # Errors
     /// What was too slow, lost or missing.
     pub fn judge(&self, round: &LatencyRound) -> Result<(), SlaViolation> {
+        let sent = round.count.unwrap_or(0) + round.lost;
+        let p99_ns = round.value(Metric::Percentile(99.0));
+        self.judge_figures(sent, round.lost, round.value(Metric::Es10), p99_ns)
+    }
+
+    /// Checks that the figures of `sent` requests are within the limit, of which `lost` have no
+    /// reply.
+    ///
+    /// # Errors
+    /// What was too slow, lost or missing.
+    pub fn judge_figures(
+        &self,
+        sent: u64,
+        lost: u64,
+        es10_ns: Option<f64>,
+        p99_ns: Option<f64>,
+    ) -> Result<(), SlaViolation> {
         let limit_ns = self.limit_ns as f64;
-        if round.lost > 0 {
-            let sent = round.count.unwrap_or(0) + round.lost;
-            return Err(SlaViolation::Lost { lost: round.lost, sent });
+        if lost > 0 {
+            return Err(SlaViolation::Lost { lost, sent });
         }
-        for (metric, name) in [(Metric::Es10, "ES10"), (Metric::Percentile(99.0), "p99")] {
-            match round.value(metric) {
+        for (value_ns, name) in [(es10_ns, "ES10"), (p99_ns, "p99")] {
+            match value_ns {
                 Some(ns) if ns < limit_ns => {}
                 Some(ns) => {
                     let (found_ms, limit_ms) = (ns / 1e6, limit_ns / 1e6);

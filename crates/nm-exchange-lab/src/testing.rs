@@ -13,6 +13,7 @@ use nm_exchange::network::Network;
 use nm_exchange::wire::{self, FrameKind, Header};
 use nm_replica::journal::format;
 
+use crate::day::Script;
 use crate::hosts;
 use crate::load::flow::Flow;
 use crate::load::log;
@@ -36,6 +37,7 @@ pub fn codec(bytes: &[u8]) {
         let _ = Network::parse(text);
         let _ = hosts::parse(text);
         let _ = text.parse::<Kill>();
+        let _ = Script::parse(text);
         let _ = text.parse::<Address>();
     }
 }

@@ -6,6 +6,9 @@
 //! needs two mediators and a processor to tolerate the loss of one of them. In every fourth trial a
 //! second node is killed: one of a stateless class, or a replica of other cells than the first,
 //! while that one may still be down.
+//!
+//! In trials with moves, instruments move to other cells all the time, and kills are aimed at the
+//! nodes that carry out a move: the leaders of both cells and of control, and routers.
 
 use std::time::Duration;
 
@@ -13,6 +16,7 @@ use nm_exchange::network::Role;
 use nm_model::exchange::{Durability, NodeCounts};
 use nm_stats::random::Random;
 
+use crate::mover::{Aim, AimedKill};
 use crate::run::Kill;
 
 /// One trial.
@@ -28,8 +32,20 @@ pub struct Trial {
     pub role: Role,
     /// Nodes that are killed.
     pub kills: Vec<Kill>,
+    /// The node that is killed because of its part in a move.
+    pub aimed: Option<AimedKill>,
+    /// Moves of instruments a minute; zero for none.
+    pub moves_per_minute: f64,
     /// Seed of the load.
     pub seed: u64,
+}
+
+impl Trial {
+    /// What is killed, in words.
+    pub fn killed(&self) -> Vec<String> {
+        let aimed = self.aimed.map(|kill| kill.aim.name().to_string());
+        aimed.into_iter().chain(self.kills.iter().map(|kill| kill.role.to_string())).collect()
+    }
 }
 
 /// Restricts the trials.
@@ -43,6 +59,13 @@ pub struct TrialFilter {
 
 /// Longest time until a killed node is restarted, ms.
 const DEAD_MS_MAX: usize = 300;
+
+/// Longest times from the request of a move until the node at which a kill is aimed dies, µs: while
+/// the move is carried out, and also after it.
+const AIM_DELAY_US_MAX: [usize; 2] = [2_000, 20_000];
+
+/// Fewest moves a minute in a trial with moves; there are up to three times as many.
+const MOVES_PER_MINUTE_MIN: f64 = 600.0;
 
 /// Durabilities with the classes about whose failure they guarantee something.
 pub fn guaranteed_pairs(filter: TrialFilter) -> Vec<(Durability, Role)> {
@@ -96,6 +119,91 @@ pub fn draw(seed: u64, number: u32, filter: TrialFilter, seconds: f64) -> Option
         durability,
         role,
         kills,
+        aimed: None,
+        moves_per_minute: 0.0,
+        seed: random.next_u64(),
+    })
+}
+
+/// What is killed first in a trial with moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Victim {
+    /// The mediator that has a part in a move.
+    OfMove(Aim),
+    /// Any node of a class.
+    Any(Role),
+}
+
+impl Victim {
+    fn role(self) -> Role {
+        match self {
+            Victim::OfMove(_) => Role::Mediator,
+            Victim::Any(role) => role,
+        }
+    }
+}
+
+/// Durabilities with the victims about whose failure they guarantee something while instruments
+/// move.
+pub fn guaranteed_while_moving(filter: TrialFilter) -> Vec<(Durability, Victim)> {
+    let aimed = Aim::ALL.into_iter().map(Victim::OfMove);
+    let victims = [Role::Router, Role::Processor, Role::Gateway].map(Victim::Any);
+    let all: Vec<Victim> = aimed.chain(victims).collect();
+    // Each durability after the other, so that few trials have all of them.
+    let pairs = all.iter().flat_map(|victim| Durability::ALL.iter().map(|d| (*d, *victim)));
+    pairs
+        .filter(|(durability, victim)| {
+            (*durability, victim.role()) != (Durability::None, Role::Mediator)
+        })
+        .filter(|(durability, _)| filter.durability.is_none_or(|only| only == *durability))
+        .filter(|(_, victim)| filter.role.is_none_or(|only| only == victim.role()))
+        .collect()
+}
+
+/// Draws a trial in which instruments move all the time, with `seconds` of load. None if nothing is
+/// guaranteed about any pair of the filter.
+pub fn draw_with_moves(seed: u64, number: u32, filter: TrialFilter, seconds: f64) -> Option<Trial> {
+    let pairs = guaranteed_while_moving(filter);
+    let (durability, victim) = *pairs.get(number as usize % pairs.len().max(1))?;
+    let mut random = Random::new(!seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut of_class = [1, 1, 2, 1].map(|least| (least + random.below(2)) as u16);
+    of_class[3] = of_class[3].min(of_class[2]);
+    let at_s =
+        |random: &mut Random, from: f64, to: f64| seconds * (from + (to - from) * random.unit());
+    let dead = |random: &mut Random| Duration::from_millis(random.below(DEAD_MS_MAX) as u64);
+    let mut kill = |role: Role, from: f64, to: f64| Kill {
+        role,
+        index: random.below(usize::from(of_class[role as usize])),
+        at_s: at_s(&mut random, from, to),
+        stays_dead: dead(&mut random),
+    };
+    let mut kills = vec![];
+    if let Victim::Any(role) = victim {
+        kills.push(kill(role, 0.2, 0.4));
+    }
+    if number % 4 == 3 {
+        // One without replicas, which may die while another node is still down.
+        let other = if victim == Victim::Any(Role::Router) { Role::Gateway } else { Role::Router };
+        kills.push(kill(other, 0.25, 0.6));
+    }
+    let longest_us = AIM_DELAY_US_MAX[random.below(2)];
+    let aimed = match victim {
+        Victim::Any(_) => None,
+        Victim::OfMove(aim) => Some(AimedKill {
+            aim,
+            at_s: at_s(&mut random, 0.2, 0.4),
+            delay: Duration::from_micros(random.below(longest_us) as u64),
+            stays_dead: dead(&mut random),
+        }),
+    };
+    Some(Trial {
+        number,
+        nodes: NodeCounts { of_class },
+        durability,
+        role: victim.role(),
+        kills,
+        aimed,
+        moves_per_minute: (MOVES_PER_MINUTE_MIN * (1.0 + 2.0 * random.unit())).round(),
         seed: random.next_u64(),
     })
 }
@@ -158,6 +266,33 @@ mod tests {
                 assert!(doubles.contains(&(durability, pair.0, pair.1)), "{doubles:?}");
             }
         }
+    }
+
+    #[test]
+    fn trials_with_moves_kill_every_node_of_a_move_on_existing_nodes() {
+        let mut pairs = BTreeSet::new();
+        for number in 0..160 {
+            let trial = draw_with_moves(7, number, TrialFilter::default(), 3.0).unwrap();
+            assert_eq!(
+                Some(trial.clone()),
+                draw_with_moves(7, number, TrialFilter::default(), 3.0)
+            );
+            assert!(trial.nodes.mediators() >= 2, "{trial:?}");
+            assert!((600.0..=1_800.0).contains(&trial.moves_per_minute), "{trial:?}");
+            assert!(!trial.killed().is_empty(), "{trial:?}");
+            for kill in &trial.kills {
+                let count = usize::from(trial.nodes.of_class[kill.role as usize]);
+                assert!(kill.index < count && (0.5..2.0).contains(&kill.at_s), "{trial:?}");
+                assert_ne!(kill.role, Role::Mediator, "{trial:?}");
+            }
+            let is_replicated = trial.durability != Durability::None;
+            assert!(is_replicated || trial.aimed.is_none(), "{trial:?}");
+            pairs.insert((trial.durability, trial.role, trial.aimed.map(|kill| kill.aim)));
+        }
+        assert_eq!(pairs.len(), 15, "{pairs:?}");
+        let nothing =
+            TrialFilter { durability: Some(Durability::None), role: Some(Role::Mediator) };
+        assert_eq!(draw_with_moves(1, 0, nothing, 3.0), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Batches: what a mediator puts in order at once, an entry of the log and of the journal: the time
 //! at which the leader put them in order (u64, ns since 1970, by its [`crate::leader_clock`]), then
-//! the frames of requests and releases as they arrived: header, body, padding, timestamps.
+//! the frames of requests and of moves as they arrived: header, body, padding, timestamps.
 
 use nm_codec::{DecodeError, Put, Reader};
 
@@ -43,9 +43,10 @@ impl<'a> Iterator for Frames<'a> {
 
 fn next_frame(bytes: &[u8]) -> Result<Frame<'_>, DecodeError> {
     let frame = wire::read(bytes)?.ok_or(DecodeError::truncated("frame"))?;
+    use FrameKind::{Claim, Forget, MoveParts, Release, Request};
     match frame.header.kind {
-        FrameKind::Request | FrameKind::Release => Ok(frame),
-        _ => Err(DecodeError::invalid("kind", "is neither a request nor a release")),
+        Request | Release | Forget | Claim | MoveParts => Ok(frame),
+        _ => Err(DecodeError::invalid("kind", "is neither a request nor a step of a move")),
     }
 }
 

@@ -27,35 +27,46 @@
 //! numbered as well, but not kept: old market data is of no use, so a gap is detected and not
 //! filled.
 //!
-//! **Each instrument in one cell.** An instrument on which nothing was ever executed can be
-//! released to another cell ([`FrameKind::Release`], with the version that the map then has). From
-//! then on the cell executes no request on it that was routed by an older map; one that was routed
-//! by that map or a newer one comes only if the instrument has come back.
+//! **Each instrument in one cell.** A cell owns the instruments that the rule of the network gives
+//! it (`instrument % active cells`), without those that it released to another cell, and with those
+//! that it adopted. Release and adoption are entries of its log ([`crate::moves`]), and so is the
+//! state that comes with an instrument. It executes no request on an instrument that it does not
+//! own.
 //!
 //! **Snapshots** do not stop the cell: [`Cell::begin_snapshot`] marks every instrument, each of
 //! them is copied before its first change after that, and [`Cell::copy_next`] copies one of the
 //! others whenever there is time.
 
+mod copy;
+mod handled;
+mod instrument;
+mod ownership;
+mod relocation;
 mod request;
 mod session;
+#[cfg(test)]
+mod testing;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nm_book::codec;
-use nm_book::order::{Command, Event, InstrumentId, Matching, RejectReason, SnapshotError, UserId};
+use instrument::{Buffers, Circumstances, InstrumentState};
+use nm_book::order::{Event, InstrumentId, Matching, UserId};
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 use session::Session;
-use thiserror::Error;
 
-use crate::limits::{CELL_INSTRUMENTS_MAX, CELL_SESSIONS_MAX, SESSION_ORDERS_MAX};
-use crate::message::Release;
+use crate::limits::{cell_instruments_max, cell_sessions_max};
+use crate::moves::{Claim, Forget, MoveParts, MoveRefusal, Release};
 use crate::refused::RefusalReason;
 use crate::wire::{Frame, FrameKind};
+pub use copy::CopyPiece;
+use copy::InstrumentCopy;
+pub use handled::{CellLoadError, Handled};
+pub use relocation::{Departed, MoveStep, Ownership, Staged};
 pub use request::{OPERATOR, Request};
 pub use session::{Outcome, event_recipients};
 
 /// First bytes of a saved cell, with the version.
-const MAGIC: &[u8; 8] = b"nmcell02";
+const MAGIC: &[u8; 8] = b"nmcell03";
 
 /// What a frame of a batch is to a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,56 +76,15 @@ pub enum Admitted {
     /// A request on an instrument that belongs to another cell: it is not handled, its gateway
     /// keeps it.
     NotOwned,
-    /// A release; whether the instrument was released.
-    Released(bool),
-}
-
-/// What a cell did with a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Handled {
-    /// It was executed.
-    Executed(Outcome),
-    /// It was executed before. Without an outcome if that is no longer kept.
-    Duplicate(Option<Outcome>),
-    /// Its predecessor has not come.
-    SequenceGap,
-    /// It is not executed, and never will be: it would exceed a limit of the cell, which now knows
-    /// as little of it as before.
-    Refused(RefusalReason),
-}
-
-/// Why a saved cell was not loaded.
-#[derive(Debug, Error)]
-pub enum CellLoadError {
-    /// The bytes are not a saved cell of this version.
-    #[error("a saved cell is damaged, or of another version: {0}")]
-    Decode(#[from] DecodeError),
-    /// A book in it is not one.
-    #[error("the book of instrument {instrument} in a saved cell is damaged: {source}")]
-    Book {
-        /// Which.
-        instrument: InstrumentId,
-        /// Why.
-        source: SnapshotError,
-    },
-}
-
-/// One instrument.
-#[derive(Debug)]
-struct InstrumentState<M> {
-    book: M,
-    output_seq: u64,
-    /// Sequence number of the last broadcast event. It begins at the time of the first request, ns,
-    /// so that a book that begins again does not repeat the numbers of the one before.
-    public_seq: u64,
-    sessions: BTreeMap<UserId, Session>,
+    /// A step of a move, which is carried out.
+    Move(MoveStep),
 }
 
 /// A snapshot in progress: the state of the cell at one index.
 #[derive(Debug)]
 struct SnapshotProgress {
     header: Vec<u8>,
-    instrument_count: usize,
+    count: usize,
     remaining: BTreeSet<InstrumentId>,
     copied: BTreeMap<InstrumentId, Vec<u8>>,
 }
@@ -122,40 +92,75 @@ struct SnapshotProgress {
 /// A group of instruments.
 #[derive(Debug)]
 pub struct Cell<M> {
+    /// Its number, and over how many cells the rule of the network spreads instruments.
+    number: u16,
+    active: u16,
     instruments: BTreeMap<InstrumentId, InstrumentState<M>>,
-    /// Sessions of all instruments.
+    /// Sessions of all instruments, for the limit.
     session_count: usize,
     index: u64,
     now_ns: u64,
     snapshot: Option<SnapshotProgress>,
-    /// Events of the present request, as bytes.
-    codes: Vec<u8>,
-    /// Recipients and events of the present request, by recipient and then in order.
-    notifications: Vec<(UserId, Event)>,
-    /// Instruments that were released, and the map version from which on that holds.
-    released: BTreeMap<InstrumentId, u32>,
+    buffers: Buffers,
+    /// Instruments that have moved: whether they are here now.
+    ownership: BTreeMap<InstrumentId, Ownership>,
+    /// How many of them were released with sessions, for the limit.
+    released_count: usize,
+    departed: BTreeMap<InstrumentId, Departed<M>>,
+    staged: BTreeMap<InstrumentId, Staged<M>>,
+    /// The latest moves of instruments to here that were refused, by epoch; those up to another
+    /// epoch are not listed any more.
+    refused: BTreeMap<u32, MoveRefusal>,
+    refused_before: u32,
+    /// Copies that the leader makes for other cells; no part of the state.
+    copies: BTreeMap<InstrumentId, InstrumentCopy>,
     /// Whether a session that is not known on an instrument may begin at any sequence number: the
     /// books that knew it may be lost.
     pub accepts_unknown_sessions: bool,
 }
 
+/// The only cell of a network.
 impl<M: Matching> Default for Cell<M> {
     fn default() -> Cell<M> {
+        Cell::new(0, 1)
+    }
+}
+
+impl<M: Matching> Cell<M> {
+    /// A cell without requests. The rule of its network spreads instruments over the first `active`
+    /// cells.
+    pub fn new(number: u16, active: u16) -> Cell<M> {
+        assert!(active > 0, "instruments are spread over no cell");
         Cell {
+            number,
+            active,
             instruments: BTreeMap::new(),
             session_count: 0,
             index: 0,
             now_ns: 0,
             snapshot: None,
-            codes: vec![],
-            notifications: vec![],
-            released: BTreeMap::new(),
+            buffers: Buffers::default(),
+            ownership: BTreeMap::new(),
+            released_count: 0,
+            departed: BTreeMap::new(),
+            staged: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            refused_before: 0,
+            copies: BTreeMap::new(),
             accepts_unknown_sessions: false,
         }
     }
-}
 
-impl<M: Matching> Cell<M> {
+    /// Its number.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// Time of the present batch, ns since 1970.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
     /// Index of the last batch that was applied.
     pub fn index(&self) -> u64 {
         self.index
@@ -167,84 +172,52 @@ impl<M: Matching> Cell<M> {
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// Takes a frame of the present batch. A request is to be handled after this; a release is
-    /// carried out by it.
+    /// Takes a frame of the present batch. A request is to be handled after this; a step of a move
+    /// is carried out by it.
     ///
     /// # Errors
     /// If it is neither.
     pub fn admit(&mut self, frame: &Frame<'_>) -> Result<Admitted, DecodeError> {
-        if frame.header.kind == FrameKind::Release {
-            return Ok(Admitted::Released(self.release(Release::decode(&frame.header))));
-        }
-        let request = Request::of(frame)?;
-        let is_owned = self.owns(request.instrument, request.map_version);
-        Ok(if is_owned { Admitted::Request(request) } else { Admitted::NotOwned })
-    }
-
-    /// Whether an instrument belongs to this cell by a map of this version, as far as it knows.
-    fn owns(&self, instrument: InstrumentId, map_version: u32) -> bool {
-        self.released.get(&instrument).is_none_or(|since| map_version >= *since)
-    }
-
-    /// Releases an instrument unless a request was ever executed on it.
-    fn release(&mut self, release: Release) -> bool {
-        let Release { instrument, map_version, .. } = release;
-        if self.instruments.get(&instrument).is_some_and(|known| known.output_seq > 0) {
-            return false;
-        }
-        self.copy_before_change(instrument);
-        let removed = self.instruments.remove(&instrument);
-        self.session_count -= removed.map_or(0, |state| state.sessions.len());
-        let since = self.released.entry(instrument).or_default();
-        *since = map_version.max(*since);
-        true
+        let header = &frame.header;
+        Ok(Admitted::Move(match header.kind {
+            FrameKind::Release => self.release(Release::decode(header, frame.body)?),
+            FrameKind::Forget => self.forget(Forget::decode(header).0),
+            FrameKind::Claim => self.claim(Claim::decode(header).0),
+            FrameKind::MoveParts => {
+                let MoveParts { id, attempt, number, .. } = MoveParts::decode(header);
+                self.stage(id, attempt, number, frame.body)?
+            }
+            _ => {
+                let request = Request::of(frame)?;
+                let is_owned = self.owns(request.instrument);
+                let admitted = if is_owned { Admitted::Request } else { |_| Admitted::NotOwned };
+                return Ok(admitted(request));
+            }
+        }))
     }
 
     /// Handles one request of the present batch. `emit` gets the events in order.
     pub fn handle(&mut self, request: &Request, emit: impl FnMut(&Event)) -> Handled {
-        debug_assert!(
-            self.owns(request.instrument, request.map_version),
-            "instrument {} was released",
-            request.instrument
-        );
-        self.copy_before_change(request.instrument);
-        let mut last_request_seq = 0;
-        match self.session_mut(request.instrument, request.session) {
-            Some(session) => {
-                session.gateway = request.gateway;
-                session.acknowledge(request.acknowledged);
-                if request.client_seq <= session.last_request_seq {
-                    return Handled::Duplicate(session.outcome(request.client_seq));
-                }
-                last_request_seq = session.last_request_seq;
-            }
-            None => {
-                if let Some(reason) = self.limit_reached(request.instrument) {
-                    return Handled::Refused(reason);
-                }
-            }
+        let instrument = request.instrument;
+        debug_assert!(self.owns(instrument), "instrument {instrument} is in another cell");
+        self.copy_before_change(instrument);
+        if self.session(instrument, request.session).is_none()
+            && let Some(reason) = self.limit_reached(instrument)
+        {
+            return Handled::Refused(reason);
         }
-        let is_due = request.previous_seq == last_request_seq;
-        let is_accepted =
-            self.accepts_unknown_sessions && last_request_seq == 0 && request.is_previous_answered;
-        if !(is_due || is_accepted) {
+        let (now_ns, accepts_unknown_sessions) = (self.now_ns, self.accepts_unknown_sessions);
+        let at = Circumstances { now_ns, accepts_unknown_sessions };
+        let is_known = self.instruments.contains_key(&instrument);
+        if !is_known && !InstrumentState::<M>::is_first(request, at) {
             return Handled::SequenceGap;
         }
-        let state = self.instruments.entry(request.instrument).or_insert_with(|| InstrumentState {
-            book: M::new(),
-            output_seq: 0,
-            public_seq: self.now_ns,
-            sessions: BTreeMap::new(),
-        });
-        let session = state.sessions.entry(request.session).or_insert_with(|| {
-            self.session_count += 1;
-            Session::new(request.gateway)
-        });
-        if !is_due {
-            session.begin_after_lost_books(request.acknowledged);
-        }
-        let (codes, notifications) = (&mut self.codes, &mut self.notifications);
-        Handled::Executed(state.execute(request, self.now_ns, codes, notifications, emit))
+        let state = self.instruments.entry(instrument);
+        let state = state.or_insert_with(|| InstrumentState::new(now_ns));
+        let (before, copy) = (state.sessions.len(), self.copies.get_mut(&instrument));
+        let handled = state.handle(request, at, &mut self.buffers, copy, emit);
+        self.session_count += state.sessions.len() - before;
+        handled
     }
 
     /// The limit that a session would exceed by its first request on an instrument. What is refused
@@ -252,16 +225,12 @@ impl<M: Matching> Cell<M> {
     /// executed.
     fn limit_reached(&self, instrument: InstrumentId) -> Option<RefusalReason> {
         let is_known = self.instruments.contains_key(&instrument);
-        if !is_known && self.instruments.len() >= CELL_INSTRUMENTS_MAX {
+        if !is_known && self.instrument_count() >= cell_instruments_max() {
             Some(RefusalReason::TooManyCellInstruments)
         } else {
-            let is_full = self.session_count >= CELL_SESSIONS_MAX;
+            let is_full = self.session_count >= cell_sessions_max();
             is_full.then_some(RefusalReason::TooManyCellSessions)
         }
-    }
-
-    fn session_mut(&mut self, instrument: InstrumentId, session: UserId) -> Option<&mut Session> {
-        self.instruments.get_mut(&instrument)?.sessions.get_mut(&session)
     }
 
     fn session(&self, instrument: InstrumentId, session: UserId) -> Option<&Session> {
@@ -282,7 +251,7 @@ impl<M: Matching> Cell<M> {
     /// Recipients and events of the request that was executed last: by recipient, each one's in
     /// order.
     pub fn notifications(&self) -> &[(UserId, Event)] {
-        &self.notifications
+        &self.buffers.notifications
     }
 
     /// Sequence number of the last event of a session on an instrument; zero for none.
@@ -296,16 +265,26 @@ impl<M: Matching> Cell<M> {
     }
 
     /// A session's events on an instrument after number `acknowledged`, and the number before the
-    /// first of them; that is higher than `acknowledged` if some are no longer kept.
+    /// first of them; that is higher than `acknowledged` if some are no longer kept. None if the
+    /// instrument is in another cell, and what it was when it was released is not kept any more.
     pub fn events_after(
         &self,
         instrument: InstrumentId,
         session: UserId,
         acknowledged: u64,
-    ) -> (u64, impl Iterator<Item = &Event>) {
-        let known = self.session(instrument, session);
+    ) -> Option<(u64, impl Iterator<Item = &Event>)> {
+        let state = self.present_or_departed(instrument);
+        if state.is_none() && !self.owns(instrument) {
+            return None;
+        }
+        let known = state.and_then(|state| state.sessions.get(&session));
         let start = known.map_or(0, |known| known.resend_start(acknowledged));
-        (start, known.into_iter().flat_map(move |known| known.events_after(start)))
+        Some((start, known.into_iter().flat_map(move |known| known.events_after(start))))
+    }
+
+    /// Instruments with requests, and the number of the last one that was executed.
+    pub fn executed(&self) -> impl Iterator<Item = (InstrumentId, u64)> {
+        self.instruments.iter().map(|(instrument, state)| (*instrument, state.output_seq))
     }
 
     /// The book of an instrument that has had requests.
@@ -329,11 +308,10 @@ impl<M: Matching> Cell<M> {
 
     fn header(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        bytes.put_u64s(&[self.index, self.now_ns, self.released.len() as u64]);
-        for (instrument, since) in &self.released {
-            bytes.put_u32(*instrument);
-            bytes.put_u32(*since);
-        }
+        bytes.put_u64s(&[self.index, self.now_ns]);
+        bytes.put_u16(self.number);
+        bytes.put_u16(self.active);
+        self.save_moves(&mut bytes);
         bytes.put_u64s(&[self.instruments.len() as u64]);
         bytes
     }
@@ -342,7 +320,7 @@ impl<M: Matching> Cell<M> {
     pub fn begin_snapshot(&mut self) {
         self.snapshot = Some(SnapshotProgress {
             header: self.header(),
-            instrument_count: self.instruments.len(),
+            count: self.instruments.len(),
             remaining: self.instruments.keys().copied().collect(),
             copied: BTreeMap::new(),
         });
@@ -358,7 +336,7 @@ impl<M: Matching> Cell<M> {
             return None;
         }
         let done = self.snapshot.take()?;
-        assert_eq!(done.copied.len(), done.instrument_count, "a snapshot misses instruments");
+        assert_eq!(done.copied.len(), done.count, "a snapshot misses instruments");
         let mut bytes = done.header;
         for (instrument, saved) in &done.copied {
             append(&mut bytes, *instrument, saved);
@@ -394,11 +372,12 @@ impl<M: Matching> Cell<M> {
             return Err(DecodeError::invalid("magic", "is not that of a cell").into());
         }
         let (index, now_ns) = (reader.u64("index")?, reader.u64("now_ns")?);
-        let mut cell = Cell { index, now_ns, ..Cell::default() };
-        for _ in 0..reader.u64("released")? {
-            let instrument = reader.u32("instrument")?;
-            cell.released.insert(instrument, reader.u32("map_version")?);
+        let (number, active) = (reader.u16("number")?, reader.u16("active_cells")?);
+        if active == 0 {
+            return Err(DecodeError::invalid("active_cells", "is zero").into());
         }
+        let mut cell = Cell { index, now_ns, ..Cell::new(number, active) };
+        cell.load_moves(&mut reader)?;
         for _ in 0..reader.u64("instruments")? {
             let instrument = reader.u32("instrument")?;
             let length = usize::try_from(reader.u64("length")?).unwrap_or(usize::MAX);
@@ -430,129 +409,16 @@ fn append(bytes: &mut Vec<u8>, instrument: InstrumentId, saved: &[u8]) {
     bytes.put(saved);
 }
 
-impl<M: Matching> InstrumentState<M> {
-    /// Executes a request whose turn it is.
-    fn execute(
-        &mut self,
-        request: &Request,
-        now_ns: u64,
-        codes: &mut Vec<u8>,
-        notifications: &mut Vec<(UserId, Event)>,
-        mut emit: impl FnMut(&Event),
-    ) -> Outcome {
-        let live_orders = self.sessions.get(&request.session).map_or(0, |known| known.live_orders);
-        let is_full = live_orders >= SESSION_ORDERS_MAX;
-        let mut events = 0;
-        codes.clear();
-        notifications.clear();
-        let mut on_event = |event: Event| {
-            codec::write_event(&event, codes);
-            events += 1;
-            let recipients = event_recipients(&event, request.session);
-            notifications.extend(recipients.map(|user| (user, event)));
-            emit(&event);
-        };
-        match request.authorized_command() {
-            Ok(Command::New(order)) if is_full && order.may_rest(self.book.phase()) => {
-                // Its orders that have expired leave all the same.
-                self.book.apply(&Command::Tick, now_ns, &mut on_event);
-                on_event(request.rejection(RejectReason::TooManyOwnOrders));
-            }
-            Ok(command) => self.book.apply(&command, now_ns, &mut on_event),
-            Err(rejected) => on_event(rejected),
-        }
-        self.output_seq += 1;
-        let outcome = Outcome {
-            client_seq: request.client_seq,
-            output_seq: self.output_seq,
-            events_hash: fnv1a(codes),
-        };
-        if request.is_public {
-            self.public_seq += events;
-        }
-        notifications.sort_by_key(|(user, _)| *user);
-        for (user, event) in notifications.iter() {
-            // The owner of an order has sent a request here before.
-            self.sessions.entry(*user).or_default().push_event(*user, *event);
-        }
-        self.sessions.entry(request.session).or_default().push_outcome(outcome);
-        outcome
-    }
-
-    fn save(&self) -> Vec<u8> {
-        let mut bytes = vec![];
-        let sessions = self.sessions.len() as u64;
-        bytes.put_u64s(&[self.output_seq, self.public_seq, sessions]);
-        for (session, known) in &self.sessions {
-            bytes.put_u64s(&[u64::from(*session)]);
-            known.save(&mut bytes);
-        }
-        self.book.save(&mut bytes);
-        bytes
-    }
-
-    fn load(instrument: InstrumentId, bytes: &[u8]) -> Result<InstrumentState<M>, CellLoadError> {
-        let mut reader = Reader::new(bytes);
-        let (output_seq, public_seq) = (reader.u64("output_seq")?, reader.u64("public_seq")?);
-        let mut sessions = BTreeMap::new();
-        for _ in 0..reader.u64("sessions")? {
-            let session = UserId::try_from(reader.u64("session")?)
-                .map_err(|_| DecodeError::invalid("session", "is larger than a session number"))?;
-            sessions.insert(session, Session::load(&mut reader)?);
-        }
-        let book: M =
-            M::load(reader.rest()).map_err(|source| CellLoadError::Book { instrument, source })?;
-        book.visit_users(&mut |user| {
-            // The owner of an order has sent a request here before.
-            sessions.entry(user).or_insert_with(Session::default).live_orders += 1;
-        });
-        Ok(InstrumentState { book, output_seq, public_seq, sessions })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::testing::order;
     use super::*;
-    use crate::limits::{EVENTS_KEPT_MAX, OUTCOMES_MAX};
-    use crate::wire::Header;
+    use crate::limits::{
+        CELL_INSTRUMENTS_MAX, CELL_SESSIONS_MAX, EVENTS_KEPT_MAX, OUTCOMES_MAX, SESSION_ORDERS_MAX,
+    };
     use nm_book::book::Book;
-    use nm_book::order::{NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
+    use nm_book::order::{Command, NewOrder, RejectReason, TimeInForce};
     use nm_book::reference::ReferenceBook;
-
-    fn order(
-        session: UserId,
-        instrument: InstrumentId,
-        client_seq: u64,
-        previous_seq: u64,
-    ) -> Request {
-        let side = if session.is_multiple_of(2) { Side::Buy } else { Side::Sell };
-        Request {
-            session,
-            gateway: session as u16 % 3,
-            instrument,
-            map_version: 0,
-            client_seq,
-            previous_seq,
-            intended_ns: 0,
-            acknowledged: 0,
-            is_public: false,
-            is_previous_answered: false,
-            command: Command::New(NewOrder {
-                id: u64::from(session) << 32 | client_seq,
-                user: 77,
-                side,
-                order_type: OrderType::Limit,
-                time_in_force: TimeInForce::GoodTillCancelled,
-                price: 100,
-                stop_price: 0,
-                quantity: 3 + client_seq,
-                display: 0,
-                minimum: 0,
-                post_only: PostOnly::No,
-                self_trade: SelfTrade::CancelNewest,
-            }),
-        }
-    }
 
     #[test]
     fn a_duplicate_gets_its_outcome_again_and_a_gap_is_not_executed() {
@@ -574,43 +440,6 @@ mod tests {
             cell.handle(&order(2, 7, seq, seq - 1), |_| {});
         }
         assert_eq!(cell.handle(&order(2, 7, 1, 0), |_| panic!()), Handled::Duplicate(None));
-    }
-
-    #[test]
-    fn an_instrument_is_released_only_before_its_first_request() {
-        let frame = |kind: FrameKind, instrument, map_version| {
-            let mut bytes = vec![];
-            let header = Header { instrument, map_version, client_seq: 1, ..Header::new(kind) };
-            codec::write_command(&Command::Tick, &mut bytes);
-            (header, bytes)
-        };
-        let admit = |cell: &mut Cell<ReferenceBook>, kind, instrument, map_version| {
-            let (header, body) = frame(kind, instrument, map_version);
-            let admitted = cell.admit(&Frame { header, body: &body, bytes: &[] }).unwrap();
-            if let Admitted::Request(request) = &admitted {
-                cell.handle(request, |_| {});
-            }
-            admitted
-        };
-        use FrameKind::{Release, Request};
-        let mut cell = Cell::<ReferenceBook>::default();
-        let free = admit(&mut cell, Release, 5, 3);
-        assert_eq!((free, cell.hash()), (Admitted::Released(true), cell.hash()));
-        // The same once more, as a new leader of control asks; and an older one, late.
-        assert_eq!(admit(&mut cell, Release, 5, 3), Admitted::Released(true));
-        assert_eq!(admit(&mut cell, Release, 5, 1), Admitted::Released(true));
-        for cut in 0..cell.save().len() {
-            assert!(Cell::<ReferenceBook>::load(&cell.save()[..cut]).is_err(), "cut at {cut}");
-        }
-        let hash = cell.hash();
-        cell = Cell::load(&cell.save()).unwrap();
-        assert_eq!(admit(&mut cell, Request, 5, 2), Admitted::NotOwned);
-        assert_eq!((cell.hash(), cell.book(5).is_none()), (hash, true));
-        assert!(matches!(admit(&mut cell, Request, 6, 2), Admitted::Request(_)));
-        assert_eq!(admit(&mut cell, Release, 6, 4), Admitted::Released(false));
-        // By the map of map_version 5 it has come back.
-        assert!(matches!(admit(&mut cell, Request, 5, 5), Admitted::Request(_)));
-        assert_eq!(admit(&mut cell, Release, 5, 6), Admitted::Released(false));
     }
 
     #[test]
@@ -638,7 +467,7 @@ mod tests {
         assert_eq!(cell.handle(&order(2, 7, 12, 11), |_| {}), Handled::SequenceGap);
         assert!(matches!(cell.handle(&order(2, 7, 10, 9), |_| {}), Handled::Executed(_)));
         // The gap is detected, and the events from there on are known.
-        let (before, events) = cell.events_after(7, 2, 30);
+        let (before, events) = cell.events_after(7, 2, 30).unwrap();
         assert_eq!((before, events.count()), (30 + session::LOST_BOOKS_GAP, 2));
     }
 
@@ -648,7 +477,7 @@ mod tests {
         let mut cell = Cell::<ReferenceBook>::default();
         let mut streams = BTreeMap::<UserId, Vec<Event>>::new();
         let events_after = |cell: &Cell<ReferenceBook>, session, acknowledged| {
-            let (before, events) = cell.events_after(7, session, acknowledged);
+            let (before, events) = cell.events_after(7, session, acknowledged).unwrap();
             (before, events.copied().collect::<Vec<Event>>())
         };
         for seq in 1..=40 {

@@ -11,8 +11,9 @@
 //! - A clock of a replica that is more than that off the cell's time is reported, and again when it
 //!   has moved as much.
 
-use nm_replica::{difference_ns, wall_clock_ns};
-use nm_sys::clock;
+use nm_replica::difference_ns;
+
+use crate::time::{monotonic_ns, wall_clock_ns};
 
 /// Largest difference between a leader's time and the median of the replicas' clocks.
 pub const CLOCK_SKEW_MAX_NS: u64 = 1_000_000_000;
@@ -80,7 +81,7 @@ impl LeaderClock {
     /// The time of a batch that begins now. `others` gives what the clocks of other replicas show,
     /// with their positions, when the monotonic clock shows its argument.
     pub fn now_ns(&mut self, others: impl FnOnce(u64) -> Vec<(usize, u64)>) -> u64 {
-        let monotonic_ns = clock::monotonic_ns();
+        let monotonic_ns = monotonic_ns();
         let age_ns = monotonic_ns.saturating_sub(self.compared_ns);
         match self.now {
             Some(now) if age_ns < COMPARE_INTERVAL_NS => advanced(now, monotonic_ns),

@@ -5,8 +5,8 @@
 //! state, of order and of routing.
 //!
 //! [`network`] is the file that all nodes share. [`link`] carries frames between them, whose layout
-//! is [`wire`] and whose content is [`message`] and [`refused`]; [`client`] makes links from
-//! outside. [`cell`] is the state of one group of instruments, [`control`] decides where each
+//! is [`wire`] and whose content is [`message`], [`moves`] and [`refused`]; [`client`] makes links
+//! from outside. [`cell`] is the state of one group of instruments, [`control`] decides where each
 //! instrument is, [`node`] runs one node, and [`limits`] are what clients can ask of all of it.
 #![forbid(unsafe_code)]
 
@@ -19,10 +19,12 @@ pub mod leader_clock;
 pub mod limits;
 pub mod link;
 pub mod message;
+pub mod moves;
 pub mod network;
 pub mod node;
 pub mod refused;
 pub mod resend;
 #[cfg(feature = "test-support")]
 pub mod testing;
+mod time;
 pub mod wire;

@@ -1,5 +1,5 @@
-//! What a client can ask of the exchange at most. docs/limits.md lists all of these numbers with
-//! what happens beyond each, and a test compares the two.
+//! What a client or an operator can ask of the exchange at most. docs/limits.md lists all of these
+//! numbers with what happens beyond each, and a test compares the two.
 //!
 //! Limits of books and cells follow from the log alone, so that every replica decides alike. Those
 //! of a gateway concern nobody else: what it refuses is executed nowhere.
@@ -51,9 +51,72 @@ pub const FREE_BYTES_SHARE: usize = 4;
 /// its gateway has sent the request again each time, until it is refused.
 pub const UNKNOWN_PREDECESSOR_NAKS_MAX: u32 = 8;
 
+/// Instruments that may have moved, as the instrument map has them.
+pub const MOVED_INSTRUMENTS_MAX: usize = 10_000;
+
+/// Moves of instruments that may be under way in a network.
+pub const MOVES_PENDING_MAX: usize = 1_024;
+
+/// Moves that control orders at the same time; the others wait.
+pub const MOVES_ORDERED_MAX: usize = 16;
+
+/// Instruments that may leave a cell at the same time.
+pub const CELL_LEAVING_MAX: usize = 16;
+
+/// Refused moves that a cell lists. It refuses all other ones that are older, unless it has
+/// accepted them.
+pub const REFUSED_MOVES_MAX: usize = 1_024;
+
+/// Bytes of requests that may wait to be sent after the copy of an instrument that leaves a cell.
+pub const LEAVING_REQUESTS_BYTES_MAX: usize = 64 << 20;
+
+/// [`CELL_INSTRUMENTS_MAX`]; in a simulation, what it sets.
+pub(crate) fn cell_instruments_max() -> usize {
+    #[cfg(test)]
+    if let Some(instruments) = testing::cell_instruments_max() {
+        return instruments;
+    }
+    CELL_INSTRUMENTS_MAX
+}
+
+/// [`CELL_SESSIONS_MAX`]; in a simulation, what it sets.
+pub(crate) fn cell_sessions_max() -> usize {
+    #[cfg(test)]
+    if let Some(sessions) = testing::cell_sessions_max() {
+        return sessions;
+    }
+    CELL_SESSIONS_MAX
+}
+
 /// Whether a client link that holds `held` bytes may hold `more`, while all links hold `total`.
 pub fn may_hold(held: usize, total: usize, more: usize) -> bool {
     held.saturating_add(more) <= GATEWAY_BYTES_MAX.saturating_sub(total) / FREE_BYTES_SHARE
 }
 
 const _: () = assert!(EVENTS_KEPT_MAX <= FRAME_EVENTS_MAX, "what is kept is resent in one frame");
+
+/// Smaller limits for simulations.
+#[cfg(test)]
+pub mod testing {
+    use std::cell::Cell;
+
+    thread_local! {
+        static CELL_MAX: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
+    }
+
+    /// From now on cells of this thread have at most so many instruments and sessions; `None` ends
+    /// that.
+    pub fn set(instruments_and_sessions: Option<(usize, usize)>) {
+        CELL_MAX.set(instruments_and_sessions);
+    }
+
+    /// Instruments, if that was set.
+    pub fn cell_instruments_max() -> Option<usize> {
+        CELL_MAX.get().map(|(instruments, _)| instruments)
+    }
+
+    /// Sessions, if that was set.
+    pub fn cell_sessions_max() -> Option<usize> {
+        CELL_MAX.get().map(|(_, sessions)| sessions)
+    }
+}

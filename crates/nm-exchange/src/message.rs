@@ -238,54 +238,6 @@ impl Leader {
     }
 }
 
-/// Control asks a cell to release an instrument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Release {
-    /// Which instrument.
-    pub instrument: InstrumentId,
-    /// The cell that has it.
-    pub cell: u16,
-    /// Version of the map that gives it to another cell.
-    pub map_version: u32,
-}
-
-impl Release {
-    /// Its header; it has no body.
-    pub fn header(&self) -> Header {
-        let Release { instrument, cell, map_version } = *self;
-        Header { instrument, cell, map_version, ..Header::new(FrameKind::Release) }
-    }
-
-    /// The message of a header.
-    pub fn decode(header: &Header) -> Release {
-        let Header { instrument, cell, map_version, .. } = *header;
-        Release { instrument, cell, map_version }
-    }
-}
-
-/// A cell's answer to a [`Release`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Released {
-    /// What was asked for.
-    pub release: Release,
-    /// Whether the cell released the instrument; it keeps one on which it executed a request.
-    pub is_granted: bool,
-}
-
-impl Released {
-    /// Its header; it has no body.
-    pub fn header(&self) -> Header {
-        let flags = if self.is_granted { wire::GRANTED } else { 0 };
-        Header { kind: FrameKind::Released, flags, ..self.release.header() }
-    }
-
-    /// The message of a header.
-    pub fn decode(header: &Header) -> Released {
-        let is_granted = header.flags & wire::GRANTED != 0;
-        Released { release: Release::decode(header), is_granted }
-    }
-}
-
 /// A session asks for its events on an instrument again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResendRequest {
@@ -469,12 +421,6 @@ mod tests {
             prop_assert_eq!(header.kind, FrameKind::Leader);
             prop_assert_eq!(Leader::decode(&header, &body), Ok(leader));
             prop_assert!(Leader::decode(&header, &body[1..]).is_err());
-            let release = Release { instrument, cell, map_version };
-            prop_assert_eq!(release.header().kind, FrameKind::Release);
-            prop_assert_eq!(Release::decode(&release.header()), release);
-            let released = Released { release, is_granted };
-            prop_assert_eq!(released.header().kind, FrameKind::Released);
-            prop_assert_eq!(Released::decode(&released.header()), released);
         }
 
         #[test]

@@ -6,6 +6,7 @@
 //! data = "data"                # journals go to ROLE-INDEX below it; relative to this file
 //! record = false               # whether batches are recorded without durability, too
 //! secret = "secret"            # file, see [`nm_auth`]; needed unless all addresses are local
+//! spare_mediators = 0          # so many mediators, the last ones, begin without instruments
 //!
 //! [[gateway]]
 //! address = "127.0.0.1:5001"   # or "unix:/run/exchange/gateway-0"
@@ -15,7 +16,7 @@
 //!
 //! [[mediator]]
 //! address = "127.0.0.1:5003"
-//! replication = "127.0.0.1:5004"   # only with a log
+//! replication = "127.0.0.1:5004"   # without it and without a log, nothing can be moved
 //!
 //! [[processor]]
 //! address = "127.0.0.1:5005"
@@ -25,8 +26,7 @@
 //! Each gateway has one router, each router all mediators, each mediator one processor, and each
 //! processor all gateways. The upstream end makes the link.
 //!
-//! With a log, one more group of replicas keeps what all nodes must agree on: see
-//! [`crate::control`].
+//! One more group of replicas keeps what all nodes must agree on: see [`crate::control`].
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -136,6 +136,9 @@ pub struct Network {
     /// its keys. Relative to the folder of the network's file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<PathBuf>,
+    /// How many mediators, the last ones, have no instruments at first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub spare_mediators: usize,
     /// Gateways.
     pub gateway: Vec<Node>,
     /// Routers.
@@ -194,6 +197,14 @@ pub enum NetworkError {
         /// What needs it.
         durability: Durability,
     },
+    /// All mediators are spare.
+    #[error("it has {spares} spare mediators of {mediators}: one must have instruments")]
+    TooManySpares {
+        /// How many are spare.
+        spares: usize,
+        /// How many there are.
+        mediators: usize,
+    },
     /// Journals have no place.
     #[error("it has no `data` folder for its journals")]
     NoDataFolder,
@@ -228,6 +239,7 @@ impl Network {
             data: None,
             record: false,
             secret: None,
+            spare_mediators: 0,
             gateway: nodes(Role::Gateway),
             router: nodes(Role::Router),
             mediator: nodes(Role::Mediator),
@@ -303,6 +315,10 @@ impl Network {
                 return Err(NetworkError::NodeCount { role, count });
             }
         }
+        let (spares, mediators) = (network.spare_mediators, network.mediator.len());
+        if spares >= mediators {
+            return Err(NetworkError::TooManySpares { spares, mediators });
+        }
         let mut known = std::collections::HashSet::new();
         let durability = network.durability;
         for (role, index, node) in network.all() {
@@ -370,9 +386,23 @@ impl Network {
         self.all().filter(|(r, i, _)| self.downstream(*r, *i).contains(&(role, index))).count()
     }
 
-    /// The cell of an instrument unless the map makes an exception.
+    /// How many cells have instruments at first.
+    pub fn active_cells(&self) -> u16 {
+        self.mediator.len().saturating_sub(self.spare_mediators).max(1) as u16
+    }
+
+    /// The cell of an instrument that has not moved.
     pub fn cell_of(&self, instrument: InstrumentId) -> u16 {
-        (instrument as usize % self.mediator.len()) as u16
+        (instrument % u32::from(self.active_cells())) as u16
+    }
+
+    /// Whether it has a control group: with durability; without it, if the replicas of control
+    /// have addresses.
+    pub fn has_control(&self) -> bool {
+        let has_address = |(role, index): (Role, usize)| {
+            self.nodes(role).get(index).is_some_and(|node| node.replication.is_some())
+        };
+        self.durability != Durability::None || self.replicas(CONTROL).into_iter().all(has_address)
     }
 
     /// The processor that sends the replies of a cell.
@@ -382,12 +412,13 @@ impl Network {
 
     /// Where the replicas of a cell are: its mediator, the next one if there is one, its processor.
     /// Those of the control group: three mediators, or all there are and the first processor. When
-    /// one node dies, a majority remains wherever there are two mediators.
+    /// one node dies, a majority remains wherever there are two mediators. Without durability only
+    /// mediators have one of control, and nothing is lost with it but the books of the same node.
     pub fn replicas(&self, cell: u16) -> Vec<(Role, usize)> {
         if cell == CONTROL {
             let mediators = 0..self.mediator.len().min(3);
             let mut voters: Vec<_> = mediators.map(|index| (Role::Mediator, index)).collect();
-            if voters.len() < 3 {
+            if voters.len() < 3 && self.durability != Durability::None {
                 voters.push((Role::Processor, 0));
             }
             return voters;
@@ -409,8 +440,9 @@ impl Network {
 
     /// The groups that a node has a replica of: its cells, then control.
     pub fn groups_at(&self, role: Role, index: usize) -> Vec<u16> {
-        let mut groups = self.cells_at(role, index);
-        if self.replicas(CONTROL).contains(&(role, index)) {
+        let is_replicated = self.durability != Durability::None;
+        let mut groups = if is_replicated { self.cells_at(role, index) } else { vec![] };
+        if self.has_control() && self.replicas(CONTROL).contains(&(role, index)) {
             groups.push(CONTROL);
         }
         groups
@@ -420,6 +452,10 @@ impl Network {
     pub fn folder(&self, role: Role, index: usize) -> Option<PathBuf> {
         self.data.as_ref().map(|data| data.join(format!("{role}-{index}")))
     }
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// Whether only this host can connect to an address.
@@ -535,7 +571,8 @@ mod tests {
 
     #[test]
     fn links_and_replicas_follow_from_the_counts() {
-        let network = network("3-2-4-2");
+        let mut network = network("3-2-4-2");
+        network.durability = Durability::DiskQuorum;
         assert_eq!(network.downstream(Role::Gateway, 2), [(Role::Router, 0)]);
         assert_eq!(network.downstream(Role::Router, 1).len(), 4);
         assert_eq!(network.downstream(Role::Mediator, 3), [(Role::Processor, 1)]);
@@ -552,8 +589,32 @@ mod tests {
         assert_eq!(network.groups_at(m, 2), [1, 2, CONTROL]);
         assert_eq!(network.groups_at(m, 3), [2, 3]);
         assert_eq!(network.counts().to_string(), "3-2-4-2");
-        let two = self::network("1-1-2-3");
-        assert_eq!(two.replicas(CONTROL), [(m, 0), (m, 1), (p, 0)]);
-        assert_eq!(self::network("1-1-1-1").replicas(CONTROL), [(m, 0), (p, 0)]);
+        let durable = |counts: &str| Network {
+            durability: Durability::MemoryQuorum,
+            ..self::network(counts)
+        };
+        assert_eq!(durable("1-1-2-3").replicas(CONTROL), [(m, 0), (m, 1), (p, 0)]);
+        assert_eq!(durable("1-1-1-1").replicas(CONTROL), [(m, 0), (p, 0)]);
+        // Without durability control is on mediators only, if it has addresses.
+        let mut none = self::network("1-1-2-3");
+        assert_eq!(none.replicas(CONTROL), [(m, 0), (m, 1)]);
+        assert!(!none.has_control() && none.groups_at(m, 1).is_empty());
+        for node in &mut none.mediator {
+            node.replication =
+                Some("unix:/run/replica".parse::<Address>().unwrap().try_into().unwrap());
+        }
+        assert!(none.has_control());
+        assert_eq!((none.groups_at(m, 1), none.groups_at(p, 0)), (vec![CONTROL], vec![]));
+    }
+
+    #[test]
+    fn one_mediator_at_least_is_not_spare() {
+        let mut network = network("1-1-3-1");
+        network.spare_mediators = 2;
+        assert_eq!((network.active_cells(), network.cell_of(7)), (1, 0));
+        assert_eq!(Network::parse(&network.to_toml().unwrap()).unwrap(), network);
+        network.spare_mediators = 3;
+        let refused = Network::parse(&network.to_toml().unwrap()).unwrap_err().to_string();
+        assert!(refused.contains("3 spare mediators of 3"), "{refused}");
     }
 }

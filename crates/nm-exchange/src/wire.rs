@@ -57,11 +57,9 @@ pub const EXPIRED: u16 = 8;
 /// answered.
 pub const PREVIOUS_ANSWERED: u16 = 16;
 
-/// Flag of a [`FrameKind::Released`]: the instrument was released.
-pub const GRANTED: u16 = 32;
-
 /// Flag of a [`FrameKind::Reply`]: the request is not executed, and never will be. The event in it
-/// says why, and is none of the session's numbered ones.
+/// says why, and is none of the session's numbered ones. Of a [`FrameKind::ResendRequest`] on its
+/// way back to the gateway: the instrument is in another cell.
 pub const REFUSED: u16 = 64;
 
 /// Bits of the flags of a request, and of a [`FrameKind::Nak`] to it, that tell apart how often the
@@ -93,23 +91,34 @@ pub enum FrameKind {
     MembershipReport,
     /// Instrument map and cell leaders. Body: [`crate::control::RoutingTable`].
     RoutingTable,
-    /// Control asks a cell to release an instrument, see [`crate::message::Release`]. Goes through
-    /// the cell's log.
+    /// Entry of a cell's log, see [`crate::moves::Release`].
     Release,
-    /// The cell's answer, see [`crate::message::Released`].
-    Released,
+    /// A move of an instrument has ended, see [`crate::moves::MoveEnded`].
+    MoveEnded,
     /// An observer's request. Body: [`crate::control::AdminRequest`].
     AdminRequest,
     /// The node's answer. Body: [`crate::control::AdminResponse`].
     AdminResponse,
-    /// From a session: it asks for events again, see [`crate::message::ResendRequest`]. To a
-    /// client: events of this cell may be lost, so its sessions shall send resend requests.
+    /// From a session: it asks for events again, see [`crate::message::ResendRequest`]. From
+    /// a processor, and on to clients: replies and events of this cell may be lost, so gateways
+    /// shall send requests without a reply again, and sessions resend requests.
     ResendRequest,
     /// The link is closed by this end, and why. Body: [`crate::message::Close`].
     Close,
     /// First frame of the end that accepted the link, where the network has a secret. Body:
     /// [`crate::message::Challenge`].
     Challenge,
+    /// Control asks a cell to move an instrument, see [`crate::moves::MoveOrder`].
+    MoveOrder,
+    /// Parts of an instrument for its new cell, see [`crate::moves::MoveParts`]. Go through the
+    /// cell's log.
+    MoveParts,
+    /// How much of an instrument has arrived, see [`crate::moves::MoveProgress`].
+    MoveProgress,
+    /// Entry of a cell's log, see [`crate::moves::Forget`].
+    Forget,
+    /// Entry of a cell's log, see [`crate::moves::Claim`].
+    Claim,
 }
 
 codes!(FrameKind {
@@ -124,12 +133,17 @@ codes!(FrameKind {
     MembershipReport = 9,
     RoutingTable = 10,
     Release = 11,
-    Released = 12,
+    MoveEnded = 12,
     AdminRequest = 13,
     AdminResponse = 14,
     ResendRequest = 15,
     Close = 16,
     Challenge = 17,
+    MoveOrder = 18,
+    MoveParts = 19,
+    MoveProgress = 20,
+    Forget = 21,
+    Claim = 22,
 });
 
 /// A header's fields.
@@ -137,20 +151,20 @@ codes!(FrameKind {
 pub struct Header {
     /// What the frame is.
     pub kind: FrameKind,
-    /// [`PUBLIC`], [`RESENT`], [`STAMPED`], [`EXPIRED`], [`PREVIOUS_ANSWERED`], [`GRANTED`],
+    /// [`PUBLIC`], [`RESENT`], [`STAMPED`], [`EXPIRED`], [`PREVIOUS_ANSWERED`],
     /// [`REFUSED`], [`ATTEMPT`].
     pub flags: u16,
     /// Instrument.
     pub instrument: u32,
-    /// Gateway of the session.
+    /// Gateway of the session; of parts of a move, the cell that sends them.
     pub gateway: u16,
     /// Cell of the instrument.
     pub cell: u16,
-    /// Version of the instrument map by which the cell was chosen.
+    /// Version of the instrument map by which the cell was chosen; of a frame of a move, its epoch.
     pub map_version: u32,
     /// User's session.
     pub session: u32,
-    /// Sequence number of the request within its session.
+    /// Sequence number of the request within its session; of a frame of a move, the transfer.
     pub client_seq: u64,
     /// Of a request: sequence number of the session's request before it on this instrument. Of
     /// events: sequence number of the event before the first of them. Of a nak: sequence number of

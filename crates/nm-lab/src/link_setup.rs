@@ -5,9 +5,9 @@
 //! writes one line of the agent protocol to its standard output: `prepared` with the addresses of
 //! client and server in turn, or `failed`.
 //!
-//! Arguments: `veth USER CLIENT SERVER`, `bridge USER CLIENT SERVER BRIDGE` or, for two guests,
-//! `taps USER BRIDGE`, each a process id; USER is the process whose user namespace owns those of
-//! the others, or `-`.
+//! Arguments: `veth USER CLIENT SERVER`, `bridge USER CLIENT SERVER BRIDGE` or, for guests,
+//! `taps USER BRIDGE GUESTS`, each a process id, and the number of guests; USER is the process
+//! whose user namespace owns those of the others, or `-`.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use std::thread;
 use std::time::Duration;
 
-use nm_model::{Answer, Failure, FailureKind, Side};
+use nm_model::{Answer, Failure, FailureKind, GuestId, GuestSpec};
 use nm_sys::ethtool::Links;
 use nm_sys::namespace::Namespace;
 use nm_sys::tap;
@@ -35,13 +35,18 @@ impl LinkEnd {
     pub const V6_PREFIX: u8 = 64;
 }
 
-/// The end of one side.
-pub(crate) fn end(side: Side) -> LinkEnd {
-    match side {
-        Side::Client => CLIENT,
-        Side::Server => SERVER,
-    }
+/// The addresses of a guest, IPv4 first: those of the end of its side, counted on for each pair.
+pub(crate) fn guest_addresses(guest: GuestId) -> [IpAddr; 2] {
+    // GuestSpec::PAIRS_MAX keeps it within a byte.
+    let number = guest.index() as u8;
+    let [a, b, c, d] = CLIENT.v4.octets();
+    let mut v6 = CLIENT.v6.octets();
+    v6[15] += number;
+    [Ipv4Addr::new(a, b, c, d + number).into(), Ipv6Addr::from(v6).into()]
 }
+
+/// Most guests of an environment.
+const GUESTS_MAX: u32 = 2 * GuestSpec::PAIRS_MAX;
 
 const CLIENT: LinkEnd = LinkEnd {
     link: "nm-client",
@@ -66,11 +71,13 @@ const UP_STEPS: u32 = 500;
 enum LinkSetupError {
     #[error(
         "lab-wire takes `veth USER CLIENT SERVER`, `bridge USER CLIENT SERVER BRIDGE` or \
-         `taps USER BRIDGE`"
+         `taps USER BRIDGE GUESTS`"
     )]
     Usage,
     #[error("lab-wire: `{0}` is not a process id")]
     ProcessId(String),
+    #[error("lab-wire: `{0}` is not a number of guests, 1 to {GUESTS_MAX}")]
+    Guests(String),
     #[error("cannot {operation}: {source}")]
     System { operation: String, source: io::Error },
     #[error("link {0} does not come up")]
@@ -88,7 +95,7 @@ impl From<LinkSetupError> for Failure {
     fn from(error: LinkSetupError) -> Failure {
         let message = error.to_string();
         let source = match error {
-            LinkSetupError::Usage | LinkSetupError::ProcessId(_) => {
+            LinkSetupError::Usage | LinkSetupError::ProcessId(_) | LinkSetupError::Guests(_) => {
                 return Failure::new(FailureKind::BadRequest, message);
             }
             LinkSetupError::LinkDown(_) => return Failure::new(FailureKind::System, message),
@@ -140,7 +147,11 @@ fn create_links(arguments: &[String]) -> Result<Vec<IpAddr>, LinkSetupError> {
             let namespaces = open_namespaces(user, &[client, server, bridge])?;
             create_bridge(&namespaces[0], &namespaces[1], &namespaces[2])
         }
-        ["taps", user, bridge] => create_taps(&open_namespaces(user, &[bridge])?[0]),
+        ["taps", user, bridge, guests] => {
+            let count = guests.parse().ok().filter(|count| (1..=GUESTS_MAX).contains(count));
+            let count = count.ok_or_else(|| LinkSetupError::Guests(guests.to_string()))?;
+            create_taps(&open_namespaces(user, &[bridge])?[0], count)
+        }
         _ => Err(LinkSetupError::Usage),
     }
 }
@@ -197,12 +208,13 @@ fn create_bridge(
     Ok(addresses)
 }
 
-/// Tap devices of two guests, as ports of a bridge; returns the addresses that the guests have.
-fn create_taps(bridge: &Namespace) -> Result<Vec<IpAddr>, LinkSetupError> {
+/// Tap devices of `count` guests, as ports of a bridge; returns the addresses that the guests have.
+fn create_taps(bridge: &Namespace, count: u32) -> Result<Vec<IpAddr>, LinkSetupError> {
     let mut routes = routes_in(bridge)?;
     routes.add_bridge(BRIDGE).map_err(LinkSetupError::system("create a bridge"))?;
-    for side in [Side::Client, Side::Server] {
-        let name = tap_name(side);
+    let guests = GuestId::all(count.div_ceil(2));
+    for &guest in guests.iter().take(count as usize) {
+        let name = &tap_name(guest);
         tap::create(name).map_err(LinkSetupError::system("create a tap device"))?;
         routes
             .attach(name, BRIDGE)
@@ -211,7 +223,7 @@ fn create_taps(bridge: &Namespace) -> Result<Vec<IpAddr>, LinkSetupError> {
     }
     // It is up once the guests are: until then no program has the tap devices open.
     routes.set_up(BRIDGE).map_err(LinkSetupError::system("bring the bridge up"))?;
-    Ok(vec![CLIENT.v4.into(), SERVER.v4.into(), CLIENT.v6.into(), SERVER.v6.into()])
+    Ok(guests.into_iter().flat_map(guest_addresses).collect())
 }
 
 /// Brings the server's link up and waits until both links are up; returns the addresses.
@@ -262,4 +274,25 @@ fn wait_until_up(link: &'static str) -> Result<(), LinkSetupError> {
         thread::sleep(Duration::from_millis(10));
     }
     Err(LinkSetupError::LinkDown(link))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guests_of_the_first_pair_have_the_addresses_of_the_two_ends() {
+        let all: Vec<[IpAddr; 2]> = GuestId::all(2).into_iter().map(guest_addresses).collect();
+        assert_eq!(all[0], [IpAddr::from(CLIENT.v4), CLIENT.v6.into()]);
+        assert_eq!(all[1], [IpAddr::from(SERVER.v4), SERVER.v6.into()]);
+        assert_eq!(all[3].map(|one| one.to_string()), ["10.77.0.4", "fd77::4"]);
+    }
+
+    #[test]
+    fn number_of_guests_is_limited() {
+        for guests in ["0", "17", "x"] {
+            let failure = run(&["taps", "-", "1", guests].map(String::from)).unwrap_err();
+            assert!(failure.message.contains("number of guests, 1 to 16"), "{failure}");
+        }
+    }
 }

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 
 use nm_model::facts::{Facts, LinkFacts};
 use nm_model::stack::Comparability;
-use nm_model::{Doubt, DoubtKind, Failure, GuestExecution, Protocol, Side, Stack, StackPair};
+use nm_model::{Case, Doubt, DoubtKind, Failure, GuestExecution, Protocol, Side, Stack, StackPair};
+
+use nm_sys::process::Signal;
 
 use crate::affinity::one_kernel;
 use crate::agent::Handle;
@@ -43,6 +45,9 @@ pub struct Pair {
     between: Comparability,
     /// Of agents in guests that this process has started.
     guests: Option<GuestConditions>,
+    /// Further pairs of the environment, among which and this one the flows of a stream are
+    /// divided.
+    beside: Vec<Pair>,
 }
 
 impl Pair {
@@ -112,7 +117,45 @@ impl Pair {
             server_address,
             between: Comparability::default(),
             guests: None,
+            beside: vec![],
         })
+    }
+
+    /// The first of `pairs`, with the others beside it; none if there is none.
+    pub(crate) fn joined(pairs: Vec<Pair>) -> Option<Pair> {
+        let mut pairs = pairs.into_iter();
+        let first = pairs.next()?;
+        Some(Pair { beside: pairs.collect(), ..first })
+    }
+
+    /// Takes the pairs beside this one out; [`Pair::joined`] puts them back.
+    pub(crate) fn take_beside(&mut self) -> Vec<Pair> {
+        std::mem::take(&mut self.beside)
+    }
+
+    /// The pairs beside this one.
+    pub(crate) fn beside(&mut self) -> &mut Vec<Pair> {
+        &mut self.beside
+    }
+
+    /// How many pairs a case runs between: all for flows, one for everything else.
+    pub(crate) fn count_for(&self, case: &Case) -> u32 {
+        match case {
+            Case::Flows { .. } => 1 + self.beside.len() as u32,
+            _ => 1,
+        }
+    }
+
+    /// Sends a signal to the guests of this pair and of those beside it.
+    pub(crate) fn signal(&mut self, signal: Signal) {
+        self.client.signal(signal);
+        self.server.signal(signal);
+        self.signal_beside(signal);
+    }
+
+    /// Sends a signal to the guests of the pairs beside this one.
+    pub(crate) fn signal_beside(&mut self, signal: Signal) {
+        self.beside.iter_mut().for_each(|pair| pair.signal(signal));
     }
 
     /// The agent of one end.
@@ -174,10 +217,11 @@ impl Pair {
         self.between.clone()
     }
 
-    /// Ends both agents. May be called again; dropping does the same.
+    /// Ends the agents of all pairs. May be called again; dropping does the same.
     pub fn close(&mut self) {
         self.client.close();
         self.server.close();
+        self.beside.iter_mut().for_each(Pair::close);
     }
 }
 

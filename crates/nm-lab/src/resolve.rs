@@ -56,9 +56,19 @@ pub enum Unavailable {
     /// Memory of two guests cannot wake a waiting one.
     #[error("the memory that two guests share has no wake-ups; use shm-spin")]
     SharedMemoryOfGuests,
-    /// Programs that start agents are not in the image of guests.
-    #[error("a guest has nearmetal's own stacks only: no launchers")]
-    LauncherInGuest,
+    /// A vendor's stack is not in the image of guests.
+    #[error(
+        "{0} needs its own driver in the guest's kernel and its adapter, which guests that \
+         nearmetal starts do not have; use xdp-spin or xdp-tcp-spin, or start `nearmetal pingpong` \
+         in guests of your own"
+    )]
+    LauncherInGuest(Launcher),
+    /// Guests have a kernel each.
+    #[error(
+        "the accelerator joins two programs under one kernel, and guests have a kernel each; use \
+         shm-spin, xdp-spin or xdp-tcp-spin"
+    )]
+    AcceleratorBetweenGuests,
     /// The accelerator handles TCP only.
     #[error("the accelerator handles TCP connections only; use accel+tcp")]
     AcceleratedProtocol,
@@ -115,8 +125,12 @@ pub fn stack_unavailable_reason(stack: &Stack) -> Option<Unavailable> {
 /// Why a stack cannot be used in a guest; none if it can. The agent is root there, with a kernel of
 /// its own, so that this host's limits do not count.
 fn guest_stack_unavailable_reason(stack: &Stack) -> Option<Unavailable> {
+    match stack.launcher {
+        Some(Launcher::Accel) => return Some(Unavailable::AcceleratorBetweenGuests),
+        Some(launcher) => return Some(Unavailable::LauncherInGuest(launcher)),
+        None => {}
+    }
     match stack.protocol {
-        _ if stack.launcher.is_some() => Some(Unavailable::LauncherInGuest),
         Protocol::Shm if stack.mode != Mode::Spin => Some(Unavailable::SharedMemoryOfGuests),
         Protocol::Xdp | Protocol::XdpTcp => xdp_mode_unavailable_reason(stack),
         _ => stack_unavailable_reason(stack),
@@ -242,8 +256,9 @@ mod tests {
         }
         for (stack, word) in [
             ("shm-blocking", "use shm-spin"),
-            ("accel+tcp-spin", "no launchers"),
-            ("onload+tcp-spin", "no launchers"),
+            ("accel+tcp-spin", "a kernel each"),
+            ("onload+tcp-spin", "onload needs its own driver"),
+            ("vma+udp-spin", "vma needs its own driver"),
             ("xdp-epoll", "xdp-blocking"),
             ("cpu-blocking", "cpu-spin"),
         ] {

@@ -9,8 +9,10 @@ use std::sync::atomic::AtomicBool;
 
 use nm_model::probe::{SIZE_BYTES_MAX, UDP_SIZE_BYTES_MAX, XDP_SIZE_BYTES_MAX};
 use nm_model::stack::Protocol;
-use nm_model::{Case, Failure, FailureKind, ProbeSpec, StackPair};
+use nm_model::{Case, Failure, FailureKind, ProbeKind, ProbeSpec, StackPair};
+use nm_sys::process::Signal;
 
+use nm_sys::clock::Moment;
 pub use types::{Interrupted, Measured, Options, Outcome, Progress};
 
 use crate::affinity::one_kernel;
@@ -41,10 +43,14 @@ pub fn run(
         let failure = Failure::new(FailureKind::NotAvailable, reason.to_string());
         return Err(Box::new(Interrupted { completed: outcome, case: None, failure }));
     }
+    // A stopped guest takes no CPU time from the one that is measured.
+    let is_divided = probe.kind() == ProbeKind::Stream;
+    pair.signal_beside(if is_divided { Signal::CONT } else { Signal::STOP });
     let in_use = &pair.stacks_in_use(stacks);
     let cases = probe.cases();
     for (index, &case) in cases.iter().enumerate() {
-        if let Some(reason) = unavailable_case(stacks, &case) {
+        let undivided = || case::share(&case, pair.count_for(&case)).err();
+        if let Some(reason) = unavailable_case(stacks, &case).or_else(undivided) {
             outcome.skipped.push((case, reason));
             continue;
         }
@@ -53,7 +59,10 @@ pub fn run(
         };
         let run = CaseRun { stacks, in_use, probe, case, round, options, cancel };
         match case::run(pair, &run, &mut show) {
-            Ok(measured) => outcome.measured.extend(measured),
+            Ok(measured) => {
+                outcome.first_result.get_or_insert_with(Moment::now);
+                outcome.measured.extend(measured);
+            }
             // What the machine cannot do in one case says nothing about the others.
             Err(failure)
                 if failure.kind == FailureKind::NotAvailable && !probe.kind().uses_network() =>

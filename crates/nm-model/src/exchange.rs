@@ -118,6 +118,8 @@ pub struct ExchangeSpec {
     pub durability: Durability,
     /// What orders the load is made of.
     pub mix: OrderMix,
+    /// Moves of instruments to other cells while they are traded, a minute; zero for none.
+    pub moves_per_minute: f64,
 }
 
 impl Default for ExchangeSpec {
@@ -129,13 +131,15 @@ impl Default for ExchangeSpec {
             warmup_ms: 500,
             durability: Durability::None,
             mix: OrderMix::Default,
+            moves_per_minute: 0.0,
         }
     }
 }
 
 impl ExchangeSpec {
     /// The layout, followed by each option that is not the default (TCP, no durability, default
-    /// mix): `2-2-2-2`, `2-2-2-2 unix disk-quorum`, `2-2-2-2 accel`.
+    /// mix, no moves): `2-2-2-2`, `2-2-2-2 unix disk-quorum`, `2-2-2-2 accel`,
+    /// `2-2-2-2 1000 moves`.
     pub fn name(&self, stack: Stack) -> String {
         let mut words = vec![self.nodes.to_string()];
         words.extend(stack.launcher.map(|launcher| launcher.to_string()));
@@ -148,6 +152,9 @@ impl ExchangeSpec {
         if self.mix != OrderMix::Default {
             words.push(self.mix.to_string());
         }
+        if self.moves_per_minute > 0.0 {
+            words.push(format!("{} moves", self.moves_per_minute));
+        }
         words.join(" ")
     }
 
@@ -158,7 +165,14 @@ impl ExchangeSpec {
     pub fn check(&self) -> Result<(), SpecError> {
         limits::check("rate_per_s", self.rate_per_s, 1.0..=limits::RATE_PER_S_MAX)?;
         limits::check_positive("seconds", self.seconds, limits::EXCHANGE_SECONDS_MAX)?;
-        limits::check("warmup_ms", self.warmup_ms, 0..=limits::EXCHANGE_WARMUP_MS_MAX)
+        limits::check("warmup_ms", self.warmup_ms, 0..=limits::EXCHANGE_WARMUP_MS_MAX)?;
+        let (moves, most) = (self.moves_per_minute, limits::EXCHANGE_MOVES_PER_MINUTE_MAX);
+        limits::check("moves_per_minute", moves, 0.0..=most)?;
+        if moves > 0.0 && self.nodes.mediators() < 2 {
+            let limit = "0 with one mediator: a move needs another cell, so take two or more";
+            return Err(SpecError::out_of_range("moves_per_minute", moves, limit.to_string()));
+        }
+        Ok(())
     }
 }
 
@@ -180,6 +194,41 @@ pub struct ExchangeRound {
     pub hops: Vec<Hop>,
     /// Nodes that were killed, and the effect on clients.
     pub faults: Vec<Fault>,
+    /// Moves of instruments to other cells; absent if none were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moves: Option<Moves>,
+}
+
+/// Moves of instruments between cells while they were traded.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Moves {
+    /// Moves that the schedule had.
+    pub due: u64,
+    /// Moves that control was asked for.
+    pub asked: u64,
+    /// Moves that ended in the new cell.
+    pub done: u64,
+    /// Moves that were refused: by control, or by the new cell.
+    pub refused: u64,
+    /// From the request of a move until the answer that it has ended; requests that wait for
+    /// others are included.
+    pub took: Durations,
+    /// Pauses of an instrument: from its release until the announcement of the new cell, as the
+    /// old cell's leader measures them. Those of nodes that were killed are missing.
+    pub pauses: Durations,
+}
+
+/// Durations of the same kind.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Durations {
+    /// How many.
+    pub count: u64,
+    /// Median, ns; absent without any.
+    pub median_ns: Option<f64>,
+    /// 99th percentile, ns.
+    pub p99_ns: Option<f64>,
+    /// Longest, ns.
+    pub max_ns: Option<f64>,
 }
 
 /// Name of the load generator among the classes.
@@ -247,6 +296,8 @@ mod tests {
         assert_eq!(plain.name(stack("accel+tcp-epoll")), "2-2-2-2 accel");
         let durable = ExchangeSpec { durability: Durability::DiskQuorum, ..plain };
         assert_eq!(durable.name(stack("unix-epoll")), "2-2-2-2 unix disk-quorum");
+        let moving = ExchangeSpec { moves_per_minute: 1000.0, ..durable };
+        assert_eq!(moving.name(stack("tcp-epoll")), "2-2-2-2 disk-quorum 1000 moves");
     }
 
     #[test]
@@ -257,6 +308,14 @@ mod tests {
         assert_eq!(field(ExchangeSpec { rate_per_s: 0.0, ..good.clone() }), "rate_per_s");
         assert_eq!(field(ExchangeSpec { rate_per_s: f64::NAN, ..good.clone() }), "rate_per_s");
         assert_eq!(field(ExchangeSpec { seconds: -1.0, ..good.clone() }), "seconds");
-        assert_eq!(field(ExchangeSpec { warmup_ms: 99_999, ..good }), "warmup_ms");
+        assert_eq!(field(ExchangeSpec { warmup_ms: 99_999, ..good.clone() }), "warmup_ms");
+        let moving = ExchangeSpec { moves_per_minute: 60_000.0, ..good };
+        assert_eq!(moving.check(), Ok(()));
+        let nodes = "2-2-1-1".parse().unwrap();
+        for wrong in [60_001.0, -1.0, f64::NAN] {
+            let spec = ExchangeSpec { moves_per_minute: wrong, ..moving.clone() };
+            assert_eq!(field(spec), "moves_per_minute");
+        }
+        assert_eq!(field(ExchangeSpec { nodes, ..moving }), "moves_per_minute");
     }
 }

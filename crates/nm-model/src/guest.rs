@@ -1,5 +1,7 @@
 //! Virtual machines that nearmetal starts: what a plan asks of them, and what they ran on.
 
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +33,9 @@ pub struct GuestSpec {
     /// Whether they are also started where they would be emulated; if not, their rows are left out
     /// there.
     pub emulation_allowed: bool,
+    /// Pairs of them in each environment. The flows of a stream are divided among all pairs; other
+    /// probes measure the first one.
+    pub pairs: u32,
     /// Virtual CPUs of each; absent for as many as the host has cores for, one or two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u32>,
@@ -53,6 +58,7 @@ impl Default for GuestSpec {
         GuestSpec {
             execution: ExecutionChoice::Auto,
             emulation_allowed: true,
+            pairs: 1,
             cpus: None,
             memory_mib: 512,
             huge_pages: true,
@@ -63,6 +69,8 @@ impl Default for GuestSpec {
 }
 
 impl GuestSpec {
+    /// Most pairs of an environment.
+    pub const PAIRS_MAX: u32 = 8;
     /// Most virtual CPUs of a guest.
     pub const CPUS_MAX: u32 = 64;
     /// Least memory of a guest, MiB: kernel, program and samples.
@@ -77,6 +85,7 @@ impl GuestSpec {
     /// # Errors
     /// The field, and its range.
     pub fn check(&self) -> Result<(), SpecError> {
+        limits::check("pairs", self.pairs, 1..=GuestSpec::PAIRS_MAX)?;
         if let Some(cpus) = self.cpus {
             limits::check("cpus", cpus, 1..=GuestSpec::CPUS_MAX)?;
         }
@@ -100,6 +109,45 @@ impl GuestSpec {
     }
 }
 
+/// One of the guests of an environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GuestId {
+    /// Its pair, counted from 0.
+    pub pair: u32,
+    /// Which end of the pair it is.
+    pub side: Side,
+}
+
+impl GuestId {
+    /// All guests of `pairs` pairs, pair by pair, in each the client first.
+    pub fn all(pairs: u32) -> Vec<GuestId> {
+        let of_pair = |pair| [Side::Client, Side::Server].map(|side| GuestId { pair, side });
+        (0..pairs).flat_map(of_pair).collect()
+    }
+
+    /// Its place among [`GuestId::all`].
+    pub fn index(self) -> usize {
+        2 * self.pair as usize + usize::from(self.side == Side::Server)
+    }
+}
+
+impl From<Side> for GuestId {
+    /// The guest of the first pair.
+    fn from(side: Side) -> GuestId {
+        GuestId { pair: 0, side }
+    }
+}
+
+/// `client`, and `client-2` for that of the second pair.
+impl fmt::Display for GuestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pair {
+            0 => write!(f, "{}", self.side),
+            pair => write!(f, "{}-{}", self.side, pair + 1),
+        }
+    }
+}
+
 /// What the guests of one environment were, and ran on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GuestRecord {
@@ -115,6 +163,9 @@ pub struct GuestRecord {
     pub machine: String,
     /// CPU model, such as `host`.
     pub cpu_model: String,
+    /// Pairs of guests.
+    #[serde(default = "one")]
+    pub pairs: u32,
     /// Virtual CPUs of each guest.
     pub cpus: u32,
     /// Memory of each guest, MiB.
@@ -129,6 +180,10 @@ pub struct GuestRecord {
     pub program_sha256: String,
     /// From the start of QEMU until the agent of the slower guest answered, ms.
     pub boot_ms: u64,
+    /// From the start of QEMU until the first measured result of the guests was there, ms; absent
+    /// if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_result_ms: Option<u64>,
     /// CPUs of the host on which each guest's virtual CPUs and other threads run.
     pub placement: Vec<GuestPlacement>,
     /// Further choices that change latency, such as halt polling, in sentences.
@@ -139,12 +194,19 @@ pub struct GuestRecord {
     pub findings: Vec<Finding>,
 }
 
+fn one() -> u32 {
+    1
+}
+
 /// Where the threads of one guest run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuestPlacement {
-    /// Which guest; absent if both are placed alike.
+    /// Which end of its pair; absent if all are placed alike.
     #[serde(default)]
     pub side: Option<Side>,
+    /// Its pair, counted from 1; absent if there is one only, or all are placed alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pair: Option<u32>,
     /// CPU of the host for each virtual CPU, in order; empty if they are not pinned.
     pub virtual_cpus: Vec<u32>,
     /// CPUs of the host for QEMU's other threads; empty if they are not pinned.
@@ -160,11 +222,22 @@ mod tests {
         let field = |spec: GuestSpec| spec.check().unwrap_err().field();
         let default = GuestSpec::default();
         assert_eq!(default.check(), Ok(()));
+        assert_eq!(field(GuestSpec { pairs: 0, ..default.clone() }), "pairs");
+        assert_eq!(field(GuestSpec { pairs: 9, ..default.clone() }), "pairs");
         assert_eq!(field(GuestSpec { cpus: Some(0), ..default.clone() }), "cpus");
         assert_eq!(field(GuestSpec { cpus: Some(65), ..default.clone() }), "cpus");
         assert_eq!(field(GuestSpec { memory_mib: 191, ..default.clone() }), "memory_mib");
         assert_eq!(field(GuestSpec { memory_mib: 65_537, ..default.clone() }), "memory_mib");
         assert_eq!(field(GuestSpec { nics: vec![String::new(); 3], ..default }), "nics");
+    }
+
+    #[test]
+    fn guests_are_counted_pair_by_pair() {
+        let all = GuestId::all(2);
+        let names: Vec<String> = all.iter().map(GuestId::to_string).collect();
+        assert_eq!(names, ["client", "server", "client-2", "server-2"]);
+        assert!(all.iter().enumerate().all(|(index, guest)| guest.index() == index));
+        assert_eq!(GuestId::from(Side::Server), all[1]);
     }
 
     #[test]

@@ -65,6 +65,9 @@ pub const EXCHANGE_SECONDS_MAX: f64 = 3_600.0;
 /// Longest warm-up of the exchange, ms.
 pub const EXCHANGE_WARMUP_MS_MAX: u64 = 60_000;
 
+/// Most moves of instruments between cells of the exchange, a minute.
+pub const EXCHANGE_MOVES_PER_MINUTE_MAX: f64 = 60_000.0;
+
 /// Most virtual CPUs of a guest that configurations are written for.
 pub const GUEST_VCPUS_MAX: u32 = 512;
 
@@ -258,6 +261,7 @@ mod tests {
             ("guest name", GUEST_NAME_BYTES_MAX as u64),
             ("PCI devices", PCI_DEVICES_MAX as u64),
             ("factors", FACTORS_MAX as u64),
+            ("moves", EXCHANGE_MOVES_PER_MINUTE_MAX as u64),
         ] {
             assert!(page.contains(&format!("\n| {what} | {number} | ")), "{what}: {number}");
         }

@@ -9,8 +9,7 @@ use toml::Spanned;
 use crate::plan::{Plan, PlanError};
 pub use crate::plan_check::PublishedRun;
 use crate::plan_check::{Fault, Place, check};
-use crate::value_type;
-use crate::words::nearest;
+use crate::toml_error::{self, line_of};
 
 impl Plan {
     /// Reads and checks a plan. The names of published runs are not checked.
@@ -31,7 +30,10 @@ impl Plan {
 }
 
 fn parse(text: &str, published: Option<&[PublishedRun]>) -> Result<Plan, PlanError> {
-    let plan: Plan = toml::from_str(text).map_err(|error| toml_error(text, &error))?;
+    let plan: Plan = toml::from_str(text).map_err(|error| {
+        let (line, message) = toml_error::describe(text, &error, "not a plan");
+        PlanError { line: Some(line), message }
+    })?;
     check(&plan, published).map_err(|Fault { place, error }| PlanError {
         line: line_of_place(text, place),
         message: error.to_string(),
@@ -88,38 +90,6 @@ fn line_of_place(text: &str, place: Place) -> Option<usize> {
         }
     };
     Some(line_of(text, offset))
-}
-
-/// The line of a byte offset in the text, counted from 1.
-fn line_of(text: &str, at: usize) -> usize {
-    text[..at].matches('\n').count() + 1
-}
-
-fn toml_error(text: &str, error: &toml::de::Error) -> PlanError {
-    let message = error.message();
-    let mut quoted = message.split('`').skip(1).step_by(2);
-    let word = quoted.next().unwrap_or_default();
-    // The span of an error inside a block is the block's heading; the word is further down.
-    let start = error.span().map_or(0, |span| span.start);
-    let is_present = !word.is_empty() && !message.starts_with("missing field");
-    let line = match text[start..].find(word).filter(|_| is_present) {
-        Some(at) => line_of(text, start + at),
-        None => error.span().map_or(1, |span| line_of(text, span.start)),
-    };
-    let mut message = message.lines().next().unwrap_or("not a plan").to_string();
-    if let Some(rest) = message.strip_prefix("unknown field `").map(str::to_string)
-        && let Some((bad, expected)) = rest.split_once("`, expected ")
-    {
-        let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
-        message = match nearest(bad, &known) {
-            Some(near) => format!("unknown field `{bad}`, did you mean `{near}`?"),
-            None => format!("unknown field `{bad}`; known are {}", known.join(", ")),
-        };
-    }
-    if let Some(key) = text.lines().nth(line - 1).and_then(value_type::key_of_line) {
-        message = value_type::sentence(key, &message);
-    }
-    PlanError { line: Some(line), message }
 }
 
 #[cfg(test)]

@@ -614,6 +614,9 @@ pub struct ThroughputRound {
 pub struct Flow {
     /// Number of the flow, counted from 0.
     pub index: u32,
+    /// Pair of guests that carries it, counted from 1; absent if there is one only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pair: Option<u32>,
     /// The end that sends.
     pub sender: Side,
     /// Bytes that the receiver counted in the window.

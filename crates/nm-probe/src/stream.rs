@@ -418,7 +418,15 @@ impl FlowEnd<'_> {
         let (index, sender, bytes) = (self.index, self.sender, count.bytes);
         Ok(FlowReport {
             index,
-            received: Some(Flow { index, sender, bytes, seconds, gbps, retransmits: None }),
+            received: Some(Flow {
+                index,
+                pair: None,
+                sender,
+                bytes,
+                seconds,
+                gbps,
+                retransmits: None,
+            }),
             retransmits: None,
             settings,
             placement,

@@ -1,6 +1,6 @@
 //! Tables that only the exchange has: its round trips beside the published ones, the highest rates
 //! by size of network, the fastest transport, CPU time by class of node, the latency of each hop,
-//! and nodes that were killed.
+//! moves of instruments, and nodes that were killed.
 
 mod carried;
 mod figures;
@@ -8,7 +8,7 @@ mod figures;
 pub(crate) mod fixture;
 mod transports;
 
-use nm_model::exchange::LOAD;
+use nm_model::exchange::{LOAD, Moves};
 use nm_model::probe::ProbeKind;
 use nm_model::result::{RoundData, Series};
 use nm_model::{Metric, RunResult};
@@ -44,6 +44,7 @@ pub fn tables(result: &RunResult) -> Vec<Table> {
         transports::table(result, &own),
         cpu_table(&own, names),
         hop_table(&own, names),
+        moves_table(&own, names),
         fault_table(&own, names),
     ];
     tables.into_iter().filter(|table| !table.rows.is_empty()).collect()
@@ -194,6 +195,46 @@ fn hop_table(own: &[&Series], names: Names) -> Table {
     )
 }
 
+/// Moves of instruments, how long they took, and how long instruments paused.
+fn moves_table(own: &[&Series], names: Names) -> Table {
+    let moves_of = |series: &Series| -> Vec<Moves> {
+        rounds(series).iter().filter_map(|round| round.moves.clone()).collect()
+    };
+    let rows: Vec<(&Series, Vec<Moves>)> = own
+        .iter()
+        .map(|series| (*series, moves_of(series)))
+        .filter(|row| !row.1.is_empty())
+        .collect();
+    let count = |value: fn(&Moves) -> u64| -> Vec<String> {
+        rows.iter().map(|(_, all)| all.iter().map(value).sum::<u64>().to_string()).collect()
+    };
+    let middle = |value: fn(&Moves) -> Option<f64>| {
+        ms_column(rows.iter().map(|(_, all)| median(all.iter().filter_map(value).collect())))
+    };
+    let longest = |value: fn(&Moves) -> Option<f64>| {
+        ms_column(rows.iter().map(|(_, all)| all.iter().filter_map(value).max_by(f64::total_cmp)))
+    };
+    let columns = vec![
+        ("network", rows.iter().map(|(series, _)| names.of_series(series)).collect()),
+        ("#rate /s", rows.iter().map(|(series, _)| per_s(rate(series))).collect()),
+        ("#due", count(|moves| moves.due)),
+        ("#done", count(|moves| moves.done)),
+        ("#refused", count(|moves| moves.refused)),
+        ("#took", middle(|moves| moves.took.median_ns)),
+        ("#p99", middle(|moves| moves.took.p99_ns)),
+        ("#longest", longest(|moves| moves.took.max_ns)),
+        ("#paused", middle(|moves| moves.pauses.median_ns)),
+        ("#p99 ", middle(|moves| moves.pauses.p99_ns)),
+        ("#longest ", longest(|moves| moves.pauses.max_ns)),
+    ];
+    Table::of_columns(
+        "Exchange: instruments that moved to another cell while they were traded: how long a move \
+         took, and for how long no cell executed requests on the instrument, ms (medians of \
+         rounds; the longest of all)",
+        columns,
+    )
+}
+
 /// Nodes that were killed, and what it cost clients.
 fn fault_table(own: &[&Series], names: Names) -> Table {
     let mut rows = vec![];
@@ -234,7 +275,7 @@ mod tests {
     #[test]
     fn figures_are_listed_with_published_ones_of_the_same_size() {
         let tables = tables(&result(0.9, 5));
-        assert_eq!(tables.len(), 5);
+        assert_eq!(tables.len(), 6);
         let own = ["2-2-2-2 unix", "measured", "10000", "0.200", "0.300", "0.600", "0.900", "0"];
         assert_eq!(row(&tables[0], 0), own);
         let published = ["2-2-2-2", PUBLISHED, "10000", "2.320", "4.450", "5.710", "7.170", "n/a"];
@@ -244,7 +285,10 @@ mod tests {
         assert_eq!(row(&tables[1], 1), ["2-2-2-2", PUBLISHED, "10000"]);
         assert_eq!(row(&tables[2], 0)[2..], ["4.00", "3.00", "5.00", "6.00", "18.0", "2.00"]);
         assert_eq!(row(&tables[3], 0)[2..], ["gateway to router", "30.0", "25.0", "90.0"]);
-        assert_eq!(row(&tables[4], 0)[1..], ["1", "mediator 1", "2.50", "321", "330"]);
+        let moves = ["50", "50", "0", "12.0", "30.0", "44.0", "0.300", "0.700", "0.900"];
+        let [network, rate, figures @ ..] = &row(&tables[4], 0)[..] else { panic!("too short") };
+        assert_eq!((*network, *rate, figures), ("2-2-2-2 unix", "10000", &moves[..]));
+        assert_eq!(row(&tables[5], 0)[1..], ["1", "mediator 1", "2.50", "321", "330"]);
     }
 
     #[test]

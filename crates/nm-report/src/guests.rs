@@ -21,7 +21,8 @@ pub use steps::{Found, SIZE_BYTES, Step, steps, steps_table};
 pub const READING: &str = "Guests are pairs of virtual machines that nearmetal starts on this \
     host; the identical program measures in them and beside them. Execution says what ran their \
     code: only real-kvm says what virtualization costs here. Figures of other guests are marked \
-    EMULATED: they show that a setup works, and are neither judged nor compared.";
+    EMULATED: they show that a setup works, and are neither judged nor compared. Both times count \
+    from the start of QEMU: until both guests were ready, and until their first figure was there.";
 
 /// Whether a result has anything to show of guests.
 pub fn has_any(result: &RunResult) -> bool {
@@ -36,7 +37,17 @@ fn execution(record: &GuestRecord) -> String {
 
 /// What fits a terminal.
 pub fn brief_table(result: &RunResult) -> Table {
-    let titles = ["environment", "execution", "QEMU", "#CPUs", "#MiB", "guest kernel", "#boot ms"];
+    let titles = [
+        "environment",
+        "execution",
+        "#guests",
+        "QEMU",
+        "#CPUs",
+        "#MiB",
+        "guest kernel",
+        "#ready s",
+        "#first result s",
+    ];
     let mut table = Table::new("Virtual machines", &titles);
     for record in &result.guests {
         table.push(
@@ -44,15 +55,17 @@ pub fn brief_table(result: &RunResult) -> Table {
             vec![
                 record.environment.to_string(),
                 execution(record),
+                guests(record),
                 record.qemu_version.clone(),
                 record.cpus.to_string(),
                 record.memory_mib.to_string(),
                 record.kernel.clone(),
-                record.boot_ms.to_string(),
+                seconds(Some(record.boot_ms)),
+                seconds(record.first_result_ms),
             ],
         );
     }
-    table.expendable(&["boot ms", "MiB", "QEMU"])
+    table.expendable(&["MiB", "QEMU", "guest kernel"])
 }
 
 /// Everything that is recorded, a row for each environment.
@@ -61,6 +74,7 @@ pub fn full_table(result: &RunResult) -> Table {
         "environment",
         "execution",
         "shown by",
+        "#guests",
         "QEMU",
         "machine",
         "CPU model",
@@ -68,11 +82,12 @@ pub fn full_table(result: &RunResult) -> Table {
         "memory",
         "memory locked",
         "guest kernel",
-        "#boot ms",
+        "#ready s",
+        "#first result s",
         "placement",
         "notes",
     ];
-    let mut table = Table::new("Virtual machines, two of each row", &titles);
+    let mut table = Table::new("Virtual machines", &titles);
     for record in &result.guests {
         let memory = format!("{} MiB of {} KiB pages", record.memory_mib, record.page_kib);
         table.push(
@@ -81,6 +96,7 @@ pub fn full_table(result: &RunResult) -> Table {
                 record.environment.to_string(),
                 execution(record),
                 record.evidence.clone(),
+                guests(record),
                 record.qemu_version.clone(),
                 record.machine.clone(),
                 record.cpu_model.clone(),
@@ -88,7 +104,8 @@ pub fn full_table(result: &RunResult) -> Table {
                 memory,
                 if record.is_memory_locked { "yes" } else { "no" }.to_string(),
                 record.kernel.clone(),
-                record.boot_ms.to_string(),
+                seconds(Some(record.boot_ms)),
+                seconds(record.first_result_ms),
                 placement(&record.placement),
                 record.notes.join("; "),
             ],
@@ -96,6 +113,15 @@ pub fn full_table(result: &RunResult) -> Table {
     }
     table.drop_empty(&["placement", "notes"]);
     table
+}
+
+fn guests(record: &GuestRecord) -> String {
+    (2 * record.pairs).to_string()
+}
+
+/// A time since the start of QEMU, s.
+fn seconds(ms: Option<u64>) -> String {
+    units::or_not_available(ms.map(|ms| ms as f64 / 1e3), |s| format!("{s:.2}"))
 }
 
 fn tone(record: &GuestRecord) -> Tone {
@@ -110,6 +136,7 @@ fn placement(all: &[GuestPlacement]) -> String {
     };
     let one = |placement: &GuestPlacement| {
         let side = placement.side.map_or("each".to_string(), |side| side.to_string());
+        let side = placement.pair.map_or(side.clone(), |pair| format!("{side} {pair}"));
         let virtual_cpus = threads("virtual CPUs", &placement.virtual_cpus);
         format!("{side}: {virtual_cpus}, {}", threads("other threads", &placement.other_threads))
     };

@@ -175,7 +175,12 @@ impl Moment {
 
     /// Time since `self`; zero if it is in the future.
     pub fn elapsed(self) -> Duration {
-        Duration::from_nanos(Moment::now().0.saturating_sub(self.0))
+        Moment::now().since(self)
+    }
+
+    /// Time from `earlier` to `self`; zero if `earlier` is later.
+    pub fn since(self, earlier: Moment) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 

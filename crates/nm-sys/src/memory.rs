@@ -1,7 +1,13 @@
 //! Memory for samples, allocated, touched and locked before the first sample is taken.
 
+use std::ffi::c_void;
+
+use rustix::mm::{self, Advice};
+
 /// A list with a fixed capacity. Its memory is touched, and locked where the limit allows, when it
-/// is created. Pushing never allocates and never causes a page fault.
+/// is created. Pushing never allocates and causes no page fault, even if another thread of the
+/// process forks, which makes other private memory copy-on-write: a forked process does not have
+/// the buffer, and must not read it.
 #[derive(Debug)]
 pub struct LockedBuffer<T: Copy + Default> {
     /// Always `capacity` long, so that its memory is in use from the start.
@@ -19,8 +25,8 @@ impl<T: Copy + Default> LockedBuffer<T> {
         let bytes = std::mem::size_of_val(items.as_slice());
         // SAFETY: the range belongs to `items`, which never grows and is unlocked before it is
         // freed; locking changes no content.
-        let locked =
-            bytes == 0 || unsafe { rustix::mm::mlock(items.as_mut_ptr().cast(), bytes) }.is_ok();
+        let locked = bytes == 0 || unsafe { mm::mlock(items.as_mut_ptr().cast(), bytes) }.is_ok();
+        advise(&mut items, Advice::LinuxDontFork);
         LockedBuffer { items, length: 0, locked }
     }
 
@@ -69,12 +75,29 @@ impl<T: Copy + Default> LockedBuffer<T> {
     }
 }
 
+/// Gives the kernel advice about the pages that lie in `items` as a whole; the others may hold
+/// something else as well.
+fn advise<T>(items: &mut [T], advice: Advice) {
+    let page_bytes = rustix::param::page_size();
+    let start = items.as_mut_ptr();
+    let before = start.addr().next_multiple_of(page_bytes) - start.addr();
+    let bytes = size_of_val(items).saturating_sub(before) / page_bytes * page_bytes;
+    if bytes > 0 {
+        let first: *mut c_void = start.cast::<u8>().wrapping_add(before).cast();
+        // SAFETY: the range is a part of `items`; the advice that is given here changes nothing for
+        // this process. Where it fails, a fork makes the pages copy-on-write as all others.
+        let _ = unsafe { mm::madvise(first, bytes, advice) };
+    }
+}
+
 impl<T: Copy + Default> Drop for LockedBuffer<T> {
     fn drop(&mut self) {
+        // What is allocated there next must be in forked processes again.
+        advise(&mut self.items, Advice::LinuxDoFork);
         let bytes = std::mem::size_of_val(self.items.as_slice());
         if self.locked && bytes > 0 {
             // SAFETY: the same range that was locked when the buffer was made.
-            let _ = unsafe { rustix::mm::munlock(self.items.as_mut_ptr().cast(), bytes) };
+            let _ = unsafe { mm::munlock(self.items.as_mut_ptr().cast(), bytes) };
         }
     }
 }
@@ -95,16 +118,72 @@ mod tests {
         assert!(buffer.is_empty() && buffer.push(5));
     }
 
-    #[test]
-    fn filling_causes_no_page_fault() {
-        let mut buffer = LockedBuffer::<u64>::new(1 << 18);
+    /// Page faults of this thread while it fills a buffer of 512 pages.
+    fn faults_of_filling(buffer: &mut LockedBuffer<u64>) -> u64 {
         let before = crate::counters::ThreadCounters::now().minor_faults;
         for item in 0..buffer.capacity() as u64 {
             buffer.push(item);
         }
-        let faults = crate::counters::ThreadCounters::now().minor_faults - before;
-        // 512 pages were written; the few faults allowed are those of the test's own code.
-        assert!(faults < 16, "{faults} faults");
+        crate::counters::ThreadCounters::now().minor_faults - before
+    }
+
+    /// The few faults allowed are those of the test's own code, and of the first and the last page.
+    const FAULTS_MAX: u64 = 16;
+
+    #[test]
+    fn filling_causes_no_page_fault() {
+        // The kernel may move pages at any time, so one attempt without faults is enough. Memory of
+        // an earlier attempt is not used again: it would be resident without anything being done.
+        let mut kept = vec![];
+        let attempts = (0..5).map(|_| {
+            kept.push(LockedBuffer::<u64>::new(1 << 18));
+            faults_of_filling(kept.last_mut().expect("it was pushed"))
+        });
+        let faults: Vec<u64> = attempts.collect();
+        assert!(faults.iter().any(|faults| *faults < FAULTS_MAX), "{faults:?}");
         assert!(LockedBuffer::<u64>::new(0).is_locked());
+    }
+
+    #[test]
+    fn filling_causes_no_page_fault_although_another_thread_forked() {
+        let fork = || {
+            let mut command = std::process::Command::new("/bin/true");
+            // It has the child made by fork(2) instead of vfork(2).
+            crate::process::own_session(&mut command);
+            assert!(command.status().unwrap().success());
+        };
+        let mut kept = vec![];
+        let attempts = (0..5).map(|_| {
+            kept.push(LockedBuffer::<u64>::new(1 << 18));
+            std::thread::scope(|scope| scope.spawn(fork).join().unwrap());
+            faults_of_filling(kept.last_mut().expect("it was pushed"))
+        });
+        let faults: Vec<u64> = attempts.collect();
+        assert!(faults.iter().any(|faults| *faults < FAULTS_MAX), "{faults:?}");
+    }
+
+    #[test]
+    fn forked_processes_lack_the_buffer_until_it_is_dropped() {
+        let is_kept_from_children = |address: usize| {
+            let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+            let mut is_inside = false;
+            maps.lines().any(|line| {
+                let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+                let number = |text| usize::from_str_radix(text, 16).ok();
+                if let Some((Some(start), Some(end))) = range.map(|(a, b)| (number(a), number(b))) {
+                    is_inside = (start..end).contains(&address);
+                }
+                // "Do not copy area on fork".
+                is_inside && line.starts_with("VmFlags:") && line.contains(" dc")
+            })
+        };
+        // So small that the allocator keeps its memory.
+        let buffer = LockedBuffer::<u64>::new(1 << 13);
+        let behind_it = std::hint::black_box(vec![1u8; 64]);
+        let middle = buffer.items[1 << 12..].as_ptr().addr();
+        assert!(is_kept_from_children(middle));
+        drop(buffer);
+        assert!(!is_kept_from_children(middle));
+        drop(behind_it);
     }
 }

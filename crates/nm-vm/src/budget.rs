@@ -1,21 +1,20 @@
-//! Whether the host has a core for each thread of two guests that would keep one busy, and where
+//! Whether the host has a core for each thread of the guests that would keep one busy, and where
 //! the threads run.
 
 use nm_model::guest::GuestPlacement;
-use nm_model::{GuestSpec, Side};
+use nm_model::{GuestId, GuestSpec};
 
 /// Virtual CPUs of a guest where the host has cores for them: one that measures, one for the rest.
 const CPUS_WANTED: u32 = 2;
 
-/// Guests of an environment.
-const GUESTS: u32 = 2;
-
-/// Threads and cores of an environment of two guests.
+/// Threads and cores of an environment of guests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
+    /// Guests, two of each pair.
+    pub guests: u32,
     /// Virtual CPUs of each guest.
     pub cpus: u32,
-    /// Cores that threads keep busy while both guests spin, and one for all others.
+    /// Cores that threads keep busy while all guests spin, and one for all others.
     pub needed_cores: u32,
     /// Cores that this process may use.
     pub cores: u32,
@@ -24,9 +23,11 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// For two guests with a measuring thread each, `packet_threads` threads of the host that move
-    /// packets, `wanted` virtual CPUs, and the CPUs `allowed`, of which `siblings` share cores.
+    /// For `pairs` pairs of guests with a measuring thread each, `packet_threads` threads of the
+    /// host that move packets, `wanted` virtual CPUs, and the CPUs `allowed`, of which `siblings`
+    /// share cores.
     pub fn new(
+        pairs: u32,
         wanted: Option<u32>,
         packet_threads: u32,
         allowed: &[u32],
@@ -34,12 +35,14 @@ impl Budget {
     ) -> Budget {
         let by_core = by_core(allowed, siblings);
         let cores = by_core.len() as u32;
+        let guests = 2 * pairs;
         let others = packet_threads + 1;
         let cpus = wanted.unwrap_or_else(|| {
-            if cores >= GUESTS * CPUS_WANTED + others { CPUS_WANTED } else { 1 }
+            if cores >= guests * CPUS_WANTED + others { CPUS_WANTED } else { 1 }
         });
         let cpus = cpus.clamp(1, GuestSpec::CPUS_MAX);
-        Budget { cpus, needed_cores: GUESTS + others, cores, placement: placement(cpus, &by_core) }
+        let placement = placement(pairs, cpus, &by_core);
+        Budget { guests, cpus, needed_cores: guests + others, cores, placement }
     }
 
     /// Whether both ends may wait by spinning.
@@ -51,12 +54,13 @@ impl Budget {
     pub fn shortage(&self) -> Option<String> {
         (!self.may_spin()).then(|| {
             format!(
-                "{} of the host may be used, and two spinning guests need {}",
+                "{} of the host may be used, and {} spinning guests need {}",
                 if self.cores == 1 {
                     "1 core".to_string()
                 } else {
                     format!("{} cores", self.cores)
                 },
+                self.guests,
                 self.needed_cores
             )
         })
@@ -79,31 +83,34 @@ fn by_core(allowed: &[u32], siblings: &[Vec<u32>]) -> Vec<Vec<u32>> {
 
 /// A core for each virtual CPU, the highest first, and the others for QEMU's other threads: the
 /// lowest handles interrupts as a rule. Nothing is pinned if no core is left for the others.
-fn placement(cpus: u32, cores: &[Vec<u32>]) -> Vec<GuestPlacement> {
-    let busy = (GUESTS * cpus) as usize;
-    let sides = [Side::Client, Side::Server];
+fn placement(pairs: u32, cpus: u32, cores: &[Vec<u32>]) -> Vec<GuestPlacement> {
+    let guests = GuestId::all(pairs);
+    let busy = guests.len() * cpus as usize;
     if cores.len() <= busy {
         return vec![GuestPlacement::default()];
     }
     let (rest, of_guests) = cores.split_at(cores.len() - busy);
     let other_threads: Vec<u32> = rest.iter().flatten().copied().collect();
     let mut free = of_guests.iter().rev().map(|core| core[0]);
-    sides
-        .map(|side| GuestPlacement {
-            side: Some(side),
+    guests
+        .iter()
+        .map(|guest| GuestPlacement {
+            side: Some(guest.side),
+            pair: (pairs > 1).then_some(guest.pair + 1),
             virtual_cpus: free.by_ref().take(cpus as usize).collect(),
             other_threads: other_threads.clone(),
         })
-        .to_vec()
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nm_model::Side;
     use proptest::prelude::*;
 
     fn budget(wanted: Option<u32>, packet_threads: u32, cpus: u32) -> Budget {
-        Budget::new(wanted, packet_threads, &(0..cpus).collect::<Vec<_>>(), &[])
+        Budget::new(1, wanted, packet_threads, &(0..cpus).collect::<Vec<_>>(), &[])
     }
 
     #[test]
@@ -112,7 +119,7 @@ mod tests {
         assert_eq!((two.cpus, two.needed_cores, two.may_spin()), (1, 3, false));
         assert_eq!(two.placement, [GuestPlacement::default()]);
         let why = two.shortage().unwrap();
-        assert_eq!(why, "2 cores of the host may be used, and two spinning guests need 3");
+        assert_eq!(why, "2 cores of the host may be used, and 2 spinning guests need 3");
         assert!(budget(None, 0, 3).shortage().is_none());
         assert!(budget(None, 2, 4).shortage().is_some(), "threads of vhost spin too");
         assert!(budget(None, 0, 1).shortage().unwrap().starts_with("1 core of"));
@@ -130,10 +137,21 @@ mod tests {
     }
 
     #[test]
+    fn every_guest_of_every_pair_counts() {
+        let of = |cpus: u32| Budget::new(4, None, 8, &(0..cpus).collect::<Vec<_>>(), &[]);
+        let why = of(16).shortage().unwrap();
+        assert_eq!(why, "16 cores of the host may be used, and 8 spinning guests need 17");
+        assert!(of(17).shortage().is_none());
+        let placed = of(17).placement;
+        assert_eq!((placed.len(), placed[7].pair), (8, Some(4)));
+        assert_eq!((placed[7].side, &placed[7].virtual_cpus[..]), (Some(Side::Server), &[9][..]));
+    }
+
+    #[test]
     fn threads_of_one_core_are_one_core() {
         let siblings = [vec![0, 4], vec![1, 5], vec![2, 6], vec![3, 7]];
         let all: Vec<u32> = (0..8).collect();
-        let budget = Budget::new(None, 0, &all, &siblings);
+        let budget = Budget::new(1, None, 0, &all, &siblings);
         assert_eq!((budget.cores, budget.cpus), (4, 1));
         assert_eq!(budget.placement[0].virtual_cpus, [3]);
         assert_eq!(budget.placement[0].other_threads, [0, 4, 1, 5]);
@@ -144,16 +162,16 @@ mod tests {
         fn pinned_threads_have_cpus_of_their_own(
             cpus in prop::collection::btree_set(0u32..64, 0..40),
             wanted in prop::option::of(1u32..9),
-            packet_threads in 0u32..3, width in 1u32..3,
+            packet_threads in 0u32..3, width in 1u32..3, pairs in 1u32..5,
         ) {
             let allowed: Vec<u32> = cpus.iter().copied().collect();
             let siblings: Vec<Vec<u32>> =
                 (0..64 / width).map(|core| (core * width..(core + 1) * width).collect()).collect();
-            let budget = Budget::new(wanted, packet_threads, &allowed, &siblings);
+            let budget = Budget::new(pairs, wanted, packet_threads, &allowed, &siblings);
             prop_assert!(budget.cpus >= 1 && budget.cpus == wanted.unwrap_or(budget.cpus));
             let mut pinned: Vec<u32> =
                 budget.placement.iter().flat_map(|one| one.virtual_cpus.clone()).collect();
-            prop_assert!(pinned.is_empty() || pinned.len() as u32 == 2 * budget.cpus);
+            prop_assert!(pinned.is_empty() || pinned.len() as u32 == 2 * pairs * budget.cpus);
             prop_assert!(pinned.iter().all(|cpu| allowed.contains(cpu)));
             pinned.sort_unstable();
             let distinct = pinned.windows(2).all(|pair| pair[0] != pair[1]);

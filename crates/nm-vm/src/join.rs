@@ -9,7 +9,7 @@ use nm_audit::sources;
 use nm_model::finding::Confidence::{Documented, Measured};
 use nm_model::finding::FixKind::{Command, Hypervisor};
 use nm_model::finding::{Evidence, Finding, Threat, UndoClass};
-use nm_model::{Severity, Side};
+use nm_model::{GuestId, Severity};
 use nm_sys::cpu_list;
 use nm_sys::hostfiles::{HostFiles, parse_list};
 
@@ -45,7 +45,7 @@ pub struct MemoryUse {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuestFacts {
     /// Which guest.
-    pub side: Side,
+    pub guest: GuestId,
     /// Threads of its QEMU; empty if they could not be read.
     pub threads: Vec<GuestThread>,
     /// Its memory; absent if it could not be read.
@@ -200,7 +200,7 @@ fn virtual_cpus(guests: &[GuestFacts]) -> Vec<(String, &[u32])> {
     for guest in guests {
         for thread in &guest.threads {
             if let Some(number) = thread.virtual_cpu {
-                all.push((format!("vCPU {number} of {}", guest.side), &thread.cpus));
+                all.push((format!("vCPU {number} of {}", guest.guest), &thread.cpus));
             }
         }
     }
@@ -278,7 +278,7 @@ fn emulators(guests: &[GuestFacts]) -> Observed {
             let mut shared: Vec<u32> =
                 thread.cpus.iter().copied().filter(|cpu| used.contains(cpu)).collect();
             shared.sort_unstable();
-            let name = format!("{} of {}", thread.name, guest.side);
+            let name = format!("{} of {}", thread.name, guest.guest);
             if !shared.is_empty() {
                 faults.push(format!("{name} on CPUs {}", cpu_list::list(&shared)));
             }
@@ -302,7 +302,7 @@ fn memories(guests: &[GuestFacts]) -> Observed {
     let (mut small, mut loose, mut read) = (vec![], vec![], vec![]);
     for guest in guests {
         let Some(memory) = guest.memory else {
-            return Observed::unknown(format!("the memory of {} could not be read", guest.side))
+            return Observed::unknown(format!("the memory of {} could not be read", guest.guest))
                 .with([missing("/proc/PID/smaps_rollup", "not readable, or QEMU has ended")]);
         };
         // A guest touches its memory little by little, so what is there counts. A tenth may be
@@ -311,16 +311,16 @@ fn memories(guests: &[GuestFacts]) -> Observed {
         let is_huge = memory.huge_kib + memory.reserved_kib >= there_kib * 9 / 10;
         let is_locked = memory.locked_kib + memory.reserved_kib >= guest.size_kib * 9 / 10;
         if !is_huge {
-            small.push(guest.side.to_string());
+            small.push(guest.guest.to_string());
         }
         if !is_locked {
-            loose.push(guest.side.to_string());
+            loose.push(guest.guest.to_string());
         }
         let text = format!(
             "{} KiB resident, {} KiB reserved huge, {} KiB transparent huge, {} KiB locked",
             memory.resident_kib, memory.reserved_kib, memory.huge_kib, memory.locked_kib
         );
-        read.push(evidence("/proc/PID/smaps_rollup", &text, guest.side.to_string()));
+        read.push(evidence("/proc/PID/smaps_rollup", &text, guest.guest.to_string()));
     }
     let mut faults = vec![];
     if !small.is_empty() {
@@ -350,7 +350,7 @@ fn nodes(host: &HostFacts, guests: &[GuestFacts]) -> Observed {
         of_cpus.sort_unstable();
         of_cpus.dedup();
         if of_cpus.is_empty() || guest.pages_of_nodes.is_empty() {
-            return Observed::unknown(format!("the nodes of {} are not known", guest.side))
+            return Observed::unknown(format!("the nodes of {} are not known", guest.guest))
                 .with([missing("/proc/PID/numa_maps", "not readable, or a kernel without NUMA")]);
         }
         let all: u64 = guest.pages_of_nodes.iter().map(|(_, pages)| pages).sum();
@@ -358,16 +358,16 @@ fn nodes(host: &HostFacts, guests: &[GuestFacts]) -> Observed {
         let away: u64 = away.map(|(_, pages)| pages).sum();
         let cpus = cpu_list::list(&of_cpus);
         if of_cpus.len() > 1 {
-            far.push(format!("the virtual CPUs of {} may run on nodes {cpus}", guest.side));
+            far.push(format!("the virtual CPUs of {} may run on nodes {cpus}", guest.guest));
         } else if away * 100 > all {
             let percent = away * 100 / all.max(1);
             far.push(format!(
                 "{percent} % of the memory of {} is not on node {cpus}, where its CPUs are",
-                guest.side
+                guest.guest
             ));
         }
         let text = format!("CPUs on {cpus}, pages of nodes {:?}", guest.pages_of_nodes);
-        read.push(evidence("/proc/PID/numa_maps", &text, guest.side.to_string()));
+        read.push(evidence("/proc/PID/numa_maps", &text, guest.guest.to_string()));
     }
     match guests.is_empty() {
         true => no_threads(),
@@ -384,13 +384,13 @@ fn clocks(guests: &[GuestFacts]) -> Observed {
     let (mut bad, mut read) = (vec![], vec![]);
     for guest in guests {
         let Some(name) = &guest.clock_source else {
-            return Observed::unknown(format!("the clock of {} is not known", guest.side))
+            return Observed::unknown(format!("the clock of {} is not known", guest.guest))
                 .with([missing(PATH, "the guest does not tell")]);
         };
         if !matches!(name.as_str(), "tsc" | "kvm-clock") {
-            bad.push(format!("{} reads {name}", guest.side));
+            bad.push(format!("{} reads {name}", guest.guest));
         }
-        read.push(evidence(PATH, name, guest.side.to_string()));
+        read.push(evidence(PATH, name, guest.guest.to_string()));
     }
     match guests.is_empty() {
         true => no_threads(),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use nm_sys::private_folder::{FolderError, PrivateFolder};
+use nm_sys::private_folder::{FolderError, PrivateFolder, remove_abandoned};
 
 /// How to get a kernel.
 const REMEDY: &str = "install one (linux-image-cloud-amd64 on Debian, linux-image-virtual on \
@@ -130,7 +130,7 @@ impl GuestKernel {
             return GuestKernel::in_folder(path, &text());
         }
         if path.extension().is_some_and(|extension| extension == "deb") {
-            let folder = unpack(path)?;
+            let folder = unpack(path, &std::env::temp_dir())?;
             let kernel = GuestKernel::in_folder(folder.path(), &text())?;
             return Ok(GuestKernel { _unpacked: Some(Arc::new(folder)), ..kernel });
         }
@@ -243,13 +243,18 @@ fn release_in(image: &[u8]) -> Option<String> {
     is_release.then(|| release.to_string())
 }
 
-/// The content of a package, in a folder of its own.
-fn unpack(package: &Path) -> Result<PrivateFolder, KernelError> {
+/// How the names of folders with the content of a package begin.
+const UNPACKED: &str = "nearmetal-kernel-";
+
+/// The content of a package, in a folder of its own below `temporary`. What killed processes have
+/// left there goes.
+fn unpack(package: &Path, temporary: &Path) -> Result<PrivateFolder, KernelError> {
     let failed = |reason: String| {
         let package = package.display().to_string();
         KernelError::Unpack { package, reason }
     };
-    let folder = PrivateFolder::create(&std::env::temp_dir(), "nearmetal-kernel-")?;
+    remove_abandoned(temporary, UNPACKED);
+    let folder = PrivateFolder::create(temporary, UNPACKED)?;
     let mut command = Command::new("dpkg-deb");
     command.arg("-x").arg(package).arg(folder.path()).stdin(Stdio::null());
     let output = command.output().map_err(|error| failed(error.to_string()))?;
@@ -264,7 +269,8 @@ mod tests {
     use super::*;
     use crate::modules::tests::{folder, write_modules};
     use proptest::prelude::*;
-    use std::os::unix::fs::PermissionsExt;
+    use std::fs::DirBuilder;
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 
     /// An image at `path` below `root`; with a release, it has the header of a bzImage.
     fn write_image(root: &Path, path: &str, release: Option<&str>) {
@@ -348,6 +354,19 @@ mod tests {
         fs::write(&package, "no package").unwrap();
         let error = GuestKernel::find(package.to_str()).unwrap_err().to_string();
         assert!(error.contains("cannot unpack") && error.contains("dpkg-deb"), "{error}");
+    }
+
+    #[test]
+    fn next_package_removes_what_a_killed_process_has_left() {
+        let root = folder();
+        let left = root.path().join(format!("{UNPACKED}{}", "0a".repeat(8)));
+        DirBuilder::new().mode(0o700).create(&left).unwrap();
+        fs::create_dir(left.join("boot")).unwrap();
+        fs::write(left.join("boot/vmlinuz"), "content").unwrap();
+        let in_use = PrivateFolder::create(root.path(), UNPACKED).unwrap();
+        assert!(unpack(&root.path().join("none.deb"), root.path()).is_err());
+        assert!(!left.exists(), "nobody holds it");
+        assert!(in_use.path().exists(), "another process may still read it");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Command;
 
-use nm_model::{GuestExecution, Side};
+use nm_model::{GuestExecution, GuestId};
 use nm_ring::window::MEMORY_BYTES;
 use nm_sys::hardware_address;
 use nm_sys::process::inherit;
@@ -28,7 +28,7 @@ pub enum GuestNic {
     /// A tap device in the network namespace in which QEMU starts.
     Tap {
         /// Its name.
-        name: &'static str,
+        name: String,
         /// Whether the kernel moves its packets (vhost-net).
         vhost: bool,
     },
@@ -42,8 +42,8 @@ pub enum GuestNic {
 /// One guest.
 #[derive(Debug)]
 pub struct Machine {
-    /// Which end of an environment it is.
-    pub side: Side,
+    /// Which guest of an environment it is.
+    pub guest: GuestId,
     /// What executes it.
     pub execution: GuestExecution,
     /// Its virtual CPUs.
@@ -87,7 +87,7 @@ impl Machine {
             _ => "kvm",
         };
         command
-            .args(["-name", &format!("nm-{},debug-threads=on", self.side)])
+            .args(["-name", &format!("nm-{},debug-threads=on", self.guest)])
             .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
             .args(["-M", &format!("{MACHINE},accel={accelerator},memory-backend=ram")])
             .args(["-cpu", &Machine::cpu_model_of(self.execution, self.is_pinned)])
@@ -107,7 +107,7 @@ impl Machine {
             .args(["-serial", "file:/proc/self/fd/2"])
             .args(["-chardev", "stdio,id=ctl,signal=off", "-device", "virtio-serial-pci"])
             .args(["-device", &format!("virtserialport,chardev=ctl,name={CONTROL_PORT}")]);
-        connect(&mut command, self.nic, self.side);
+        connect(&mut command, self.nic, self.guest);
         let shared = format!("/proc/self/fd/{shared}");
         command
             .arg("-object")
@@ -124,7 +124,7 @@ fn memory_object(memory: &GuestMemory) -> String {
     format!("memory-backend-memfd,id=ram,size={}M{huge}", memory.mib)
 }
 
-fn connect(command: &mut Command, nic: GuestNic, side: Side) {
+fn connect(command: &mut Command, nic: GuestNic, guest: GuestId) {
     let netdev = match nic {
         GuestNic::Passthrough { address } => {
             command.args(["-device", &format!("vfio-pci,host={address}")]);
@@ -139,7 +139,7 @@ fn connect(command: &mut Command, nic: GuestNic, side: Side) {
             format!("tap,id=net,ifname={name},script=no,downscript=no,vhost={vhost}")
         }
     };
-    let mac = hardware_address::text(network::hardware_address(side));
+    let mac = hardware_address::text(network::hardware_address(guest));
     command.args(["-netdev", &netdev]);
     // Without a file of the network boot program, which is not needed.
     command.args(["-device", &format!("virtio-net-pci,netdev=net,mac={mac},romfile=")]);
@@ -149,13 +149,14 @@ fn connect(command: &mut Command, nic: GuestNic, side: Side) {
 mod tests {
     use super::*;
     use crate::features::Features;
+    use nm_model::Side;
     use nm_sys::memory_file;
 
     fn words(execution: GuestExecution, is_pinned: bool, nic: GuestNic) -> Vec<String> {
         let memory = GuestMemory { mib: 256, page_kib: 2048, is_locked: is_pinned };
         let file = || memory_file::of_size("nearmetal-test", 0).unwrap();
         let machine = Machine {
-            side: Side::Server,
+            guest: Side::Server.into(),
             execution,
             cpus: 2,
             is_pinned,
@@ -194,7 +195,7 @@ mod tests {
         );
         assert!(words.contains("-cpu host,migratable=off,+invtsc,kvm-hint-dedicated=on"));
         assert!(words.contains("-overcommit mem-lock=on") && !words.contains("netdev"), "{words}");
-        let tap = GuestNic::Tap { name: "nm-port1", vhost: true };
+        let tap = GuestNic::Tap { name: "nm-port1".to_string(), vhost: true };
         let words = self::words(GuestExecution::NestedKvm, false, tap).join(" ");
         assert!(words.contains("ifname=nm-port1,script=no,downscript=no,vhost=on"), "{words}");
         assert!(!words.contains("kvm-hint-dedicated"), "{words}");

@@ -9,6 +9,9 @@ const PAGE_KIB: u32 = 4;
 /// Huge pages that guests use, KiB.
 const HUGE_PAGE_KIB: u32 = 2048;
 
+/// Memory of QEMU itself for a guest, MiB.
+const QEMU_MIB: u32 = 64;
+
 /// How the memory of each guest is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GuestMemory {
@@ -34,6 +37,24 @@ impl GuestMemory {
             page_kib: if is_huge { HUGE_PAGE_KIB } else { PAGE_KIB },
             is_locked: is_kvm && may_lock(mib, files),
         }
+    }
+
+    /// Why `guests` guests do not fit into the host's memory, as a clause; none if they do. Pages
+    /// that are reserved for them are free by [`GuestMemory::plan`].
+    pub fn shortage(&self, guests: u32, files: &HostFiles) -> Option<String> {
+        let text = files.text("/proc/meminfo")?;
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        let available_mib = line.split_whitespace().next()?.parse::<u64>().ok()? / 1024;
+        let of_guests = if self.is_huge() { 0 } else { u64::from(self.mib) };
+        let needed_mib = u64::from(guests) * (of_guests + u64::from(QEMU_MIB));
+        (needed_mib > available_mib).then(|| {
+            format!(
+                "{guests} guests of {} MiB need {needed_mib} MiB with QEMU's own memory, and the \
+                 host has {available_mib} MiB available; use fewer pairs, or smaller guests \
+                 (`memory_mib`)",
+                self.mib
+            )
+        })
     }
 
     /// Whether its pages are huge.
@@ -84,6 +105,26 @@ mod tests {
         assert_eq!(page(&spec, "512"), 2048);
         assert_eq!(page(&GuestSpec { memory_mib: 513, ..spec.clone() }, "4096"), 4);
         assert_eq!(page(&GuestSpec { huge_pages: false, ..spec }, "512"), 4);
+    }
+
+    #[test]
+    fn guests_that_do_not_fit_are_refused() {
+        let files = |kib: u64| {
+            let path = "/proc/meminfo".to_string();
+            let text = format!("MemTotal: 99999999 kB\nMemAvailable:   {kib} kB\n");
+            HostFiles::recorded(RecordedFiles {
+                files: [(path, text)].into(),
+                ..RecordedFiles::default()
+            })
+        };
+        let memory = GuestMemory { mib: 512, page_kib: PAGE_KIB, is_locked: false };
+        let enough = 8 * (512 + 64) * 1024;
+        assert_eq!(memory.shortage(8, &files(enough)), None);
+        let why = memory.shortage(8, &files(enough - 1)).unwrap();
+        assert!(why.starts_with("8 guests of 512 MiB need 4608 MiB with QEMU's own"), "{why}");
+        let huge = GuestMemory { page_kib: HUGE_PAGE_KIB, ..memory };
+        assert_eq!(huge.shortage(8, &files(8 * 64 * 1024)), None);
+        assert_eq!(memory.shortage(2, &HostFiles::recorded(RecordedFiles::default())), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What lies between two guests: what each kind of environment needs of QEMU and of the host.
 
-use nm_model::Side;
+use nm_model::GuestId;
 use nm_model::plan::EnvironmentKind;
 use nm_sys::hostfiles::HostFiles;
 use nm_sys::tap;
@@ -11,20 +11,14 @@ use crate::features::Features;
 pub const VHOST_DEVICE: &str = "/dev/vhost-net";
 
 /// Name of the tap device of one guest, in a namespace without a name.
-pub fn tap_name(side: Side) -> &'static str {
-    match side {
-        Side::Client => "nm-port0",
-        Side::Server => "nm-port1",
-    }
+pub fn tap_name(guest: impl Into<GuestId>) -> String {
+    format!("nm-port{}", guest.into().index())
 }
 
 /// Hardware address of a guest's virtual network device.
-pub fn hardware_address(side: Side) -> [u8; 6] {
-    let last = match side {
-        Side::Client => 1,
-        Side::Server => 2,
-    };
-    [0x52, 0x54, 0x00, 0x6e, 0x6d, last]
+pub fn hardware_address(guest: impl Into<GuestId>) -> [u8; 6] {
+    // GuestSpec::PAIRS_MAX keeps it within a byte.
+    [0x52, 0x54, 0x00, 0x6e, 0x6d, guest.into().index() as u8 + 1]
 }
 
 /// Why guests cannot be connected in a way.
@@ -109,11 +103,11 @@ fn access(files: &HostFiles, path: &str) -> Access {
     }
 }
 
-/// Threads of the host that keep a core busy with the packets of two guests.
-pub fn packet_threads(kind: EnvironmentKind) -> u32 {
+/// Threads of the host that keep a core busy with the packets of `guests` guests.
+pub fn packet_threads(kind: EnvironmentKind, guests: u32) -> u32 {
     match kind {
         // One of vhost for each guest.
-        EnvironmentKind::VmVhost => 2,
+        EnvironmentKind::VmVhost => guests,
         _ => 0,
     }
 }
@@ -131,6 +125,8 @@ pub fn layer(kind: EnvironmentKind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nm_model::{GuestSpec, Side};
+    use std::collections::BTreeSet;
 
     fn features(netdevs: &str) -> Features {
         Features::parse(netdevs, "name \"virtio-net-pci\"\n", "tcg\n")
@@ -158,9 +154,13 @@ mod tests {
 
     #[test]
     fn guests_have_different_addresses() {
-        let [client, server] = [Side::Client, Side::Server].map(hardware_address);
+        let guests = GuestId::all(GuestSpec::PAIRS_MAX);
+        let addresses: BTreeSet<[u8; 6]> = guests.iter().map(|&id| hardware_address(id)).collect();
+        let taps: BTreeSet<String> = guests.iter().map(|&id| tap_name(id)).collect();
+        assert_eq!((addresses.len(), taps.len()), (guests.len(), guests.len()));
+        let client = hardware_address(Side::Client);
         assert_eq!(nm_sys::hardware_address::text(client), "52:54:00:6e:6d:01");
-        assert_ne!(client, server);
+        assert_eq!(tap_name(Side::Server), "nm-port1");
         // Bit 1 of the first byte: administered locally; bit 0: a group.
         assert_eq!(client[0] & 3, 2);
     }

@@ -126,16 +126,24 @@ pub enum Refusal {
         /// How many.
         count: u32,
     },
-    /// It cannot have two virtual functions.
+    /// Two devices are for two guests.
     #[error(
-        "{name} can have {count_max} virtual functions and two are needed: switch SR-IOV on in the \
-         firmware of the machine and of the card, or name two devices that are passed through \
-         themselves"
+        "two devices that are passed through themselves serve one pair of guests, not {0}: name \
+         one device with virtual functions"
+    )]
+    Pairs(u32),
+    /// It cannot have enough virtual functions.
+    #[error(
+        "{name} can have {count_max} virtual functions and {needed} are needed: switch SR-IOV on \
+         in the firmware of the machine and of the card, or name two devices that are passed \
+         through themselves"
     )]
     TooFewFunctions {
         /// The device.
         name: String,
-        /// How many.
+        /// How many the guests need.
+        needed: u32,
+        /// How many it can have.
         count_max: u32,
     },
     /// The IOMMU is off.

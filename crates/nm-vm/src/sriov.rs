@@ -1,5 +1,5 @@
-//! Makes two functions of network devices ready for guests, and undoes that: virtual functions of
-//! one device, or two devices themselves.
+//! Makes functions of network devices ready for guests, and undoes that: virtual functions of one
+//! device, or two devices themselves.
 //!
 //! Each change is in a journal, on the disk, before it is made (`nm_tune`), and is bounded in time.
 //! Dropping [`Prepared`] undoes the changes, the last one first; after a kill -9, [`undo`] does. A
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use jiff::Timestamp;
-use nm_model::Side;
+use nm_model::GuestId;
 use nm_model::pci_address::PciAddress;
 use nm_sys::ethtool::Links;
 use nm_sys::hostfiles::HostFiles;
@@ -29,9 +29,6 @@ use crate::network::hardware_address;
 use crate::nic::{self, Nic};
 use crate::refusal::Refusal;
 use crate::{function_address, vfio};
-
-/// The guests that get functions, in their order.
-const SIDES: [Side; 2] = [Side::Client, Side::Server];
 
 /// Where the journals are kept.
 pub const JOURNAL_FOLDER: &str = "/var/lib/nearmetal/lab";
@@ -83,11 +80,11 @@ impl Host {
         }
     }
 
-    fn set_function_address(&self, nic: &Nic, index: u32) -> Result<(), Refusal> {
+    fn set_function_address(&self, nic: &Nic, guest: GuestId) -> Result<(), Refusal> {
         if !self.is_live {
             return Ok(());
         }
-        let address = hardware_address(SIDES[index as usize]);
+        let (address, index) = (hardware_address(guest), guest.index() as u32);
         function_address::set(&nic.name, index, address)
             .map_err(|source| Refusal::HardwareAddress { name: nic.name.clone(), index, source })
     }
@@ -95,10 +92,10 @@ impl Host {
 
 /// The functions that guests get. Dropping it undoes what was changed.
 pub struct Prepared {
-    /// Addresses: of the client's guest, of the server's.
-    pub addresses: [PciAddress; 2],
+    /// Addresses, in the order of [`GuestId::all`].
+    pub addresses: Vec<PciAddress>,
     /// Hardware addresses, where they were set or are known.
-    pub macs: [Option<[u8; 6]>; 2],
+    pub macs: Vec<Option<[u8; 6]>>,
     /// What was done, in sentences.
     pub notes: Vec<String>,
     session: Session,
@@ -113,29 +110,34 @@ struct Session {
     _lock: Lock,
 }
 
-/// Makes two functions of `nics` ready on the host below `root`: virtual functions of the only one,
-/// or both themselves.
+/// Makes the functions of `nics` for `pairs` pairs of guests ready on the host below `root`:
+/// virtual functions of the only one, or for one pair both themselves.
 ///
 /// # Errors
 /// Why not; what was changed until then is undone.
-pub fn prepare(root: &Path, nics: &[String]) -> Result<Prepared, Refusal> {
-    prepare_on(Host::open(root)?, Path::new(JOURNAL_FOLDER), nics)
+pub fn prepare(root: &Path, nics: &[String], pairs: u32) -> Result<Prepared, Refusal> {
+    prepare_on(Host::open(root)?, Path::new(JOURNAL_FOLDER), nics, pairs)
 }
 
 /// The same on a given host, with the journals in `state`.
 ///
 /// # Errors
 /// Those of [`prepare`].
-pub fn prepare_on(mut host: Host, state: &Path, nics: &[String]) -> Result<Prepared, Refusal> {
+pub fn prepare_on(
+    mut host: Host,
+    state: &Path,
+    nics: &[String],
+    pairs: u32,
+) -> Result<Prepared, Refusal> {
     if let Some(folder) = Folder::existing(state)? {
         // Before the devices, which look used if a run was not undone.
         let lock = folder.lock()?;
         check_undone(&mut host, &folder, &lock)?;
     }
-    let devices = check(&host, nics)?;
+    let devices = check(&host, nics, pairs)?;
     let mut session = Session::begin(host, state)?;
     let prepared = match devices.as_slice() {
-        [one] => session.make_functions(one),
+        [one] => session.make_functions(one, pairs),
         _ => session.hand_over_devices(&devices),
     };
     match prepared {
@@ -152,9 +154,12 @@ pub fn prepare_on(mut host: Host, state: &Path, nics: &[String]) -> Result<Prepa
 ///
 /// # Errors
 /// Why not.
-pub fn check(host: &Host, nics: &[String]) -> Result<Vec<Nic>, Refusal> {
+pub fn check(host: &Host, nics: &[String], pairs: u32) -> Result<Vec<Nic>, Refusal> {
     if !(1..=2).contains(&nics.len()) {
         return Err(Refusal::Count(nics.len()));
+    }
+    if nics.len() == 2 && pairs > 1 {
+        return Err(Refusal::Pairs(pairs));
     }
     let devices: Vec<Nic> =
         nics.iter().map(|name| host.unused(name)).collect::<Result<_, Refusal>>()?;
@@ -164,16 +169,16 @@ pub fn check(host: &Host, nics: &[String]) -> Result<Vec<Nic>, Refusal> {
         return Err(Refusal::Twice(one.name.clone()));
     }
     if let [one] = devices.as_slice()
-        && one.functions_max.unwrap_or(0) < 2
+        && one.functions_max.unwrap_or(0) < 2 * pairs
     {
-        let count_max = one.functions_max.unwrap_or(0);
-        return Err(Refusal::TooFewFunctions { name: one.name.clone(), count_max });
+        let (needed, count_max) = (2 * pairs, one.functions_max.unwrap_or(0));
+        return Err(Refusal::TooFewFunctions { name: one.name.clone(), needed, count_max });
     }
     vfio::check(host.files())?;
     Ok(devices)
 }
 
-type Ready = ([PciAddress; 2], [Option<[u8; 6]>; 2], Vec<String>);
+type Ready = (Vec<PciAddress>, Vec<Option<[u8; 6]>>, Vec<String>);
 
 impl Session {
     fn begin(host: Host, state: &Path) -> Result<Session, Refusal> {
@@ -220,40 +225,41 @@ impl Session {
         Ok(())
     }
 
-    fn make_functions(&mut self, nic: &Nic) -> Result<Ready, Refusal> {
+    fn make_functions(&mut self, nic: &Nic, pairs: u32) -> Result<Ready, Refusal> {
+        let guests = GuestId::all(pairs);
         let address = nic.address;
         let folder = format!("/sys/bus/pci/devices/{address}");
         let of_functions =
             |setting, word| vfio::change(StepId::PciFunctions, address, setting, word);
-        let mut changes = vec![of_functions(PciSetting::Functions, "2")];
+        let count = guests.len().to_string();
+        let mut changes = vec![of_functions(PciSetting::Functions, &count)];
         if self.host.files().exists(&format!("{folder}/sriov_drivers_autoprobe")) {
             // Else the host's driver takes the functions as soon as they are there.
             changes.insert(0, of_functions(PciSetting::FunctionsAutoprobe, "0"));
         }
         self.apply(&changes)?;
-        let mut functions = [address; 2];
-        for (index, function) in functions.iter_mut().enumerate() {
+        let mut functions: Vec<PciAddress> = vec![];
+        for index in 0..guests.len() {
             let link = self.host.files().link_name(&format!("{folder}/virtfn{index}"));
-            *function = link.and_then(|name| name.parse().ok()).ok_or_else(|| Refusal::Kernel {
+            let function = link.and_then(|name| name.parse().ok());
+            functions.push(function.ok_or_else(|| Refusal::Kernel {
                 step: StepId::PciFunctions,
                 target: format!("{folder}/virtfn{index}"),
                 reason: "the virtual function does not appear".to_string(),
-            })?;
+            })?);
         }
-        for (index, function) in (0..).zip(functions) {
+        for (&guest, &function) in guests.iter().zip(&functions) {
             let (group, mates) = nic::group(self.host.files(), function);
             if group.is_none() || !mates.is_empty() {
                 return Err(nic::shared(function, group, &mates));
             }
-            self.host.set_function_address(nic, index)?;
+            self.host.set_function_address(nic, guest)?;
             self.apply(&vfio::hand_over(function, false))?;
         }
-        let [client, server] = functions;
-        let notes = vec![format!(
-            "virtual functions {client} and {server} of {} are passed through",
-            nic.name
-        )];
-        Ok((functions, SIDES.map(hardware_address).map(Some), notes))
+        let names: Vec<String> = functions.iter().map(PciAddress::to_string).collect();
+        let names = names.join(" and ");
+        let notes = vec![format!("virtual functions {names} of {} are passed through", nic.name)];
+        Ok((functions, guests.into_iter().map(hardware_address).map(Some).collect(), notes))
     }
 
     fn hand_over_devices(&mut self, devices: &[Nic]) -> Result<Ready, Refusal> {
@@ -266,7 +272,8 @@ impl Session {
             self.apply(&vfio::hand_over(nic.address, true))?;
         }
         let note = |nic: &Nic| format!("{} ({}) is passed through itself", nic.name, nic.address);
-        Ok(([client.address, server.address], macs, vec![note(client), note(server)]))
+        let notes = vec![note(client), note(server)];
+        Ok((vec![client.address, server.address], macs.to_vec(), notes))
     }
 
     fn undo(&mut self) -> Result<Undone, UndoError> {

@@ -9,7 +9,7 @@ use crate::tidy::fault::{Check, Fault};
 use crate::tidy::workspace::{list, members, relative, text};
 
 /// Crates from the top to the ground. A crate may depend on those below it only.
-const LAYERS: [&str; 23] = [
+const LAYERS: [&str; 24] = [
     "nearmetal",
     "nm-report",
     "nm-judge",
@@ -17,6 +17,7 @@ const LAYERS: [&str; 23] = [
     "nm-lab",
     "nm-exchange-lab",
     "nm-exchange",
+    "nm-policy",
     "nm-replica",
     "nm-book",
     "nm-auth",

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nm_lab::environment::{self, Environment, Setup};
 use nm_lab::factor::{self, InForce};
-use nm_lab::pair::Pair;
 use nm_lab::resolve;
 use nm_lab::trial::{self, Measured};
 use nm_model::plan::EnvironmentKind;
@@ -91,6 +90,7 @@ impl EnvironmentPool {
             Entry::Vacant(vacant) => match start(trial, setup, self.use_ipv6) {
                 Ok(environment) => {
                     self.has_run.insert(key);
+                    record_guests(&environment, context);
                     vacant.insert(environment)
                 }
                 Err(failure) => {
@@ -102,12 +102,10 @@ impl EnvironmentPool {
                 }
             },
         };
-        let pair = &mut environment.pair;
-        match run_between(pair, trial, &stacks, context, self.may_change_machine) {
+        match run_between(environment, trial, &stacks, context, self.may_change_machine) {
             Ok(completed) => {
                 self.failures.remove(&key);
-                let guests = environment.guests.clone().map(Box::new);
-                TrialResult::Completed(Completed { guests, ..completed })
+                TrialResult::Completed(completed)
             }
             Err(Ended::NotAvailable(reason)) => {
                 not_available(trial, &Unavailable { reason, has_failed: false })
@@ -140,6 +138,17 @@ impl EnvironmentPool {
     }
 }
 
+/// Records what guests are and run on as soon as they are ready.
+fn record_guests(environment: &Environment, context: &TrialContext<'_>) {
+    let Some(guests) = &environment.guests else { return };
+    context.guests(guests.record());
+    for side in [Side::Client, Side::Server] {
+        context.facts(environment.kind.name(), side, environment.pair.facts(side));
+    }
+    // Whatever the trial gives is written after it, and a failure is reported then.
+    let _ = context.save();
+}
+
 /// Why a trial has no result.
 enum Ended {
     /// Its factor cannot be switched on.
@@ -164,7 +173,7 @@ fn stacks_of(trial: &Trial) -> Result<StackPair, String> {
 
 /// Runs a trial between two agents, with its factor in force until it has ended.
 fn run_between(
-    pair: &mut Pair,
+    environment: &mut Environment,
     trial: &Trial,
     stacks: &StackPair,
     context: &TrialContext<'_>,
@@ -172,6 +181,7 @@ fn run_between(
 ) -> Result<Completed, Ended> {
     let tuned = TunedStep::of_trial(trial, may_change_machine)
         .map_err(|reason| Ended::NotAvailable(reason.to_string()))?;
+    let pair = &mut environment.pair;
     let in_force = match &trial.factor {
         None => None,
         Some(factor) => {
@@ -184,7 +194,15 @@ fn run_between(
     let mut show = |now| context.estimate(now);
     let (probe, round, interrupted) = (&trial.probe, trial.round, context.interrupted);
     let outcome = trial::run(pair, stacks, probe, round, options, &mut show, interrupted);
-    let trial::Outcome { measured, skipped } = outcome.map_err(Ended::Failed)?;
+    let first_result = match &outcome {
+        Ok(outcome) => outcome.first_result,
+        Err(interrupted) => interrupted.completed.first_result,
+    };
+    if let (Some(guests), Some(at)) = (&mut environment.guests, first_result) {
+        guests.note_result(at);
+        context.guests(guests.record());
+    }
+    let trial::Outcome { measured, skipped, .. } = outcome.map_err(Ended::Failed)?;
     let mut shown = in_force.map(|factor| factor.finish(row_of(trial), pair, &measured));
     let mut incidents = vec![];
     if let (Some(tuned), Some(shown)) = (tuned, &mut shown) {
@@ -194,7 +212,7 @@ fn run_between(
     }
     let facts = [Side::Client, Side::Server].map(|side| (side, pair.facts(side).clone())).to_vec();
     let measured = named_by_row(measured, trial);
-    Ok(Completed { measured, guests: None, facts, skipped, shown, incidents })
+    Ok(Completed { measured, facts, skipped, shown, incidents })
 }
 
 /// The row of a trial, with its case if it has one only: a plan may have several such trials that

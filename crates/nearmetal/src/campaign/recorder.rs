@@ -51,11 +51,17 @@ impl Recorder {
         self.result.facts.entry(EndpointId::new(environment, side)).or_insert(facts);
     }
 
-    /// Records the guests of an environment, unless it has some already.
-    pub fn guests(&mut self, guests: GuestRecord) {
+    /// Records the guests of an environment. If it has some already, those stay, with the time of
+    /// their first result once it is known.
+    pub fn guests(&mut self, guests: &GuestRecord) {
         let known = &mut self.result.guests;
-        if !known.iter().any(|one| one.environment == guests.environment) {
-            known.push(guests);
+        match known.iter_mut().find(|one| one.environment == guests.environment) {
+            None => known.push(guests.clone()),
+            Some(one) if one.boot_ms == guests.boot_ms => {
+                one.first_result_ms = one.first_result_ms.or(guests.first_result_ms);
+            }
+            // Guests that were started again after a failure.
+            Some(_) => {}
         }
     }
 
@@ -171,7 +177,11 @@ impl Recorder {
         self.folder.as_ref().map(ResultFolder::report)
     }
 
-    fn save(&mut self) -> Result<()> {
+    /// Writes the result so far.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn save(&mut self) -> Result<()> {
         match &self.folder {
             Some(folder) => Ok(folder.save(&self.result, &references(self.result.plan.as_ref()))?),
             None => Ok(()),

@@ -1,13 +1,16 @@
 //! One trial as the runner sees it: what it is given and what it returns.
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
+use anyhow::Result;
 use nm_lab::factor::Shown;
 use nm_lab::trial::{self, Measured, Options};
 use nm_model::{Case, Facts, Failure, GuestRecord, NotAvailable, Side};
 
 use crate::campaign::progress::Progress;
+use crate::campaign::recorder::Recorder;
 
 /// What a trial is given.
 pub struct TrialContext<'a> {
@@ -19,12 +22,32 @@ pub struct TrialContext<'a> {
     pub folder: Option<&'a Path>,
     pub(super) progress: &'a Progress,
     pub(super) is_quiet: bool,
+    pub(super) recorder: RefCell<&'a mut Recorder>,
 }
 
 impl TrialContext<'_> {
     /// Shows the current estimate.
     pub fn estimate(&self, now: trial::Progress) {
         self.progress.estimate(now.statistic, now.value);
+    }
+
+    /// Records the guests of an environment at once, so that they are known also if the trial fails
+    /// or the run is killed.
+    pub fn guests(&self, guests: &GuestRecord) {
+        self.recorder.borrow_mut().guests(guests);
+    }
+
+    /// Records the facts of an endpoint.
+    pub fn facts(&self, environment: &str, side: Side, facts: &Facts) {
+        self.recorder.borrow_mut().facts(environment, side, facts.clone());
+    }
+
+    /// Writes the result so far.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn save(&self) -> Result<()> {
+        self.recorder.borrow_mut().save()
     }
 
     /// Writes a message that is not an error above the progress bar, unless the user wants none.
@@ -55,8 +78,6 @@ pub enum TrialResult {
 #[derive(Default)]
 pub struct Completed {
     pub measured: Vec<Measured>,
-    /// What its guests were and ran on, if it had some.
-    pub guests: Option<Box<GuestRecord>>,
     /// Facts of the endpoints.
     pub facts: Vec<(Side, Facts)>,
     /// Cases that cannot be measured, with the reason as a clause.

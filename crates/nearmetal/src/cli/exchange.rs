@@ -13,6 +13,9 @@ use nm_model::link_transport::LinkTransport;
 
 use crate::cli::format::{FormatArgs, ShowArgs};
 
+/// Instruments of one `exchange move`.
+const MOVES_MAX: usize = 10_000;
+
 #[derive(Debug, Subcommand)]
 pub enum ExchangeCommand {
     /// Start a network, drive orders through it at a rate, and judge the round trips.
@@ -20,10 +23,20 @@ pub enum ExchangeCommand {
         nearmetal exchange run\n  \
         nearmetal exchange run --nodes 1-1-1-1 --rate 100000\n  \
         nearmetal exchange run --durability disk-quorum --kill mediator:0@2\n  \
+        nearmetal exchange run --rate 20000 --moves-per-minute 1000 --moves-compare\n  \
         nearmetal exchange run --rounds 1 --record-flow day.flow\n  \
         nearmetal exchange run --nodes 4-4-4-4 --replay-flow day.flow\n  \
         nearmetal exchange run --nodes 4-4-4-4 --rate 20000 --hosts hosts.txt")]
     Run(RunArgs),
+    /// Run a scripted day of load on one network, and judge each second, phase and event.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange ramp --step 5000:25000\n  \
+        nearmetal exchange ramp --step 5000:25000 --nodes 2-2-5-2 --spares 4 --policies -\n  \
+        nearmetal exchange ramp --script day.toml --nodes 2-2-4-2\n  \
+        nearmetal exchange ramp --script day.toml --durability memory-quorum --record --out DAY\n\n\
+        Exit code: 0 all phases are within the limit, 1 not, 3 not decided, because the load\n\
+        generator itself was late or a node ended by itself")]
+    Ramp(RampArgs),
     /// Find the highest rate that keeps ES10 and p99 under the limit.
     #[command(after_help = "Examples:\n  nearmetal exchange search --nodes 1-1-1-1\n  \
         nearmetal exchange search --nodes 2-2-2-2 --durability memory-quorum --limit 5")]
@@ -43,10 +56,33 @@ pub enum ExchangeCommand {
         nearmetal exchange status --folder nearmetal-out/RUN --format json\n\n\
         Exit code: 0 all nodes are up and lead as they should, 1 not all, 4 no node answers")]
     Status(StatusArgs),
-    /// Assign an instrument that was never traded to another cell of a running network.
+    /// Move instruments to another cell of a running network, while they are traded.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange move 3 7 1000007 --to 0 --network network.toml\n  \
+        nearmetal exchange move 3 --to 1 --folder nearmetal-out/RUN --format json\n\n\
+        Exit code: 0 done, 5 refused, such as by a cell that is full, 4 no node answers")]
+    Move(MoveArgs),
+    /// Give a spare mediator its share of the load of a running network.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange grow --network network.toml\n  \
+        nearmetal exchange grow --cell 3 --folder nearmetal-out/RUN\n\n\
+        Exit code: 0 done, 2 there is no spare cell, 5 moves were refused, 4 no node answers")]
+    Grow(ResizeArgs),
+    /// Take all instruments from a mediator of a running network, which is spare then.
+    #[command(after_help = "Example:\n  \
+        nearmetal exchange shrink --cell 3 --network network.toml\n\n\
+        Exit code: 0 done, 2 the cell has no instruments, 5 moves were refused, 4 no node answers")]
+    Shrink(ResizeArgs),
+    /// Let policies activate cells and move instruments of a running network, until Ctrl-C.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange policy --network network.toml --dry-run\n  \
+        nearmetal exchange policy --folder nearmetal-out/RUN --settings policies.toml\n\n\
+        Exit code: 0 ended, 2 wrong settings, 4 no node answers")]
+    Policy(PolicyArgs),
+    /// Move one instrument, as `exchange move` does.
     #[command(after_help = "Example:\n  \
         nearmetal exchange assign 1000007 0 --network network.toml\n\n\
-        Exit code: 0 done, 5 refused, such as of an instrument that has traded, 4 no node answers")]
+        Exit code: 0 done, 5 refused, such as by a cell that is full, 4 no node answers")]
     Assign(AssignArgs),
     /// Make the secret of a network, and the keys that clients and operators are given.
     #[command(subcommand)]
@@ -134,6 +170,58 @@ pub struct StatusArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct MoveArgs {
+    /// The instruments.
+    #[arg(required = true, num_args = 1..=MOVES_MAX)]
+    pub instruments: Vec<u32>,
+    /// Their new cell.
+    #[arg(long, value_name = "CELL")]
+    pub to: u16,
+    #[command(flatten)]
+    pub running: RunningArgs,
+    #[command(flatten)]
+    pub credentials: CredentialsArgs,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ResizeArgs {
+    /// The cell; the first spare one, or the last that has instruments, if not given.
+    #[arg(long)]
+    pub cell: Option<u16>,
+    #[command(flatten)]
+    pub running: RunningArgs,
+    #[command(flatten)]
+    pub credentials: CredentialsArgs,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct PolicyArgs {
+    /// Settings of the policies and sites of the nodes, a TOML file; defaults without it.
+    #[arg(long, value_name = "FILE")]
+    pub settings: Option<PathBuf>,
+    /// Only report what would be done.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How often the network is asked, ms.
+    #[arg(long, value_name = "MS", default_value_t = 1000,
+          value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    pub every_ms: u64,
+    /// When to end, s; without it, by Ctrl-C.
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub seconds: Option<u64>,
+    #[command(flatten)]
+    pub running: RunningArgs,
+    #[command(flatten)]
+    pub credentials: CredentialsArgs,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
 pub struct AssignArgs {
     /// The instrument.
     pub instrument: u32,
@@ -166,15 +254,28 @@ fn transport_parser() -> impl TypedValueParser<Value = LinkTransport> {
         .try_map(|name| name.parse::<LinkTransport>())
 }
 
-/// The network and its load, for `run` and `search`.
+/// A low and a high rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Step {
+    /// Requests a second before and after.
+    pub low_per_s: f64,
+    /// Requests a second in between.
+    pub high_per_s: f64,
+}
+
+fn step(text: &str) -> Result<Step, String> {
+    let rates = text.split_once(':').and_then(|(low, high)| {
+        Some(Step { low_per_s: low.parse().ok()?, high_per_s: high.parse().ok()? })
+    });
+    rates.ok_or_else(|| "write LOW:HIGH in requests a second, such as 5000:25000".to_string())
+}
+
+/// The network and its load, for `run`, `search` and `ramp`.
 #[derive(Debug, Args)]
 pub struct NetworkArgs {
     /// Gateways, routers, mediators and transaction processors.
     #[arg(long, default_value = "2-2-2-2", value_name = "G-R-M-P")]
     pub nodes: NodeCounts,
-    /// Measuring time of a round, s.
-    #[arg(long, default_value_t = 5.0)]
-    pub seconds: f64,
     /// Load before each measurement, ms.
     #[arg(long, default_value_t = 500, value_name = "MS")]
     pub warmup: u64,
@@ -193,6 +294,9 @@ pub struct NetworkArgs {
     /// Limit for ES10 and p99, ms.
     #[arg(long, default_value_t = nm_model::exchange::SLA_MS, value_name = "MS")]
     pub limit: f64,
+    /// Mediators, the last ones, that have no instruments at first: for `exchange policy`.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub spares: usize,
     /// Let nodes and sessions authenticate by a secret made for each round; always with --hosts.
     #[arg(long)]
     pub authenticate: bool,
@@ -214,12 +318,21 @@ pub struct RunArgs {
     /// Requests a second.
     #[arg(long, default_value_t = 10_000.0)]
     pub rate: f64,
+    /// Measuring time of a round, s.
+    #[arg(long, default_value_t = 5.0)]
+    pub seconds: f64,
     /// Rounds, each with a network of its own; five or more support a verdict.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
     /// Kill a node in each round and start it again, such as mediator:0@2.5.
     #[arg(long, value_name = "ROLE:INDEX@SECONDS")]
     pub kill: Vec<Kill>,
+    /// Move so many instruments a minute to another cell while they are traded.
+    #[arg(long, default_value_t = 0.0, value_name = "N")]
+    pub moves_per_minute: f64,
+    /// Run each round also without moves, and compare both.
+    #[arg(long, requires = "moves_per_minute")]
+    pub moves_compare: bool,
     /// Keep the client's log and journals of each round, for `exchange verify`.
     #[arg(long)]
     pub record: bool,
@@ -243,7 +356,40 @@ pub struct RunArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("load").required(true))]
+pub struct RampArgs {
+    /// The script of the day, see the guide of the exchange.
+    #[arg(long, value_name = "FILE", group = "load")]
+    pub script: Option<PathBuf>,
+    /// Three phases instead of a script: a low rate, a high one, and the low one again.
+    #[arg(long, value_name = "LOW:HIGH", value_parser = step, group = "load")]
+    pub step: Option<Step>,
+    /// Length of each of the three phases, s.
+    #[arg(long, default_value_t = 10, value_name = "SECONDS", conflicts_with = "script")]
+    pub phase_seconds: u32,
+    /// Let policies activate spare mediators and move instruments during the day, by the settings
+    /// of this file; `-` for the defaults.
+    #[arg(long, value_name = "FILE")]
+    pub policies: Option<PathBuf>,
+    /// How often the policies decide, ms.
+    #[arg(long, value_name = "MS", default_value_t = 500,
+          value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    pub policies_every_ms: u64,
+    /// Seconds outside the limit that a phase may have if the script does not say it.
+    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    pub outside_max: u32,
+    /// Keep the client's log and journals, for `exchange verify`.
+    #[arg(long)]
+    pub record: bool,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+}
+
+#[derive(Debug, Args)]
 pub struct SearchArgs {
+    /// Measuring time of a round, s.
+    #[arg(long, default_value_t = 5.0)]
+    pub seconds: f64,
     /// First rate that is tried, requests a second; 5000 for each mediator if not given.
     #[arg(long, value_name = "RATE")]
     pub from: Option<f64>,
@@ -280,6 +426,9 @@ pub struct TortureArgs {
     /// Only nodes of this class; all in turn if not given.
     #[arg(long)]
     pub role: Option<Role>,
+    /// Move instruments to other cells meanwhile, and aim kills at the nodes that do it.
+    #[arg(long)]
+    pub moves: bool,
     /// Folder for logs and journals of trials; those of trials without violations are removed.
     #[arg(long, value_name = "DIR", default_value = "nearmetal-torture")]
     pub out: PathBuf,

@@ -89,14 +89,14 @@ fn run_round(
     let mut show = |now| context.estimate(now);
     let (options, interrupted) = (context.options, context.interrupted);
     match trial::run(pair, &stacks, probe, round, options, &mut show, interrupted) {
-        Ok(trial::Outcome { measured, skipped }) if measured.is_empty() => {
+        Ok(trial::Outcome { measured, skipped, .. }) if measured.is_empty() => {
             // Without any figure there is nothing to show.
             let reasons = skipped.iter().map(|(case, why)| format!("{case}: not available: {why}"));
             let message = reasons.collect::<Vec<_>>().join("; ");
             let failure = Failure::new(FailureKind::NotAvailable, message);
             TrialResult::Failed { measured, case: None, failure }
         }
-        Ok(trial::Outcome { measured, skipped }) => {
+        Ok(trial::Outcome { measured, skipped, .. }) => {
             for (case, reason) in skipped.iter().filter(|_| round == 0) {
                 context.message(&format!("{case}: not available: {reason}"));
             }

@@ -186,7 +186,7 @@ fn run_round(
             for (case, reason) in &outcome.skipped {
                 context.message(&format!("{case}: not available: {reason}"));
             }
-            let trial::Outcome { measured, skipped } = outcome;
+            let trial::Outcome { measured, skipped, .. } = outcome;
             TrialResult::Completed(Completed { measured, skipped, ..Completed::default() })
         }
         Err(ended) => {

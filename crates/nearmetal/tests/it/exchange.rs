@@ -192,7 +192,7 @@ fn recorded_run_can_be_verified() {
 }
 
 #[test]
-fn status_and_assign_of_a_running_network() {
+fn status_and_moves_of_a_running_network() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let out_text = out.to_str().unwrap();
@@ -213,16 +213,17 @@ fn status_and_assign_of_a_running_network() {
     );
     let leader = status["control"]["leader"].as_u64().unwrap();
 
-    // An instrument that nobody trades moves; one that is traded stays.
-    let assign =
-        |instrument, cell| run(&["exchange", "assign", instrument, cell, "--folder", out_text]);
-    let moved = assign("1000000", "0");
+    // An instrument that nobody trades moves, and so do some that are traded.
+    let change = |words: &[&str]| run(&[&["exchange"], words, &["--folder", out_text]].concat());
+    let moved = change(&["assign", "1000000", "0"]);
     assert_eq!(moved.code, 0, "{}{}", moved.stdout, moved.stderr);
-    assert!(moved.stdout.contains("instrument 1000000 belongs to cell 0, map version 1"));
-    let traded = wait_for("a trade", || Some(assign("0", "1")).filter(|run| run.code != 0));
-    assert_eq!(traded.code, 5, "{}{}", traded.stdout, traded.stderr);
-    assert!(traded.stderr.contains("has had requests in its cell"), "{}", traded.stderr);
-    let nowhere = assign("1000000", "3");
+    assert!(moved.stdout.contains("instrument 1000000 is in cell 0, map version 1"), "{moved:?}");
+    let traded = change(&["move", "0", "2", "3", "--to", "1", "--format", "json"]);
+    assert_eq!(traded.code, 0, "{}{}", traded.stdout, traded.stderr);
+    let traded: Value = serde_json::from_str(&traded.stdout).unwrap();
+    let versions = traded["moves"].as_array().unwrap().iter().map(|one| &one["map_version"]);
+    assert!(versions.clone().count() == 3 && versions.clone().all(Value::is_u64), "{traded}");
+    let nowhere = change(&["move", "1000000", "--to", "3"]);
     assert_eq!(nowhere.code, 2, "{}{}", nowhere.stdout, nowhere.stderr);
 
     // A process that is killed starts again, and another one leads meanwhile.
@@ -236,7 +237,7 @@ fn status_and_assign_of_a_running_network() {
     });
     assert!(text.contains("7 of 7 nodes are up"), "{text}");
     assert!(text.contains("3 of 3 cells have a leader"), "{text}");
-    assert!(text.contains("1000000 in cell 0"), "{text}");
+    assert!(text.contains("2 in cell 1, 3 in cell 1, 1000000 in cell 0"), "{text}");
     signal("INT", running.pid());
     assert_eq!(running.finish().code, 130);
     let gone = run(&asked);
@@ -245,6 +246,68 @@ fn status_and_assign_of_a_running_network() {
     let empty = run(&["exchange", "status", "--folder", folder.path().to_str().unwrap()]);
     assert_eq!(empty.code, 2, "{}{}", empty.stdout, empty.stderr);
     assert!(empty.stderr.contains("the run has ended, or not begun"), "{}", empty.stderr);
+}
+
+/// One mediator has too much to do by these settings, and two are spare.
+#[test]
+fn policies_activate_spare_mediators_and_move_instruments_to_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let out_text = out.to_str().unwrap();
+    let more = ["--nodes", "1-1-3-1", "--spares", "2", "--seconds", "600", "--rate", "300"];
+    let running = Running::start(&short(&out, &more));
+    let settings = folder.path().join("policies.toml");
+    let text = "[policies.resizer]\nlower_per_s = 1\nupper_per_s = 40\nup_delay_ms = 0\n";
+    fs::write(&settings, text).unwrap();
+    let policy = |more: &[&str]| {
+        let args = ["exchange", "policy", "--folder", out_text, "--every-ms", "200"];
+        run(&[&args[..], &["--settings", settings.to_str().unwrap()], more].concat())
+    };
+    wait_for("the network", || {
+        let status = run(&["exchange", "status", "--folder", out_text]);
+        (status.code == 0).then_some(())
+    });
+    let status = || {
+        let status = run(&["exchange", "status", "--folder", out_text, "--format", "json"]);
+        serde_json::from_str::<Value>(&status.stdout).unwrap()
+    };
+    // A dry run reports, and changes nothing.
+    wait_for("decisions of a dry run", || {
+        let dry = policy(&["--dry-run", "--seconds", "2"]);
+        assert_eq!(dry.code, 0, "{}{}", dry.stdout, dry.stderr);
+        dry.stdout.contains("would activate cell 1").then_some(())
+    });
+    assert_eq!(status()["exceptions"].as_array().unwrap().len(), 0);
+    wait_for("instruments in both spare cells", || {
+        let decided = policy(&["--seconds", "3", "--format", "json"]);
+        assert_eq!(decided.code, 0, "{}{}", decided.stdout, decided.stderr);
+        for line in decided.stdout.lines() {
+            let decision: Value = serde_json::from_str(line).unwrap();
+            assert!(!decision["sentence"].as_str().unwrap().is_empty(), "{decision}");
+        }
+        let exceptions = status()["exceptions"].clone();
+        let cells = exceptions.as_array().unwrap().iter().map(|one| one["cell"].as_u64().unwrap());
+        let cells: std::collections::BTreeSet<u64> = cells.collect();
+        (cells == [1, 2].into()).then_some(())
+    });
+    // By hand: one of them is emptied, which the policies are not asked about, and filled again.
+    let resize = |words: &[&str]| run(&[&["exchange"], words, &["--folder", out_text]].concat());
+    let emptied = resize(&["shrink", "--cell", "2"]);
+    assert_eq!(emptied.code, 0, "{}{}", emptied.stdout, emptied.stderr);
+    assert!(emptied.stdout.contains("cell 2 is emptied"), "{}", emptied.stdout);
+    let again = resize(&["shrink", "--cell", "2"]);
+    assert_eq!((again.code, again.stderr.contains("has no instruments")), (2, true), "{again:?}");
+    let filled = resize(&["grow"]);
+    assert_eq!(filled.code, 0, "{}{}", filled.stdout, filled.stderr);
+    assert!(filled.stdout.contains("cell 2 is filled"), "{}", filled.stdout);
+    let none = resize(&["grow"]);
+    assert_eq!((none.code, none.stderr.contains("no cell is spare")), (2, true), "{none:?}");
+    fs::write(&settings, "[policies.resizer]\nupper_per_s = -1\n").unwrap();
+    let wrong = policy(&["--seconds", "1"]);
+    assert_eq!(wrong.code, 2, "{}{}", wrong.stdout, wrong.stderr);
+    assert!(wrong.stderr.contains("upper_per_s"), "{}", wrong.stderr);
+    signal("INT", running.pid());
+    assert_eq!(running.finish().code, 130);
 }
 
 #[test]

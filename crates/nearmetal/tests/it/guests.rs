@@ -161,7 +161,10 @@ fn every_probe_runs_between_two_guests_on_a_wire() {
     let Some(lab) = Lab::new() else { return };
     let of = |stacks: &str, probe: &str| trials("vm-wire", stacks, probe);
     let plan = [
-        of(r#"["tcp-spin", "udp-blocking", "shm-spin"]"#, SHORT_PINGPONG),
+        of(
+            r#"["tcp-spin", "udp-blocking", "shm-spin", "xdp-spin", "xdp-tcp-spin"]"#,
+            SHORT_PINGPONG,
+        ),
         of(r#"["tcp-blocking"]"#, "\"stream\"\nseconds = 0.3\nomit_ms = 10\nmax_cv_percent = 99"),
         of(r#"["tcp-blocking"]"#, "\"rr\"\nrate_per_s = 50.0\nseconds = 0.3\nwarmup_ms = 10"),
         of(r#"["cpu-spin"]"#, "\"compute\"\nlayouts = [\"1x1\"]\nrepeats = 1"),
@@ -178,6 +181,10 @@ fn every_probe_runs_between_two_guests_on_a_wire() {
         assert!(probes.contains(&probe), "{probe}: {} {}", result["failures"], run.stderr);
     }
     assert_eq!(result["failures"].as_array().unwrap().len(), 0, "{}", result["failures"]);
+    for stack in ["xdp-spin", "xdp-tcp-spin"] {
+        let found = series.iter().find(|one| one["key"]["stack"] == stack).expect(stack);
+        assert_eq!(found["comparability"]["bypass"], "xdp", "{found}");
+    }
     let cores = std::thread::available_parallelism().unwrap().get();
     for one in series {
         assert_eq!(one["comparability"]["execution"], "tcg", "{}", one["key"]);
@@ -195,7 +202,9 @@ fn every_probe_runs_between_two_guests_on_a_wire() {
     let findings = guests["findings"].as_array().unwrap();
     let pinned = findings.iter().find(|finding| finding["id"] == "guests.pin").unwrap();
     assert!(pinned["status"] == "fail" || pinned["status"] == "pass", "{pinned}");
-    println!("both guests answered after {} ms", guests["boot_ms"]);
+    let (ready, first) = (&guests["boot_ms"], &guests["first_result_ms"]);
+    println!("ready after {ready} ms, first result after {first} ms");
+    assert!(ready.as_u64().unwrap() < first.as_u64().unwrap(), "{guests}");
     let client = crate::support::facts(&result, "vm-wire", "client");
     let server = crate::support::facts(&result, "vm-wire", "server");
     assert_ne!(client["host"]["boot_id"], server["host"]["boot_id"], "two kernels");
@@ -221,14 +230,7 @@ fn plan_can_leave_out_rows_of_emulated_guests() {
 #[test]
 fn failed_probe_over_a_virtual_switch_leaves_nothing() {
     let Some(lab) = Lab::new() else { return };
-    let plan = [
-        trials("vm-vswitch", r#"["udp-blocking"]"#, SHORT_PINGPONG),
-        trials(
-            "vm-vswitch",
-            r#"["tcp-blocking"]"#,
-            "\"stream\"\nseconds = 0.3\ncongestion = \"none-such\"",
-        ),
-    ];
+    let plan = [trials("vm-vswitch", r#"["udp-blocking"]"#, SHORT_PINGPONG), failing("vm-vswitch")];
     let run = finished(&mut lab.qualify(&plan.concat()));
     let result = lab.result();
     let failures = result["failures"].as_array().unwrap();
@@ -236,6 +238,53 @@ fn failed_probe_over_a_virtual_switch_leaves_nothing() {
     assert_eq!(failures[0]["row"]["probe"], "stream");
     assert_eq!(result["series"][0]["key"]["environment"], "vm-vswitch");
     assert_eq!(result["series"][0]["comparability"]["execution"], "tcg");
+    lab.assert_nothing_left(&[]);
+}
+
+#[test]
+fn two_pairs_on_a_switch_have_a_figure_each_and_a_sum() {
+    let Some(lab) = Lab::new() else { return };
+    let stream = "\"stream\"\npatterns = [\"1-uni-1\", \"4-bi-4\"]\nseconds = 0.5\nomit_ms = 50\n\
+                  max_cv_percent = 99";
+    let plan = [
+        trials("vm-vswitch", r#"["udp-blocking"]"#, SHORT_PINGPONG),
+        trials("vm-vswitch", r#"["tcp-blocking"]"#, stream),
+    ];
+    let mut qualify = lab.qualify(&plan.concat());
+    let file = lab.path("guests.toml");
+    let text = fs::read_to_string(&file).unwrap().replace("384", "256\npairs = 2");
+    fs::write(&file, text).unwrap();
+    let run = finished(&mut qualify);
+    let result = lab.result();
+    assert_eq!(
+        result["failures"].as_array().unwrap().len(),
+        0,
+        "{} {}",
+        result["failures"],
+        run.stderr
+    );
+    let series = result["series"].as_array().unwrap();
+    let of = |probe: &str| series.iter().find(|one| one["key"]["probe"] == probe).unwrap();
+    let layer = |probe: &str| of(probe)["comparability"]["layer"].as_str().unwrap();
+    assert_eq!(layer("pingpong"), "guests over a virtual switch");
+    assert_eq!(layer("stream"), "2 pairs of guests over a virtual switch");
+    let round = &of("stream")["rounds"][0]["data"];
+    let flows = round["flows"].as_array().unwrap();
+    let ends: Vec<_> = flows.iter().map(|flow| (&flow["pair"], &flow["sender"])).collect();
+    let end = |pair: u32, side: &str| (Value::from(pair), Value::from(side));
+    let expected = [end(1, "client"), end(1, "server"), end(2, "client"), end(2, "server")];
+    assert_eq!(ends, expected.iter().map(|(pair, side)| (pair, side)).collect::<Vec<_>>());
+    let gbps: Vec<f64> = flows.iter().map(|flow| flow["gbps"].as_f64().unwrap()).collect();
+    assert!(gbps.iter().all(|gbps| *gbps > 0.0), "{gbps:?}");
+    let total = round["total_gbps"].as_f64().unwrap();
+    assert!((total - gbps.iter().sum::<f64>()).abs() < 1e-9 * total, "{total}: {gbps:?}");
+    let case = "not available: vm-vswitch/tcp-blocking stream 1-uni-1, 131072 B writes";
+    let undivided = &result["notes"][case];
+    assert!(undivided.as_str().is_some_and(|why| why.contains("2 pairs")), "{}", result["notes"]);
+    let guests = &result["guests"][0];
+    assert_eq!((&guests["pairs"], &guests["memory_mib"]), (&2.into(), &256.into()));
+    let logs = fs::read_dir(lab.path("out")).unwrap().flatten().map(|one| one.file_name());
+    assert_eq!(logs.filter(|name| name.to_string_lossy().ends_with(".log")).count(), 4);
     lab.assert_nothing_left(&[]);
 }
 
@@ -275,6 +324,28 @@ fn endless(lab: &Lab, environment: &str) -> Running {
     Running(lab.qualify(&(short + &long)).spawn().unwrap())
 }
 
+/// A trial that fails at once: no guest has that algorithm.
+fn failing(environment: &str) -> String {
+    let probe = "\"stream\"\nseconds = 0.3\ncongestion = \"none-such\"";
+    trials(environment, r#"["tcp-blocking"]"#, probe)
+}
+
+#[test]
+fn guests_without_any_result_are_recorded() {
+    let Some(lab) = Lab::new() else { return };
+    let run = finished(&mut lab.qualify(&failing("vm-wire")));
+    let result = lab.result();
+    assert_eq!(result["series"].as_array().unwrap().len(), 0, "{}", run.stderr);
+    assert_eq!(result["failures"][0]["row"]["probe"], "stream");
+    let guests = &result["guests"][0];
+    assert_eq!((&guests["environment"], &guests["execution"]), (&"vm-wire".into(), &"tcg".into()));
+    assert!(guests["boot_ms"].as_u64().unwrap() > 0, "{guests}");
+    assert!(guests.get("first_result_ms").is_none(), "{guests}");
+    let client = crate::support::facts(&result, "vm-wire", "client");
+    assert!(client["host"]["kernel"].is_string(), "{client}");
+    lab.assert_nothing_left(&[]);
+}
+
 #[test]
 fn killed_qemu_fails_its_trial_and_leaves_nothing() {
     let Some(lab) = Lab::new() else { return };
@@ -282,7 +353,8 @@ fn killed_qemu_fails_its_trial_and_leaves_nothing() {
     let guests = measuring(&lab, &running);
     signal("KILL", guests[0]);
     let run = running.finish();
-    let failures = lab.result()["failures"].clone();
+    let result = lab.result();
+    let failures = &result["failures"];
     assert_eq!(failures[0]["row"]["probe"], "jitter", "{failures} {}", run.stderr);
     assert!(failures[0]["reason"].as_str().unwrap().contains("signal 9"), "{failures}");
     lab.assert_nothing_left(&guests);
@@ -334,6 +406,8 @@ fn numbers_beyond_their_limits_and_missing_kernels_are_one_sentence() {
     for (words, part) in [
         (&["--memory-mib", "1"][..], "memory_mib"),
         (&["--guest-cpus", "65"], "cpus"),
+        (&["--pairs", "0"], "pairs"),
+        (&["--pairs", "9"], "pairs"),
         (&["--seconds", "0"], "seconds"),
         (&["--execution", "fast"], "execution of guests"),
     ] {

@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use nm_auth::Credentials;
@@ -24,9 +25,12 @@ use super::dial::Dialer;
 use super::flow::{Flow, Recorder, StreamHash};
 use super::log::{Log, Record};
 use super::mix::OrderGenerator;
+use super::profile::{Profile, Segment};
+use super::recorder::LoadRecorder;
 use super::round::{Round, RoundRecorder};
 use super::schedule::Schedule;
-use super::settings::{OrderRequest, Pace, Settings};
+use super::seconds::{RecordedSecond, SecondsRecorder};
+use super::settings::{OrderRequest, Pace, Settings, Stall};
 
 /// Time before a request during which it polls the clock, ns.
 const SPIN_NS: u64 = 3_000;
@@ -91,14 +95,59 @@ enum Source {
     Recorded { flow: Flow, at: usize },
 }
 
-/// The schedule of one round.
+/// The times of requests.
+enum Times {
+    /// One rate.
+    Constant(Schedule),
+    /// Rate and demand change.
+    Profile(Box<Profile>),
+    /// Those of a recorded flow, in which this round begins at `base_ns`.
+    Recorded { base_ns: u64 },
+}
+
+/// The schedule of one round, or of a profile.
 struct Due {
-    schedule: Option<Schedule>,
-    /// Time of a recorded flow at which this round begins, ns.
-    base_ns: u64,
+    times: Times,
+    /// Requests a second, unless the profile says it.
+    rate_per_s: f64,
     start_ns: u64,
     end_ns: u64,
     next: Option<(u64, OrderRequest)>,
+}
+
+impl Due {
+    /// Whether requests are sent in groups now.
+    fn is_grouped(&self) -> bool {
+        let rate_per_s = match &self.times {
+            Times::Profile(profile) => profile.rate_max_per_s(),
+            Times::Constant(_) | Times::Recorded { .. } => self.rate_per_s,
+        };
+        rate_per_s > GROUPED_PER_S
+    }
+
+    /// When the next request is due, ns; never if there is none.
+    fn next_ns(&self) -> u64 {
+        self.next.map_or(u64::MAX, |(at_ns, _)| at_ns)
+    }
+}
+
+/// How one round, or a profile, is driven.
+struct Drive<'a> {
+    stall: Option<Stall>,
+    /// Until when replies are waited for, ns.
+    drained_ns: u64,
+    cancel: &'a AtomicBool,
+}
+
+/// What a profile of load reports at its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProfileEnd {
+    /// Hash of all requests since the generator was created.
+    pub stream_hash: u64,
+    /// Requests retransmitted after a connection was lost.
+    pub resent: u64,
+    /// Connections that were re-established.
+    pub reconnects: u64,
 }
 
 /// The load generator. Sessions, sequence numbers and generated orders continue from round to
@@ -288,71 +337,130 @@ impl Generator {
     /// no error; it shows as lost requests.
     pub fn round(&mut self, pace: &Pace, cancel: &AtomicBool) -> Result<Round, Failure> {
         pace.check().map_err(|why| Failure::new(FailureKind::BadRequest, why.to_string()))?;
-        cpu::minimize_timer_slack();
         let about = (pace.rate_per_s * pace.seconds * 1.1).min(SAMPLES_ROOM) as usize;
         let (counts, reconnects) = (self.clients.counts, self.reconnects);
-        let start_ns = monotonic_ns() + LEAD_NS;
-        self.round_start_ns.store(start_ns, Ordering::Relaxed);
+        let start_ns = self.start_round();
         let mut recorder = RoundRecorder::new(start_ns, self.clients.submitted(), about);
-        let mut due = self.begin(pace, start_ns);
-        let drained_ns = due.end_ns + (pace.drain_s * 1e9) as u64;
-        let mut stall = pace.stall;
-        loop {
-            let now_ns = monotonic_ns();
-            if let Some(pause) = stall.filter(|s| now_ns >= start_ns + (s.at_s * 1e9) as u64) {
-                std::thread::sleep(Duration::from_secs_f64(pause.for_ms.max(0.0) / 1e3));
-                stall = None;
-                continue;
-            }
-            self.send(&mut due, &mut recorder, now_ns)?;
-            (0..self.gateways.len()).for_each(|index| self.flush(index));
-            if cancel.load(Ordering::Relaxed) {
-                return Err(Failure::new(FailureKind::Cancelled, "the load was cancelled"));
-            }
-            let is_done = due.next.is_none() && recorder.unanswered() == 0;
-            if is_done || due.next.is_none() && monotonic_ns() >= drained_ns {
-                break;
-            }
-            let until_ns = match (&due.next, stall) {
-                (Some((at_ns, _)), Some(stall)) => {
-                    (*at_ns).min(start_ns + (stall.at_s * 1e9) as u64)
-                }
-                (Some((at_ns, _)), None) => *at_ns,
-                (None, _) => drained_ns,
-            };
-            let until_ns = until_ns.min(now_ns + SLEEP_MAX_NS);
-            self.wait(until_ns, pace.rate_per_s > GROUPED_PER_S, &mut recorder)?;
-        }
-        self.finish(due, recorder, pace, (counts, reconnects))
-    }
-
-    fn begin(&mut self, pace: &Pace, start_ns: u64) -> Due {
-        let (schedule, base_ns) = match &self.source {
+        let times = match &self.source {
             Source::Generated(_) => {
                 let times = std::mem::replace(&mut self.times, Random::new(0));
-                (Some(Schedule::new(pace.arrivals, pace.rate_per_s, times)), 0)
+                Times::Constant(Schedule::new(pace.arrivals, pace.rate_per_s, times))
             }
             Source::Recorded { flow, at } => {
-                (None, flow.requests.get(*at).map_or(0, |(ns, _)| *ns))
+                Times::Recorded { base_ns: flow.requests.get(*at).map_or(0, |(ns, _)| *ns) }
             }
         };
         let end_ns = start_ns + (pace.seconds * 1e9) as u64;
-        let mut due = Due { schedule, base_ns, start_ns, end_ns, next: None };
-        self.prepare(&mut due);
-        due
+        let mut due = Due { times, rate_per_s: pace.rate_per_s, start_ns, end_ns, next: None };
+        let drained_ns = end_ns + (pace.drain_s * 1e9) as u64;
+        let drive = Drive { stall: pace.stall, drained_ns, cancel };
+        self.drive(&mut due, drive, &mut recorder)?;
+        self.finish(due, recorder, pace, (counts, reconnects))
+    }
+
+    /// Runs a profile: sends on its schedule, and passes on each second to `sink` when it is
+    /// complete. Requests without a reply `drain_s` after their second are lost. `started` gets its
+    /// start, ns on the monotonic clock.
+    ///
+    /// # Errors
+    /// As [`Generator::round`], and for a recorded flow; the seconds so far are passed on.
+    pub fn profile(
+        &mut self,
+        segments: Vec<Segment>,
+        drain_s: f64,
+        sink: Sender<RecordedSecond>,
+        started: &AtomicU64,
+        cancel: &AtomicBool,
+    ) -> Result<ProfileEnd, Failure> {
+        if let Source::Recorded { .. } = self.source {
+            let message = "a recorded flow has its own times, and cannot follow a profile";
+            return Err(Failure::new(FailureKind::BadRequest, message));
+        }
+        let (counts, reconnects) = (self.clients.counts, self.reconnects);
+        let seconds: u32 = segments.iter().map(|segment| segment.seconds).sum();
+        let times = std::mem::replace(&mut self.times, Random::new(0));
+        let profile = Profile::new(segments, self.settings.instruments, times);
+        let start_ns = self.start_round();
+        started.store(start_ns, Ordering::Release);
+        let drain_ns = (drain_s * 1e9) as u64;
+        let first = self.clients.submitted();
+        let mut recorder = SecondsRecorder::new(start_ns, seconds, first, drain_ns, sink);
+        let end_ns = start_ns + u64::from(seconds) * 1_000_000_000;
+        let times = Times::Profile(Box::new(profile));
+        let mut due = Due { times, rate_per_s: 0.0, start_ns, end_ns, next: None };
+        let drive = Drive { stall: None, drained_ns: end_ns + drain_ns, cancel };
+        let driven = self.drive(&mut due, drive, &mut recorder);
+        match driven {
+            Ok(()) => recorder.finish(),
+            Err(_) => recorder.stop(monotonic_ns()),
+        }
+        driven?;
+        self.end_schedule(due)?;
+        Ok(ProfileEnd {
+            stream_hash: self.hash.value(),
+            resent: self.clients.counts.resent - counts.resent,
+            reconnects: self.reconnects - reconnects,
+        })
+    }
+
+    /// Chooses the start of a round, ns.
+    fn start_round(&self) -> u64 {
+        cpu::minimize_timer_slack();
+        let start_ns = monotonic_ns() + LEAD_NS;
+        self.round_start_ns.store(start_ns, Ordering::Release);
+        start_ns
+    }
+
+    /// Sends on schedule and waits for the last replies.
+    fn drive(
+        &mut self,
+        due: &mut Due,
+        mut drive: Drive<'_>,
+        recorder: &mut dyn LoadRecorder,
+    ) -> Result<(), Failure> {
+        let start_ns = due.start_ns;
+        let mut stall_ns = drive.stall.map(|stall| start_ns + (stall.at_s * 1e9) as u64);
+        self.prepare(due);
+        loop {
+            let now_ns = monotonic_ns();
+            if stall_ns.is_some_and(|at_ns| now_ns >= at_ns) {
+                let for_ms = drive.stall.take().map_or(0.0, |stall| stall.for_ms.max(0.0));
+                std::thread::sleep(Duration::from_secs_f64(for_ms / 1e3));
+                stall_ns = None;
+                continue;
+            }
+            self.send(due, recorder, now_ns)?;
+            (0..self.gateways.len()).for_each(|index| self.flush(index));
+            if drive.cancel.load(Ordering::Relaxed) {
+                return Err(Failure::new(FailureKind::Cancelled, "the load was cancelled"));
+            }
+            let is_done = due.next.is_none() && recorder.unanswered() == 0;
+            if is_done || due.next.is_none() && monotonic_ns() >= drive.drained_ns {
+                return Ok(());
+            }
+            recorder.advance(now_ns, due.next_ns());
+            let until_ns = match due.next {
+                Some((at_ns, _)) => at_ns.min(stall_ns.unwrap_or(u64::MAX)),
+                None => drive.drained_ns,
+            };
+            let rests = due.is_grouped();
+            self.wait(until_ns.min(now_ns + SLEEP_MAX_NS), rests, recorder)?;
+        }
     }
 
     /// Prepares the next request, if the round has one.
     fn prepare(&mut self, due: &mut Due) {
-        due.next = match (&mut self.source, &mut due.schedule) {
-            (Source::Generated(generator), Some(schedule)) => {
+        due.next = match (&mut self.source, &mut due.times) {
+            (Source::Generated(generator), Times::Constant(schedule)) => {
                 let at_ns = schedule.next().map_or(u64::MAX, |ns| due.start_ns.saturating_add(ns));
                 (at_ns < due.end_ns).then(|| (at_ns, generator.next_request()))
             }
-            (Source::Recorded { flow, at }, _) => {
+            (Source::Generated(generator), Times::Profile(profile)) => {
+                profile.next(generator).map(|(ns, request)| (due.start_ns + ns, request))
+            }
+            (Source::Recorded { flow, at }, Times::Recorded { base_ns }) => {
                 let next = flow.requests.get(*at).copied();
-                let shifted =
-                    next.map(|(ns, request)| (due.start_ns + (ns - due.base_ns), request));
+                let shifted = next.map(|(ns, request)| (due.start_ns + (ns - *base_ns), request));
                 let next = shifted.filter(|(at_ns, _)| *at_ns < due.end_ns);
                 *at += usize::from(next.is_some());
                 next
@@ -365,7 +473,7 @@ impl Generator {
     fn send(
         &mut self,
         due: &mut Due,
-        recorder: &mut RoundRecorder,
+        recorder: &mut dyn LoadRecorder,
         now_ns: u64,
     ) -> Result<(), Failure> {
         for _ in 0..REQUESTS_AT_ONCE {
@@ -398,7 +506,7 @@ impl Generator {
         &mut self,
         until_ns: u64,
         rests: bool,
-        recorder: &mut RoundRecorder,
+        recorder: &mut dyn LoadRecorder,
     ) -> Result<(), Failure> {
         let left_ns = until_ns.saturating_sub(monotonic_ns());
         let sleep_ns = match left_ns {
@@ -432,7 +540,7 @@ impl Generator {
     }
 
     /// Receives from a gateway.
-    fn receive(&mut self, index: usize, recorder: &mut RoundRecorder) -> Result<(), Failure> {
+    fn receive(&mut self, index: usize, recorder: &mut dyn LoadRecorder) -> Result<(), Failure> {
         let GatewayLink { link: Some(link), .. } = &mut self.gateways[index] else { return Ok(()) };
         let mut outcome = link.receive();
         let at_ns = monotonic_ns();
@@ -452,8 +560,8 @@ impl Generator {
                 return Err(self.refused(index, &why));
             }
             let (reply, record) = self.clients.receive(&header, body, at_ns, &mut link.output);
-            if let Some(Reply { number, refused: Some(reason), .. }) = reply {
-                recorder.refused(number, reason);
+            if let Some(Reply { number, intended_ns, refused: Some(reason) }) = reply {
+                recorder.refused(number, intended_ns, reason);
             } else if let Some(reply) = reply {
                 recorder.answered(reply.number, reply.intended_ns, at_ns);
                 let frame = Frame { header, body, bytes: arrived.bytes };
@@ -471,15 +579,12 @@ impl Generator {
         logged.map_err(|error| system("writing the client log", &error))
     }
 
-    fn finish(
-        &mut self,
-        due: Due,
-        recorder: RoundRecorder,
-        pace: &Pace,
-        before: (Counts, u64),
-    ) -> Result<Round, Failure> {
-        if let Some(schedule) = due.schedule {
-            self.times = schedule.into_random();
+    /// Keeps what the next round continues from.
+    fn end_schedule(&mut self, due: Due) -> Result<(), Failure> {
+        match due.times {
+            Times::Constant(schedule) => self.times = schedule.into_random(),
+            Times::Profile(profile) => self.times = profile.into_random(),
+            Times::Recorded { .. } => {}
         }
         if let Some((_, offset_ns)) = &mut self.recorder {
             *offset_ns += due.end_ns - due.start_ns;
@@ -487,6 +592,17 @@ impl Generator {
         if let Some(log) = &mut self.log {
             log.flush().map_err(|error| system("writing the client log", &error))?;
         }
+        Ok(())
+    }
+
+    fn finish(
+        &mut self,
+        due: Due,
+        recorder: RoundRecorder,
+        pace: &Pace,
+        before: (Counts, u64),
+    ) -> Result<Round, Failure> {
+        self.end_schedule(due)?;
         let mut round = recorder.finish(pace.rate_per_s);
         if let Source::Recorded { .. } = self.source {
             round.offered_per_s = round.sent as f64 / pace.seconds;
@@ -514,7 +630,7 @@ impl Generator {
     }
 
     /// If there is a client log, waits until every session has received all of its events.
-    fn complete_deliveries(&mut self, recorder: &mut RoundRecorder) -> Result<(), Failure> {
+    fn complete_deliveries(&mut self, recorder: &mut dyn LoadRecorder) -> Result<(), Failure> {
         if self.log.is_none() {
             return Ok(());
         }

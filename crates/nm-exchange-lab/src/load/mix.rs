@@ -2,16 +2,18 @@
 //! replacements mostly name live orders, independent of the answers of the network.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use nm_book::book::Book;
 use nm_book::order::{
-    Command, Event, Matching, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, SelfTrade,
-    Side, TimeInForce, UserId,
+    Command, Event, InstrumentId, Matching, NewOrder, OrderId, OrderType, PostOnly, Price,
+    Quantity, SelfTrade, Side, TimeInForce, UserId,
 };
 use nm_model::exchange::OrderMix;
 use nm_stats::random::Random;
 
-use super::random::{Sizes, Zipf};
+use super::demand::{Demand, Site};
+use super::random::Sizes;
 use super::settings::{OrderRequest, Settings};
 
 /// Approximate number of live orders on an instrument in steady state.
@@ -22,6 +24,9 @@ const LIVING_MIN: usize = 20;
 
 /// Initial price of every instrument, ticks.
 const FIRST_PRICE: Price = 100_000;
+
+/// Live orders that are looked at for one of a session of a given gateway.
+const PICKS_MAX: usize = 32;
 
 /// Shares of a mix in per cent; the rest of 100 are replacements.
 struct Shares {
@@ -48,7 +53,7 @@ pub struct OrderGenerator {
     random: Random,
     shares: Shares,
     instruments: Vec<Instrument>,
-    popularity: Zipf,
+    demand: Arc<Demand>,
     sizes: Sizes,
     sessions: u32,
     public_share: f64,
@@ -83,7 +88,7 @@ impl OrderGenerator {
             random: Random::new(settings.seed),
             shares: shares(settings.mix),
             instruments: (0..settings.instruments.max(1)).map(|_| instrument()).collect(),
-            popularity: Zipf::new(settings.instruments, settings.zipf),
+            demand: Arc::new(Demand::new(settings.instruments, settings.zipf, &[], None)),
             sizes: settings.sizes,
             sessions: settings.sessions.max(1),
             public_share: settings.public_share,
@@ -91,10 +96,21 @@ impl OrderGenerator {
         }
     }
 
+    /// Changes the demand from the next request on. It must be for the instruments of the settings.
+    pub fn set_demand(&mut self, demand: Arc<Demand>) {
+        self.demand = demand;
+    }
+
     /// The next request.
     pub fn next_request(&mut self) -> OrderRequest {
-        let instrument = self.popularity.draw(&mut self.random);
-        let command = self.command(instrument as usize);
+        let instrument = self.demand.draw_instrument(&mut self.random);
+        let site = self.demand.draw_gateway(&mut self.random);
+        let command = self.command(instrument as usize, site);
+        self.request(instrument, command)
+    }
+
+    /// A request that the next ones take into account.
+    pub fn request(&mut self, instrument: InstrumentId, command: Command) -> OrderRequest {
         self.instruments[instrument as usize].follow(&command);
         OrderRequest {
             session: user_of(&command),
@@ -105,24 +121,24 @@ impl OrderGenerator {
         }
     }
 
-    fn command(&mut self, instrument: usize) -> Command {
+    fn command(&mut self, instrument: usize, site: Option<Site>) -> Command {
         let share = self.random.below(100);
         let Shares { add, take, cancel, depth, is_varied } = self.shares;
         let living = self.instruments[instrument].living.len();
         if share < add || living < LIVING_MIN {
-            let order = self.resting(instrument);
+            let order = self.resting(instrument, site);
             return Command::New(if is_varied { self.varied(order) } else { order });
         }
         if share < add + take {
             // The fuller the book, the more trades, so that its size stays about constant.
             let depth = depth * (living / LIVING).max(1) as u64;
-            return Command::New(self.recorder(instrument, depth, is_varied));
+            return Command::New(self.taking(instrument, site, depth, is_varied));
         }
-        let pick = self.random.below(living);
-        let instrument = &self.instruments[instrument];
-        let Some(known) = instrument.known.get(&instrument.living[pick]) else {
-            return Command::Tick;
+        let Some(picked) = self.pick(instrument, site) else {
+            return Command::New(self.resting(instrument, site));
         };
+        let instrument = &self.instruments[instrument];
+        let Some(known) = instrument.known.get(&picked) else { return Command::Tick };
         let (NewOrder { id, user, price, .. }, left) = (known.order, known.left);
         if share < add + take + cancel {
             return Command::Cancel { id, user };
@@ -134,15 +150,32 @@ impl OrderGenerator {
         Command::Replace { id, user, price, quantity: left.max(1) }
     }
 
+    /// Picks a live order at random, of a session of a gateway if there is one. None if none of
+    /// those that were looked at is.
+    fn pick(&mut self, instrument: usize, site: Option<Site>) -> Option<OrderId> {
+        let Instrument { living, known, .. } = &self.instruments[instrument];
+        let Some(site) = site else { return Some(living[self.random.below(living.len())]) };
+        (0..PICKS_MAX)
+            .map(|_| living[self.random.below(living.len())])
+            .find(|id| known.get(id).is_some_and(|known| site.has(known.order.user)))
+    }
+
+    fn session(&mut self, site: Option<Site>) -> UserId {
+        match site {
+            Some(site) => site.draw_session(self.sessions, &mut self.random),
+            None => 1 + self.random.below(self.sessions as usize) as UserId,
+        }
+    }
+
     /// A limit order, at most a thousand ticks from the last price and mostly near it.
-    fn resting(&mut self, instrument: usize) -> NewOrder {
+    fn resting(&mut self, instrument: usize, site: Option<Site>) -> NewOrder {
         self.next_id += 1;
         let side = if self.random.below(2) == 0 { Side::Buy } else { Side::Sell };
         let away = 1 + (self.random.unit().powi(2) * 1000.0) as i64;
         let last = self.instruments[instrument].last;
         NewOrder {
             id: self.next_id,
-            user: 1 + self.random.below(self.sessions as usize) as UserId,
+            user: self.session(site),
             side,
             order_type: OrderType::Limit,
             time_in_force: TimeInForce::GoodTillCancelled,
@@ -177,8 +210,14 @@ impl OrderGenerator {
     }
 
     /// An order that trades immediately.
-    fn recorder(&mut self, instrument: usize, depth: u64, is_varied: bool) -> NewOrder {
-        let order = self.resting(instrument);
+    fn taking(
+        &mut self,
+        instrument: usize,
+        site: Option<Site>,
+        depth: u64,
+        is_varied: bool,
+    ) -> NewOrder {
+        let order = self.resting(instrument, site);
         let last = self.instruments[instrument].last;
         let price = last + if order.side == Side::Buy { 100 } else { -100 };
         let quantity = order.quantity * depth;
@@ -287,6 +326,32 @@ mod tests {
                     instrument.living.len()
                 );
             }
+        }
+    }
+
+    #[test]
+    fn every_kind_of_request_follows_the_shares_of_gateways() {
+        for mix in [OrderMix::Default, OrderMix::ExchangeCore] {
+            let settings = Settings { mix, instruments: 4, ..Settings::default() };
+            let mut maker = OrderGenerator::new(&settings);
+            for _ in 0..10_000 {
+                maker.next_request();
+            }
+            // The books are full of orders of all sessions when the flow moves.
+            let shares = [0.9, 0.1];
+            maker.set_demand(Arc::new(Demand::new(4, 1.0, &[], Some(&shares))));
+            let mut first = [0f64; 2];
+            for _ in 0..20_000 {
+                let request = maker.next_request();
+                assert_eq!(request.session, user_of(&request.command));
+                let is_new = matches!(request.command, Command::New(_));
+                if request.session.is_multiple_of(2) {
+                    first[usize::from(is_new)] += 1.0 / 20_000.0;
+                }
+            }
+            let share = first[0] + first[1];
+            assert!((share - 0.9).abs() < 0.02, "{mix}: {first:?}");
+            assert!(first.iter().all(|share| *share > 0.05), "{mix}: {first:?}");
         }
     }
 

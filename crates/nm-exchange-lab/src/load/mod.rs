@@ -4,17 +4,22 @@
 //! a recorded [`flow`]; neither waits for the network. A round trip is measured from the *intended*
 //! send time, so that anything that delays the generator counts as well. [`clients`] holds the
 //! sessions without sockets or clocks, [`generator`] drives them, [`round`] computes the figures,
-//! and [`log`] records requests and replies for `verify`.
+//! and [`log`] records requests and replies for `verify`. A load that changes is a [`profile`],
+//! recorded by [`seconds`].
 
 pub mod clients;
+pub mod demand;
 mod dial;
 pub mod flow;
 pub mod generator;
 pub mod log;
 pub mod mix;
+pub mod profile;
 pub mod random;
+pub mod recorder;
 pub mod round;
 pub mod schedule;
+pub mod seconds;
 mod settings;
 
 pub use generator::{Gateways, Generator};

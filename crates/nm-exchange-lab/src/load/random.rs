@@ -9,19 +9,19 @@ pub fn exponential(random: &mut Random) -> f64 {
     -(1.0 - random.unit()).ln()
 }
 
-/// Zipf distribution over ranks from 0.
-#[derive(Debug, Clone)]
-pub struct Zipf {
-    /// Cumulative probability by rank.
+/// A distribution over the numbers from 0 on, each with its weight.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weighted {
+    /// Cumulative probability by number.
     cumulated: Vec<f64>,
 }
 
-impl Zipf {
-    /// `count` ranks, at least one; with an exponent of zero all are equally likely.
-    pub fn new(count: u32, exponent: f64) -> Zipf {
-        let weights = (1..=count.max(1)).map(|rank| f64::from(rank).powf(-exponent));
+impl Weighted {
+    /// Numbers with these weights, of which at least one is above zero.
+    pub fn new(weights: impl IntoIterator<Item = f64>) -> Weighted {
         let mut sum = 0.0;
         let mut cumulated: Vec<f64> = weights
+            .into_iter()
             .map(|weight| {
                 sum += weight;
                 sum
@@ -30,15 +30,31 @@ impl Zipf {
         for value in &mut cumulated {
             *value /= sum;
         }
-        Zipf { cumulated }
+        Weighted { cumulated }
     }
 
-    /// Draws a rank.
+    /// Zipf distribution of `count` numbers, at least one; with an exponent of zero all are equally
+    /// likely.
+    pub fn zipf(count: u32, exponent: f64) -> Weighted {
+        Weighted::new(zipf_weights(count, exponent))
+    }
+
+    /// How many numbers there are.
+    pub fn count(&self) -> u32 {
+        self.cumulated.len() as u32
+    }
+
+    /// Draws a number.
     pub fn draw(&self, random: &mut Random) -> u32 {
         let unit = random.unit();
         let at = self.cumulated.partition_point(|share| *share <= unit);
         at.min(self.cumulated.len() - 1) as u32
     }
+}
+
+/// The weights of a Zipf distribution over `count` numbers, at least one.
+pub fn zipf_weights(count: u32, exponent: f64) -> impl Iterator<Item = f64> {
+    (1..=count.max(1)).map(move |rank| f64::from(rank).powf(-exponent))
 }
 
 /// Why there is no distribution of these sizes.
@@ -155,7 +171,7 @@ mod tests {
 
     #[test]
     fn ranks_fall_by_their_power() {
-        let (zipf, mut random) = (Zipf::new(4, 1.0), Random::new(5));
+        let (zipf, mut random) = (Weighted::zipf(4, 1.0), Random::new(5));
         let mut counts = [0f64; 4];
         for _ in 0..100_000 {
             counts[zipf.draw(&mut random) as usize] += 1.0 / 100_000.0;
@@ -164,7 +180,7 @@ mod tests {
             let expected = 12.0 / 25.0 / (rank + 1) as f64;
             assert!((share - expected).abs() < 0.01, "{counts:?}");
         }
-        assert_eq!(Zipf::new(0, 1.0).draw(&mut random), 0);
+        assert_eq!(Weighted::zipf(0, 1.0).draw(&mut random), 0);
     }
 
     #[test]

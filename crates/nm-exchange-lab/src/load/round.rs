@@ -7,6 +7,8 @@ use nm_model::result::LatencyRound;
 use nm_stats::quantile::rank;
 use nm_stats::summary::{Sample, summarise};
 
+use super::recorder::LoadRecorder;
+
 /// The figures of a round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Round {
@@ -94,50 +96,6 @@ impl RoundRecorder {
         }
     }
 
-    /// Records that a request was sent; called in the order of their numbers.
-    pub fn sent(&mut self, intended_ns: u64, sent_ns: u64) {
-        let start_ns = intended_ns.saturating_sub(self.start_ns);
-        let latency_ns = sent_ns.saturating_sub(intended_ns);
-        self.lateness.push(Sample { start_ns, latency_ns });
-        self.round_trips.push(Sample { start_ns, latency_ns: NONE });
-    }
-
-    /// Records a reply; one to a request of an earlier round is ignored.
-    pub fn answered(&mut self, number: u64, intended_ns: u64, at_ns: u64) {
-        let Some(at) = number.checked_sub(self.first) else { return };
-        if let Some(sample) = self.round_trips.get_mut(at as usize) {
-            sample.latency_ns = at_ns.saturating_sub(intended_ns).min(NONE - 1);
-            self.answered += 1;
-            self.last_reply_ns = self.last_reply_ns.max(at_ns);
-        }
-    }
-
-    /// Records that a request is not executed; one of an earlier round is ignored.
-    pub fn refused(&mut self, number: u64, reason: RefusalReason) {
-        if number >= self.first {
-            self.refused += 1;
-            self.first_refusal.get_or_insert(reason);
-        }
-    }
-
-    /// Records the timestamps of a reply, if they rise: otherwise they are of several clocks, or of
-    /// a retransmitted request.
-    pub fn stamped(&mut self, intended_ns: u64, stamps: [u64; STAMPS], at_ns: u64) {
-        let mut times = [intended_ns; STAMPS + 2];
-        times[1..=STAMPS].copy_from_slice(&stamps);
-        times[STAMPS + 1] = at_ns;
-        if intended_ns >= self.start_ns && times.is_sorted() {
-            for (hop, pair) in self.hops.iter_mut().zip(times.windows(2)) {
-                hop.push(pair[1] - pair[0]);
-            }
-        }
-    }
-
-    /// Requests of the round that may still have a reply.
-    pub fn unanswered(&self) -> u64 {
-        self.round_trips.len() as u64 - self.answered - self.refused
-    }
-
     /// Computes the figures. The counts of messages are left at zero.
     pub fn finish(self, offered_per_s: f64) -> Round {
         let sent = self.round_trips.len() as u64;
@@ -169,6 +127,53 @@ impl RoundRecorder {
             start_ns: self.start_ns,
         }
     }
+}
+
+impl LoadRecorder for RoundRecorder {
+    fn sent(&mut self, intended_ns: u64, sent_ns: u64) {
+        let start_ns = intended_ns.saturating_sub(self.start_ns);
+        let latency_ns = sent_ns.saturating_sub(intended_ns);
+        self.lateness.push(Sample { start_ns, latency_ns });
+        self.round_trips.push(Sample { start_ns, latency_ns: NONE });
+    }
+
+    /// One to a request of an earlier round is ignored.
+    fn answered(&mut self, number: u64, intended_ns: u64, at_ns: u64) {
+        let Some(at) = number.checked_sub(self.first) else { return };
+        if let Some(sample) = self.round_trips.get_mut(at as usize) {
+            sample.latency_ns = at_ns.saturating_sub(intended_ns).min(NONE - 1);
+            self.answered += 1;
+            self.last_reply_ns = self.last_reply_ns.max(at_ns);
+        }
+    }
+
+    /// One of an earlier round is ignored.
+    fn refused(&mut self, number: u64, _intended_ns: u64, reason: RefusalReason) {
+        if number >= self.first {
+            self.refused += 1;
+            self.first_refusal.get_or_insert(reason);
+        }
+    }
+
+    /// Ignored unless they rise: otherwise they are of several clocks, or of a retransmitted
+    /// request.
+    fn stamped(&mut self, intended_ns: u64, stamps: [u64; STAMPS], at_ns: u64) {
+        let mut times = [intended_ns; STAMPS + 2];
+        times[1..=STAMPS].copy_from_slice(&stamps);
+        times[STAMPS + 1] = at_ns;
+        if intended_ns >= self.start_ns && times.is_sorted() {
+            for (hop, pair) in self.hops.iter_mut().zip(times.windows(2)) {
+                hop.push(pair[1] - pair[0]);
+            }
+        }
+    }
+
+    fn unanswered(&self) -> u64 {
+        self.round_trips.len() as u64 - self.answered - self.refused
+    }
+
+    /// A round has its figures at its end only.
+    fn advance(&mut self, _: u64, _: u64) {}
 }
 
 fn hops(mut taken: [Vec<u64>; STAMPS + 1]) -> Vec<Hop> {
@@ -220,9 +225,9 @@ mod tests {
         }
         recorder.answered(9, 500, 3_000); // of the round before
         recorder.answered(14, 1_500, 3_000); // not sent yet
-        recorder.refused(9, RefusalReason::TooManyPendingBytes); // of the round before
+        recorder.refused(9, 500, RefusalReason::TooManyPendingBytes); // of the round before
         assert_eq!(recorder.unanswered(), 4);
-        recorder.refused(11, RefusalReason::UnknownPredecessor);
+        recorder.refused(11, 1_100, RefusalReason::UnknownPredecessor);
         assert_eq!(recorder.unanswered(), 3);
         for (number, intended_ns) in [(12, 1_200), (10, 1_000), (13, 1_300)] {
             recorder.answered(number, intended_ns, intended_ns + 50);

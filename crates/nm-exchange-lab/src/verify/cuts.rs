@@ -9,9 +9,10 @@ use nm_book::book;
 use nm_book::order::Matching;
 use nm_book::reference::ReferenceBook;
 use nm_exchange::cell::{Cell, CellLoadError, Request};
+use nm_exchange::wire;
 use nm_stats::random::Random;
 
-use super::judge::{Findings, Violation};
+use super::findings::{Findings, Violation};
 
 /// Number of cuts, and the seed from which their positions are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -22,6 +23,15 @@ pub struct Cuts {
     pub seed: u64,
 }
 
+/// A frame of a batch that a cell does not skip.
+#[derive(Debug, Clone)]
+pub enum Entry {
+    /// A request on an instrument that it owns.
+    Request(Request),
+    /// The bytes of a step of a move.
+    Move(Box<[u8]>),
+}
+
 /// A decoded batch.
 #[derive(Debug, Clone)]
 pub struct Batch {
@@ -29,13 +39,17 @@ pub struct Batch {
     pub index: u64,
     /// Time of day at which its requests were ordered, ns.
     pub time_ns: u64,
-    /// The requests in order.
-    pub requests: Vec<Request>,
+    /// The frames in order.
+    pub entries: Vec<Entry>,
 }
 
 /// One incarnation of a cell: from a first state until that state is lost or the journal ends.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Incarnation {
+    /// Number of the cell.
+    pub number: u16,
+    /// Over how many cells the rule of the network spreads instruments.
+    pub active_cells: u16,
     /// Snapshot of the first state; none for empty books.
     pub start: Option<Vec<u8>>,
     /// Whether sessions may continue with any sequence number.
@@ -47,7 +61,8 @@ pub struct Incarnation {
 impl Incarnation {
     /// The cell in its first state.
     fn cell<M: Matching>(&self, saved: Option<&[u8]>) -> Result<Cell<M>, CellLoadError> {
-        let mut cell = saved.map_or_else(|| Ok(Cell::default()), Cell::load)?;
+        let empty = || Ok(Cell::new(self.number, self.active_cells));
+        let mut cell = saved.map_or_else(empty, Cell::load)?;
         cell.accepts_unknown_sessions = self.accepts_unknown_sessions;
         Ok(cell)
     }
@@ -62,8 +77,18 @@ impl Incarnation {
 
 fn apply<M: Matching>(cell: &mut Cell<M>, batch: &Batch) {
     cell.begin(batch.index, batch.time_ns);
-    for request in &batch.requests {
-        cell.handle(request, |_| {});
+    for entry in &batch.entries {
+        match entry {
+            Entry::Request(request) => {
+                cell.handle(request, |_| {});
+            }
+            Entry::Move(bytes) => {
+                // A damaged frame had no effect on the cell that the log is of either.
+                if let Ok(Some(frame)) = wire::read(bytes) {
+                    let _ = cell.admit(&frame);
+                }
+            }
+        }
     }
 }
 

@@ -12,11 +12,11 @@
 //! Nothing outside the folder is read. A folder that is not as its manifest says proves nothing and
 //! is not replayed. A journal whose beginning was purged is replayed from a snapshot.
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use nm_book::book::Book;
+use nm_book::order::{InstrumentId, UserId};
 use nm_codec::fnv1a;
 use nm_exchange::cell::Cell;
 use nm_exchange::hashes;
@@ -29,8 +29,10 @@ use crate::load::log;
 use crate::recording::{Comparison, NETWORK, Recording};
 
 use super::cuts::{self, Cuts};
-use super::judge::{Clients, Findings, Violation, check_deliveries, judge};
-use super::replay::Replay;
+use super::findings::{Findings, Violation};
+use super::judge::{Clients, check_deliveries, judge};
+use super::ownership::Owners;
+use super::replay::{self, Replay};
 
 /// Verifies a run's folder.
 ///
@@ -72,6 +74,15 @@ pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
     Ok(findings)
 }
 
+/// The files of a cell's replicas.
+struct CellFiles {
+    cell: u16,
+    journals: Vec<RecordedJournal>,
+    /// Replicas without a journal.
+    missing: Vec<String>,
+    log: MergedLog,
+}
+
 /// Replays every cell and compares it with the clients' logs.
 fn check_all(
     path: &Path,
@@ -81,45 +92,81 @@ fn check_all(
     findings: &mut Findings,
 ) -> Result<(), Failure> {
     let mut clients = clients(path)?;
-    let mut random = Random::new(cuts.seed);
-    let (mut executed, mut replayed, mut lost_state) = (vec![], HashMap::new(), vec![]);
+    let mut all = vec![];
     for cell in 0..network.mediator.len() as u16 {
-        let of_cell = |instrument| network.cell_of(instrument) == cell;
-        let is_used = clients.instruments().any(of_cell);
-        let journals = journals(data, network, cell, is_used, findings)?;
+        let (mut journals, missing) = journals(data, network, cell, findings)?;
         findings.journals += journals.len() as u64;
-        let chain = MergedLog::new(network, cell, &journals, findings);
-        let mut replay = Replay::new(cell, network.durability, cuts.count > 0);
-        if let Some(start) = &chain.start {
+        let log = MergedLog::new(network, cell, &journals, findings);
+        // The one that is needed is in the log.
+        journals.iter_mut().for_each(|journal| journal.snapshot = None);
+        all.push(CellFiles { cell, journals, missing, log });
+    }
+    let sessions = clients.sessions();
+    let has_purged = all.iter().any(|files| files.log.start.is_some());
+    let (mut owners, mut random) = (Owners::new(network), Random::new(cuts.seed));
+    let (mut executed, mut replayed, mut moved) = (vec![], HashMap::new(), vec![]);
+    for files in &all {
+        let CellFiles { cell, journals, log, .. } = files;
+        let mut replay = Replay::new(*cell, network, cuts.count > 0);
+        if let Some(start) = &log.start {
             let who = &journals[start.of].name;
             findings.notes.push(format!(
                 "cell {cell} is replayed from the snapshot of {who}, after batch {}: earlier \
                  requests are known to be executed, but not their results",
                 start.index
             ));
-            replay.restore(start.state.clone()).map_err(bad)?;
-            clients.restore(of_cell, |instrument, session| {
-                replay.last_request_seq(instrument, session)
-            });
+            replay.restore(start.state.clone(), &sessions, &mut owners).map_err(bad)?;
         }
-        chain.replay(&journals, &mut replay, findings)?;
-        chain.copies(&replay, &clients, findings);
+        let needed = has_purged.then_some(&sessions);
+        log.replay(journals, &mut replay, needed, &mut owners, findings)?;
+        log.copies(&replay, &clients, findings);
         if replay.lost_state() {
             findings.notes.push(format!(
                 "the mediator of cell {cell} was restarted with empty books: without \
                  replicas, nothing is guaranteed beyond that"
             ));
-            lost_state.push(cell);
+            owners.lost_books(*cell);
         }
         executed.append(&mut replay.executed);
         replayed.extend(std::mem::take(&mut replay.delivered));
+        moved.push(std::mem::take(&mut replay.moved_events));
         for incarnation in replay.into_incarnations() {
-            cuts::check(cell, &incarnation, cuts.count, &mut random, findings).map_err(bad)?;
+            cuts::check(*cell, &incarnation, cuts.count, &mut random, findings).map_err(bad)?;
         }
     }
-    let not_guaranteed = |instrument| lost_state.contains(&network.cell_of(instrument));
-    judge(&executed, &clients, not_guaranteed, findings);
-    check_deliveries(&replayed, &clients, not_guaranteed, findings);
+    check_missing(data, network, &clients, &owners, &all, findings)?;
+    owners.check(findings);
+    clients.skip(&owners);
+    judge(&mut executed, &clients, &owners, findings);
+    replay::fold(&moved, &mut replayed);
+    check_deliveries(&replayed, &clients, &owners, findings);
+    Ok(())
+}
+
+/// Each replica of a cell to which a client has sent a request, or another cell an instrument, must
+/// have a journal.
+fn check_missing(
+    data: &Path,
+    network: &Network,
+    clients: &Clients,
+    owners: &Owners,
+    all: &[CellFiles],
+    findings: &mut Findings,
+) -> Result<(), Failure> {
+    let destinations = owners.destinations();
+    for CellFiles { cell, journals, missing, .. } in all {
+        let of_cell = |instrument| network.cell_of(instrument) == *cell;
+        let is_used = destinations.contains(cell) || clients.instruments().any(of_cell);
+        if !is_used {
+            continue;
+        }
+        if journals.is_empty() {
+            let message = format!("there is no journal of cell {cell} below {}", data.display());
+            return Err(bad(message).hint("run the exchange with --record"));
+        }
+        let doubt = |name: &String| format!("cell {cell}: there is no journal of {name}");
+        findings.doubts.extend(missing.iter().map(doubt));
+    }
     Ok(())
 }
 
@@ -153,15 +200,13 @@ fn clients(path: &Path) -> Result<Clients, Failure> {
     Ok(clients)
 }
 
-/// The journals of a cell's replicas, in order. `is_used`: whether a client has sent it a request,
-/// so that each replica must have something.
+/// The journals of a cell's replicas, in order, and the replicas that have none.
 fn journals(
     data: &Path,
     network: &Network,
     cell: u16,
-    is_used: bool,
     findings: &mut Findings,
-) -> Result<Vec<RecordedJournal>, Failure> {
+) -> Result<(Vec<RecordedJournal>, Vec<String>), Failure> {
     let (mut journals, mut missing) = (vec![], vec![]);
     let mut replicas = network.replicas(cell);
     if network.durability == Durability::None {
@@ -183,21 +228,13 @@ fn journals(
             _ => missing.push(name),
         }
     }
-    if journals.is_empty() && is_used {
-        let message = format!("there is no journal of cell {cell} below {}", data.display());
-        return Err(bad(message).hint("run the exchange with --record"));
-    }
-    if is_used {
-        let doubt = |name: String| format!("cell {cell}: there is no journal of {name}");
-        findings.doubts.extend(missing.into_iter().map(doubt));
-    }
     for RecordedJournal { name, torn_bytes, .. } in journals.iter().filter(|one| one.torn_bytes > 0)
     {
         findings.doubts.push(format!(
             "cell {cell}: the journal of {name} ends with {torn_bytes} bytes that are no record"
         ));
     }
-    Ok(journals)
+    Ok((journals, missing))
 }
 
 /// Summary of one record of a journal.
@@ -389,6 +426,8 @@ impl MergedLog {
         &self,
         journals: &[RecordedJournal],
         replay: &mut Replay,
+        sessions: Option<&HashMap<InstrumentId, Vec<UserId>>>,
+        owners: &mut Owners,
         findings: &mut Findings,
     ) -> Result<(), Failure> {
         let (cell, begun) = (replay.cell(), self.start.as_ref().map_or(0, |start| start.index));
@@ -411,7 +450,8 @@ impl MergedLog {
                 if record.index < index {
                     continue;
                 }
-                replay.batch((record.index, record.term), &record.bytes, findings).map_err(bad)?;
+                let at = (record.index, record.term);
+                replay.batch(at, &record.bytes, sessions, owners, findings).map_err(bad)?;
                 break;
             }
             if let Some(states) = recorded.remove(&index) {

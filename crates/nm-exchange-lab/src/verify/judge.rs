@@ -6,57 +6,12 @@ use std::fmt;
 
 use nm_book::order::{InstrumentId, UserId};
 use nm_codec::FNV1A;
-use nm_exchange::network::Durability;
-use serde::Serialize;
+use nm_exchange::moves::MoveId;
 
 use crate::load::log::{Answered, Delivered, Record, RequestId};
 
-/// Violations of each kind that are described in full.
-const EXAMPLES_MAX: usize = 10;
-
-/// A violation of the exchange's guarantees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Violation {
-    /// A client has a reply to a request that no journal has.
-    Lost,
-    /// A request was executed more than once, or has two different replies.
-    Twice,
-    /// Requests of a session on an instrument were executed in a different order than they were
-    /// sent, or one was skipped.
-    OutOfOrder,
-    /// A reply differs from the result of the replay.
-    WrongResult,
-    /// A request was executed that no client sent.
-    NotSent,
-    /// A gap in the numbers of executed requests on an instrument, or of batches.
-    Gap,
-    /// States that must be equal are not.
-    HashDiffers,
-    /// Fewer replicas have an acknowledged request than the durability requires.
-    TooFewCopies,
-    /// Replicas have different batches at one index, and equal ones after it.
-    Diverged,
-    /// An event on a session's own order, such as a fill, was never delivered to it.
-    NotDelivered,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Violation::Lost => "lost",
-            Violation::Twice => "twice",
-            Violation::OutOfOrder => "out of order",
-            Violation::WrongResult => "wrong result",
-            Violation::NotSent => "not sent",
-            Violation::Gap => "gap",
-            Violation::HashDiffers => "hash differs",
-            Violation::TooFewCopies => "too few copies",
-            Violation::Diverged => "diverged",
-            Violation::NotDelivered => "not delivered",
-        })
-    }
-}
+use super::findings::{Findings, Violation};
+use super::ownership::{Owners, Place};
 
 /// A request that the replay executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,109 +26,16 @@ pub struct Executed {
     pub command_hash: u64,
     /// Index of its batch.
     pub index: u64,
-    /// Incarnation of the cell: rises when a mediator without durability restarts with empty books.
-    pub incarnation: u64,
+    /// The cell that executed it.
+    pub place: Place,
+    /// The move by which the cell owned the instrument; zero for none.
+    pub epoch: u32,
 }
 
-/// What a recording shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// Everything was kept.
-    Proven,
-    /// Nothing wrong was found, and evidence is missing.
-    Doubtful,
-    /// The recording is not as the run left it, and shows nothing.
-    Damaged,
-    /// A guarantee was violated.
-    Violated,
-}
-
-/// Results of a verification.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Findings {
-    /// When requests counted as done.
-    pub durability: Durability,
-    /// Requests that clients sent.
-    pub sent: u64,
-    /// Requests with a reply.
-    pub answered: u64,
-    /// Requests that were executed but have no reply.
-    pub unanswered_executed: u64,
-    /// Executed requests.
-    pub executed: u64,
-    /// Batches that were replayed.
-    pub batches: u64,
-    /// Journals that were read.
-    pub journals: u64,
-    /// State hashes that were compared.
-    pub hashes: u64,
-    /// Snapshots from which a replay was continued to the end.
-    pub cuts: u64,
-    /// Requests known to be executed only because a snapshot includes them.
-    pub in_snapshots: u64,
-    /// Number of violations by kind.
-    pub violations: BTreeMap<Violation, u64>,
-    /// Violations that the chosen durability allows, after a mediator without durability died.
-    pub not_guaranteed: BTreeMap<Violation, u64>,
-    /// How the recording differs from its manifest.
-    pub damage: Vec<String>,
-    /// Evidence that is missing.
-    pub doubts: Vec<String>,
-    /// Descriptions of the first violations of each kind.
-    pub sentences: Vec<String>,
-    /// Additional remarks.
-    pub notes: Vec<String>,
-    #[serde(skip)]
-    described: BTreeMap<Violation, usize>,
-}
-
-impl Findings {
-    /// Whether no violation was found in a recording that is as the run left it.
-    pub fn is_clean(&self) -> bool {
-        self.violations.is_empty() && self.damage.is_empty()
-    }
-
-    /// What they amount to.
-    pub fn verdict(&self) -> Verdict {
-        match self {
-            Findings { damage, .. } if !damage.is_empty() => Verdict::Damaged,
-            Findings { violations, .. } if !violations.is_empty() => Verdict::Violated,
-            Findings { doubts, .. } if !doubts.is_empty() => Verdict::Doubtful,
-            _ => Verdict::Proven,
-        }
-    }
-
-    /// Number of violations of one kind.
-    pub fn count(&self, violation: Violation) -> u64 {
-        self.violations.get(&violation).copied().unwrap_or_default()
-    }
-
-    /// Adds a violation.
-    pub fn add(&mut self, violation: Violation, sentence: impl FnOnce() -> String) {
-        *self.violations.entry(violation).or_default() += 1;
-        self.describe(violation, sentence);
-    }
-
-    fn add_if(
-        &mut self,
-        is_guaranteed: bool,
-        violation: Violation,
-        sentence: impl FnOnce() -> String,
-    ) {
-        if is_guaranteed {
-            self.add(violation, sentence);
-        } else {
-            *self.not_guaranteed.entry(violation).or_default() += 1;
-        }
-    }
-
-    fn describe(&mut self, violation: Violation, sentence: impl FnOnce() -> String) {
-        let described = self.described.entry(violation).or_default();
-        *described += 1;
-        if *described <= EXAMPLES_MAX {
-            self.sentences.push(format!("{violation}: {}", sentence()));
-        }
+impl Executed {
+    /// The move by which its cell owned the instrument.
+    fn move_id(&self) -> MoveId {
+        MoveId { instrument: self.name.instrument, epoch: self.epoch }
     }
 }
 
@@ -192,8 +54,9 @@ pub struct Clients {
     answered: HashMap<RequestId, Vec<Answered>>,
     delivered: Vec<Delivered>,
     count: u64,
-    /// Number of the last request that a snapshot includes, for instruments that start from one.
-    begun: HashMap<(InstrumentId, UserId), u64>,
+    /// Where the replay of an instrument has a hole, by the move after it: the last requests of
+    /// sessions before.
+    holes: BTreeMap<MoveId, HashMap<UserId, u64>>,
 }
 
 impl Clients {
@@ -230,24 +93,39 @@ impl Clients {
         self.sent.keys().map(|(instrument, _)| *instrument)
     }
 
-    /// Starts the instruments of a cell from a snapshot; `last_request_seq` is the number of a
-    /// session's last request in it.
-    pub fn restore(
-        &mut self,
-        is_of_cell: impl Fn(InstrumentId) -> bool,
-        last_request_seq: impl Fn(InstrumentId, UserId) -> u64,
-    ) {
-        // Events before the snapshot cannot be replayed, so their hash cannot be compared.
-        self.delivered.retain(|one| !is_of_cell(one.instrument));
-        let pairs = self.sent.keys().filter(|(instrument, _)| is_of_cell(*instrument));
-        self.begun.extend(pairs.map(|pair| (*pair, last_request_seq(pair.0, pair.1))));
+    /// Takes note of requests that are not replayed, because snapshots replace them.
+    pub fn skip(&mut self, owners: &Owners) {
+        for (id, last_requests) in owners.holes() {
+            self.holes.insert(id, last_requests.clone());
+        }
+        // Events in a hole cannot be replayed, so their hash cannot be compared.
+        let with_holes: HashSet<InstrumentId> = self.holes.keys().map(|id| id.instrument).collect();
+        self.delivered.retain(|one| !with_holes.contains(&one.instrument));
     }
 
-    /// Whether a snapshot includes a request.
-    fn is_begun(&self, name: &RequestId) -> bool {
-        self.begun
-            .get(&(name.instrument, name.session))
-            .is_some_and(|last| name.client_seq <= *last)
+    /// Sessions of each instrument that have sent requests on it.
+    pub fn sessions(&self) -> HashMap<InstrumentId, Vec<UserId>> {
+        let mut sessions: HashMap<InstrumentId, Vec<UserId>> = HashMap::new();
+        for (instrument, session) in self.sent.keys() {
+            sessions.entry(*instrument).or_default().push(*session);
+        }
+        sessions
+    }
+
+    /// Number of the last request of a session that is in a hole, between two moves; zero for none.
+    fn last_in_hole(&self, after: MoveId, until: MoveId, session: UserId) -> u64 {
+        if self.holes.is_empty() {
+            return 0;
+        }
+        let holes = self.holes.range(after..=until);
+        holes.filter_map(|(_, last)| last.get(&session)).max().copied().unwrap_or(0)
+    }
+
+    /// Whether a request may be in a hole, as a later state of its instrument includes it.
+    fn is_in_hole(&self, name: &RequestId) -> bool {
+        let instrument = name.instrument;
+        let at = |epoch| MoveId { instrument, epoch };
+        name.client_seq <= self.last_in_hole(at(0), at(u32::MAX), name.session)
     }
 
     fn command_of(&self, name: &RequestId) -> Option<u64> {
@@ -257,14 +135,18 @@ impl Clients {
     }
 }
 
-/// Compares executed requests, cell by cell and in order, with the clients' logs. `not_guaranteed`:
-/// whether an instrument's mediator lost its books, which its durability allows.
+/// Compares executed requests with the clients' logs. The requests are those of one cell after the
+/// other, each cell's in order.
 pub fn judge(
-    executed: &[Executed],
+    executed: &mut [Executed],
     clients: &Clients,
-    not_guaranteed: impl Fn(InstrumentId) -> bool,
+    owners: &Owners,
     findings: &mut Findings,
 ) {
+    // Each move comes after the one before, so this is the order on each instrument.
+    executed.sort_by_key(|one| one.epoch);
+    let executed = &*executed;
+    let not_guaranteed = |instrument| owners.is_tainted(instrument);
     findings.sent += clients.count;
     findings.answered += clients.answered.len() as u64;
     findings.executed += executed.len() as u64;
@@ -272,8 +154,8 @@ pub fn judge(
     for one in executed {
         done.entry(one.name).or_default().push(one);
     }
-    numbers(executed, clients, findings);
-    order(executed, clients, &not_guaranteed, findings);
+    numbers(executed, owners, findings);
+    order(executed, clients, owners, findings);
     for (name, times) in &done {
         if times.len() > 1 {
             findings.add_if(!not_guaranteed(name.instrument), Violation::Twice, || {
@@ -293,7 +175,7 @@ pub fn judge(
     answered.sort_by_key(|(name, _)| **name);
     for (name, replies) in answered {
         let times = done.get(name).map_or(&[][..], Vec::as_slice);
-        if times.is_empty() && clients.is_begun(name) {
+        if times.is_empty() && clients.is_in_hole(name) {
             findings.in_snapshots += 1;
             continue;
         }
@@ -345,7 +227,7 @@ fn replied(
 pub fn check_deliveries(
     replayed: &HashMap<(InstrumentId, UserId), (u64, u64)>,
     clients: &Clients,
-    not_guaranteed: impl Fn(InstrumentId) -> bool,
+    owners: &Owners,
     findings: &mut Findings,
 ) {
     for one in &clients.delivered {
@@ -357,7 +239,7 @@ pub fn check_deliveries(
             Ordering::Equal if events_hash == hash => continue,
             _ => Violation::WrongResult,
         };
-        findings.add_if(!not_guaranteed(instrument), violation, || {
+        findings.add_if(!owners.is_tainted(instrument), violation, || {
             format!(
                 "session {session} received {events} events on instrument {instrument} with hash \
                  {events_hash:016x}, and its replay has {there} with {hash:016x}"
@@ -366,17 +248,23 @@ pub fn check_deliveries(
     }
 }
 
-/// Checks that executed requests of an instrument are numbered without gaps, from its snapshot if
-/// it starts from one.
-fn numbers(executed: &[Executed], clients: &Clients, findings: &mut Findings) {
-    let mut last: HashMap<(InstrumentId, u64), u64> = HashMap::new();
-    let begun = clients.begun.iter().filter(|(_, last)| **last > 0);
-    let begun: HashSet<InstrumentId> = begun.map(|((instrument, _), _)| *instrument).collect();
+/// Checks that a cell executes only what it owns, and numbers it without gaps from what the
+/// instrument was when it came.
+fn numbers(executed: &[Executed], owners: &Owners, findings: &mut Findings) {
+    let mut last: HashMap<(MoveId, Place), u64> = HashMap::new();
     for one in executed {
-        let Executed { name, output_seq, incarnation, .. } = *one;
-        let is_begun = incarnation == 1 && begun.contains(&name.instrument);
-        let before = if is_begun { output_seq.saturating_sub(1) } else { 0 };
-        let last = last.entry((name.instrument, incarnation)).or_insert(before);
+        let Executed { name, output_seq, place, index, .. } = *one;
+        let id = one.move_id();
+        let last = last.entry((id, place)).or_insert_with(|| {
+            if !owners.owned(id, place) {
+                let is_guaranteed = !owners.is_tainted(name.instrument);
+                findings.add_if(is_guaranteed, Violation::WrongOwner, || {
+                    let cell = place.cell;
+                    format!("cell {cell} executed {name} in batch {index} without owning it")
+                });
+            }
+            owners.begins_after(id, place)
+        });
         if output_seq != *last + 1 {
             let after = *last;
             findings.add(Violation::Gap, || {
@@ -389,28 +277,28 @@ fn numbers(executed: &[Executed], clients: &Clients, findings: &mut Findings) {
 }
 
 /// Checks that a session's requests on an instrument were executed in the order sent, without a
-/// gap.
-fn order(
-    executed: &[Executed],
-    clients: &Clients,
-    not_guaranteed: &impl Fn(InstrumentId) -> bool,
-    findings: &mut Findings,
-) {
-    let mut places: HashMap<(InstrumentId, UserId), usize> = HashMap::new();
+/// gap, in whichever cells.
+fn order(executed: &[Executed], clients: &Clients, owners: &Owners, findings: &mut Findings) {
+    // The place of the next request, and the move after which the last one was executed.
+    let mut places: HashMap<(InstrumentId, UserId), (usize, MoveId)> = HashMap::new();
     for one in executed {
-        let name = one.name;
-        let Some(sent) = clients.sent.get(&(name.instrument, name.session)) else { continue };
-        let place = places.entry((name.instrument, name.session)).or_insert_with(|| {
-            let begun = clients.begun.get(&(name.instrument, name.session)).copied();
-            sent.partition_point(|(seq, _)| *seq <= begun.unwrap_or(0))
-        });
-        let Ok(found) = sent.binary_search_by_key(&name.client_seq, |(seq, _)| *seq) else {
+        let RequestId { instrument, session, client_seq } = one.name;
+        let Some(sent) = clients.sent.get(&(instrument, session)) else { continue };
+        let (id, first) = (one.move_id(), MoveId { instrument, epoch: 0 });
+        let is_new = !places.contains_key(&(instrument, session));
+        let (place, last_id) = places.entry((instrument, session)).or_insert((0, first));
+        if is_new || *last_id != id {
+            let skipped = clients.last_in_hole(*last_id, id, session);
+            *place = sent.partition_point(|(seq, _)| *seq <= skipped).max(*place);
+            *last_id = id;
+        }
+        let Ok(found) = sent.binary_search_by_key(&client_seq, |(seq, _)| *seq) else {
             continue;
         };
         if found != *place {
             let expected = sent.get(*place).map_or(0, |(seq, _)| *seq);
-            findings.add_if(!not_guaranteed(name.instrument), Violation::OutOfOrder, || {
-                format!("batch {} has {name} where request {expected} is due", one.index)
+            findings.add_if(!owners.is_tainted(instrument), Violation::OutOfOrder, || {
+                format!("batch {} has {} where request {expected} is due", one.index, one.name)
             });
         }
         *place = found + 1;
@@ -419,6 +307,8 @@ fn order(
 
 #[cfg(test)]
 mod tests {
+    use super::super::findings::EXAMPLES_MAX;
+    use super::super::ownership::{Begin, InstrumentState, Origin};
     use super::*;
     use crate::load::log::Sent;
 
@@ -432,14 +322,15 @@ mod tests {
             output_seqs[instrument as usize] += 1;
             let output_seq = output_seqs[instrument as usize];
             let (events_hash, command_hash) = (number * 31, number * 17);
-            let (index, incarnation) = (number / 5, 1);
+            let (index, place) = (number / 5, Place { cell: 0, incarnation: 1 });
             executed.push(Executed {
                 name,
                 output_seq,
                 events_hash,
                 command_hash,
                 index,
-                incarnation,
+                place,
+                epoch: 0,
             });
             records.push(Record::Sent(Sent { name, intended_ns: number, command_hash }));
             records.push(Record::Answered(Answered {
@@ -455,9 +346,14 @@ mod tests {
     }
 
     fn judged(executed: &[Executed], records: &[Record]) -> Findings {
+        judged_with(executed, records, &Owners::of_cells(1))
+    }
+
+    fn judged_with(executed: &[Executed], records: &[Record], owners: &Owners) -> Findings {
         let (mut clients, mut findings) = (Clients::default(), Findings::default());
         clients.add_log(records);
-        judge(executed, &clients, |_| false, &mut findings);
+        clients.skip(owners);
+        judge(&mut executed.to_vec(), &clients, owners, &mut findings);
         findings
     }
 
@@ -593,8 +489,12 @@ mod tests {
         let judged = |records: &[Record], is_guaranteed_not: bool| {
             let (mut clients, mut findings) = (Clients::default(), Findings::default());
             clients.add_log(records);
-            judge(&executed, &clients, |_| false, &mut findings);
-            check_deliveries(&replayed, &clients, |_| is_guaranteed_not, &mut findings);
+            let mut owners = Owners::of_cells(1);
+            judge(&mut executed.clone(), &clients, &owners, &mut findings);
+            if is_guaranteed_not {
+                owners.lost_books(0);
+            }
+            check_deliveries(&replayed, &clients, &owners, &mut findings);
             findings
         };
         records.extend([
@@ -622,14 +522,99 @@ mod tests {
     fn violations_that_are_not_guaranteed_against_are_listed_apart() {
         let (mut executed, records) = world();
         executed.retain(|one| one.name.instrument == 1 || one.name.client_seq > 20);
+        executed.iter_mut().for_each(|one| one.place.cell = one.name.instrument as u16);
         executed.iter_mut().filter(|one| one.name.instrument == 0).for_each(|one| {
-            (one.output_seq, one.incarnation) = (one.output_seq - 30, 2);
+            (one.output_seq, one.place.incarnation) = (one.output_seq - 30, 2);
         });
-        let (mut clients, mut findings) = (Clients::default(), Findings::default());
-        clients.add_log(&records);
-        judge(&executed, &clients, |instrument| instrument == 0, &mut findings);
+        let mut owners = Owners::of_cells(2);
+        owners.lost_books(0);
+        let findings = judged_with(&executed, &records, &owners);
         assert!(findings.is_clean(), "{findings:?}");
         assert_eq!(findings.not_guaranteed[&Violation::Lost], 30);
-        assert!(!judged(&executed, &records).is_clean());
+        assert!(!judged_with(&executed, &records, &Owners::of_cells(2)).is_clean());
+    }
+
+    /// The last 30 requests on instrument 0, by another cell to which it moved.
+    fn moved() -> (Vec<Executed>, Vec<Record>) {
+        let (executed, records) = world();
+        let is_moved = |one: &Executed| one.name.instrument == 0 && one.output_seq > 30;
+        let (mut other, mut all): (Vec<Executed>, Vec<Executed>) =
+            executed.into_iter().partition(is_moved);
+        other.iter_mut().for_each(|one| (one.place.cell, one.epoch) = (1, 4));
+        // Its log is read first.
+        other.append(&mut all);
+        (other, records)
+    }
+
+    fn begin(cell: u16, origin: Origin, output_seq: u64) -> Begin {
+        let place = Place { cell, incarnation: 1 };
+        let state = InstrumentState { output_seq, hash: Some(output_seq) };
+        Begin { place, index: 7, origin, state, last_requests: HashMap::new() }
+    }
+
+    const MOVE: MoveId = MoveId { instrument: 0, epoch: 4 };
+
+    #[test]
+    fn requests_are_in_order_across_the_cells_of_an_instrument() {
+        let (mut executed, records) = moved();
+        let mut owners = Owners::of_cells(1);
+        owners.begun(MOVE, begin(1, Origin::Moved(0), 30));
+        let findings = judged_with(&executed, &records, &owners);
+        assert!(findings.is_clean(), "{findings:?}");
+        // The first request in the other cell is missing there.
+        let name = executed.remove(0).name;
+        let findings = judged_with(&executed, &records, &owners);
+        assert_eq!(
+            findings.violations,
+            BTreeMap::from([(Violation::Lost, 1), (Violation::OutOfOrder, 1), (Violation::Gap, 1)])
+        );
+        assert!(findings.sentences.iter().any(|it| it.contains(&name.to_string())));
+        // Both cells have executed the request before.
+        let (mut executed, records) = moved();
+        let last = *executed.iter().rfind(|one| one.name.instrument == 0).unwrap();
+        let twice = Executed { place: executed[0].place, epoch: 4, ..last };
+        executed.insert(0, twice);
+        let mut owners = Owners::of_cells(1);
+        owners.begun(MOVE, begin(1, Origin::Moved(0), 29));
+        let findings = judged_with(&executed, &records, &owners);
+        assert_eq!(findings.count(Violation::Twice), 1, "{findings:?}");
+        assert_eq!(findings.count(Violation::OutOfOrder), 1, "{findings:?}");
+    }
+
+    #[test]
+    fn requests_executed_by_a_cell_that_does_not_own_the_instrument_are_found() {
+        let (mut executed, records) = moved();
+        let findings = judged_with(&executed, &records, &Owners::of_cells(1));
+        assert_eq!(findings.count(Violation::WrongOwner), 1, "{findings:?}");
+        let names_cell = "wrong owner: cell 1 executed request 21 of session 1 on instrument 0";
+        assert!(findings.sentences.iter().any(|it| it.starts_with(names_cell)), "{findings:?}");
+        // A third cell, as the same move.
+        let mut owners = Owners::of_cells(1);
+        owners.begun(MOVE, begin(1, Origin::Moved(0), 30));
+        executed[29].place.cell = 2;
+        let findings = judged_with(&executed, &records, &owners);
+        assert_eq!(findings.count(Violation::WrongOwner), 1, "{findings:?}");
+    }
+
+    /// The log of the first cell begins with a snapshot, from which the instrument had moved.
+    #[test]
+    fn requests_that_a_snapshot_replaces_are_neither_lost_nor_a_gap() {
+        let (mut executed, mut records) = moved();
+        executed.retain(|one| one.epoch == 4 || one.name.instrument == 1);
+        let (session, instrument, has_gap) = (1, 0, false);
+        let delivered = Delivered { session, instrument, events: 9, events_hash: 9, has_gap };
+        records.push(Record::Delivered(delivered));
+        let mut owners = Owners::of_cells(1);
+        owners.restored(0, HashMap::from([(0, 4)]));
+        let last_requests = (1..=3).map(|session| (session, 19)).collect();
+        owners.begun(MOVE, Begin { last_requests, ..begin(1, Origin::Moved(0), 30) });
+        let findings = judged_with(&executed, &records, &owners);
+        assert!(findings.is_clean(), "{findings:?}");
+        assert_eq!(findings.in_snapshots, 30);
+        // One after the move is not excused.
+        let last = executed.iter().position(|one| one.output_seq == 60 && one.epoch == 4);
+        executed.remove(last.unwrap());
+        let findings = judged_with(&executed, &records, &owners);
+        assert_eq!(findings.violations, BTreeMap::from([(Violation::Lost, 1)]), "{findings:?}");
     }
 }

@@ -1,21 +1,27 @@
 //! Applies the batches of a journal with the reference book and the fast one, side by side.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use nm_book::book;
 use nm_book::codec;
 use nm_book::order::{InstrumentId, UserId};
 use nm_book::reference::ReferenceBook;
-use nm_codec::{DecodeError, FNV1A, fnv1a, fnv1a_on};
+use nm_codec::{DecodeError, FNV1A, Put, Reader, fnv1a, fnv1a_on};
 use nm_exchange::batch;
-use nm_exchange::cell::{Admitted, Cell, CellLoadError, Handled, Request, event_recipients};
-use nm_exchange::network::Durability;
+use nm_exchange::cell::{
+    Admitted, Cell, CellLoadError, Handled, MoveStep, Request, event_recipients,
+};
+use nm_exchange::moves::{MoveId, MoveParts, Release as ReleaseEntry};
+use nm_exchange::network::{Durability, Network};
+use nm_exchange::wire::Frame;
 use thiserror::Error;
 
 use crate::load::log::RequestId;
 
-use super::cuts::{Batch, Incarnation};
-use super::judge::{Executed, Findings, Violation};
+use super::cuts::{Batch, Entry, Incarnation};
+use super::findings::{Findings, Violation};
+use super::judge::Executed;
+use super::ownership::{Begin, InstrumentState, Origin, Owners, Place, Release};
 
 /// A batch that cannot be decoded.
 #[derive(Debug, Error)]
@@ -29,10 +35,40 @@ pub struct BatchError {
     pub source: DecodeError,
 }
 
+/// Number of events of each session on each instrument, and their hash.
+pub type Delivered = HashMap<(InstrumentId, UserId), (u64, u64)>;
+
+/// Events of instruments after a move: which move, and the recipient, length and code of each.
+/// Their hash continues that of events in another cell, so it is computed when all are replayed.
+pub type MovedEvents = BTreeMap<MoveId, Vec<u8>>;
+
+/// Adds the events of all cells after moves to those before.
+pub fn fold(moved: &[MovedEvents], delivered: &mut Delivered) {
+    let mut all: Vec<(&MoveId, &Vec<u8>)> = moved.iter().flatten().collect();
+    all.sort_by_key(|(id, _)| **id);
+    for (id, events) in all {
+        let mut events = Reader::new(events);
+        let mut next = || -> Result<(UserId, &[u8]), DecodeError> {
+            let (user, length) = (events.u32("user")?, events.u16("length")?);
+            Ok((user, events.bytes("code", usize::from(length))?))
+        };
+        while let Ok((user, code)) = next() {
+            add(delivered, id.instrument, user, code);
+        }
+    }
+}
+
+fn add(delivered: &mut Delivered, instrument: InstrumentId, user: UserId, code: &[u8]) {
+    let (events, hash) = delivered.entry((instrument, user)).or_insert((0, FNV1A));
+    (*events, *hash) = (*events + 1, fnv1a_on(*hash, code));
+}
+
 /// The replay of a cell.
 #[derive(Debug)]
 pub struct Replay {
     cell: u16,
+    /// Over how many cells the rule of the network spreads instruments.
+    active_cells: u16,
     /// Whether the state survives a change of leader; otherwise every term starts with empty books.
     is_kept: bool,
     reference: Cell<ReferenceBook>,
@@ -43,51 +79,111 @@ pub struct Replay {
     keeps_batches: bool,
     /// Executed requests, in order.
     pub executed: Vec<Executed>,
-    /// Number of events for each session on each instrument, and their hash.
-    pub delivered: HashMap<(InstrumentId, UserId), (u64, u64)>,
+    /// Events of instruments that are here by the rule.
+    pub delivered: Delivered,
+    /// Events of those that came from another cell.
+    pub moved_events: MovedEvents,
     code: Vec<u8>,
 }
 
 impl Replay {
     /// A cell with empty books. `keeps_batches`: keep the batches, to replay from snapshots later.
-    pub fn new(cell: u16, durability: Durability, keeps_batches: bool) -> Replay {
-        let is_kept = durability != Durability::None;
-        let accepts_unknown_sessions = durability != Durability::DiskQuorum;
-        let (mut reference, mut fast) = (Cell::default(), Cell::default());
-        (reference.accepts_unknown_sessions, fast.accepts_unknown_sessions) =
-            (accepts_unknown_sessions, accepts_unknown_sessions);
-        let incarnations = vec![Incarnation { accepts_unknown_sessions, ..Incarnation::default() }];
-        let (term, executed, delivered, code) = Default::default();
-        Replay {
+    pub fn new(cell: u16, network: &Network, keeps_batches: bool) -> Replay {
+        let (durability, active_cells) = (network.durability, network.active_cells());
+        let mut replay = Replay {
             cell,
-            is_kept,
-            reference,
-            fast,
-            term,
-            incarnations,
+            active_cells,
+            is_kept: durability != Durability::None,
+            reference: Cell::new(cell, active_cells),
+            fast: Cell::new(cell, active_cells),
+            term: None,
+            incarnations: vec![],
             keeps_batches,
-            executed,
-            delivered,
-            code,
-        }
+            executed: vec![],
+            delivered: HashMap::new(),
+            moved_events: BTreeMap::new(),
+            code: vec![],
+        };
+        replay.begin_incarnation(durability != Durability::DiskQuorum);
+        replay
     }
 
-    /// Starts from a snapshot instead.
+    /// Begins with empty books.
+    fn begin_incarnation(&mut self, accepts_unknown_sessions: bool) {
+        let (number, active_cells) = (self.cell, self.active_cells);
+        self.reference = Cell::new(number, active_cells);
+        self.fast = Cell::new(number, active_cells);
+        (self.reference.accepts_unknown_sessions, self.fast.accepts_unknown_sessions) =
+            (accepts_unknown_sessions, accepts_unknown_sessions);
+        self.incarnations.push(Incarnation {
+            number,
+            active_cells,
+            start: None,
+            accepts_unknown_sessions,
+            batches: vec![],
+        });
+    }
+
+    /// Starts from a snapshot instead. `sessions`: of each instrument, those whose requests clients
+    /// have logged.
     ///
     /// # Errors
     /// If it is no snapshot of a cell.
-    pub fn restore(&mut self, saved: Vec<u8>) -> Result<(), CellLoadError> {
+    pub fn restore(
+        &mut self,
+        saved: Vec<u8>,
+        sessions: &HashMap<InstrumentId, Vec<UserId>>,
+        owners: &mut Owners,
+    ) -> Result<(), CellLoadError> {
         let accepts_unknown_sessions = self.reference.accepts_unknown_sessions;
         self.reference = Cell::load(&saved)?;
         self.fast = Cell::load(&saved)?;
         (self.reference.accepts_unknown_sessions, self.fast.accepts_unknown_sessions) =
             (accepts_unknown_sessions, accepts_unknown_sessions);
-        self.incarnations = vec![Incarnation {
-            start: Some(saved),
-            accepts_unknown_sessions,
-            ..Incarnation::default()
-        }];
+        if let [first] = &mut self.incarnations[..] {
+            first.start = Some(saved);
+        }
+        let ownerships = self.fast.ownerships();
+        let epochs = ownerships.map(|(instrument, known)| (instrument, known.epoch)).collect();
+        owners.restored(self.cell, epochs);
+        let present: Vec<InstrumentId> = self.fast.executed().map(|(it, _)| it).collect();
+        for instrument in present {
+            let id = MoveId { instrument, epoch: self.epoch_of(instrument) };
+            owners.begun(id, self.begin(instrument, Origin::Snapshot, Some(sessions)));
+        }
         Ok(())
+    }
+
+    /// The last move of an instrument that the cell knows of; zero for none.
+    fn epoch_of(&self, instrument: InstrumentId) -> u32 {
+        self.fast.ownership(instrument).map_or(0, |known| known.epoch)
+    }
+
+    fn place(&self) -> Place {
+        Place { cell: self.cell, incarnation: self.incarnations.len() as u64 }
+    }
+
+    fn state_of(&self, instrument: InstrumentId) -> InstrumentState {
+        let (output_seq, _) = self.fast.history(instrument);
+        InstrumentState { output_seq, hash: self.fast.instrument_hash(instrument) }
+    }
+
+    /// The cell owns an instrument from now on.
+    fn begin(
+        &self,
+        instrument: InstrumentId,
+        origin: Origin,
+        sessions: Option<&HashMap<InstrumentId, Vec<UserId>>>,
+    ) -> Begin {
+        let sessions = sessions.and_then(|all| all.get(&instrument)).into_iter().flatten();
+        let last_request = |session| self.fast.last_request_seq(instrument, session);
+        Begin {
+            place: self.place(),
+            index: self.fast.index(),
+            origin,
+            state: self.state_of(instrument),
+            last_requests: sessions.map(|it| (*it, last_request(*it))).collect(),
+        }
     }
 
     /// Number of the cell.
@@ -100,11 +196,6 @@ impl Replay {
         self.fast.index()
     }
 
-    /// Number of the last executed request of a session on an instrument; zero for none.
-    pub fn last_request_seq(&self, instrument: InstrumentId, session: UserId) -> u64 {
-        self.fast.last_request_seq(instrument, session)
-    }
-
     /// Whether books were lost during the run.
     pub fn lost_state(&self) -> bool {
         self.incarnations.len() > 1
@@ -115,7 +206,8 @@ impl Replay {
         self.incarnations
     }
 
-    /// Applies a batch.
+    /// Applies a batch. `sessions`: of each instrument, those whose last requests are of interest
+    /// when it comes from another cell.
     ///
     /// # Errors
     /// If it cannot be decoded.
@@ -123,67 +215,136 @@ impl Replay {
         &mut self,
         (index, term): (u64, u64),
         bytes: &[u8],
+        sessions: Option<&HashMap<InstrumentId, Vec<UserId>>>,
+        owners: &mut Owners,
         findings: &mut Findings,
     ) -> Result<(), BatchError> {
         let cell = self.cell;
         let undecodable = |source| BatchError { cell, index, source };
         if !self.is_kept && self.term.is_some_and(|last| last != term) {
-            (self.reference, self.fast) = (Cell::default(), Cell::default());
-            (self.reference.accepts_unknown_sessions, self.fast.accepts_unknown_sessions) =
-                (true, true);
-            self.incarnations
-                .push(Incarnation { accepts_unknown_sessions: true, ..Incarnation::default() });
+            self.begin_incarnation(true);
         }
         self.term = Some(term);
         let (time_ns, frames) = batch::decode(bytes).map_err(undecodable)?;
         self.reference.begin(index, time_ns);
         self.fast.begin(index, time_ns);
         findings.batches += 1;
-        let mut requests = vec![];
+        let mut entries = vec![];
         for frame in frames {
             let frame = frame.map_err(undecodable)?;
-            // Frames without a command, or for another cell, are skipped by the network as well.
+            let last_epoch = self.epoch_of(frame.header.instrument);
+            // Frames that are neither, or for another cell, are skipped by the network as well.
             let (reference, fast) = (self.reference.admit(&frame), self.fast.admit(&frame));
-            debug_assert_eq!(reference, fast);
-            let Ok(Admitted::Request(request)) = fast else { continue };
-            let (delivered, code) = (&mut self.delivered, &mut self.code);
-            let handled = self.reference.handle(&request, |event| {
-                code.clear();
-                codec::write_event(event, code);
-                for user in event_recipients(event, request.session) {
-                    let (events, hash) =
-                        delivered.entry((request.instrument, user)).or_insert((0, FNV1A));
-                    (*events, *hash) = (*events + 1, fnv1a_on(*hash, code));
-                }
-            });
-            let fast = self.fast.handle(&request, |_| {});
-            if self.keeps_batches {
-                requests.push(request);
-            }
-            let Request { instrument, session, client_seq, .. } = request;
-            let name = RequestId { instrument, session, client_seq };
-            if handled != fast {
+            if reference != fast {
                 findings.add(Violation::HashDiffers, || {
                     format!(
-                        "{name} in batch {index}: reference book {handled:?}, fast book {fast:?}"
+                        "a frame of batch {index} of cell {cell}: reference book {reference:?}, \
+                         fast book {fast:?}"
                     )
                 });
             }
-            if let Handled::Executed(outcome) = handled {
-                self.executed.push(Executed {
-                    name,
-                    output_seq: outcome.output_seq,
-                    events_hash: outcome.events_hash,
-                    command_hash: fnv1a(frame.body),
-                    index,
-                    incarnation: self.incarnations.len() as u64,
-                });
+            match fast {
+                Ok(Admitted::Request(request)) => {
+                    self.request(&request, &frame, last_epoch, findings);
+                    if self.keeps_batches {
+                        entries.push(Entry::Request(request));
+                    }
+                }
+                Ok(Admitted::Move(step)) => {
+                    self.step(step, &frame, last_epoch, sessions, owners);
+                    if self.keeps_batches {
+                        entries.push(Entry::Move(frame.bytes.into()));
+                    }
+                }
+                Ok(Admitted::NotOwned) | Err(_) => {}
             }
         }
         if let Some(incarnation) = self.incarnations.last_mut().filter(|_| self.keeps_batches) {
-            incarnation.batches.push(Batch { index, time_ns, requests });
+            incarnation.batches.push(Batch { index, time_ns, entries });
         }
         Ok(())
+    }
+
+    /// Executes a request.
+    fn request(
+        &mut self,
+        request: &Request,
+        frame: &Frame<'_>,
+        epoch: u32,
+        findings: &mut Findings,
+    ) {
+        let Request { instrument, session, client_seq, .. } = *request;
+        let (delivered, code) = (&mut self.delivered, &mut self.code);
+        let id = MoveId { instrument, epoch };
+        let mut moved = (epoch > 0).then(|| self.moved_events.entry(id).or_default());
+        let handled = self.reference.handle(request, |event| {
+            code.clear();
+            codec::write_event(event, code);
+            for user in event_recipients(event, session) {
+                match &mut moved {
+                    None => add(delivered, instrument, user, code),
+                    Some(bytes) => {
+                        bytes.put_u32(user);
+                        bytes.put_u16(code.len() as u16);
+                        bytes.put(code);
+                    }
+                }
+            }
+        });
+        let fast = self.fast.handle(request, |_| {});
+        let name = RequestId { instrument, session, client_seq };
+        let index = self.fast.index();
+        if handled != fast {
+            findings.add(Violation::HashDiffers, || {
+                format!("{name} in batch {index}: reference book {handled:?}, fast book {fast:?}")
+            });
+        }
+        if let Handled::Executed(outcome) = handled {
+            self.executed.push(Executed {
+                name,
+                output_seq: outcome.output_seq,
+                events_hash: outcome.events_hash,
+                command_hash: fnv1a(frame.body),
+                index,
+                place: self.place(),
+                epoch,
+            });
+        }
+    }
+
+    /// A step of a move was carried out, before which the last move of its instrument was another.
+    fn step(
+        &mut self,
+        step: MoveStep,
+        frame: &Frame<'_>,
+        last_epoch: u32,
+        sessions: Option<&HashMap<InstrumentId, Vec<UserId>>>,
+        owners: &mut Owners,
+    ) {
+        match step {
+            MoveStep::Released(id) => {
+                let to = ReleaseEntry::decode(&frame.header, frame.body).map_or(0, |it| it.to);
+                let (place, index) = (self.place(), self.fast.index());
+                let state = self.state_of(id.instrument);
+                owners.released(id, Release { place, index, to, state });
+            }
+            // One that is here already is announced again.
+            MoveStep::Adopted(id) if last_epoch < id.epoch => {
+                let origin = Origin::Moved(MoveParts::decode(&frame.header).from);
+                owners.begun(id, self.begin(id.instrument, origin, sessions));
+            }
+            MoveStep::Claimed(instrument) => {
+                let id = MoveId { instrument, epoch: self.epoch_of(instrument) };
+                owners.begun(id, self.begin(instrument, Origin::Claimed, None));
+            }
+            MoveStep::Forgotten(instrument) => {
+                owners.forgotten(MoveId { instrument, epoch: frame.header.map_version });
+            }
+            MoveStep::Adopted(_)
+            | MoveStep::Ignored
+            | MoveStep::Staged(..)
+            | MoveStep::Refused(..) => {}
+        }
     }
 
     /// Compares the states of both books with each other, and with the hashes that replicas

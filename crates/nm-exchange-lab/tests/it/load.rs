@@ -4,7 +4,9 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
@@ -14,11 +16,16 @@ use nm_exchange::cell::{Cell, Handled, Request};
 use nm_exchange::link::{Address, Link, Listener};
 use nm_exchange::wire::{self, FrameKind, Header};
 use nm_exchange_lab::load::clients::Clients;
+use nm_exchange_lab::load::demand::Demand;
 use nm_exchange_lab::load::flow::Flow;
+use nm_exchange_lab::load::generator::ProfileEnd;
 use nm_exchange_lab::load::log::{self, Record};
 use nm_exchange_lab::load::mix::OrderGenerator;
+use nm_exchange_lab::load::profile::Segment;
+use nm_exchange_lab::load::recorder::LoadRecorder;
 use nm_exchange_lab::load::round::{Round, RoundRecorder, stall_figures};
-use nm_exchange_lab::load::schedule::Schedule;
+use nm_exchange_lab::load::schedule::{Bursts, Schedule};
+use nm_exchange_lab::load::seconds::RecordedSecond;
 use nm_exchange_lab::load::{Arrivals, Generator, Pace, Settings, Sizes, Stall};
 use nm_model::exchange::OrderMix;
 use nm_model::{FailureKind, Metric};
@@ -271,4 +278,69 @@ fn a_round_can_be_cancelled() {
         Generator::connect(&Settings::default(), None, &[address], None, limit).unwrap();
     let error = generator.round(&pace(), &AtomicBool::new(true)).unwrap_err();
     assert_eq!(error.kind, FailureKind::Cancelled);
+}
+
+/// Runs a warm-up round and a profile of two seconds over two gateways, of which the second gets
+/// `share` of the requests of the second segment.
+fn run_profile(folder: &Path, share: f64) -> (Vec<RecordedSecond>, ProfileEnd) {
+    let (first, second) = (listen(folder, "a"), listen(folder, "b"));
+    let addresses = [first.1, second.1];
+    let gateways = [first.0, second.0].map(|listener| gateway(listener, vec![usize::MAX]));
+    let (limit, cancel) = (Duration::from_secs(20), AtomicBool::new(false));
+    let settings = Settings::default();
+    let mut generator = Generator::connect(&settings, None, &addresses, None, limit).unwrap();
+    let warmup = generator.round(&Pace { seconds: 0.1, ..pace() }, &cancel).unwrap();
+    let segment = |per_s: f64, shares: [f64; 2]| Segment {
+        seconds: 1,
+        from_per_s: per_s,
+        to_per_s: per_s,
+        arrivals: Arrivals::Poisson,
+        bursts: Bursts::default(),
+        demand: Arc::new(Demand::new(settings.instruments, 1.0, &[], Some(&shares))),
+        auction_s: None,
+    };
+    let segments = vec![segment(1_000.0, [1.0, 0.0]), segment(3_000.0, [1.0 - share, share])];
+    let (sink, passed) = channel();
+    let started = AtomicU64::new(0);
+    let end = generator.profile(segments, 20.0, sink, &started, &cancel).unwrap();
+    assert_eq!(started.load(Ordering::Relaxed), generator.round_start().load(Ordering::Relaxed));
+    assert_eq!(generator.end(limit), Ok(0));
+    let requests = gateways.map(|gateway| {
+        let journal = gateway.join().unwrap();
+        let (_, frames) = batch::decode(&journal).unwrap();
+        frames.map(Result::unwrap).filter(|frame| frame.header.kind == FrameKind::Request).count()
+    });
+    let seconds: Vec<RecordedSecond> = passed.iter().collect();
+    let sent: u64 = seconds.iter().map(|second| second.sent).sum();
+    assert_eq!((requests[0] + requests[1]) as u64, warmup.sent + sent);
+    // Half of the warm-up, and the share of the second segment.
+    let expected = warmup.sent as f64 / 2.0 + seconds[1].sent as f64 * share;
+    let off = (requests[1] as f64 - expected).abs();
+    assert!(off < 4.0 * f64::sqrt((warmup.sent + sent) as f64), "{off}");
+    (seconds, end)
+}
+
+#[test]
+fn a_profile_follows_its_segments_and_passes_on_each_second() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, share| {
+        let folder = folder.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        run_profile(&folder, share)
+    };
+    let (seconds, end) = run("first", 0.8);
+    assert_eq!(seconds.iter().map(|second| second.second).collect::<Vec<_>>(), [0, 1]);
+    for (second, expected) in seconds.iter().zip([1_000.0, 3_000.0]) {
+        assert!(
+            (second.sent as f64 - expected).abs() < 4.0 * f64::sqrt(expected),
+            "{}",
+            second.sent
+        );
+        assert_eq!((second.lost(), second.lateness_ns.len() as u64), (0, second.sent));
+        let start_ns = u64::from(second.second) * 1_000_000_000;
+        let within = start_ns..start_ns + 1_000_000_000;
+        assert!(second.samples.iter().all(|sample| within.contains(&sample.start_ns)));
+    }
+    assert_eq!(run("again", 0.8).1.stream_hash, end.stream_hash);
+    assert_ne!(run("other", 0.2).1.stream_hash, end.stream_hash);
 }

@@ -3,6 +3,8 @@
 mod bytes;
 mod delivery;
 mod faults;
+mod large_move;
 mod load;
+mod moved;
 mod shm;
 mod verify;

@@ -1,19 +1,23 @@
 //! Verification of a run's folder: folders with real journals and client logs, intact, and damaged
 //! in each way that must be detected.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nm_book::book::Book;
+use nm_book::codec;
 use nm_book::order::Matching;
+use nm_codec::{FNV1A, fnv1a_on};
 use nm_exchange::batch;
-use nm_exchange::cell::{Cell, Handled, Request};
+use nm_exchange::cell::{Admitted, Cell, CopyPiece, Handled, MoveStep, Request, event_recipients};
 use nm_exchange::hashes::StateHashes;
+use nm_exchange::moves::{Attempt, Forget, MoveId, MoveParts, Part, Release};
 use nm_exchange::network::{Durability, Network, Node, NodeCounts, Role};
 use nm_exchange::wire::{self, FrameKind, Header};
 use nm_exchange_lab::load::clients::Clients;
-use nm_exchange_lab::load::log::{Log, Record};
+use nm_exchange_lab::load::log::{Delivered, Log, Record};
 use nm_exchange_lab::load::mix::OrderGenerator;
 use nm_exchange_lab::load::{Settings, Sizes};
 use nm_exchange_lab::recording::Recording;
@@ -24,81 +28,237 @@ use nm_sys::clock::Deadline;
 use nm_sys::poll::{Interest, Poller, Waker};
 
 const CELLS: usize = 2;
+const INSTRUMENTS: usize = 8;
 
 /// One record of a journal.
 #[derive(Clone)]
-struct Entry {
+pub struct Entry {
     index: u64,
     term: u64,
-    kind: RecordKind,
-    bytes: Vec<u8>,
+    pub kind: RecordKind,
+    pub bytes: Vec<u8>,
 }
 
 /// A run without faults: the journals of its cells, and the records of its clients.
-struct Run {
+pub struct Run {
     folder: tempfile::TempDir,
     durability: Durability,
     /// By cell.
-    entries: Vec<Vec<Entry>>,
+    pub entries: Vec<Vec<Entry>>,
     hashes: Vec<u64>,
+    pub records: Vec<Record>,
+    events: Events,
+}
+
+/// Cells that execute requests of clients and write batches.
+struct Cells {
+    cells: [Cell<Book>; CELLS],
+    clients: Clients,
+    /// By cell: frames of the next batch.
+    frames: [Vec<Vec<u8>>; CELLS],
+    entries: Vec<Vec<Entry>>,
     records: Vec<Record>,
+    now_ns: u64,
+    /// By instrument: its cell.
+    owners: [usize; INSTRUMENTS],
+    leaving: Option<Leaving>,
+    moves: u32,
+    events: Events,
+}
+
+/// By instrument and session: number and hash of the events.
+type Events = BTreeMap<(u32, u32), (u64, u64)>;
+
+/// An instrument whose copy was sent, and the requests that were executed since.
+struct Leaving {
+    id: MoveId,
+    requests: Vec<u8>,
+}
+
+impl Cells {
+    fn new() -> Cells {
+        Cells {
+            cells: [0, 1].map(|number| Cell::new(number, CELLS as u16)),
+            clients: Clients::new(20, INSTRUMENTS as u32, 1, false),
+            frames: Default::default(),
+            entries: vec![vec![]; CELLS],
+            records: vec![],
+            now_ns: 0,
+            owners: std::array::from_fn(|instrument| instrument % CELLS),
+            leaving: None,
+            moves: 0,
+            events: Events::new(),
+        }
+    }
+
+    /// Writes what waits as a batch, executes it, and gives clients their replies.
+    fn flush(&mut self, at: usize) {
+        if self.frames[at].is_empty() {
+            return;
+        }
+        let index = self.entries[at].len() as u64 + 1;
+        let mut bytes = vec![];
+        batch::begin(self.now_ns, &mut bytes);
+        self.cells[at].begin(index, self.now_ns);
+        for frame in std::mem::take(&mut self.frames[at]) {
+            bytes.extend_from_slice(&frame);
+            self.execute(at, &frame);
+        }
+        self.entries[at].push(Entry { index, term: 1, kind: RecordKind::Batch, bytes });
+        if index.is_multiple_of(20) {
+            let (kind, index) = (RecordKind::Blank, index + 1);
+            self.entries[at].push(Entry { index, term: 1, kind, bytes: vec![] });
+        }
+    }
+
+    fn execute(&mut self, at: usize, bytes: &[u8]) {
+        let cell = &mut self.cells[at];
+        let frame = wire::read(bytes).unwrap().unwrap();
+        let request = match cell.admit(&frame).unwrap() {
+            Admitted::Request(request) => request,
+            Admitted::Move(step) => {
+                assert_ne!(step, MoveStep::Ignored);
+                return;
+            }
+            Admitted::NotOwned => panic!("{frame:?}"),
+        };
+        let mut events = vec![];
+        let handled = cell.handle(&request, |event| events.push(*event));
+        for event in events {
+            let mut code = vec![];
+            codec::write_event(&event, &mut code);
+            for user in event_recipients(&event, request.session) {
+                let of = self.events.entry((request.instrument, user)).or_insert((0, FNV1A));
+                *of = (of.0 + 1, fnv1a_on(of.1, &code));
+            }
+        }
+        let (outcome, flags) = match handled {
+            Handled::Executed(outcome) => (outcome, 0),
+            Handled::Duplicate(Some(outcome)) => (outcome, wire::RESENT),
+            other => panic!("{other:?}"),
+        };
+        if let Some(leaving) = &mut self.leaving
+            && leaving.id.instrument == request.instrument
+        {
+            let (now_ns, header, body) = (cell.now_ns(), frame.header, frame.body);
+            Part::Request { now_ns, header, body }.write(&mut leaving.requests);
+        }
+        let output_seq = outcome.output_seq;
+        let kind = FrameKind::Reply;
+        let header = Header { kind, flags, output_seq, ..frame.header };
+        let body = outcome.events_hash.to_le_bytes();
+        self.records.extend(self.clients.receive(&header, &body, self.now_ns, &mut vec![]).1);
+    }
+
+    /// A batch of one frame.
+    fn log(&mut self, at: usize, write: impl FnOnce(&mut Vec<u8>)) {
+        self.flush(at);
+        let mut bytes = vec![];
+        write(&mut bytes);
+        self.frames[at].push(bytes);
+        self.flush(at);
+    }
+
+    fn parts(&self, id: MoveId, number: u64, parts: &[u8], out: &mut Vec<u8>) {
+        let from = self.owners[id.instrument as usize];
+        let (from, to) = (from as u16, (1 - from) as u16);
+        MoveParts { id, from, to, attempt: Attempt(9), number }.write(parts, out);
+    }
+
+    /// Sends a copy of an instrument to the other cell.
+    fn begin_move(&mut self) {
+        self.moves += 1;
+        let instrument = self.moves % INSTRUMENTS as u32;
+        let id = MoveId { instrument, epoch: self.moves };
+        let from = self.owners[instrument as usize];
+        self.flush(from);
+        let cell = &mut self.cells[from];
+        let mut parts = vec![];
+        Part::Start(cell.begin_copy(instrument)).write(&mut parts);
+        while let Some(piece) = cell.next_piece(instrument, 1 << 20) {
+            match &piece {
+                CopyPiece::Sessions(bytes) => Part::Sessions(bytes).write(&mut parts),
+                CopyPiece::Book(bytes) => Part::Book(bytes).write(&mut parts),
+            }
+        }
+        Part::BookEnd.write(&mut parts);
+        let mut frame = vec![];
+        self.parts(id, 0, &parts, &mut frame);
+        self.log(1 - from, |out| *out = frame);
+        self.leaving = Some(Leaving { id, requests: vec![] });
+    }
+
+    /// Releases the instrument and lets the other cell adopt it.
+    fn end_move(&mut self) {
+        let Some(id) = self.leaving.as_ref().map(|leaving| leaving.id) else { return };
+        let from = self.owners[id.instrument as usize];
+        let to = 1 - from;
+        self.log(from, |out| Release { id, to: to as u16 }.write(from as u16, out));
+        let mut parts = self.leaving.take().unwrap().requests;
+        self.cells[from].end_of_transfer(id.instrument).write(&mut parts);
+        let mut frame = vec![];
+        self.parts(id, 1, &parts, &mut frame);
+        self.log(to, |out| *out = frame);
+        self.log(from, |out| Forget(id).write(from as u16, out));
+        self.owners[id.instrument as usize] = to;
+    }
 }
 
 impl Run {
     /// Some thousand requests in batches of ten; some are retransmitted, some within one batch.
-    fn new(durability: Durability) -> Run {
+    pub fn new(durability: Durability) -> Run {
+        Run::of(durability, false)
+    }
+
+    /// The same, and instruments move to the other cell and back.
+    pub fn with_moves(durability: Durability) -> Run {
+        Run::of(durability, true)
+    }
+
+    fn of(durability: Durability, moves: bool) -> Run {
         let sizes = Sizes::new(200, 200, 200).unwrap();
-        let settings = Settings { sessions: 20, instruments: 8, sizes, ..Settings::default() };
-        let (mut orders, mut clients) =
-            (OrderGenerator::new(&settings), Clients::new(20, 8, 1, false));
-        let mut cells = [Cell::<Book>::default(), Cell::default()];
-        let (mut entries, mut records) = (vec![vec![], vec![]], vec![]);
-        let mut frames: [Vec<Vec<u8>>; CELLS] = Default::default();
+        let instruments = INSTRUMENTS as u32;
+        let settings = Settings { sessions: 20, instruments, sizes, ..Settings::default() };
+        let (mut orders, mut all) = (OrderGenerator::new(&settings), Cells::new());
         for number in 0..3_000 {
+            all.now_ns = number;
+            match number % 100 {
+                20 if moves => all.begin_move(),
+                60 if moves => all.end_move(),
+                _ => {}
+            }
             let request = orders.next_request();
             let mut bytes = vec![];
-            records.extend(clients.submit(&request, number, &mut bytes));
-            let cell = request.instrument as usize % CELLS;
-            frames[cell].push(bytes.clone());
+            all.records.extend(all.clients.submit(&request, number, &mut bytes));
+            let cell = all.owners[request.instrument as usize];
+            all.frames[cell].push(bytes.clone());
             if number % 50 == 7 {
-                frames[cell].push(bytes);
+                all.frames[cell].push(bytes);
             }
-            if frames[cell].len() < 10 {
-                continue;
-            }
-            let index = entries[cell].len() as u64 + 1;
-            let mut batch_bytes = vec![];
-            batch::begin(number, &mut batch_bytes);
-            cells[cell].begin(index, number);
-            for frame in frames[cell].drain(..) {
-                batch_bytes.extend_from_slice(&frame);
-                let frame = wire::read(&frame).unwrap().unwrap();
-                let request = Request::of(&frame).unwrap();
-                let (outcome, flags) = match cells[cell].handle(&request, |_| {}) {
-                    Handled::Executed(outcome) => (outcome, 0),
-                    Handled::Duplicate(Some(outcome)) => (outcome, wire::RESENT),
-                    other => panic!("{other:?}"),
-                };
-                let output_seq = outcome.output_seq;
-                let kind = FrameKind::Reply;
-                let header = Header { kind, flags, output_seq, ..frame.header };
-                let body = outcome.events_hash.to_le_bytes();
-                records.extend(clients.receive(&header, &body, number, &mut vec![]).1);
-            }
-            entries[cell].push(Entry {
-                index,
-                term: 1,
-                kind: RecordKind::Batch,
-                bytes: batch_bytes,
-            });
-            if index.is_multiple_of(20) {
-                let (kind, index) = (RecordKind::Blank, index + 1);
-                entries[cell].push(Entry { index, term: 1, kind, bytes: vec![] });
+            if all.frames[cell].len() >= 10 {
+                all.flush(cell);
             }
         }
-        let hashes = cells.iter().map(Cell::hash).collect();
+        let hashes = all.cells.iter().map(Cell::hash).collect();
         let folder = tempfile::tempdir().unwrap();
-        Run { folder, durability, entries, hashes, records }
+        let Cells { entries, records, events, .. } = all;
+        Run { folder, durability, entries, hashes, records, events }
+    }
+
+    /// What sessions that have received all events have recorded.
+    pub fn deliveries(&self) -> Vec<Record> {
+        let delivered = self.events.iter().map(|((instrument, session), (events, hash))| {
+            let (instrument, session, events, events_hash) =
+                (*instrument, *session, *events, *hash);
+            Record::Delivered(Delivered {
+                session,
+                instrument,
+                events,
+                events_hash,
+                has_gap: false,
+            })
+        });
+        delivered.collect()
     }
 
     fn network(&self) -> Network {
@@ -129,12 +289,12 @@ impl Run {
         journal.flush().unwrap();
     }
 
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
     /// Writes all files and verifies them.
-    fn check(&self) -> Findings {
+    pub fn check(&self) -> Findings {
         let network = self.network();
         fs::write(self.path().join("network.toml"), network.to_toml().unwrap()).unwrap();
         for cell in 0..CELLS as u16 {

@@ -161,6 +161,22 @@ impl Session {
     }
 }
 
+/// Appends a session.
+pub fn write_session(session: UserId, known: &Session, bytes: &mut Vec<u8>) {
+    bytes.put_u64s(&[u64::from(session)]);
+    known.save(bytes);
+}
+
+/// Reads what [`write_session`] appended.
+///
+/// # Errors
+/// If the bytes are not a session.
+pub fn read_session(reader: &mut Reader<'_>) -> Result<(UserId, Session), DecodeError> {
+    let session = UserId::try_from(reader.u64("session")?)
+        .map_err(|_| DecodeError::invalid("session", "is larger than a session number"))?;
+    Ok((session, Session::load(reader)?))
+}
+
 /// The sessions that an event of a request is for: the owners of the orders that it names, or the
 /// session that sent the request.
 pub fn event_recipients(event: &Event, requester: UserId) -> impl Iterator<Item = UserId> {

@@ -1,11 +1,11 @@
-//! The observer's side of a running network: its status, and moving an instrument to another cell.
+//! The observer's side of a running network: its status, its work, and moves of instruments.
 
 use std::time::Duration;
 
 use nm_auth::{Credentials, Right};
 use nm_book::order::InstrumentId;
 use nm_model::agent::{Failure, FailureKind};
-use nm_sys::clock::Deadline;
+use nm_sys::clock::{self, Deadline};
 use serde::Serialize;
 
 use crate::client::{self, ClientError};
@@ -14,7 +14,7 @@ use crate::message::Hello;
 use crate::network::{CONTROL, Durability, Network, NetworkError, Role};
 use crate::wire::{self, FrameKind, Header};
 
-use super::admin_message::{AdminRequest, AdminResponse};
+use super::admin_message::{AdminRequest, AdminResponse, Work};
 use super::state::State;
 
 /// How long a leader of control is looked for.
@@ -55,9 +55,21 @@ impl Observer {
         request: &AdminRequest,
         limit: Duration,
     ) -> Result<AdminResponse, ClientError> {
+        self.send(request);
+        self.receive(Deadline::after(limit))
+    }
+
+    /// Adds a request to what is sent with the next [`Observer::receive`].
+    pub fn send(&mut self, request: &AdminRequest) {
         let header = Header::new(FrameKind::AdminRequest);
         wire::write(&header, &request.encode(), 0, &mut self.0.output);
-        let deadline = Deadline::after(limit);
+    }
+
+    /// Waits for the next response.
+    ///
+    /// # Errors
+    /// If none comes until then.
+    pub fn receive(&mut self, deadline: Deadline) -> Result<AdminResponse, ClientError> {
         let (_, body) = client::receive(&mut self.0, FrameKind::AdminResponse, deadline)?;
         Ok(AdminResponse::decode(&body)?)
     }
@@ -174,11 +186,13 @@ pub struct NetworkStatus {
     /// the exceptions.
     #[serde(rename = "map_epoch")]
     pub map_version: u32,
+    /// Over how many cells the rule spreads instruments.
+    pub active_cells: u16,
     /// Instruments in other cells than the rule gives.
     pub exceptions: Vec<MapException>,
-    /// An instrument that is being moved to another cell.
-    #[serde(rename = "on_its_way")]
-    pub pending_move: Option<MapException>,
+    /// Instruments that are being moved, with their new cells.
+    #[serde(rename = "moving")]
+    pub pending_moves: Vec<MapException>,
 }
 
 impl NetworkStatus {
@@ -212,7 +226,7 @@ impl ReplicaStatus {
 /// If no node that could know it answers within `limit`.
 pub fn status(network: &Network, limit: Duration) -> Result<NetworkStatus, Failure> {
     let access = Access::new(network)?;
-    if network.durability == Durability::None {
+    if !network.has_control() {
         return status_without_control(&access, limit);
     }
     let deadline = Deadline::after(limit.min(LEADER_LIMIT));
@@ -287,7 +301,6 @@ fn status_with_control(network: &Network, replica: &ReplicaStatus) -> NetworkSta
         CellStatus { cell, leader, term: known.map_or(0, |leader| leader.term) }
     });
     let exception = |instrument, cell| MapException { instrument, cell };
-    let exceptions = routes.map.exceptions().iter();
     let voters = network.replicas(CONTROL).into_iter();
     NetworkStatus {
         durability: network.durability,
@@ -302,8 +315,13 @@ fn status_with_control(network: &Network, replica: &ReplicaStatus) -> NetworkSta
         nodes: nodes.collect(),
         cells: cells.collect(),
         map_version: routes.map.version(),
-        exceptions: exceptions.map(|(at, cell)| exception(*at, *cell)).collect(),
-        pending_move: state.pending_move().map(|it| exception(it.instrument, it.cell)),
+        active_cells: network.active_cells(),
+        exceptions: routes.map.exceptions().map(|(at, cell)| exception(at, cell)).collect(),
+        pending_moves: state
+            .pending_moves()
+            .iter()
+            .map(|(at, to)| exception(*at, to.cell))
+            .collect(),
     }
 }
 
@@ -335,42 +353,70 @@ fn status_without_control(access: &Access<'_>, limit: Duration) -> Result<Networ
         cells: cells.collect(),
         nodes,
         map_version: 0,
+        active_cells: network.active_cells(),
         exceptions: vec![],
-        pending_move: None,
+        pending_moves: vec![],
     })
 }
 
-/// Moves an instrument to a cell; the version of the map in which it belongs to it.
+/// What became of the move of one instrument.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MoveOutcome {
+    /// Which instrument.
+    pub instrument: InstrumentId,
+    /// Version of the map in which it belongs to the cell; none if it was refused.
+    pub map_version: Option<u32>,
+    /// Why it was refused, if it was.
+    pub refused: Option<String>,
+    /// From the request to the response, ms.
+    pub took_ms: f64,
+}
+
+/// Moves that are requested at once.
+const REQUESTED_AT_ONCE: usize = 64;
+
+/// Moves instruments to a cell; what became of each.
 ///
 /// # Errors
-/// If it cannot be moved, or no node leads control within `limit`.
-pub fn assign(
+/// If they cannot be moved, or no node leads control within `limit`.
+pub fn move_instruments(
     network: &Network,
-    instrument: InstrumentId,
+    instruments: &[InstrumentId],
     cell: u16,
     limit: Duration,
-) -> Result<u32, Failure> {
-    if network.durability == Durability::None {
-        let message = "a network without durability has no control group: the map is its file's";
-        return Err(Failure::new(FailureKind::BadRequest, message));
+) -> Result<Vec<MoveOutcome>, Failure> {
+    let moves: Vec<(InstrumentId, u16)> = instruments.iter().map(|it| (*it, cell)).collect();
+    move_all(network, &moves, limit)
+}
+
+/// Moves each instrument to its cell; what became of each.
+///
+/// # Errors
+/// As [`move_instruments`].
+pub fn move_all(
+    network: &Network,
+    moves: &[(InstrumentId, u16)],
+    limit: Duration,
+) -> Result<Vec<MoveOutcome>, Failure> {
+    let bad = |message: String| Err(Failure::new(FailureKind::BadRequest, message));
+    if !network.has_control() {
+        let message = "the network has no control group, so its map is that of the network file: \
+                       give its mediators `replication` addresses";
+        return bad(message.to_string());
     }
     let cells = network.mediator.len();
-    if usize::from(cell) >= cells {
-        let message = format!("there is no cell {cell}: the network has {cells}");
-        return Err(Failure::new(FailureKind::BadRequest, message));
+    if let Some((_, cell)) = moves.iter().find(|(_, cell)| usize::from(*cell) >= cells) {
+        return bad(format!("there is no cell {cell}: the network has {cells}"));
     }
     let access = Access::new(network)?;
     let deadline = Deadline::after(limit);
-    let request = AdminRequest::Assign { instrument, cell };
-    loop {
+    let (mut outcomes, mut left) = (vec![], moves.to_vec());
+    while !left.is_empty() {
         let mut reason = "none of its mediators leads it".to_string();
+        let before = left.len();
         for mediator in mediators(network) {
-            match access.request(mediator, &request, deadline.remaining()) {
-                Ok(AdminResponse::Assigned(map_version)) => return Ok(map_version),
-                Ok(AdminResponse::Refused(reason)) => {
-                    return Err(Failure::new(FailureKind::NotAvailable, reason));
-                }
-                Ok(_) => {}
+            match move_by(&access, mediator, &mut left, &mut outcomes, deadline) {
+                Ok(()) => {}
                 Err(error) if error.is_lasting() => {
                     let message = named(network, mediator, &error);
                     return Err(Failure::new(FailureKind::Peer, message));
@@ -378,11 +424,66 @@ pub fn assign(
                 Err(error) => reason = named(network, mediator, &error),
             }
         }
-        if deadline.passed() {
-            let seconds = limit.as_secs();
-            let message = format!("control has not moved it within {seconds} s: {reason}");
+        if deadline.passed() && !left.is_empty() {
+            let (seconds, count) = (limit.as_secs(), left.len());
+            let message =
+                format!("control has not moved {count} instruments within {seconds} s: {reason}");
             return Err(Failure::new(FailureKind::Peer, message));
         }
-        std::thread::sleep(RETRY_PAUSE);
+        if left.len() == before {
+            std::thread::sleep(RETRY_PAUSE);
+        }
     }
+    Ok(outcomes)
+}
+
+/// Requests moves from a mediator, some at a time, as long as it leads control. Those that have
+/// ended are removed from `left`.
+fn move_by(
+    access: &Access<'_>,
+    mediator: u16,
+    left: &mut Vec<(InstrumentId, u16)>,
+    outcomes: &mut Vec<MoveOutcome>,
+    deadline: Deadline,
+) -> Result<(), ClientError> {
+    let address = &access.network.mediator[usize::from(mediator)].address;
+    let keys = access.credentials.as_ref();
+    let mut operator = Observer::connect(address, Hello::Operator, keys, deadline.remaining())?;
+    while !left.is_empty() {
+        let now = left.len().min(REQUESTED_AT_ONCE);
+        let begin_ns = clock::monotonic_ns();
+        for (instrument, cell) in &left[..now] {
+            operator.send(&AdminRequest::Move { instrument: *instrument, cell: *cell });
+        }
+        for _ in 0..now {
+            let (instrument, map_version, refused) = match operator.receive(deadline)? {
+                AdminResponse::Moved { instrument, map_version } => {
+                    (instrument, Some(map_version), None)
+                }
+                AdminResponse::Refused { instrument, reason } => (instrument, None, Some(reason)),
+                AdminResponse::NotLeading => return Ok(()),
+                _ => return Err(ClientError::Unexpected),
+            };
+            let took_ms = (clock::monotonic_ns() - begin_ns) as f64 / 1e6;
+            left.retain(|(known, _)| *known != instrument);
+            outcomes.push(MoveOutcome { instrument, map_version, refused, took_ms });
+        }
+    }
+    Ok(())
+}
+
+/// What each mediator has done since it started, by index; none of those that do not answer.
+///
+/// # Errors
+/// If the file of the secret cannot be read.
+pub fn work(network: &Network, limit: Duration) -> Result<Vec<(u16, Work)>, Failure> {
+    let access = Access::new(network)?;
+    let mut all = vec![];
+    for mediator in 0..network.mediator.len() as u16 {
+        let answer = access.request(mediator, &AdminRequest::Work, limit);
+        if let Ok(AdminResponse::Work(work)) = answer {
+            all.push((mediator, work));
+        }
+    }
+    Ok(all)
 }

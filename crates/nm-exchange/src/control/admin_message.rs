@@ -2,6 +2,9 @@
 
 use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Put, Reader};
+use nm_sys::clock;
+
+use crate::wire;
 
 use super::state::State;
 
@@ -11,29 +14,32 @@ pub enum AdminRequest {
     /// The state of control.
     Status,
     /// To move an instrument to a cell.
-    Assign {
+    Move {
         /// Which.
         instrument: InstrumentId,
         /// Its new cell.
         cell: u16,
     },
+    /// How much work the node has done.
+    Work,
 }
 
 /// The codes of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RequestCode {
     Status,
-    Assign,
+    Move,
+    Work,
 }
 
-nm_codec::codes!(RequestCode { Status = 0, Assign = 1 });
+nm_codec::codes!(RequestCode { Status = 0, Move = 1, Work = 2 });
 
 impl AdminRequest {
     /// Whether it changes the network, which only an operator may.
     pub fn is_change(&self) -> bool {
         match self {
-            AdminRequest::Status => false,
-            AdminRequest::Assign { .. } => true,
+            AdminRequest::Status | AdminRequest::Work => false,
+            AdminRequest::Move { .. } => true,
         }
     }
 
@@ -42,8 +48,9 @@ impl AdminRequest {
         let mut out = vec![];
         match self {
             AdminRequest::Status => out.put_u8(RequestCode::Status.code()),
-            AdminRequest::Assign { instrument, cell } => {
-                out.put_u8(RequestCode::Assign.code());
+            AdminRequest::Work => out.put_u8(RequestCode::Work.code()),
+            AdminRequest::Move { instrument, cell } => {
+                out.put_u8(RequestCode::Move.code());
                 out.put_u32(*instrument);
                 out.put_u16(*cell);
             }
@@ -59,13 +66,67 @@ impl AdminRequest {
         let mut reader = Reader::new(bytes);
         let request = match RequestCode::from_code("request", reader.u8("request")?)? {
             RequestCode::Status => AdminRequest::Status,
-            RequestCode::Assign => AdminRequest::Assign {
+            RequestCode::Work => AdminRequest::Work,
+            RequestCode::Move => AdminRequest::Move {
                 instrument: reader.u32("instrument")?,
                 cell: reader.u16("cell")?,
             },
         };
         reader.finish("request")?;
         Ok(request)
+    }
+}
+
+/// Pauses in one answer.
+pub const PAUSES_MAX: usize = 8_192;
+
+/// Bytes of one answer up to which it gets more instruments: it has to fit a frame.
+const WORK_BYTES_MAX: usize = wire::FRAME_BYTES_MAX - (64 << 10);
+
+/// What a mediator has done since it started.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Work {
+    /// When this was counted, ns on the node's monotonic clock.
+    pub at_ns: u64,
+    /// CPU time of its process, ns.
+    pub cpu_ns: u64,
+    /// How many instruments have left its cells while it led them.
+    pub moved: u64,
+    /// The latest pauses of these: from the release of an instrument until the new cell's
+    /// announcement came back, ns. At most `PAUSES_MAX`.
+    pub pauses_ns: Vec<u64>,
+    /// The instruments of the cells that it leads; those with most requests, if an answer has no
+    /// room for all of them.
+    pub instruments: Vec<InstrumentWork>,
+}
+
+/// What was done on one instrument.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct InstrumentWork {
+    /// Which.
+    pub instrument: InstrumentId,
+    /// Its cell.
+    pub cell: u16,
+    /// Number of the last request that was executed.
+    pub executed: u64,
+    /// By gateway: requests that this mediator executed as the leader.
+    pub by_gateway: Vec<u64>,
+}
+
+impl InstrumentWork {
+    fn read(reader: &mut Reader<'_>) -> Result<InstrumentWork, DecodeError> {
+        let (instrument, cell) = (reader.u32("instrument")?, reader.u16("cell")?);
+        let (executed, gateways) = (reader.u64("executed")?, reader.u16("gateways")?);
+        let by_gateway = (0..gateways).map(|_| reader.u64("requests")).collect::<Result<_, _>>()?;
+        Ok(InstrumentWork { instrument, cell, executed, by_gateway })
+    }
+}
+
+impl Work {
+    /// Nothing executed, until now.
+    pub fn now() -> Work {
+        let cpu_ns = nm_sys::counters::process_cpu_ns();
+        Work { at_ns: clock::monotonic_ns(), cpu_ns, ..Work::default() }
     }
 }
 
@@ -82,9 +143,21 @@ pub enum AdminResponse {
         state: Box<State>,
     },
     /// The instrument belongs to the cell, in this version of the map.
-    Assigned(u32),
-    /// It cannot be moved; the reason, in a sentence.
-    Refused(String),
+    Moved {
+        /// Which instrument.
+        instrument: InstrumentId,
+        /// Version of the map.
+        map_version: u32,
+    },
+    /// It cannot be moved.
+    Refused {
+        /// Which instrument.
+        instrument: InstrumentId,
+        /// Why, in a sentence.
+        reason: String,
+    },
+    /// What the node has done since its start.
+    Work(Work),
     /// This node does not lead control, or no longer.
     NotLeading,
 }
@@ -93,12 +166,13 @@ pub enum AdminResponse {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResponseCode {
     Status,
-    Assigned,
+    Moved,
     Refused,
     NotLeading,
+    Work,
 }
 
-nm_codec::codes!(ResponseCode { Status = 0, Assigned = 1, Refused = 2, NotLeading = 3 });
+nm_codec::codes!(ResponseCode { Status = 0, Moved = 1, Refused = 2, NotLeading = 3, Work = 4 });
 
 impl AdminResponse {
     /// Its bytes.
@@ -111,13 +185,33 @@ impl AdminResponse {
                 out.put_u64(*stalled_ms);
                 out.put(&state.save());
             }
-            AdminResponse::Assigned(map_version) => {
-                out.put_u8(ResponseCode::Assigned.code());
+            AdminResponse::Moved { instrument, map_version } => {
+                out.put_u8(ResponseCode::Moved.code());
+                out.put_u32(*instrument);
                 out.put_u32(*map_version);
             }
-            AdminResponse::Refused(reason) => {
+            AdminResponse::Refused { instrument, reason } => {
                 out.put_u8(ResponseCode::Refused.code());
+                out.put_u32(*instrument);
                 out.put(reason.as_bytes());
+            }
+            AdminResponse::Work(Work { at_ns, cpu_ns, moved, pauses_ns, instruments }) => {
+                let pauses_ns = &pauses_ns[..pauses_ns.len().min(PAUSES_MAX)];
+                out.put_u8(ResponseCode::Work.code());
+                out.put_u64s(&[*at_ns, *cpu_ns, *moved, pauses_ns.len() as u64]);
+                out.put_u64s(pauses_ns);
+                let mut busiest: Vec<&InstrumentWork> = instruments.iter().collect();
+                busiest.sort_by_key(|one| std::cmp::Reverse(one.executed));
+                for InstrumentWork { instrument, cell, executed, by_gateway } in busiest {
+                    if out.len() + 8 * by_gateway.len() > WORK_BYTES_MAX {
+                        break;
+                    }
+                    out.put_u32(*instrument);
+                    out.put_u16(*cell);
+                    out.put_u64(*executed);
+                    out.put_u16(by_gateway.len() as u16);
+                    out.put_u64s(by_gateway);
+                }
             }
             AdminResponse::NotLeading => out.put_u8(ResponseCode::NotLeading.code()),
         }
@@ -137,15 +231,32 @@ impl AdminResponse {
                 let leading_term = (term > 0).then_some(term);
                 AdminResponse::Status { leading_term, stalled_ms, state }
             }
-            ResponseCode::Assigned => {
+            ResponseCode::Moved => {
+                let instrument = reader.u32("instrument")?;
                 let map_version = reader.u32("map_version")?;
                 reader.finish("map_version")?;
-                AdminResponse::Assigned(map_version)
+                AdminResponse::Moved { instrument, map_version }
             }
-            ResponseCode::Refused => match std::str::from_utf8(reader.rest()) {
-                Ok(reason) => AdminResponse::Refused(reason.to_string()),
-                Err(_) => return Err(DecodeError::invalid("reason", "is not UTF-8")),
-            },
+            ResponseCode::Refused => {
+                let instrument = reader.u32("instrument")?;
+                let reason = std::str::from_utf8(reader.rest())
+                    .map_err(|_| DecodeError::invalid("reason", "is not UTF-8"))?;
+                AdminResponse::Refused { instrument, reason: reason.to_string() }
+            }
+            ResponseCode::Work => {
+                let (at_ns, cpu_ns) = (reader.u64("at_ns")?, reader.u64("cpu_ns")?);
+                let (moved, count) = (reader.u64("moved")?, reader.u64("pauses")?);
+                if count > PAUSES_MAX as u64 {
+                    return Err(DecodeError::invalid("pauses", "are more than an answer has"));
+                }
+                let pauses_ns =
+                    (0..count).map(|_| reader.u64("pause_ns")).collect::<Result<_, _>>()?;
+                let mut instruments = vec![];
+                while !reader.is_empty() {
+                    instruments.push(InstrumentWork::read(&mut reader)?);
+                }
+                AdminResponse::Work(Work { at_ns, cpu_ns, moved, pauses_ns, instruments })
+            }
             ResponseCode::NotLeading => {
                 reader.finish("response")?;
                 AdminResponse::NotLeading
@@ -156,19 +267,39 @@ impl AdminResponse {
 
 #[cfg(test)]
 mod tests {
+    use super::super::routing::InstrumentMap;
     use super::*;
+    use crate::limits::CELL_INSTRUMENTS_MAX;
     use proptest::prelude::*;
+
+    fn work() -> impl Strategy<Value = Work> {
+        let by_gateway = prop::collection::vec(any::<u64>(), 0..3);
+        let one = (any::<(u32, u16, u64)>(), by_gateway).prop_map(|(numbers, by_gateway)| {
+            let (instrument, cell, executed) = numbers;
+            InstrumentWork { instrument, cell, executed, by_gateway }
+        });
+        let instruments = prop::collection::vec(one, 0..4);
+        let pauses_ns = prop::collection::vec(any::<u64>(), 0..4);
+        (any::<[u64; 3]>(), pauses_ns, instruments).prop_map(|(numbers, pauses_ns, instruments)| {
+            let [at_ns, cpu_ns, moved] = numbers;
+            Work { at_ns, cpu_ns, moved, pauses_ns, instruments }
+        })
+    }
 
     fn response() -> impl Strategy<Value = AdminResponse> {
         let term = prop_oneof![Just(None), (1u32..).prop_map(Some)];
         prop_oneof![
             (term, any::<u64>(), any::<u64>()).prop_map(|(leading_term, stalled_ms, index)| {
-                let mut state = Box::new(State::new(3));
+                let mut state = Box::new(State::new(InstrumentMap::new(3)));
                 state.begin(index);
                 AdminResponse::Status { leading_term, stalled_ms, state }
             }),
-            any::<u32>().prop_map(AdminResponse::Assigned),
-            ".{0,40}".prop_map(AdminResponse::Refused),
+            any::<(u32, u32)>().prop_map(|(instrument, map_version)| {
+                AdminResponse::Moved { instrument, map_version }
+            }),
+            (any::<u32>(), ".{0,40}")
+                .prop_map(|(instrument, reason)| { AdminResponse::Refused { instrument, reason } }),
+            work().prop_map(AdminResponse::Work),
             Just(AdminResponse::NotLeading),
         ]
     }
@@ -181,12 +312,33 @@ mod tests {
             response in response(),
             noise in prop::collection::vec(any::<u8>(), 0..60),
         ) {
-            for request in [AdminRequest::Status, AdminRequest::Assign { instrument, cell }] {
+            let asks = AdminRequest::Move { instrument, cell };
+            for request in [AdminRequest::Status, AdminRequest::Work, asks] {
                 prop_assert_eq!(AdminRequest::decode(&request.encode()), Ok(request));
+            }
+            let mut response = response;
+            if let AdminResponse::Work(work) = &mut response {
+                work.instruments.sort_by_key(|one| std::cmp::Reverse(one.executed));
             }
             prop_assert_eq!(AdminResponse::decode(&response.encode()), Ok(response));
             let _ = (AdminRequest::decode(&noise), AdminResponse::decode(&noise));
         }
+    }
+
+    #[test]
+    fn work_on_more_instruments_than_fit_a_frame_is_that_on_the_busiest() {
+        let one = |instrument: u32| InstrumentWork {
+            instrument,
+            executed: u64::from(instrument),
+            by_gateway: vec![1; 64],
+            ..InstrumentWork::default()
+        };
+        let instruments = (0..CELL_INSTRUMENTS_MAX as u32).map(one).collect();
+        let bytes = AdminResponse::Work(Work { instruments, ..Work::default() }).encode();
+        assert!(bytes.len() + wire::HEADER_BYTES <= wire::FRAME_BYTES_MAX, "{}", bytes.len());
+        let AdminResponse::Work(work) = AdminResponse::decode(&bytes).unwrap() else { panic!() };
+        assert_eq!(work.instruments[0].instrument as usize, CELL_INSTRUMENTS_MAX - 1);
+        assert!(work.instruments.len() > 1_000, "{}", work.instruments.len());
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Put, Reader};
 
+use crate::moves::{MoveId, MoveRefusal};
+
 use super::membership::{NodeId, read_node, write_node};
 use super::routing::{CellLeader, InstrumentMap};
 
@@ -35,21 +37,19 @@ pub enum Command {
         /// The leader.
         leader: CellLeader,
     },
-    /// An instrument is to be moved to another cell: its present one is asked to release it.
+    /// An instrument is to be moved to another cell.
     Move {
         /// Which.
         instrument: InstrumentId,
         /// Its new cell.
         cell: u16,
     },
-    /// The present cell has answered.
-    Released {
-        /// Which instrument.
-        instrument: InstrumentId,
-        /// Version that the map has after the move.
-        map_version: u32,
-        /// Whether it released the instrument; it keeps one on which it executed a request.
-        is_granted: bool,
+    /// A move has ended.
+    MoveEnded {
+        /// Which.
+        id: MoveId,
+        /// Why the new cell did not take the instrument, if so.
+        refusal: Option<MoveRefusal>,
     },
     /// A newer map than the state has: all replicas of control have lost their memory.
     RestoreMap(InstrumentMap),
@@ -62,7 +62,7 @@ enum CommandCode {
     Left,
     Leader,
     Move,
-    Released,
+    MoveEnded,
     RestoreMap,
 }
 
@@ -71,7 +71,7 @@ nm_codec::codes!(CommandCode {
     Left = 2,
     Leader = 3,
     Move = 4,
-    Released = 5,
+    MoveEnded = 5,
     RestoreMap = 6,
 });
 
@@ -82,7 +82,7 @@ impl Command {
             Command::Left { .. } => CommandCode::Left,
             Command::Leader { .. } => CommandCode::Leader,
             Command::Move { .. } => CommandCode::Move,
-            Command::Released { .. } => CommandCode::Released,
+            Command::MoveEnded { .. } => CommandCode::MoveEnded,
             Command::RestoreMap(_) => CommandCode::RestoreMap,
         }
     }
@@ -108,10 +108,13 @@ impl Command {
                 out.put_u32(*instrument);
                 out.put_u16(*cell);
             }
-            Command::Released { instrument, map_version, is_granted } => {
-                out.put_u32(*instrument);
-                out.put_u32(*map_version);
-                out.put_bool(*is_granted);
+            Command::MoveEnded { id, refusal } => {
+                out.put_u32(id.instrument);
+                out.put_u32(id.epoch);
+                out.put_bool(refusal.is_some());
+                if let Some(refusal) = refusal {
+                    out.put_u8(refusal.code());
+                }
             }
             Command::RestoreMap(map) => map.write(out),
         }
@@ -137,11 +140,14 @@ impl Command {
             CommandCode::Move => {
                 Command::Move { instrument: reader.u32("instrument")?, cell: reader.u16("cell")? }
             }
-            CommandCode::Released => Command::Released {
-                instrument: reader.u32("instrument")?,
-                map_version: reader.u32("map_version")?,
-                is_granted: reader.bool("is_granted")?,
-            },
+            CommandCode::MoveEnded => {
+                let (instrument, epoch) = (reader.u32("instrument")?, reader.u32("epoch")?);
+                let is_refused = reader.bool("is_refused")?;
+                let code = if is_refused { Some(reader.u8("refusal")?) } else { None };
+                let refusal = code.map(|code| MoveRefusal::from_code("refusal", code));
+                let id = MoveId { instrument, epoch };
+                Command::MoveEnded { id, refusal: refusal.transpose()? }
+            }
             CommandCode::RestoreMap => Command::RestoreMap(InstrumentMap::read(reader)?),
         })
     }

@@ -6,7 +6,7 @@ use nm_codec::{DecodeError, Put, Reader};
 
 use crate::network::Role;
 
-use super::routing::RoutingTable;
+use super::routing::{InstrumentMap, RoutingTable};
 
 /// A node by class and index.
 pub type NodeId = (Role, u16);
@@ -38,8 +38,8 @@ pub struct MembershipReport {
 
 impl MembershipReport {
     /// A report of no nodes.
-    pub fn new(cells: usize) -> MembershipReport {
-        MembershipReport { nodes: BTreeMap::new(), routes: RoutingTable::new(cells) }
+    pub fn new(map: InstrumentMap) -> MembershipReport {
+        MembershipReport { nodes: BTreeMap::new(), routes: RoutingTable::new(map) }
     }
 
     /// Its bytes.
@@ -86,7 +86,8 @@ mod tests {
             ),
             noise in prop::collection::vec(any::<u8>(), 0..60),
         ) {
-            let report = MembershipReport { nodes, routes: RoutingTable::new(3) };
+            let routes = RoutingTable::new(InstrumentMap::new(3));
+            let report = MembershipReport { nodes, routes };
             let bytes = report.encode();
             prop_assert_eq!(MembershipReport::decode(&bytes), Ok(report));
             prop_assert!(MembershipReport::decode(&bytes[..bytes.len() - 1]).is_err());

@@ -10,16 +10,15 @@
 //! gateway ←routing table─ router ←routing table─ control's leader, when the map or a leader is new
 //! ```
 //!
-//! **No instrument is traded in two cells.** A gateway chooses a request's cell by its map, and
-//! writes the map's version into the request. To move an instrument to another cell, control logs
-//! the intent, then asks the present cell to release it in the next map version. The release goes
-//! through the cell's own log: behind it, the cell executes no request on the instrument that has
-//! an older map version, whichever replica leads, and it refuses if it ever executed one. Only then
-//! the map changes. A request that comes to a cell by an older map is kept by its gateway, which
-//! resends it when it has the new one. A new leader of control finds the intent in the log, and
-//! asks again.
+//! **Moves.** To move an instrument to another cell, control logs the move with a number, and
+//! orders it from the leader of the present cell, again and again until the new cell says that it
+//! has the instrument ([`crate::moves`]). Only then the map changes. Which cell trades an
+//! instrument is in the logs of the cells; the map only tells gateways where to send requests. A
+//! gateway keeps a request that comes to the wrong cell, and sends it again by the new map. A new
+//! leader of control finds the moves in the log, and continues with them.
 //!
-//! Without a log (`durability = "none"`) there is no control: the map is the network file's.
+//! Control has a log in memory also where cells have none (`durability = "none"`). Without
+//! addresses for its replicas in the network file there is no control: the map is the file's.
 
 pub mod admin;
 mod admin_message;
@@ -29,9 +28,9 @@ mod monitor;
 mod routing;
 mod state;
 
-pub use admin_message::{AdminRequest, AdminResponse};
+pub use admin_message::{AdminRequest, AdminResponse, InstrumentWork, Work};
 pub use command::{Command, decode_batch, encode_batch};
 pub use membership::{MembershipReport, NodeId};
 pub use monitor::{LEFT_NS, MembershipMonitor};
-pub use routing::{CellLeader, InstrumentMap, MAP_EXCEPTIONS_MAX, RoutingTable};
-pub use state::{InstrumentMove, Member, MoveError, State};
+pub use routing::{CellLeader, InstrumentMap, Placement, RoutingTable};
+pub use state::{EndedMove, Member, MoveError, PendingMove, State};

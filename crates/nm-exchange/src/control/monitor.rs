@@ -29,7 +29,7 @@ impl MembershipMonitor {
     pub fn new(network: &Network) -> MembershipMonitor {
         MembershipMonitor {
             network: network.clone(),
-            own: MembershipReport::new(network.mediator.len()),
+            own: MembershipReport::new(InstrumentMap::of(network)),
             reports: BTreeMap::new(),
             missing: BTreeMap::new(),
         }
@@ -106,6 +106,7 @@ impl MembershipMonitor {
 
 #[cfg(test)]
 mod tests {
+    use super::super::routing::Placement;
     use super::*;
     use crate::network::{Node, Role};
 
@@ -136,10 +137,10 @@ mod tests {
 
     #[test]
     fn a_change_of_membership_is_logged_once() {
-        let (mut monitor, mut state) = (monitor(), State::new(2));
+        let (mut monitor, mut state) = (monitor(), State::new(InstrumentMap::new(2)));
         let (m0, p0, g0) = ((Role::Mediator, 0), (Role::Processor, 0), (Role::Gateway, 0));
         monitor.own.nodes = BTreeMap::from([(m0, 1), ((Role::Router, 0), 2), (p0, 3)]);
-        let mut report = MembershipReport::new(2);
+        let mut report = MembershipReport::new(InstrumentMap::new(2));
         report.nodes = BTreeMap::from([(m0, 1), (p0, 3), (g0, 4)]);
         report.routes.leaders.insert(0, CellLeader { mediator: 0, term: 17, start: 1 });
         assert_eq!(MembershipReport::decode(&report.encode()), Ok(report.clone()));
@@ -167,10 +168,10 @@ mod tests {
 
     #[test]
     fn a_control_group_that_lost_its_memory_restores_the_map() {
-        let (mut monitor, mut state) = (monitor(), State::new(2));
+        let (mut monitor, mut state) = (monitor(), State::new(InstrumentMap::new(2)));
         let mut map = InstrumentMap::new(2);
-        map.assign(5, 0);
-        let mut report = MembershipReport::new(2);
+        map.assign(5, Placement { cell: 0, epoch: 3 });
+        let mut report = MembershipReport::new(InstrumentMap::new(2));
         report.routes.map = map.clone();
         monitor.reports.insert(1, report);
         assert!(monitor.has_newer_map(&state.routes().map));

@@ -5,22 +5,45 @@ use std::collections::BTreeMap;
 use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Put, Reader};
 
-/// Instruments that may belong to another cell than the rule gives.
-pub const MAP_EXCEPTIONS_MAX: usize = 10_000;
+use crate::limits::MOVED_INSTRUMENTS_MAX;
+use crate::network::Network;
 
-/// Which cell each instrument belongs to: by the rule `instrument % cells`, but for exceptions.
+/// Where an instrument that has moved is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    /// Its cell.
+    pub cell: u16,
+    /// The move that brought it there.
+    pub epoch: u32,
+}
+
+/// Which cell each instrument belongs to: by the rule `instrument % active cells`, but for those
+/// that have moved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstrumentMap {
     version: u32,
     cells: u16,
-    exceptions: BTreeMap<InstrumentId, u16>,
+    active: u16,
+    moved: BTreeMap<InstrumentId, Placement>,
 }
 
 impl InstrumentMap {
-    /// The map that a network begins with: no exceptions, version 0.
+    /// The map that a network begins with: nothing has moved, version 0.
     pub fn new(cells: usize) -> InstrumentMap {
-        let cells = cells.clamp(1, 1 << 15) as u16;
-        InstrumentMap { version: 0, cells, exceptions: BTreeMap::new() }
+        InstrumentMap::with_spares(cells, 0)
+    }
+
+    /// The map that a network of this file begins with.
+    pub fn of(network: &Network) -> InstrumentMap {
+        InstrumentMap::with_spares(network.mediator.len(), network.spare_mediators)
+    }
+
+    /// The same as [`InstrumentMap::new`], where the last `spares` cells have no instruments at
+    /// first.
+    pub fn with_spares(cells: usize, spares: usize) -> InstrumentMap {
+        let count = |cells: usize| cells.clamp(1, 1 << 15) as u16;
+        let (cells, active) = (count(cells), count(cells.saturating_sub(spares)));
+        InstrumentMap { version: 0, cells, active, moved: BTreeMap::new() }
     }
 
     /// Rises with each change.
@@ -33,34 +56,42 @@ impl InstrumentMap {
         self.cells
     }
 
-    /// Instruments that do not follow the rule, with their cells.
-    pub fn exceptions(&self) -> &BTreeMap<InstrumentId, u16> {
-        &self.exceptions
+    /// Instruments that have moved, also those that are back, with their cells.
+    pub fn moved(&self) -> &BTreeMap<InstrumentId, Placement> {
+        &self.moved
+    }
+
+    /// Instruments in other cells than the rule gives.
+    pub fn exceptions(&self) -> impl Iterator<Item = (InstrumentId, u16)> {
+        let all = self.moved.iter().map(|(instrument, at)| (*instrument, at.cell));
+        all.filter(|(instrument, cell)| *cell != self.rule(*instrument))
     }
 
     /// The cell of an instrument.
     pub fn cell_of(&self, instrument: InstrumentId) -> u16 {
-        self.exceptions.get(&instrument).copied().unwrap_or_else(|| self.rule(instrument))
+        self.moved.get(&instrument).map_or_else(|| self.rule(instrument), |at| at.cell)
+    }
+
+    /// The last move of an instrument; zero for none.
+    pub fn epoch_of(&self, instrument: InstrumentId) -> u32 {
+        self.moved.get(&instrument).map_or(0, |at| at.epoch)
     }
 
     fn rule(&self, instrument: InstrumentId) -> u16 {
-        (instrument % u32::from(self.cells)) as u16
+        (instrument % u32::from(self.active)) as u16
     }
 
-    /// Assigns an instrument to a cell, in the next version.
-    pub fn assign(&mut self, instrument: InstrumentId, cell: u16) {
-        assert!(cell < self.cells, "there is no cell {cell}");
+    /// Assigns an instrument to a cell by a move, in the next version.
+    pub fn assign(&mut self, instrument: InstrumentId, at: Placement) {
+        assert!(at.cell < self.cells, "there is no cell {}", at.cell);
         self.version += 1;
-        if cell == self.rule(instrument) {
-            self.exceptions.remove(&instrument);
-        } else {
-            self.exceptions.insert(instrument, cell);
-        }
+        self.moved.insert(instrument, at);
     }
 
     /// Whether another map of the same network is newer.
     pub fn is_older_than(&self, other: &InstrumentMap) -> bool {
-        other.version > self.version && other.cells == self.cells
+        let is_same = (other.cells, other.active) == (self.cells, self.active);
+        is_same && other.version > self.version
     }
 
     /// Takes over a newer map of the same network; whether it was newer.
@@ -76,10 +107,12 @@ impl InstrumentMap {
     pub fn write(&self, out: &mut Vec<u8>) {
         out.put_u32(self.version);
         out.put_u16(self.cells);
-        out.put_u32(self.exceptions.len() as u32);
-        for (instrument, cell) in &self.exceptions {
+        out.put_u16(self.active);
+        out.put_u32(self.moved.len() as u32);
+        for (instrument, at) in &self.moved {
             out.put_u32(*instrument);
-            out.put_u16(*cell);
+            out.put_u16(at.cell);
+            out.put_u32(at.epoch);
         }
     }
 
@@ -89,20 +122,21 @@ impl InstrumentMap {
     /// If the bytes are not a map.
     pub fn read(reader: &mut Reader<'_>) -> Result<InstrumentMap, DecodeError> {
         let (version, cells) = (reader.u32("map_version")?, reader.u16("cells")?);
-        if cells == 0 {
-            return Err(DecodeError::invalid("cells", "is zero"));
+        let active = reader.u16("active_cells")?;
+        if active == 0 || active > cells {
+            return Err(DecodeError::invalid("active_cells", "is not a number of cells"));
         }
-        let mut map = InstrumentMap { version, cells, exceptions: BTreeMap::new() };
-        let count = reader.u32("exceptions")? as usize;
-        if count > MAP_EXCEPTIONS_MAX {
-            return Err(DecodeError::invalid("exceptions", "are more than a map may have"));
+        let mut map = InstrumentMap { version, cells, active, moved: BTreeMap::new() };
+        let count = reader.u32("moved")? as usize;
+        if count > MOVED_INSTRUMENTS_MAX {
+            return Err(DecodeError::invalid("moved", "are more than a map may have"));
         }
         for _ in 0..count {
             let (instrument, cell) = (reader.u32("instrument")?, reader.u16("cell")?);
-            if cell >= cells || cell == map.rule(instrument) {
-                return Err(DecodeError::invalid("cell", "is no exception to the rule"));
+            if cell >= cells {
+                return Err(DecodeError::invalid("cell", "does not exist"));
             }
-            map.exceptions.insert(instrument, cell);
+            map.moved.insert(instrument, Placement { cell, epoch: reader.u32("epoch")? });
         }
         Ok(map)
     }
@@ -158,8 +192,8 @@ pub struct RoutingTable {
 
 impl RoutingTable {
     /// What a network begins with.
-    pub fn new(cells: usize) -> RoutingTable {
-        RoutingTable { map: InstrumentMap::new(cells), leaders: BTreeMap::new() }
+    pub fn new(map: InstrumentMap) -> RoutingTable {
+        RoutingTable { map, leaders: BTreeMap::new() }
     }
 
     /// Appends its bytes.
@@ -211,16 +245,29 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn only_instruments_that_do_not_follow_the_rule_are_exceptions() {
+    fn instruments_that_have_moved_do_not_follow_the_rule() {
         let mut map = InstrumentMap::new(4);
-        assert_eq!((map.cell_of(1_000_003), map.exceptions().len()), (3, 0));
-        map.assign(1_000_003, 1);
+        let exceptions = |map: &InstrumentMap| map.exceptions().collect::<Vec<_>>();
+        assert_eq!((map.cell_of(1_000_003), map.epoch_of(1_000_003)), (3, 0));
+        map.assign(1_000_003, Placement { cell: 1, epoch: 5 });
         assert_eq!((map.cell_of(1_000_003), map.cell_of(7), map.version()), (1, 3, 1));
-        map.assign(1_000_003, 3);
-        assert_eq!((map.cell_of(1_000_003), map.exceptions().len(), map.version()), (3, 0, 2));
+        assert_eq!(exceptions(&map), [(1_000_003, 1)]);
+        map.assign(1_000_003, Placement { cell: 3, epoch: 6 });
+        assert_eq!((map.cell_of(1_000_003), map.epoch_of(1_000_003), map.version()), (3, 6, 2));
+        assert_eq!(exceptions(&map), []);
         let old = InstrumentMap::new(4);
         assert!(!map.update(&old) && map.clone().version() == 2);
         assert!(InstrumentMap::new(4).update(&map) && !InstrumentMap::new(5).update(&map));
+        assert!(!InstrumentMap::with_spares(4, 1).update(&map));
+    }
+
+    #[test]
+    fn spare_cells_have_no_instruments_at_first() {
+        let mut map = InstrumentMap::with_spares(4, 2);
+        assert_eq!((map.cells(), map.cell_of(2), map.cell_of(3)), (4, 0, 1));
+        map.assign(2, Placement { cell: 3, epoch: 1 });
+        assert_eq!(map.cell_of(2), 3);
+        assert_eq!(InstrumentMap::with_spares(2, 7).cell_of(9), 0, "one cell is always active");
     }
 
     #[test]
@@ -246,7 +293,9 @@ mod tests {
             noise in prop::collection::vec(any::<u8>(), 0..60),
         ) {
             let mut map = InstrumentMap::new(5);
-            assigned.into_iter().for_each(|(instrument, cell)| map.assign(instrument, cell));
+            for (instrument, cell) in assigned {
+                map.assign(instrument, Placement { cell, epoch: instrument / 2 });
+            }
             let table = RoutingTable { map, leaders };
             let mut bytes = table.encode();
             prop_assert_eq!(RoutingTable::decode(&bytes), Ok(table));

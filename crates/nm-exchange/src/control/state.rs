@@ -6,14 +6,20 @@ use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 use thiserror::Error;
 
+use crate::limits::{MOVED_INSTRUMENTS_MAX, MOVES_PENDING_MAX};
+use crate::moves::{MoveId, MoveRefusal};
 use crate::network::Role;
 
 use super::command::{Command, read_address, write_address};
 use super::membership::{NodeId, read_node, write_node};
-use super::routing::{CellLeader, InstrumentMap, MAP_EXCEPTIONS_MAX, RoutingTable};
+use super::routing::{CellLeader, InstrumentMap, Placement, RoutingTable};
+
+/// Numbers of moves that are left out when a map is restored: moves of the lost state may have had
+/// them.
+const LOST_EPOCHS: u32 = 1 << 16;
 
 /// First bytes of a saved state, with the version.
-const MAGIC: &[u8; 8] = b"nmctrl01";
+const MAGIC: &[u8; 8] = b"nmctrl02";
 
 /// What is known of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,13 +36,24 @@ pub struct Member {
     pub since_ms: u64,
 }
 
-/// An instrument that is being moved to another cell.
+/// A move that is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InstrumentMove {
-    /// Which.
-    pub instrument: InstrumentId,
-    /// Its new cell.
+pub struct PendingMove {
+    /// The new cell of the instrument.
     pub cell: u16,
+    /// Number of the move.
+    pub epoch: u32,
+}
+
+/// A move that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndedMove {
+    /// Which instrument.
+    pub instrument: InstrumentId,
+    /// The cell that it should move to.
+    pub cell: u16,
+    /// Why it did not, if so.
+    pub refusal: Option<MoveRefusal>,
 }
 
 /// Why an instrument cannot be moved to a cell.
@@ -51,11 +68,19 @@ pub enum MoveError {
         cells: u16,
     },
     /// The map is full.
-    #[error(
-        "{MAP_EXCEPTIONS_MAX} instruments are in other cells than the rule gives, the most \
-         that the map can have"
-    )]
+    #[error("{MOVED_INSTRUMENTS_MAX} instruments have moved, the most that the map can have")]
     MapFull,
+    /// Too many moves are under way.
+    #[error("{MOVES_PENDING_MAX} moves are under way, the most that there can be")]
+    TooManyMoves,
+    /// It is being moved to yet another cell.
+    #[error("instrument {instrument} is on its way to cell {cell}: wait until it is there")]
+    AlreadyMoving {
+        /// Which.
+        instrument: InstrumentId,
+        /// Where it moves to.
+        cell: u16,
+    },
 }
 
 /// The state.
@@ -64,14 +89,21 @@ pub struct State {
     index: u64,
     nodes: BTreeMap<NodeId, Member>,
     routes: RoutingTable,
-    pending_move: Option<InstrumentMove>,
+    pending: BTreeMap<InstrumentId, PendingMove>,
+    /// Number of the last move.
+    last_epoch: u32,
 }
 
 impl State {
-    /// The first state of the group, in a network of so many cells.
-    pub fn new(cells: usize) -> State {
-        let routes = RoutingTable::new(cells);
-        State { index: 0, nodes: BTreeMap::new(), routes, pending_move: None }
+    /// The first state of the group, in a network that begins with this map.
+    pub fn new(map: InstrumentMap) -> State {
+        State {
+            index: 0,
+            nodes: BTreeMap::new(),
+            routes: RoutingTable::new(map),
+            pending: BTreeMap::new(),
+            last_epoch: 0,
+        }
     }
 
     /// Index of the last batch of commands that was applied.
@@ -94,9 +126,9 @@ impl State {
         &self.routes
     }
 
-    /// An instrument that is being moved to another cell, in the map's next version.
-    pub fn pending_move(&self) -> Option<InstrumentMove> {
-        self.pending_move
+    /// Moves that are under way.
+    pub fn pending_moves(&self) -> &BTreeMap<InstrumentId, PendingMove> {
+        &self.pending
     }
 
     /// Whether the process of a leader is still running.
@@ -112,29 +144,37 @@ impl State {
         known.is_none_or(|known| known.is_superseded_by(leader, |known| self.is_running(known)))
     }
 
-    /// The move of an instrument to a cell; none if it belongs to it already.
+    /// Whether an instrument is to be moved to a cell, or belongs to it already.
     ///
     /// # Errors
-    /// If the map cannot have it there.
-    pub fn plan_move(
-        &self,
-        instrument: InstrumentId,
-        cell: u16,
-    ) -> Result<Option<InstrumentMove>, MoveError> {
+    /// If it cannot be moved there.
+    pub fn plan_move(&self, instrument: InstrumentId, cell: u16) -> Result<bool, MoveError> {
         let map = &self.routes.map;
         if cell >= map.cells() {
             return Err(MoveError::NoSuchCell { cell, cells: map.cells() });
         }
-        let is_known = map.exceptions().contains_key(&instrument);
-        if map.exceptions().len() >= MAP_EXCEPTIONS_MAX && !is_known {
+        if let Some(pending) = self.pending.get(&instrument) {
+            let cell = (pending.cell != cell).then_some(pending.cell);
+            return cell
+                .map_or(Ok(true), |cell| Err(MoveError::AlreadyMoving { instrument, cell }));
+        }
+        if map.cell_of(instrument) == cell {
+            return Ok(false);
+        }
+        if self.pending.len() >= MOVES_PENDING_MAX {
+            return Err(MoveError::TooManyMoves);
+        }
+        let is_new = |instrument: &&InstrumentId| !map.moved().contains_key(*instrument);
+        let new = self.pending.keys().filter(is_new).count() + usize::from(is_new(&&instrument));
+        if map.moved().len() + new > MOVED_INSTRUMENTS_MAX {
             return Err(MoveError::MapFull);
         }
-        Ok((map.cell_of(instrument) != cell).then_some(InstrumentMove { instrument, cell }))
+        Ok(true)
     }
 
-    /// Applies a command at a time, ms since 1970; the move that ended by it, and whether it
-    /// succeeded. A command that does not fit the state has no effect.
-    pub fn apply(&mut self, command: &Command, now_ms: u64) -> Option<(InstrumentMove, bool)> {
+    /// Applies a command at a time, ms since 1970; the moves that ended by it. A command that does
+    /// not fit the state has no effect.
+    pub fn apply(&mut self, command: &Command, now_ms: u64) -> Option<EndedMove> {
         match command {
             Command::Joined { node, start, address } => self.join(*node, *start, address, now_ms),
             Command::Left { node, start } => {
@@ -148,29 +188,35 @@ impl State {
                     self.routes.leaders.insert(*cell, *leader);
                 }
             }
-            Command::Move { instrument, cell } => {
-                if self.pending_move.is_none() {
-                    self.pending_move = self.plan_move(*instrument, *cell).ok().flatten();
-                }
-            }
-            Command::Released { instrument, map_version, is_granted } => {
-                let is_awaited = |pending: &mut InstrumentMove| {
-                    pending.instrument == *instrument
-                        && *map_version == self.routes.map.version() + 1
-                };
-                let pending = self.pending_move.take_if(is_awaited)?;
-                if *is_granted {
-                    self.routes.map.assign(pending.instrument, pending.cell);
-                }
-                return Some((pending, *is_granted));
-            }
+            Command::Move { instrument, cell } => self.begin_move(*instrument, *cell),
+            Command::MoveEnded { id, refusal } => return self.end_move(*id, *refusal),
             Command::RestoreMap(map) => {
                 if self.routes.map.update(map) {
-                    return self.pending_move.take().map(|pending| (pending, false));
+                    let newest = map.moved().values().map(|at| at.epoch).max().unwrap_or(0);
+                    self.last_epoch = self.last_epoch.max(newest).saturating_add(LOST_EPOCHS);
                 }
             }
         }
         None
+    }
+
+    fn begin_move(&mut self, instrument: InstrumentId, cell: u16) {
+        let is_new = !self.pending.contains_key(&instrument);
+        if is_new && self.plan_move(instrument, cell) == Ok(true) {
+            self.last_epoch += 1;
+            self.pending.insert(instrument, PendingMove { cell, epoch: self.last_epoch });
+        }
+    }
+
+    fn end_move(&mut self, id: MoveId, refusal: Option<MoveRefusal>) -> Option<EndedMove> {
+        let MoveId { instrument, epoch } = id;
+        let PendingMove { cell, .. } =
+            self.pending.get(&instrument).copied().filter(|pending| pending.epoch == epoch)?;
+        self.pending.remove(&instrument);
+        if refusal.is_none() {
+            self.routes.map.assign(instrument, Placement { cell, epoch });
+        }
+        Some(EndedMove { instrument, cell, refusal })
     }
 
     fn join(&mut self, node: NodeId, start: u64, address: &str, now_ms: u64) {
@@ -202,10 +248,12 @@ impl State {
             out.put_u64(member.since_ms);
             write_address(&member.address, &mut out);
         }
-        out.put_bool(self.pending_move.is_some());
-        if let Some(pending) = self.pending_move {
-            out.put_u32(pending.instrument);
+        out.put_u32(self.last_epoch);
+        out.put_u32(self.pending.len() as u32);
+        for (instrument, pending) in &self.pending {
+            out.put_u32(*instrument);
             out.put_u16(pending.cell);
+            out.put_u32(pending.epoch);
         }
         let checksum = nm_codec::crc32c(&out);
         out.put_u32(checksum);
@@ -244,24 +292,17 @@ impl State {
             };
             nodes.insert(node, member);
         }
-        let pending_move = read_move(&mut reader, &routes.map)?;
-        reader.finish("pending_move")?;
-        Ok(State { index, nodes, routes, pending_move })
+        let (last_epoch, mut pending) = (reader.u32("last_epoch")?, BTreeMap::new());
+        for _ in 0..reader.u32("pending_moves")? {
+            let (instrument, cell) = (reader.u32("instrument")?, reader.u16("cell")?);
+            if cell >= routes.map.cells() {
+                return Err(DecodeError::invalid("cell", "does not exist"));
+            }
+            pending.insert(instrument, PendingMove { cell, epoch: reader.u32("epoch")? });
+        }
+        reader.finish("pending_moves")?;
+        Ok(State { index, nodes, routes, pending, last_epoch })
     }
-}
-
-fn read_move(
-    reader: &mut Reader<'_>,
-    map: &InstrumentMap,
-) -> Result<Option<InstrumentMove>, DecodeError> {
-    if !reader.bool("has_pending_move")? {
-        return Ok(None);
-    }
-    let (instrument, cell) = (reader.u32("instrument")?, reader.u16("cell")?);
-    if cell >= map.cells() {
-        return Err(DecodeError::invalid("cell", "does not exist"));
-    }
-    Ok(Some(InstrumentMove { instrument, cell }))
 }
 
 #[cfg(test)]
@@ -279,6 +320,10 @@ mod tests {
         (0..3u16, 1..5u32, 0..3u64).prop_map(made)
     }
 
+    fn refusal() -> impl Strategy<Value = Option<MoveRefusal>> {
+        prop::option::weighted(0.3, prop::sample::select(MoveRefusal::ALL))
+    }
+
     fn command() -> impl Strategy<Value = Command> {
         prop_oneof![
             4 => (node(), 0..3u64, "[a-z0-9:.é]{0,20}")
@@ -288,12 +333,14 @@ mod tests {
                 .prop_map(|(cell, leader)| Command::Leader { cell, leader }),
             3 => (0..4u32, 0..5u16)
                 .prop_map(|(instrument, cell)| Command::Move { instrument, cell }),
-            4 => (0..4u32, 1..6u32, any::<bool>()).prop_map(|(instrument, version, granted)| {
-                Command::Released { instrument, map_version: version, is_granted: granted }
+            4 => (0..4u32, 1..6u32, refusal()).prop_map(|(instrument, epoch, refusal)| {
+                Command::MoveEnded { id: MoveId { instrument, epoch }, refusal }
             }),
             1 => prop::collection::vec((0..4u32, 0..3u16), 0..4).prop_map(|assigned| {
                 let mut map = InstrumentMap::new(3);
-                assigned.into_iter().for_each(|(instrument, cell)| map.assign(instrument, cell));
+                for (instrument, cell) in assigned {
+                    map.assign(instrument, Placement { cell, epoch: 1 });
+                }
                 Command::RestoreMap(map)
             }),
         ]
@@ -301,14 +348,15 @@ mod tests {
 
     proptest! {
         /// Batches are read back; replicas that begin at any saved state come to the same one;
-        /// starts and the map's version never go back, and the map changes only when a cell has
-        /// released an instrument, or it is restored.
+        /// starts and the map's version never go back, and the map changes only when a move has
+        /// ended, or it is restored.
         #[test]
         fn a_state_follows_from_its_commands(
             batches in prop::collection::vec(prop::collection::vec(command(), 0..4), 1..60),
             cuts in prop::collection::btree_set(0usize..60, 0..4),
         ) {
-            let (mut state, mut reloaded) = (State::new(3), State::new(3));
+            let mut state = State::new(InstrumentMap::new(3));
+            let mut reloaded = state.clone();
             for (at, commands) in batches.iter().enumerate() {
                 if cuts.contains(&at) {
                     reloaded = State::load(&reloaded.save()).unwrap();
@@ -323,14 +371,18 @@ mod tests {
                     prop_assert_eq!(reloaded.apply(command, now_ms), ended);
                     let (old, new) = (&before.routes.map, &state.routes.map);
                     prop_assert!(new.version() >= old.version());
-                    let is_granted = matches!(ended, Some((_, true)));
+                    let moved = ended.filter(|ended| ended.refusal.is_none());
                     let is_restored = matches!(command, Command::RestoreMap(_));
-                    prop_assert!(new == old || is_granted || is_restored);
-                    if is_granted {
-                        let pending = before.pending_move.unwrap();
+                    prop_assert!(new == old || moved.is_some() || is_restored);
+                    if let Some(EndedMove { instrument, cell, .. }) = moved {
+                        let pending = before.pending[&instrument];
                         prop_assert_eq!(new.version(), old.version() + 1);
-                        prop_assert_eq!(new.cell_of(pending.instrument), pending.cell);
+                        prop_assert_eq!(new.cell_of(instrument), cell);
+                        prop_assert_eq!(new.epoch_of(instrument), pending.epoch);
+                        prop_assert!(pending.epoch > old.epoch_of(instrument) || state.index > 0);
                     }
+                    let epochs = state.pending.values().map(|pending| pending.epoch);
+                    prop_assert!(epochs.max() <= Some(state.last_epoch));
                     for (node, member) in &state.nodes {
                         let starts = before.nodes.get(node).map_or(0, |member| member.starts);
                         prop_assert!(member.starts == starts || member.starts == starts + 1);
@@ -350,7 +402,7 @@ mod tests {
         ) {
             let _ = State::load(&bytes);
             let _ = decode_batch(&bytes);
-            let mut state = State::new(3);
+            let mut state = State::new(InstrumentMap::new(3));
             for command in &commands {
                 state.apply(command, 1);
             }
@@ -367,27 +419,53 @@ mod tests {
     }
 
     #[test]
-    fn one_instrument_moves_at_a_time_and_only_when_it_is_released() {
-        let mut state = State::new(2);
+    fn a_move_changes_the_map_when_the_new_cell_has_the_instrument() {
+        let mut state = State::new(InstrumentMap::new(2));
         let move_to = |instrument, cell| Command::Move { instrument, cell };
-        let released = |instrument, map_version, is_granted| Command::Released {
-            instrument,
-            map_version,
-            is_granted,
+        let ended = |instrument, epoch, refusal| Command::MoveEnded {
+            id: MoveId { instrument, epoch },
+            refusal,
         };
         assert!(state.plan_move(0, 2).unwrap_err().to_string().contains("no cell 2"));
-        assert_eq!(state.plan_move(0, 0), Ok(None));
+        assert_eq!(state.plan_move(0, 0), Ok(false));
         state.apply(&move_to(0, 1), 1);
         state.apply(&move_to(2, 1), 1);
-        let change = InstrumentMove { instrument: 0, cell: 1 };
-        assert_eq!(state.pending_move(), Some(change));
-        for late in [released(0, 2, true), released(2, 1, true)] {
+        // It is under way already, and goes nowhere else meanwhile.
+        assert_eq!(state.plan_move(0, 1), Ok(true));
+        assert!(state.plan_move(0, 0).unwrap_err().to_string().contains("on its way to cell 1"));
+        state.apply(&move_to(0, 1), 1);
+        let pending = |cell, epoch| PendingMove { cell, epoch };
+        let both = [(0, pending(1, 1)), (2, pending(1, 2))];
+        assert_eq!(state.pending_moves().clone().into_iter().collect::<Vec<_>>(), both);
+        for late in [ended(0, 2, None), ended(2, 1, None), ended(7, 1, None)] {
             assert_eq!(state.apply(&late, 1), None);
         }
-        assert_eq!(state.apply(&released(0, 1, false), 1), Some((change, false)));
-        assert_eq!((state.routes.map.version(), state.pending_move()), (0, None));
-        state.apply(&move_to(2, 1), 1);
-        assert!(state.apply(&released(2, 1, true), 1).is_some());
+        // The second one ends first, and the first one is refused.
+        assert!(state.apply(&ended(2, 2, None), 1).is_some());
         assert_eq!((state.routes.map.cell_of(2), state.routes.map.version()), (1, 1));
+        let refusal = Some(MoveRefusal::TooManyCellSessions);
+        let refused = state.apply(&ended(0, 1, refusal), 1);
+        assert_eq!(refused, Some(EndedMove { instrument: 0, cell: 1, refusal }));
+        assert_eq!((state.routes.map.cell_of(0), state.routes.map.version()), (0, 1));
+        assert_eq!(state.pending_moves().len(), 0);
+    }
+
+    #[test]
+    fn moves_under_way_and_moved_instruments_have_limits() {
+        let mut state = State::new(InstrumentMap::new(2));
+        for instrument in 0..MOVES_PENDING_MAX as u32 {
+            state.apply(&Command::Move { instrument: instrument * 2, cell: 1 }, 1);
+        }
+        assert_eq!(state.plan_move(1, 0), Err(MoveError::TooManyMoves));
+        let mut map = InstrumentMap::new(2);
+        for instrument in 0..MOVED_INSTRUMENTS_MAX as u32 {
+            map.assign(instrument, Placement { cell: 0, epoch: 1 });
+        }
+        let mut state = State::new(InstrumentMap::new(2));
+        state.apply(&Command::RestoreMap(map), 1);
+        assert_eq!(state.plan_move(MOVED_INSTRUMENTS_MAX as u32 + 1, 0), Err(MoveError::MapFull));
+        assert_eq!(state.plan_move(3, 1), Ok(true), "one that has moved can move again");
+        state.apply(&Command::Move { instrument: 3, cell: 1 }, 1);
+        assert!(state.pending[&3].epoch > LOST_EPOCHS, "lost moves may have had lower numbers");
     }
 }

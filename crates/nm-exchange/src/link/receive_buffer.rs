@@ -30,6 +30,13 @@ pub struct ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
+    /// These bytes were received.
+    #[cfg(test)]
+    pub fn of(bytes: Vec<u8>) -> ReceiveBuffer {
+        let end = bytes.len();
+        ReceiveBuffer { bytes, start: 0, end }
+    }
+
     /// The next complete frame. Its bytes may be changed; the next call may overwrite them.
     ///
     /// # Errors

@@ -1,33 +1,45 @@
 //! A node's replica of the control group: applies the log, proposes changes of the membership if it
 //! leads, sends routers the routing table, and answers observers.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::collections::BTreeMap;
 
 use nm_model::agent::Failure;
 use nm_replica::{Log, LogEvent};
 
+use nm_book::order::InstrumentId;
+
 use crate::control::{
-    self, AdminRequest, AdminResponse, CellLeader, Command, InstrumentMove, MembershipMonitor,
-    MembershipReport, RoutingTable, State,
+    self, AdminRequest, AdminResponse, CellLeader, Command, EndedMove, InstrumentMap,
+    MembershipMonitor, MembershipReport, RoutingTable, State,
 };
-use crate::message::{Release, Released};
+use crate::limits::MOVES_ORDERED_MAX;
+use crate::moves::{MoveEnded, MoveId, MoveOrder};
 use crate::network::{CONTROL, Network, Role};
+use crate::time;
 use crate::wire::{FrameKind, Header};
 
 use super::links::{LinkId, Links};
-use super::peer::{Peer, PeerError};
+use super::peer::Peer;
 
 /// How often the membership is compared with the state, ns.
 const COMPARE_NS: u64 = 100_000_000;
 
-/// Pause before the same is proposed, or a cell asked, again, ns.
+/// Pause before the same is proposed, or a move ordered, again, ns.
 const RETRY_NS: u64 = 200_000_000;
 
 /// Changes that could not be logged for so long show that there is no majority, ns.
 const STALLED_NS: u64 = 3_000_000_000;
 
-/// Observers that may wait for a move.
+/// Requests of operators for moves that may wait.
 const WAITING_MAX: usize = 1_024;
+
+/// An operator that waits for a move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Waiting {
+    operator: LinkId,
+    instrument: InstrumentId,
+    cell: u16,
+}
 
 /// Changes that are not logged yet.
 #[derive(Debug, Clone, Copy)]
@@ -46,17 +58,19 @@ pub struct Control<L> {
     monitor: MembershipMonitor,
     /// What routers were sent last.
     sent_routes: Option<RoutingTable>,
-    /// Observers that wait for a move.
-    waiting: Vec<(LinkId, InstrumentMove)>,
-    /// What a cell answered on the pending move.
-    released: Option<Command>,
+    /// Operators that wait for moves.
+    waiting: Vec<Waiting>,
+    /// Moves that have ended, as the cells say; not logged yet.
+    ended: BTreeMap<InstrumentId, Command>,
+    /// Moves that are under way: when they were last ordered, ns.
+    ordered: BTreeMap<InstrumentId, u64>,
+    /// How many orders were sent.
+    orders: usize,
     /// Whether something has changed since the last comparison, and when the next one is due.
     is_changed: bool,
     compare_ns: u64,
-    /// When it last proposed, or asked a cell.
+    /// When it last proposed, ns.
     proposed_ns: u64,
-    asked_ns: u64,
-    asked_count: usize,
     /// Changes that are not logged yet.
     unlogged: Option<Unlogged>,
     /// Whether its log has stopped.
@@ -68,16 +82,16 @@ impl<L: Log> Control<L> {
     pub fn new(network: &Network, log: L) -> Control<L> {
         Control {
             log,
-            state: State::new(network.mediator.len()),
+            state: State::new(InstrumentMap::of(network)),
             monitor: MembershipMonitor::new(network),
             sent_routes: None,
             waiting: vec![],
-            released: None,
+            ended: BTreeMap::new(),
+            ordered: BTreeMap::new(),
+            orders: 0,
             is_changed: false,
             compare_ns: 0,
             proposed_ns: 0,
-            asked_ns: 0,
-            asked_count: 0,
             unlogged: None,
             is_stopped: false,
         }
@@ -129,14 +143,16 @@ impl<L: Log> Control<L> {
 
     fn begin_term(&mut self, links: &mut Links) {
         self.end_term(links);
-        (self.proposed_ns, self.asked_ns) = (0, 0);
+        self.proposed_ns = 0;
     }
 
     /// What this replica began as the leader is continued by the next one.
     fn end_term(&mut self, links: &mut Links) {
-        (self.sent_routes, self.released) = (None, None);
-        for (observer, _) in std::mem::take(&mut self.waiting) {
-            respond(links, observer, &AdminResponse::NotLeading);
+        self.sent_routes = None;
+        self.ended.clear();
+        self.ordered.clear();
+        for Waiting { operator, .. } in std::mem::take(&mut self.waiting) {
+            respond(links, operator, &AdminResponse::NotLeading);
         }
     }
 
@@ -149,27 +165,31 @@ impl<L: Log> Control<L> {
                 return links.warnings.push(message);
             }
         };
-        // The next proposal is another one, and so is the next request to a cell.
+        // The next proposal is another one.
         self.proposed_ns = 0;
         for command in &commands {
-            if let Command::Move { .. } = command {
-                self.asked_ns = 0;
+            if let Some(ended) = self.state.apply(command, now_ms) {
+                self.on_logged_end(links, &ended);
             }
-            let Some((ended, is_granted)) = self.state.apply(command, now_ms) else { continue };
-            self.released = None;
-            let InstrumentMove { instrument, .. } = ended;
-            let response = if is_granted {
-                AdminResponse::Assigned(self.state.routes().map.version())
-            } else {
-                AdminResponse::Refused(format!(
-                    "instrument {instrument} has had requests in its cell, and stays: only an \
-                     instrument without requests can move"
-                ))
-            };
-            let is_for_it = |waiting: &mut (LinkId, InstrumentMove)| waiting.1 == ended;
-            for (observer, _) in self.waiting.extract_if(.., is_for_it) {
-                respond(links, observer, &response);
+        }
+    }
+
+    /// The end of a move is logged.
+    fn on_logged_end(&mut self, links: &mut Links, ended: &EndedMove) {
+        let EndedMove { instrument, cell, refusal } = *ended;
+        self.ended.remove(&instrument);
+        self.ordered.remove(&instrument);
+        let response = match refusal {
+            None => {
+                let map_version = self.state.routes().map.version();
+                AdminResponse::Moved { instrument, map_version }
             }
+            Some(refusal) => AdminResponse::Refused { instrument, reason: refusal.to_string() },
+        };
+        let is_for_it =
+            |waiting: &mut Waiting| (waiting.instrument, waiting.cell) == (instrument, cell);
+        for waiting in self.waiting.extract_if(.., is_for_it) {
+            respond(links, waiting.operator, &response);
         }
     }
 
@@ -182,58 +202,70 @@ impl<L: Log> Control<L> {
         self.is_changed = true;
     }
 
-    /// A cell's leader has answered.
-    pub fn on_released(&mut self, released: Released) {
-        let Released { release: Release { instrument, map_version, .. }, is_granted } = released;
-        let pending = self.state.pending_move();
-        let is_awaited = pending.is_some_and(|pending| pending.instrument == instrument);
-        if is_awaited && map_version == self.state.routes().map.version() + 1 {
-            self.released = Some(Command::Released { instrument, map_version, is_granted });
+    /// A cell's leader says that a move has ended.
+    pub fn on_move_ended(&mut self, ended: &MoveEnded) {
+        let MoveEnded { id, refusal, .. } = *ended;
+        let pending = self.state.pending_moves().get(&id.instrument);
+        let is_awaited = pending.is_some_and(|pending| pending.epoch == id.epoch);
+        if is_awaited && self.log.leading_term().is_some() {
+            self.ended.insert(id.instrument, Command::MoveEnded { id, refusal });
             (self.is_changed, self.proposed_ns) = (true, 0);
         }
     }
 
-    /// An observer sends a request.
-    ///
-    /// # Errors
-    /// If it cannot be decoded.
+    /// An observer or operator sends a request that control answers.
     pub fn on_request(
         &mut self,
         links: &mut Links,
         (from, peer): (LinkId, Peer),
-        body: &[u8],
-    ) -> Result<(), PeerError> {
-        let request =
-            AdminRequest::decode(body).map_err(PeerError::decode(peer, FrameKind::AdminRequest))?;
+        request: AdminRequest,
+    ) {
         let response = match request {
-            request if request.is_change() && peer != Peer::Operator => AdminResponse::Refused(
-                "only an operator may change the network, and this link is an observer's".into(),
-            ),
-            AdminRequest::Status => AdminResponse::Status {
+            AdminRequest::Status | AdminRequest::Work => AdminResponse::Status {
                 leading_term: self.log.leading_term(),
                 stalled_ms: self.stalled_ns(links.now_ns) / 1_000_000,
                 state: Box::new(self.state.clone()),
             },
-            AdminRequest::Assign { .. } if self.log.leading_term().is_none() => {
-                AdminResponse::NotLeading
-            }
-            AdminRequest::Assign { instrument, cell } => {
-                match self.state.plan_move(instrument, cell) {
-                    Err(error) => AdminResponse::Refused(error.to_string()),
-                    Ok(None) => AdminResponse::Assigned(self.state.routes().map.version()),
-                    Ok(Some(_)) if self.waiting.len() == WAITING_MAX => AdminResponse::Refused(
-                        format!("{WAITING_MAX} other observers wait for a move"),
-                    ),
-                    Ok(Some(planned)) => {
-                        self.waiting.push((from, planned));
-                        (self.is_changed, self.proposed_ns) = (true, 0);
-                        return Ok(());
-                    }
+            AdminRequest::Move { instrument, cell } => {
+                match self.plan_move((from, peer), instrument, cell) {
+                    Some(response) => response,
+                    None => return,
                 }
             }
         };
         respond(links, from, &response);
-        Ok(())
+    }
+
+    /// An operator wants to move an instrument: the answer, unless it has to wait for the move.
+    fn plan_move(
+        &mut self,
+        (operator, peer): (LinkId, Peer),
+        instrument: InstrumentId,
+        cell: u16,
+    ) -> Option<AdminResponse> {
+        let refused = |reason: String| Some(AdminResponse::Refused { instrument, reason });
+        if peer != Peer::Operator {
+            let reason = "only an operator may change the network, and this link is an observer's";
+            return refused(reason.to_string());
+        }
+        if self.log.leading_term().is_none() {
+            return Some(AdminResponse::NotLeading);
+        }
+        match self.state.plan_move(instrument, cell) {
+            Err(error) => refused(error.to_string()),
+            Ok(false) => {
+                let map_version = self.state.routes().map.version();
+                Some(AdminResponse::Moved { instrument, map_version })
+            }
+            Ok(true) if self.waiting.len() == WAITING_MAX => {
+                refused(format!("{WAITING_MAX} other moves are waited for"))
+            }
+            Ok(true) => {
+                self.waiting.push(Waiting { operator, instrument, cell });
+                (self.is_changed, self.proposed_ns) = (true, 0);
+                None
+            }
+        }
     }
 
     fn stalled_ns(&self, now_ns: u64) -> u64 {
@@ -267,24 +299,46 @@ impl<L: Log> Control<L> {
         self.monitor.own.routes.map.update(&self.state.routes().map);
         let mut commands = self.monitor.pending_commands(&self.state, now_ns);
         if leading_term.is_some() {
-            commands.extend(self.next_move());
+            commands.extend(self.ended.values().cloned());
+            commands.extend(self.new_moves());
         }
         self.track_unlogged(links, !commands.is_empty());
         if leading_term.is_some() {
             self.propose(now_ns, &commands);
-            self.request_release(links);
+            self.order_moves(links);
             self.send_new_routes(links);
         }
     }
 
-    /// The command that continues with the moves: one is pending at a time.
-    fn next_move(&self) -> Option<Command> {
-        if self.state.pending_move().is_some() {
-            return self.released.clone();
-        }
+    /// Moves that operators wait for and that are not logged yet.
+    fn new_moves(&self) -> Vec<Command> {
         let map = &self.state.routes().map;
-        let (_, InstrumentMove { instrument, cell }) = *self.waiting.first()?;
-        (!self.monitor.has_newer_map(map)).then_some(Command::Move { instrument, cell })
+        if self.waiting.is_empty() || self.monitor.has_newer_map(map) {
+            return vec![];
+        }
+        let is_new = |waiting: &&Waiting| {
+            !self.state.pending_moves().contains_key(&waiting.instrument)
+                && map.cell_of(waiting.instrument) != waiting.cell
+        };
+        let new = self.waiting.iter().filter(is_new);
+        new.map(|it| Command::Move { instrument: it.instrument, cell: it.cell }).collect()
+    }
+
+    /// Refuses the moves that cannot be made any more, because others came before.
+    fn refuse_impossible(&mut self, links: &mut Links) {
+        let state = &self.state;
+        let is_possible = |it: &Waiting| state.plan_move(it.instrument, it.cell);
+        for it in self.waiting.extract_if(.., |it| is_possible(it) != Ok(true)) {
+            let Waiting { operator, instrument, cell } = it;
+            let response = match state.plan_move(instrument, cell) {
+                Err(error) => AdminResponse::Refused { instrument, reason: error.to_string() },
+                Ok(_) => {
+                    let map_version = state.routes().map.version();
+                    AdminResponse::Moved { instrument, map_version }
+                }
+            };
+            respond(links, operator, &response);
+        }
     }
 
     fn propose(&mut self, now_ns: u64, commands: &[Command]) {
@@ -293,26 +347,37 @@ impl<L: Log> Control<L> {
             return;
         }
         self.proposed_ns = now_ns;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let now_ms = time::wall_clock_ns() / 1_000_000;
         // One that is refused is proposed again.
-        let _ = self.log.propose(control::encode_batch(now.as_millis() as u64, commands));
+        let _ = self.log.propose(control::encode_batch(now_ms, commands));
     }
 
-    /// Asks the present cell to release the instrument of the pending move, through one router
-    /// after the other.
-    fn request_release(&mut self, links: &mut Links) {
-        let pending = self.state.pending_move().filter(|_| self.released.is_none());
-        let Some(InstrumentMove { instrument, .. }) = pending else { return };
-        let now_ns = links.now_ns;
+    /// Orders moves from the cells that have the instruments, the oldest first, and again after a
+    /// while; through one router after the other.
+    fn order_moves(&mut self, links: &mut Links) {
+        self.refuse_impossible(links);
         let routers = links.all_to(Role::Router);
-        if routers.is_empty() || (self.asked_ns > 0 && now_ns - self.asked_ns < RETRY_NS) {
+        if routers.is_empty() || self.state.pending_moves().is_empty() {
             return;
         }
-        (self.asked_ns, self.asked_count) = (now_ns, self.asked_count + 1);
-        let map = &self.state.routes().map;
-        let (cell, map_version) = (map.cell_of(instrument), map.version() + 1);
-        let router = routers[self.asked_count % routers.len()];
-        links.send(router, &Release { instrument, cell, map_version }.header(), &[], 0);
+        let now_ns = links.now_ns;
+        let mut moves: Vec<_> = self.state.pending_moves().iter().collect();
+        moves.sort_unstable_by_key(|(_, pending)| pending.epoch);
+        for (instrument, pending) in moves.into_iter().take(MOVES_ORDERED_MAX) {
+            let last_ns = self.ordered.get(instrument).copied();
+            let is_due = last_ns.is_none_or(|ns| now_ns.saturating_sub(ns) > RETRY_NS);
+            if !is_due || self.ended.contains_key(instrument) {
+                continue;
+            }
+            self.ordered.insert(*instrument, now_ns);
+            self.orders += 1;
+            let (instrument, epoch) = (*instrument, pending.epoch);
+            let from = self.state.routes().map.cell_of(instrument);
+            let order = MoveOrder { id: MoveId { instrument, epoch }, from, to: pending.cell };
+            if let Some(output) = links.output(routers[self.orders % routers.len()]) {
+                order.write(output);
+            }
+        }
     }
 
     /// Sends routers the routing table if it has changed.
@@ -331,6 +396,16 @@ impl<L: Log> Control<L> {
         if self.log.leading_term().is_some() {
             send_routes(links, router, self.state.routes());
         }
+    }
+
+    /// What is not as it should be when nothing is under way: its state has this hash.
+    #[cfg(test)]
+    pub fn unsettled(&self, hash: u64) -> Option<String> {
+        if self.state.hash() != hash {
+            return Some("control's state is another one than its log says".to_string());
+        }
+        let is_idle = self.ended.is_empty() && self.ordered.is_empty() && self.waiting.is_empty();
+        (!is_idle).then(|| format!("{:?} {:?} {:?}", self.ended, self.ordered, self.waiting))
     }
 
     /// Warns once that nothing can be logged, and reports once that it can be again.
@@ -358,7 +433,8 @@ impl<L: Log> Control<L> {
     }
 }
 
-fn respond(links: &mut Links, to: LinkId, response: &AdminResponse) {
+/// Answers an observer or operator.
+pub fn respond(links: &mut Links, to: LinkId, response: &AdminResponse) {
     links.send(to, &Header::new(FrameKind::AdminResponse), &response.encode(), 0);
 }
 

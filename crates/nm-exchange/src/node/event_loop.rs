@@ -14,6 +14,7 @@ use crate::wire::FrameKind;
 use super::acceptor::Acceptor;
 use super::behaviour::Behaviour;
 use super::event::{NodeEvent, NodeSummary};
+use super::groups::Logs;
 use super::limits::Limits;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
@@ -82,13 +83,18 @@ pub fn run_with_limits(
 /// What a node of this class does in this network.
 fn behaviour(network: &Network, role: Role, index: usize) -> Result<Box<dyn Behaviour>, Failure> {
     let is_replicated = network.durability != Durability::None;
+    let logs = || Logs::start(network, role, index);
     Ok(match role {
         Role::Gateway => Box::new(gateway::Gateway::new(network, index)),
         Role::Router => Box::new(router::Router::new(network)),
-        Role::Mediator if is_replicated => Box::new(replicated::Mediator::new(network, index)?),
-        Role::Mediator => Box::new(mediator::Mediator::new(network, index)?),
-        Role::Processor if is_replicated => Box::new(replicated::Processor::new(network, index)?),
-        Role::Processor => Box::new(processor::Processor::new(network)),
+        Role::Mediator if is_replicated => {
+            Box::new(replicated::Mediator::new(network, index, logs()?)?)
+        }
+        Role::Mediator => Box::new(mediator::Mediator::new(network, index, logs()?)?),
+        Role::Processor if is_replicated => {
+            Box::new(replicated::Processor::new(network, index, logs()?)?)
+        }
+        Role::Processor => Box::new(processor::Processor::new(network, index)),
     })
 }
 

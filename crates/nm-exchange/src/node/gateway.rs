@@ -4,10 +4,11 @@
 //! that of an earlier request, whose reply was lost on a link, waits for it. Only
 //! those to [refused requests](crate::refused) leave at once.
 //!
-//! Requests without a reply are resent, in order for each session and instrument: when the router's
-//! link is made again, when a cell has a new leader or a new processor, when a cell sends a nak
-//! ([`pending`](super::pending)), when the map moves the instrument to another cell, and after a
-//! time without reply, which doubles and is longer than recent replies took.
+//! Requests without a reply are resent, in order for each session and instrument: when the
+//! router's link is made again, when a cell has a new leader, when its processor reports that
+//! replies may be lost, when a cell sends a nak ([`pending`](super::pending)), when the map moves
+//! the instrument to another cell, and after a time without reply, which doubles and is longer than
+//! recent replies took.
 //!
 //! What a client may ask of a gateway has limits ([`crate::limits`]); what exceeds one is refused.
 //! All that is known of a session is dropped when the link of its client ends, or it comes by
@@ -17,14 +18,15 @@
 //! lost on a link, the gateway asks its clients to send [resend
 //! requests](FrameKind::ResendRequest).
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 
 use nm_book::order::{InstrumentId, UserId};
 
 use crate::cell::Request;
-use crate::control::{InstrumentMap, MembershipReport, RoutingTable};
+use crate::control::{InstrumentMap, MembershipReport, Placement, RoutingTable};
 use crate::link::ReceivedFrame;
+use crate::moves::{MoveEnded, MoveId};
 use crate::network::{Durability, Network, Role};
 use crate::refused::RefusalReason;
 use crate::resend::ResendQueue;
@@ -46,15 +48,26 @@ const SPARE_BYTES_MAX: usize = 4 << 10;
 /// A session on an instrument.
 type StreamKey = (InstrumentId, UserId);
 
+/// What orders the streams when all of them are visited: nothing, but the same each time where a
+/// simulation is to be repeated.
+#[cfg(not(test))]
+type StreamHasher = std::hash::RandomState;
+#[cfg(test)]
+type StreamHasher = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
+
 /// A gateway.
 #[derive(Debug)]
 pub struct Gateway {
     network: Network,
     /// Which cell an instrument belongs to.
     map: InstrumentMap,
+    /// Instruments that have moved, as their new cells announced: the map may not have it yet.
+    announced: BTreeMap<InstrumentId, Placement>,
+    /// Resend requests that came back, because the instrument is in another cell.
+    resend_requests: BTreeMap<StreamKey, Header>,
     index: usize,
     clients: ClientLinks,
-    streams: HashMap<StreamKey, PendingRequests>,
+    streams: HashMap<StreamKey, PendingRequests, StreamHasher>,
     /// Those that may have pending requests.
     checked: Vec<StreamKey>,
     /// Those that wait to send requests again.
@@ -75,10 +88,12 @@ impl Gateway {
     pub fn new(network: &Network, index: usize) -> Gateway {
         Gateway {
             network: network.clone(),
-            map: InstrumentMap::new(network.mediator.len()),
+            map: InstrumentMap::of(network),
+            announced: BTreeMap::new(),
+            resend_requests: BTreeMap::new(),
             index,
             clients: ClientLinks::default(),
-            streams: HashMap::new(),
+            streams: HashMap::default(),
             checked: vec![],
             resends: ResendQueue::default(),
             next_check_ns: 0,
@@ -88,6 +103,12 @@ impl Gateway {
             requests: 0,
             resent: 0,
         }
+    }
+
+    /// The cell of an instrument, by the map or by a later announcement.
+    fn cell_of(&self, instrument: InstrumentId) -> u16 {
+        let announced = self.announced.get(&instrument);
+        announced.map_or_else(|| self.map.cell_of(instrument), |at| at.cell)
     }
 
     fn router(&self, links: &Links) -> Option<LinkId> {
@@ -149,7 +170,7 @@ impl Gateway {
         frame: &ReceivedFrame<'_>,
     ) -> Result<Place, RefusalReason> {
         let (instrument, session) = key;
-        let cell = self.map.cell_of(instrument);
+        let cell = self.cell_of(instrument);
         let stream = match self.streams.entry(key) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(free) => {
@@ -190,6 +211,11 @@ impl Gateway {
         let streams = &self.streams;
         self.checked.retain(|key| streams.contains_key(key));
         self.resends.retain(|key| streams.contains_key(key));
+    }
+
+    /// Whether anything is checked for time-outs, or sent again with the next check.
+    fn has_checks(&self) -> bool {
+        !self.checked.is_empty() || !self.resend_requests.is_empty()
     }
 
     /// Checks a stream for time-outs from now on.
@@ -304,17 +330,31 @@ impl Gateway {
 
     /// Forwards a resend request to the processor. Without a link the session is asked to send it
     /// again when there is one.
-    fn forward_resend_request(&self, links: &mut Links, frame: &mut ReceivedFrame<'_>) {
-        let cell = self.map.cell_of(frame.header.instrument);
-        wire::route(frame.bytes, self.index as u16, cell, self.map.version());
-        let processor = self.network.processor_of(cell);
-        if let Some(processor) = links.to(Role::Processor, processor) {
-            links.forward(processor, frame.bytes);
+    fn forward_resend_request(&self, links: &mut Links, header: &Header) {
+        let (cell, map_version) = (self.cell_of(header.instrument), self.map.version());
+        let header = Header { flags: 0, gateway: self.index as u16, cell, map_version, ..*header };
+        if let Some(processor) = links.to(Role::Processor, self.network.processor_of(cell)) {
+            links.send(processor, &header, &[], 0);
+        }
+    }
+
+    /// Keeps a resend request that came back until the next check: its instrument is between two
+    /// cells, or this gateway does not know the new one yet.
+    fn keep_resend_request(&mut self, header: &Header, now_ns: u64) {
+        let (instrument, session) = (header.instrument, header.session);
+        if self.clients.link_of(session).is_some() {
+            if self.checked.is_empty() && self.resend_requests.is_empty() {
+                self.next_check_ns = now_ns + CHECK_NS;
+            }
+            self.resend_requests.insert((instrument, session), *header);
         }
     }
 
     /// Resends requests that have timed out, and stops checking those that have replies.
-    fn check_timeouts(&mut self, links: &Links) {
+    fn check_timeouts(&mut self, links: &mut Links) {
+        for (_, header) in std::mem::take(&mut self.resend_requests) {
+            self.forward_resend_request(links, &header);
+        }
         let now_ns = links.now_ns;
         let least_ns = (self.slowest_ns * 3).min(pending::TIMEOUT_NS_MAX);
         self.slowest_ns -= self.slowest_ns / 8;
@@ -338,9 +378,12 @@ impl Gateway {
         if !self.map.update(map) {
             return;
         }
-        let index = self.index as u16;
+        self.announced.retain(|instrument, at| at.epoch > map.epoch_of(*instrument));
+        let (index, announced) = (self.index as u16, &self.announced);
         for (key, stream) in &mut self.streams {
-            let (cell, version) = (self.map.cell_of(key.0), self.map.version());
+            let announced = announced.get(&key.0).map(|at| at.cell);
+            let cell = announced.unwrap_or_else(|| self.map.cell_of(key.0));
+            let version = self.map.version();
             let is_moved = std::mem::replace(&mut stream.cell, cell) != cell;
             stream.update_frames(|frame| wire::route(frame, index, cell, version));
             if is_moved {
@@ -350,13 +393,39 @@ impl Gateway {
         self.send_report(links);
     }
 
+    /// What is not as it should be when nothing is under way, and this is control's map.
+    #[cfg(test)]
+    pub fn unsettled(&self, map: &InstrumentMap) -> Option<String> {
+        if self.map != *map {
+            return Some(format!("version {} of the map", self.map.version()));
+        }
+        let is_idle = self.announced.is_empty() && self.streams.values().all(|it| it.is_empty());
+        (!is_idle).then(|| format!("announced {:?}, or requests without a reply", self.announced))
+    }
+
+    /// A cell has an instrument now: pending requests are sent there.
+    fn on_move_ended(&mut self, links: &Links, ended: &MoveEnded) {
+        let MoveEnded { id: MoveId { instrument, epoch }, cell, refusal } = *ended;
+        let known = self.announced.get(&instrument).map_or(0, |at| at.epoch);
+        let is_news = epoch > known && epoch > self.map.epoch_of(instrument);
+        if refusal.is_some() || !is_news || cell >= self.map.cells() {
+            return;
+        }
+        self.announced.insert(instrument, Placement { cell, epoch });
+        let (index, version) = (self.index as u16, self.map.version());
+        for (key, stream) in self.streams.iter_mut().filter(|(key, _)| key.0 == instrument) {
+            stream.cell = cell;
+            stream.update_frames(|frame| wire::route(frame, index, cell, version));
+            queue(&mut self.resends, *key, stream, 0, links.now_ns);
+        }
+    }
+
     /// Reports to the router, for control, which processors are up, and the newest map.
     fn send_report(&self, links: &mut Links) {
         if let Some(router) = self.router(links)
-            && self.network.durability != Durability::None
+            && self.network.has_control()
         {
-            let mut report = MembershipReport::new(self.network.mediator.len());
-            report.routes.map.clone_from(&self.map);
+            let mut report = MembershipReport::new(self.map.clone());
             let is_processor = |node: &((Role, u16), u64)| node.0.0 == Role::Processor;
             report.nodes = links.connected_nodes().filter(is_processor).collect();
             links.send(router, &Header::new(FrameKind::MembershipReport), &report.encode(), 0);
@@ -397,7 +466,14 @@ impl Gateway {
                 }
             }
             FrameKind::Nak => self.nak(links, header),
-            FrameKind::ResendRequest => self.notify_event_loss(links, header.cell),
+            FrameKind::ResendRequest if header.flags & wire::REFUSED != 0 => {
+                self.keep_resend_request(header, links.now_ns);
+            }
+            FrameKind::ResendRequest => {
+                let cell = header.cell;
+                self.resend(links, |stream| stream.cell == cell);
+                self.notify_event_loss(links, cell);
+            }
             _ => return false,
         }
         true
@@ -409,22 +485,15 @@ impl Behaviour for Gateway {
         match peer {
             Peer::Node(Role::Router, _) => self.resend(links, |_| true),
             Peer::Node(Role::Processor, index) => {
-                let processors = self.network.processor.len();
-                let (network, map) = (&self.network, &self.map);
-                let is_its = |instrument: InstrumentId| {
-                    network.processor_of(map.cell_of(instrument)) == index
-                };
-                for (_, (last, duplicates_to)) in
-                    self.forwarded.iter_mut().filter(|(seg, _)| is_its(**seg))
-                {
-                    *duplicates_to = *last;
-                }
-                self.resend(links, |stream| usize::from(stream.cell) % processors == index);
-                for cell in 0..self.network.mediator.len() as u16 {
-                    if self.network.processor_of(cell) == index {
-                        self.notify_event_loss(links, cell);
+                let mut forwarded = std::mem::take(&mut self.forwarded);
+                for (instrument, (last, duplicates_to)) in &mut forwarded {
+                    if self.network.processor_of(self.cell_of(*instrument)) == index {
+                        *duplicates_to = *last;
                     }
                 }
+                self.forwarded = forwarded;
+                // What was lost comes again when the processor reports it: until it has read the
+                // welcome, it takes the link for broken.
             }
             _ => return,
         }
@@ -459,7 +528,7 @@ impl Behaviour for Gateway {
             }
             (Peer::Client, FrameKind::ResendRequest) => {
                 self.check_owner(frame.header.session, from.0)?;
-                self.forward_resend_request(links, frame);
+                self.forward_resend_request(links, &frame.header);
                 Ok(())
             }
             (Peer::Node(Role::Router, _), FrameKind::Leader) => {
@@ -478,6 +547,12 @@ impl Behaviour for Gateway {
                 self.update_map(links, &routes.map);
                 Ok(())
             }
+            (Peer::Node(Role::Router, _), FrameKind::MoveEnded) => {
+                let ended = MoveEnded::decode(&frame.header, frame.body())
+                    .map_err(PeerError::decode(from.1, frame.header.kind))?;
+                self.on_move_ended(links, &ended);
+                Ok(())
+            }
             (Peer::Node(Role::Processor, _), _) if self.forward_from_processor(links, frame) => {
                 Ok(())
             }
@@ -486,7 +561,7 @@ impl Behaviour for Gateway {
     }
 
     fn on_iteration(&mut self, links: &mut Links) -> Result<(), nm_model::agent::Failure> {
-        if !self.checked.is_empty() && links.now_ns >= self.next_check_ns {
+        if self.has_checks() && links.now_ns >= self.next_check_ns {
             self.check_timeouts(links);
         }
         self.send_waiting(links);
@@ -494,7 +569,7 @@ impl Behaviour for Gateway {
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        (!self.checked.is_empty()).then_some(self.next_check_ns)
+        self.has_checks().then_some(self.next_check_ns)
     }
 
     fn counts(&self) -> (u64, u64) {

@@ -7,6 +7,34 @@ use nm_sys::poll::Waker;
 
 use crate::network::{CONTROL, Durability, Network, Role, group_name};
 
+/// The data loop's ends of the logs of a node.
+#[derive(Debug)]
+pub struct Logs<L> {
+    /// Woken by each event of a log.
+    pub waker: Waker,
+    /// With the numbers of their groups.
+    pub of_groups: Vec<(u16, L)>,
+    /// Their thread, which ends with this; none if they have no thread.
+    pub thread: Option<Replicas>,
+}
+
+impl Logs<RaftLog> {
+    /// The logs of a node's replicas, which join their groups from now on.
+    ///
+    /// # Errors
+    /// As [`start`].
+    pub fn start(network: &Network, role: Role, index: usize) -> Result<Logs<RaftLog>, Failure> {
+        let system = |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
+        let waker = Waker::new().map_err(system)?;
+        if network.groups_at(role, index).is_empty() {
+            return Ok(Logs { waker, of_groups: vec![], thread: None });
+        }
+        let (thread, logs) = start(network, role, index, Settings::default(), waker.clone())?;
+        let of_groups = logs.into_iter().map(|log| (log.group_id(), log)).collect();
+        Ok(Logs { waker, of_groups, thread: Some(thread) })
+    }
+}
+
 /// Starts the replicas of a node of a network, and gives the data loop's end of each, in the
 /// order of [`Network::groups_at`]. The waker is woken by each event of a log.
 ///

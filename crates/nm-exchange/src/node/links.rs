@@ -1,6 +1,9 @@
 //! The links of a node by peer: connected, and connected again when they fail; written once in each
 //! iteration of the event loop.
 
+#[cfg(test)]
+mod simulated;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -31,6 +34,12 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(2
 pub struct LinkId(u64);
 
 impl LinkId {
+    /// One that no link has.
+    #[cfg(test)]
+    pub fn none() -> LinkId {
+        LinkId(u64::MAX)
+    }
+
     fn new(slot: usize, generation: u64) -> LinkId {
         LinkId(generation << 16 | slot as u64)
     }
@@ -154,6 +163,9 @@ pub struct Links {
     connector: Waker,
 }
 
+/// Takes what is to be connected, gives what was, and is woken then.
+type Connector = (Sender<ConnectRequest>, Receiver<(Role, usize, Stream)>, Waker);
+
 /// A node to connect to.
 #[derive(Debug)]
 struct ConnectRequest {
@@ -179,7 +191,23 @@ impl Links {
         std::thread::Builder::new()
             .name("connector".to_string())
             .spawn(move || connect(&requested, &done, &waker))?;
-        let links = Links {
+        let parts = (requests, connected, connector);
+        let links = Links::of_parts(network, (role, index), start, (limits, secret), parts)?;
+        for (role, index) in network.downstream(role, index) {
+            links.request_link(role, index, 0);
+        }
+        Ok(links)
+    }
+
+    /// A node's links, none of which is up; `connector` is woken when one is connected.
+    fn of_parts(
+        network: &Network,
+        (role, index): (Role, usize),
+        start: u64,
+        (limits, secret): (Limits, Option<Secret>),
+        (requests, connected, connector): Connector,
+    ) -> io::Result<Links> {
+        Ok(Links {
             poller: LinkPoller::new()?,
             now_ns: 0,
             frames_out: 0,
@@ -202,11 +230,7 @@ impl Links {
             requests,
             connected,
             connector,
-        };
-        for (role, index) in network.downstream(role, index) {
-            links.request_link(role, index, 0);
-        }
-        Ok(links)
+        })
     }
 
     /// What wakes the node when a link is connected.

@@ -1,29 +1,43 @@
-//! Mediator without replicas: puts requests in order and matches them.
+//! Mediator without replicas: puts requests in order and matches them. It may have a replica of
+//! control, whose log is in memory.
 
 use std::path::PathBuf;
 
 use nm_book::book::Book;
+use nm_book::order::InstrumentId;
+use nm_codec::DecodeError;
 use nm_model::agent::Failure;
+use nm_replica::Log;
 use nm_replica::journal::{self, Recorder};
+use nm_sys::poll::Waker;
 
 use crate::batch;
-use crate::cell::{Cell, Request};
+use crate::cell::{Admitted, Cell, Request};
+use crate::control::{
+    AdminRequest, AdminResponse, InstrumentMap, MembershipReport, RoutingTable, Work,
+};
 use crate::hashes::StateHashes;
 use crate::leader_clock::LeaderClock;
 use crate::link::ReceivedFrame;
 use crate::message::Leader;
+use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
 use crate::network::{Network, Role};
-use crate::wire::{Frame, FrameKind};
+use crate::wire::{self, Frame, FrameKind};
 
 use super::behaviour::Behaviour;
+use super::cell_moves::{self, CellMoves};
+use super::control::{respond, send_routes};
+use super::groups::Logs;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
+use super::replica::ControlReplica;
 use super::responses::Responses;
+use super::workload::Workload;
 
 /// A mediator without replicas: it executes requests as they arrive and sends the outcomes to its
 /// processor.
 #[derive(Debug)]
-pub struct Mediator {
+pub struct Mediator<L> {
     index: u16,
     processor: usize,
     cell: Cell<Book>,
@@ -37,12 +51,21 @@ pub struct Mediator {
     clock: LeaderClock,
     hashes: Option<StateHashes>,
     responses: Responses,
+    moves: CellMoves,
+    workload: Workload,
+    /// The newest map that it knows.
+    map: InstrumentMap,
+    /// Its replica of control, if it has one.
+    control: Option<ControlReplica<L>>,
     requests: u64,
 }
 
-impl Mediator {
-    /// A mediator with empty books.
-    pub fn new(network: &Network, index: usize) -> Result<Mediator, Failure> {
+impl<L: Log> Mediator<L> {
+    /// A mediator with empty books; its replica of control, if it has one, has this log.
+    ///
+    /// # Errors
+    /// If a record cannot be opened.
+    pub fn new(network: &Network, index: usize, logs: Logs<L>) -> Result<Mediator<L>, Failure> {
         let folder = network.folder(Role::Mediator, index).filter(|_| network.record);
         let folder = folder.map(|folder| folder.join(format!("cell-{index}")));
         let open = |folder: PathBuf| Recorder::open(&folder, journal::Settings::default());
@@ -50,7 +73,7 @@ impl Mediator {
         let recorder = folder.map(open).transpose()?;
         // A mediator that restarts continues after the last recorded batch, in another term.
         let first = recorder.as_ref().map_or(1, Recorder::next);
-        let mut cell = Cell::default();
+        let mut cell = Cell::new(index as u16, network.active_cells());
         cell.accepts_unknown_sessions = true;
         cell.begin(first - 1, 0);
         Ok(Mediator {
@@ -64,6 +87,10 @@ impl Mediator {
             clock: LeaderClock::new(vec![format!("{} {index}", Role::Mediator)], 0),
             hashes,
             responses: Responses::default(),
+            moves: CellMoves::default(),
+            workload: Workload::default(),
+            map: InstrumentMap::of(network),
+            control: ControlReplica::new(network, logs),
             requests: 0,
         })
     }
@@ -87,11 +114,8 @@ impl Mediator {
         Ok(())
     }
 
-    fn request(&mut self, links: &mut Links, frame: &ReceivedFrame<'_>) {
-        // Without a processor the reply would be lost: the request is resent when there is one.
-        let Some(processor) = links.to(Role::Processor, self.processor) else { return };
-        let Ok(request) = Request::decode(&frame.header, frame.body()) else { return };
-        self.requests += 1;
+    /// Begins the batch of this iteration, if it has not begun.
+    fn begin_batch(&mut self, links: &mut Links) {
         if self.batch.is_none() {
             let index = self.cell.index() + 1;
             self.batch = Some(index);
@@ -100,6 +124,31 @@ impl Mediator {
             self.cell.begin(index, time_ns);
             batch::begin(time_ns, &mut self.recorded);
         }
+    }
+
+    /// Whether an instrument is here: by what the cell has executed; by the map if that knows
+    /// nothing of the instrument, because a restarted cell has forgotten what it released.
+    fn is_owned(&self, instrument: InstrumentId) -> bool {
+        let is_known = self.cell.ownership(instrument).is_some();
+        let is_here = is_known || self.map.cell_of(instrument) == self.index;
+        is_here && self.cell.owns(instrument)
+    }
+
+    fn request(&mut self, links: &mut Links, from: LinkId, frame: &ReceivedFrame<'_>) {
+        // Without a processor the reply would be lost: the request is resent when there is one.
+        let Some(processor) = links.to(Role::Processor, self.processor) else { return };
+        let Ok(request) = Request::decode(&frame.header, frame.body()) else { return };
+        if let Some(claim) = cell_moves::claim(&self.cell, &self.map, request.instrument) {
+            self.execute_entry(links, &claim);
+        }
+        if !self.is_owned(request.instrument) {
+            if self.map.cell_of(request.instrument) != self.index {
+                send_routes(links, from, &RoutingTable::new(self.map.clone()));
+            }
+            return;
+        }
+        self.requests += 1;
+        self.begin_batch(links);
         if self.recorder.is_some() {
             self.recorded.extend_from_slice(frame.bytes);
         }
@@ -107,15 +156,102 @@ impl Mediator {
         let Some(output) = links.output(processor) else { return };
         let frame = Frame { header: frame.header, body: frame.body(), bytes: &*frame.bytes };
         let mut frames = 0;
-        self.responses.handle(&mut self.cell, &request, &frame, &[(2, now_ns)], |out| {
-            frames += 1;
-            out.write(output);
-        });
+        let handled =
+            self.responses.handle(&mut self.cell, &request, &frame, &[(2, now_ns)], |out| {
+                frames += 1;
+                out.write(output);
+            });
         links.frames_out = frames_before + frames;
+        self.workload.count(&request, &handled);
+        if self.moves.has_leaving() {
+            self.moves.on_request(&mut self.cell, &frame, handled);
+        }
+    }
+
+    /// Executes and records an entry of a move.
+    fn execute_entry(&mut self, links: &mut Links, bytes: &[u8]) {
+        let Ok(Some(frame)) = wire::read(bytes) else { return };
+        self.begin_batch(links);
+        // A damaged one has no effect: it is sent again.
+        let Ok(Admitted::Move(step)) = self.cell.admit(&frame) else { return };
+        if self.recorder.is_some() {
+            self.recorded.extend_from_slice(bytes);
+        }
+        self.moves.on_step(&frame.header, step);
+    }
+
+    /// Carries on the moves of instruments.
+    fn advance_moves(&mut self, links: &mut Links) {
+        loop {
+            let mut entries: Vec<Vec<u8>> = vec![];
+            let log = |entry: &[u8]| entries.push(entry.to_vec());
+            self.moves.advance(&mut self.cell, &self.map, links, log);
+            if entries.is_empty() {
+                break;
+            }
+            entries.iter().for_each(|entry| self.execute_entry(links, entry));
+        }
+        self.moves.tell(self.index, true, links);
+    }
+
+    /// A frame of a move.
+    fn move_frame(
+        &mut self,
+        links: &mut Links,
+        frame: &ReceivedFrame<'_>,
+    ) -> Result<(), DecodeError> {
+        let (header, body) = (&frame.header, frame.body());
+        match header.kind {
+            FrameKind::MoveOrder => {
+                self.moves.on_order(&mut self.cell, MoveOrder::decode(header, body)?, links);
+            }
+            FrameKind::MoveProgress => {
+                let progress = MoveProgress::decode(header, body)?;
+                self.moves.on_progress(&mut self.cell, &progress, links);
+            }
+            FrameKind::MoveParts => self.execute_entry(links, frame.bytes),
+            _ => {
+                let ended = MoveEnded::decode(header, body)?;
+                self.moves.on_ended(&mut self.cell, &ended);
+                if let Some(replica) = &mut self.control {
+                    replica.control.on_move_ended(&ended);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn update_map(&mut self, map: &InstrumentMap) {
+        if self.map.update(map) {
+            self.moves.on_map();
+        }
+    }
+
+    /// An observer or operator asks.
+    fn admin_request(
+        &mut self,
+        links: &mut Links,
+        from: (LinkId, Peer),
+        body: &[u8],
+    ) -> Result<(), PeerError> {
+        let request = AdminRequest::decode(body)
+            .map_err(PeerError::decode(from.1, FrameKind::AdminRequest))?;
+        match (&mut self.control, request) {
+            (_, AdminRequest::Work) => {
+                let (moved, pauses_ns) = self.moves.pauses_ns();
+                let instruments = self.workload.of(&self.cell).collect();
+                let pauses_ns = pauses_ns.collect();
+                let work = Work { moved, pauses_ns, instruments, ..Work::now() };
+                respond(links, from.0, &AdminResponse::Work(work));
+            }
+            (Some(replica), request) => replica.control.on_request(links, from, request),
+            (None, _) => respond(links, from.0, &AdminResponse::NotLeading),
+        }
+        Ok(())
     }
 }
 
-impl Behaviour for Mediator {
+impl<L: Log> Behaviour for Mediator<L> {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
         match peer {
             Peer::Node(Role::Processor, _) => {
@@ -128,8 +264,17 @@ impl Behaviour for Mediator {
                 {
                     self.announce(links, &[router]);
                 }
+                if let (Some(replica), Some(router)) = (&self.control, router) {
+                    replica.control.on_router_connected(links, router);
+                }
             }
             _ => {}
+        }
+    }
+
+    fn on_disconnected(&mut self, _links: &mut Links, peer: Peer, _id: LinkId) {
+        if let (Peer::Node(Role::Router, index), Some(replica)) = (peer, &mut self.control) {
+            replica.control.set_report(index, None);
         }
     }
 
@@ -143,8 +288,34 @@ impl Behaviour for Mediator {
             (Peer::Node(Role::Router, _), FrameKind::Request)
                 if frame.header.cell == self.index =>
             {
-                self.request(links, frame);
+                self.request(links, from.0, frame);
                 Ok(())
+            }
+            (Peer::Node(Role::Router, _), FrameKind::RoutingTable) => {
+                let routes = RoutingTable::decode(frame.body())
+                    .map_err(PeerError::decode(from.1, frame.header.kind))?;
+                self.update_map(&routes.map);
+                Ok(())
+            }
+            (Peer::Node(Role::Router, index), FrameKind::MembershipReport) => {
+                let report = MembershipReport::decode(frame.body())
+                    .map_err(PeerError::decode(from.1, frame.header.kind))?;
+                if let Some(replica) = &mut self.control {
+                    replica.control.set_report(index, Some(report));
+                }
+                Ok(())
+            }
+            (
+                Peer::Node(Role::Router, _),
+                FrameKind::MoveOrder
+                | FrameKind::MoveParts
+                | FrameKind::MoveProgress
+                | FrameKind::MoveEnded,
+            ) => {
+                self.move_frame(links, frame).map_err(PeerError::decode(from.1, frame.header.kind))
+            }
+            (Peer::Observer | Peer::Operator, FrameKind::AdminRequest) => {
+                self.admin_request(links, from, frame.body())
             }
             (Peer::Node(Role::Processor, _), FrameKind::ResendRequest) => {
                 if let Some(output) = links.output(from.0) {
@@ -156,8 +327,31 @@ impl Behaviour for Mediator {
         }
     }
 
-    fn on_iteration(&mut self, _links: &mut Links) -> Result<(), Failure> {
-        self.flush()
+    fn waker(&self) -> Option<&Waker> {
+        self.control.as_ref().map(|replica| &replica.waker)
+    }
+
+    fn on_wake(&mut self, links: &mut Links) -> Result<(), Failure> {
+        if let Some(replica) = &mut self.control {
+            replica.handle_events(links);
+            let map = replica.control.routes().map.clone();
+            self.update_map(&map);
+        }
+        Ok(())
+    }
+
+    fn on_iteration(&mut self, links: &mut Links) -> Result<(), Failure> {
+        self.advance_moves(links);
+        self.flush()?;
+        if let Some(replica) = &mut self.control {
+            replica.control.on_iteration(links, std::iter::once((self.index, 0)));
+        }
+        Ok(())
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        let control = self.control.as_ref().and_then(|replica| replica.control.deadline_ns());
+        [control, self.moves.deadline_ns(&self.cell)].into_iter().flatten().min()
     }
 
     fn on_stop(&mut self) -> Result<(), Failure> {

@@ -4,6 +4,7 @@
 mod acceptor;
 mod authenticator;
 mod behaviour;
+mod cell_moves;
 mod clients;
 mod control;
 mod event;
@@ -13,6 +14,8 @@ pub mod groups;
 mod limits;
 mod links;
 mod mediator;
+#[cfg(test)]
+mod moves_simulation;
 mod peer;
 mod pending;
 mod processor;
@@ -21,6 +24,7 @@ mod replicated;
 mod responses;
 mod router;
 mod warnings;
+mod workload;
 
 pub use event::{NodeEvent, NodeSummary};
 pub use event_loop::{run, run_with_limits};

@@ -8,22 +8,33 @@ use crate::wire::{self, FrameKind};
 use super::behaviour::Behaviour;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
+use super::responses::report_loss;
 
 /// A processor that forwards what its mediators send.
 #[derive(Debug)]
 pub struct Processor {
     gateways: usize,
+    cells: Vec<u16>,
     replies: u64,
 }
 
 impl Processor {
     /// A processor.
-    pub fn new(network: &Network) -> Processor {
-        Processor { gateways: network.gateway.len(), replies: 0 }
+    pub fn new(network: &Network, index: usize) -> Processor {
+        let cells = network.cells_at(Role::Processor, index);
+        Processor { gateways: network.gateway.len(), cells, replies: 0 }
     }
 }
 
 impl Behaviour for Processor {
+    fn on_connected(&mut self, links: &mut Links, peer: Peer) {
+        if let Peer::Node(Role::Gateway, index) = peer
+            && let Some(gateway) = links.to(Role::Gateway, index)
+        {
+            self.cells.iter().for_each(|cell| report_loss(links, gateway, *cell));
+        }
+    }
+
     fn on_frame(
         &mut self,
         links: &mut Links,
@@ -41,7 +52,10 @@ impl Behaviour for Processor {
             (Peer::Node(Role::Mediator, _), kind) => {
                 wire::stamp(frame.bytes, 3, links.now_ns);
                 let gateways = match kind {
-                    FrameKind::Reply | FrameKind::Private | FrameKind::Nak => {
+                    FrameKind::Reply
+                    | FrameKind::Private
+                    | FrameKind::Nak
+                    | FrameKind::ResendRequest => {
                         self.replies += u64::from(kind == FrameKind::Reply);
                         let gateway = usize::from(frame.header.gateway);
                         gateway..gateway.saturating_add(1)

@@ -7,21 +7,26 @@ use nm_book::book::Book;
 use nm_codec::DecodeError;
 use nm_model::agent::{Failure, FailureKind};
 use nm_replica::journal::{self, Recorder};
-use nm_replica::{Log, LogEvent, RaftLog, Refused, Replicas};
-use nm_sys::clock;
+use nm_replica::{Log, LogEvent, Refused, Replicas};
 use nm_sys::poll::Waker;
 
 use crate::batch;
-use crate::cell::{self, Admitted, Cell, Request};
+use crate::cell::{self, Admitted, Cell, Handled, Request};
+use crate::control::{InstrumentMap, Work};
 use crate::hashes::StateHashes;
 use crate::leader_clock::LeaderClock;
-use crate::message::{Leader, Release, Released};
+use crate::message::Leader;
+use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
 use crate::network::{CONTROL, Durability, Network, Role};
-use crate::wire::{Frame, FrameKind, Header};
+use crate::time;
+use crate::wire::Frame;
 
+use super::cell_moves::CellMoves;
 use super::control::Control;
-use super::groups;
+use super::groups::Logs;
 use super::links::{LinkId, Links};
+use super::responses::report_loss;
+use super::workload::Workload;
 
 /// Most bytes of requests that wait to be proposed; more are dropped, and resent by gateways.
 const BACKLOG_BYTES_MAX: usize = 64 << 20;
@@ -31,7 +36,7 @@ const BACKLOG_BYTES_MAX: usize = 64 << 20;
 const RECORD: journal::Settings = journal::Settings { file_bytes: 8 << 20 };
 
 /// Applies a request; the last argument is when its batch was committed, ns on the machine's clock.
-pub type Apply<'a> = dyn FnMut(&mut Cell<Book>, &Request, &Frame<'_>, u64) + 'a;
+pub type Apply<'a> = dyn FnMut(&mut Cell<Book>, &Request, &Frame<'_>, u64) -> Handled + 'a;
 
 /// One replica of a cell.
 #[derive(Debug)]
@@ -49,29 +54,30 @@ pub struct Replica<L> {
     recorder: Option<Recorder>,
     /// Where its state hashes are recorded, if anything is.
     hashes: Option<StateHashes>,
-    /// Answers to control's releases in the present batch.
-    released: Vec<Released>,
+    pub(super) moves: CellMoves,
+    workload: Workload,
     /// The time of the batches that it proposes.
     clock: LeaderClock,
 }
 
 impl<L: Log> Replica<L> {
     fn new(
-        number: u16,
+        cell: Cell<Book>,
         log: L,
         clock: LeaderClock,
         (recorder, hashes): (Option<Recorder>, Option<StateHashes>),
     ) -> Replica<L> {
         Replica {
-            number,
-            cell: Cell::default(),
+            number: cell.number(),
+            cell,
             log,
             backlog: VecDeque::new(),
             backlog_bytes: 0,
             copying: None,
             recorder,
             hashes,
-            released: vec![],
+            moves: CellMoves::default(),
+            workload: Workload::default(),
             clock,
         }
     }
@@ -82,7 +88,7 @@ impl<L: Log> Replica<L> {
             match event {
                 LogEvent::Committed { index, term, batch } => {
                     self.apply(index, &batch, apply)?;
-                    self.send_released(links);
+                    self.moves.tell(self.number, self.log.leading_term().is_some(), links);
                     if let Some(recorder) = &mut self.recorder {
                         recorder.batch(index, term, &batch)?;
                     }
@@ -96,13 +102,12 @@ impl<L: Log> Replica<L> {
                     let accepts_unknown_sessions = self.cell.accepts_unknown_sessions;
                     self.cell = Cell::load(&state).map_err(damaged)?;
                     self.cell.accepts_unknown_sessions = accepts_unknown_sessions;
+                    self.moves.clear(&mut self.cell);
                     self.copying = None;
                     // Events of batches that it did not apply itself were not sent to their
                     // sessions.
-                    let header =
-                        Header { cell: self.number, ..Header::new(FrameKind::ResendRequest) };
                     for gateway in links.all_to(Role::Gateway) {
-                        links.send(gateway, &header, &[], 0);
+                        report_loss(links, gateway, self.number);
                     }
                     if let Some(recorder) = &mut self.recorder {
                         recorder.missed(index)?;
@@ -114,7 +119,10 @@ impl<L: Log> Replica<L> {
                     let routers = links.all_to(Role::Router);
                     self.announce(links, &routers);
                 }
-                LogEvent::LeadershipLost => self.drop_backlog(),
+                LogEvent::LeadershipLost => {
+                    self.drop_backlog();
+                    self.moves.clear(&mut self.cell);
+                }
                 LogEvent::CaughtUp => {}
                 LogEvent::Degraded(message) => {
                     links.warnings.push(format!("cell {} waits: {message}", self.number));
@@ -133,17 +141,22 @@ impl<L: Log> Replica<L> {
         };
         let (time_ns, frames) = batch::decode(batch).map_err(damaged)?;
         self.cell.begin(index, time_ns);
-        let now_ns = clock::monotonic_ns();
+        let (now_ns, is_leader) = (time::monotonic_ns(), self.is_leading());
         self.clock.record_applied(time_ns, now_ns);
         for frame in frames {
             let frame = frame.map_err(damaged)?;
             match self.cell.admit(&frame).map_err(damaged)? {
-                Admitted::Request(request) => apply(&mut self.cell, &request, &frame, now_ns),
-                Admitted::NotOwned => {}
-                Admitted::Released(is_granted) => {
-                    let release = Release::decode(&frame.header);
-                    self.released.push(Released { release, is_granted });
+                Admitted::Request(request) => {
+                    let handled = apply(&mut self.cell, &request, &frame, now_ns);
+                    if is_leader {
+                        self.workload.count(&request, &handled);
+                    }
+                    if self.moves.has_leaving() {
+                        self.moves.on_request(&mut self.cell, &frame, handled);
+                    }
                 }
+                Admitted::NotOwned => {}
+                Admitted::Move(step) => self.moves.on_step(&frame.header, step),
             }
         }
         Ok(())
@@ -159,15 +172,48 @@ impl<L: Log> Replica<L> {
         }
     }
 
-    /// Answers control's releases, through any router, if this replica leads.
-    fn send_released(&mut self, links: &mut Links) {
-        let router = links.all_to(Role::Router).first().copied();
-        let is_leader = self.log.leading_term().is_some();
-        for released in self.released.drain(..) {
-            if let Some(router) = router.filter(|_| is_leader) {
-                links.send(router, &released.header(), &[], 0);
-            }
+    /// Control orders a move of an instrument to another cell.
+    pub fn on_move_order(&mut self, order: MoveOrder, links: &Links) {
+        if self.log.leading_term().is_some() {
+            self.moves.on_order(&mut self.cell, order, links);
         }
+    }
+
+    /// The new cell of an instrument answers.
+    pub fn on_move_progress(&mut self, progress: &MoveProgress, links: &mut Links) {
+        self.moves.on_progress(&mut self.cell, progress, links);
+    }
+
+    /// A move has ended.
+    pub fn on_move_ended(&mut self, ended: &MoveEnded) {
+        self.moves.on_ended(&mut self.cell, ended);
+    }
+
+    /// Carries on the moves of instruments, if this replica leads.
+    fn advance_moves(&mut self, map: &InstrumentMap, links: &mut Links) {
+        if self.log.leading_term().is_none() {
+            return;
+        }
+        let mut entries: Vec<Vec<u8>> = vec![];
+        self.moves.advance(&mut self.cell, map, links, |entry| entries.push(entry.to_vec()));
+        for entry in entries {
+            self.enqueue(&entry);
+        }
+    }
+
+    /// Adds what it has done as the leader.
+    pub fn add_work(&self, work: &mut Work) {
+        let (moved, pauses_ns) = self.moves.pauses_ns();
+        work.moved += moved;
+        work.pauses_ns.extend(pauses_ns);
+        if self.is_leading() {
+            work.instruments.extend(self.workload.of(&self.cell));
+        }
+    }
+
+    /// Whether this replica leads.
+    pub fn is_leading(&self) -> bool {
+        self.log.leading_term().is_some()
     }
 
     /// Drops what waits: the gateways resend it to the next leader.
@@ -232,34 +278,60 @@ impl<L: Log> Replica<L> {
     }
 }
 
+/// A replica of control on a node whose cells have no log.
+#[derive(Debug)]
+pub struct ControlReplica<L> {
+    /// Woken by each event of its log.
+    pub waker: Waker,
+    /// The replica.
+    pub control: Control<L>,
+    /// The thread of the log, which ends with this.
+    _thread: Option<Replicas>,
+}
+
+impl<L: Log> ControlReplica<L> {
+    /// The replica of a node, if it has one.
+    pub fn new(network: &Network, logs: Logs<L>) -> Option<ControlReplica<L>> {
+        let Logs { waker, of_groups, thread } = logs;
+        let (_, log) = of_groups.into_iter().next()?;
+        Some(ControlReplica { waker, control: Control::new(network, log), _thread: thread })
+    }
+
+    /// Handles the events of its log.
+    pub fn handle_events(&mut self, links: &mut Links) {
+        self.waker.drain();
+        self.control.handle_events(links);
+    }
+}
+
 /// The replicas that a node has.
 #[derive(Debug)]
-pub struct ReplicaSet {
+pub struct ReplicaSet<L> {
     /// Woken by each event of a log.
     pub waker: Waker,
     /// Of cells.
-    pub replicas: Vec<Replica<RaftLog>>,
+    pub replicas: Vec<Replica<L>>,
     /// Of the control group, if the node has one.
-    pub control: Option<Control<RaftLog>>,
+    pub control: Option<Control<L>>,
     /// The thread of the logs, which ends with this.
-    _thread: Replicas,
+    _thread: Option<Replicas>,
 }
 
-impl ReplicaSet {
-    /// Replicas that join their groups from now on.
+impl<L: Log> ReplicaSet<L> {
+    /// The replicas that have these logs.
     ///
     /// # Errors
-    /// If they cannot be started, or a record cannot be opened.
-    pub fn new(network: &Network, role: Role, index: usize) -> Result<ReplicaSet, Failure> {
-        let system = |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
-        let waker = Waker::new().map_err(system)?;
-        let settings = nm_replica::Settings { keep_all: network.record, ..Default::default() };
-        let (thread, logs) = groups::start(network, role, index, settings, waker.clone())?;
+    /// If a record cannot be opened.
+    pub fn new(
+        network: &Network,
+        (role, index): (Role, usize),
+        logs: Logs<L>,
+    ) -> Result<ReplicaSet<L>, Failure> {
+        let Logs { waker, of_groups, thread } = logs;
         // With a disk quorum, the log's own journal is the record.
         let records = network.record && network.durability != Durability::DiskQuorum;
         let (mut replicas, mut control) = (vec![], None);
-        for log in logs {
-            let number = log.group_id();
+        for (number, log) in of_groups {
             if number == CONTROL {
                 control = Some(Control::new(network, log));
                 continue;
@@ -275,12 +347,23 @@ impl ReplicaSet {
             let own = members.iter().position(|replica| *replica == (role, index));
             let names = members.iter().map(|(role, index)| format!("{role} {index}")).collect();
             let clock = LeaderClock::new(names, own.unwrap_or_default());
-            let mut replica = Replica::new(number, log, clock, (recorder, hashes));
+            let cell = Cell::new(number, network.active_cells());
+            let mut replica = Replica::new(cell, log, clock, (recorder, hashes));
             // Replicas that all lose their memory at once begin with empty books.
             replica.cell.accepts_unknown_sessions = network.durability == Durability::MemoryQuorum;
             replicas.push(replica);
         }
         Ok(ReplicaSet { waker, replicas, control, _thread: thread })
+    }
+
+    /// There is a new map.
+    pub fn on_map(&mut self) {
+        self.replicas.iter_mut().for_each(|replica| replica.moves.on_map());
+    }
+
+    /// The replica of a cell, if the node has one.
+    pub fn replica(&mut self, cell: u16) -> Option<&mut Replica<L>> {
+        self.replicas.iter_mut().find(|replica| replica.number == cell)
     }
 
     /// Handles the events of all logs.
@@ -303,13 +386,13 @@ impl ReplicaSet {
     ///
     /// # Errors
     /// If a record cannot be written.
-    pub fn on_iteration(&mut self, links: &mut Links) -> Result<(), Failure> {
+    pub fn on_iteration(&mut self, links: &mut Links, map: &InstrumentMap) -> Result<(), Failure> {
         if let Some(control) = &mut self.control {
-            let led =
-                |replica: &Replica<RaftLog>| Some((replica.number, replica.log.leading_term()?));
+            let led = |replica: &Replica<L>| Some((replica.number, replica.log.leading_term()?));
             control.on_iteration(links, self.replicas.iter().filter_map(led));
         }
         for replica in &mut self.replicas {
+            replica.advance_moves(map, links);
             replica.on_iteration()?;
             replica.clock.warnings.drain(..).for_each(|warning| links.warnings.push(warning));
         }
@@ -333,7 +416,10 @@ impl ReplicaSet {
     /// When the next iteration is due: at once while a snapshot is copied.
     pub fn deadline_ns(&self) -> Option<u64> {
         let is_copying = self.replicas.iter().any(|replica| replica.copying.is_some());
-        is_copying.then_some(0).or_else(|| self.control.as_ref()?.deadline_ns())
+        let leading = self.replicas.iter().filter(|replica| replica.is_leading());
+        let moves = leading.filter_map(|replica| replica.moves.deadline_ns(&replica.cell)).min();
+        let control = self.control.as_ref().and_then(Control::deadline_ns);
+        [is_copying.then_some(0), moves, control].into_iter().flatten().min()
     }
 }
 

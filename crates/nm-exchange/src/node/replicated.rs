@@ -1,45 +1,60 @@
 //! Mediators and processors whose cells are replicated: the leader of a cell puts requests in
 //! order and proposes them in batches; every replica applies what is committed, and the processor
-//! sends the replies. A request whose cell was chosen by an older map than the mediator has, and is
-//! another one by it, is not put in order: the mediator sends its map back, and the gateway resends
-//! the request.
+//! sends the replies. A request on an instrument that is in another cell is not put in order: where
+//! the mediator has a newer map it sends that back, and the gateway resends the request.
 
+use nm_codec::DecodeError;
 use nm_model::agent::Failure;
+use nm_replica::Log;
 use nm_sys::poll::Waker;
 
 use crate::cell::Request;
-use crate::control::{InstrumentMap, MembershipReport, RoutingTable};
+use crate::control::{
+    AdminRequest, AdminResponse, InstrumentMap, MembershipReport, RoutingTable, Work,
+};
 use crate::link::ReceivedFrame;
-use crate::message::Released;
+use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
 use crate::network::{Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
 use super::behaviour::Behaviour;
-use super::control::send_routes;
+use super::cell_moves;
+use super::control::{respond, send_routes};
+use super::groups::Logs;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
 use super::replica::ReplicaSet;
-use super::responses::Responses;
+use super::responses::{Responses, report_loss};
 
 /// A mediator with replicas of its own cell and of its neighbour's.
 #[derive(Debug)]
-pub struct Mediator {
-    cells: ReplicaSet,
+pub struct Mediator<L> {
+    pub(super) cells: ReplicaSet<L>,
     /// The newest map that it knows.
     map: InstrumentMap,
     requests: u64,
 }
 
-impl Mediator {
-    /// A mediator whose replicas join their groups from now on.
-    pub fn new(network: &Network, index: usize) -> Result<Mediator, Failure> {
-        let map = InstrumentMap::new(network.mediator.len());
-        Ok(Mediator { cells: ReplicaSet::new(network, Role::Mediator, index)?, map, requests: 0 })
+impl<L: Log> Mediator<L> {
+    /// A mediator whose replicas have these logs.
+    ///
+    /// # Errors
+    /// If a record cannot be opened.
+    pub fn new(network: &Network, index: usize, logs: Logs<L>) -> Result<Mediator<L>, Failure> {
+        let cells = ReplicaSet::new(network, (Role::Mediator, index), logs)?;
+        Ok(Mediator { cells, map: InstrumentMap::of(network), requests: 0 })
     }
 
-    /// Whether a request's instrument belongs to the cell that it was routed to, by this map or by
-    /// the newer one that routed it.
-    fn is_owned(&self, header: &Header) -> bool {
+    /// Whether a request's instrument is in the cell that it was routed to: by the cell's log, or,
+    /// if the instrument has never moved there, by this map or by the newer one that routed it.
+    fn is_owned(&mut self, header: &Header) -> bool {
+        let Some(replica) = self.cells.replica(header.cell) else { return false };
+        if let Some(known) = replica.cell.ownership(header.instrument) {
+            return known.is_owner;
+        }
+        if let Some(claim) = cell_moves::claim(&replica.cell, &self.map, header.instrument) {
+            replica.enqueue(&claim);
+        }
         header.map_version > self.map.version()
             || self.map.cell_of(header.instrument) == header.cell
     }
@@ -54,8 +69,9 @@ impl Mediator {
         Request::decode(&frame.header, frame.body())
             .map_err(PeerError::decode(peer, FrameKind::Request))?;
         if !self.is_owned(&frame.header) {
-            let leaders = Default::default();
-            send_routes(links, from, &RoutingTable { map: self.map.clone(), leaders });
+            if self.map.cell_of(frame.header.instrument) != frame.header.cell {
+                send_routes(links, from, &RoutingTable::new(self.map.clone()));
+            }
             return Ok(());
         }
         wire::stamp(frame.bytes, 2, links.now_ns);
@@ -65,13 +81,72 @@ impl Mediator {
 
     /// Adds a frame to the backlog of its cell.
     fn enqueue(&mut self, frame: &ReceivedFrame<'_>) -> bool {
-        let mut replicas = self.cells.replicas.iter_mut();
-        let replica = replicas.find(|replica| replica.number == frame.header.cell);
+        let replica = self.cells.replica(frame.header.cell);
         replica.is_some_and(|replica| replica.enqueue(frame.bytes))
+    }
+
+    /// A frame of a move.
+    fn move_frame(
+        &mut self,
+        links: &mut Links,
+        frame: &ReceivedFrame<'_>,
+    ) -> Result<(), DecodeError> {
+        let (header, body) = (&frame.header, frame.body());
+        match header.kind {
+            FrameKind::MoveOrder => {
+                let order = MoveOrder::decode(header, body)?;
+                if let Some(replica) = self.cells.replica(order.from) {
+                    replica.on_move_order(order, links);
+                }
+            }
+            FrameKind::MoveProgress => {
+                let progress = MoveProgress::decode(header, body)?;
+                if let Some(replica) = self.cells.replica(progress.from) {
+                    replica.on_move_progress(&progress, links);
+                }
+            }
+            FrameKind::MoveParts => {
+                self.enqueue(frame);
+            }
+            _ => {
+                let ended = MoveEnded::decode(header, body)?;
+                self.cells.replicas.iter_mut().for_each(|replica| replica.on_move_ended(&ended));
+                if let Some(control) = &mut self.cells.control {
+                    control.on_move_ended(&ended);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An observer or operator asks.
+    fn admin_request(
+        &mut self,
+        links: &mut Links,
+        from: (LinkId, Peer),
+        body: &[u8],
+    ) -> Result<(), PeerError> {
+        let request = AdminRequest::decode(body)
+            .map_err(PeerError::decode(from.1, FrameKind::AdminRequest))?;
+        match (&mut self.cells.control, request) {
+            (_, AdminRequest::Work) => {
+                respond(links, from.0, &AdminResponse::Work(self.work()));
+            }
+            (Some(control), request) => control.on_request(links, from, request),
+            (None, _) => respond(links, from.0, &AdminResponse::NotLeading),
+        }
+        Ok(())
+    }
+
+    /// What was executed in the cells that this mediator leads.
+    fn work(&self) -> Work {
+        let mut work = Work::now();
+        self.cells.replicas.iter().for_each(|replica| replica.add_work(&mut work));
+        work
     }
 }
 
-impl Behaviour for Mediator {
+impl<L: Log> Behaviour for Mediator<L> {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
         if let Peer::Node(Role::Router, index) = peer
             && let Some(router) = links.to(Role::Router, index)
@@ -102,27 +177,27 @@ impl Behaviour for Mediator {
             }
             (Peer::Node(Role::Router, _), FrameKind::RoutingTable, _) => {
                 let routes = RoutingTable::decode(frame.body()).map_err(undecodable)?;
-                self.map.update(&routes.map);
+                if self.map.update(&routes.map) {
+                    self.cells.on_map();
+                }
             }
-            (Peer::Node(Role::Router, _), FrameKind::Release, _) => {
-                self.enqueue(frame);
-            }
+            (
+                Peer::Node(Role::Router, _),
+                FrameKind::MoveOrder
+                | FrameKind::MoveParts
+                | FrameKind::MoveProgress
+                | FrameKind::MoveEnded,
+                _,
+            ) => self.move_frame(links, frame).map_err(undecodable)?,
             (Peer::Node(Role::Router, index), FrameKind::MembershipReport, Some(control)) => {
                 let report = MembershipReport::decode(frame.body()).map_err(undecodable)?;
                 control.set_report(index, Some(report));
             }
-            (Peer::Node(Role::Router, _), FrameKind::Released, Some(control)) => {
-                control.on_released(Released::decode(&frame.header));
-            }
-            (Peer::Observer | Peer::Operator, FrameKind::AdminRequest, Some(control)) => {
-                return control.on_request(links, from, frame.body());
+            (Peer::Observer | Peer::Operator, FrameKind::AdminRequest, _) => {
+                return self.admin_request(links, from, frame.body());
             }
             // Routers send reports to all mediators; those without control ignore them.
-            (
-                Peer::Node(Role::Router, _),
-                FrameKind::MembershipReport | FrameKind::Released,
-                None,
-            ) => {}
+            (Peer::Node(Role::Router, _), FrameKind::MembershipReport, None) => {}
             (peer, kind, _) => {
                 return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Mediator });
             }
@@ -135,17 +210,17 @@ impl Behaviour for Mediator {
     }
 
     fn on_wake(&mut self, links: &mut Links) -> Result<(), Failure> {
-        self.cells.handle_events(links, &mut |cell, request, _, _| {
-            cell.handle(request, |_| {});
-        })?;
-        if let Some(control) = &self.cells.control {
-            self.map.update(&control.routes().map);
+        self.cells.handle_events(links, &mut |cell, request, _, _| cell.handle(request, |_| {}))?;
+        if let Some(control) = &self.cells.control
+            && self.map.update(&control.routes().map)
+        {
+            self.cells.on_map();
         }
         Ok(())
     }
 
     fn on_iteration(&mut self, links: &mut Links) -> Result<(), Failure> {
-        self.cells.on_iteration(links)
+        self.cells.on_iteration(links, &self.map)
     }
 
     fn deadline_ns(&self) -> Option<u64> {
@@ -167,8 +242,10 @@ impl Behaviour for Mediator {
 
 /// A processor with replicas of its mediators' cells.
 #[derive(Debug)]
-pub struct Processor {
-    cells: ReplicaSet,
+pub struct Processor<L> {
+    pub(super) cells: ReplicaSet<L>,
+    /// The map that the network begins with: a processor leads nothing, and needs no other.
+    map: InstrumentMap,
     responses: Responses,
     /// By gateway: whether it is connected, and its frames of this iteration. They are gathered,
     /// because the replicas borrow the links meanwhile.
@@ -176,11 +253,15 @@ pub struct Processor {
     replies: u64,
 }
 
-impl Processor {
-    /// A processor whose replicas join their groups from now on.
-    pub fn new(network: &Network, index: usize) -> Result<Processor, Failure> {
+impl<L: Log> Processor<L> {
+    /// A processor whose replicas have these logs.
+    ///
+    /// # Errors
+    /// If a record cannot be opened.
+    pub fn new(network: &Network, index: usize, logs: Logs<L>) -> Result<Processor<L>, Failure> {
         Ok(Processor {
-            cells: ReplicaSet::new(network, Role::Processor, index)?,
+            cells: ReplicaSet::new(network, (Role::Processor, index), logs)?,
+            map: InstrumentMap::of(network),
             responses: Responses::default(),
             gathered: vec![(false, vec![]); network.gateway.len()],
             replies: 0,
@@ -188,7 +269,16 @@ impl Processor {
     }
 }
 
-impl Behaviour for Processor {
+impl<L: Log> Behaviour for Processor<L> {
+    fn on_connected(&mut self, links: &mut Links, peer: Peer) {
+        if let Peer::Node(Role::Gateway, index) = peer
+            && let Some(gateway) = links.to(Role::Gateway, index)
+        {
+            let cells = self.cells.replicas.iter().map(|replica| replica.number);
+            cells.for_each(|cell| report_loss(links, gateway, cell));
+        }
+    }
+
     fn on_frame(
         &mut self,
         links: &mut Links,
@@ -231,7 +321,7 @@ impl Behaviour for Processor {
                         out.write(bytes);
                     }
                 }
-            });
+            })
         })?;
         for (index, (_, bytes)) in self.gathered.iter_mut().enumerate() {
             if let Some(gateway) = links.to(Role::Gateway, index).filter(|_| !bytes.is_empty()) {
@@ -245,7 +335,7 @@ impl Behaviour for Processor {
     }
 
     fn on_iteration(&mut self, links: &mut Links) -> Result<(), Failure> {
-        self.cells.on_iteration(links)
+        self.cells.on_iteration(links, &self.map)
     }
 
     fn deadline_ns(&self) -> Option<u64> {

@@ -9,6 +9,8 @@ use crate::message::{Events, Reply, ResendRequest};
 use crate::refused::RefusalReason;
 use crate::wire::{self, Frame, FrameKind, Header, STAMPS};
 
+use super::links::{LinkId, Links};
+
 /// A frame to be written.
 #[derive(Debug)]
 pub struct Outgoing<'a> {
@@ -28,6 +30,12 @@ impl Outgoing<'_> {
             wire::stamp(&mut out[start..], hop, *at_ns);
         }
     }
+}
+
+/// Reports to a gateway that replies and events of a cell may be lost on their way to it: a link to
+/// it has just been made, or they were never sent.
+pub fn report_loss(links: &mut Links, gateway: LinkId, cell: u16) {
+    links.send(gateway, &Header { cell, ..Header::new(FrameKind::ResendRequest) }, &[], 0);
 }
 
 /// Hands requests to a cell and makes the frames that follow; reuses its buffers.
@@ -152,10 +160,13 @@ impl Responses {
     }
 
     /// Answers a [`FrameKind::ResendRequest`] with all events that the session does not have, in
-    /// one frame.
+    /// one frame. If the instrument is in another cell, the request goes back, and its gateway
+    /// sends it to that one.
     pub fn resend<M: Matching>(&mut self, cell: &Cell<M>, request: &Header, out: &mut Vec<u8>) {
         let ResendRequest { session, instrument, acknowledged } = ResendRequest::decode(request);
-        let (start, events) = cell.events_after(instrument, session, acknowledged);
+        let Some((start, events)) = cell.events_after(instrument, session, acknowledged) else {
+            return wire::write(&Header { flags: wire::REFUSED, ..*request }, &[], 0, out);
+        };
         let expired = if start > acknowledged { wire::EXPIRED } else { 0 };
         let header = Header {
             kind: FrameKind::Private,

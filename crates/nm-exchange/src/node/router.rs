@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use nm_model::agent::Failure;
 
-use crate::control::{CellLeader, MembershipReport, RoutingTable};
+use crate::control::{CellLeader, InstrumentMap, MembershipReport, RoutingTable};
 use crate::link::ReceivedFrame;
 use crate::message::Leader;
-use crate::network::{CONTROL, Durability, Network, Role};
+use crate::network::{CONTROL, Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
 use super::behaviour::Behaviour;
@@ -34,9 +34,9 @@ pub struct Router {
 impl Router {
     /// A router that knows no leader yet.
     pub fn new(network: &Network) -> Router {
-        let has_control = network.durability != Durability::None;
+        let has_control = network.has_control();
         Router {
-            routes: RoutingTable::new(network.mediator.len()),
+            routes: RoutingTable::new(InstrumentMap::of(network)),
             reports: BTreeMap::new(),
             voters: if has_control { network.replicas(CONTROL) } else { vec![] },
             is_report_due: false,
@@ -173,13 +173,14 @@ impl Behaviour for Router {
                 let routes = RoutingTable::decode(frame.body()).map_err(undecodable)?;
                 self.update(links, &routes);
             }
-            // From the leader of control to that of a cell, and back.
-            (Peer::Node(Role::Mediator, _), FrameKind::Release) => {
-                self.forward_to_leader(links, frame);
-            }
-            (Peer::Node(Role::Mediator, _), FrameKind::Released) => {
-                for mediator in links.all_to(Role::Mediator) {
-                    links.forward(mediator, frame.bytes);
+            // From the leader of control, or that of a cell, to that of a cell.
+            (
+                Peer::Node(Role::Mediator, _),
+                FrameKind::MoveOrder | FrameKind::MoveParts | FrameKind::MoveProgress,
+            ) => self.forward_to_leader(links, frame),
+            (Peer::Node(Role::Mediator, _), FrameKind::MoveEnded) => {
+                for to in [links.all_to(Role::Gateway), links.all_to(Role::Mediator)].concat() {
+                    links.forward(to, frame.bytes);
                 }
             }
             _ => return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Router }),

@@ -77,7 +77,10 @@ fn a_ring_with_a_secret_trades_and_is_administrated() {
         assert!(!deadline.passed(), "the mediator does not come back");
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
-    assert_eq!(admin::assign(&ring.network, 1_000_000, 1, LIMIT).unwrap(), 1);
+    assert_eq!(
+        admin::move_instruments(&ring.network, &[1_000_000], 1, LIMIT).unwrap()[0].map_version,
+        Some(1)
+    );
     assert!(admin::status(&ring.network, LIMIT).unwrap().control.is_some());
     ring.stop_all();
 }
@@ -162,7 +165,7 @@ fn a_client_trades_for_its_own_sessions_only_and_administrates_nothing() {
             assert!(why.starts_with("session 2 does not belong to this link"), "{why}");
         }
         let mut link = connect(1).unwrap();
-        let request = AdminRequest::Assign { instrument: 1, cell: 0 };
+        let request = AdminRequest::Move { instrument: 1, cell: 0 };
         let header = Header::new(FrameKind::AdminRequest);
         wire::write(&header, &request.encode(), 0, &mut link.output);
         assert_eq!(refusal(&mut link), "a client sent a AdminRequest to a gateway");
@@ -197,7 +200,7 @@ fn a_later_link_of_a_session_takes_it_over() {
 fn only_an_operator_changes_the_network() {
     let (mut ring, secret) = ring(Durability::MemoryQuorum);
     let mediator = address(&ring, Role::Mediator);
-    let change = AdminRequest::Assign { instrument: 1_000_000, cell: 1 };
+    let change = AdminRequest::Move { instrument: 1_000_000, cell: 1 };
     let observer = Credentials::Keys(secret.keys(None, &[Right::Observer]));
     let connect =
         |hello, credentials| Observer::connect(&mediator, hello, Some(credentials), LIMIT);
@@ -206,7 +209,8 @@ fn only_an_operator_changes_the_network() {
     assert!(matches!(status, AdminResponse::Status { .. }), "{status:?}");
     let refused = link.request(&change, LIMIT).unwrap();
     assert!(
-        matches!(&refused, AdminResponse::Refused(why) if why.contains("only an operator")),
+        matches!(&refused, AdminResponse::Refused { reason, .. }
+            if reason.contains("only an operator")),
         "{refused:?}"
     );
     let refused = connect(Hello::Operator, &observer).unwrap_err();
@@ -220,11 +224,14 @@ fn only_an_operator_changes_the_network() {
     };
     network.secret = file("observer", &[Right::Observer]);
     assert!(admin::status(&network, LIMIT).unwrap().control.is_some());
-    let refused = admin::assign(&network, 1_000_000, 1, LIMIT).unwrap_err();
+    let refused = admin::move_instruments(&network, &[1_000_000], 1, LIMIT).unwrap_err();
     assert!(refused.message.contains("the credentials have no operator key"), "{refused}");
     network.secret = file("operator", &[Right::Operator]);
     assert!(admin::status(&network, LIMIT).unwrap().control.is_some());
-    assert_eq!(admin::assign(&network, 1_000_000, 1, LIMIT).unwrap(), 1);
+    assert_eq!(
+        admin::move_instruments(&network, &[1_000_000], 1, LIMIT).unwrap()[0].map_version,
+        Some(1)
+    );
     network.secret = None;
     let refused = admin::status(&network, LIMIT).unwrap_err();
     assert!(refused.message.contains("has not proved that it has the observer key"), "{refused}");

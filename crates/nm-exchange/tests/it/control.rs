@@ -1,9 +1,7 @@
 //! The control group of complete rings in one process: it agrees, trading does not wait for it, and
 //! no instrument is traded in two cells.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::net::UnixListener;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -14,15 +12,18 @@ use nm_book::order::Side;
 use nm_exchange::batch;
 use nm_exchange::cell::{Admitted, Cell, Handled};
 use nm_exchange::control::admin::{self, NetworkStatus, Observer};
-use nm_exchange::control::{AdminRequest, AdminResponse, CellLeader, RoutingTable, State};
-use nm_exchange::link::{Address, Link, Stream};
+use nm_exchange::control::{
+    AdminRequest, AdminResponse, CellLeader, InstrumentMap, RoutingTable, State,
+};
 use nm_exchange::message::{Hello, Leader};
 use nm_exchange::network::{Durability, Network, Role};
 use nm_exchange::testing::{Client, LIMIT, TestRing, assert_executed_once, order, trade};
-use nm_exchange::wire::{self, FrameKind, Header};
+use nm_exchange::wire::{FrameKind, Header};
 use nm_model::agent::FailureKind;
 use nm_replica::journal::{self, Reader};
 use nm_sys::clock::Deadline;
+
+use crate::peer::{self, Peer};
 
 /// The network's status once it meets a condition.
 fn until(network: &Network, what: &str, is_met: impl Fn(&NetworkStatus) -> bool) -> NetworkStatus {
@@ -40,7 +41,7 @@ fn until(network: &Network, what: &str, is_met: impl Fn(&NetworkStatus) -> bool)
 }
 
 /// Waits until a gateway routes requests by a version of the map: control sends it to routers, and
-/// they to gateways, after it has answered an assignment.
+/// they to gateways, after it has answered the operator.
 fn wait_for_map(ring: &TestRing, gateway: usize, version: u32) {
     let mut probe = Client::new(ring, gateway, &[99]);
     let deadline = Deadline::after(LIMIT);
@@ -69,8 +70,11 @@ fn state_at(network: &Network, mediator: usize) -> State {
     }
 }
 
-fn assign(network: &Network, instrument: u32, cell: u16) -> Result<u32, String> {
-    admin::assign(network, instrument, cell, LIMIT).map_err(|failure| failure.message)
+/// Moves an instrument; the version of the map then, or why it was refused.
+fn move_to(network: &Network, instrument: u32, cell: u16) -> Result<u32, String> {
+    let outcomes = admin::move_instruments(network, &[instrument], cell, LIMIT);
+    let outcome = outcomes.map_err(|failure| failure.message)?.remove(0);
+    outcome.map_version.ok_or_else(|| outcome.refused.unwrap_or_default())
 }
 
 #[test]
@@ -133,13 +137,15 @@ fn control_agrees_on_the_membership_while_its_leaders_die() {
 /// By instrument: the map version after its move, or why it was not moved.
 type Outcomes = BTreeMap<u32, Result<u32, String>>;
 
-/// Which cells executed requests on each instrument, by the journals of their mediators.
-fn traded_in(ring: &TestRing) -> BTreeMap<u32, BTreeSet<u16>> {
-    let mut traded = BTreeMap::<u32, BTreeSet<u16>>::new();
-    for number in 0..ring.network.mediator.len() as u16 {
+/// The numbers of the requests that were executed on each instrument, in any cell, by the journals
+/// of their mediators.
+fn executed(ring: &TestRing) -> BTreeMap<u32, Vec<u64>> {
+    let mut executed = BTreeMap::<u32, Vec<u64>>::new();
+    let cells = ring.network.mediator.len() as u16;
+    for number in 0..cells {
         let folder = ring.network.folder(Role::Mediator, usize::from(number)).unwrap();
         let mut reader = Reader::open(&folder.join(format!("cell-{number}"))).unwrap();
-        let mut cell = Cell::<Book>::default();
+        let mut cell = Cell::<Book>::new(number, cells);
         while let Some(record) = reader.next_record().unwrap() {
             if record.kind != journal::RecordKind::Batch {
                 continue;
@@ -149,26 +155,25 @@ fn traded_in(ring: &TestRing) -> BTreeMap<u32, BTreeSet<u16>> {
             for frame in frames {
                 let admitted = cell.admit(&frame.unwrap()).unwrap();
                 let Admitted::Request(request) = admitted else { continue };
-                if let Handled::Executed(_) = cell.handle(&request, |_| {}) {
-                    traded.entry(request.instrument).or_default().insert(number);
+                if let Handled::Executed(outcome) = cell.handle(&request, |_| {}) {
+                    executed.entry(request.instrument).or_default().push(outcome.output_seq);
                 }
             }
         }
     }
-    traded
+    executed
 }
 
-/// Asserts that each reply to a session's requests on its instrument came once, in order, and from
-/// one cell.
-fn assert_moved_once(clients: &[Client], count: u64) -> BTreeMap<u32, u16> {
+/// Asserts that each reply to a session's requests on its instrument came once and in order; the
+/// cell of the last one, by instrument.
+fn assert_answered_once(clients: &[Client], count: u64) -> BTreeMap<u32, u16> {
     let mut cells = BTreeMap::new();
     for client in clients {
         let mut numbers = BTreeMap::<u32, Vec<u64>>::new();
         for reply in client.replies() {
             let header = &reply.header;
             numbers.entry(header.instrument).or_default().push(header.output_seq);
-            let cell = *cells.entry(header.instrument).or_insert(header.cell);
-            assert_eq!(header.cell, cell, "an instrument in two cells: {header:?}");
+            cells.insert(header.instrument, header.cell);
         }
         for (instrument, numbers) in numbers {
             let wanted: Vec<u64> = (1..=count).collect();
@@ -196,43 +201,29 @@ fn start_mover(
             }
             moves[0].fetch_add(1, Ordering::AcqRel);
             let cell = ((instrument + 2) % 3) as u16;
-            outcomes.insert(instrument, assign(&network, instrument, cell));
+            outcomes.insert(instrument, move_to(&network, instrument, cell));
             moves[1].fetch_add(1, Ordering::AcqRel);
         }
         outcomes
     })
 }
 
-/// Asserts that each instrument was traded in the cell that the map has for it, and moved there
-/// unless it had been traded before.
-fn assert_where_the_map_has_them(
-    network: &Network,
-    instruments: &[u32],
-    cells: &BTreeMap<u32, u16>,
-    outcomes: &Outcomes,
-) {
+/// Asserts that each instrument moved where it should, and that the map says so.
+fn assert_where_the_map_has_them(network: &Network, instruments: &[u32], outcomes: &Outcomes) {
     let status = until(network, "healthy", NetworkStatus::is_healthy);
     let exceptions: BTreeMap<u32, u16> =
         status.exceptions.iter().map(|known| (known.instrument, known.cell)).collect();
     for instrument in instruments {
         let rule = (instrument % 3) as u16;
         let by_map = exceptions.get(instrument).copied().unwrap_or(rule);
-        assert_eq!(
-            cells[instrument], by_map,
-            "instrument {instrument} is not where the map has it"
-        );
         match outcomes.get(instrument) {
             Some(Ok(_)) => assert_eq!(by_map, ((instrument + 2) % 3) as u16),
-            Some(Err(why)) => {
-                assert!(why.contains("has had requests in its cell"), "{why}");
-                assert_eq!(by_map, rule);
-            }
+            Some(Err(why)) => panic!("instrument {instrument}: {why}"),
             None => assert_eq!(by_map, ((instrument + 1) % 3) as u16),
         }
     }
-    let early = instruments.iter().enumerate().skip(5).filter(|(at, _)| at % 3 == 0);
-    assert!(early.map(|(_, instrument)| &outcomes[instrument]).all(Result::is_ok), "{outcomes:?}");
-    assert_eq!(u64::from(status.map_version), exceptions.len() as u64);
+    assert_eq!(status.map_version as usize, instruments.len(), "one version for each move");
+    assert!(status.pending_moves.is_empty(), "{status:#?}");
 }
 
 /// Instruments move to other cells while they begin to be traded; the victims die meanwhile.
@@ -248,8 +239,8 @@ fn move_while_trading(victims: &[(Role, usize)]) {
     let instruments: Vec<u32> = (100..130).collect();
     // The first ones move before their first request.
     for instrument in &instruments[..5] {
-        assert!(assign(&network, *instrument, (instrument % 3) as u16).is_ok(), "no change");
-        assert!(assign(&network, *instrument, ((instrument + 1) % 3) as u16).is_ok());
+        assert!(move_to(&network, *instrument, (instrument % 3) as u16).is_ok(), "no change");
+        assert!(move_to(&network, *instrument, ((instrument + 1) % 3) as u16).is_ok());
     }
     // Of the others, one begins after its move, one during its move, and the third moves after it
     // has begun; and so on.
@@ -292,21 +283,19 @@ fn move_while_trading(victims: &[(Role, usize)]) {
     }
     let outcomes = mover.join().unwrap();
     assert_eq!(killed, victims.len());
-    let cells = assert_moved_once(&clients, COUNT);
-    assert_where_the_map_has_them(&network, &instruments, &cells, &outcomes);
-    // What was traded stays.
-    let why = assign(&network, 100, 0).unwrap_err();
-    assert!(why.contains("instrument 100 has had requests in its cell"), "{why}");
+    assert_answered_once(&clients, COUNT);
+    assert_where_the_map_has_them(&network, &instruments, &outcomes);
     if victims.is_empty() {
         ring.stop_all();
-        for (instrument, cells) in traded_in(&ring) {
-            assert_eq!(cells.len(), 1, "instrument {instrument} was traded in {cells:?}");
+        for (instrument, mut numbers) in executed(&ring) {
+            numbers.sort_unstable();
+            assert!(numbers.iter().copied().eq(1..=COUNT), "instrument {instrument}: {numbers:?}");
         }
     }
 }
 
 #[test]
-fn an_instrument_moves_while_it_begins_to_be_traded_and_never_trades_in_two_cells() {
+fn instruments_move_while_they_begin_to_be_traded_and_never_trade_in_two_cells() {
     move_while_trading(&[]);
 }
 
@@ -322,21 +311,17 @@ fn an_instrument_moves_away_and_back_and_is_traded_in_its_first_cell() {
     let mut ring = TestRing::new("1-1-2-1", Durability::MemoryQuorum);
     ring.start();
     let network = ring.network.clone();
-    assert_eq!(assign(&network, 0, 1), Ok(1));
-    assert_eq!(assign(&network, 0, 0), Ok(2));
-    assert_eq!(assign(&network, 1, 0), Ok(3));
+    assert_eq!(move_to(&network, 0, 1), Ok(1));
+    assert_eq!(move_to(&network, 0, 0), Ok(2));
+    assert_eq!(move_to(&network, 1, 0), Ok(3));
     wait_for_map(&ring, 0, 3);
     let mut clients = [Client::new(&ring, 0, &[1, 2])];
     trade(&mut clients, 20, |_| {});
     assert_executed_once(&clients, 20);
     let home = clients[0].replies().find(|reply| reply.header.instrument == 0).unwrap();
     assert_eq!((home.header.cell, home.header.map_version), (0, 3));
-    for (instrument, cell, why) in
-        [(7, 2, "no cell 2"), (0, 1, "has had requests"), (1, 1, "has had")]
-    {
-        let refused = admin::assign(&network, instrument, cell, LIMIT).unwrap_err();
-        assert!(refused.message.contains(why), "{refused}");
-    }
+    let refused = move_to(&network, 7, 2).unwrap_err();
+    assert!(refused.contains("no cell 2"), "{refused}");
     ring.stop();
 }
 
@@ -348,7 +333,7 @@ fn a_network_without_a_majority_of_control_continues_trading_and_warns_once() {
     let network = ring.network.clone();
     until(&network, "healthy", NetworkStatus::is_healthy);
     ring.warnings.lock().unwrap().clear();
-    assert_eq!(assign(&network, 4, 1), Ok(1));
+    assert_eq!(move_to(&network, 4, 1), Ok(1));
     wait_for_map(&ring, 0, 1);
     ring.stop_one(Role::Mediator, 0);
     ring.stop_one(Role::Mediator, 2);
@@ -369,7 +354,8 @@ fn a_network_without_a_majority_of_control_continues_trading_and_warns_once() {
         assert!(!deadline.passed(), "{:?}", ring.warnings.lock().unwrap());
         std::thread::sleep(Duration::from_millis(2));
     }
-    let failure = admin::assign(&network, 9, 1, Duration::from_millis(300)).unwrap_err();
+    let failure =
+        admin::move_instruments(&network, &[9], 1, Duration::from_millis(300)).unwrap_err();
     assert_eq!(failure.kind, FailureKind::Peer, "{failure}");
     assert_eq!(warning_count(&ring), 1);
     ring.stop();
@@ -381,7 +367,7 @@ fn control_recovers_from_its_journal() {
     ring.start();
     let network = ring.network.clone();
     until(&network, "healthy", NetworkStatus::is_healthy);
-    assert_eq!((assign(&network, 2, 1), assign(&network, 1_000_001, 0)), (Ok(1), Ok(2)));
+    assert_eq!((move_to(&network, 2, 1), move_to(&network, 1_000_001, 0)), (Ok(1), Ok(2)));
     ring.stop_all();
     assert_eq!(admin::status(&network, LIMIT).unwrap_err().kind, FailureKind::Peer);
     ring.start();
@@ -400,13 +386,16 @@ fn control_recovers_from_its_journal() {
 }
 
 #[test]
-fn a_network_without_durability_has_no_control() {
+fn a_network_without_addresses_for_control_has_the_map_of_its_file() {
     let mut ring = TestRing::new("1-1-2-1", Durability::None);
+    for node in &mut ring.network.mediator {
+        node.replication = None;
+    }
     ring.start();
     let status = admin::status(&ring.network, LIMIT).unwrap();
     assert!(status.is_healthy() && status.control.is_none(), "{status:#?}");
-    let refused = admin::assign(&ring.network, 1, 0, LIMIT).unwrap_err();
-    assert!(refused.message.contains("no control group"), "{refused}");
+    let refused = move_to(&ring.network, 1, 0).unwrap_err();
+    assert!(refused.contains("no control group"), "{refused}");
     ring.stop_one(Role::Gateway, 0);
     let status = admin::status(&ring.network, LIMIT).unwrap();
     assert!(!status.is_healthy() && !status.nodes[0].is_up && status.nodes[1].is_up, "{status:#?}");
@@ -414,65 +403,23 @@ fn a_network_without_durability_has_no_control() {
     assert_eq!(admin::status(&ring.network, LIMIT).unwrap_err().kind, FailureKind::Peer);
 }
 
-/// The other end of a link of a router, played by the test.
-struct Peer {
-    link: Link,
+/// A mediator to which the router connects, played by the test, announces that it leads a cell.
+fn lead(mediator: &mut Peer, cell: u16, term: u32) {
+    Leader { cell, term }.write(&mut mediator.link.output);
+    assert!(mediator.link.flush().unwrap());
 }
 
-impl Peer {
-    /// A mediator to which the router connects.
-    fn mediator(listener: &UnixListener, start: u64) -> Peer {
-        let (stream, _) = listener.accept().unwrap();
-        let mut peer = Peer { link: Link::new(Stream::Unix(stream)).unwrap() };
-        assert_eq!(peer.next().0.kind, FrameKind::Hello);
-        peer.send(&Header { client_seq: start, ..Header::new(FrameKind::Welcome) }, &[]);
-        peer
-    }
-
-    fn gateway(network: &Network) -> Peer {
-        let stream = Stream::connect(&network.router[0].address, LIMIT).unwrap();
-        let mut peer = Peer { link: Link::new(stream).unwrap() };
-        peer.send(&Header::new(FrameKind::Hello), b"gateway 0");
-        assert_eq!(peer.next().0.kind, FrameKind::Welcome);
-        peer
-    }
-
-    fn send(&mut self, header: &Header, body: &[u8]) {
-        wire::write(header, body, 0, &mut self.link.output);
-        assert!(self.link.flush().unwrap());
-    }
-
-    fn lead(&mut self, cell: u16, term: u32) {
-        Leader { cell, term }.write(&mut self.link.output);
-        assert!(self.link.flush().unwrap());
-    }
-
-    fn next(&mut self) -> (Header, Vec<u8>) {
-        let deadline = Deadline::after(LIMIT);
-        loop {
-            if let Some(frame) = self.link.input.next_frame().unwrap() {
-                return (frame.header, frame.body().to_vec());
+/// Kind and cell of the next frame that is not about control, and the term of a leader.
+fn next_data_frame(peer: &mut Peer) -> (FrameKind, u16, u32) {
+    loop {
+        let (header, body) = peer.next();
+        match header.kind {
+            FrameKind::MembershipReport | FrameKind::RoutingTable => {}
+            FrameKind::Leader => {
+                let Leader { cell, term } = Leader::decode(&header, &body).unwrap();
+                return (header.kind, cell, term);
             }
-            assert!(!deadline.passed(), "nothing came");
-            let fd = self.link.as_fd().as_raw_fd();
-            if nm_sys::poll::readable(fd, Duration::from_millis(50)).unwrap() {
-                self.link.receive().unwrap();
-            }
-        }
-    }
-
-    /// Kind and cell of the next frame that is not about control, and the term of a leader.
-    fn next_data_frame(&mut self) -> (FrameKind, u16, u32) {
-        loop {
-            let (header, body) = self.next();
-            match header.kind {
-                FrameKind::MembershipReport | FrameKind::RoutingTable => {}
-                FrameKind::Leader => {
-                    let Leader { cell, term } = Leader::decode(&header, &body).unwrap();
-                    return (header.kind, cell, term);
-                }
-                kind => return (kind, header.cell, 0),
-            }
+            kind => return (kind, header.cell, 0),
         }
     }
 }
@@ -482,41 +429,41 @@ fn a_router_ignores_a_leader_with_an_older_term_than_control_s() {
     use FrameKind::Request;
     let mut ring = TestRing::new("1-1-2-1", Durability::MemoryQuorum);
     let network = ring.network.clone();
-    let listeners = [0, 1].map(|mediator| match &network.mediator[mediator].address {
-        Address::Unix(path) => UnixListener::bind(path).unwrap(),
-        other => panic!("{other}"),
-    });
+    let listeners = [0, 1].map(|mediator| peer::listener(&network.mediator[mediator].address));
     ring.start_one(Role::Router, 0, &network, &Default::default());
-    let mut first = Peer::mediator(&listeners[0], 10);
-    let mut second = Peer::mediator(&listeners[1], 11);
-    let mut gateway = Peer::gateway(&network);
-    let ask = |gateway: &mut Peer| gateway.send(&Header::new(Request), &[]);
+    let mut first = Peer::accepted(&listeners[0], 10);
+    let mut second = Peer::accepted(&listeners[1], 11);
+    let mut gateway = Peer::connected(
+        &network.router[0].address,
+        &Hello::Node { role: Role::Gateway, index: 0, start: 0 },
+    );
+    let ask = |gateway: &mut Peer| gateway.send(&Header::new(Request));
 
     // A router that has just started learns the leader from control.
-    let mut routes = RoutingTable::new(2);
+    let mut routes = RoutingTable::new(InstrumentMap::new(2));
     routes.leaders.insert(0, CellLeader { mediator: 1, term: 7, start: 11 });
-    second.send(&Header::new(FrameKind::RoutingTable), &routes.encode());
-    assert_eq!(gateway.next_data_frame(), (FrameKind::Leader, 0, 7));
+    second.send_with(&Header::new(FrameKind::RoutingTable), &routes.encode());
+    assert_eq!(next_data_frame(&mut gateway), (FrameKind::Leader, 0, 7));
     // The leader of an older term announces itself, too late.
-    first.lead(0, 5);
-    first.lead(1, 5);
-    assert_eq!(gateway.next_data_frame(), (FrameKind::Leader, 1, 5));
+    lead(&mut first, 0, 5);
+    lead(&mut first, 1, 5);
+    assert_eq!(next_data_frame(&mut gateway), (FrameKind::Leader, 1, 5));
     ask(&mut gateway);
-    assert_eq!(second.next_data_frame(), (Request, 0, 0));
+    assert_eq!(next_data_frame(&mut second), (Request, 0, 0));
     // It is elected again; the routing table of control is older.
-    first.lead(0, 9);
-    assert_eq!(gateway.next_data_frame(), (FrameKind::Leader, 0, 9));
-    second.send(&Header::new(FrameKind::RoutingTable), &routes.encode());
-    second.lead(1, 6);
-    assert_eq!(gateway.next_data_frame(), (FrameKind::Leader, 1, 6));
+    lead(&mut first, 0, 9);
+    assert_eq!(next_data_frame(&mut gateway), (FrameKind::Leader, 0, 9));
+    second.send_with(&Header::new(FrameKind::RoutingTable), &routes.encode());
+    lead(&mut second, 1, 6);
+    assert_eq!(next_data_frame(&mut gateway), (FrameKind::Leader, 1, 6));
     ask(&mut gateway);
-    assert_eq!(first.next_data_frame(), (Request, 0, 0));
+    assert_eq!(next_data_frame(&mut first), (Request, 0, 0));
     // It restarts: the terms of the next leader may begin at 1.
     drop(first);
-    let _first = Peer::mediator(&listeners[0], 12);
-    second.lead(0, 1);
-    assert_eq!(gateway.next_data_frame(), (FrameKind::Leader, 0, 1));
+    let _first = Peer::accepted(&listeners[0], 12);
+    lead(&mut second, 0, 1);
+    assert_eq!(next_data_frame(&mut gateway), (FrameKind::Leader, 0, 1));
     ask(&mut gateway);
-    assert_eq!(second.next_data_frame(), (Request, 0, 0));
+    assert_eq!(next_data_frame(&mut second), (Request, 0, 0));
     ring.stop();
 }

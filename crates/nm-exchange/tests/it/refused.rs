@@ -221,7 +221,13 @@ fn the_page_of_limits_has_the_numbers_of_the_code() {
         PENDING_REQUESTS_MAX,
         GATEWAY_BYTES_MAX,
         FREE_BYTES_SHARE,
-        UNKNOWN_PREDECESSOR_NAKS_MAX
+        UNKNOWN_PREDECESSOR_NAKS_MAX,
+        MOVED_INSTRUMENTS_MAX,
+        MOVES_PENDING_MAX,
+        MOVES_ORDERED_MAX,
+        CELL_LEAVING_MAX,
+        LEAVING_REQUESTS_BYTES_MAX,
+        REFUSED_MOVES_MAX
     ];
     // Nor is one missing on the page.
     let sources =

@@ -1,6 +1,6 @@
-//! Two virtual machines. Each is a process of QEMU that ends with this one; what they are made of
-//! and what lies between them has no names: files in memory, sockets, and devices in a network
-//! namespace that ends with its processes.
+//! Pairs of virtual machines. Each machine is a process of QEMU that ends with this one; what they
+//! are made of and what lies between them has no names: files in memory, sockets, and devices in a
+//! network namespace that ends with its processes.
 
 mod parts;
 mod unavailable;
@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use nm_model::guest::GuestPlacement;
 use nm_model::plan::EnvironmentKind;
-use nm_model::{Failure, FailureKind, Finding, GuestExecution, GuestRecord, GuestSpec, Side};
+use nm_model::{
+    Failure, FailureKind, Finding, GuestExecution, GuestId, GuestRecord, GuestSpec, Side,
+};
 use nm_ring::window::MEMORY_BYTES;
 use nm_sys::clock::Moment;
 use nm_sys::hostfiles::HostFiles;
@@ -33,7 +35,7 @@ use nm_vm::threads;
 
 use crate::agent::Handle;
 use crate::environment::namespaces::Switch;
-use crate::environment::running::{Addresses, BelowGuests, Environment};
+use crate::environment::running::{Addresses, BelowGuests, Environment, Guests, milliseconds};
 use crate::environment::setup::Setup;
 use crate::link_setup::{self, LinkEnd};
 use crate::pair::{GuestConditions, Pair};
@@ -41,10 +43,13 @@ pub use parts::{GuestParts, KERNEL_VARIABLE, named_kernel};
 pub use unavailable::GuestsUnavailable;
 
 /// How long a guest may take from the start of QEMU until its agent answers: an emulated processor
-/// on a busy machine needs half a minute.
-const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
-
-const SIDES: [Side; 2] = [Side::Client, Side::Server];
+/// on a busy machine needs half a minute, a guest on KVM of an emulated processor some minutes.
+fn boot_timeout(execution: GuestExecution) -> Duration {
+    Duration::from_secs(match execution {
+        GuestExecution::NestedKvm => 400,
+        _ => 120,
+    })
+}
 
 /// Why guests of `kind` cannot be started here, whatever their kernel; none if they can.
 pub fn unavailable_reason(kind: EnvironmentKind) -> Option<GuestsUnavailable> {
@@ -77,6 +82,7 @@ fn check_spec(kind: EnvironmentKind, spec: &GuestSpec) -> Result<(), GuestsUnava
     if let Some(refusal) = spec.refusal(execution) {
         return Err(GuestsUnavailable::Emulated(refusal));
     }
+    plan_memory(spec, execution)?;
     if kind != EnvironmentKind::VmSriov {
         return Ok(());
     }
@@ -86,11 +92,24 @@ fn check_spec(kind: EnvironmentKind, spec: &GuestSpec) -> Result<(), GuestsUnava
     if execution == GuestExecution::Tcg {
         return Err(GuestsUnavailable::PassThroughNeedsKvm);
     }
-    sriov::check(&sriov::Host::open(Path::new("/"))?, &spec.nics)?;
+    sriov::check(&sriov::Host::open(Path::new("/"))?, &spec.nics, spec.pairs)?;
     Ok(())
 }
 
-/// Starts both guests.
+/// The memory of each guest, if that of all fits into the host's.
+fn plan_memory(
+    spec: &GuestSpec,
+    execution: GuestExecution,
+) -> Result<GuestMemory, GuestsUnavailable> {
+    let (guests, files) = (2 * spec.pairs, HostFiles::default());
+    let memory = GuestMemory::plan(spec, guests, execution != GuestExecution::Tcg, &files);
+    match memory.shortage(guests, &files) {
+        Some(shortage) => Err(GuestsUnavailable::Memory(shortage)),
+        None => Ok(memory),
+    }
+}
+
+/// Starts all guests.
 pub fn start(kind: EnvironmentKind, setup: &Setup) -> Result<Environment, Failure> {
     let not_available = |reason: GuestsUnavailable| {
         Failure::new(FailureKind::NotAvailable, format!("{kind}: {reason}"))
@@ -102,28 +121,24 @@ pub fn start(kind: EnvironmentKind, setup: &Setup) -> Result<Environment, Failur
     let host = Host::new(kind, spec).map_err(not_available)?;
     let mut network = Network::new(kind, setup)?;
     network.functions = prepare_functions(kind, spec).map_err(not_available)?;
-    let shared = || memory_file::of_size("nearmetal-guests", MEMORY_BYTES).map_err(system_failure);
-    let memory = shared()?;
     let begin = Moment::now();
-    let mut launch = |side| {
-        let memory = memory.try_clone().map_err(system_failure)?;
-        host.launch(kind, setup, side, &mut network, memory)
-    };
-    let (client, server) = (launch(Side::Client)?, launch(Side::Server)?);
-    let client = client.handshake_of_guest(BOOT_TIMEOUT)?;
-    let server = server.handshake_of_guest(BOOT_TIMEOUT)?;
-    let boot_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let placement = host.place([&client, &server]);
-    let addresses = network.addresses.clone();
-    let conditions =
-        GuestConditions { execution: host.determined.execution, shortage: host.budget.shortage() };
-    let first = addresses[0];
-    let layer = network::layer(kind);
-    let pair = Pair::of_guests(kind.name(), (client, server), first, layer, conditions)?;
-    let record = host.record(kind, boot_ms, placement, &network, &pair);
+    let handles = host.launch_all(kind, setup, &mut network)?;
+    let boot_ms = milliseconds(begin, Moment::now());
+    let placement = host.place(&handles);
+    let pairs = host.pairs(kind, handles)?;
+    let record = host.record(kind, boot_ms, placement, &network, &pairs);
+    let guests = Guests::new(record, begin);
     let keeper = network.switch.map(Switch::into_keeper);
     let below = BelowGuests { namespace_keeper: keeper, functions: network.functions };
-    Ok(Environment::of_guests(kind, pair, addresses, below, record))
+    let with_addresses = |(number, pair)| (pair, addresses_of(number));
+    let pairs = (0..).zip(pairs).map(with_addresses).collect();
+    Environment::of_guests(kind, pairs, below, guests)
+}
+
+/// The addresses of the ends of a pair: IPv4, then IPv6.
+fn addresses_of(pair: u32) -> Addresses {
+    let of = |side| link_setup::guest_addresses(GuestId { pair, side });
+    of(Side::Client).into_iter().zip(of(Side::Server)).collect()
 }
 
 /// Makes functions of network devices ready, for the environment that passes some through.
@@ -132,26 +147,28 @@ fn prepare_functions(
     spec: &GuestSpec,
 ) -> Result<Option<Prepared>, GuestsUnavailable> {
     let is_wanted = kind == EnvironmentKind::VmSriov;
-    Ok(is_wanted.then(|| sriov::prepare(Path::new("/"), &spec.nics)).transpose()?)
+    Ok(is_wanted.then(|| sriov::prepare(Path::new("/"), &spec.nics, spec.pairs)).transpose()?)
 }
 
 /// What only host and guests together show.
-fn findings(memory: GuestMemory, pair: &Pair) -> Vec<Finding> {
+fn findings(memory: GuestMemory, pairs: &[Pair]) -> Vec<Finding> {
     let files = HostFiles::default();
-    let guests = SIDES.map(|side| {
-        let pid = match side {
+    let facts = |guest: GuestId| {
+        let pair = &pairs[guest.pair as usize];
+        let pid = match guest.side {
             Side::Client => pair.client.pid(),
             Side::Server => pair.server.pid(),
         };
         GuestFacts {
-            side,
+            guest,
             threads: join::read_threads(&files, pid),
             memory: join::read_memory(&files, pid),
             size_kib: u64::from(memory.mib) * 1024,
             pages_of_nodes: join::read_nodes(&files, pid),
-            clock_source: pair.facts(side).clock.kernel_source.clone(),
+            clock_source: pair.facts(guest.side).clock.kernel_source.clone(),
         }
-    });
+    };
+    let guests: Vec<GuestFacts> = GuestId::all(pairs.len() as u32).into_iter().map(facts).collect();
     join::findings(&join::read_host(&files), &guests)
 }
 
@@ -159,8 +176,9 @@ fn system_failure(error: std::io::Error) -> Failure {
     Failure::new(FailureKind::System, format!("cannot prepare the guests: {error}"))
 }
 
-/// What both guests run on.
+/// What all guests run on.
 struct Host {
+    pairs: u32,
     qemu: Qemu,
     parts: GuestParts,
     determined: Determined,
@@ -171,16 +189,15 @@ struct Host {
 impl Host {
     fn new(kind: EnvironmentKind, spec: &GuestSpec) -> Result<Host, GuestsUnavailable> {
         let determined = execution::determine(spec.execution)?;
-        let is_kvm = determined.execution != GuestExecution::Tcg;
-        let packet_threads = network::packet_threads(kind);
+        let packet_threads = network::packet_threads(kind, 2 * spec.pairs);
         let (allowed, siblings) = (nm_sys::cpu::allowed(), nm_sys::cpu::siblings());
-        let guests = SIDES.len() as u32;
         Ok(Host {
+            pairs: spec.pairs,
             qemu: Qemu::find()?,
             parts: GuestParts::of(kind, spec)?,
+            memory: plan_memory(spec, determined.execution)?,
+            budget: Budget::new(spec.pairs, spec.cpus, packet_threads, &allowed, &siblings),
             determined,
-            budget: Budget::new(spec.cpus, packet_threads, &allowed, &siblings),
-            memory: GuestMemory::plan(spec, guests, is_kvm, &HostFiles::default()),
         })
     }
 
@@ -188,27 +205,61 @@ impl Host {
         self.budget.placement.iter().all(|one| !one.virtual_cpus.is_empty())
     }
 
+    /// Starts QEMU for all guests, and waits until their agents have answered. They are in the
+    /// order of [`GuestId::all`].
+    fn launch_all(
+        &self,
+        kind: EnvironmentKind,
+        setup: &Setup,
+        network: &mut Network,
+    ) -> Result<Vec<Handle>, Failure> {
+        let mut launched = vec![];
+        for pair in 0..self.pairs {
+            let memory = memory_file::of_size("nearmetal-guests", MEMORY_BYTES);
+            let memory = memory.map_err(system_failure)?;
+            for side in [Side::Client, Side::Server] {
+                let memory = memory.try_clone().map_err(system_failure)?;
+                launched.push(self.launch(kind, setup, GuestId { pair, side }, network, memory)?);
+            }
+        }
+        let timeout = boot_timeout(self.determined.execution);
+        launched.into_iter().map(|guest| guest.handshake_of_guest(timeout)).collect()
+    }
+
+    /// The agents as pairs, of which the first has the others beside it.
+    fn pairs(&self, kind: EnvironmentKind, handles: Vec<Handle>) -> Result<Vec<Pair>, Failure> {
+        let mut handles = handles.into_iter();
+        let mut pairs = vec![];
+        while let (Some(client), Some(server)) = (handles.next(), handles.next()) {
+            let first = addresses_of(pairs.len() as u32)[0];
+            let conditions = GuestConditions {
+                execution: self.determined.execution,
+                shortage: self.budget.shortage(),
+            };
+            let layer = network::layer(kind);
+            pairs.push(Pair::of_guests(kind.name(), (client, server), first, layer, conditions)?);
+        }
+        Ok(pairs)
+    }
+
     /// Starts QEMU for one guest, in the namespace of the network.
     fn launch(
         &self,
         kind: EnvironmentKind,
         setup: &Setup,
-        side: Side,
+        guest: GuestId,
         network: &mut Network,
         shared_memory: OwnedFd,
     ) -> Result<Handle, Failure> {
-        let end = link_setup::end(side);
+        let [v4, v6] = link_setup::guest_addresses(guest);
         let settings = BootSettings {
-            addresses: vec![
-                cidr(end.v4.into(), LinkEnd::V4_PREFIX),
-                cidr(end.v6.into(), LinkEnd::V6_PREFIX),
-            ],
-            mac: network.hardware_address(side),
-            ..BootSettings::new(side)
+            addresses: vec![cidr(v4, LinkEnd::V4_PREFIX), cidr(v6, LinkEnd::V6_PREFIX)],
+            mac: network.hardware_address(guest),
+            ..BootSettings::new(guest.side)
         };
         let image = memory_file::with_contents("nearmetal-image", &self.parts.image.bytes);
         let machine = Machine {
-            side,
+            guest,
             execution: self.determined.execution,
             cpus: self.budget.cpus,
             is_pinned: self.is_pinned(),
@@ -216,18 +267,18 @@ impl Host {
             kernel: self.parts.kernel.image.clone(),
             image: image.map_err(system_failure)?,
             words: settings.words().join(" "),
-            nic: network.nic(side)?,
+            nic: network.nic(guest)?,
             shared_memory,
         };
         let mut command = machine.command(&self.qemu);
         if let Some(switch) = &network.switch {
             isolate(&mut command, switch.join()?);
         }
-        setup.launch(kind, side, command)
+        setup.launch(kind, guest, command)
     }
 
-    /// Pins the threads of both guests; returns where they are.
-    fn place(&self, guests: [&Handle; 2]) -> Vec<GuestPlacement> {
+    /// Pins the threads of all guests; returns where they are.
+    fn place(&self, guests: &[Handle]) -> Vec<GuestPlacement> {
         if !self.is_pinned() {
             return self.budget.placement.clone();
         }
@@ -236,7 +287,11 @@ impl Host {
             .map(|(placement, guest)| match threads::place(guest.pid(), placement) {
                 Ok(()) => placement.clone(),
                 // The record says that they are not pinned.
-                Err(_) => GuestPlacement { side: placement.side, ..GuestPlacement::default() },
+                Err(_) => GuestPlacement {
+                    side: placement.side,
+                    pair: placement.pair,
+                    ..GuestPlacement::default()
+                },
             })
             .collect()
     }
@@ -247,7 +302,7 @@ impl Host {
         boot_ms: u64,
         placement: Vec<GuestPlacement>,
         network: &Network,
-        pair: &Pair,
+        pairs: &[Pair],
     ) -> GuestRecord {
         let Determined { execution, evidence } = self.determined.clone();
         let cpu_model = Machine::cpu_model_of(execution, self.is_pinned());
@@ -258,6 +313,7 @@ impl Host {
             qemu_version: self.qemu.version.clone(),
             machine: MACHINE.to_string(),
             cpu_model,
+            pairs: self.pairs,
             cpus: self.budget.cpus,
             memory_mib: self.memory.mib,
             page_kib: self.memory.page_kib,
@@ -265,9 +321,10 @@ impl Host {
             kernel: self.parts.kernel.release.clone(),
             program_sha256: self.parts.image.program_sha256.clone(),
             boot_ms,
+            first_result_ms: None,
             placement,
             notes: self.notes(network),
-            findings: findings(self.memory, pair),
+            findings: findings(self.memory, pairs),
         }
     }
 
@@ -282,6 +339,11 @@ impl Host {
             && let Some(ns) = files.text("/sys/module/kvm/parameters/halt_poll_ns")
         {
             notes.push(format!("KVM polls for up to {ns} ns before an idle virtual CPU sleeps."));
+        }
+        if self.pairs > 1 {
+            let what = "The flows of a stream are divided among all pairs, which run at the same \
+                        time; other probes measure the first pair while the others are stopped.";
+            notes.push(what.to_string());
         }
         if let Some(shortage) = self.budget.shortage() {
             notes.push(format!("Ends wait by sleeping where they would spin: {shortage}."));
@@ -300,9 +362,8 @@ fn cidr(address: IpAddr, prefix_bits: u8) -> Cidr {
 
 /// What lies between the guests.
 struct Network {
-    addresses: Addresses,
-    /// Ends of a wire that no guest has yet: the client's and the server's.
-    wire: [Option<OwnedFd>; 2],
+    /// Ends of wires that no guest has yet, in the order of [`GuestId::all`].
+    wires: Vec<Option<OwnedFd>>,
     /// A bridge and a tap device for each guest.
     switch: Option<Switch>,
     vhost: bool,
@@ -312,19 +373,18 @@ struct Network {
 
 impl Network {
     fn new(kind: EnvironmentKind, setup: &Setup) -> Result<Network, Failure> {
-        let (client, server) = (link_setup::end(Side::Client), link_setup::end(Side::Server));
-        let addresses =
-            vec![(client.v4.into(), server.v4.into()), (client.v6.into(), server.v6.into())];
-        let mut network =
-            Network { addresses, wire: [None, None], switch: None, vhost: false, functions: None };
+        let pairs = setup.guests.pairs;
+        let mut network = Network { wires: vec![], switch: None, vhost: false, functions: None };
         match kind {
             EnvironmentKind::VmWire => {
-                let (client, server) = UnixDatagram::pair().map_err(system_failure)?;
-                network.wire = [Some(client.into()), Some(server.into())];
+                for _ in 0..pairs {
+                    let (client, server) = UnixDatagram::pair().map_err(system_failure)?;
+                    network.wires.extend([Some(client.into()), Some(server.into())]);
+                }
             }
             EnvironmentKind::VmSriov => {}
             _ => {
-                network.switch = Some(Switch::start(setup)?);
+                network.switch = Some(Switch::start(setup, 2 * pairs)?);
                 network.vhost = kind == EnvironmentKind::VmVhost;
             }
         }
@@ -332,25 +392,26 @@ impl Network {
     }
 
     /// The hardware address of a guest's device; absent if it is the device's own and not known.
-    fn hardware_address(&self, side: Side) -> Option<[u8; 6]> {
+    fn hardware_address(&self, guest: GuestId) -> Option<[u8; 6]> {
         match &self.functions {
-            Some(functions) => functions.macs[usize::from(side == Side::Server)],
-            None => Some(network::hardware_address(side)),
+            Some(functions) => functions.macs.get(guest.index()).copied().flatten(),
+            None => Some(network::hardware_address(guest)),
         }
     }
 
-    fn nic(&mut self, side: Side) -> Result<GuestNic, Failure> {
+    fn nic(&mut self, guest: GuestId) -> Result<GuestNic, Failure> {
+        let missing = |what: &str| {
+            Failure::new(FailureKind::System, format!("there is no {what} for the guest {guest}"))
+        };
         if let Some(functions) = &self.functions {
-            let address = functions.addresses[usize::from(side == Side::Server)].to_string();
+            let address = functions.addresses.get(guest.index());
+            let address = address.ok_or_else(|| missing("function"))?.to_string();
             return Ok(GuestNic::Passthrough { address });
         }
         if self.switch.is_some() {
-            return Ok(GuestNic::Tap { name: network::tap_name(side), vhost: self.vhost });
+            return Ok(GuestNic::Tap { name: network::tap_name(guest), vhost: self.vhost });
         }
-        let end = &mut self.wire[usize::from(side == Side::Server)];
-        let socket = end.take().ok_or_else(|| {
-            Failure::new(FailureKind::System, format!("the {side}'s end of the wire is in use"))
-        })?;
-        Ok(GuestNic::Wire { socket })
+        let end = self.wires.get_mut(guest.index()).and_then(Option::take);
+        Ok(GuestNic::Wire { socket: end.ok_or_else(|| missing("end of a wire"))? })
     }
 }

@@ -122,8 +122,8 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Creates the devices.
-    pub fn start(setup: &Setup) -> Result<Switch, Failure> {
+    /// Creates the devices for this number of guests.
+    pub fn start(setup: &Setup, guests: u32) -> Result<Switch, Failure> {
         let within_user = !privileged();
         let mut command = setup.subcommand(&["lab-hold"])?;
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -136,7 +136,8 @@ impl Switch {
             .map_err(|error| explain(error.into(), within_user))?;
         let pid = keeper.pid().to_string();
         let user = if within_user { &pid } else { "-" };
-        let command = setup.subcommand(&["lab-wire", "taps", user, &pid])?;
+        let guests = guests.to_string();
+        let command = setup.subcommand(&["lab-wire", "taps", user, &pid, &guests])?;
         run_helper(command).map_err(|error| explain(error.into(), within_user))?;
         Ok(Switch { keeper, within_user })
     }

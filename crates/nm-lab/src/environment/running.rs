@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use nm_model::plan::EnvironmentKind;
 use nm_model::{Failure, FailureKind, GuestRecord};
+use nm_sys::clock::Moment;
 use nm_sys::process::{ChildProcess, Signal};
 use nm_vm::sriov::Prepared;
 
@@ -14,7 +15,7 @@ use crate::pair::Pair;
 /// Addresses of the two ends: pairs of client and server, IPv4 first.
 pub type Addresses = Vec<(IpAddr, IpAddr)>;
 
-/// What the host has for two guests, and takes back after them.
+/// What the host has for guests, and takes back after them.
 #[derive(Default)]
 pub(super) struct BelowGuests {
     /// Keeps the namespace of their virtual switch open.
@@ -23,17 +24,47 @@ pub(super) struct BelowGuests {
     pub functions: Option<Prepared>,
 }
 
+/// What two guests are and run on.
+pub struct Guests {
+    record: GuestRecord,
+    /// When QEMU was started.
+    begun: Moment,
+}
+
+impl Guests {
+    /// Guests that were started at `begun`.
+    pub(super) fn new(record: GuestRecord, begun: Moment) -> Guests {
+        Guests { record, begun }
+    }
+
+    /// What is known of them.
+    pub fn record(&self) -> &GuestRecord {
+        &self.record
+    }
+
+    /// Notes that their first result was there at `at`, unless they had one before.
+    pub fn note_result(&mut self, at: Moment) {
+        self.record.first_result_ms.get_or_insert_with(|| milliseconds(self.begun, at));
+    }
+}
+
+/// From `begin` to `end`, ms.
+pub(super) fn milliseconds(begin: Moment, end: Moment) -> u64 {
+    u64::try_from(end.since(begin).as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Two running agents and what was created for them.
 pub struct Environment {
     /// Which kind it is.
     pub kind: EnvironmentKind,
     /// The agents. They reach each other by IPv4 unless [`Environment::use_ipv6`] changes that.
     pub pair: Pair,
-    addresses: Addresses,
+    /// Of each pair.
+    addresses: Vec<Addresses>,
     /// Keeps a namespace open that contains no agent.
     namespace_keeper: Option<ChildProcess>,
     /// What the guests are and run on, in environments that have some.
-    pub guests: Option<GuestRecord>,
+    pub guests: Option<Guests>,
     /// Functions of network devices that the guests have.
     functions: Option<Prepared>,
     /// For the handshakes of accelerated agents.
@@ -57,7 +88,7 @@ impl Environment {
         Ok(Environment {
             kind,
             pair,
-            addresses,
+            addresses: vec![addresses],
             namespace_keeper,
             guests: None,
             functions: None,
@@ -65,24 +96,27 @@ impl Environment {
         })
     }
 
-    /// An environment of two guests that have answered.
+    /// An environment of pairs of guests that have answered, each with its addresses.
     pub(super) fn of_guests(
         kind: EnvironmentKind,
-        pair: Pair,
-        addresses: Addresses,
+        pairs: Vec<(Pair, Addresses)>,
         below: BelowGuests,
-        record: GuestRecord,
-    ) -> Environment {
+        guests: Guests,
+    ) -> Result<Environment, Failure> {
         let BelowGuests { namespace_keeper, functions } = below;
-        Environment {
+        let (pairs, addresses): (Vec<Pair>, Vec<Addresses>) = pairs.into_iter().unzip();
+        let pair = Pair::joined(pairs).ok_or_else(|| {
+            Failure::new(FailureKind::System, format!("{kind} was set up without guests"))
+        })?;
+        Ok(Environment {
             kind,
             pair,
             addresses,
             namespace_keeper,
-            guests: Some(record),
+            guests: Some(guests),
             functions,
             shared_folder: None,
-        }
+        })
     }
 
     /// Stops the guests until [`Environment::resume`], so that they take no CPU from another
@@ -98,8 +132,7 @@ impl Environment {
 
     fn signal_guests(&mut self, signal: Signal) {
         if self.guests.is_some() {
-            self.pair.client.signal(signal);
-            self.pair.server.signal(signal);
+            self.pair.signal(signal);
         }
     }
 
@@ -108,12 +141,17 @@ impl Environment {
     /// # Errors
     /// If the environment has no such addresses.
     pub fn use_ipv6(&mut self, ipv6: bool) -> Result<(), Failure> {
-        let wanted = self.addresses.iter().find(|(client, _)| client.is_ipv6() == ipv6);
-        let (client, server) = wanted.ok_or_else(|| {
+        let missing = || {
             let message = format!("{} has no IPv{} here", self.kind, if ipv6 { 6 } else { 4 });
             Failure::new(FailureKind::NotAvailable, message)
-        })?;
-        (self.pair.client_address, self.pair.server_address) = (*client, *server);
+        };
+        let of_pair = |all: &Addresses| all.iter().find(|(one, _)| one.is_ipv6() == ipv6).copied();
+        let mut wanted = self.addresses.iter().map(of_pair);
+        let first = wanted.next().flatten().ok_or_else(missing)?;
+        (self.pair.client_address, self.pair.server_address) = first;
+        for (pair, addresses) in self.pair.beside().iter_mut().zip(wanted) {
+            (pair.client_address, pair.server_address) = addresses.ok_or_else(missing)?;
+        }
         Ok(())
     }
 

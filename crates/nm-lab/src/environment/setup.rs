@@ -1,6 +1,7 @@
 //! What an environment is started with: launchers, log folder, and the commands of agents and
 //! helper processes.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -88,14 +89,14 @@ impl Setup {
             && (is_accelerated(Side::Client) || is_accelerated(Side::Server))
     }
 
-    /// Starts one end's agent without waiting for its handshake.
+    /// Starts the agent of `end`, a side or a guest, without waiting for its handshake.
     pub(super) fn launch(
         &self,
         kind: EnvironmentKind,
-        side: Side,
+        end: impl Display,
         command: Command,
     ) -> Result<Handle, Failure> {
-        let log = self.log_folder.as_ref().map(|f| f.join(format!("agent-{kind}-{side}.log")));
-        Handle::launch(&format!("agent `{side}` of {kind}"), command, log.as_deref())
+        let log = self.log_folder.as_ref().map(|f| f.join(format!("agent-{kind}-{end}.log")));
+        Handle::launch(&format!("agent `{end}` of {kind}"), command, log.as_deref())
     }
 }

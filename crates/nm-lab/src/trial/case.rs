@@ -40,24 +40,29 @@ pub struct CaseRun<'a> {
     pub cancel: &'a AtomicBool,
 }
 
-/// Measures one case.
+/// Measures one case: flows between the pair and all those beside it, everything else between the
+/// pair.
 ///
 /// # Errors
-/// The first failure of either end. Both agents are then ready for the next task, if they still
-/// run.
+/// The first failure of any end. All agents are then ready for the next task, if they still run.
 pub fn run(
     pair: &mut Pair,
     run: &CaseRun<'_>,
     show: &mut dyn FnMut(Statistic, f64),
 ) -> Result<Vec<Measured>, Failure> {
-    let (client, server) = tasks(pair, run)?;
+    let mut beside = match pair.count_for(&run.case) {
+        1 => vec![],
+        _ => pair.take_beside(),
+    };
     let check = AccelerationCheck::begin(pair, run.stacks);
     let started_s = run.options.started.elapsed().as_secs_f64();
-    let limit = pair.client.limit(time_limit(run, pair.client_facts.cpu.online));
-    let reports = prepare(pair, &client, &server)
-        .and_then(|()| run_task(pair, limit, show, run.cancel))
-        .map_err(|failure| recover(pair, failure));
-    let (mut client, server) = reports?;
+    let mut all: Vec<&mut Pair> = std::iter::once(&mut *pair).chain(&mut beside).collect();
+    let reports = run_all(&mut all, run, show);
+    let pairs = all.len() as u32;
+    if !beside.is_empty() {
+        *pair.beside() = beside;
+    }
+    let (mut client, server) = merge::joined(reports?);
     if let Some(check) = check {
         let found = check.end(pair)?;
         client.report.settings.extend(found.settings);
@@ -68,9 +73,42 @@ pub fn run(
         }
     }
     let CaseRun { stacks, in_use, probe, case, round, .. } = *run;
-    let conditions =
-        Conditions { pair, stacks, in_use, probe: probe.kind(), case, round, started_s };
+    let probe = probe.kind();
+    let conditions = Conditions { pair, pairs, stacks, in_use, probe, case, round, started_s };
     Ok(merge::rounds(&conditions, client, server))
+}
+
+/// The part of a case for one of `pairs` pairs.
+///
+/// # Errors
+/// Why it cannot be divided, as a clause.
+pub fn share(case: &Case, pairs: u32) -> Result<Case, String> {
+    let Case::Flows { pattern, write_bytes } = *case else { return Ok(*case) };
+    let flows = pattern.flows / pairs;
+    let unit = if pattern.bidirectional { 2 * pairs } else { pairs };
+    if !pattern.flows.is_multiple_of(unit) {
+        let kind = if pattern.bidirectional { "pairs of flows" } else { "flows" };
+        return Err(format!("its {kind} cannot be divided evenly among {pairs} pairs of guests"));
+    }
+    Ok(Case::Flows { pattern: Pattern { flows, ..pattern }, write_bytes })
+}
+
+/// Prepares and runs the case between all `pairs` at the same time; the reports of each.
+fn run_all(
+    pairs: &mut [&mut Pair],
+    run: &CaseRun<'_>,
+    show: &mut dyn FnMut(Statistic, f64),
+) -> Result<Vec<(EndReport, EndReport)>, Failure> {
+    let part = share(&run.case, pairs.len() as u32);
+    let part = part.map_err(|reason| Failure::new(FailureKind::NotAvailable, reason))?;
+    let tasks = pairs.iter().map(|pair| tasks(pair, run, part)).collect::<Result<Vec<_>, _>>()?;
+    let measured = pairs
+        .iter_mut()
+        .zip(&tasks)
+        .try_for_each(|(pair, (client, server))| prepare(pair, client, server))
+        .and_then(|()| run_tasks(pairs, run, show));
+    measured
+        .map_err(|failure| pairs.iter_mut().fold(failure, |failure, pair| recover(pair, failure)))
 }
 
 /// How long a case may take. The threads that share a core take turns, so the jobs of a core's
@@ -86,10 +124,10 @@ fn time_limit(run: &CaseRun<'_>, cpus: u32) -> Duration {
     Duration::from_secs_f64(run.probe.duration_s() * 2.0 + 60.0 + jobs_s)
 }
 
-/// The tasks of client and server.
-fn tasks(pair: &Pair, run: &CaseRun<'_>) -> Result<(Task, Task), Failure> {
-    let work = work(run.probe, run.case)?;
-    let threads = match run.case {
+/// The tasks of client and server for their part of the case.
+fn tasks(pair: &Pair, run: &CaseRun<'_>, part: Case) -> Result<(Task, Task), Failure> {
+    let work = work(run.probe, part)?;
+    let threads = match part {
         Case::Flows { pattern, .. } => pattern.flows.min(Pattern::MAX_FLOWS) as usize,
         _ => 1,
     };
@@ -167,46 +205,99 @@ fn prepare(pair: &mut Pair, client: &Task, server: &Task) -> Result<(), Failure>
     pair.server.wait_connected()
 }
 
-/// Runs the prepared task at both ends until both have ended.
-fn run_task(
-    pair: &mut Pair,
-    limit: Duration,
+/// Runs the prepared tasks of all pairs until all have ended.
+fn run_tasks(
+    pairs: &mut [&mut Pair],
+    run: &CaseRun<'_>,
     show: &mut dyn FnMut(Statistic, f64),
-    cancel: &AtomicBool,
-) -> Result<(EndReport, EndReport), Failure> {
-    pair.server.run()?;
-    pair.client.run()?;
-    let mut deadline = Deadline::after(limit);
-    let (mut client, mut server) = (EndReport::default(), EndReport::default());
-    let (mut client_done, mut server_done) = (false, false);
-    let mut is_cancelled = false;
-    while !(client_done && server_done) {
-        if cancel.load(Ordering::Relaxed) {
+) -> Result<Vec<(EndReport, EndReport)>, Failure> {
+    for pair in &mut *pairs {
+        pair.server.run()?;
+    }
+    for pair in &mut *pairs {
+        pair.client.run()?;
+    }
+    let limit = time_limit(run, pairs[0].client_facts.cpu.online);
+    let mut running: Vec<RunningTask> =
+        pairs.iter().map(|pair| RunningTask::new(pair.client.limit(limit))).collect();
+    // The estimate of one pair would say nothing about the sum.
+    let shows_estimate = pairs.len() == 1;
+    let mut show = |statistic, value| {
+        if shows_estimate {
+            show(statistic, value);
+        }
+    };
+    let wait = POLL_INTERVAL / pairs.len() as u32;
+    while running.iter().any(|task| !task.has_ended()) {
+        if run.cancel.load(Ordering::Relaxed) {
             return Err(Failure::new(FailureKind::Cancelled, "cancelled"));
         }
-        if !client_done {
-            client_done = read_events(&mut pair.client, POLL_INTERVAL, &mut client, show)?;
-            if client_done {
-                deadline = Deadline::after(pair.server.limit(SERVER_END_TIMEOUT));
-            }
-        }
-        if !server_done {
-            let wait = if client_done { POLL_INTERVAL } else { Duration::ZERO };
-            server_done = read_events(&mut pair.server, wait, &mut server, &mut |_, _| {})?;
-        }
-        if deadline.passed() && !(client_done && server_done) {
-            if !client_done || is_cancelled {
-                let late = if client_done { &pair.server } else { &pair.client };
-                let message = format!("{} did not end its task", late.name());
-                return Err(Failure::new(FailureKind::Peer, message));
-            }
-            // The server has not noticed that its peer has ended.
-            pair.server.cancel()?;
-            is_cancelled = true;
-            deadline = Deadline::after(pair.server.limit(SERVER_END_TIMEOUT));
+        for (task, pair) in running.iter_mut().zip(&mut *pairs).filter(|one| !one.0.has_ended()) {
+            task.step(pair, wait, &mut show)?;
         }
     }
-    Ok((client, server))
+    Ok(running.into_iter().map(|task| (task.client, task.server)).collect())
+}
+
+/// The task of a pair while it runs.
+struct RunningTask {
+    client: EndReport,
+    server: EndReport,
+    client_done: bool,
+    server_done: bool,
+    deadline: Deadline,
+    /// The request to end was sent to the server.
+    is_cancelled: bool,
+}
+
+impl RunningTask {
+    fn new(limit: Duration) -> RunningTask {
+        RunningTask {
+            client: EndReport::default(),
+            server: EndReport::default(),
+            client_done: false,
+            server_done: false,
+            deadline: Deadline::after(limit),
+            is_cancelled: false,
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.client_done && self.server_done
+    }
+
+    /// Reads what the agents have sent; waits for at most `wait` at each.
+    fn step(
+        &mut self,
+        pair: &mut Pair,
+        wait: Duration,
+        show: &mut dyn FnMut(Statistic, f64),
+    ) -> Result<(), Failure> {
+        if !self.client_done {
+            self.client_done = read_events(&mut pair.client, wait, &mut self.client, show)?;
+            if self.client_done {
+                self.deadline = Deadline::after(pair.server.limit(SERVER_END_TIMEOUT));
+            }
+        }
+        if !self.server_done {
+            let wait = if self.client_done { wait } else { Duration::ZERO };
+            let ignored = &mut |_, _| {};
+            self.server_done = read_events(&mut pair.server, wait, &mut self.server, ignored)?;
+        }
+        if !self.deadline.passed() || self.has_ended() {
+            return Ok(());
+        }
+        if !self.client_done || self.is_cancelled {
+            let late = if self.client_done { &pair.server } else { &pair.client };
+            let message = format!("{} did not end its task", late.name());
+            return Err(Failure::new(FailureKind::Peer, message));
+        }
+        // The server has not noticed that its peer has ended.
+        pair.server.cancel()?;
+        self.is_cancelled = true;
+        self.deadline = Deadline::after(pair.server.limit(SERVER_END_TIMEOUT));
+        Ok(())
+    }
 }
 
 /// Reads the queued events of an agent, waiting for the first one only; returns whether its task
@@ -301,6 +392,19 @@ mod tests {
         };
         assert!(limit("Nx1") >= Duration::from_secs(64 * 2 * 60));
         assert!(limit("1xN") < limit("2xN") && limit("2xN") < limit("Nx1"));
+    }
+
+    #[test]
+    fn flows_are_divided_evenly_or_not_at_all() {
+        let flows =
+            |pattern: &str| Case::Flows { pattern: pattern.parse().unwrap(), write_bytes: 1 };
+        assert_eq!(share(&flows("8-bi-8"), 4), Ok(flows("2-bi-2")));
+        assert_eq!(share(&flows("4-uni-4"), 4), Ok(flows("1-uni-1")));
+        assert_eq!(share(&flows("1-uni-1"), 1), Ok(flows("1-uni-1")));
+        assert!(share(&flows("4-bi-4"), 4).unwrap_err().contains("among 4 pairs"));
+        assert!(share(&flows("1-uni-1"), 2).unwrap_err().contains("evenly"));
+        let message = Case::Message { size_bytes: 1 };
+        assert_eq!(share(&message, 4), Ok(message));
     }
 
     #[test]

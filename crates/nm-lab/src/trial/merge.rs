@@ -59,6 +59,51 @@ pub fn rounds(conditions: &Conditions<'_>, client: EndReport, server: EndReport)
         .collect()
 }
 
+/// The reports of all pairs as those of one: flows have the number of their pair and are counted
+/// through, CPU times are summed, and settings are those of the first pair.
+pub fn joined(pairs: Vec<(EndReport, EndReport)>) -> (EndReport, EndReport) {
+    if pairs.len() == 1 {
+        return pairs.into_iter().next().unwrap_or_default();
+    }
+    let (mut client, mut server) = (EndReport::default(), EndReport::default());
+    let mut first_flow = 0;
+    for (pair, (of_client, of_server)) in (1..).zip(pairs) {
+        let received = of_client.report.received.len() + of_server.report.received.len();
+        add_pair(&mut client, of_client, pair, first_flow);
+        add_pair(&mut server, of_server, pair, first_flow);
+        first_flow += received as u32;
+    }
+    (client, server)
+}
+
+/// Adds the report of one end of pair number `pair`, whose flows are counted from `first_flow`.
+fn add_pair(all: &mut EndReport, one: EndReport, pair: u32, first_flow: u32) {
+    let EndReport { report: one, samples } = one;
+    let (all, kept) = (&mut all.report, &mut all.samples);
+    kept.extend(samples);
+    all.received.extend(one.received.into_iter().map(|flow| Flow {
+        index: first_flow + flow.index,
+        pair: Some(pair),
+        ..flow
+    }));
+    let retransmits = one.retransmits.into_iter();
+    all.retransmits.extend(retransmits.map(|(index, count)| (first_flow + index, count)));
+    all.placements.extend(one.placements.into_iter().map(|placement| Placement {
+        thread: format!("{} of pair {pair}", placement.thread),
+        ..placement
+    }));
+    all.cpu = match (all.cpu, one.cpu) {
+        (Some(all), Some(one)) => Some(all + one),
+        // The sum is known only if every part is.
+        (None, one) if pair == 1 => one,
+        _ => None,
+    };
+    if pair == 1 {
+        all.settings = one.settings;
+    }
+    all.doubts.extend(one.doubts);
+}
+
 /// Flows of both directions, with the counts of their receivers.
 fn throughput(client: &EndReport, server: &EndReport) -> ThroughputRound {
     let mut flows: Vec<Flow> =
@@ -122,7 +167,10 @@ fn comparability(
         bypass: ends.bypass,
         link: between.link,
         firmware: between.firmware,
-        layer: between.layer,
+        layer: match conditions.pairs {
+            1 => between.layer,
+            pairs => between.layer.map(|layer| format!("{pairs} pairs of {layer}")),
+        },
         execution: between.execution,
         ..bulk
     }
@@ -188,6 +236,7 @@ mod tests {
     fn flows_have_counts_of_receivers_and_retransmits_of_senders() {
         let flow = |index, sender, gbps| Flow {
             index,
+            pair: None,
             sender,
             bytes: 0,
             seconds: 1.0,
@@ -205,6 +254,40 @@ mod tests {
         assert_eq!(round.flows[0].retransmits, Some(7));
         assert_eq!(round.flows[1].retransmits, None);
         assert_eq!((round.client_cpu, round.server_cpu), (Some(0.5), None));
+    }
+
+    #[test]
+    fn reports_of_several_pairs_are_added_up() {
+        let of_pair = |gbps: f64, cpu: Option<f64>| {
+            let flow = |index, sender| Flow {
+                index,
+                pair: None,
+                sender,
+                bytes: 1,
+                seconds: 1.0,
+                gbps: gbps * f64::from(index + 1),
+                retransmits: None,
+            };
+            let (mut client, mut server) = (EndReport::default(), EndReport::default());
+            client.report.received = vec![flow(1, Side::Server)];
+            client.report.retransmits = vec![(0, 5)];
+            client.report.cpu = cpu;
+            server.report.received = vec![flow(0, Side::Client)];
+            (client, server)
+        };
+        let pairs = vec![of_pair(1.0, Some(0.5)), of_pair(10.0, Some(0.25))];
+        let (client, server) = joined(pairs);
+        let round = throughput(&client, &server);
+        assert_eq!(round.total_gbps, 33.0);
+        let seen: Vec<_> = round.flows.iter().map(|f| (f.index, f.pair, f.gbps)).collect();
+        let expected = [(0, 1, 1.0), (1, 1, 2.0), (2, 2, 10.0), (3, 2, 20.0)];
+        assert_eq!(seen, expected.map(|(index, pair, gbps)| (index, Some(pair), gbps)));
+        assert_eq!(round.flows[2].retransmits, Some(5));
+        assert_eq!((round.client_cpu, round.server_cpu), (Some(0.75), None));
+        let (client, _) = joined(vec![of_pair(1.0, Some(0.5)), of_pair(1.0, None)]);
+        assert_eq!(client.report.cpu, None);
+        let (client, _) = joined(vec![of_pair(1.0, None)]);
+        assert_eq!(client.report.received[0].pair, None, "one pair has no number");
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub struct Outcome {
     pub measured: Vec<Measured>,
     /// Cases that cannot be measured, with the reason as a clause.
     pub skipped: Vec<(Case, String)>,
+    /// When the first case had ended with a result.
+    pub first_result: Option<Moment>,
 }
 
 /// A trial that failed or was cancelled, with what was measured before.
@@ -83,6 +85,8 @@ pub struct Interrupted {
 /// The conditions under which one case was measured.
 pub(crate) struct Conditions<'a> {
     pub pair: &'a Pair,
+    /// Pairs between which the case was divided.
+    pub pairs: u32,
     /// Those of the row.
     pub stacks: &'a StackPair,
     /// Those that the ends use for it.

@@ -1,7 +1,7 @@
 //! A result of the exchange, for tests.
 
 use nm_model::RunResult;
-use nm_model::exchange::{ClassCpu, ExchangeRound, Fault, Hop};
+use nm_model::exchange::{ClassCpu, Durations, ExchangeRound, Fault, Hop, Moves};
 use nm_model::probe::{Case, ProbeKind, RrSize};
 use nm_model::result::{
     LatencyRound, PercentileValue, Round, RoundData, Series, SeriesKey, Source, Statistic,
@@ -38,6 +38,14 @@ pub fn result(p99_ms: f64, n_rounds: u32) -> RunResult {
             back_ms: Some(321.0),
             worst_ms: Some(330.0),
         }],
+        moves: Some(Moves {
+            due: 10,
+            asked: 10,
+            done: 10,
+            refused: 0,
+            took: durations(10, [12.0, 30.0, 44.0]),
+            pauses: durations(10, [0.3, 0.7, 0.9]),
+        }),
         ..ExchangeRound::default()
     };
     let data = LatencyRound {
@@ -65,6 +73,11 @@ pub fn result(p99_ms: f64, n_rounds: u32) -> RunResult {
         doubts: vec![],
     });
     result
+}
+
+fn durations(count: u64, ms: [f64; 3]) -> Durations {
+    let [median_ns, p99_ns, max_ns] = ms.map(|ms| Some(ms * 1e6));
+    Durations { count, median_ns, p99_ns, max_ns }
 }
 
 fn round(number: u32, mut data: LatencyRound) -> Round {

@@ -207,6 +207,7 @@ fn flow(
     }
     Ok(Flow {
         index: u32::try_from(index).unwrap_or(u32::MAX),
+        pair: None,
         sender: if is_client { Side::Client } else { Side::Server },
         bytes: bytes as u64,
         seconds,

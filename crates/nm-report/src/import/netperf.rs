@@ -311,6 +311,7 @@ fn stream(
     let is_from_server = title.contains("MAERTS") || title.contains("OMNI Receive");
     let flow = Flow {
         index: 0,
+        pair: None,
         sender: if is_from_server { Side::Server } else { Side::Client },
         bytes: (gbps * 1e9 / 8.0 * seconds) as u64,
         seconds,

@@ -90,6 +90,7 @@ fn run(
     }
     let flow = Flow {
         index: 0,
+        pair: None,
         // The line does not say which end sent; with -r it was the server.
         sender: Side::Client,
         bytes: (megabytes * f64::from(1u32 << 20)) as u64,

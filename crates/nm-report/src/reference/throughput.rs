@@ -107,7 +107,15 @@ pub(super) fn fill_xenserver(table: &Table, result: &mut RunResult) -> Result<()
             let offset = u32::from(sender == Side::Server);
             let index = pair.checked_sub(1).ok_or(ReferenceError::PairZero)? * 2 + offset;
             let gbps = line.number("mbps")? / 1e3;
-            flows.push(Flow { index, sender, bytes: 0, seconds: 0.0, gbps, retransmits: None });
+            flows.push(Flow {
+                index,
+                pair: None,
+                sender,
+                bytes: 0,
+                seconds: 0.0,
+                gbps,
+                retransmits: None,
+            });
             let direction_total = (direction, line.number("direction_total_mbps")?);
             if !directions.contains(&direction_total) {
                 directions.push(direction_total);

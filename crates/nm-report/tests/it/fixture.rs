@@ -309,6 +309,7 @@ pub fn throughput(environment: &str, pattern: &str, base: f64, size: Size) -> Se
                 let gbps = base / f64::from(pattern.flows) * (0.95 + numbers.next() * 0.1);
                 Flow {
                     index,
+                    pair: None,
                     sender: pattern.sender(index),
                     bytes: (gbps * 1e9 / 8.0 * 2.0) as u64,
                     seconds: 2.0,

@@ -145,6 +145,7 @@ fn record(environment: EnvironmentKind, execution: GuestExecution) -> GuestRecor
         qemu_version: "7.2.22".into(),
         machine: "q35".into(),
         cpu_model: if is_real { "host" } else { "max" }.into(),
+        pairs: 1,
         cpus: 2,
         memory_mib: 512,
         page_kib: if is_real { 2048 } else { 4 },
@@ -152,9 +153,11 @@ fn record(environment: EnvironmentKind, execution: GuestExecution) -> GuestRecor
         kernel: "6.1.0-56-cloud-amd64".into(),
         program_sha256: "00".repeat(32),
         boot_ms: if is_real { 860 } else { 2460 },
+        first_result_ms: is_real.then_some(1380),
         placement: match is_real {
             true => vec![GuestPlacement {
                 side: Some(Side::Client),
+                pair: None,
                 virtual_cpus: vec![2, 3],
                 other_threads: vec![1],
             }],

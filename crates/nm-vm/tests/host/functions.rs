@@ -3,12 +3,16 @@
 use nm_model::Side;
 use nm_vm::network::hardware_address;
 use nm_vm::refusal::Refusal;
-use nm_vm::sriov;
+use nm_vm::sriov::{self, Prepared};
 
 use crate::tree::{Fuse, Tree};
 
 fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(ToString::to_string).collect()
+}
+
+fn texts(prepared: &Prepared) -> Vec<String> {
+    prepared.addresses.iter().map(ToString::to_string).collect()
 }
 
 fn driver(tree: &Tree, address: &str) -> Option<String> {
@@ -22,10 +26,13 @@ fn virtual_functions_are_made_bound_and_removed() {
     let tree = Tree::new();
     let before = tree.contents();
     let host = tree.host(Fuse::default());
-    let prepared = sriov::prepare_on(host, &tree.state(), &names(&["ens1f0"])).unwrap();
-    let addresses = prepared.addresses.map(|address| address.to_string());
+    let prepared = sriov::prepare_on(host, &tree.state(), &names(&["ens1f0"]), 1).unwrap();
+    let addresses = texts(&prepared);
     assert_eq!(addresses, ["0000:3b:01.0", "0000:3b:01.1"]);
-    assert_eq!(prepared.macs, [Side::Client, Side::Server].map(hardware_address).map(Some));
+    assert_eq!(
+        prepared.macs,
+        [Side::Client, Side::Server].map(|side| Some(hardware_address(side)))
+    );
     for address in &addresses {
         assert_eq!(driver(&tree, address).as_deref(), Some("vfio-pci"));
     }
@@ -40,8 +47,8 @@ fn devices_are_handed_over_themselves_and_come_back_with_their_links_up() {
     let before = tree.contents();
     let host = tree.host(Fuse::default());
     let nics = names(&["ens1f1", "0000:3b:00.0"]);
-    let prepared = sriov::prepare_on(host, &tree.state(), &nics).unwrap();
-    let addresses = prepared.addresses.map(|address| address.to_string());
+    let prepared = sriov::prepare_on(host, &tree.state(), &nics, 1).unwrap();
+    let addresses = texts(&prepared);
     assert_eq!(addresses, ["0000:3b:00.1", "0000:3b:00.0"], "in the order of the names");
     assert_eq!(prepared.macs, [Some([0x52, 0x54, 0, 0, 0, 0xaa]); 2]);
     assert_eq!(driver(&tree, "0000:3b:00.0").as_deref(), Some("vfio-pci"));
@@ -58,7 +65,7 @@ fn functions_in_one_group_are_refused_and_removed_again() {
     tree.group("0000:3c:00.0", 31);
     let before = tree.contents();
     let host = tree.host(Fuse::default());
-    let error = sriov::prepare_on(host, &tree.state(), &names(&["ens1f0"])).err().unwrap();
+    let error = sriov::prepare_on(host, &tree.state(), &names(&["ens1f0"]), 1).err().unwrap();
     let Refusal::SharedGroup { address, group: 31, mates } = &error else { panic!("{error}") };
     assert_eq!((address.to_string().as_str(), mates.as_str()), ("0000:3b:01.1", "0000:3c:00.0"));
     let mut after = tree.contents();
@@ -72,17 +79,19 @@ fn functions_in_one_group_are_refused_and_removed_again() {
 fn a_second_run_waits_for_the_first_and_a_restart_closes_it() {
     let tree = Tree::new();
     let nics = names(&["ens1f0"]);
-    let first = sriov::prepare_on(tree.host(Fuse::default()), &tree.state(), &nics).unwrap();
+    let first = sriov::prepare_on(tree.host(Fuse::default()), &tree.state(), &nics, 1).unwrap();
     let other = names(&["ens1f1"]);
-    let error = sriov::prepare_on(tree.host(Fuse::default()), &tree.state(), &other).err().unwrap();
+    let error =
+        sriov::prepare_on(tree.host(Fuse::default()), &tree.state(), &other, 1).err().unwrap();
     assert!(error.is_conflict() && error.to_string().contains("another nearmetal"), "{error}");
     let id = first.run_id().clone();
     // A kill: nothing is undone, and the lock goes with the process.
     drop(first);
     let killed = Fuse::at(3, true);
-    let error = sriov::prepare_on(tree.host(killed), &tree.state(), &other).err().unwrap();
+    let error = sriov::prepare_on(tree.host(killed), &tree.state(), &other, 1).err().unwrap();
     assert!(matches!(error, Refusal::Apply(_)), "{error}");
-    let error = sriov::prepare_on(tree.host(Fuse::default()), &tree.state(), &other).err().unwrap();
+    let error =
+        sriov::prepare_on(tree.host(Fuse::default()), &tree.state(), &other, 1).err().unwrap();
     let Refusal::Unfinished(run) = &error else { panic!("{error}") };
     assert!(*run > id && error.to_string().contains("nearmetal lab undo"), "{error}");
     // After a restart the devices are as the firmware left them.
@@ -91,5 +100,5 @@ fn a_second_run_waits_for_the_first_and_a_restart_closes_it() {
     tree.write("sys/bus/pci/devices/0000:3b:00.1/sriov_drivers_autoprobe", "1\n");
     let _ = std::fs::remove_file(tree.path().join("sys/bus/pci/devices/0000:3b:00.1/virtfn0"));
     let _ = std::fs::remove_file(tree.path().join("sys/bus/pci/devices/0000:3b:00.1/virtfn1"));
-    sriov::prepare_on(tree.host(Fuse::default()), &tree.state(), &other).unwrap();
+    sriov::prepare_on(tree.host(Fuse::default()), &tree.state(), &other, 1).unwrap();
 }

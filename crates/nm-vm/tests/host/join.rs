@@ -13,7 +13,7 @@ fn thread(name: &str, virtual_cpu: Option<u32>, cpus: &[u32]) -> GuestThread {
 
 fn guest(side: Side, cpu: u32) -> GuestFacts {
     GuestFacts {
-        side,
+        guest: side.into(),
         threads: vec![
             thread("qemu-system-x86", None, &[0]),
             thread("CPU 0/KVM", Some(0), &[cpu]),

@@ -23,7 +23,7 @@ fn undo(tree: &Tree, fuse: Fuse) -> Result<usize, String> {
 fn writes(is_parent: bool) -> (u32, u32) {
     let (tree, fuse) = (Tree::new(), Fuse::default());
     let host = tree.host(fuse.clone());
-    let prepared = sriov::prepare_on(host, &tree.state(), &nics(is_parent)).unwrap();
+    let prepared = sriov::prepare_on(host, &tree.state(), &nics(is_parent), 1).unwrap();
     let ready = fuse.writes.get();
     prepared.finish().unwrap();
     (ready, fuse.writes.get())
@@ -40,7 +40,7 @@ fn undo_restores_every_byte_after_a_kill_at_any_write() {
                 let tree = Tree::new();
                 let before = tree.contents();
                 let host = tree.host(Fuse::at(write, is_after));
-                let prepared = sriov::prepare_on(host, &tree.state(), &nics(is_parent));
+                let prepared = sriov::prepare_on(host, &tree.state(), &nics(is_parent), 1);
                 assert_eq!(prepared.is_ok(), write >= ready, "{at}");
                 // Ends the run: the kill is in its undoing if it was ready.
                 drop(prepared);
@@ -64,7 +64,7 @@ proptest! {
         let before = tree.contents();
         let mut kills = kills.into_iter().map(|(write, is_after)| Fuse::at(write, is_after));
         let host = tree.host(kills.next().unwrap_or_default());
-        drop(sriov::prepare_on(host, &tree.state(), &nics(is_parent)));
+        drop(sriov::prepare_on(host, &tree.state(), &nics(is_parent), 1));
         for kill in kills {
             let _ = undo(&tree, kill);
         }
@@ -77,7 +77,7 @@ proptest! {
 fn what_somebody_else_has_changed_is_left_and_named() {
     let tree = Tree::new();
     let host = tree.host(Fuse::at(3, true));
-    drop(sriov::prepare_on(host, &tree.state(), &nics(true)));
+    drop(sriov::prepare_on(host, &tree.state(), &nics(true), 1));
     tree.write("sys/bus/pci/devices/0000:3b:00.0/sriov_numvfs", "4\n");
     let (choices, never) = (Choices::default(), AtomicBool::new(false));
     let error =

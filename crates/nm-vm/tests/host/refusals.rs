@@ -16,7 +16,8 @@ fn refusal_of(nics: &[&str], change: impl FnOnce(&Tree)) -> Refusal {
     let before = tree.contents();
     let fuse = Fuse::default();
     let nics: Vec<String> = nics.iter().map(ToString::to_string).collect();
-    let refusal = sriov::prepare_on(tree.host(fuse.clone()), &tree.state(), &nics).err().unwrap();
+    let refusal =
+        sriov::prepare_on(tree.host(fuse.clone()), &tree.state(), &nics, 1).err().unwrap();
     assert_eq!(tree.contents(), before, "{refusal}");
     assert_eq!(fuse.writes.get(), 0, "{refusal}");
     assert!(!tree.state().exists(), "not even a journal: {refusal}");
@@ -84,21 +85,22 @@ fn the_connection_of_the_session_is_found_before_its_address() {
     tree.write("proc/net/if_inet6", &line);
     let mut host = tree.host(Fuse::default());
     host.own_connection = Some("fd77::9 40000 fd77::5 22".to_string());
-    let error = sriov::check(&host, &["ens1f0".to_string()]).err().unwrap();
+    let error = sriov::check(&host, &["ens1f0".to_string()], 1).err().unwrap();
     assert_eq!(
         error.to_string(),
         "ens1f0 carries this session's own SSH connection (fd77::9 port 40000 to fd77::5 port 22)"
     );
     // Over an address of the link scope, which every link has, and without the variable.
     tree.write("proc/net/if_inet6", &format!("fe80{}5 02 40 20 80 ens1f0\n", "0".repeat(27)));
-    assert!(sriov::check(&tree.host(Fuse::default()), &["ens1f0".to_string()]).is_ok());
+    assert!(sriov::check(&tree.host(Fuse::default()), &["ens1f0".to_string()], 1).is_ok());
     let word = |text: &str| {
         let value = u32::from_str_radix(text, 16).unwrap();
         u32::from_be_bytes(value.to_ne_bytes())
     };
     let end = format!("{:08X}{:016X}{:08X}", word("fe800000"), 0, word("00000005"));
     tree.write("proc/net/tcp6", &format!("sl local remote st\n 0: {end}:0016 {end}:9C40 01 x\n"));
-    let error = sriov::check(&tree.host(Fuse::default()), &["ens1f0".to_string()]).err().unwrap();
+    let error =
+        sriov::check(&tree.host(Fuse::default()), &["ens1f0".to_string()], 1).err().unwrap();
     assert!(matches!(error, Refusal::Routes { .. }), "{error}");
     assert!(error.to_string().contains("[fe80::5]:22"), "{error}");
 }

@@ -34,6 +34,10 @@ pub struct LabRunArgs {
     /// How guests are executed: auto, kvm or tcg.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub execution: ExecutionChoice,
+    /// Pairs of guests in each environment. The flows of a stream, one each way for every pair, run
+    /// between all of them; other probes measure the first pair.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub pairs: u32,
     /// Virtual CPUs of each guest [default: 1, or 2 where the host has cores for them].
     #[arg(long, value_name = "N")]
     pub guest_cpus: Option<u32>,

@@ -1,6 +1,10 @@
 //! `nearmetal exchange`: the commands of the exchange, one file each.
 
+mod moves;
 mod node;
+mod policy;
+mod ramp;
+mod ramp_text;
 mod run;
 mod search;
 mod secret;
@@ -18,12 +22,17 @@ use crate::exit::Exit;
 pub fn run(command: &ExchangeCommand) -> Result<Exit> {
     match command {
         ExchangeCommand::Run(args) => run::run(args),
+        ExchangeCommand::Ramp(args) => ramp::run(args),
         ExchangeCommand::Search(args) => search::run(args),
         ExchangeCommand::Node(args) => node::run(args),
         ExchangeCommand::Verify(args) => verify::run(args),
         ExchangeCommand::Torture(args) => torture::run(args),
         ExchangeCommand::Status(args) => status::run(args),
-        ExchangeCommand::Assign(args) => status::assign(args),
+        ExchangeCommand::Move(args) => moves::run(args),
+        ExchangeCommand::Grow(args) => moves::grow(args),
+        ExchangeCommand::Shrink(args) => moves::shrink(args),
+        ExchangeCommand::Policy(args) => policy::run(args),
+        ExchangeCommand::Assign(args) => moves::assign(args),
         ExchangeCommand::Secret(command) => secret::run(command),
     }
 }

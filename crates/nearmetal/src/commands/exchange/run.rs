@@ -17,17 +17,35 @@ use crate::exit::{Exit, Stop};
 
 pub fn run(args: &RunArgs) -> Result<Exit> {
     let setup = complete_setup(args)?;
-    let plan = setup::plan(&setup, args.rounds, Some(args.network.limit))?;
-    let mut runner = setup::begin(&args.network, &setup, plan, args.raw)?;
-    let round_s = ProbeSpec::Exchange(setup.spec.clone()).duration_s();
+    let mut moving = setup.clone();
+    moving.spec.moves_per_minute = args.moves_per_minute;
+    moving.check()?;
+    if args.moves_compare && moving.spec.moves_per_minute == 0.0 {
+        return Err(Stop::usage(
+            "--moves-compare without moves: say how many, such as \
+                                --moves-per-minute 1000",
+        ));
+    }
+    let setups = if args.moves_compare { vec![setup, moving] } else { vec![moving] };
+    let plan = setup::plan(&setups[0], setups.get(1), args.rounds, Some(args.network.limit))?;
+    let mut runner = setup::begin(&args.network, &setups[0], plan, args.raw)?;
+    let round_s = ProbeSpec::Exchange(setups[0].spec.clone()).duration_s();
+    let trials = args.rounds as usize * setups.len();
     let what = format!("exchange, {}", units::plural(args.rounds as usize, "round", "rounds"));
-    runner.show_progress(&what, round_s * f64::from(args.rounds));
-    for round in 0..args.rounds {
-        let row = exchange_round::row(&setup, round);
+    runner.show_progress(&what, round_s * trials as f64);
+    for trial in 0..trials {
+        let round = (trial / setups.len()) as u32;
+        // In every second round the other one is first, so that both come as early.
+        let setup = &setups[(trial + round as usize) % setups.len()];
+        let row = exchange_round::row(setup, round);
         let label = format!("round {}/{}  {}", round + 1, args.rounds, row.stack);
         let goes_on = runner.trial(&label, &row, round_s, |context| {
-            let mut setup = setup::of_round(&setup, context.folder.unwrap_or(Path::new("")), round);
-            setup.record_flow = args.record_flow.clone().filter(|_| round == 0);
+            let folder = context.folder.unwrap_or(Path::new(""));
+            let mut setup = setup::of_round(setup, folder, round);
+            if args.moves_compare && setup.spec.moves_per_minute > 0.0 {
+                setup.folder.set_file_name(format!("round-{}-moves", round + 1));
+            }
+            setup.record_flow = args.record_flow.clone().filter(|_| trial == 0);
             exchange_round::run(&setup, round, context)
         })?;
         if !goes_on {
@@ -43,7 +61,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
 fn complete_setup(args: &RunArgs) -> Result<Setup> {
     let flow = args.replay_flow.as_deref().map(read_flow).transpose()?;
     let rate_per_s = flow.as_ref().map_or(args.rate, Flow::rate_per_s);
-    let mut setup = setup::from_args(&args.network, rate_per_s)?;
+    let mut setup = setup::from_args(&args.network, rate_per_s, args.seconds)?;
     setup.replay_flow = flow.map(Arc::new);
     setup.arrivals = args.arrivals;
     setup.kills = args.kill.clone();

@@ -23,9 +23,9 @@ const PUBLISHED_PER_MEDIATOR: f64 = 5_000.0;
 
 pub fn run(args: &SearchArgs) -> Result<Exit> {
     let plan = search_plan(args)?;
-    let base = setup::from_args(&args.network, plan.start_per_s)?;
+    let base = setup::from_args(&args.network, plan.start_per_s, args.seconds)?;
     // Without targets: rates above the bracket are expected to break the limit.
-    let row = setup::plan(&base, plan.repeats, None)?;
+    let row = setup::plan(&base, None, plan.repeats, None)?;
     let mut runner = setup::begin(&args.network, &base, row, false)?;
     let found = run_rounds(&mut runner, &plan, &base, args.network.limit)?;
     let sentence = found.as_ref().map(|bracket| sentence(bracket, args.network.limit));

@@ -1,4 +1,4 @@
-//! From the arguments of `exchange run` and `exchange search` to the setup and the plan of a run.
+//! From the arguments of `exchange run`, `search` and `ramp` to the setup and the plan of a run.
 
 use std::path::Path;
 
@@ -7,13 +7,16 @@ use nm_exchange_lab::hosts;
 use nm_exchange_lab::run::Setup;
 use nm_exchange_lab::sla::Sla;
 use nm_lab::trial::Options;
-use nm_model::plan::{PlanTarget, Scope, TrialBlock};
+use nm_model::plan::{PlanComparison, PlanTarget, Scope, TrialBlock};
 use nm_model::{Campaign, ExchangeSpec, Plan, ProbeKind, ProbeSpec, Selector, Side, StackPair};
 
 use crate::campaign::show::Show;
 use crate::campaign::{Destination, Name, OnFailure, Runner};
 use crate::cli::exchange::NetworkArgs;
 use crate::exit::Stop;
+
+/// Ratio of a round with moves to one without that still counts as equal, %.
+const MOVES_MARGIN_PERCENT: f64 = 20.0;
 
 /// Begins a run of `plan`.
 pub fn begin(args: &NetworkArgs, setup: &Setup, plan: Plan, raw_samples: bool) -> Result<Runner> {
@@ -28,18 +31,19 @@ pub fn begin(args: &NetworkArgs, setup: &Setup, plan: Plan, raw_samples: bool) -
     Ok(runner)
 }
 
-/// The setup that the arguments describe.
-pub fn from_args(args: &NetworkArgs, rate_per_s: f64) -> Result<Setup> {
+/// The setup that the arguments describe, for rounds of `seconds`.
+pub fn from_args(args: &NetworkArgs, rate_per_s: f64, seconds: f64) -> Result<Setup> {
     if !(args.limit > 0.0 && args.limit <= 60_000.0) {
         return Err(Stop::usage(format!("--limit {} is not possible: 0 to 60000 ms", args.limit)));
     }
     let spec = ExchangeSpec {
         nodes: args.nodes,
         rate_per_s,
-        seconds: args.seconds,
+        seconds,
         warmup_ms: args.warmup,
         durability: args.durability,
         mix: args.mix,
+        moves_per_minute: 0.0,
     };
     let seed = args.seed;
     let stacks = StackPair::same(args.transport.stack());
@@ -48,6 +52,7 @@ pub fn from_args(args: &NetworkArgs, rate_per_s: f64) -> Result<Setup> {
     if let Some(path) = &args.hosts {
         setup.hosts = hosts::read(path).map_err(|error| Stop::usage(error.to_string()))?;
     }
+    setup.spare_mediators = args.spares;
     setup.authenticate = args.authenticate;
     setup.host_data = args.host_data.clone();
     setup.check()?;
@@ -61,9 +66,28 @@ pub fn of_round(setup: &Setup, path: &Path, round: u32) -> Setup {
     Setup { seed, folder, ..setup.clone() }
 }
 
-/// The run as a plan of one row, with targets for the limit if there is one.
-pub fn plan(setup: &Setup, rounds: u32, limit_ms: Option<f64>) -> Result<Plan> {
-    let stack = nm_lab::exchange::stack(setup);
+/// The run as a plan of a row, with targets for the limit if there is one. A second row, `other`,
+/// is compared against the first.
+pub fn plan(
+    setup: &Setup,
+    other: Option<&Setup>,
+    rounds: u32,
+    limit_ms: Option<f64>,
+) -> Result<Plan> {
+    let environment = nm_lab::exchange::environment(setup);
+    let block = |setup: &Setup| TrialBlock {
+        environments: vec![environment],
+        stacks: vec![StackPair::same(nm_lab::exchange::stack(setup))],
+        optional: false,
+        probe: ProbeSpec::Exchange(setup.spec.clone()),
+    };
+    let row =
+        |setup: &Setup| format!("{}/{}", environment.name(), nm_lab::exchange::stack_name(setup));
+    let comparison = |other: &Setup| PlanComparison {
+        a: row(setup),
+        b: row(other),
+        margin_percent: MOVES_MARGIN_PERCENT,
+    };
     let target = |require: String, why: &str| -> Result<PlanTarget> {
         let refused = |error: nm_model::target::TargetError| Stop::usage(error.to_string());
         Ok(PlanTarget {
@@ -89,14 +113,9 @@ pub fn plan(setup: &Setup, rounds: u32, limit_ms: Option<f64>) -> Result<Plan> {
         rounds,
         seed: setup.seed,
         references: vec![nm_report::exchange::LATENCY.to_string()],
-        trials: vec![TrialBlock {
-            environments: vec![nm_lab::exchange::environment(setup)],
-            stacks: vec![StackPair::same(stack)],
-            optional: false,
-            probe: ProbeSpec::Exchange(setup.spec.clone()),
-        }],
+        trials: std::iter::once(setup).chain(other).map(block).collect(),
         targets,
-        comparisons: vec![],
+        comparisons: other.map(comparison).into_iter().collect(),
         machine: None,
         guests: None,
         factors: vec![],

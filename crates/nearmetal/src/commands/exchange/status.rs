@@ -1,5 +1,4 @@
-//! `nearmetal exchange status` and `assign`: shows the members and leaders of a running network,
-//! and assigns an instrument to another cell.
+//! `nearmetal exchange status`: shows the members and leaders of a running network.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,20 +9,15 @@ use anyhow::Result;
 use jiff::Timestamp;
 use nm_exchange::control::admin::{self, ControlStatus, NetworkStatus, NodeStatus};
 use nm_exchange::network::Network;
-use nm_model::{Failure, FailureKind};
 use nm_report::style::Tone;
-use serde_json::json;
 
-use crate::cli::exchange::{AssignArgs, CredentialsArgs, RunningArgs, StatusArgs};
+use crate::cli::exchange::{CredentialsArgs, RunningArgs, StatusArgs};
 use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
 /// How long one node may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-
-/// How long a change of the map may take.
-const ASSIGN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Shows the status of a network.
 pub fn run(args: &StatusArgs) -> Result<Exit> {
@@ -36,30 +30,8 @@ pub fn run(args: &StatusArgs) -> Result<Exit> {
     Ok(if status.is_healthy() { Exit::Pass } else { Exit::Fail })
 }
 
-/// Assigns an instrument to a cell.
-pub fn assign(args: &AssignArgs) -> Result<Exit> {
-    let network = network(&args.running, &args.credentials)?;
-    let AssignArgs { instrument, cell, .. } = *args;
-    match admin::assign(&network, instrument, cell, ASSIGN_LIMIT) {
-        Ok(version) => {
-            match args.format.format {
-                Format::Json => output::json(&json!({
-                    "instrument": instrument, "cell": cell, "map_version": version,
-                }))?,
-                Format::Text => output::data(&format!(
-                    "instrument {instrument} belongs to cell {cell}, map version {version}\n"
-                ))?,
-            }
-            Ok(Exit::Pass)
-        }
-        Err(Failure { kind: FailureKind::NotAvailable, message, .. }) => {
-            Err(Stop::with(Exit::Conflict, message))
-        }
-        Err(failure) => Err(failure.into()),
-    }
-}
-
-fn network(running: &RunningArgs, credentials: &CredentialsArgs) -> Result<Network> {
+/// The running network that is asked for.
+pub fn network(running: &RunningArgs, credentials: &CredentialsArgs) -> Result<Network> {
     let file = match (&running.network, &running.folder) {
         (Some(file), _) => file.clone(),
         (None, Some(folder)) => newest(folder)?,
@@ -96,7 +68,7 @@ fn text(status: &NetworkStatus) -> String {
     let _ = match &status.control {
         None => writeln!(
             text,
-            "control    none: without a log, instruments belong to the cells of the network file"
+            "control    none: its replicas have no addresses, so nothing can be moved"
         ),
         Some(control) => writeln!(text, "control    {}", control_line(control)),
     };
@@ -137,13 +109,13 @@ fn control_line(control: &ControlStatus) -> String {
 }
 
 fn map_line(status: &NetworkStatus) -> String {
-    let cells = status.cells.len();
+    let cells = status.active_cells;
     let mut line = format!("version {}, cell = instrument % {cells}", status.map_version);
     for (at, exception) in status.exceptions.iter().enumerate() {
         let word = if at == 0 { " but" } else { "," };
         let _ = write!(line, "{word} {} in cell {}", exception.instrument, exception.cell);
     }
-    if let Some(change) = status.pending_move {
+    for change in &status.pending_moves {
         let _ = write!(line, "; {} is being moved to cell {}", change.instrument, change.cell);
     }
     line

@@ -34,6 +34,8 @@ struct TrialReport {
     nodes: String,
     durability: String,
     killed: Vec<String>,
+    /// Moves of instruments that the journals show.
+    moves: u64,
     answered: u64,
     unanswered: u64,
     back_ms: Vec<f64>,
@@ -43,7 +45,11 @@ struct TrialReport {
 
 pub fn run(args: &TortureArgs) -> Result<Exit> {
     let wanted = TrialFilter { durability: args.durability, role: args.role };
-    if torture::guaranteed_pairs(wanted).is_empty() {
+    let has_pairs = match args.moves {
+        true => !torture::guaranteed_while_moving(wanted).is_empty(),
+        false => !torture::guaranteed_pairs(wanted).is_empty(),
+    };
+    if !has_pairs {
         return Err(Stop::usage(
             "without durability nothing is guaranteed about a mediator that dies; choose another \
              --durability or --role",
@@ -55,7 +61,8 @@ pub fn run(args: &TortureArgs) -> Result<Exit> {
         if interrupted.load(Ordering::Relaxed) {
             break;
         }
-        let Some(trial) = torture::draw(args.seed, number, wanted, args.seconds) else { break };
+        let draw = if args.moves { torture::draw_with_moves } else { torture::draw };
+        let Some(trial) = draw(args.seed, number, wanted, args.seconds) else { break };
         let ended = match run_trial(args, &trial, &interrupted) {
             Ok(ended) => ended,
             Err(failure) if failure.kind == FailureKind::Cancelled => break,
@@ -90,6 +97,7 @@ fn run_trial(
         seconds: args.seconds,
         warmup_ms: WARMUP_MS,
         durability: trial.durability,
+        moves_per_minute: trial.moves_per_minute,
         ..ExchangeSpec::default()
     };
     let stack = Stack::new(Protocol::Tcp, Mode::Epoll);
@@ -98,6 +106,7 @@ fn run_trial(
     let mut setup = nm_lab::exchange::setup(&spec, &stacks, trial.seed, &folder)?;
     setup.record = true;
     setup.kills = trial.kills.clone();
+    setup.aimed_kills = trial.aimed.into_iter().collect();
     let outcome = run::round(&setup, cancel)?;
     let cuts = Cuts { count: CUTS, seed: trial.seed };
     let findings = verify::folder_cut(&folder, cuts)?;
@@ -111,7 +120,14 @@ fn run_trial(
         violations.push(format!("{} requests were never answered", outcome.latency.lost));
     }
     violations.extend(outcome.unexpected_restarts);
+    if trial.moves_per_minute > 0.0 && findings.moves == 0 {
+        violations.push("no instrument moved".to_string());
+    }
+    if let Some(aimed) = trial.aimed.filter(|_| exchange.faults.len() <= trial.kills.len()) {
+        violations.push(format!("the {} was not found", aimed.aim.name()));
+    }
     let ended = TrialReport {
+        moves: findings.moves,
         answered: findings.answered,
         unanswered: outcome.latency.lost,
         back_ms: exchange.faults.iter().filter_map(|fault| fault.back_ms).collect(),
@@ -136,7 +152,8 @@ fn empty_report(trial: &Trial) -> TrialReport {
         trial: trial.number,
         nodes: trial.nodes.to_string(),
         durability: trial.durability.to_string(),
-        killed: trial.kills.iter().map(|kill| kill.role.to_string()).collect(),
+        killed: trial.killed(),
+        moves: 0,
         answered: 0,
         unanswered: 0,
         back_ms: vec![],
@@ -154,8 +171,9 @@ fn line(ended: &TrialReport, trials: u32) -> String {
         None => "no violation".to_string(),
         Some(first) => format!("{} violations, such as {first}", ended.violations.len()),
     };
+    let moves = if ended.moves > 0 { format!("{} moves  ", ended.moves) } else { String::new() };
     format!(
-        "{}/{trials}  {} {} kill {}  back after {}  {found}",
+        "{}/{trials}  {} {}  {moves}kill {}  back after {}  {found}",
         ended.trial + 1,
         ended.nodes,
         ended.durability,
@@ -172,7 +190,16 @@ fn summary(all: &[TrialReport], violated: usize, args: &TortureArgs) -> String {
     }
     let mut table = Table::new(
         "",
-        &["durability", "killed", "#trials", "#answered", "#wrong", "#back, ms (median)", "#worst"],
+        &[
+            "durability",
+            "killed",
+            "#trials",
+            "#moves",
+            "#answered",
+            "#wrong",
+            "#back, ms (median)",
+            "#worst",
+        ],
     );
     for ((durability, class), trials) in groups {
         let mut back: Vec<f64> =
@@ -181,6 +208,7 @@ fn summary(all: &[TrialReport], violated: usize, args: &TortureArgs) -> String {
         let ms = |ms: Option<&f64>| ms.map_or("n/a".to_string(), |ms| format!("{ms:.0}"));
         let wrong = trials.iter().filter(|ended| !ended.violations.is_empty()).count();
         let answered: u64 = trials.iter().map(|ended| ended.answered).sum();
+        let moves: u64 = trials.iter().map(|ended| ended.moves).sum();
         let tone = if wrong == 0 { Tone::Plain } else { Tone::Bad };
         table.push(
             tone,
@@ -188,6 +216,7 @@ fn summary(all: &[TrialReport], violated: usize, args: &TortureArgs) -> String {
                 durability.to_string(),
                 class,
                 trials.len().to_string(),
+                moves.to_string(),
                 answered.to_string(),
                 wrong.to_string(),
                 ms(back.get(back.len() / 2)),
@@ -195,6 +224,7 @@ fn summary(all: &[TrialReport], violated: usize, args: &TortureArgs) -> String {
             ],
         );
     }
+    table.drop_empty(&["moves"]);
     let verdict = match violated {
         0 => {
             format!("{} trials, seed {}: nothing lost, doubled or reordered", all.len(), args.seed)

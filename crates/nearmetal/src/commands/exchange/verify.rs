@@ -98,6 +98,10 @@ fn text(checked: &Checked) -> String {
     line("carried out, not answered", findings.unanswered_executed.to_string());
     line("batches replayed", format!("{} from {} journals", findings.batches, findings.journals));
     line("states compared", findings.hashes.to_string());
+    if findings.moves > 0 {
+        let Findings { moves, moved_states, .. } = findings;
+        line("moves to another cell", format!("{moves}, {moved_states} compared before and after"));
+    }
     if findings.cuts > 0 {
         line("replayed from a snapshot", format!("{} times", findings.cuts));
     }

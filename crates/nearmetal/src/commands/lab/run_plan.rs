@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use nm_model::limits::SpecError;
 use nm_model::plan::{EnvironmentKind, TrialBlock};
-use nm_model::probe::{PingpongSpec, RrSpec, StreamSpec};
+use nm_model::probe::{Pattern, PingpongSpec, RrSpec, StreamSpec};
 use nm_model::{
     Campaign, ComputeSpec, GuestSpec, JitterSpec, Layout, Plan, ProbeSpec, Stack, StackPair,
 };
@@ -43,12 +43,14 @@ pub fn plan(args: &LabRunArgs) -> Result<Plan> {
     let environments: Vec<EnvironmentKind> = chosen.iter().copied().map(kind).collect();
     let guests = GuestSpec {
         execution: args.execution,
+        pairs: args.pairs,
         cpus: args.guest_cpus,
         memory_mib: args.memory_mib,
         kernel: args.kernel.clone(),
         nics: args.nic.clone(),
         ..GuestSpec::default()
     };
+    guests.check().map_err(|error| Stop::usage(error.to_string()))?;
     let blocks = trials(&environments, args)?;
     let plan = Plan {
         name: "lab".to_string(),
@@ -69,9 +71,6 @@ pub fn plan(args: &LabRunArgs) -> Result<Plan> {
 }
 
 fn check(plan: &Plan) -> Result<(), SpecError> {
-    if let Some(guests) = &plan.guests {
-        guests.check()?;
-    }
     let rows = plan.rows();
     rows.iter().try_for_each(|row| row.probe().check(row.stacks.wire_protocol()))
 }
@@ -94,7 +93,10 @@ fn trials(environments: &[EnvironmentKind], args: &LabRunArgs) -> Result<Vec<Tri
     // Both sizes together take the time of a trial.
     let max_ms = ((seconds * 1e3 / sizes.len() as f64) as u64).max(1);
     let pingpong = PingpongSpec { sizes, max_ms, min_iterations: 10, ..PingpongSpec::default() };
+    let one_way = Pattern { flows: 1, bidirectional: false };
+    let both_ways = Pattern { flows: 2 * args.pairs, bidirectional: true };
     let stream = StreamSpec {
+        patterns: vec![if args.pairs > 1 { both_ways } else { one_way }],
         seconds,
         omit_ms: (seconds * 200.0) as u64,
         max_cv_percent: 20.0,

@@ -27,6 +27,9 @@ pub enum GuestsUnavailable {
     /// They would be emulated, and the plan does not want that.
     #[error("{0}")]
     Emulated(String),
+    /// The host has too little memory for all of them.
+    #[error("{0}")]
+    Memory(String),
     /// No device is named whose functions could be passed through.
     #[error(
         "no network device is named for pass-through: name one with virtual functions, or two \

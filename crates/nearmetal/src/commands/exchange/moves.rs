@@ -1,0 +1,112 @@
+//! `nearmetal exchange move`, `assign`, `grow` and `shrink`: moves instruments of a running network
+//! to other cells.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::Result;
+use nm_exchange::control::admin::{self, MoveOutcome};
+use nm_exchange_lab::resize::{self, Resized};
+use serde_json::json;
+
+use crate::cli::exchange::{AssignArgs, CredentialsArgs, MoveArgs, ResizeArgs, RunningArgs};
+use crate::cli::format::Format;
+use crate::exit::{Exit, Stop};
+use crate::output;
+
+use super::status;
+
+/// How long the moves of one command may take.
+const MOVE_LIMIT: Duration = Duration::from_secs(60);
+
+/// Moves instruments to a cell.
+pub fn run(args: &MoveArgs) -> Result<Exit> {
+    let MoveArgs { instruments, to, running, credentials, format } = args;
+    let outcomes = move_all(instruments, *to, running, credentials)?;
+    match format.format {
+        Format::Json => output::json(&json!({ "cell": to, "moves": outcomes }))?,
+        Format::Text => output::data(&text(&outcomes, *to))?,
+    }
+    let refused = outcomes.iter().any(|outcome| outcome.refused.is_some());
+    Ok(if refused { Exit::Conflict } else { Exit::Pass })
+}
+
+/// Gives a spare cell its share of the load.
+pub fn grow(args: &ResizeArgs) -> Result<Exit> {
+    let network = status::network(&args.running, &args.credentials)?;
+    show(&resize::grow(&network, args.cell)?, "filled", args.format.format)
+}
+
+/// Takes all instruments from a cell.
+pub fn shrink(args: &ResizeArgs) -> Result<Exit> {
+    let network = status::network(&args.running, &args.credentials)?;
+    show(&resize::shrink(&network, args.cell)?, "emptied", args.format.format)
+}
+
+fn show(resized: &Resized, verb: &str, format: Format) -> Result<Exit> {
+    let Resized { cell, moves } = resized;
+    let refused = moves.iter().filter(|outcome| outcome.refused.is_some()).count();
+    match format {
+        Format::Json => output::json(&json!({ "cell": cell, "moves": moves }))?,
+        Format::Text => {
+            let moved = moves.len() - refused;
+            let line =
+                format!("cell {cell} is {verb}: {moved} instruments moved, {refused} refused\n");
+            output::data(&line)?;
+        }
+    }
+    Ok(if refused > 0 { Exit::Conflict } else { Exit::Pass })
+}
+
+/// Moves one instrument.
+pub fn assign(args: &AssignArgs) -> Result<Exit> {
+    let AssignArgs { instrument, cell, running, credentials, format } = args;
+    let outcomes = move_all(&[*instrument], *cell, running, credentials)?;
+    for MoveOutcome { map_version, refused, .. } in &outcomes {
+        if let Some(reason) = refused {
+            return Err(Stop::with(Exit::Conflict, reason.clone()));
+        }
+        match format.format {
+            Format::Json => output::json(&json!({
+                "instrument": instrument, "cell": cell, "map_version": map_version,
+            }))?,
+            Format::Text => output::data(&text(&outcomes, *cell))?,
+        }
+    }
+    Ok(Exit::Pass)
+}
+
+fn move_all(
+    instruments: &[u32],
+    cell: u16,
+    running: &RunningArgs,
+    credentials: &CredentialsArgs,
+) -> Result<Vec<MoveOutcome>> {
+    let network = status::network(running, credentials)?;
+    let mut unique = instruments.to_vec();
+    unique.sort_unstable();
+    unique.dedup();
+    let mut outcomes = admin::move_instruments(&network, &unique, cell, MOVE_LIMIT)?;
+    // They end in any order.
+    outcomes.sort_by_key(|outcome| outcome.instrument);
+    Ok(outcomes)
+}
+
+fn text(outcomes: &[MoveOutcome], cell: u16) -> String {
+    let mut text = String::new();
+    for MoveOutcome { instrument, map_version, refused, took_ms } in outcomes {
+        let _ = match (map_version, refused) {
+            (Some(version), _) => writeln!(
+                text,
+                "instrument {instrument} is in cell {cell}, map version {version}, after \
+                 {took_ms:.1} ms"
+            ),
+            (None, reason) => writeln!(
+                text,
+                "instrument {instrument} stays: {}",
+                reason.as_deref().unwrap_or("refused")
+            ),
+        };
+    }
+    text
+}

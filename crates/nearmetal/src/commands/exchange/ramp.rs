@@ -1,0 +1,162 @@
+//! `nearmetal exchange ramp`: a scripted day of load on one network.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use jiff::Timestamp;
+use nm_exchange_lab::day::seconds_file::SECONDS;
+use nm_exchange_lab::day::{
+    self, DayResult, DaySetup, NoOperator, Operator, PolicyOperator, Script,
+};
+use nm_exchange_lab::policy_runner::Settings;
+use nm_model::{Failure, FailureKind};
+use nm_report::folder::ResultFolder;
+use nm_report::units;
+
+use crate::campaign::concurrent::ConcurrentRuns;
+use crate::campaign::interrupt;
+use crate::campaign::show::Show;
+use crate::campaign::{Destination, Name};
+use crate::cli::exchange::RampArgs;
+use crate::cli::format::Format;
+use crate::commands::exchange::{policy, ramp_text, setup};
+use crate::exit::{Exit, Stop};
+use crate::output;
+
+/// The result in the folder of a day.
+const DAY: &str = "day.json";
+
+/// The script in the folder of a day.
+const SCRIPT: &str = "day.toml";
+
+/// The folder of the network and its recording.
+const RECORDING: &str = "round-1";
+
+pub fn run(args: &RampArgs) -> Result<Exit> {
+    let script = script(args)?;
+    let mut operator = operator(args)?;
+    let show = Show::of(&args.network.show)?;
+    let first = &script.phases[0];
+    // The load follows the script; the rate of the setup is that of the warm-up.
+    let mut base = setup::from_args(&args.network, first.rate_per_s, 1.0)?;
+    base.record = args.record;
+    let network = nm_lab::exchange::stack_name(&base);
+    let interrupted = interrupt::flag()?;
+    let folder = folder(args, &network)?;
+    base.folder = folder.path().join(RECORDING);
+    let mut concurrent = ConcurrentRuns::announce();
+    warn_of_concurrent_runs(&mut concurrent);
+    if !show.is_quiet {
+        let phases = units::plural(script.phases.len(), "phase", "phases");
+        let length = units::duration(f64::from(script.seconds()));
+        let name = &script.name;
+        output::message(&format!(
+            "exchange {network}, `{name}`: {phases}, {length}; Ctrl-C keeps what is done"
+        ));
+    }
+    let seconds_file = folder.path().join(SECONDS);
+    write_new(&folder.path().join(SCRIPT), &script.to_toml())?;
+    let outside_max_s = args.outside_max;
+    let setup = DaySetup { base, script, outside_max_s, network, seconds_file };
+    let mut progress = |phase: &_| {
+        if !show.is_quiet {
+            output::message(&ramp_text::phase_line(phase));
+        }
+    };
+    let result = day::run(&setup, operator.as_mut(), &mut progress, &interrupted)?;
+    warn_of_concurrent_runs(&mut concurrent);
+    write_new(&folder.path().join(DAY), &(serde_json::to_string_pretty(&result)? + "\n"))?;
+    match show.format {
+        Format::Json => output::json(&result)?,
+        Format::Text => {
+            let folder = folder.path().display().to_string();
+            output::data(&ramp_text::text(&result, show.extent, &output::style(), &folder))?;
+        }
+    }
+    Ok(exit(&result))
+}
+
+/// Who changes the network during the day.
+fn operator(args: &RampArgs) -> Result<Box<dyn Operator>> {
+    let Some(path) = &args.policies else { return Ok(Box::new(NoOperator)) };
+    let settings = match path.as_os_str() == "-" {
+        true => Settings::default(),
+        false => policy::read(path)?,
+    };
+    let every = Duration::from_millis(args.policies_every_ms);
+    Ok(Box::new(PolicyOperator::new(settings, every)?))
+}
+
+fn exit(result: &DayResult) -> Exit {
+    result.outcome.map_or(Exit::Interrupted, Exit::from)
+}
+
+/// The script of the arguments, which fits the network.
+fn script(args: &RampArgs) -> Result<Script> {
+    let script = match (&args.script, args.step) {
+        (Some(path), _) => {
+            let read = Script::read(path).and_then(|script| {
+                script.check_network(args.network.nodes)?;
+                Ok(script)
+            });
+            read.map_err(|error| Stop::usage(format!("{}: {error}", path.display())))?
+        }
+        (None, Some(step)) => {
+            let script = Script::step(step.low_per_s, step.high_per_s, args.phase_seconds);
+            let checked = script.check_values();
+            checked.map_err(|error| Stop::usage(format!("--step: {error}")))?;
+            script
+        }
+        (None, None) => return Err(Stop::usage("give --script or --step")),
+    };
+    Ok(script)
+}
+
+/// The folder of the day, in which there is no other one.
+fn folder(args: &RampArgs, network: &str) -> Result<ResultFolder> {
+    let name = Name::WithTime(format!("exchange-ramp-{network}")).at(Timestamp::now());
+    let destination = Destination::folder_or_new(args.network.out.as_deref());
+    let folder = destination.folder(&name)?;
+    let folder = folder.ok_or_else(|| Stop::usage("a day needs a folder; give --out"))?;
+    for file in [SCRIPT, SECONDS, DAY] {
+        if folder.path().join(file).exists() {
+            let path = folder.path().display();
+            let message = format!("{path} already holds {file} of another day");
+            return Err(Failure::new(FailureKind::Conflict, message)
+                .hint("name another folder with --out, or move that one away")
+                .into());
+        }
+    }
+    Ok(folder)
+}
+
+fn warn_of_concurrent_runs(concurrent: &mut ConcurrentRuns) {
+    for other in concurrent.new_runs() {
+        output::message(&output::warning(&format!(
+            "another nearmetal measures on this machine: {other}; the figures of both suffer, so \
+             repeat this day when the other has ended"
+        )));
+    }
+}
+
+/// Writes a file under a temporary name, and renames it when it is on the disk.
+fn write_new(path: &Path, text: &str) -> Result<()> {
+    let temporary = path.with_extension("new");
+    let written = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&temporary)
+        .and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        })
+        .and_then(|()| fs::rename(&temporary, path));
+    written.map_err(|error| {
+        let message = format!("{} cannot be written: {error}", path.display());
+        Failure::new(FailureKind::System, message).hint("choose another folder with --out").into()
+    })
+}

@@ -1,0 +1,269 @@
+//! Carries out the exchange's policies on a running network: it asks mediators what they have done,
+//! lets the policies decide, and orders the moves.
+//!
+//! It is an operator of the network and no part of it: it may end at any time, and another one goes
+//! on with the present network. Which cells are active is what it remembers; at first, those that
+//! the rule of the network spreads instruments over, and those that own any.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nm_book::order::InstrumentId;
+use nm_exchange::control::admin::{self, MoveOutcome, NetworkStatus};
+use nm_exchange::control::{InstrumentWork, Work};
+use nm_exchange::network::Network;
+use nm_model::{Failure, FailureKind};
+use nm_policy::{
+    Action, CellReport, CellRole, Decision, InstrumentReport, OriginRate, Policies, Reports,
+    Settings as PolicySettings, SiteLatency,
+};
+use serde::{Deserialize, Serialize};
+
+/// How long a node may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long ordered moves may take, until they are decided again.
+const MOVE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Sites of a network: which nodes are where, and how far they are from each other.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Sites {
+    /// By gateway: its site; 0 where the list ends.
+    pub gateways: Vec<u16>,
+    /// By mediator: its site; 0 where the list ends.
+    pub mediators: Vec<u16>,
+    /// Latencies between sites.
+    pub latencies: Vec<SiteLatency>,
+}
+
+/// What the policies are run with.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Of the policies.
+    pub policies: PolicySettings,
+    /// Of the network.
+    pub sites: Sites,
+}
+
+/// A decision, and what became of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Decided {
+    /// When, ns on this machine's monotonic clock.
+    pub at_ns: u64,
+    /// The decision.
+    #[serde(flatten)]
+    pub decision: Decision,
+    /// The reason as a sentence.
+    pub sentence: String,
+    /// Whether it is carried out.
+    pub is_executed: bool,
+}
+
+/// One request of a mediator's leader, by mediator and instrument: requests by gateway, and all of
+/// them.
+type Counts = BTreeMap<(u16, InstrumentId), InstrumentWork>;
+
+/// Runs policies on a network.
+pub struct PolicyRunner {
+    network: Network,
+    policies: Policies,
+    sites: Sites,
+    /// Whether decisions are only reported.
+    is_dry: bool,
+    active: BTreeSet<u16>,
+    /// What mediators answered last: when, ns on their clocks, CPU time, ns.
+    last: BTreeMap<u16, (u64, u64)>,
+    counts: Counts,
+    /// Moves that are under way.
+    moving: Vec<JoinHandle<Result<Vec<MoveOutcome>, Failure>>>,
+    /// How many moves were made, and how many were refused.
+    pub moved: u64,
+    /// Moves that were refused, or not made in time.
+    pub failed: u64,
+}
+
+impl PolicyRunner {
+    /// Policies for a network that has begun.
+    ///
+    /// # Errors
+    /// If a setting is outside its range, or nothing can be moved in this network.
+    pub fn new(
+        network: &Network,
+        settings: &Settings,
+        is_dry: bool,
+    ) -> Result<PolicyRunner, Failure> {
+        let bad = |message: String| Failure::new(FailureKind::BadRequest, message);
+        let policies =
+            Policies::new(settings.policies.clone()).map_err(|why| bad(why.to_string()))?;
+        if !network.has_control() {
+            return Err(bad(
+                "the network has no control group, so nothing can be moved".to_string()
+            ));
+        }
+        Ok(PolicyRunner {
+            network: network.clone(),
+            policies,
+            sites: settings.sites.clone(),
+            is_dry,
+            active: (0..network.active_cells()).collect(),
+            last: BTreeMap::new(),
+            counts: Counts::new(),
+            moving: vec![],
+            moved: 0,
+            failed: 0,
+        })
+    }
+
+    /// The cells that may own instruments at present.
+    pub fn active(&self) -> &BTreeSet<u16> {
+        &self.active
+    }
+
+    /// Asks the network, decides, and orders the moves; `dt` since the last time. Nothing is
+    /// decided at the first time, because there is nothing to compare with.
+    ///
+    /// # Errors
+    /// If no node that could know the state of the network answers.
+    pub fn step(&mut self, now_ns: u64, dt: Duration) -> Result<Vec<Decided>, Failure> {
+        self.collect_moves();
+        let status = admin::status(&self.network, ANSWER_LIMIT)?;
+        let work = admin::work(&self.network, ANSWER_LIMIT)?;
+        let is_first = self.last.is_empty();
+        let reports = self.reports(&status, &work);
+        if is_first {
+            return Ok(vec![]);
+        }
+        let decisions = self
+            .policies
+            .step(&reports, dt)
+            .map_err(|error| Failure::new(FailureKind::Peer, error.to_string()))?;
+        Ok(self.carry_out(decisions, now_ns))
+    }
+
+    /// What the policies decide by.
+    fn reports(&mut self, status: &NetworkStatus, work: &[(u16, Work)]) -> Reports {
+        let mut instruments = BTreeMap::<InstrumentId, InstrumentReport>::new();
+        let (mut counts, mut cpu) = (Counts::new(), BTreeMap::new());
+        for (mediator, work) in work {
+            let before = self.last.insert(*mediator, (work.at_ns, work.cpu_ns));
+            let Some((at_ns, cpu_ns)) = before.filter(|(at_ns, _)| work.at_ns > *at_ns) else {
+                continue;
+            };
+            let seconds = (work.at_ns - at_ns) as f64 / 1e9;
+            let used = work.cpu_ns.saturating_sub(cpu_ns) as f64 / 1e9 / seconds;
+            cpu.insert(*mediator, used.min(1.0));
+            for one in &work.instruments {
+                let report = self.instrument(*mediator, one, seconds, status);
+                let known = instruments.entry(one.instrument).or_insert_with(|| report.clone());
+                if known.requests_per_s < report.requests_per_s {
+                    *known = report;
+                }
+            }
+        }
+        for (mediator, work) in work {
+            let of_one = work.instruments.iter();
+            counts.extend(of_one.map(|one| ((*mediator, one.instrument), one.clone())));
+        }
+        self.counts = counts;
+        self.active.extend(instruments.values().map(|report| report.cell));
+        let instruments: Vec<InstrumentReport> = instruments.into_values().collect();
+        let cells = status.cells.iter().map(|cell| {
+            let own = instruments.iter().filter(|report| report.cell == cell.cell);
+            let is_active = self.active.contains(&cell.cell);
+            CellReport {
+                cell: cell.cell,
+                site: site(&self.sites.mediators, cell.cell),
+                role: if is_active { CellRole::Active } else { CellRole::Spare },
+                is_up: cell.leader.is_some(),
+                requests_per_s: own.map(|report| report.requests_per_s).sum(),
+                cpu_fraction: cell.leader.and_then(|leader| cpu.get(&leader)).copied(),
+                es10_us: None,
+            }
+        });
+        let cells = cells.collect();
+        Reports { cells, instruments, latencies: self.sites.latencies.clone() }
+    }
+
+    fn instrument(
+        &self,
+        mediator: u16,
+        one: &InstrumentWork,
+        seconds: f64,
+        status: &NetworkStatus,
+    ) -> InstrumentReport {
+        let InstrumentWork { instrument, cell, executed, ref by_gateway } = *one;
+        let before = self.counts.get(&(mediator, instrument));
+        let executed_before = before.map_or(executed, |before| before.executed);
+        let mut origins = BTreeMap::<u16, f64>::new();
+        for (gateway, count) in by_gateway.iter().enumerate() {
+            let known = before.and_then(|before| before.by_gateway.get(gateway)).copied();
+            let rate_per_s = count.saturating_sub(known.unwrap_or(0)) as f64 / seconds;
+            *origins.entry(site(&self.sites.gateways, gateway as u16)).or_default() += rate_per_s;
+        }
+        let moving = status.pending_moves.iter().find(|change| change.instrument == instrument);
+        let origin = |(site, requests_per_s)| OriginRate { site, requests_per_s };
+        InstrumentReport {
+            instrument,
+            cell,
+            moving_to: moving.map(|change| change.cell),
+            requests_per_s: executed.saturating_sub(executed_before) as f64 / seconds,
+            cpu_us_per_s: None,
+            origins: origins.into_iter().map(origin).collect(),
+        }
+    }
+
+    /// Carries out decisions, unless they are only to be reported.
+    fn carry_out(&mut self, decisions: Vec<Decision>, at_ns: u64) -> Vec<Decided> {
+        let mut moves = vec![];
+        for decision in &decisions {
+            match decision.action {
+                Action::Activate { cell } if !self.is_dry => drop(self.active.insert(cell)),
+                Action::Retire { cell } if !self.is_dry => drop(self.active.remove(&cell)),
+                Action::Move { instrument, to } => moves.push((instrument, to)),
+                _ => {}
+            }
+        }
+        if !moves.is_empty() && !self.is_dry {
+            let network = self.network.clone();
+            let order = move || admin::move_all(&network, &moves, MOVE_LIMIT);
+            self.moving.push(std::thread::spawn(order));
+        }
+        let decided = |decision: Decision| Decided {
+            at_ns,
+            sentence: decision.reason.to_string(),
+            decision,
+            is_executed: !self.is_dry,
+        };
+        decisions.into_iter().map(decided).collect()
+    }
+
+    /// Counts the moves that have ended. Those that failed are decided again.
+    fn collect_moves(&mut self) {
+        for ended in self.moving.extract_if(.., |moving| moving.is_finished()) {
+            match ended.join() {
+                Ok(Ok(outcomes)) => {
+                    let refused = outcomes.iter().filter(|it| it.refused.is_some()).count() as u64;
+                    self.failed += refused;
+                    self.moved += outcomes.len() as u64 - refused;
+                }
+                _ => self.failed += 1,
+            }
+        }
+    }
+
+    /// Waits until all ordered moves have ended.
+    pub fn finish(&mut self) {
+        while !self.moving.is_empty() {
+            self.collect_moves();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// The site of a node.
+fn site(sites: &[u16], index: u16) -> u16 {
+    sites.get(usize::from(index)).copied().unwrap_or_default()
+}

@@ -1,0 +1,39 @@
+//! What comes of a request, and of loading a saved cell.
+
+use nm_book::order::{InstrumentId, SnapshotError};
+use nm_codec::DecodeError;
+use thiserror::Error;
+
+use crate::refused::RefusalReason;
+
+use super::session::Outcome;
+
+/// What a cell did with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handled {
+    /// It was executed.
+    Executed(Outcome),
+    /// It was executed before. Without an outcome if that is no longer kept.
+    Duplicate(Option<Outcome>),
+    /// Its predecessor has not come.
+    SequenceGap,
+    /// It is not executed, and never will be: it would exceed a limit of the cell, which now knows
+    /// as little of it as before.
+    Refused(RefusalReason),
+}
+
+/// Why a saved cell was not loaded.
+#[derive(Debug, Error)]
+pub enum CellLoadError {
+    /// The bytes are not a saved cell of this version.
+    #[error("a saved cell is damaged, or of another version: {0}")]
+    Decode(#[from] DecodeError),
+    /// A book in it is not one.
+    #[error("the book of instrument {instrument} in a saved cell is damaged: {source}")]
+    Book {
+        /// Which.
+        instrument: InstrumentId,
+        /// Why.
+        source: SnapshotError,
+    },
+}

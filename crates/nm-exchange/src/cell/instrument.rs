@@ -1,0 +1,233 @@
+//! One instrument of a cell: its book, and its sessions.
+
+use std::collections::BTreeMap;
+
+use nm_book::codec;
+use nm_book::order::{Command, Event, InstrumentId, Matching, RejectReason, UserId};
+use nm_codec::{Put, Reader, fnv1a, fnv1a_on};
+
+use crate::limits::SESSION_ORDERS_MAX;
+use crate::moves::CopyStart;
+
+use super::copy::InstrumentCopy;
+use super::handled::{CellLoadError, Handled};
+use super::request::Request;
+use super::session::{Outcome, Session, event_recipients, read_session, write_session};
+
+/// Buffers that are used for one request after the other.
+#[derive(Debug, Default)]
+pub struct Buffers {
+    /// Events of the present request, as bytes.
+    codes: Vec<u8>,
+    /// Recipients and events of the present request, by recipient and then in order.
+    pub notifications: Vec<(UserId, Event)>,
+}
+
+/// What the execution of a request depends on beside the instrument.
+#[derive(Debug, Clone, Copy)]
+pub struct Circumstances {
+    /// The time of the request's batch, ns since 1970.
+    pub now_ns: u64,
+    /// Whether a session that is not known may begin at any sequence number.
+    pub accepts_unknown_sessions: bool,
+}
+
+/// One instrument.
+#[derive(Debug)]
+pub struct InstrumentState<M> {
+    /// Its order book.
+    pub book: M,
+    /// Sequence number of the last request that was executed.
+    pub output_seq: u64,
+    /// Sequence number of the last broadcast event. It begins at the time of the first request, ns,
+    /// so that a book that begins again does not repeat the numbers of the one before.
+    pub public_seq: u64,
+    /// Hash of all requests that were executed, in order, and of their events. The state follows
+    /// from them, so copies of an instrument with equal history are equal.
+    pub history: u64,
+    /// Its sessions.
+    pub sessions: BTreeMap<UserId, Session>,
+}
+
+impl<M: Matching> InstrumentState<M> {
+    /// One without requests.
+    pub fn new(now_ns: u64) -> InstrumentState<M> {
+        InstrumentState {
+            book: M::new(),
+            output_seq: 0,
+            public_seq: now_ns,
+            history: 0,
+            sessions: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a request is the next one of its session.
+    fn is_due(known: Option<&Session>, request: &Request, at: Circumstances) -> bool {
+        let last_request_seq = known.map_or(0, |session| session.last_request_seq);
+        let is_accepted =
+            at.accepts_unknown_sessions && last_request_seq == 0 && request.is_previous_answered;
+        request.previous_seq == last_request_seq || is_accepted
+    }
+
+    /// Whether a request would be executed on an instrument without sessions.
+    pub fn is_first(request: &Request, at: Circumstances) -> bool {
+        Self::is_due(None, request, at)
+    }
+
+    /// Handles a request. `copy` gets what it is about to change.
+    pub fn handle(
+        &mut self,
+        request: &Request,
+        at: Circumstances,
+        buffers: &mut Buffers,
+        mut copy: Option<&mut InstrumentCopy>,
+        emit: impl FnMut(&Event),
+    ) -> Handled {
+        let known = self.sessions.get_mut(&request.session);
+        if let Some(copy) = &mut copy {
+            copy.before_change(request.session, known.as_deref());
+        }
+        if let Some(session) = known {
+            session.gateway = request.gateway;
+            session.acknowledge(request.acknowledged);
+            if request.client_seq <= session.last_request_seq {
+                return Handled::Duplicate(session.outcome(request.client_seq));
+            }
+        }
+        if !Self::is_due(self.sessions.get(&request.session), request, at) {
+            return Handled::SequenceGap;
+        }
+        let session = self.sessions.entry(request.session);
+        let session = session.or_insert_with(|| Session::new(request.gateway));
+        if request.previous_seq != session.last_request_seq {
+            session.begin_after_lost_books(request.acknowledged);
+        }
+        Handled::Executed(self.execute(request, at.now_ns, buffers, copy, emit))
+    }
+
+    /// Executes a request whose turn it is.
+    fn execute(
+        &mut self,
+        request: &Request,
+        now_ns: u64,
+        Buffers { codes, notifications }: &mut Buffers,
+        mut copy: Option<&mut InstrumentCopy>,
+        mut emit: impl FnMut(&Event),
+    ) -> Outcome {
+        let live_orders = self.sessions.get(&request.session).map_or(0, |known| known.live_orders);
+        let is_full = live_orders >= SESSION_ORDERS_MAX;
+        let mut events = 0;
+        codes.clear();
+        notifications.clear();
+        let mut on_event = |event: Event| {
+            codec::write_event(&event, codes);
+            events += 1;
+            let recipients = event_recipients(&event, request.session);
+            notifications.extend(recipients.map(|user| (user, event)));
+            emit(&event);
+        };
+        match request.authorized_command() {
+            Ok(Command::New(order)) if is_full && order.may_rest(self.book.phase()) => {
+                // Its orders that have expired leave all the same.
+                self.book.apply(&Command::Tick, now_ns, &mut on_event);
+                on_event(request.rejection(RejectReason::TooManyOwnOrders));
+            }
+            Ok(command) => self.book.apply(&command, now_ns, &mut on_event),
+            Err(rejected) => on_event(rejected),
+        }
+        self.output_seq += 1;
+        let outcome = Outcome {
+            client_seq: request.client_seq,
+            output_seq: self.output_seq,
+            events_hash: fnv1a(codes),
+        };
+        self.record(request, &outcome);
+        if request.is_public {
+            self.public_seq += events;
+        }
+        notifications.sort_by_key(|(user, _)| *user);
+        for (user, event) in notifications.iter() {
+            // The owner of an order has sent a request here before.
+            let session = self.sessions.entry(*user).or_default();
+            if let Some(copy) = &mut copy {
+                copy.before_change(*user, Some(session));
+            }
+            session.push_event(*user, *event);
+        }
+        self.sessions.entry(request.session).or_default().push_outcome(outcome);
+        outcome
+    }
+
+    /// Adds an executed request to the history.
+    fn record(&mut self, request: &Request, outcome: &Outcome) {
+        let mut bytes = [0; 20];
+        bytes[..4].copy_from_slice(&request.session.to_le_bytes());
+        bytes[4..12].copy_from_slice(&outcome.client_seq.to_le_bytes());
+        bytes[12..].copy_from_slice(&outcome.events_hash.to_le_bytes());
+        self.history = fnv1a_on(self.history, &bytes);
+    }
+
+    /// Puts a saved book in the place of the empty one.
+    ///
+    /// # Errors
+    /// If the bytes are not a saved book.
+    pub fn load_book(
+        &mut self,
+        instrument: InstrumentId,
+        bytes: &[u8],
+    ) -> Result<(), CellLoadError> {
+        self.book = M::load(bytes).map_err(|source| CellLoadError::Book { instrument, source })?;
+        let sessions = &mut self.sessions;
+        self.book.visit_users(&mut |user| {
+            // The owner of an order has sent a request here before.
+            sessions.entry(user).or_default().live_orders += 1;
+        });
+        Ok(())
+    }
+
+    /// Begins a copy. The book is saved at once: 100 000 orders take some milliseconds.
+    pub fn begin_copy(&self) -> InstrumentCopy {
+        let mut book = vec![];
+        self.book.save(&mut book);
+        let start = CopyStart {
+            output_seq: self.output_seq,
+            public_seq: self.public_seq,
+            history: self.history,
+            sessions: self.sessions.len() as u32,
+        };
+        InstrumentCopy::new(start, book)
+    }
+
+    /// All of it as bytes.
+    pub fn save(&self) -> Vec<u8> {
+        let mut bytes = vec![];
+        let sessions = self.sessions.len() as u64;
+        bytes.put_u64s(&[self.output_seq, self.public_seq, self.history, sessions]);
+        for (session, known) in &self.sessions {
+            write_session(*session, known, &mut bytes);
+        }
+        self.book.save(&mut bytes);
+        bytes
+    }
+
+    /// An instrument from what [`InstrumentState::save`] wrote.
+    ///
+    /// # Errors
+    /// If the bytes are not a saved instrument.
+    pub fn load(
+        instrument: InstrumentId,
+        bytes: &[u8],
+    ) -> Result<InstrumentState<M>, CellLoadError> {
+        let mut reader = Reader::new(bytes);
+        let mut state = InstrumentState::new(0);
+        state.output_seq = reader.u64("output_seq")?;
+        state.public_seq = reader.u64("public_seq")?;
+        state.history = reader.u64("history")?;
+        for _ in 0..reader.u64("sessions")? {
+            let (session, known) = read_session(&mut reader)?;
+            state.sessions.insert(session, known);
+        }
+        state.load_book(instrument, reader.rest())?;
+        Ok(state)
+    }
+}

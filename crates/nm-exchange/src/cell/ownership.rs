@@ -1,0 +1,375 @@
+//! Moves of instruments between cells, as the logs of both cells carry them out. The protocol is
+//! described in [`crate::moves`].
+//!
+//! Which instruments a cell owns follows from its log alone: those that the network's rule gives
+//! it, without those that it released, and with those that it adopted. Every change of the owner
+//! has an *epoch*, a number that control draws and that rises for each instrument, so each step can
+//! be repeated without harm, and one that comes too late has no effect.
+
+use nm_book::order::{InstrumentId, Matching};
+use nm_codec::{DecodeError, Put, Reader};
+
+use crate::limits::{REFUSED_MOVES_MAX, cell_instruments_max, cell_sessions_max};
+use crate::moves::{Attempt, CopyStart, MoveId, MoveRefusal, Part, Release};
+
+use super::Cell;
+use super::copy::CopyPiece;
+use super::handled::CellLoadError;
+use super::instrument::{Circumstances, InstrumentState};
+use super::relocation::{DamagedCopy, Departed, MoveStep, Ownership, Staged};
+
+impl<M: Matching> Cell<M> {
+    /// Whether requests on an instrument are executed here.
+    pub fn owns(&self, instrument: InstrumentId) -> bool {
+        match self.ownership.get(&instrument) {
+            Some(known) => known.is_owner,
+            None => self.is_by_rule(instrument),
+        }
+    }
+
+    fn is_by_rule(&self, instrument: InstrumentId) -> bool {
+        instrument % u32::from(self.active) == u32::from(self.number)
+    }
+
+    /// The last change of the owner of an instrument that this cell knows of.
+    pub fn ownership(&self, instrument: InstrumentId) -> Option<Ownership> {
+        self.ownership.get(&instrument).copied()
+    }
+
+    /// The last change of the owner of each instrument for which there was one.
+    pub fn ownerships(&self) -> impl Iterator<Item = (InstrumentId, Ownership)> {
+        self.ownership.iter().map(|(instrument, known)| (*instrument, *known))
+    }
+
+    /// Instruments that were released and whose state is kept, with the change.
+    pub fn departed(&self) -> impl Iterator<Item = (InstrumentId, &Departed<M>)> {
+        self.departed.iter().map(|(instrument, departed)| (*instrument, departed))
+    }
+
+    /// Instruments of which a part has come from other cells, and not all.
+    #[cfg(test)]
+    pub fn arriving(&self) -> impl Iterator<Item = InstrumentId> {
+        self.staged.keys().copied()
+    }
+
+    /// The state of an instrument that is here, or was until it was released.
+    pub(super) fn present_or_departed(
+        &self,
+        instrument: InstrumentId,
+    ) -> Option<&InstrumentState<M>> {
+        let departed = || self.departed.get(&instrument).map(|departed| &departed.state);
+        self.instruments.get(&instrument).or_else(departed)
+    }
+
+    /// Sequence number of the last request that was executed on an instrument, and the hash of its
+    /// history; zeros for none.
+    pub fn history(&self, instrument: InstrumentId) -> (u64, u64) {
+        let known = self.present_or_departed(instrument);
+        known.map_or((0, 0), |state| (state.output_seq, state.history))
+    }
+
+    /// Sequence number of the last broadcast event of an instrument that is here or was released,
+    /// and the time of the cell: the end of a transfer.
+    pub fn end_of_transfer(&self, instrument: InstrumentId) -> Part<'static> {
+        let public_seq = self.present_or_departed(instrument).map_or(0, |state| state.public_seq);
+        let (output_seq, history) = self.history(instrument);
+        Part::End { now_ns: self.now_ns, output_seq, public_seq, history }
+    }
+
+    /// Hash of an instrument's complete state, if it is here or was released; equal in both cells
+    /// of a move.
+    pub fn instrument_hash(&self, instrument: InstrumentId) -> Option<u64> {
+        let hash = |state: &InstrumentState<M>| nm_codec::fnv1a(&state.save());
+        let unused = || self.owns(instrument).then(|| hash(&InstrumentState::new(0)));
+        self.present_or_departed(instrument).map(hash).or_else(unused)
+    }
+
+    /// Begins to copy an instrument that is here, or was released. Not replicated: only the leader
+    /// of a source does it.
+    pub fn begin_copy(&mut self, instrument: InstrumentId) -> CopyStart {
+        let copy = match self.present_or_departed(instrument) {
+            Some(state) => state.begin_copy(),
+            None => InstrumentState::<M>::new(0).begin_copy(),
+        };
+        let start = copy.start();
+        self.copies.insert(instrument, copy);
+        start
+    }
+
+    /// The next piece of a copy, of about so many bytes; none if it is complete, and then it has
+    /// ended.
+    pub fn next_piece(&mut self, instrument: InstrumentId, bytes_max: usize) -> Option<CopyPiece> {
+        let copy = self.copies.get_mut(&instrument)?;
+        let departed = || self.departed.get(&instrument).map(|departed| &departed.state);
+        let state = self.instruments.get(&instrument).or_else(departed);
+        let none = Default::default();
+        let piece = copy.next(state.map_or(&none, |state| &state.sessions), bytes_max);
+        if piece.is_none() {
+            self.copies.remove(&instrument);
+        }
+        piece
+    }
+
+    /// Whether a copy is being made.
+    #[cfg(test)]
+    pub fn has_copies(&self) -> bool {
+        !self.copies.is_empty()
+    }
+
+    /// Ends a copy before it is complete.
+    pub fn end_copy(&mut self, instrument: InstrumentId) {
+        self.copies.remove(&instrument);
+    }
+
+    /// Releases an instrument to another cell, if it is here and the change is newer than the last
+    /// one.
+    pub(super) fn release(&mut self, release: Release) -> MoveStep {
+        let Release { id: MoveId { instrument, epoch }, to } = release;
+        let last_epoch = self.ownership.get(&instrument).map_or(0, |known| known.epoch);
+        if !self.owns(instrument) || epoch <= last_epoch {
+            return MoveStep::Ignored;
+        }
+        self.copy_before_change(instrument);
+        let state = self.instruments.remove(&instrument);
+        let state = state.unwrap_or_else(|| InstrumentState::new(0));
+        let sessions = state.sessions.len() as u32;
+        self.released_count += usize::from(sessions > 0);
+        self.ownership.insert(instrument, Ownership { epoch, is_owner: false, sessions });
+        self.departed.insert(instrument, Departed { epoch, to, state });
+        MoveStep::Released(release.id)
+    }
+
+    /// Drops the state of an instrument that has arrived in its new cell.
+    pub(super) fn forget(&mut self, id: MoveId) -> MoveStep {
+        let is_it = self.departed.get(&id.instrument).is_some_and(|known| known.epoch == id.epoch);
+        if !is_it {
+            return MoveStep::Ignored;
+        }
+        self.departed.remove(&id.instrument);
+        self.copies.remove(&id.instrument);
+        MoveStep::Forgotten(id.instrument)
+    }
+
+    /// Owns an instrument whose books were lost with those of the whole cell.
+    pub(super) fn claim(&mut self, id: MoveId) -> MoveStep {
+        let MoveId { instrument, epoch } = id;
+        if !self.accepts_unknown_sessions || self.ownership.contains_key(&instrument) {
+            return MoveStep::Ignored;
+        }
+        let ownership = Ownership { epoch, is_owner: true, sessions: 0 };
+        self.ownership.insert(instrument, ownership);
+        MoveStep::Claimed(instrument)
+    }
+
+    /// Takes a frame with parts of an instrument that comes from another cell.
+    ///
+    /// # Errors
+    /// If it cannot be decoded.
+    pub(super) fn stage(
+        &mut self,
+        id: MoveId,
+        attempt: Attempt,
+        number: u64,
+        body: &[u8],
+    ) -> Result<MoveStep, DecodeError> {
+        if let Some(known) = self.ownership.get(&id.instrument)
+            && id.epoch <= known.epoch
+        {
+            let is_here = known.is_owner && id.epoch == known.epoch;
+            return Ok(if is_here { MoveStep::Adopted(id) } else { MoveStep::Ignored });
+        }
+        let staged_epoch = self.staged.get(&id.instrument).map(|staged| staged.epoch);
+        if staged_epoch > Some(id.epoch) {
+            return Ok(MoveStep::Ignored);
+        }
+        if number == 0 {
+            let Some(start) = Part::start(body)? else { return Ok(MoveStep::Ignored) };
+            if staged_epoch != Some(id.epoch)
+                && let Some(refusal) = self.decide(id, start.sessions)
+            {
+                return Ok(MoveStep::Refused(id, attempt, refusal));
+            }
+            self.unstage(id.instrument);
+            let mut state = InstrumentState::new(start.public_seq);
+            (state.output_seq, state.history) = (start.output_seq, start.history);
+            let (epoch, book) = (id.epoch, vec![]);
+            let staged = Staged { epoch, attempt, next_part: 0, book, state };
+            self.staged.insert(id.instrument, staged);
+        }
+        let Some(staged) = self.staged.get_mut(&id.instrument) else {
+            return Ok(MoveStep::Ignored);
+        };
+        let is_next =
+            (staged.epoch, staged.attempt, staged.next_part) == (id.epoch, attempt, number);
+        if !is_next {
+            return Ok(MoveStep::Ignored);
+        }
+        staged.next_part += 1;
+        let before = staged.state.sessions.len();
+        let at =
+            Circumstances { now_ns: 0, accepts_unknown_sessions: self.accepts_unknown_sessions };
+        let taken = staged.take(id.instrument, body, at, &mut self.buffers);
+        self.session_count += staged.state.sessions.len() - before;
+        Ok(match taken {
+            Ok(None) => MoveStep::Staged(id, attempt, number + 1),
+            Ok(Some(end_ns)) => self.adopt(id, end_ns),
+            Err(DamagedCopy) => {
+                self.unstage(id.instrument);
+                // It is accepted all the same: another attempt has its place.
+                let (epoch, book, state) = (id.epoch, vec![], InstrumentState::new(0));
+                let staged = Staged { epoch, attempt, next_part: u64::MAX, book, state };
+                self.staged.insert(id.instrument, staged);
+                MoveStep::Refused(id, attempt, MoveRefusal::Damaged)
+            }
+        })
+    }
+
+    /// Decides whether the cell takes an instrument of which the first part has come, with so many
+    /// sessions: once for each move, so that the answer to all attempts is the same.
+    fn decide(&mut self, id: MoveId, sessions: u32) -> Option<MoveRefusal> {
+        if let Some(refusal) = self.refused.get(&id.epoch) {
+            return Some(*refusal);
+        }
+        if id.epoch <= self.refused_before {
+            return Some(MoveRefusal::TooManyCellInstruments);
+        }
+        let refusal = self.refusal(id.instrument, sessions)?;
+        self.refused.insert(id.epoch, refusal);
+        if self.refused.len() > REFUSED_MOVES_MAX
+            && let Some((epoch, _)) = self.refused.pop_first()
+        {
+            self.refused_before = epoch;
+        }
+        Some(refusal)
+    }
+
+    /// Why the cell has no room for an instrument with so many sessions.
+    fn refusal(&self, instrument: InstrumentId, sessions: u32) -> Option<MoveRefusal> {
+        let staged = self.staged.get(&instrument);
+        let staged_sessions = staged.map_or(0, |staged| staged.state.sessions.len());
+        let known = self.ownership.get(&instrument).map_or(0, |known| known.sessions);
+        let counted = staged_sessions + known as usize;
+        let instruments = self.instrument_count() - usize::from(staged.is_some() || known > 0);
+        if instruments >= cell_instruments_max() {
+            Some(MoveRefusal::TooManyCellInstruments)
+        } else if self.session_count - counted + sessions as usize > cell_sessions_max() {
+            Some(MoveRefusal::TooManyCellSessions)
+        } else {
+            None
+        }
+    }
+
+    /// Instruments that count for the limit of the cell.
+    pub(super) fn instrument_count(&self) -> usize {
+        self.instruments.len() + self.released_count + self.staged.len()
+    }
+
+    /// Drops what has come of an instrument.
+    fn unstage(&mut self, instrument: InstrumentId) {
+        if let Some(staged) = self.staged.remove(&instrument) {
+            self.session_count -= staged.state.sessions.len();
+        }
+    }
+
+    /// Owns an instrument from now on, all of which has come. The time of the cell is not before
+    /// that of the instrument's last request.
+    fn adopt(&mut self, id: MoveId, end_ns: u64) -> MoveStep {
+        let MoveId { instrument, epoch } = id;
+        let Some(Staged { state, .. }) = self.staged.remove(&instrument) else {
+            return MoveStep::Ignored;
+        };
+        let before =
+            self.ownership.insert(instrument, Ownership { epoch, is_owner: true, sessions: 0 });
+        let counted = before.map_or(0, |known| known.sessions);
+        self.session_count -= counted as usize;
+        self.released_count -= usize::from(counted > 0);
+        self.departed.remove(&instrument);
+        self.copies.remove(&instrument);
+        self.now_ns = self.now_ns.max(end_ns);
+        if state.output_seq > 0 {
+            self.instruments.insert(instrument, state);
+        }
+        MoveStep::Adopted(id)
+    }
+
+    /// Appends what the state has of moves: who owns what, and what is on its way.
+    pub(super) fn save_moves(&self, bytes: &mut Vec<u8>) {
+        bytes.put_u64s(&[self.ownership.len() as u64]);
+        for (instrument, known) in &self.ownership {
+            bytes.put_u32(*instrument);
+            bytes.put_u32(known.epoch);
+            bytes.put_bool(known.is_owner);
+            bytes.put_u32(known.sessions);
+        }
+        bytes.put_u64s(&[self.departed.len() as u64]);
+        for (instrument, departed) in &self.departed {
+            bytes.put_u32(*instrument);
+            bytes.put_u32(departed.epoch);
+            bytes.put_u16(departed.to);
+            write_state(&departed.state, bytes);
+        }
+        bytes.put_u64s(&[self.staged.len() as u64]);
+        for (instrument, staged) in &self.staged {
+            bytes.put_u32(*instrument);
+            bytes.put_u32(staged.epoch);
+            bytes.put_u64s(&[staged.attempt.0, staged.next_part, staged.book.len() as u64]);
+            bytes.put(&staged.book);
+            write_state(&staged.state, bytes);
+        }
+        bytes.put_u32(self.refused_before);
+        bytes.put_u64s(&[self.refused.len() as u64]);
+        for (epoch, refusal) in &self.refused {
+            bytes.put_u32(*epoch);
+            bytes.put_u8(refusal.code());
+        }
+    }
+
+    /// Reads what [`Cell::save_moves`] appended.
+    pub(super) fn load_moves(&mut self, reader: &mut Reader<'_>) -> Result<(), CellLoadError> {
+        for _ in 0..reader.u64("ownerships")? {
+            let instrument = reader.u32("instrument")?;
+            let (epoch, is_owner) = (reader.u32("epoch")?, reader.bool("is_owner")?);
+            let sessions = reader.u32("sessions")?;
+            self.session_count += sessions as usize;
+            self.released_count += usize::from(sessions > 0);
+            self.ownership.insert(instrument, Ownership { epoch, is_owner, sessions });
+        }
+        for _ in 0..reader.u64("departed")? {
+            let instrument = reader.u32("instrument")?;
+            let (epoch, to) = (reader.u32("epoch")?, reader.u16("to")?);
+            let state = read_state(instrument, reader)?;
+            self.departed.insert(instrument, Departed { epoch, to, state });
+        }
+        for _ in 0..reader.u64("staged")? {
+            let (instrument, epoch) = (reader.u32("instrument")?, reader.u32("epoch")?);
+            let attempt = Attempt(reader.u64("attempt")?);
+            let next_part = reader.u64("next_part")?;
+            let length = usize::try_from(reader.u64("book_bytes")?).unwrap_or(usize::MAX);
+            let book = reader.bytes("book", length)?.to_vec();
+            let state: InstrumentState<M> = read_state(instrument, reader)?;
+            self.session_count += state.sessions.len();
+            self.staged.insert(instrument, Staged { epoch, attempt, next_part, book, state });
+        }
+        self.refused_before = reader.u32("refused_before")?;
+        for _ in 0..reader.u64("refused")? {
+            let epoch = reader.u32("epoch")?;
+            let refusal = MoveRefusal::from_code("refusal", reader.u8("refusal")?)?;
+            self.refused.insert(epoch, refusal);
+        }
+        Ok(())
+    }
+}
+
+fn write_state<M: Matching>(state: &InstrumentState<M>, bytes: &mut Vec<u8>) {
+    let saved = state.save();
+    bytes.put_u64s(&[saved.len() as u64]);
+    bytes.put(&saved);
+}
+
+fn read_state<M: Matching>(
+    instrument: InstrumentId,
+    reader: &mut Reader<'_>,
+) -> Result<InstrumentState<M>, CellLoadError> {
+    let length = usize::try_from(reader.u64("length")?).unwrap_or(usize::MAX);
+    InstrumentState::load(instrument, reader.bytes("state", length)?)
+}

@@ -1,0 +1,468 @@
+//! The moves of instruments in which a cell takes part, as its leader carries them on: it sends
+//! those that leave, and tells others what has arrived. The protocol is described in
+//! [`crate::moves`].
+
+use std::collections::{BTreeMap, VecDeque};
+
+use nm_book::book::Book;
+use nm_book::order::InstrumentId;
+
+use crate::cell::{Cell, CopyPiece, Handled, MoveStep};
+use crate::control::InstrumentMap;
+use crate::limits::{CELL_LEAVING_MAX, LEAVING_REQUESTS_BYTES_MAX};
+use crate::moves::{
+    Attempt, Claim, Forget, MoveEnded, MoveId, MoveOrder, MoveParts, MoveProgress, Part, Release,
+};
+use crate::network::Role;
+use crate::time;
+use crate::wire::{Frame, FrameKind, Header};
+
+use super::links::{LinkId, Links};
+
+/// About how many bytes of an instrument one frame has.
+const FRAME_BYTES: usize = 64 << 10;
+
+/// Frames with parts that may be on their way to the new cell.
+const FRAMES_AHEAD_MAX: u64 = 8;
+
+/// Frames that the new cell may be behind when the instrument is released.
+const FRAMES_BEHIND_AT_RELEASE: u64 = 2;
+
+/// Pauses that are kept.
+const PAUSES_MAX: usize = 4_096;
+
+/// Time without progress after which an instrument is sent again, or forgotten again, ns.
+const RETRY_NS: u64 = 200_000_000;
+
+/// Longest such time, ns: it doubles each time, because the way to the new cell and back may take
+/// longer.
+const RETRY_NS_MAX: u64 = 3_200_000_000;
+
+/// How far the sending of an instrument is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// It is executed here, and copied.
+    Copying,
+    /// The release is in the cell's log.
+    Releasing,
+    /// It is not executed here any more.
+    Released,
+    /// All of it was sent.
+    Sent,
+}
+
+/// An instrument that leaves.
+#[derive(Debug)]
+struct Leaving {
+    order: MoveOrder,
+    attempt: Attempt,
+    router: LinkId,
+    phase: Phase,
+    /// The first part, until it is sent.
+    start: Option<Part<'static>>,
+    is_copied: bool,
+    /// Number of the frame behind the copy. The new cell builds the book when it has all of the
+    /// copy, which takes long if it is large; so the instrument is not released before.
+    copied_before: u64,
+    /// Requests that were executed since the start, as parts.
+    requests: VecDeque<Vec<u8>>,
+    requests_bytes: usize,
+    /// Number of the next frame, and of the next one that the new cell expects.
+    next: u64,
+    expected: u64,
+    /// When the new cell last answered, and how long its next answer may take, ns.
+    progress_ns: u64,
+    retry_ns: u64,
+    /// When it was released, ns.
+    released_ns: Option<u64>,
+}
+
+impl Leaving {
+    fn may_send(&self) -> bool {
+        self.phase != Phase::Sent && self.next - self.expected < FRAMES_AHEAD_MAX
+    }
+
+    /// Whether the new cell has accepted the instrument, has the copy, and nearly all requests.
+    fn may_be_released(&self, frame_bytes: usize) -> bool {
+        self.phase == Phase::Copying
+            && self.is_copied
+            && self.requests_bytes < frame_bytes
+            && self.expected >= self.copied_before
+            && self.next - self.expected <= FRAMES_BEHIND_AT_RELEASE
+    }
+
+    /// The parts of the next frame; empty if there is nothing to send now.
+    fn next_parts(&mut self, cell: &mut Cell<Book>, frame_bytes: usize) -> Vec<u8> {
+        let mut parts = vec![];
+        if let Some(start) = self.start.take() {
+            start.write(&mut parts);
+        }
+        while !self.is_copied && parts.len() < frame_bytes {
+            match cell.next_piece(self.order.id.instrument, frame_bytes) {
+                Some(CopyPiece::Sessions(bytes)) => Part::Sessions(&bytes).write(&mut parts),
+                Some(CopyPiece::Book(bytes)) => Part::Book(&bytes).write(&mut parts),
+                None => {
+                    Part::BookEnd.write(&mut parts);
+                    self.is_copied = true;
+                    self.copied_before = self.next + 1;
+                }
+            }
+        }
+        while self.is_copied
+            && parts.len() < frame_bytes
+            && let Some(request) = self.requests.pop_front()
+        {
+            self.requests_bytes -= request.len();
+            parts.extend_from_slice(&request);
+        }
+        let is_last = self.is_copied && self.requests.is_empty() && self.phase == Phase::Released;
+        if is_last {
+            cell.end_of_transfer(self.order.id.instrument).write(&mut parts);
+            self.phase = Phase::Sent;
+        }
+        parts
+    }
+}
+
+/// The moves of a cell.
+#[derive(Debug)]
+pub struct CellMoves {
+    /// About how many bytes of an instrument one frame has.
+    pub frame_bytes: usize,
+    leaving: BTreeMap<InstrumentId, Leaving>,
+    /// What the steps of the present batch mean to others: the step, and the cell that sent it.
+    steps: Vec<(MoveStep, u16)>,
+    /// When released instruments are next compared with the map, ns; zero for now.
+    compare_ns: u64,
+    /// How many instruments have left, as far as this replica led meanwhile.
+    moved: u64,
+    /// The latest pauses of them: from the release until the new cell's announcement came here, as
+    /// it comes to gateways, ns.
+    pauses_ns: VecDeque<u64>,
+}
+
+impl Default for CellMoves {
+    fn default() -> CellMoves {
+        CellMoves {
+            frame_bytes: FRAME_BYTES,
+            leaving: BTreeMap::new(),
+            steps: vec![],
+            compare_ns: 0,
+            moved: 0,
+            pauses_ns: VecDeque::new(),
+        }
+    }
+}
+
+impl CellMoves {
+    /// Control orders a move.
+    pub fn on_order(&mut self, cell: &mut Cell<Book>, order: MoveOrder, links: &Links) {
+        let MoveId { instrument, epoch } = order.id;
+        let now_ns = links.now_ns;
+        let mut retry_ns = RETRY_NS;
+        if let Some(known) = self.leaving.get(&instrument) {
+            let is_slow = now_ns.saturating_sub(known.progress_ns) > known.retry_ns;
+            if known.order.id.epoch >= epoch && !is_slow {
+                return;
+            }
+            if known.order.id.epoch == epoch {
+                retry_ns = (known.retry_ns * 2).min(RETRY_NS_MAX);
+            }
+            self.drop_leaving(cell, instrument);
+        }
+        let is_departed =
+            cell.departed().any(|(known, departed)| known == instrument && departed.epoch == epoch);
+        let last_epoch = cell.ownership(instrument).map_or(0, |known| known.epoch);
+        let is_here = cell.owns(instrument) && last_epoch < epoch;
+        let routers = links.all_to(Role::Router);
+        if routers.is_empty() || !(is_departed || is_here) || self.leaving.len() >= CELL_LEAVING_MAX
+        {
+            return;
+        }
+        let start = Part::Start(cell.begin_copy(instrument));
+        let leaving = Leaving {
+            order,
+            attempt: Attempt(time::monotonic_ns() ^ links.own().1.rotate_left(32)),
+            router: routers[epoch as usize % routers.len()],
+            phase: if is_departed { Phase::Released } else { Phase::Copying },
+            start: Some(start),
+            is_copied: false,
+            copied_before: 0,
+            requests: VecDeque::new(),
+            requests_bytes: 0,
+            next: 0,
+            expected: 0,
+            progress_ns: now_ns,
+            retry_ns,
+            released_ns: None,
+        };
+        self.leaving.insert(instrument, leaving);
+    }
+
+    /// Whether any instrument leaves, so that requests have to be passed to
+    /// [`CellMoves::on_request`].
+    pub fn has_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// A request was handled by the cell.
+    pub fn on_request(&mut self, cell: &mut Cell<Book>, frame: &Frame<'_>, handled: Handled) {
+        let instrument = frame.header.instrument;
+        let Some(leaving) = self.leaving.get_mut(&instrument) else { return };
+        if matches!(handled, Handled::Refused(_)) {
+            return;
+        }
+        let mut bytes = vec![];
+        let (now_ns, header, body) = (cell.now_ns(), frame.header, frame.body);
+        Part::Request { now_ns, header, body }.write(&mut bytes);
+        leaving.requests_bytes += bytes.len();
+        leaving.requests.push_back(bytes);
+        if leaving.requests_bytes > LEAVING_REQUESTS_BYTES_MAX {
+            self.drop_leaving(cell, instrument);
+        }
+    }
+
+    /// A step of a move was carried out by the cell.
+    pub fn on_step(&mut self, header: &Header, step: MoveStep) {
+        if let MoveStep::Released(id) = step
+            && let Some(leaving) = self.leaving.get_mut(&id.instrument)
+            && leaving.order.id == id
+        {
+            leaving.phase = Phase::Released;
+            leaving.released_ns = Some(time::monotonic_ns());
+        }
+        let from = if header.kind == FrameKind::MoveParts { header.gateway } else { header.cell };
+        self.steps.push((step, from));
+    }
+
+    /// The new cell of an instrument answers.
+    pub fn on_progress(
+        &mut self,
+        cell: &mut Cell<Book>,
+        progress: &MoveProgress,
+        links: &mut Links,
+    ) {
+        let MoveProgress { id, attempt, next, refusal, .. } = *progress;
+        let Some(leaving) = self.leaving.get_mut(&id.instrument) else { return };
+        if leaving.attempt != attempt || next > leaving.next {
+            return;
+        }
+        leaving.expected = leaving.expected.max(next);
+        leaving.progress_ns = links.now_ns;
+        let Some(refusal) = refusal else { return };
+        let (is_here, to) = (cell.owns(id.instrument), leaving.order.to);
+        links.warnings.push(format!(
+            "instrument {} could not be moved to cell {to}: {refusal}",
+            id.instrument
+        ));
+        self.drop_leaving(cell, id.instrument);
+        if is_here && refusal.is_lasting() {
+            announce(links, &MoveEnded { id, cell: to, refusal: Some(refusal) });
+        }
+    }
+
+    /// A move has ended.
+    pub fn on_ended(&mut self, cell: &mut Cell<Book>, ended: &MoveEnded) {
+        let leaving = self.leaving.get(&ended.id.instrument);
+        let Some(leaving) = leaving.filter(|it| it.order.id.epoch <= ended.id.epoch) else {
+            return;
+        };
+        if let Some(released_ns) = leaving.released_ns.filter(|_| leaving.order.id == ended.id) {
+            self.moved += 1;
+            if self.pauses_ns.len() == PAUSES_MAX {
+                self.pauses_ns.pop_front();
+            }
+            self.pauses_ns.push_back(time::monotonic_ns() - released_ns);
+        }
+        self.drop_leaving(cell, ended.id.instrument);
+    }
+
+    /// How many instruments have left, and the latest pauses, ns.
+    pub fn pauses_ns(&self) -> (u64, impl Iterator<Item = u64>) {
+        (self.moved, self.pauses_ns.iter().copied())
+    }
+
+    /// There is a new map.
+    pub fn on_map(&mut self) {
+        self.compare_ns = 0;
+    }
+
+    /// The cell is led by another replica, or its state was replaced.
+    pub fn clear(&mut self, cell: &mut Cell<Book>) {
+        while let Some(instrument) = self.leaving.first_key_value().map(|(at, _)| *at) {
+            self.drop_leaving(cell, instrument);
+        }
+        self.steps.clear();
+        self.compare_ns = 0;
+    }
+
+    fn drop_leaving(&mut self, cell: &mut Cell<Book>, instrument: InstrumentId) {
+        cell.end_copy(instrument);
+        self.leaving.remove(&instrument);
+    }
+
+    /// Tells others what the steps of the present batch mean to them; nothing if another replica
+    /// leads.
+    pub fn tell(&mut self, number: u16, is_leader: bool, links: &mut Links) {
+        let routers = if self.steps.is_empty() { vec![] } else { links.all_to(Role::Router) };
+        let steps = std::mem::take(&mut self.steps);
+        for (at, (step, from)) in steps.iter().enumerate().filter(|_| is_leader) {
+            let progress = |id, attempt, next, refusal| MoveProgress {
+                id,
+                from: *from,
+                attempt,
+                next,
+                refusal,
+            };
+            let progress = match *step {
+                MoveStep::Staged(id, attempt, next) => {
+                    let is_of_it = |step: &MoveStep| match step {
+                        MoveStep::Staged(other, ..) => *other == id,
+                        _ => false,
+                    };
+                    if steps[at + 1..].iter().any(|(later, _)| is_of_it(later)) {
+                        continue;
+                    }
+                    progress(id, attempt, next, None)
+                }
+                MoveStep::Refused(id, attempt, refusal) => progress(id, attempt, 0, Some(refusal)),
+                MoveStep::Adopted(id) => {
+                    announce(links, &MoveEnded { id, cell: number, refusal: None });
+                    continue;
+                }
+                _ => continue,
+            };
+            if let Some(output) = routers.first().and_then(|router| links.output(*router)) {
+                progress.write(output);
+            }
+        }
+    }
+
+    /// Sends what can be sent, and gives the entries that the cell's log is to have.
+    pub fn advance(
+        &mut self,
+        cell: &mut Cell<Book>,
+        map: &InstrumentMap,
+        links: &mut Links,
+        mut log: impl FnMut(&[u8]),
+    ) {
+        // The announcement of the new cell may be lost, and the map has it all the same.
+        let has_arrived = |(instrument, leaving): (&InstrumentId, &Leaving)| {
+            (map.epoch_of(*instrument) >= leaving.order.id.epoch).then_some(*instrument)
+        };
+        let mut lost: Vec<InstrumentId> = self.leaving.iter().filter_map(has_arrived).collect();
+        for (instrument, leaving) in &mut self.leaving {
+            while leaving.may_send() {
+                let parts = leaving.next_parts(cell, self.frame_bytes);
+                if parts.is_empty() {
+                    break;
+                }
+                let MoveOrder { id, from, to } = leaving.order;
+                let (attempt, number) = (leaving.attempt, leaving.next);
+                leaving.next += 1;
+                let Some(output) = links.output(leaving.router) else {
+                    lost.push(*instrument);
+                    break;
+                };
+                MoveParts { id, from, to, attempt, number }.write(&parts, output);
+            }
+            if leaving.may_be_released(self.frame_bytes) {
+                leaving.phase = Phase::Releasing;
+                let MoveOrder { id, to, .. } = leaving.order;
+                log(&entry(|out| Release { id, to }.write(cell.number(), out)));
+            }
+        }
+        lost.into_iter().for_each(|instrument| self.drop_leaving(cell, instrument));
+        self.forget_arrived(cell, map, links.now_ns, log);
+    }
+
+    /// Forgets the released instruments that the map has in their new cells.
+    fn forget_arrived(
+        &mut self,
+        cell: &mut Cell<Book>,
+        map: &InstrumentMap,
+        now_ns: u64,
+        mut log: impl FnMut(&[u8]),
+    ) {
+        if self.compare_ns > now_ns || cell.departed().next().is_none() {
+            return;
+        }
+        self.compare_ns = now_ns + RETRY_NS;
+        for (instrument, departed) in cell.departed() {
+            if map.epoch_of(instrument) >= departed.epoch {
+                let id = MoveId { instrument, epoch: departed.epoch };
+                log(&entry(|out| Forget(id).write(cell.number(), out)));
+            }
+        }
+    }
+
+    /// When [`CellMoves::advance`] is due at the latest, ns; none if only events are awaited.
+    pub fn deadline_ns(&self, cell: &Cell<Book>) -> Option<u64> {
+        cell.departed().next().map(|_| self.compare_ns)
+    }
+}
+
+/// The entry by which a cell owns an instrument again that its map has here, and of which it knows
+/// nothing; none if it knows of it.
+pub fn claim(cell: &Cell<Book>, map: &InstrumentMap, instrument: InstrumentId) -> Option<Vec<u8>> {
+    let is_lost = cell.accepts_unknown_sessions
+        && cell.ownership(instrument).is_none()
+        && !cell.owns(instrument)
+        && map.cell_of(instrument) == cell.number();
+    let id = MoveId { instrument, epoch: map.epoch_of(instrument) };
+    is_lost.then(|| entry(|out| Claim(id).write(cell.number(), out)))
+}
+
+/// Announces the end of a move to gateways and control, through all routers.
+fn announce(links: &mut Links, ended: &MoveEnded) {
+    for router in links.all_to(Role::Router) {
+        if let Some(output) = links.output(router) {
+            ended.write(output);
+        }
+    }
+}
+
+fn entry(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut bytes = vec![];
+    write(&mut bytes);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Requests would wait while the new cell builds the book.
+    #[test]
+    fn an_instrument_is_released_when_the_new_cell_has_the_copy() {
+        let mut cell = Cell::<Book>::new(0, 1);
+        let id = MoveId { instrument: 7, epoch: 1 };
+        let mut leaving = Leaving {
+            order: MoveOrder { id, from: 0, to: 1 },
+            attempt: Attempt(1),
+            router: LinkId::none(),
+            phase: Phase::Copying,
+            start: Some(Part::Start(cell.begin_copy(7))),
+            is_copied: false,
+            copied_before: 0,
+            requests: VecDeque::new(),
+            requests_bytes: 0,
+            next: 0,
+            expected: 0,
+            progress_ns: 0,
+            retry_ns: RETRY_NS,
+            released_ns: None,
+        };
+        assert!(!leaving.next_parts(&mut cell, FRAME_BYTES).is_empty());
+        assert!(leaving.is_copied);
+        leaving.next += 1;
+        assert!(!leaving.may_be_released(FRAME_BYTES));
+        leaving.expected = 1;
+        assert!(leaving.may_be_released(FRAME_BYTES));
+        // Requests behind the copy may not be there yet.
+        leaving.next += FRAMES_BEHIND_AT_RELEASE;
+        assert!(leaving.may_be_released(FRAME_BYTES));
+        leaving.next += 1;
+        assert!(!leaving.may_be_released(FRAME_BYTES));
+    }
+}

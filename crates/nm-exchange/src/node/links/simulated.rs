@@ -1,0 +1,51 @@
+//! Links of a node in a simulation: what is written to them is taken from their backlogs, and
+//! nothing is ever read from or written to a stream.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+
+use super::*;
+
+impl Links {
+    /// The links of a simulated node, none of which is up. It connects to no node by itself.
+    pub fn simulated(network: &Network, own: (Role, usize), start: u64) -> io::Result<Links> {
+        let (requests, _) = mpsc::channel();
+        let (_, connected) = mpsc::channel();
+        let parts = (requests, connected, Waker::new()?);
+        Links::of_parts(network, own, start, (Limits::STANDARD, None), parts)
+    }
+
+    /// A link to a node downstream; hello is in its backlog.
+    pub fn begin_link(&mut self, role: Role, index: usize) -> io::Result<LinkId> {
+        let (stream, _) = UnixStream::pair()?;
+        let id = self.insert(Link::new(Stream::Unix(stream))?, Peer::Node(role, index), true)?;
+        let hello = self.own_hello();
+        if let Some(output) = self.output(id) {
+            hello.write(None, output);
+        }
+        Ok(id)
+    }
+
+    /// A link that somebody has begun.
+    pub fn accept_link(&mut self) -> io::Result<LinkId> {
+        let (stream, _) = UnixStream::pair()?;
+        let id = self.insert(Link::new(Stream::Unix(stream))?, Peer::Unknown, false)?;
+        self.accepted.unauthenticated += 1;
+        Ok(id)
+    }
+
+    /// The backlogs of this iteration, in the order of the links.
+    pub fn take_output(&mut self) -> Vec<(LinkId, Vec<u8>)> {
+        let mut ids = std::mem::take(&mut self.to_be_flushed);
+        ids.sort_unstable_by_key(|id| id.0);
+        let mut taken = vec![];
+        for id in ids {
+            if let Some(entry) = self.entry(id) {
+                entry.is_to_be_flushed = false;
+                taken.push((id, std::mem::take(&mut entry.link.output)));
+            }
+        }
+        taken.retain(|(_, bytes)| !bytes.is_empty());
+        taken
+    }
+}

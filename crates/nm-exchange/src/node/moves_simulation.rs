@@ -1,0 +1,378 @@
+//! Instruments move between the cells of a simulated ring while they are traded, and its nodes
+//! crash, stand still, lose their links and their leadership. Nodes, their state and their rules
+//! are those of the product; simulated are time, links ([`wires`]) and logs ([`group`]), which lose
+//! nothing that is committed. One seed decides everything.
+//!
+//! Whatever happens: an instrument has at most one owner, has the same state when it is released
+//! and when it is adopted, each request is executed once and in order and answered, and once the
+//! faults stop, all moves end, all replicas of a cell are equal, and nothing of any move is left.
+//!
+//! `NM_TRIALS` changes the number of trials of each test, `NM_TRIAL` repeats one of them.
+
+mod audit;
+mod clients;
+mod group;
+mod random;
+mod ring;
+mod wires;
+
+use crate::limits;
+use crate::moves::MoveId;
+use crate::network::{CONTROL, Durability, Network, Node, Role};
+use crate::time;
+
+use audit::Step;
+use random::Random;
+use ring::{Event, Load, NodeId, Ring};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Time in which all must be done after the last fault, ns.
+const RECOVERY_NS: u64 = 60 * SECOND;
+
+/// Who crashes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    /// The leader of the cell that has the instrument.
+    Source,
+    /// The leader of its new cell.
+    Destination,
+    /// A router.
+    Router,
+    /// The leader of control.
+    Control,
+    /// A gateway.
+    Gateway,
+    /// All of these.
+    All,
+}
+
+impl Victim {
+    const ALL: [Victim; 6] = [
+        Victim::Source,
+        Victim::Destination,
+        Victim::Router,
+        Victim::Control,
+        Victim::Gateway,
+        Victim::All,
+    ];
+}
+
+/// A trial.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    seed: u64,
+    durability: Durability,
+    load: Load,
+    /// A crash when a step is reached.
+    crash: Option<(Step, Victim)>,
+    /// Time with other faults, ns.
+    faults_ns: u64,
+    /// Whether cells have room for few instruments only.
+    is_narrow: bool,
+    /// Whether links break all the time.
+    are_links_bad: bool,
+}
+
+/// What came of a trial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Outcome {
+    executed: usize,
+    moved: usize,
+    refused: usize,
+    adopted: usize,
+    crashes: usize,
+    trace: u64,
+}
+
+struct Trial {
+    plan: Plan,
+    ring: Ring,
+    /// Draws faults apart from the ring's numbers.
+    random: Random,
+    /// How often the step was reached, and at which time it causes the crash.
+    reached: u64,
+    wanted: u64,
+    /// Crashes that are due: when, and who.
+    due: Option<(Victim, MoveId)>,
+    crashes: usize,
+}
+
+/// Names a trial that fails.
+struct Named(Plan);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("this trial failed: {:?}", self.0);
+        }
+    }
+}
+
+fn network() -> Network {
+    let mut port = 10_000;
+    Network::new("2-2-3-2".parse().unwrap(), |_, _| {
+        port += 1;
+        let address = format!("127.0.0.1:{port}").parse().unwrap();
+        let replication = Some(nm_replica::Address::Unix(format!("/{port}").into()));
+        Node { address, replication }
+    })
+}
+
+impl Trial {
+    fn new(plan: Plan) -> Trial {
+        time::testing::set(Some(0));
+        let mut random = Random::new(plan.seed ^ 0x5eed);
+        limits::testing::set(plan.is_narrow.then(|| (random.between(2, 5) as usize, 1 << 18)));
+        let ring = Ring::new(network(), plan.durability, plan.load, plan.seed);
+        let wanted = random.between(1, 4);
+        Trial { plan, ring, random, reached: 0, wanted, due: None, crashes: 0 }
+    }
+
+    /// Runs until all is done.
+    fn run(mut self) -> Outcome {
+        let _named = Named(self.plan);
+        if self.plan.faults_ns > 0 {
+            self.ring.after(20_000_000, Event::Trial);
+        }
+        let (mut quiet_ns, mut checked_ns) = (self.plan.faults_ns, 0);
+        loop {
+            let event = self.ring.step();
+            let now_ns = self.ring.now_ns;
+            if self.look_for_step() {
+                quiet_ns = quiet_ns.max(now_ns);
+            }
+            if matches!(event, Event::Trial) {
+                self.strike();
+                if now_ns < self.plan.faults_ns {
+                    let within_ns = if self.plan.are_links_bad { 4_000_000 } else { 40_000_000 };
+                    self.ring.after(within_ns, Event::Trial);
+                }
+            }
+            if now_ns > quiet_ns && now_ns > checked_ns {
+                checked_ns = now_ns + SECOND / 10;
+                let unsettled = self.ring.unsettled();
+                if unsettled.is_none() {
+                    break;
+                }
+                assert!(now_ns < quiet_ns + RECOVERY_NS, "after {now_ns} ns: {unsettled:?}");
+            }
+        }
+        self.end()
+    }
+
+    fn end(self) -> Outcome {
+        if let Some(crash) = self.plan.crash {
+            assert!(self.reached >= self.wanted, "{crash:?} was not reached");
+        }
+        let sent: u64 = self.ring.clients.iter().map(|client| client.sent()).sum();
+        let (executed, operator) = (self.ring.audit.executed(), &self.ring.operator);
+        assert_eq!(executed as u64, sent);
+        assert!(operator.refused == 0 || self.plan.is_narrow);
+        limits::testing::set(None);
+        time::testing::set(None);
+        Outcome {
+            executed,
+            moved: operator.moved,
+            refused: operator.refused,
+            adopted: self.ring.audit.adopted(),
+            crashes: self.crashes,
+            trace: self.ring.trace,
+        }
+    }
+
+    /// Whether the crash of the plan has come.
+    fn look_for_step(&mut self) -> bool {
+        let steps = std::mem::take(&mut self.ring.steps);
+        let Some((step, victim)) = self.plan.crash else { return false };
+        for (_, id) in steps.into_iter().filter(|(reached, _)| *reached == step) {
+            self.reached += 1;
+            if self.reached == self.wanted {
+                self.due = Some((victim, id));
+                let within_ns = *self.random.of(&[0, 100_000, 2_000_000]).unwrap();
+                self.ring.after(within_ns, Event::Trial);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Something fails.
+    fn strike(&mut self) {
+        if let Some((victim, id)) = self.due.take() {
+            for node in self.victims(victim, id) {
+                self.crash(node);
+            }
+            return;
+        }
+        // Where links are bad, nothing else fails often.
+        let kinds = if self.plan.are_links_bad { 2_000 } else { 100 };
+        match self.random.below(kinds) {
+            100.. => {
+                let wires = self.ring.open_wires();
+                if let Some(wire) = self.random.of(&wires) {
+                    self.ring.cut(*wire);
+                }
+            }
+            0..40 => {
+                let nodes: Vec<NodeId> = self.ring.nodes.keys().copied().collect();
+                if let Some(node) = self.random.of(&nodes) {
+                    self.crash(*node);
+                }
+            }
+            40..60 => {
+                let wires = self.ring.open_wires();
+                if let Some(wire) = self.random.of(&wires) {
+                    self.ring.cut(*wire);
+                }
+            }
+            60..75 => {
+                let groups: Vec<u16> = self.ring.groups.keys().copied().collect();
+                let group = *self.random.of(&groups).unwrap();
+                self.ring.expect_election(group);
+            }
+            75..85 => {
+                let until_ns = self.ring.now_ns + self.random.between(1_000_000, 400_000_000);
+                let nodes: Vec<NodeId> = self.ring.nodes.keys().copied().collect();
+                if let Some(node) =
+                    self.random.of(&nodes).and_then(|id| self.ring.nodes.get_mut(id))
+                {
+                    node.stands_until_ns = until_ns;
+                }
+            }
+            _ => {
+                let groups: Vec<u16> = self.ring.groups.keys().copied().collect();
+                let group = *self.random.of(&groups).unwrap();
+                let member = self.random.below(3) as usize;
+                self.ring.groups[&group].borrow_mut().want_snapshot(member);
+                self.ring.wake(group, member);
+            }
+        }
+    }
+
+    fn victims(&mut self, victim: Victim, id: MoveId) -> Vec<NodeId> {
+        let (from, to) = self.ring.moves.get(&id).copied().unwrap_or((0, 1));
+        let leader = |group: u16| {
+            let group = self.ring.groups[&group].borrow();
+            group.leader_node().unwrap_or(group.nodes[0])
+        };
+        let router = (Role::Router, self.random.below(2) as usize);
+        let gateway = (Role::Gateway, self.random.below(2) as usize);
+        match victim {
+            Victim::Source => vec![leader(from)],
+            Victim::Destination => vec![leader(to)],
+            Victim::Router => vec![router],
+            Victim::Control => vec![leader(CONTROL)],
+            Victim::Gateway => vec![gateway],
+            Victim::All => vec![leader(from), leader(to), router, leader(CONTROL), gateway],
+        }
+    }
+
+    /// A node dies, unless what is in memory only would be lost with it.
+    fn crash(&mut self, node: NodeId) {
+        let has_replicas = |node: &NodeId| matches!(node.0, Role::Mediator | Role::Processor);
+        let all = self.ring.network.all().map(|(role, index, _)| (role, index));
+        let are_all_up = all.filter(has_replicas).all(|id| self.ring.nodes.contains_key(&id));
+        let is_in_memory = self.plan.durability == Durability::MemoryQuorum;
+        if self.ring.nodes.contains_key(&node)
+            && (are_all_up || !is_in_memory || !has_replicas(&node))
+        {
+            self.crashes += 1;
+            let within_ns = *self.random.of(&[1_000_000, 50_000_000, 600_000_000]).unwrap();
+            self.ring.crash(node, within_ns);
+        }
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// Runs trials on all processors; their outcomes.
+fn run_all(plans: &[Plan]) -> Vec<Outcome> {
+    if let Some(at) = number("NM_TRIAL") {
+        let mut trial = Trial::new(plans[at as usize]);
+        trial.ring.is_shown = true;
+        let outcome = trial.run();
+        println!("{outcome:?}");
+        return vec![outcome];
+    }
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let share = |thread: usize| -> Vec<Outcome> {
+        let own = plans.iter().skip(thread).step_by(threads);
+        own.map(|plan| Trial::new(*plan).run()).collect()
+    };
+    std::thread::scope(|scope| {
+        let running: Vec<_> =
+            (0..threads).map(|thread| scope.spawn(move || share(thread))).collect();
+        running.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn summary(outcomes: &[Outcome]) -> String {
+    let sum = |of: fn(&Outcome) -> usize| outcomes.iter().map(of).sum::<usize>();
+    format!(
+        "{} trials: {} requests, {} moves adopted, {} answered, {} refused, {} crashes",
+        outcomes.len(),
+        sum(|outcome| outcome.executed),
+        sum(|outcome| outcome.adopted),
+        sum(|outcome| outcome.moved),
+        sum(|outcome| outcome.refused),
+        sum(|outcome| outcome.crashes),
+    )
+}
+
+fn durability(seed: u64) -> Durability {
+    if seed.is_multiple_of(2) { Durability::DiskQuorum } else { Durability::MemoryQuorum }
+}
+
+#[test]
+fn a_crash_at_any_step_of_a_move_loses_nothing() {
+    let seeds = number("NM_TRIALS").unwrap_or(1);
+    let load = Load { instruments: 3, requests: 6, moves: 6 };
+    let mut plans = vec![];
+    for seed in 0..seeds {
+        for (at, step) in Step::ALL.into_iter().enumerate() {
+            for (victim_at, victim) in Victim::ALL.into_iter().enumerate() {
+                let seed = seed * 1_000 + at as u64 * 10 + victim_at as u64;
+                plans.push(Plan {
+                    seed,
+                    durability: durability(seed / 1_000 + at as u64 + victim_at as u64),
+                    load,
+                    crash: Some((step, victim)),
+                    faults_ns: 0,
+                    is_narrow: false,
+                    are_links_bad: false,
+                });
+            }
+        }
+    }
+    println!("{}", summary(&run_all(&plans)));
+}
+
+fn random_plan(seed: u64) -> Plan {
+    Plan {
+        seed,
+        durability: durability(seed),
+        load: Load { instruments: 4, requests: 20, moves: 30 },
+        crash: None,
+        faults_ns: SECOND,
+        is_narrow: seed % 3 == 2,
+        are_links_bad: seed % 5 == 4,
+    }
+}
+
+#[test]
+fn no_fault_loses_doubles_or_reorders_a_request_of_a_moving_instrument() {
+    let trials = number("NM_TRIALS").unwrap_or(20);
+    let plans: Vec<Plan> = (0..trials).map(random_plan).collect();
+    println!("{}", summary(&run_all(&plans)));
+}
+
+#[test]
+fn a_seed_repeats_its_trial() {
+    for seed in 0..3 {
+        let [first, again] = [0, 1].map(|_| Trial::new(random_plan(seed)).run());
+        assert_eq!(first, again, "seed {seed}");
+    }
+}

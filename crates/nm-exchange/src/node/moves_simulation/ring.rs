@@ -1,0 +1,805 @@
+//! A ring of nodes in simulated time: they run as in a network, but for their event loop, their
+//! links and their logs.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use nm_codec::fnv1a_on;
+use nm_replica::Shared;
+use nm_sys::poll::Waker;
+
+use crate::batch;
+use crate::control::AdminResponse;
+use crate::link::{ReceiveBuffer, ReceivedFrame};
+use crate::moves::{MoveEnded, MoveId, MoveOrder, MoveParts, Part, Release};
+use crate::network::{CONTROL, Durability, Network, Role};
+use crate::node::behaviour::Behaviour;
+use crate::node::gateway::Gateway;
+use crate::node::groups::Logs;
+use crate::node::links::{LinkId, Links};
+use crate::node::peer::{Peer, PeerError};
+use crate::node::replicated::{Mediator, Processor};
+use crate::node::router::Router;
+use crate::time;
+use crate::wire::{self, Frame, FrameKind};
+
+use super::audit::{Audit, Step};
+use super::clients::{Client, Operator};
+use super::group::{Group, SimulatedLog};
+use super::random::Random;
+use super::wires::{Chunk, End, Wire};
+
+/// A node by class and index.
+pub type NodeId = (Role, usize);
+
+/// What a node does.
+#[derive(Debug)]
+pub enum Running {
+    /// As a gateway.
+    Gateway(Gateway),
+    /// As a router.
+    Router(Router),
+    /// As a mediator.
+    Mediator(Mediator<SimulatedLog>),
+    /// As a processor.
+    Processor(Processor<SimulatedLog>),
+}
+
+impl Running {
+    fn behaviour(&mut self) -> &mut dyn Behaviour {
+        match self {
+            Running::Gateway(gateway) => gateway,
+            Running::Router(router) => router,
+            Running::Mediator(mediator) => mediator,
+            Running::Processor(processor) => processor,
+        }
+    }
+}
+
+/// A node that runs.
+#[derive(Debug)]
+pub struct Node {
+    /// What it does.
+    pub running: Running,
+    links: Links,
+    /// Which of its starts this is.
+    run: u64,
+    /// When it is woken by the time.
+    timer_ns: Option<u64>,
+    /// Until when it stands still.
+    pub stands_until_ns: u64,
+    /// Its links: number of the wire, and of its end.
+    wires: HashMap<LinkId, (usize, usize)>,
+}
+
+/// What happens at a time.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// Something arrives at an end of a wire.
+    Arrive { wire: usize, end: usize },
+    /// A node's time has come.
+    Timer { node: NodeId, run: u64 },
+    /// A member of a group is given what is committed.
+    Feed { group: u16, member: usize },
+    /// A quorum has what a leader proposed.
+    Commit { group: u16, member: usize, term: u32 },
+    /// A group gets a leader, if it has had none since this term.
+    Elect { group: u16, term: u32 },
+    /// A member learns that it does not lead any more.
+    Depose { group: u16, member: usize },
+    /// A node connects to another one.
+    Connect { from: NodeId, run: u64, to: NodeId },
+    /// A node starts.
+    Start(NodeId),
+    /// A client or the operator connects.
+    Enter(End),
+    /// A client sends a request.
+    Request(usize),
+    /// The operator begins a move.
+    Move,
+    /// What the trial does.
+    Trial,
+}
+
+/// The ring.
+pub struct Ring {
+    /// What it is.
+    pub network: Network,
+    /// What decides everything.
+    pub random: Random,
+    /// The time, ns.
+    pub now_ns: u64,
+    /// The nodes that run.
+    pub nodes: BTreeMap<NodeId, Node>,
+    /// The groups of replicas.
+    pub groups: BTreeMap<u16, Rc<RefCell<Group>>>,
+    wires: Vec<Wire>,
+    /// The clients.
+    pub clients: Vec<Client>,
+    /// The operator.
+    pub operator: Operator,
+    /// Checks what is committed.
+    pub audit: Audit,
+    /// Between which cells moves go.
+    pub moves: BTreeMap<MoveId, (u16, u16)>,
+    /// Steps that were reached and that the trial has not looked at.
+    pub steps: Vec<(Step, MoveId)>,
+    /// Bytes of the parts of instruments that are sent at once.
+    pub frame_bytes: usize,
+    /// Instruments that are traded.
+    pub instruments: u32,
+    /// Depends on everything that happened.
+    pub trace: u64,
+    /// Whether it prints what happens.
+    pub is_shown: bool,
+    audited: BTreeMap<u16, usize>,
+    events: BTreeMap<(u64, u64), Event>,
+    scheduled: u64,
+    runs: u64,
+}
+
+/// A ring's size and load.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// Instruments that are traded.
+    pub instruments: u32,
+    /// Requests of each session on each instrument.
+    pub requests: u64,
+    /// How many moves there are.
+    pub moves: usize,
+}
+
+impl Ring {
+    /// A ring whose nodes and clients are about to start.
+    pub fn new(mut network: Network, durability: Durability, load: Load, seed: u64) -> Ring {
+        network.durability = durability;
+        let mut random = Random::new(seed);
+        let cells = 0..network.mediator.len() as u16;
+        let group = |group| (group, Rc::new(RefCell::new(Group::new(network.replicas(group)))));
+        let groups: BTreeMap<_, _> = cells.chain([CONTROL]).map(group).collect();
+        let clients = (0..network.gateway.len()).map(|gateway| {
+            let sessions = [gateway as u32 * 2 + 1, gateway as u32 * 2 + 2];
+            Client::new(gateway, &sessions, load.instruments, load.requests)
+        });
+        let frame_bytes = *random.of(&[300, 2_000, 64 << 10]).expect("one of three");
+        let accepts_unknown = durability == Durability::MemoryQuorum;
+        let mut ring = Ring {
+            clients: clients.collect(),
+            operator: Operator::new(load.moves),
+            audit: Audit::new(&network, accepts_unknown, load.instruments),
+            audited: groups.keys().map(|group| (*group, 0)).collect(),
+            network,
+            random,
+            now_ns: 1_000_000,
+            nodes: BTreeMap::new(),
+            groups,
+            wires: vec![],
+            moves: BTreeMap::new(),
+            steps: vec![],
+            frame_bytes,
+            instruments: load.instruments,
+            trace: 0,
+            is_shown: false,
+            events: BTreeMap::new(),
+            scheduled: 0,
+            runs: seed.wrapping_mul(0x9e37_79b9) << 20,
+        };
+        ring.begin();
+        ring
+    }
+
+    fn begin(&mut self) {
+        let all: Vec<NodeId> = self.network.all().map(|(role, index, _)| (role, index)).collect();
+        all.into_iter().for_each(|node| self.start(node));
+        for group in self.groups.keys().copied().collect::<Vec<u16>>() {
+            self.after(5_000_000, Event::Elect { group, term: 0 });
+        }
+        for client in 0..self.clients.len() {
+            self.after(1_000_000, Event::Enter(End::Client(client)));
+            self.after(6_000_000, Event::Request(client));
+        }
+        self.after(8_000_000, Event::Enter(End::Operator));
+        self.after(10_000_000, Event::Move);
+    }
+
+    /// Something happens after up to so many ns.
+    pub fn after(&mut self, within_ns: u64, event: Event) {
+        let delay_ns = self.random.below(within_ns + 1);
+        self.at(self.now_ns + delay_ns, event);
+    }
+
+    /// Something happens at a time.
+    pub fn at(&mut self, at_ns: u64, event: Event) {
+        self.scheduled += 1;
+        self.events.insert((at_ns.max(self.now_ns), self.scheduled), event);
+    }
+
+    /// Prints what happens, if that is wanted.
+    pub fn show(&self, what: impl FnOnce() -> String) {
+        if self.is_shown {
+            println!("{:>10} µs {}", self.now_ns / 1_000, what());
+        }
+    }
+
+    /// Lets the next event happen, unless it is the trial's.
+    pub fn step(&mut self) -> Event {
+        let Some(((at_ns, _), event)) = self.events.pop_first() else {
+            unreachable!("nodes have timers");
+        };
+        self.now_ns = at_ns;
+        if let Some(later_ns) = self.stands(&event) {
+            self.at(later_ns, event.clone());
+            return event;
+        }
+        match &event {
+            Event::Arrive { wire, end } => self.arrive(*wire, *end),
+            Event::Timer { node, run } => {
+                if let Some(known) = self.nodes.get_mut(node)
+                    && (known.run, known.timer_ns) == (*run, Some(at_ns))
+                {
+                    known.timer_ns = None;
+                    self.turn(*node, |_, _| {});
+                }
+            }
+            Event::Feed { group, member } => self.feed(*group, *member),
+            Event::Commit { group, member, term } => self.commit(*group, *member, *term),
+            Event::Elect { group, term } => self.elect(*group, *term),
+            Event::Depose { group, member } => {
+                self.groups[group].borrow_mut().depose(*member);
+                self.wake(*group, *member);
+            }
+            Event::Connect { from, run, to } => self.connect(*from, *run, *to),
+            Event::Start(node) => self.start(*node),
+            Event::Enter(end) => self.enter(*end),
+            Event::Request(client) => self.request(*client),
+            Event::Move => self.begin_move(),
+            Event::Trial => {}
+        }
+        event
+    }
+
+    /// Until when an event has to wait, because its node stands still.
+    fn stands(&self, event: &Event) -> Option<u64> {
+        let node = match event {
+            Event::Arrive { wire, end } => match self.wires[*wire].ends[*end] {
+                End::Node(node, _) => node,
+                _ => return None,
+            },
+            Event::Feed { group, member } => self.groups[group].borrow().nodes[*member],
+            _ => return None,
+        };
+        let until_ns = self.nodes.get(&node)?.stands_until_ns;
+        (until_ns > self.now_ns).then_some(until_ns)
+    }
+
+    /// One iteration of a node's event loop.
+    fn turn(&mut self, id: NodeId, handle: impl FnOnce(&mut dyn Behaviour, &mut Links)) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        time::testing::set(Some(self.now_ns));
+        node.links.now_ns = self.now_ns;
+        handle(node.running.behaviour(), &mut node.links);
+        node.running.behaviour().on_iteration(&mut node.links).expect("an iteration");
+        let warnings = node.links.warnings.take(self.now_ns);
+        let (outputs, run) = (node.links.take_output(), node.run);
+        let deadline_ns = node.running.behaviour().deadline_ns();
+        if let Some(deadline_ns) = deadline_ns.map(|at_ns| at_ns.max(self.now_ns + 1_000))
+            && node.timer_ns.is_none_or(|known| deadline_ns < known)
+        {
+            node.timer_ns = Some(deadline_ns);
+            self.at(deadline_ns, Event::Timer { node: id, run });
+        }
+        warnings.iter().for_each(|warning| self.show(|| format!("{id:?}: {warning}")));
+        for (link, bytes) in outputs {
+            let Some((wire, end)) = self.nodes[&id].wires.get(&link).copied() else { continue };
+            if id.0 == Role::Mediator {
+                self.note_sent(wire, end, &bytes);
+            }
+            self.send(wire, 1 - end, &bytes);
+        }
+        self.note_proposals(id);
+    }
+
+    fn send(&mut self, wire: usize, end: usize, bytes: &[u8]) {
+        self.trace = fnv1a_on(fnv1a_on(self.trace, &self.now_ns.to_le_bytes()), bytes);
+        let known = &mut self.wires[wire];
+        let arrivals = known.send(end, bytes, self.now_ns, &mut self.random);
+        arrivals.into_iter().for_each(|at_ns| self.at(at_ns, Event::Arrive { wire, end }));
+    }
+
+    /// Looks for steps of moves in what a mediator sends.
+    fn note_sent(&mut self, wire: usize, end: usize, bytes: &[u8]) {
+        let known = &self.wires[wire];
+        if !matches!(known.ends[1 - end], End::Node((Role::Router, _), _)) {
+            return;
+        }
+        let (from, to) = (known.ends[end], known.ends[1 - end]);
+        for Frame { header, body, .. } in frames(bytes) {
+            if header.kind != FrameKind::RoutingTable {
+                self.show(|| format!("{from:?} to {to:?}: {header:?}"));
+            }
+            match header.kind {
+                FrameKind::MoveOrder => {
+                    let order = MoveOrder::decode(&header, body).expect("an order");
+                    self.moves.insert(order.id, (order.from, order.to));
+                    self.steps.push((Step::Ordered, order.id));
+                }
+                FrameKind::MoveParts => {
+                    let is_end = |part: Result<Part<'_>, _>| matches!(part, Ok(Part::End { .. }));
+                    if Part::all(body).any(is_end) {
+                        self.steps.push((Step::EndSent, MoveParts::decode(&header).id));
+                    }
+                }
+                FrameKind::MoveEnded => {
+                    let ended = MoveEnded::decode(&header, body).expect("an announcement");
+                    if ended.refusal.is_none() {
+                        self.steps.push((Step::Announced, ended.id));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Has what a node proposes committed after a while.
+    fn note_proposals(&mut self, id: NodeId) {
+        for group in self.network.groups_at(id.0, id.1) {
+            let known = Rc::clone(&self.groups[&group]);
+            let Some(member) = known.borrow().member_at(id) else { continue };
+            let Some((term, batch)) = known.borrow_mut().new_proposal(member) else { continue };
+            if group != CONTROL {
+                self.note_release(&batch);
+            }
+            let delay_ns = match self.random.below(100) {
+                0..90 => self.random.between(50_000, 600_000),
+                90..99 => self.random.between(600_000, 10_000_000),
+                _ => self.random.between(10_000_000, 100_000_000),
+            };
+            self.at(self.now_ns + delay_ns, Event::Commit { group, member, term });
+        }
+    }
+
+    fn note_release(&mut self, proposal: &Shared) {
+        let (_, frames) = batch::decode(proposal).expect("a batch");
+        for frame in frames {
+            let frame = frame.expect("a frame");
+            if frame.header.kind == FrameKind::Release {
+                let release = Release::decode(&frame.header, frame.body).expect("a release");
+                self.steps.push((Step::ReleaseProposed, release.id));
+            }
+        }
+    }
+
+    fn arrive(&mut self, wire: usize, end: usize) {
+        let known = &mut self.wires[wire];
+        let Some(chunk) = known.take(end) else { return };
+        let to = known.ends[end];
+        match (to, chunk) {
+            (End::Node(node, link), Chunk::Frames(bytes)) => self.receive(node, link, bytes),
+            (End::Node(node, link), Chunk::Closed) => {
+                self.close_end(wire, end);
+                self.turn(node, |behaviour, links| close(behaviour, links, link));
+            }
+            (End::Client(at), Chunk::Frames(bytes)) => {
+                for frame in frames(&bytes) {
+                    self.clients[at].receive(&frame.header, &self.audit);
+                }
+            }
+            (End::Operator, Chunk::Frames(bytes)) => self.operator_receives(wire, &bytes),
+            (End::Client(at), Chunk::Closed) => {
+                self.close_end(wire, end);
+                self.wires[wire].lose(1 - end);
+                self.clients[at].wire = None;
+                self.after(20_000_000, Event::Enter(to));
+            }
+            (End::Operator, Chunk::Closed) => {
+                self.close_end(wire, end);
+                self.operator.wire = None;
+                self.operator.mediator += 1;
+                self.after(20_000_000, Event::Enter(to));
+            }
+        }
+    }
+
+    fn operator_receives(&mut self, wire: usize, bytes: &[u8]) {
+        let mut asks_another = false;
+        for Frame { header, body, .. } in frames(bytes) {
+            if header.kind == FrameKind::AdminResponse {
+                self.show(|| format!("operator: {:?}", AdminResponse::decode(body)));
+                asks_another |= self.operator.receive(body);
+            }
+        }
+        if asks_another {
+            self.cut(wire);
+        }
+    }
+
+    fn receive(&mut self, id: NodeId, link: LinkId, bytes: Vec<u8>) {
+        let mut closed = vec![];
+        self.turn(id, |behaviour, links| {
+            let mut buffer = ReceiveBuffer::of(bytes);
+            while let Some(mut frame) = buffer.next_frame().expect("a frame") {
+                if let Err(error) = handle(behaviour, links, link, &mut frame, &mut closed) {
+                    panic!("{id:?}: {error}");
+                }
+            }
+        });
+        for older in closed {
+            self.forget_link(id, older);
+        }
+    }
+
+    /// A node has closed a link, because there is a newer one to the same peer.
+    fn forget_link(&mut self, id: NodeId, link: LinkId) {
+        let node = self.nodes.get_mut(&id).expect("a node that runs");
+        if let Some((wire, end)) = node.wires.remove(&link) {
+            self.cut_to(wire, 1 - end);
+            self.close_end(wire, end);
+        }
+    }
+
+    /// An end of a wire is done; a node that had made the link makes it again.
+    fn close_end(&mut self, wire: usize, end: usize) {
+        let known = &mut self.wires[wire];
+        known.close(end);
+        let ends = known.ends;
+        if let End::Node(node, link) = ends[end]
+            && let Some(known) = self.nodes.get_mut(&node)
+            && known.wires.remove(&link).is_some()
+        {
+            let run = known.run;
+            if let (0, End::Node(to, _)) = (end, ends[1]) {
+                self.after(15_000_000, Event::Connect { from: node, run, to });
+            }
+        }
+    }
+
+    /// Breaks a wire.
+    pub fn cut(&mut self, wire: usize) {
+        self.cut_to(wire, 0);
+        self.cut_to(wire, 1);
+    }
+
+    fn cut_to(&mut self, wire: usize, end: usize) {
+        let known = &mut self.wires[wire];
+        if let Some(at_ns) = known.cut(end, self.now_ns, &mut self.random) {
+            self.at(at_ns, Event::Arrive { wire, end });
+        }
+    }
+
+    /// The wires between nodes that are up.
+    pub fn open_wires(&self) -> Vec<usize> {
+        self.nodes.values().flat_map(|node| node.links_of()).collect()
+    }
+
+    fn new_wire(&mut self, ends: [End; 2]) -> usize {
+        let wire = Wire::new(ends, &mut self.random);
+        self.wires.push(wire);
+        let number = self.wires.len() - 1;
+        for (end, of) in ends.into_iter().enumerate() {
+            if let End::Node(node, link) = of
+                && let Some(node) = self.nodes.get_mut(&node)
+            {
+                node.wires.insert(link, (number, end));
+            }
+        }
+        number
+    }
+
+    fn connect(&mut self, from: NodeId, run: u64, to: NodeId) {
+        if self.nodes.get(&from).is_none_or(|node| node.run != run) {
+            return;
+        }
+        let Some(target) = self.nodes.get_mut(&to) else {
+            return self.after(20_000_000, Event::Connect { from, run, to });
+        };
+        let accepted = target.links.accept_link().expect("a link");
+        let node = self.nodes.get_mut(&from).expect("a node that runs");
+        let made = node.links.begin_link(to.0, to.1).expect("a link");
+        self.new_wire([End::Node(from, made), End::Node(to, accepted)]);
+        self.turn(from, |_, _| {});
+    }
+
+    /// A client or the operator connects.
+    fn enter(&mut self, end: End) {
+        let (to, hello) = match end {
+            End::Client(at) => {
+                let client = &self.clients[at];
+                ((Role::Gateway, client.gateway), client.hello())
+            }
+            _ => {
+                let mediators = self.network.mediator.len();
+                let index = self.operator.mediator % mediators;
+                ((Role::Mediator, index), self.operator.hello())
+            }
+        };
+        let Some(target) = self.nodes.get_mut(&to) else {
+            self.operator.mediator += usize::from(end == End::Operator);
+            return self.after(10_000_000, Event::Enter(end));
+        };
+        let accepted = target.links.accept_link().expect("a link");
+        let wire = self.new_wire([end, End::Node(to, accepted)]);
+        match end {
+            End::Client(at) => self.clients[at].wire = Some(wire),
+            _ => self.operator.wire = Some(wire),
+        }
+        self.send(wire, 1, &hello);
+    }
+
+    fn request(&mut self, at: usize) {
+        if let Some(bytes) = self.clients[at].next_request(&mut self.random)
+            && let Some(wire) = self.clients[at].wire
+        {
+            self.send(wire, 1, &bytes);
+        }
+        if !self.clients[at].is_done() {
+            self.after(2_000_000, Event::Request(at));
+        }
+    }
+
+    fn begin_move(&mut self) {
+        let map = &self.audit.control.routes().map;
+        if self.clients.iter().all(Client::has_begun)
+            && let Some(bytes) = self.operator.next_move(map, self.instruments, &mut self.random)
+            && let Some(wire) = self.operator.wire
+        {
+            self.send(wire, 1, &bytes);
+        }
+        if self.operator.left > 0 {
+            self.after(15_000_000, Event::Move);
+        }
+    }
+
+    fn start(&mut self, id: NodeId) {
+        if self.nodes.contains_key(&id) {
+            return;
+        }
+        self.runs += 1;
+        let run = self.runs;
+        self.show(|| format!("{id:?} starts"));
+        let mut of_groups = vec![];
+        for group in self.network.groups_at(id.0, id.1) {
+            let known = Rc::clone(&self.groups[&group]);
+            let Some(member) = known.borrow().member_at(id) else { continue };
+            known.borrow_mut().start(member, self.random.chance(500));
+            self.after(3_000_000, Event::Feed { group, member });
+            of_groups.push((group, SimulatedLog { group: known, member }));
+        }
+        let running = self.running(id, of_groups);
+        let links = Links::simulated(&self.network, id, run).expect("links");
+        let (timer_ns, stands_until_ns, wires) = (None, 0, HashMap::new());
+        let node = Node { running, links, run, timer_ns, stands_until_ns, wires };
+        self.nodes.insert(id, node);
+        for to in self.network.downstream(id.0, id.1) {
+            self.after(1_000_000, Event::Connect { from: id, run, to });
+        }
+        self.turn(id, |_, _| {});
+    }
+
+    fn running(&self, id: NodeId, of_groups: Vec<(u16, SimulatedLog)>) -> Running {
+        let (network, (role, index)) = (&self.network, id);
+        let logs = Logs { waker: Waker::new().expect("a waker"), of_groups, thread: None };
+        match role {
+            Role::Gateway => Running::Gateway(Gateway::new(network, index)),
+            Role::Router => Running::Router(Router::new(network)),
+            Role::Mediator => {
+                let mut mediator = Mediator::new(network, index, logs).expect("a mediator");
+                for replica in &mut mediator.cells.replicas {
+                    replica.moves.frame_bytes = self.frame_bytes;
+                }
+                Running::Mediator(mediator)
+            }
+            Role::Processor => {
+                Running::Processor(Processor::new(network, index, logs).expect("a processor"))
+            }
+        }
+    }
+
+    /// A node dies, and starts again after up to so many ns.
+    pub fn crash(&mut self, id: NodeId, within_ns: u64) {
+        let Some(node) = self.nodes.remove(&id) else { return };
+        self.show(|| format!("{id:?} dies"));
+        let mut wires: Vec<(usize, usize)> = node.wires.into_values().collect();
+        wires.sort_unstable();
+        for (wire, end) in wires {
+            self.cut_to(wire, 1 - end);
+            self.close_end(wire, end);
+        }
+        for group in self.network.groups_at(id.0, id.1) {
+            let known = Rc::clone(&self.groups[&group]);
+            let Some(member) = known.borrow().member_at(id) else { continue };
+            let led = known.borrow().leader == Some(member);
+            known.borrow_mut().crash(member);
+            if led {
+                self.expect_election(group);
+            }
+        }
+        self.after(within_ns, Event::Start(id));
+    }
+
+    /// A group has another leader after a while.
+    pub fn expect_election(&mut self, group: u16) {
+        let term = self.groups[&group].borrow().term;
+        let delay_ns = self.random.between(5_000_000, 150_000_000);
+        self.at(self.now_ns + delay_ns, Event::Elect { group, term });
+    }
+
+    fn elect(&mut self, group: u16, term: u32) {
+        let known = Rc::clone(&self.groups[&group]);
+        if known.borrow().term != term {
+            return;
+        }
+        let candidates = known.borrow().candidates();
+        let winner = self.random.of(&candidates).copied();
+        let Some(winner) = winner.filter(|_| known.borrow().has_majority()) else {
+            return self.after(20_000_000, Event::Elect { group, term });
+        };
+        let before = known.borrow().leader;
+        known.borrow_mut().elect(winner, &mut self.random);
+        self.show(|| format!("group {group}: {:?} leads", known.borrow().nodes[winner]));
+        self.on_committed(group);
+        self.wake(group, winner);
+        if let Some(member) = before.filter(|before| *before != winner) {
+            self.after(300_000_000, Event::Depose { group, member });
+        }
+    }
+
+    fn commit(&mut self, group: u16, member: usize, term: u32) {
+        let known = Rc::clone(&self.groups[&group]);
+        if !known.borrow().has_majority() {
+            return self.after(20_000_000, Event::Commit { group, member, term });
+        }
+        if known.borrow_mut().commit(member, term, &mut self.random) {
+            self.on_committed(group);
+        }
+    }
+
+    /// Entries are committed: they are checked, and delivered after a while.
+    fn on_committed(&mut self, group: u16) {
+        let known = Rc::clone(&self.groups[&group]);
+        let known = known.borrow();
+        let from = self.audited.insert(group, known.entries.len()).unwrap_or_default();
+        for entry in &known.entries[from..] {
+            self.trace = fnv1a_on(self.trace, &entry.batch);
+            if group == CONTROL {
+                for instrument in self.audit.commit_control(entry) {
+                    let epoch = self.audit.control.routes().map.epoch_of(instrument);
+                    self.steps.push((Step::MapLogged, MoveId { instrument, epoch }));
+                }
+            } else {
+                let steps = self.audit.commit_cell(group, entry);
+                steps.iter().for_each(|step| self.show(|| format!("cell {group}: {step:?}")));
+                self.steps.extend(steps);
+            }
+        }
+        for member in 0..known.nodes.len() {
+            let is_leader = known.leader == Some(member);
+            let within_ns = match self.random.below(100) {
+                _ if is_leader => 20_000,
+                0..90 => 800_000,
+                90..99 => 10_000_000,
+                _ => 100_000_000,
+            };
+            self.after(within_ns, Event::Feed { group, member });
+        }
+    }
+
+    fn feed(&mut self, group: u16, member: usize) {
+        let known = Rc::clone(&self.groups[&group]);
+        known.borrow_mut().feed(member, &mut self.random);
+        self.wake(group, member);
+        if !known.borrow().is_caught_up(member)
+            && self.nodes.contains_key(&known.borrow().nodes[member])
+        {
+            self.after(500_000, Event::Feed { group, member });
+        }
+    }
+
+    /// A node takes the events of its logs.
+    pub fn wake(&mut self, group: u16, member: usize) {
+        let known = Rc::clone(&self.groups[&group]);
+        let (node, has_events) = {
+            let known = known.borrow();
+            (known.nodes[member], known.has_events(member))
+        };
+        if has_events {
+            self.turn(node, |behaviour, links| behaviour.on_wake(links).expect("events"));
+        }
+    }
+
+    /// What is not as it should be when nothing is under way.
+    pub fn unsettled(&mut self) -> Option<String> {
+        if self.nodes.len() < self.network.all().count() {
+            return Some("a node is down".to_string());
+        }
+        if let Some(client) = self.clients.iter().find(|client| !client.is_done()) {
+            return Some(format!("requests without a reply: {:?}", client.waiting()));
+        }
+        if !self.operator.is_done() {
+            return Some(format!("moves without an answer: {:?}", self.operator.under_way));
+        }
+        self.audit
+            .unsettled()
+            .or_else(|| self.nodes.values().find_map(|node| node.unsettled(&self.audit)))
+    }
+}
+
+impl Node {
+    fn links_of(&self) -> Vec<usize> {
+        let mut wires: Vec<usize> = self.wires.values().map(|(wire, _)| *wire).collect();
+        wires.sort_unstable();
+        wires
+    }
+
+    /// What is not as it should be when nothing is under way.
+    fn unsettled(&self, audit: &Audit) -> Option<String> {
+        let (name, map) = (format!("{:?}", self.links.own().0), &audit.control.routes().map);
+        let cells = match &self.running {
+            Running::Gateway(gateway) => {
+                return gateway.unsettled(map).map(|what| format!("{name}: {what}"));
+            }
+            Running::Router(_) => return None,
+            Running::Mediator(mediator) => &mediator.cells,
+            Running::Processor(processor) => &processor.cells,
+        };
+        if let Some(what) =
+            cells.control.as_ref().and_then(|control| control.unsettled(audit.control.hash()))
+        {
+            return Some(format!("{name}: {what}"));
+        }
+        for replica in &cells.replicas {
+            let number = replica.number;
+            if replica.moves.has_leaving() {
+                return Some(format!("{name} is still moving instruments out of cell {number}"));
+            }
+            if replica.cell.has_copies() {
+                return Some(format!("{name} still copies instruments of cell {number}"));
+            }
+            if replica.cell.hash() != audit.cells[usize::from(number)].hash() {
+                return Some(format!("{name}: cell {number} is another one than its log says"));
+            }
+        }
+        None
+    }
+}
+
+/// The frames in some bytes.
+fn frames(bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let frame = wire::read(rest).expect("a frame")?;
+        rest = &rest[frame.bytes.len()..];
+        Some(frame)
+    })
+}
+
+/// As the event loop does; `closed` gets the links that are replaced.
+fn handle(
+    behaviour: &mut dyn Behaviour,
+    links: &mut Links,
+    id: LinkId,
+    frame: &mut ReceivedFrame<'_>,
+    closed: &mut Vec<LinkId>,
+) -> Result<(), PeerError> {
+    use FrameKind::{Challenge, Close, Hello, Welcome};
+    if matches!(frame.header.kind, Challenge | Hello | Welcome | Close) {
+        let Some(handshake) = links.handshake(id, frame)? else { return Ok(()) };
+        if let Some(older) = handshake.older {
+            close(behaviour, links, older);
+            closed.push(older);
+        }
+        behaviour.on_connected(links, handshake.peer);
+        if handshake.peer != Peer::Client {
+            return Ok(());
+        }
+    }
+    let peer = links.peer(id);
+    behaviour.on_frame(links, (id, peer), frame)
+}
+
+/// As the event loop does.
+fn close(behaviour: &mut dyn Behaviour, links: &mut Links, id: LinkId) {
+    if let Some((peer, true)) = links.close(id, std::time::Duration::ZERO) {
+        behaviour.on_disconnected(links, peer, id);
+    }
+}
