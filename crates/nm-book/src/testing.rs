@@ -324,6 +324,21 @@ impl Random {
         self.next_u64() % count
     }
 
+    /// A number from one bound to below another, greater one.
+    pub fn between(&mut self, from: u64, to: u64) -> u64 {
+        from + self.below(to - from)
+    }
+
+    /// True in so many of a thousand cases.
+    pub fn chance(&mut self, per_mille: u64) -> bool {
+        self.below(1000) < per_mille
+    }
+
+    /// One of these; none if there are none.
+    pub fn of<'a, T>(&mut self, all: &'a [T]) -> Option<&'a T> {
+        if all.is_empty() { None } else { all.get(self.below(all.len() as u64) as usize) }
+    }
+
     /// A number from 0 to 1, 1 excluded.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64

@@ -62,9 +62,14 @@ pub struct Decided {
     pub is_executed: bool,
 }
 
-/// One request of a mediator's leader, by mediator and instrument: requests by gateway, and all of
-/// them.
+/// What was executed so far, by the mediator that reported it and the instrument.
 type Counts = BTreeMap<(u16, InstrumentId), InstrumentWork>;
+
+/// Moves that were ordered together.
+struct OrderedMoves {
+    count: usize,
+    outcomes: JoinHandle<Result<Vec<MoveOutcome>, Failure>>,
+}
 
 /// Runs policies on a network.
 pub struct PolicyRunner {
@@ -78,8 +83,8 @@ pub struct PolicyRunner {
     last: BTreeMap<u16, (u64, u64)>,
     counts: Counts,
     /// Moves that are under way.
-    moving: Vec<JoinHandle<Result<Vec<MoveOutcome>, Failure>>>,
-    /// How many moves were made, and how many were refused.
+    moving: Vec<OrderedMoves>,
+    /// Moves that were made.
     pub moved: u64,
     /// Moves that were refused, or not made in time.
     pub failed: u64,
@@ -123,16 +128,22 @@ impl PolicyRunner {
     }
 
     /// Asks the network, decides, and orders the moves; `dt` since the last time. Nothing is
-    /// decided at the first time, because there is nothing to compare with.
+    /// decided at the first time, because there is nothing to compare with. The ES10 of the
+    /// network's round trips, µs, is what clients saw lately, if that is known: nodes do not.
     ///
     /// # Errors
     /// If no node that could know the state of the network answers.
-    pub fn step(&mut self, now_ns: u64, dt: Duration) -> Result<Vec<Decided>, Failure> {
+    pub fn step(
+        &mut self,
+        now_ns: u64,
+        dt: Duration,
+        es10_us: Option<f64>,
+    ) -> Result<Vec<Decided>, Failure> {
         self.collect_moves();
         let status = admin::status(&self.network, ANSWER_LIMIT)?;
         let work = admin::work(&self.network, ANSWER_LIMIT)?;
         let is_first = self.last.is_empty();
-        let reports = self.reports(&status, &work);
+        let reports = self.reports(&status, &work, es10_us);
         if is_first {
             return Ok(vec![]);
         }
@@ -144,7 +155,12 @@ impl PolicyRunner {
     }
 
     /// What the policies decide by.
-    fn reports(&mut self, status: &NetworkStatus, work: &[(u16, Work)]) -> Reports {
+    fn reports(
+        &mut self,
+        status: &NetworkStatus,
+        work: &[(u16, Work)],
+        es10_us: Option<f64>,
+    ) -> Reports {
         let mut instruments = BTreeMap::<InstrumentId, InstrumentReport>::new();
         let (mut counts, mut cpu) = (Counts::new(), BTreeMap::new());
         for (mediator, work) in work {
@@ -180,7 +196,7 @@ impl PolicyRunner {
                 is_up: cell.leader.is_some(),
                 requests_per_s: own.map(|report| report.requests_per_s).sum(),
                 cpu_fraction: cell.leader.and_then(|leader| cpu.get(&leader)).copied(),
-                es10_us: None,
+                es10_us,
             }
         });
         let cells = cells.collect();
@@ -227,9 +243,10 @@ impl PolicyRunner {
             }
         }
         if !moves.is_empty() && !self.is_dry {
-            let network = self.network.clone();
+            let (network, count) = (self.network.clone(), moves.len());
             let order = move || admin::move_all(&network, &moves, MOVE_LIMIT);
-            self.moving.push(std::thread::spawn(order));
+            let outcomes = std::thread::spawn(order);
+            self.moving.push(OrderedMoves { count, outcomes });
         }
         let decided = |decision: Decision| Decided {
             at_ns,
@@ -242,22 +259,26 @@ impl PolicyRunner {
 
     /// Counts the moves that have ended. Those that failed are decided again.
     fn collect_moves(&mut self) {
-        for ended in self.moving.extract_if(.., |moving| moving.is_finished()) {
-            match ended.join() {
+        for ended in self.moving.extract_if(.., |moving| moving.outcomes.is_finished()) {
+            match ended.outcomes.join() {
                 Ok(Ok(outcomes)) => {
                     let refused = outcomes.iter().filter(|it| it.refused.is_some()).count() as u64;
                     self.failed += refused;
                     self.moved += outcomes.len() as u64 - refused;
                 }
-                _ => self.failed += 1,
+                _ => self.failed += ended.count as u64,
             }
         }
     }
 
-    /// Waits until all ordered moves have ended.
-    pub fn finish(&mut self) {
-        while !self.moving.is_empty() {
+    /// Waits until all ordered moves have ended, unless it is cancelled. Returns how many have not:
+    /// the network carries them on by itself.
+    pub fn finish(&mut self, is_cancelled: impl Fn() -> bool) -> usize {
+        loop {
             self.collect_moves();
+            if self.moving.is_empty() || is_cancelled() {
+                return self.moving.iter().map(|moving| moving.count).sum();
+            }
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -40,6 +40,20 @@ pub enum Action {
     },
 }
 
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Action::Activate { cell } => write!(f, "activate cell {cell}"),
+            Action::Retire { cell } => write!(f, "retire cell {cell}"),
+            Action::Empty { cell } => write!(f, "empty cell {cell}"),
+            Action::Keep { cell } => write!(f, "keep cell {cell}"),
+            Action::Move { instrument, to } => {
+                write!(f, "move instrument {instrument} to cell {to}")
+            }
+        }
+    }
+}
+
 /// A decision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

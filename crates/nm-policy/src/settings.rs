@@ -323,11 +323,11 @@ mod tests {
                     toml::Value::Array(values) if values.is_empty() => "none".to_string(),
                     value => value.to_string(),
                 };
-                let head = format!("| `[{table}]` | default |");
+                let head = format!("| `[policies.{table}]` | default |");
                 let rows = guide.split(&head).nth(1).unwrap_or_default();
                 let rows = rows.split("\n\n").next().unwrap_or_default();
                 let row = format!("| `{name}` | {default} |");
-                assert!(rows.contains(&row), "the table of [{table}] lacks `{row}`");
+                assert!(rows.contains(&row), "the table of [policies.{table}] lacks `{row}`");
             }
         }
     }

@@ -91,6 +91,14 @@ impl ResultFolder {
         self.path.join(REPORT)
     }
 
+    /// Writes another file that belongs to the run, or replaces it.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, name: &str, text: &str) -> Result<(), Failure> {
+        write(&self.path.join(name), text, Origin::Measured)
+    }
+
     /// Writes the present state of the result; to be called after every trial.
     ///
     /// # Errors

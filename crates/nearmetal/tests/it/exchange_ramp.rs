@@ -130,6 +130,53 @@ fn the_stream_of_a_day_depends_on_script_and_seed_only() {
     assert_ne!(hash("c", "4", "1-1-1-1"), first);
 }
 
+/// Policies that have two active mediators from 200 requests a second on, and decide at once.
+const POLICIES: &str = r#"
+[policies.resizer]
+lower_per_s = 50.0
+upper_per_s = 200.0
+up_delay_ms = 0
+cooldown_ms = 0
+
+[policies.balancer]
+excess_min_per_s = 10.0
+delay_ms = 0
+"#;
+
+/// The load is five times as high in the middle: the policies activate spares, and move instruments
+/// to them while they are traded.
+#[test]
+fn policies_activate_spares_and_move_instruments_during_a_day() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, policies) = (folder.path().join("out"), folder.path().join("policies.toml"));
+    fs::write(&policies, POLICIES).unwrap();
+    let found = run(&[
+        &["exchange", "ramp", "--step", "100:500", "--phase-seconds", "8"][..],
+        &["--nodes", "1-1-3-1", "--spares", "2", "--warmup", "100", "--record"],
+        &["--policies", policies.to_str().unwrap(), "--policies-every-ms", "250"],
+        &["--out", out.to_str().unwrap()],
+    ]
+    .concat());
+    assert!([0, 1, 3].contains(&found.code), "{}{}", found.stdout, found.stderr);
+    let day = json(&out.join("day.json"));
+    let phases = day["phases"].as_array().unwrap();
+    assert!(phases.iter().all(|phase| phase["lost"] == 0), "{}{}", found.stdout, found.stderr);
+    let of_kind = |kind: &'static str| {
+        let events = day["events"].as_array().unwrap().iter();
+        let of_it = events.filter(move |event| event["kind"] == kind);
+        of_it.map(|event| event["detail"].as_str().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    let (decisions, moves) = (of_kind("decision"), of_kind("move"));
+    let activates = |detail: &String| {
+        detail.starts_with("activate cell ") && detail.contains(" requests/s, more than 200.0 each")
+    };
+    assert!(decisions.iter().any(activates), "{decisions:?}");
+    assert!(moves.iter().any(|it| it.starts_with("move instrument ")), "{moves:?}");
+    let verified = run(&["exchange", "verify", out.to_str().unwrap()]);
+    assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
+    assert!(verified.stdout.contains("moved"), "{}", verified.stdout);
+}
+
 fn nodes_of(pid: u32) -> Vec<u32> {
     let is_node =
         |words: &[String]| words.get(1..3).is_some_and(|words| words == ["exchange", "node"]);
@@ -137,11 +184,12 @@ fn nodes_of(pid: u32) -> Vec<u32> {
     all.map(|p| p.pid).collect()
 }
 
-/// A day of ten minutes, its nodes, and its folder, once some of its seconds were judged.
+/// A day of ten minutes with policies, its nodes, and its folder, once some of its seconds were
+/// judged.
 fn long_day(folder: &Path) -> (Running, Vec<u32>, PathBuf) {
     let out = folder.join("out");
     let step = ["exchange", "ramp", "--step", "100:200", "--phase-seconds", "200"];
-    let more = ["--nodes", "1-1-1-1", "--out", out.to_str().unwrap()];
+    let more = ["--nodes", "1-1-1-1", "--policies", "-", "--out", out.to_str().unwrap()];
     let running = Running::start(&[&step[..], &more].concat());
     wait_for("two seconds of the day", || {
         let seconds = fs::read_to_string(out.join("seconds.csv")).ok()?;

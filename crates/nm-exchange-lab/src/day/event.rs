@@ -29,8 +29,6 @@ pub enum EventKind {
     Move,
     /// A policy decided something.
     Decision,
-    /// Nodes joined, left or changed their links.
-    Topology,
 }
 
 impl EventKind {
@@ -46,7 +44,6 @@ impl EventKind {
             EventKind::Restart => "restart",
             EventKind::Move => "move",
             EventKind::Decision => "decision",
-            EventKind::Topology => "topology",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! An operator that lets the policies of the exchange decide during a day.
 
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use nm_model::{Failure, FailureKind};
@@ -12,9 +12,6 @@ use super::event::{DayEvent, EventKind};
 use super::operator::{Operator, OperatorView};
 use crate::policy_runner::{Decided, PolicyRunner, Settings};
 
-/// Pause between two looks at whether the day has ended.
-const NAP: Duration = Duration::from_millis(20);
-
 /// Runs policies in a thread of their own, because the network takes its time to answer.
 pub struct PolicyOperator {
     settings: Settings,
@@ -22,12 +19,12 @@ pub struct PolicyOperator {
     running: Option<Running>,
 }
 
-/// The thread, the decisions that come from it, and what ends it.
+/// What the policies' thread takes and gives. The thread ends at its next step after this was
+/// dropped; nobody waits for it, because it may be waiting for a network that has ended.
 struct Running {
     decided: Receiver<Result<Vec<Decided>, Failure>>,
-    /// Dropped to end the thread.
-    until: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// The ES10 of the last second, as clients saw it, µs.
+    es10_us: Arc<Mutex<Option<f64>>>,
     /// What went wrong last.
     error: Option<String>,
 }
@@ -55,6 +52,8 @@ impl Operator for PolicyOperator {
                 none.insert(Running::start(runner, self.every))
             }
         };
+        let es10_ns = view.last_second.and_then(|second| second.es10_ns);
+        *lock(&running.es10_us) = es10_ns.map(|ns| ns / 1e3);
         let mut events = vec![];
         for decided in running.decided.try_iter() {
             match decided {
@@ -73,37 +72,36 @@ impl Operator for PolicyOperator {
 }
 
 impl Running {
-    fn start(mut runner: PolicyRunner, every: Duration) -> Running {
+    fn start(runner: PolicyRunner, every: Duration) -> Running {
         let (sender, decided) = channel();
-        let (until, ended) = channel::<()>();
-        let is_over = move || ended.try_recv() == Err(TryRecvError::Disconnected);
-        let thread = std::thread::spawn(move || {
-            let mut last_ns = monotonic_ns();
-            while !is_over() {
-                let now_ns = monotonic_ns();
-                let step = runner.step(now_ns, Duration::from_nanos(now_ns - last_ns));
-                last_ns = now_ns;
-                if sender.send(step).is_err() {
-                    break;
-                }
-                let next_ns = now_ns + every.as_nanos() as u64;
-                while monotonic_ns() < next_ns && !is_over() {
-                    std::thread::sleep(NAP.min(every));
-                }
-            }
-            runner.finish();
-        });
-        Running { decided, until: Some(until), thread: Some(thread), error: None }
+        let es10_us = Arc::new(Mutex::new(None));
+        let shared = Arc::downgrade(&es10_us);
+        std::thread::spawn(move || decide(runner, every, &shared, &sender));
+        Running { decided, es10_us, error: None }
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.until = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+/// Decides at an interval, until nobody wants to know.
+fn decide(
+    mut runner: PolicyRunner,
+    every: Duration,
+    es10_us: &Weak<Mutex<Option<f64>>>,
+    sender: &Sender<Result<Vec<Decided>, Failure>>,
+) {
+    let mut last_ns = monotonic_ns();
+    while let Some(es10_us) = es10_us.upgrade().map(|shared| *lock(&shared)) {
+        let now_ns = monotonic_ns();
+        let step = runner.step(now_ns, Duration::from_nanos(now_ns - last_ns), es10_us);
+        last_ns = now_ns;
+        if sender.send(step).is_err() {
+            return;
         }
+        std::thread::sleep(every.saturating_sub(Duration::from_nanos(monotonic_ns() - now_ns)));
     }
+}
+
+fn lock(es10_us: &Mutex<Option<f64>>) -> std::sync::MutexGuard<'_, Option<f64>> {
+    es10_us.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn event(decided: Decided) -> DayEvent {
@@ -111,12 +109,6 @@ fn event(decided: Decided) -> DayEvent {
         Action::Move { .. } => EventKind::Move,
         _ => EventKind::Decision,
     };
-    let what = match decided.decision.action {
-        Action::Activate { cell } => format!("activate cell {cell}"),
-        Action::Retire { cell } => format!("retire cell {cell}"),
-        Action::Empty { cell } => format!("empty cell {cell}"),
-        Action::Keep { cell } => format!("keep cell {cell}"),
-        Action::Move { instrument, to } => format!("instrument {instrument} to cell {to}"),
-    };
-    DayEvent::at(decided.at_ns, kind, format!("{what}: {}", decided.sentence))
+    let Decided { decision, sentence, .. } = &decided;
+    DayEvent::at(decided.at_ns, kind, format!("{}: {sentence}", decision.action))
 }

@@ -373,3 +373,38 @@ fn read_state<M: Matching>(
     let length = usize::try_from(reader.u64("length")?).unwrap_or(usize::MAX);
     InstrumentState::load(instrument, reader.bytes("state", length)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use nm_book::reference::ReferenceBook;
+
+    use super::*;
+    use crate::limits::testing;
+
+    /// A full cell answers each of its last refusals as it did at first, also when it has room
+    /// again; of older ones it only knows that they are too late.
+    #[test]
+    fn a_cell_lists_a_limited_number_of_refused_moves() {
+        let mut cell = Cell::<ReferenceBook>::new(1, 2);
+        let mut first_part = |epoch: u32| {
+            let id = MoveId { instrument: epoch, epoch };
+            let start = CopyStart { output_seq: 1, public_seq: 1, history: 1, sessions: 1 };
+            let mut body = vec![];
+            Part::Start(start).write(&mut body);
+            match cell.stage(id, Attempt(1), 0, &body) {
+                Ok(MoveStep::Refused(_, _, refusal)) => Some(refusal),
+                Ok(MoveStep::Staged(..)) => None,
+                other => panic!("{other:?}"),
+            }
+        };
+        testing::set(Some((9, 0)));
+        for epoch in 1..=REFUSED_MOVES_MAX as u32 + 1 {
+            assert_eq!(first_part(epoch), Some(MoveRefusal::TooManyCellSessions));
+        }
+        testing::set(None);
+        assert_eq!(first_part(1), Some(MoveRefusal::TooManyCellInstruments), "not listed any more");
+        assert_eq!(first_part(2), Some(MoveRefusal::TooManyCellSessions), "listed");
+        assert_eq!(first_part(REFUSED_MOVES_MAX as u32 + 2), None, "a new one");
+        assert_eq!(cell.refused.len(), REFUSED_MOVES_MAX);
+    }
+}

@@ -432,12 +432,10 @@ fn entry(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Requests would wait while the new cell builds the book.
-    #[test]
-    fn an_instrument_is_released_when_the_new_cell_has_the_copy() {
-        let mut cell = Cell::<Book>::new(0, 1);
+    /// An instrument of which nothing was sent.
+    fn leaving(cell: &mut Cell<Book>) -> Leaving {
         let id = MoveId { instrument: 7, epoch: 1 };
-        let mut leaving = Leaving {
+        Leaving {
             order: MoveOrder { id, from: 0, to: 1 },
             attempt: Attempt(1),
             router: LinkId::none(),
@@ -452,7 +450,14 @@ mod tests {
             progress_ns: 0,
             retry_ns: RETRY_NS,
             released_ns: None,
-        };
+        }
+    }
+
+    /// Requests would wait while the new cell builds the book.
+    #[test]
+    fn an_instrument_is_released_when_the_new_cell_has_the_copy() {
+        let mut cell = Cell::<Book>::new(0, 1);
+        let mut leaving = leaving(&mut cell);
         assert!(!leaving.next_parts(&mut cell, FRAME_BYTES).is_empty());
         assert!(leaving.is_copied);
         leaving.next += 1;
@@ -464,5 +469,27 @@ mod tests {
         assert!(leaving.may_be_released(FRAME_BYTES));
         leaving.next += 1;
         assert!(!leaving.may_be_released(FRAME_BYTES));
+    }
+
+    /// Control orders the move again, and the copy begins anew.
+    #[test]
+    fn an_instrument_stays_if_too_many_bytes_of_requests_wait() {
+        let mut cell = Cell::<Book>::new(0, 1);
+        let mut moves = CellMoves::default();
+        moves.leaving.insert(7, leaving(&mut cell));
+        let body = vec![0; 1 << 20];
+        let header = Header { instrument: 7, ..Header::new(FrameKind::Request) };
+        let frame = Frame { header, body: &body, bytes: &[] };
+        let frames_max = LEAVING_REQUESTS_BYTES_MAX / body.len();
+        let mut request = |moves: &mut CellMoves, handled| {
+            moves.on_request(&mut cell, &frame, handled);
+            moves.leaving.get(&7).map(|leaving| leaving.requests.len())
+        };
+        // A part is longer than the request.
+        for count in 1..frames_max {
+            assert_eq!(request(&mut moves, Handled::SequenceGap), Some(count));
+        }
+        assert_eq!(request(&mut moves, Handled::SequenceGap), None);
+        assert!(cell.owns(7) && !cell.has_copies());
     }
 }

@@ -12,9 +12,10 @@
 mod audit;
 mod clients;
 mod group;
-mod random;
 mod ring;
 mod wires;
+
+use nm_book::testing::Random;
 
 use crate::limits;
 use crate::moves::MoveId;
@@ -22,7 +23,6 @@ use crate::network::{CONTROL, Durability, Network, Node, Role};
 use crate::time;
 
 use audit::Step;
-use random::Random;
 use ring::{Event, Load, NodeId, Ring};
 
 const SECOND: u64 = 1_000_000_000;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use nm_exchange_lab::policy_runner::{Decided, PolicyRunner, Settings};
-use nm_policy::Action;
+use nm_report::units;
 use nm_sys::clock;
 
 use crate::campaign::interrupt;
@@ -39,7 +39,7 @@ pub fn run(args: &PolicyArgs) -> Result<Exit> {
     let mut last_ns = begin_ns;
     while !is_over() {
         let now_ns = clock::monotonic_ns();
-        for decided in runner.step(now_ns, Duration::from_nanos(now_ns - last_ns))? {
+        for decided in runner.step(now_ns, Duration::from_nanos(now_ns - last_ns), None)? {
             show(&decided, begin_ns, args.format.format)?;
         }
         last_ns = now_ns;
@@ -48,10 +48,14 @@ pub fn run(args: &PolicyArgs) -> Result<Exit> {
             std::thread::sleep(NAP.min(every));
         }
     }
-    runner.finish();
+    let pending = runner.finish(|| interrupted.load(Ordering::Relaxed));
     if args.format.format == Format::Text {
         let (moved, failed) = (runner.moved, runner.failed);
         output::data(&format!("{moved} instruments moved, {failed} moves failed\n"))?;
+    }
+    if pending > 0 {
+        let moves = units::plural(pending, "move", "moves");
+        output::message(&format!("{moves} had not ended; the network carries on with them"));
     }
     Ok(Exit::Pass)
 }
@@ -73,14 +77,6 @@ fn show(decided: &Decided, begin_ns: u64, format: Format) -> Result<()> {
     }
     let at_s = decided.at_ns.saturating_sub(begin_ns) as f64 / 1e9;
     let dry = if decided.is_executed { "" } else { "would " };
-    let what = match decided.decision.action {
-        Action::Activate { cell } => format!("{dry}activate cell {cell}"),
-        Action::Retire { cell } => format!("{dry}retire cell {cell}"),
-        Action::Empty { cell } => format!("{dry}empty cell {cell}"),
-        Action::Keep { cell } => format!("{dry}keep cell {cell}"),
-        Action::Move { instrument, to } => {
-            format!("{dry}move instrument {instrument} to cell {to}")
-        }
-    };
-    output::data(&format!("{at_s:8.1} s  {what}: {}\n", decided.sentence))
+    let what = &decided.decision.action;
+    output::data(&format!("{at_s:8.1} s  {dry}{what}: {}\n", decided.sentence))
 }

@@ -1,8 +1,5 @@
 //! `nearmetal exchange ramp`: a scripted day of load on one network.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -58,7 +55,7 @@ pub fn run(args: &RampArgs) -> Result<Exit> {
         ));
     }
     let seconds_file = folder.path().join(SECONDS);
-    write_new(&folder.path().join(SCRIPT), &script.to_toml())?;
+    folder.write(SCRIPT, &script.to_toml())?;
     let outside_max_s = args.outside_max;
     let setup = DaySetup { base, script, outside_max_s, network, seconds_file };
     let mut progress = |phase: &_| {
@@ -68,7 +65,7 @@ pub fn run(args: &RampArgs) -> Result<Exit> {
     };
     let result = day::run(&setup, operator.as_mut(), &mut progress, &interrupted)?;
     warn_of_concurrent_runs(&mut concurrent);
-    write_new(&folder.path().join(DAY), &(serde_json::to_string_pretty(&result)? + "\n"))?;
+    folder.write(DAY, &(serde_json::to_string_pretty(&result)? + "\n"))?;
     match show.format {
         Format::Json => output::json(&result)?,
         Format::Text => {
@@ -140,23 +137,4 @@ fn warn_of_concurrent_runs(concurrent: &mut ConcurrentRuns) {
              repeat this day when the other has ended"
         )));
     }
-}
-
-/// Writes a file under a temporary name, and renames it when it is on the disk.
-fn write_new(path: &Path, text: &str) -> Result<()> {
-    let temporary = path.with_extension("new");
-    let written = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&temporary)
-        .and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
-            file.sync_all()
-        })
-        .and_then(|()| fs::rename(&temporary, path));
-    written.map_err(|error| {
-        let message = format!("{} cannot be written: {error}", path.display());
-        Failure::new(FailureKind::System, message).hint("choose another folder with --out").into()
-    })
 }

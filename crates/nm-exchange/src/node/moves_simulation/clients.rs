@@ -6,13 +6,13 @@ use nm_book::codec;
 use nm_book::order::{
     Command, InstrumentId, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce, UserId,
 };
+use nm_book::testing::Random;
 
 use crate::control::{AdminRequest, AdminResponse, InstrumentMap};
 use crate::message::Hello;
 use crate::wire::{self, FrameKind, Header};
 
 use super::audit::Audit;
-use super::random::Random;
 
 /// Requests of a session on an instrument without a reply.
 const WINDOW: usize = 4;

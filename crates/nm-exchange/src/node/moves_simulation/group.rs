@@ -7,11 +7,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use nm_book::testing::Random;
 use nm_replica::{Log, LogEvent, Refused, Shared};
 
 use crate::network::Role;
-
-use super::random::Random;
 
 /// A committed batch.
 #[derive(Debug, Clone)]

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
+use nm_book::testing::Random;
 use nm_codec::fnv1a_on;
 use nm_replica::Shared;
 use nm_sys::poll::Waker;
@@ -27,7 +28,6 @@ use crate::wire::{self, Frame, FrameKind};
 use super::audit::{Audit, Step};
 use super::clients::{Client, Operator};
 use super::group::{Group, SimulatedLog};
-use super::random::Random;
 use super::wires::{Chunk, End, Wire};
 
 /// A node by class and index.

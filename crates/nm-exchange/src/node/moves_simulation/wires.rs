@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
+use nm_book::testing::Random;
+
 use crate::network::Role;
 use crate::node::links::LinkId;
 use crate::wire;
-
-use super::random::Random;
 
 /// Who is at an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
