@@ -174,7 +174,7 @@ fn policies_activate_spares_and_move_instruments_during_a_day() {
     assert!(moves.iter().any(|it| it.starts_with("move instrument ")), "{moves:?}");
     let verified = run(&["exchange", "verify", out.to_str().unwrap()]);
     assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
-    assert!(verified.stdout.contains("moved"), "{}", verified.stdout);
+    assert!(verified.stdout.contains("moves to another cell "), "{}", verified.stdout);
 }
 
 fn nodes_of(pid: u32) -> Vec<u32> {
