@@ -26,6 +26,7 @@ const PLANS: &[(&str, &str)] = built_in![
     "xenserver-stream",
     "monterey-network",
     "monterey-exchange",
+    "monterey-mobility",
 ];
 
 /// Names and texts of the built-in plans, the shortest to run first.

@@ -45,7 +45,7 @@ mod relocation;
 mod request;
 mod session;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -55,10 +55,13 @@ pub fn children_cpu_ns() -> u64 {
     timeval_ns(usage.ru_utime) + timeval_ns(usage.ru_stime)
 }
 
-/// `getrusage(RUSAGE_THREAD)`—CPU time that this thread used so far, ns.
+/// `CLOCK_THREAD_CPUTIME_ID`: CPU time that this thread used so far, ns, exact at the moment of
+/// reading.
 pub fn thread_cpu_ns() -> u64 {
-    let usage = usage(libc::RUSAGE_THREAD);
-    timeval_ns(usage.ru_utime) + timeval_ns(usage.ru_stime)
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid structure to fill; the clock exists since Linux 2.6.12.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    (time.tv_sec as u64) * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// How the scheduler divided the time of the current thread, so far.
@@ -75,11 +78,7 @@ impl ScheduledTime {
     /// The times now.
     pub fn now() -> ScheduledTime {
         let run_delay_ns = run_delay_ns(OWN_SCHEDSTAT);
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `time` is a valid structure to fill; the clock exists since Linux 2.6.12.
-        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-        let ran_ns = (time.tv_sec as u64) * 1_000_000_000 + time.tv_nsec as u64;
-        ScheduledTime { ran_ns, run_delay_ns }
+        ScheduledTime { ran_ns: thread_cpu_ns(), run_delay_ns }
     }
 
     /// The differences to an earlier reading.

@@ -108,7 +108,7 @@ impl<'a> Listing<'a> {
     fn of(campaign: &'a Campaign) -> Listing<'a> {
         let row = |trial: &Trial| Row {
             environment: trial.environment,
-            stack: trial.stack.to_string(),
+            stack: trial.probe.stack_name(&trial.stack),
             probe: trial.probe.kind(),
             cases: trial.probe.cases(),
             factor: trial.factor.as_ref().map(|factor| factor.name.clone()),

@@ -38,6 +38,10 @@ const RETRY_NS: u64 = 200_000_000;
 /// longer.
 const RETRY_NS_MAX: u64 = 3_200_000_000;
 
+/// Time in which a new cell at least builds a book of this many bytes, ns a byte: 25 MB a second,
+/// which a busy machine does.
+const BUILD_NS_PER_BYTE: u64 = 40;
+
 /// How far the sending of an instrument is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -64,6 +68,8 @@ struct Leaving {
     /// Number of the frame behind the copy. The new cell builds the book when it has all of the
     /// copy, which takes long if it is large; so the instrument is not released before.
     copied_before: u64,
+    /// Bytes of the copy that were sent.
+    copied_bytes: u64,
     /// Requests that were executed since the start, as parts.
     requests: VecDeque<Vec<u8>>,
     requests_bytes: usize,
@@ -82,6 +88,14 @@ impl Leaving {
         self.phase != Phase::Sent && self.next - self.expected < FRAMES_AHEAD_MAX
     }
 
+    /// Whether the new cell should have answered long ago: a frame was lost, or its leader is
+    /// another one. While it builds a large book it answers nothing.
+    fn is_slow(&self, now_ns: u64) -> bool {
+        let is_built = self.expected >= self.copied_before;
+        let build_ns = if is_built { 0 } else { self.copied_bytes * BUILD_NS_PER_BYTE };
+        now_ns.saturating_sub(self.progress_ns) > self.retry_ns + build_ns
+    }
+
     /// Whether the new cell has accepted the instrument, has the copy, and nearly all requests.
     fn may_be_released(&self, frame_bytes: usize) -> bool {
         self.phase == Phase::Copying
@@ -97,6 +111,7 @@ impl Leaving {
         if let Some(start) = self.start.take() {
             start.write(&mut parts);
         }
+        let before = parts.len();
         while !self.is_copied && parts.len() < frame_bytes {
             match cell.next_piece(self.order.id.instrument, frame_bytes) {
                 Some(CopyPiece::Sessions(bytes)) => Part::Sessions(&bytes).write(&mut parts),
@@ -108,6 +123,7 @@ impl Leaving {
                 }
             }
         }
+        self.copied_bytes += (parts.len() - before) as u64;
         while self.is_copied
             && parts.len() < frame_bytes
             && let Some(request) = self.requests.pop_front()
@@ -161,8 +177,7 @@ impl CellMoves {
         let now_ns = links.now_ns;
         let mut retry_ns = RETRY_NS;
         if let Some(known) = self.leaving.get(&instrument) {
-            let is_slow = now_ns.saturating_sub(known.progress_ns) > known.retry_ns;
-            if known.order.id.epoch >= epoch && !is_slow {
+            if known.order.id.epoch >= epoch && !known.is_slow(now_ns) {
                 return;
             }
             if known.order.id.epoch == epoch {
@@ -188,6 +203,7 @@ impl CellMoves {
             start: Some(start),
             is_copied: false,
             copied_before: 0,
+            copied_bytes: 0,
             requests: VecDeque::new(),
             requests_bytes: 0,
             next: 0,
@@ -443,6 +459,7 @@ mod tests {
             start: Some(Part::Start(cell.begin_copy(7))),
             is_copied: false,
             copied_before: 0,
+            copied_bytes: 0,
             requests: VecDeque::new(),
             requests_bytes: 0,
             next: 0,
@@ -469,6 +486,19 @@ mod tests {
         assert!(leaving.may_be_released(FRAME_BYTES));
         leaving.next += 1;
         assert!(!leaving.may_be_released(FRAME_BYTES));
+    }
+
+    /// It would be sent again from the start, and that again take as long.
+    #[test]
+    fn a_new_cell_has_time_to_build_a_large_book() {
+        let mut leaving = leaving(&mut Cell::<Book>::new(0, 1));
+        (leaving.is_copied, leaving.next, leaving.copied_before) = (true, 400, 400);
+        assert!(!leaving.is_slow(RETRY_NS) && leaving.is_slow(RETRY_NS + 1));
+        leaving.copied_bytes = 25_000_000;
+        assert!(!leaving.is_slow(RETRY_NS + 1_000_000_000));
+        assert!(leaving.is_slow(RETRY_NS + 1_000_000_001));
+        leaving.expected = 400;
+        assert!(leaving.is_slow(RETRY_NS + 1), "the book is built");
     }
 
     /// Control orders the move again, and the copy begins anew.

@@ -156,13 +156,14 @@ impl<L: Log> Mediator<L> {
         let Some(output) = links.output(processor) else { return };
         let frame = Frame { header: frame.header, body: frame.body(), bytes: &*frame.bytes };
         let mut frames = 0;
+        let before = self.workload.before();
         let handled =
             self.responses.handle(&mut self.cell, &request, &frame, &[(2, now_ns)], |out| {
                 frames += 1;
                 out.write(output);
             });
         links.frames_out = frames_before + frames;
-        self.workload.count(&request, &handled);
+        self.workload.count(&request, &handled, before);
         if self.moves.has_leaving() {
             self.moves.on_request(&mut self.cell, &frame, handled);
         }

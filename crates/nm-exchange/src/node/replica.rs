@@ -147,9 +147,10 @@ impl<L: Log> Replica<L> {
             let frame = frame.map_err(damaged)?;
             match self.cell.admit(&frame).map_err(damaged)? {
                 Admitted::Request(request) => {
+                    let before = if is_leader { self.workload.before() } else { None };
                     let handled = apply(&mut self.cell, &request, &frame, now_ns);
                     if is_leader {
-                        self.workload.count(&request, &handled);
+                        self.workload.count(&request, &handled, before);
                     }
                     if self.moves.has_leaving() {
                         self.moves.on_request(&mut self.cell, &frame, handled);

@@ -112,7 +112,7 @@ fn acceleration_shows_in_the_published_streams() {
     assert!(found.reasons[0].starts_with("not like for like: kernel bypass is none against"));
 }
 
-const PLANS: [&str; 7] = [
+const PLANS: [&str; 8] = [
     "quick",
     "full",
     "deftech-hft",
@@ -120,6 +120,7 @@ const PLANS: [&str; 7] = [
     "xenserver-stream",
     "monterey-network",
     "monterey-exchange",
+    "monterey-mobility",
 ];
 
 fn plan(name: &str) -> Plan {
