@@ -507,7 +507,7 @@ mod tests {
         let mut cell = Cell::<Book>::new(0, 1);
         let mut moves = CellMoves::default();
         moves.leaving.insert(7, leaving(&mut cell));
-        let body = vec![0; 1 << 20];
+        let body = vec![0; 256 << 10];
         let header = Header { instrument: 7, ..Header::new(FrameKind::Request) };
         let frame = Frame { header, body: &body, bytes: &[] };
         let frames_max = LEAVING_REQUESTS_BYTES_MAX / body.len();
