@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use nm_sys::clock::Moment;
 
 use crate::suite::{self, Counts};
-use crate::{fuzz, setup, shell, tidy};
+use crate::{setup, shell, tidy};
 
 /// The time of each part, in order.
 #[derive(Default)]
@@ -55,29 +55,32 @@ fn run_parts(parts: &mut Parts, installing: ScopedJoinHandle<'_, Result<()>>) ->
         shell::run_with(line, &[("RUSTDOCFLAGS", "-D warnings")])
     })?;
     parts.run("rings under loom", check_rings_under_loom)?;
-    parts.run("replicas under simulation", simulate_replicas)?;
-    parts.run("codecs under Miri", check_codecs_under_miri)?;
     parts.run("setup, the rest of it", || {
         installing.join().expect("the installing thread does not panic")
     })?;
     parts.run("build of the tests", || {
         shell::run("cargo test --workspace --locked --no-run --quiet")
     })?;
-    // Most tests wait for something, so the processor has time for a build of low priority.
+    // Most tests wait for something, so the processor has time for what only computes.
     let counts = thread::scope(|scope| {
-        let building = scope.spawn(|| shell::run("nice -n 19 cargo build --release --locked"));
+        let computing = scope.spawn(run_beside_tests);
         let counts = parts
             .run("tests", || suite::cargo_test("cargo test --workspace --locked --no-fail-fast"))?;
-        parts.run("release build, the rest of it", || {
-            building.join().expect("the building thread does not panic")
+        parts.run("what runs beside them, the rest of it", || {
+            computing.join().expect("the computing thread does not panic")
         })?;
         anyhow::Ok(counts)
     })?;
-    parts.run("fuzz targets", || {
-        fuzz::run(&["--seconds", "2", "--fast-build"].map(str::to_string))
-    })?;
     parts.run("qualify", check_qualify)?;
     Ok(counts)
+}
+
+/// The parts that have low priority.
+fn run_beside_tests() -> Result<()> {
+    shell::run("nice -n 19 cargo build --release --locked")?;
+    simulate_replicas()?;
+    check_codecs_under_miri()?;
+    shell::run("nice -n 19 cargo xtask fuzz --seconds 2 --fast-build")
 }
 
 /// The rings' protocol in every order of accesses that the memory model allows. The `cfg` changes
@@ -94,7 +97,8 @@ fn has_miri() -> bool {
     let is_there = || works("rustup run nightly cargo miri --version");
     let install = "rustup toolchain install nightly --profile minimal --component miri,rust-src";
     // Miri first builds a standard library of its own.
-    (is_there() || works(install) && is_there()) && works("rustup run nightly cargo miri setup")
+    (is_there() || works(install) && is_there())
+        && works("nice -n 19 rustup run nightly cargo miri setup")
 }
 
 /// What all binary formats are made of, by an interpreter that reports undefined behaviour. It is
@@ -104,7 +108,8 @@ fn check_codecs_under_miri() -> Result<()> {
         println!("codecs under Miri: NOT RUN, because rustup has no nightly toolchain with Miri");
         return Ok(());
     }
-    let line = "rustup run nightly cargo miri test -p nm-codec --locked --target-dir target/miri";
+    let line = "nice -n 19 rustup run nightly cargo miri test -p nm-codec --locked \
+                --target-dir target/miri";
     // Property tests read the environment and the time.
     let variables = [("MIRIFLAGS", "-Zmiri-disable-isolation"), ("PROPTEST_CASES", "32")];
     shell::run_with(line, &variables)
@@ -113,8 +118,8 @@ fn check_codecs_under_miri() -> Result<()> {
 /// Trials of a group of replicas with faults, and of their disks: the `cfg` makes tokio's random
 /// numbers depend on the seed.
 fn simulate_replicas() -> Result<()> {
-    let line = "cargo test -p nm-replica --lib --release --locked --target-dir target/simulation \
-                -- --nocapture cell_simulation disk_fault";
+    let line = "nice -n 19 cargo test -p nm-replica --lib --release --locked \
+                --target-dir target/simulation -- --nocapture cell_simulation disk_fault";
     let trials = ("NM_TRIALS", "10000");
     shell::run_with(line, &[("RUSTFLAGS", "--cfg tokio_unstable"), trials])
 }

@@ -231,7 +231,7 @@ fn a_refusal_is_named_at_the_other_end() {
     fs::write(&policy, "[[rules]]\naction = \"deny\"\nprograms = [\"near*\"]\n").unwrap();
     let refusing = ["--policy", policy.to_str().unwrap()];
     let with_report = ["--stats", "--format", "json"];
-    for refused_by_server in [true, false] {
+    let reasons = |refused_by_server: bool| {
         let port = free_port();
         let text = port.to_string();
         let (of_server, of_client) = match refused_by_server {
@@ -245,8 +245,19 @@ fn a_refusal_is_named_at_the_other_end() {
         let report = report(if refused_by_server { &client } else { &server });
         let used = used_sockets(&report);
         assert!(!used.is_empty(), "{report}");
-        let reasons: Vec<&str> = used.iter().filter_map(|it| it["why"].as_str()).collect();
-        assert!(reasons.contains(&"at the peer: excluded by the policy"), "{reasons:?}");
+        let reasons = used.iter().filter_map(|it| it["why"].as_str());
+        reasons.map(str::to_string).collect::<Vec<_>>()
+    };
+    for refused_by_server in [true, false] {
+        // On a busy machine the programs may have ended before the ends know of each other.
+        let expected = "at the peer: excluded by the policy".to_string();
+        let mut tried = vec![];
+        for _ in 0..5 {
+            if !tried.contains(&expected) {
+                tried.extend(reasons(refused_by_server));
+            }
+        }
+        assert!(tried.contains(&expected), "{tried:?}");
     }
 }
 

@@ -113,7 +113,14 @@ fn compare(place: Place, ways: &[Way], body: impl Fn(Way) -> Seen) {
             }
             (Way::Accelerated, Place::SharedMemory) => {
                 let is_shared = sockets.iter().any(|socket| socket.is_shared);
-                assert!(is_shared, "no connection was in shared memory: {sockets:?}");
+                let is_excused = || {
+                    let reasons = sockets.iter().map(|socket| socket.reason.as_str());
+                    ends_slept(reasons) && is_machine_busy()
+                };
+                assert!(
+                    is_shared || is_excused(),
+                    "no connection was in shared memory: {sockets:?}"
+                );
             }
             (Way::Accelerated, Place::Kernel(reason)) => {
                 let has_reason = sockets.iter().any(|s| !s.is_shared && s.reason.contains(reason));
@@ -135,12 +142,33 @@ const SHARE_RUNS: usize = 5;
 
 /// Runs `body` on the kernel and accelerated, and compares. Each client must have more than
 /// `least` of its bytes in shared memory in one of several runs: bytes to an end that sleeps go
-/// through the kernel, and on a machine that others keep busy an end may sleep often.
+/// through the kernel, and on a machine that others keep busy an end may sleep often. There it is
+/// enough that no other reason kept the bytes from memory.
 pub fn alike_mostly_in_memory(least: f64, body: impl Fn(Way) -> Seen) {
     let plain = plainly(&body);
     if let Err(tried) = try_shares(least, &plain.words, &body) {
-        panic!("the share of bytes in shared memory is never above {least}: {tried:?}");
+        let reasons = tried.iter().flat_map(|one| &one.reasons).map(String::as_str);
+        let is_excused = ends_slept(reasons) && is_machine_busy();
+        let fault = "the share of bytes in shared memory is never above";
+        assert!(is_excused, "{fault} {least}: {tried:?}");
     }
+}
+
+/// Whether sleeping ends are the only reason why bytes went through the kernel.
+fn ends_slept<'a>(mut reasons: impl Iterator<Item = &'a str>) -> bool {
+    let asleep = [
+        "",
+        "its receivers waited in the kernel whenever bytes were sent",
+        "it was closed before the handshake of both ends",
+    ];
+    reasons.all(|reason| asleep.contains(&reason))
+}
+
+/// Whether other programs keep this machine so busy that not even a ping-pong of two threads always
+/// has nearly all of its bytes in shared memory.
+fn is_machine_busy() -> bool {
+    let control = || languages::python(Way::Accelerated, "thread-server", &["loop-client"]);
+    (0..3).any(|_| control().reports.iter().any(|report| share(report) < 0.999))
 }
 
 /// The same, where a busy machine is recognised by `control`, a body that nothing keeps from shared
@@ -153,11 +181,10 @@ pub fn alike_in_memory_beside(
     let plain = plainly(&body);
     let Err(tried) = try_shares(least, &plain.words, &body) else { return };
     let words = control(Way::Plain).words;
-    let Err(possible) = try_shares(least, &words, &control) else {
-        panic!("the share of bytes in shared memory is never above {least}: {tried:?}");
-    };
+    let possible = try_shares(least, &words, &control).err().unwrap_or_default();
     let best = |tried: &[Tried]| tried.iter().map(|one| one.least_share).fold(0.0, f64::max);
-    let is_alike = 1.0 - best(&tried) <= 2.0 * (1.0 - best(&possible));
+    let possible_share = if possible.is_empty() { least } else { best(&possible) };
+    let is_alike = 1.0 - best(&tried) <= 2.0 * (1.0 - possible_share);
     assert!(is_alike, "never as much in shared memory as possible: {tried:?}, {possible:?}");
 }
 
@@ -166,7 +193,7 @@ pub fn alike_in_memory_beside(
 struct Tried {
     /// That of the client with the least.
     least_share: f64,
-    _reasons: BTreeSet<String>,
+    reasons: BTreeSet<String>,
 }
 
 /// Accelerated runs of `body`, each with these words, until each client has its share.
@@ -182,7 +209,7 @@ fn try_shares(least: f64, words: &[String], body: &impl Fn(Way) -> Seen) -> Resu
         }
         let reasons = seen.reports.iter().flat_map(sockets).map(|socket| socket.reason);
         let reasons = reasons.filter(|reason| !reason.is_empty()).collect();
-        tried.push(Tried { least_share, _reasons: reasons });
+        tried.push(Tried { least_share, reasons });
     }
     Err(tried)
 }
