@@ -1,7 +1,6 @@
 //! Programs that start other programs while a connection of theirs is open.
 
-use super::languages::python;
-use super::{alike_in_memory_beside, alike_mostly_in_memory};
+use super::{alike_in_memory_beside, alike_mostly_in_memory, python};
 
 /// A latency tool that prints facts of the system between its connect and its measuring loop.
 #[test]

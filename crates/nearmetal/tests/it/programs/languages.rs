@@ -4,24 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::{Place, Seen, Started, Way, alike, alike_by_halves, finish, need, source};
+use super::{Place, Seen, Started, alike, alike_by_halves, finish, need, python, source};
 use crate::support::free_port;
-
-/// One scenario of `echo.py`: a server of it, then clients of several kinds.
-pub fn python(way: Way, kind: &str, clients: &[&str]) -> Seen {
-    let python = need("python3", "python3");
-    let port = free_port();
-    let at = port.to_string();
-    let mut command = way.server(&python);
-    let server = Started::server(command.arg(source("echo.py")).args([kind, &at]), port);
-    let mut seen = Seen::new();
-    for &client in clients {
-        let mut command = way.client(&python);
-        seen.add(finish(command.arg(source("echo.py")).args([client, &at])));
-    }
-    server.end_by("TERM");
-    seen
-}
 
 #[test]
 fn python_asyncio() {

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{BINARY, PATIENCE, accelerator, listens, root, wait_for};
+use crate::support::{BINARY, PATIENCE, accelerator, free_port, listens, root, wait_for};
 
 /// Which of the two ends of a test run under the accelerator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +167,7 @@ fn ends_slept<'a>(mut reasons: impl Iterator<Item = &'a str>) -> bool {
 /// Whether other programs keep this machine so busy that not even a ping-pong of two threads always
 /// has nearly all of its bytes in shared memory.
 fn is_machine_busy() -> bool {
-    let control = || languages::python(Way::Accelerated, "thread-server", &["loop-client"]);
+    let control = || python(Way::Accelerated, "thread-server", &["loop-client"]);
     (0..3).any(|_| control().reports.iter().any(|report| share(report) < 0.999))
 }
 
@@ -262,6 +262,22 @@ pub fn need_python_with(module: &str, package: &str) -> PathBuf {
 /// A program of ours beside this file.
 pub fn source(name: &str) -> PathBuf {
     root().join("crates/nearmetal/tests/it/programs").join(name)
+}
+
+/// One scenario of `echo.py`: a server of it, then clients of several kinds.
+pub fn python(way: Way, kind: &str, clients: &[&str]) -> Seen {
+    let python = need("python3", "python3");
+    let port = free_port();
+    let at = port.to_string();
+    let mut command = way.server(&python);
+    let server = Started::server(command.arg(source("echo.py")).args([kind, &at]), port);
+    let mut seen = Seen::new();
+    for &client in clients {
+        let mut command = way.client(&python);
+        seen.add(finish(command.arg(source("echo.py")).args([client, &at])));
+    }
+    server.end_by("TERM");
+    seen
 }
 
 impl Way {
