@@ -28,6 +28,10 @@ const FITTED_UTILISATION_MAX: f64 = 0.9;
 /// Predictions are for at most this utilisation, as a fuller server has no stable queue.
 const UTILISATION_MAX: f64 = 0.98;
 
+/// Cells need not be emptier than this: what requests wait for other ones at most doubles ES10
+/// then, and a higher one comes from elsewhere, such as other programs on the hosts.
+const UTILISATION_MIN: f64 = 0.5;
+
 /// Largest factor by which the load is extrapolated: a step of the load is no trend.
 const GROWTH_MAX: f64 = 1.25;
 
@@ -107,11 +111,11 @@ impl LatencyPrediction {
         self.idle_es10_us / (1.0 - self.utilisation(cells).min(UTILISATION_MAX))
     }
 
-    /// Fewest cells with which ES10 is within a limit; none if no number is enough.
-    pub(crate) fn cells_within(&self, limit_us: f64) -> Option<usize> {
-        let utilisation_max = (1.0 - self.idle_es10_us / limit_us).min(UTILISATION_MAX);
-        let needed = (self.total_utilisation / utilisation_max).ceil();
-        (utilisation_max > 0.0).then_some((needed as usize).max(1))
+    /// Fewest cells with which ES10 is within a limit, as far as more cells lower it.
+    pub(crate) fn cells_within(&self, limit_us: f64) -> usize {
+        let fullest = 1.0 - self.idle_es10_us / limit_us;
+        let utilisation_max = fullest.clamp(UTILISATION_MIN, UTILISATION_MAX);
+        ((self.total_utilisation / utilisation_max).ceil() as usize).max(1)
     }
 }
 
@@ -132,8 +136,9 @@ mod tests {
     fn the_fewest_cells_within_a_limit_are_found() {
         let prediction = LatencyPrediction { idle_es10_us: 1_000.0, total_utilisation: 1.8 };
         // A limit of 2 ms allows a utilisation of 0.5: 1.8 needs four cells.
-        assert_eq!(prediction.cells_within(2_000.0), Some(4));
-        assert_eq!(prediction.cells_within(1_000.0), None);
-        assert_eq!(prediction.cells_within(900.0), None);
+        assert_eq!(prediction.cells_within(2_000.0), 4);
+        assert_eq!(prediction.cells_within(10_000.0), 2);
+        // Limits that no number of cells can meet.
+        assert_eq!((prediction.cells_within(1_500.0), prediction.cells_within(900.0)), (4, 4));
     }
 }

@@ -229,7 +229,7 @@ fn need(
     if let Some(prediction) = prediction {
         let limit_us = settings.es10_limit_us;
         let predicted_us = prediction.es10_us(active);
-        let needed = prediction.cells_within(limit_us).unwrap_or(active).min(max);
+        let needed = prediction.cells_within(limit_us).min(max);
         if predicted_us > limit_us && needed > active {
             let utilisation = prediction.utilisation(active);
             return Need {
@@ -248,22 +248,10 @@ fn need(
         true => ((total_per_s / lower_per_s).floor() as usize).max(most_loaded),
         false => active,
     };
-    let needed = enough.max(cells_by_es10(active, prediction, settings)).clamp(min, active);
+    // ES10 stays well within its limit.
+    let limit_us = settings.es10_limit_us * settings.es10_return_fraction;
+    let by_es10 = prediction.map_or(1, |prediction| prediction.cells_within(limit_us));
+    let needed = enough.max(by_es10).clamp(min, active);
     let reason = DecisionReason::RateBelowLower { total_per_s, active, lower_per_s, needed };
     Need { cells: needed, reason }
-}
-
-/// Fewest cells with which ES10 stays well within its limit. The model says nothing if it takes the
-/// limit to be out of reach whatever the load.
-fn cells_by_es10(
-    active: usize,
-    prediction: Option<LatencyPrediction>,
-    settings: &ResizerSettings,
-) -> usize {
-    let Some(prediction) = prediction else { return 1 };
-    if prediction.idle_es10_us >= settings.es10_limit_us {
-        return 1;
-    }
-    let limit_us = settings.es10_limit_us * settings.es10_return_fraction;
-    prediction.cells_within(limit_us).unwrap_or(active)
 }
