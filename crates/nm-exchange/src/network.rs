@@ -23,8 +23,8 @@
 //! replication = "127.0.0.1:5006"
 //! ```
 //!
-//! Each gateway has one router, each router all mediators, each mediator one processor, and each
-//! processor all gateways. The upstream end makes the link.
+//! Each gateway has two routers, of which it uses one, each router all mediators, each mediator one
+//! processor, and each processor all gateways. The upstream end makes the link.
 //!
 //! One more group of replicas keeps what all nodes must agree on: see [`crate::control`].
 
@@ -374,11 +374,22 @@ impl Network {
     /// The nodes to which a node makes its links, by class and index.
     pub fn downstream(&self, role: Role, index: usize) -> Vec<(Role, usize)> {
         match role {
-            Role::Gateway => vec![(Role::Router, index % self.router.len())],
+            Role::Gateway => {
+                let routers = self.routers_of(index).into_iter();
+                routers.map(|router| (Role::Router, router)).collect()
+            }
             Role::Router => (0..self.mediator.len()).map(|i| (Role::Mediator, i)).collect(),
             Role::Mediator => vec![(Role::Processor, index % self.processor.len())],
             Role::Processor => (0..self.gateway.len()).map(|i| (Role::Gateway, i)).collect(),
         }
+    }
+
+    /// The routers that a gateway uses: the first one, and another one if that fails.
+    pub fn routers_of(&self, gateway: usize) -> Vec<usize> {
+        let count = self.router.len();
+        let mut routers = vec![gateway % count, (gateway + 1) % count];
+        routers.dedup();
+        routers
     }
 
     /// How many nodes make their link to a node.
@@ -573,13 +584,13 @@ mod tests {
     fn links_and_replicas_follow_from_the_counts() {
         let mut network = network("3-2-4-2");
         network.durability = Durability::DiskQuorum;
-        assert_eq!(network.downstream(Role::Gateway, 2), [(Role::Router, 0)]);
+        assert_eq!(network.downstream(Role::Gateway, 2), [(Role::Router, 0), (Role::Router, 1)]);
         assert_eq!(network.downstream(Role::Router, 1).len(), 4);
         assert_eq!(network.downstream(Role::Mediator, 3), [(Role::Processor, 1)]);
         assert_eq!(network.downstream(Role::Processor, 0).len(), 3);
         assert_eq!(network.upstream_count(Role::Gateway, 0), 2);
-        assert_eq!(network.upstream_count(Role::Router, 0), 2);
-        assert_eq!(network.upstream_count(Role::Router, 1), 1);
+        assert_eq!(network.upstream_count(Role::Router, 0), 3);
+        assert_eq!(network.upstream_count(Role::Router, 1), 3);
         let (m, p) = (Role::Mediator, Role::Processor);
         assert_eq!(network.replicas(3), [(m, 3), (m, 0), (p, 1)]);
         assert_eq!(network.cells_at(Role::Mediator, 0), [0, 3]);

@@ -109,8 +109,8 @@ pub struct InstrumentWork {
     pub cell: u16,
     /// Number of the last request that was executed.
     pub executed: u64,
-    /// CPU time of the requests that this mediator executed as the leader, ns, estimated by a
-    /// sample of them.
+    /// Time that this mediator took to execute requests as the leader, ns, estimated by a sample of
+    /// them.
     pub cpu_ns: u64,
     /// By gateway: requests that this mediator executed as the leader.
     pub by_gateway: Vec<u64>,

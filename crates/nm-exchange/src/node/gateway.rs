@@ -17,9 +17,12 @@
 //! The other events of sessions are numbered, and sessions keep count of them: where some may be
 //! lost on a link, the gateway asks its clients to send [resend
 //! requests](FrameKind::ResendRequest).
+//!
+//! A gateway has a link to two routers. It uses the first one, as long as that knows the leaders of
+//! all cells; else the second one.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nm_book::order::{InstrumentId, UserId};
 
@@ -66,6 +69,10 @@ pub struct Gateway {
     /// Resend requests that came back, because the instrument is in another cell.
     resend_requests: BTreeMap<StreamKey, Header>,
     index: usize,
+    /// The router that gets the requests.
+    router: usize,
+    /// Of each router that is connected: the cells of which it has announced a leader.
+    led_cells: BTreeMap<usize, BTreeSet<u16>>,
     clients: ClientLinks,
     streams: HashMap<StreamKey, PendingRequests, StreamHasher>,
     /// Those that may have pending requests.
@@ -92,6 +99,8 @@ impl Gateway {
             announced: BTreeMap::new(),
             resend_requests: BTreeMap::new(),
             index,
+            router: network.routers_of(index)[0],
+            led_cells: BTreeMap::new(),
             clients: ClientLinks::default(),
             streams: HashMap::default(),
             checked: vec![],
@@ -112,7 +121,40 @@ impl Gateway {
     }
 
     fn router(&self, links: &Links) -> Option<LinkId> {
-        links.to(Role::Router, self.index % self.network.router.len())
+        links.to(Role::Router, self.router)
+    }
+
+    /// Uses the first router that knows all leaders, or else the first one that is connected.
+    /// Whether requests reach a router on which others depend is not known, so those without a
+    /// reply are sent again by the new one.
+    fn choose_router(&mut self, links: &Links) {
+        let cells = usize::from(self.map.cells());
+        let routers = self.network.routers_of(self.index);
+        let is_complete = |router: &&usize| {
+            self.led_cells.get(router).is_some_and(|led_cells| led_cells.len() == cells)
+        };
+        let is_connected = |router: &&usize| self.led_cells.contains_key(router);
+        let best = routers.iter().find(is_complete).or(routers.iter().find(is_connected));
+        let best = *best.unwrap_or(&routers[0]);
+        if std::mem::replace(&mut self.router, best) != best {
+            self.resend(links, |_| true);
+        }
+    }
+
+    /// A router announces a leader: what was on the way to the one before is lost.
+    fn on_leader(&mut self, links: &mut Links, router: usize, cell: u16) {
+        if let Some(led_cells) = self.led_cells.get_mut(&router).filter(|_| cell < self.map.cells())
+        {
+            led_cells.insert(cell);
+        }
+        self.choose_router(links);
+        if router == self.router {
+            self.resend(links, |stream| stream.cell == cell);
+        }
+        // With replicas the processor sends the events, and a leader's end loses none of them.
+        if self.network.durability == Durability::None {
+            self.notify_event_loss(links, cell);
+        }
     }
 
     fn request(
@@ -420,15 +462,17 @@ impl Gateway {
         }
     }
 
-    /// Reports to the router, for control, which processors are up, and the newest map.
+    /// Reports to the routers, for control, which processors are up, and the newest map.
     fn send_report(&self, links: &mut Links) {
-        if let Some(router) = self.router(links)
-            && self.network.has_control()
-        {
-            let mut report = MembershipReport::new(self.map.clone());
-            let is_processor = |node: &((Role, u16), u64)| node.0.0 == Role::Processor;
-            report.nodes = links.connected_nodes().filter(is_processor).collect();
-            links.send(router, &Header::new(FrameKind::MembershipReport), &report.encode(), 0);
+        if !self.network.has_control() {
+            return;
+        }
+        let mut report = MembershipReport::new(self.map.clone());
+        let is_processor = |node: &((Role, u16), u64)| node.0.0 == Role::Processor;
+        report.nodes = links.connected_nodes().filter(is_processor).collect();
+        let bytes = report.encode();
+        for router in links.all_to(Role::Router) {
+            links.send(router, &Header::new(FrameKind::MembershipReport), &bytes, 0);
         }
     }
 
@@ -483,7 +527,13 @@ impl Gateway {
 impl Behaviour for Gateway {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
         match peer {
-            Peer::Node(Role::Router, _) => self.resend(links, |_| true),
+            Peer::Node(Role::Router, index) => {
+                self.led_cells.insert(index, BTreeSet::new());
+                self.choose_router(links);
+                if index == self.router {
+                    self.resend(links, |_| true);
+                }
+            }
             Peer::Node(Role::Processor, index) => {
                 let mut forwarded = std::mem::take(&mut self.forwarded);
                 for (instrument, (last, duplicates_to)) in &mut forwarded {
@@ -507,9 +557,13 @@ impl Behaviour for Gateway {
             }
             self.clients.remove(id);
             self.forget_dropped();
-        } else {
-            self.send_report(links);
+            return;
         }
+        if let Peer::Node(Role::Router, index) = peer {
+            self.led_cells.remove(&index);
+            self.choose_router(links);
+        }
+        self.send_report(links);
     }
 
     fn on_frame(
@@ -531,14 +585,8 @@ impl Behaviour for Gateway {
                 self.forward_resend_request(links, &frame.header);
                 Ok(())
             }
-            (Peer::Node(Role::Router, _), FrameKind::Leader) => {
-                let cell = frame.header.cell;
-                self.resend(links, |stream| stream.cell == cell);
-                // With replicas the processor sends the events, and a leader's end loses none of
-                // them.
-                if self.network.durability == Durability::None {
-                    self.notify_event_loss(links, cell);
-                }
+            (Peer::Node(Role::Router, index), FrameKind::Leader) => {
+                self.on_leader(links, index, frame.header.cell);
                 Ok(())
             }
             (Peer::Node(Role::Router, _), FrameKind::RoutingTable) => {

@@ -131,6 +131,13 @@ impl Behaviour for Router {
             && let Some(to) = links.to(role, index)
         {
             self.send_routes(links, to);
+            if role == Role::Gateway
+                && let Some(output) = links.output(to)
+            {
+                for (cell, leader) in &self.routes.leaders {
+                    Leader { cell: *cell, term: leader.term }.write(output);
+                }
+            }
             self.is_report_due = true;
         }
     }

@@ -135,6 +135,42 @@ fn with_a_quorum_on_disk_two_replicas_survive_the_death_of_each() {
     kill("1-1-1-1", Durability::DiskQuorum, &[(Mediator, 0), (Processor, 0), (Mediator, 0)]);
 }
 
+/// Each of the routers is away for a third of the time, and does not come back before the other one
+/// carries everything.
+#[test]
+fn gateways_use_another_router_while_theirs_is_away() {
+    for durability in [Durability::None, Durability::MemoryQuorum] {
+        let mut ring = TestRing::new("2-2-2-1", durability);
+        ring.start();
+        let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 1, &[3, 4])];
+        let (count, mut step, ready) = (120, 0, Arc::<AtomicU64>::default());
+        let total = 4 * count as usize * INSTRUMENTS as usize;
+        trade(&mut clients, count, |replies| {
+            let is_due = replies > (step + 1) * total / 4;
+            match step {
+                0 if is_due => drop(ring.stop_one(Role::Router, 0)),
+                1 if is_due => {
+                    ring.start_one(Role::Router, 0, &ring.network.clone(), &ready);
+                }
+                2 if is_due && ready.load(Ordering::Acquire) > 0 => {
+                    drop(ring.stop_one(Role::Router, 1));
+                }
+                _ => return,
+            }
+            step += 1;
+        });
+        // The last third may have been traded before the first router was ready.
+        if step == 2 {
+            ring.stop_one(Role::Router, 1);
+        }
+        assert_executed_once(&clients, count);
+        trade(&mut clients, 10, |_| {});
+        let by_router = ring.stop_one(Role::Router, 0).requests;
+        assert!(by_router >= 10 * 4 * u64::from(INSTRUMENTS), "{by_router}");
+        ring.stop();
+    }
+}
+
 #[test]
 fn a_mediator_without_durability_dies_and_trading_continues() {
     let mut ring = TestRing::new("1-1-2-1", Durability::None);
