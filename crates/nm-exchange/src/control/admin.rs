@@ -20,6 +20,10 @@ use super::state::State;
 /// How long a leader of control is looked for.
 const LEADER_LIMIT: Duration = Duration::from_secs(2);
 
+/// How long one mediator may take to answer the handshake: one that is cut off must not use up the
+/// time in which another one could lead.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(1);
+
 /// Pause between two attempts.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
@@ -448,7 +452,12 @@ fn move_by(
 ) -> Result<(), ClientError> {
     let address = &access.network.mediator[usize::from(mediator)].address;
     let keys = access.credentials.as_ref();
-    let mut operator = Observer::connect(address, Hello::Operator, keys, deadline.remaining())?;
+    let limit = deadline.remaining().min(HANDSHAKE_LIMIT);
+    if limit.is_zero() {
+        // The caller has the reason of an attempt that had time.
+        return Ok(());
+    }
+    let mut operator = Observer::connect(address, Hello::Operator, keys, limit)?;
     while !left.is_empty() {
         let now = left.len().min(REQUESTED_AT_ONCE);
         let begin_ns = clock::monotonic_ns();
