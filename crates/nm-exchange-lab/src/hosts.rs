@@ -1,4 +1,4 @@
-//! The hosts file, and the ssh command that starts a node on a host.
+//! The hosts file, the host of each node, and the ssh command that reaches a host.
 //!
 //! One host per line: its ssh destination, the IP address at which the other hosts reach it, the
 //! classes of node that may run there (`all`, also if none is named), and the path of nearmetal if
@@ -14,12 +14,17 @@
 //!
 //! The load runs on the machine where the command was started.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use nm_auth::Secret;
-use nm_exchange::network::{Network, NetworkError, Role, UnknownRole};
+use nm_exchange::link::Address;
+use nm_exchange::network::{
+    CONTROL, Durability, Network, NetworkError, Node, NodeCounts, Role, UnknownRole,
+};
 use thiserror::Error;
 
 /// A host.
@@ -35,7 +40,7 @@ pub struct Host {
     pub program: String,
 }
 
-/// What a node on another host is sent.
+/// What nodes on other hosts are sent.
 #[derive(Debug)]
 pub struct HostFiles {
     /// The network's file, which names the secret's file beside it.
@@ -44,8 +49,11 @@ pub struct HostFiles {
     pub secret: String,
 }
 
+/// How long ssh may take to connect.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
 /// Name of the secret's file on another host.
-const SECRET: &str = "secret";
+pub(crate) const SECRET: &str = "secret";
 
 impl HostFiles {
     /// Those of a network.
@@ -60,27 +68,33 @@ impl HostFiles {
     }
 }
 
+/// How long a command of a host is waited for when the host is cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// Until the kernel gives the connection up, after many minutes: somebody else watches it.
+    Long,
+    /// Some seconds.
+    Short,
+}
+
 impl Host {
-    /// The command that starts a node there. It reads the files from its standard input, and keeps
-    /// them in a temporary folder, which only its user may read, until the node ends.
-    pub fn command(&self, role: Role, index: usize, files: &HostFiles) -> Command {
-        let (network_bytes, secret_bytes) = (files.network.len(), files.secret.len());
-        let script = format!(
-            "d=$(mktemp -d) && head -c {network_bytes} > \"$d/network.toml\" && \
-             (umask 077; head -c {secret_bytes} > \"$d/{SECRET}\") && \
-             {} exchange node --role {role} --index {index} --network \"$d/network.toml\"; \
-             e=$?; rm -r \"$d\"; exit $e",
-            quoted(&self.program)
-        );
+    /// The command that has a host execute `script`, without ever asking the user anything.
+    pub fn ssh(&self, script: &str, patience: Patience) -> Command {
+        let interval_s = match patience {
+            Patience::Long => 0,
+            Patience::Short => 5,
+        };
         let mut command = Command::new("ssh");
-        command.args(["-o", "BatchMode=yes", "-o", "ServerAliveInterval=2"]);
-        command.args(["-o", "ServerAliveCountMax=3", "--", &self.destination, &script]);
+        command.args(["-o", "BatchMode=yes", "-o", "ControlPath=none", "-o", "TCPKeepAlive=no"]);
+        command.arg("-o").arg(format!("ConnectTimeout={}", CONNECT_LIMIT.as_secs()));
+        command.arg("-o").arg(format!("ServerAliveInterval={interval_s}"));
+        command.args(["-o", "ServerAliveCountMax=3", "--", &self.destination, script]);
         command
     }
 }
 
 /// A word quoted for the shell.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
@@ -231,28 +245,100 @@ fn host(words: &[&str]) -> Result<Host, LineFault> {
     })
 }
 
-/// The host of a node: nodes of a class are assigned round-robin to the hosts that accept it.
-pub fn place(hosts: &[Host], role: Role, index: usize) -> Option<&Host> {
-    let accepting: Vec<&Host> = hosts.iter().filter(|host| host.roles.contains(&role)).collect();
-    accepting.get(index % accepting.len().max(1)).copied()
+/// Which node runs on which host.
+#[derive(Debug, Clone, Default)]
+pub struct Placement {
+    hosts: Vec<Host>,
+    /// Number of the host of each node; empty if all run on this machine.
+    of: BTreeMap<(Role, usize), usize>,
+    /// Folder on each host below which its agent makes its own.
+    data: PathBuf,
+}
+
+impl Placement {
+    /// Places the nodes of a network with these numbers of nodes on `hosts`, or on this machine if
+    /// there are none.
+    ///
+    /// Nodes of a group of replicas are put on different hosts where enough hosts accept them, so
+    /// that a cell survives the loss of a host; else nodes are put where the fewest of their class
+    /// are.
+    pub fn new(
+        hosts: &[Host],
+        counts: NodeCounts,
+        durability: Durability,
+        data: &Path,
+    ) -> Placement {
+        let mut placement =
+            Placement { hosts: hosts.to_vec(), of: BTreeMap::new(), data: data.to_path_buf() };
+        let address = Address::Unix(PathBuf::new());
+        let mut network =
+            Network::new(counts, |_, _| Node { address: address.clone(), replication: None });
+        network.durability = durability;
+        let cells = 0..network.mediator.len() as u16;
+        let groups: Vec<_> = cells.chain([CONTROL]).map(|group| network.replicas(group)).collect();
+        let accepting = |role: Role| {
+            let accepts = move |at: &usize| hosts[*at].roles.contains(&role);
+            (0..hosts.len()).filter(accepts)
+        };
+        // Those with the least choice first.
+        let mut all: Vec<(Role, usize)> = network.all().map(|(role, at, _)| (role, at)).collect();
+        all.sort_by_key(|(role, _)| accepting(*role).count());
+        for node in all {
+            let cost = |at: &usize| {
+                let is_there = |other: &(Role, usize)| placement.of.get(other) == Some(at);
+                let of_node = groups.iter().filter(|group| group.contains(&node));
+                let shared = of_node.flatten().filter(|other| is_there(other)).count();
+                let of_class = placement.of.iter().filter(|((role, _), _)| *role == node.0);
+                let same_class = of_class.filter(|(_, host)| *host == at).count();
+                (shared, same_class, *at)
+            };
+            let best = accepting(node.0).min_by_key(cost);
+            placement.of.extend(best.map(|host| (node, host)));
+        }
+        placement
+    }
+
+    /// The hosts; none if all nodes run on this machine.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// Folder on each host for what its nodes write.
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// Number of the host of a node; none if it runs on this machine.
+    pub fn of(&self, role: Role, index: usize) -> Option<usize> {
+        self.of.get(&(role, index)).copied()
+    }
+
+    /// The host of a node.
+    pub fn host(&self, role: Role, index: usize) -> Option<&Host> {
+        self.hosts.get(self.of(role, index)?)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::Permissions;
-    use std::io::Write;
-    use std::os::unix::fs::PermissionsExt;
-    use std::process::Stdio;
 
     const GOOD: &str = "# two\nalice 192.0.2.1 gateway,router\n\nbob 192.0.2.2 # all\n";
 
+    fn placed(text: &str, counts: &str) -> Placement {
+        let (hosts, counts) = (parse(text).unwrap(), counts.parse().unwrap());
+        Placement::new(&hosts, counts, Durability::DiskQuorum, Path::new("/data"))
+    }
+
     #[test]
-    fn nodes_are_assigned_round_robin_to_the_hosts_that_accept_their_class() {
-        let hosts = parse(GOOD).unwrap();
-        let at = |role, index| place(&hosts, role, index).unwrap().destination.as_str();
+    fn nodes_are_spread_over_the_hosts_that_accept_their_class() {
+        let placement = placed(GOOD, "2-1-2-1");
+        let at = |role, index| placement.host(role, index).unwrap().destination.as_str();
         assert_eq!([at(Role::Gateway, 0), at(Role::Gateway, 1)], ["alice", "bob"]);
         assert_eq!([at(Role::Mediator, 0), at(Role::Mediator, 1)], ["bob", "bob"]);
+        assert_eq!(placement.of(Role::Gateway, 2), None);
+        let here = Placement::default();
+        assert_eq!((here.of(Role::Router, 0), here.hosts().len()), (None, 0));
         let all = parse("bob 192.0.2.2 all /opt/nearmetal").unwrap();
         assert_eq!((all[0].roles.len(), all[0].program.as_str()), (4, "/opt/nearmetal"));
         let with_program = parse("bob 192.0.2.2 /opt/it's").unwrap();
@@ -260,33 +346,49 @@ mod tests {
         assert_eq!(quoted("it's"), r"'it'\''s'");
     }
 
-    /// What the shell of a host does, with a program in place of nearmetal that shows its files.
+    /// The hosts of each group of replicas.
+    fn hosts_of_groups(placement: &Placement, counts: &str) -> Vec<Vec<usize>> {
+        let address = Address::Unix(PathBuf::new());
+        let counts = counts.parse().unwrap();
+        let mut network =
+            Network::new(counts, |_, _| Node { address: address.clone(), replication: None });
+        network.durability = Durability::DiskQuorum;
+        let groups = (0..network.mediator.len() as u16).chain([CONTROL]);
+        let hosts = |group| {
+            let replicas = network.replicas(group).into_iter();
+            replicas.map(|(role, index)| placement.of(role, index).unwrap()).collect()
+        };
+        groups.map(hosts).collect()
+    }
+
     #[test]
-    fn a_node_on_a_host_gets_its_files_and_then_its_input() {
-        let folder = crate::place::sockets_folder().unwrap();
-        let program = folder.path().join("it's a program");
-        let text = "#!/bin/sh\necho $*\nd=$(dirname $8)\ncat $d/network.toml $d/secret\n\
-                    stat -c %a $d/secret\ncat\n";
-        std::fs::write(&program, text).unwrap();
-        std::fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
-        let hosts = parse(&format!("bob 192.0.2.2 all {}", "/program")).unwrap();
-        let host = Host { program: program.display().to_string(), ..hosts[0].clone() };
-        let files = HostFiles { network: "network\n".into(), secret: "key\n".into() };
-        let command = host.command(Role::Router, 3, &files);
-        let script = command.get_args().last().unwrap();
-        let mut shell = Command::new("sh");
-        shell.arg("-c").arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = shell.spawn().unwrap();
-        let mut input = child.stdin.take().unwrap();
-        input.write_all(b"network\nkey\nrest").unwrap();
-        drop(input);
-        let ended = child.wait_with_output().unwrap();
-        let output = String::from_utf8(ended.stdout).unwrap();
-        let (first, rest) = output.split_once('\n').unwrap();
-        assert!(first.starts_with("exchange node --role router --index 3 --network"), "{first}");
-        assert_eq!(rest, "network\nkey\n600\nrest");
-        let path = Path::new(first.rsplit(' ').next().unwrap());
-        assert!(!path.parent().unwrap().exists(), "the files go with the node");
+    fn replicas_of_a_group_are_on_different_hosts_where_there_are_enough() {
+        let three = "a 192.0.2.1\nb 192.0.2.2\nc 192.0.2.3";
+        let no_processors = "a 192.0.2.1\nb 192.0.2.2\nc 192.0.2.3 gateway,router,mediator\n\
+                             d 192.0.2.4 processor";
+        let only_here = "a 192.0.2.1 processor,mediator\nb 192.0.2.2 gateway,router,mediator\n\
+                         c 192.0.2.3 mediator";
+        let five = format!("{three}\nd 192.0.2.4\ne 192.0.2.5");
+        for (hosts, counts) in [
+            (three, "1-1-2-1"),
+            (three, "3-3-3-3"),
+            (three, "2-2-6-6"),
+            (no_processors, "1-1-3-1"),
+            (only_here, "1-1-2-1"),
+            (&five, "5-5-5-5"),
+            (&five, "2-2-7-7"),
+        ] {
+            for mut group in hosts_of_groups(&placed(hosts, counts), counts) {
+                let replicas = group.len();
+                group.sort_unstable();
+                group.dedup();
+                assert_eq!(group.len(), replicas, "{counts} on {hosts}: {group:?}");
+            }
+        }
+        // Two hosts cannot do it, and one majority each is lost with either of them.
+        let two = placed("a 192.0.2.1\nb 192.0.2.2", "1-1-2-2");
+        let groups = hosts_of_groups(&two, "1-1-2-2");
+        assert!(groups.iter().all(|group| group.contains(&0) && group.contains(&1)), "{groups:?}");
     }
 
     #[test]

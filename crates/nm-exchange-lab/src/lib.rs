@@ -9,12 +9,15 @@
 #![forbid(unsafe_code)]
 
 pub mod day;
+pub mod host_agent;
+pub mod host_protocol;
 pub mod hosts;
 pub mod load;
 pub mod mover;
 pub mod place;
 pub mod policy_runner;
 pub mod recording;
+pub mod remote;
 pub mod resize;
 pub mod run;
 pub mod search;

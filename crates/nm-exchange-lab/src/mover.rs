@@ -313,13 +313,19 @@ fn durations(mut all_ns: Vec<u64>) -> Durations {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hosts::Placement;
     use crate::place;
     use nm_model::link_transport::LinkTransport;
     use std::path::Path;
 
     fn network() -> Network {
-        place::network("1-1-3-1".parse().unwrap(), LinkTransport::Unix, Path::new("/s"), &[])
-            .unwrap()
+        place::network(
+            "1-1-3-1".parse().unwrap(),
+            LinkTransport::Unix,
+            Path::new("/s"),
+            &Placement::default(),
+        )
+        .unwrap()
     }
 
     /// The same seed gives the same moves, at the rate, each to another cell than before.

@@ -11,7 +11,7 @@ use nm_model::link_transport::LinkTransport;
 use nm_model::{Failure, FailureKind};
 use nm_sys::private_folder::{PrivateFolder, remove_abandoned};
 
-use crate::hosts::{self, Host};
+use crate::hosts::Placement;
 
 /// Lowest port to use.
 const PORT_FIRST: u16 = 10_000;
@@ -65,7 +65,8 @@ pub fn free_ports(count: usize) -> Result<Vec<u16>, Failure> {
     Ok(ports)
 }
 
-/// A network with these numbers of nodes on this machine, or on `hosts`, with sockets in `sockets`.
+/// A network with these numbers of nodes, placed on hosts or on this machine, with sockets in
+/// `sockets`.
 ///
 /// # Errors
 /// If there are not enough ports.
@@ -73,10 +74,10 @@ pub fn network(
     counts: NodeCounts,
     transport: LinkTransport,
     sockets: &Path,
-    hosts: &[Host],
+    placement: &Placement,
 ) -> Result<Network, Failure> {
     let most = 2 * counts.total() as usize;
-    let mut ports = match hosts {
+    let mut ports = match placement.hosts() {
         [] => free_ports(most)?,
         // Ports of other hosts cannot be probed; one in use shows when its node starts.
         _ => (0..most).map(|at| PORT_FIRST + 5_000 + at as u16).collect(),
@@ -84,7 +85,7 @@ pub fn network(
     .into_iter();
     let mut port = move || ports.next().unwrap_or(PORT_FIRST);
     Ok(Network::new(counts, |role, index| {
-        let host = hosts::place(hosts, role, index);
+        let host = placement.host(role, index);
         let ip = host.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |host| host.address);
         let address = match (transport, host) {
             (LinkTransport::Unix, None) => Address::Unix(sockets.join(format!("{role}-{index}"))),
@@ -104,6 +105,8 @@ pub fn network(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hosts;
+    use nm_exchange::network::Durability;
 
     #[test]
     fn ports_are_free_and_distinct() {
@@ -120,17 +123,19 @@ mod tests {
     #[test]
     fn nodes_listen_locally_or_on_their_hosts() {
         let counts: NodeCounts = "1-1-2-1".parse().unwrap();
-        let unix = network(counts, LinkTransport::Unix, Path::new("/s"), &[]).unwrap();
+        let here = Placement::default();
+        let unix = network(counts, LinkTransport::Unix, Path::new("/s"), &here).unwrap();
         assert_eq!(unix.gateway[0].address.to_string(), "unix:/s/gateway-0");
-        let shm = network(counts, LinkTransport::Shm, Path::new("/s"), &[]).unwrap();
+        let shm = network(counts, LinkTransport::Shm, Path::new("/s"), &here).unwrap();
         assert_eq!(shm.router[0].address.to_string(), "shm:/s/router-0");
         let replication = |node: &Node| node.replication.as_ref().map(ToString::to_string);
         let (processor, mediator) = (&shm.processor[0], &unix.mediator[1]);
         assert_eq!(replication(processor).unwrap(), "unix:/s/processor-0-replication");
         assert_eq!(replication(mediator).unwrap(), "unix:/s/mediator-1-replication");
         let hosts = hosts::parse("a 192.0.2.1\nb 192.0.2.2 mediator").unwrap();
-        let far = network(counts, LinkTransport::Tcp, Path::new("/s"), &hosts).unwrap();
-        assert!(far.mediator[1].address.to_string().starts_with("192.0.2.2:"));
+        let placement = Placement::new(&hosts, counts, Durability::None, Path::new("/data"));
+        let far = network(counts, LinkTransport::Tcp, Path::new("/s"), &placement).unwrap();
+        assert!(far.mediator[0].address.to_string().starts_with("192.0.2.2:"));
         assert!(far.gateway[0].address.to_string().starts_with("192.0.2.1:"));
         assert_eq!(far.gateway[0].replication, None);
     }

@@ -22,14 +22,14 @@ use nm_sys::clock::monotonic_ns;
 use nm_sys::private_folder::PrivateFolder;
 use thiserror::Error;
 
-use crate::hosts::{self, Host};
+use crate::hosts::{Host, Placement};
 use crate::load::flow::Flow;
 use crate::load::{self, Arrivals, Gateways, Generator, Pace, Settings, Stall};
 use crate::mover::{AimedKill, Mover, Progress};
 use crate::place;
 use crate::recording::{DATA, NETWORK, Recording};
 use crate::sla::Sla;
-use crate::supervise::{NodeEnd, Restart, Supervisor};
+use crate::supervise::{NodeEnd, Restart, Stopped, Supervisor};
 
 /// Interval at which the supervisor checks its nodes.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -37,8 +37,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the load waits for pending replies at the end of a round.
 const DRAIN_S: f64 = 3.0;
 
-/// The same where nodes are killed: on a machine with other work a node may need many seconds to
-/// come back, and a late reply is not a lost one.
+/// The same where nodes are killed, and on other hosts, which can be cut off: on a machine with
+/// other work a node may need many seconds to come back, and a late reply is not a lost one.
 pub(crate) const DRAIN_AFTER_KILLS_S: f64 = 30.0;
 
 /// Requests above the limit that are further apart than this have different causes.
@@ -124,7 +124,7 @@ pub struct Setup {
     pub authenticate: bool,
     /// Hosts of the nodes; this machine if empty.
     pub hosts: Vec<Host>,
-    /// Folder for journals on each of the hosts.
+    /// Folder on each of the hosts in which each round has a folder of its own.
     pub host_data: PathBuf,
     /// Path of nearmetal.
     pub program: PathBuf,
@@ -192,7 +192,7 @@ pub struct Outcome {
     pub samples: Vec<Sample>,
     /// Doubts about them.
     pub doubts: Vec<Doubt>,
-    /// Nodes that died without being killed by the setup, as sentences.
+    /// Nodes that died without being killed by the setup, and hosts that were lost, as sentences.
     pub unexpected_restarts: Vec<String>,
 }
 
@@ -252,10 +252,12 @@ pub fn round_with<T>(
     });
     let inspected = inspect(&supervisor.pids());
     let restarts = supervisor.restarts().to_vec();
-    let ends = supervisor.stop();
+    let stopped = supervisor.stop();
     let ((load, load_cpu_us), moves) = loaded?;
-    close_folder(setup)?;
-    Ok((outcome(setup, load, load_cpu_us, moves, &restarts, &ends), inspected))
+    close_folder(setup, &stopped)?;
+    let mut outcome = outcome(setup, load, load_cpu_us, moves, &restarts, &stopped.ends);
+    outcome.unexpected_restarts.extend(stopped.incidents);
+    Ok((outcome, inspected))
 }
 
 /// A network whose nodes run, with the folder of its sockets.
@@ -270,23 +272,24 @@ pub(crate) fn start(setup: &Setup) -> Result<Started, Failure> {
     let sockets = place::sockets_folder()?;
     let folder = &setup.folder;
     create_folder(folder)?;
-    let network = network(setup, sockets.path())?;
-    let host_of = |role, index| hosts::place(&setup.hosts, role, index).cloned();
+    let ExchangeSpec { nodes, durability, .. } = setup.spec;
+    let placement = Placement::new(&setup.hosts, nodes, durability, &setup.host_data);
+    let network = network(setup, sockets.path(), &placement)?;
     let (program, environment) = (&setup.program, &setup.accelerator);
-    let supervisor = Supervisor::start(&network, program, environment, folder, host_of)?;
+    let supervisor = Supervisor::start(&network, program, environment, folder, &placement)?;
     Ok(Started { network, supervisor, _sockets: sockets })
 }
 
 /// Completes the recording of a run whose nodes have ended, or removes what was not to be kept.
-pub(crate) fn close_folder(setup: &Setup) -> Result<(), Failure> {
+pub(crate) fn close_folder(setup: &Setup, stopped: &Stopped) -> Result<(), Failure> {
     let folder = &setup.folder;
     if !setup.record {
         let _ = fs::remove_dir_all(folder.join(DATA));
         let _ = fs::remove_file(folder.join(NETWORK));
         // Fails if logs are left in it, which is intended.
         let _ = fs::remove_dir(folder);
-    } else if setup.hosts.is_empty() {
-        // With journals on other hosts, this folder is not the whole recording.
+    } else if stopped.incidents.is_empty() {
+        // Without the journals of a host, this folder is not the whole recording.
         Recording::open(folder)?.seal()?;
     }
     Ok(())
@@ -318,8 +321,8 @@ fn create_folder(path: &Path) -> Result<(), Failure> {
     })
 }
 
-fn network(setup: &Setup, sockets: &Path) -> Result<Network, Failure> {
-    let mut network = place::network(setup.spec.nodes, setup.transport, sockets, &setup.hosts)?;
+fn network(setup: &Setup, sockets: &Path, placement: &Placement) -> Result<Network, Failure> {
+    let mut network = place::network(setup.spec.nodes, setup.transport, sockets, placement)?;
     network.durability = setup.spec.durability;
     network.record = setup.record;
     network.spare_mediators = setup.spare_mediators;
@@ -329,11 +332,9 @@ fn network(setup: &Setup, sockets: &Path) -> Result<Network, Failure> {
         network.secret = Some(path);
     }
     if writes_journals(setup) {
-        network.data = Some(match setup.hosts.is_empty() {
-            // Relative to the network's file, so that the folder can be moved.
-            true => PathBuf::from(DATA),
-            false => setup.host_data.clone(),
-        });
+        // Relative to the network's file, so that the folder can be moved; on another host, to its
+        // copy in the folder of this round's agent.
+        network.data = Some(PathBuf::from(DATA));
     }
     Ok(network)
 }
@@ -359,7 +360,8 @@ fn drive_load(
     if let Some(path) = &setup.record_flow {
         generator.record(path)?;
     }
-    let drain_s = if setup.has_kills() { DRAIN_AFTER_KILLS_S } else { DRAIN_S };
+    let has_faults = setup.has_kills() || !setup.hosts.is_empty();
+    let drain_s = if has_faults { DRAIN_AFTER_KILLS_S } else { DRAIN_S };
     let pace = |seconds: f64, stall| Pace {
         rate_per_s: setup.spec.rate_per_s,
         arrivals: setup.arrivals,
@@ -580,7 +582,7 @@ mod tests {
         let kill = |text: &str| Setup { kills: vec![text.parse().unwrap()], ..setup() };
         refused(kill("router:2@1"), "a network of 2-2-2-2 has no router 2");
         refused(kill("router:1@5"), "cannot be killed at 5 s of 5 s");
-        let hosts = hosts::parse("a 192.0.2.1").unwrap();
+        let hosts = crate::hosts::parse("a 192.0.2.1").unwrap();
         let preload = ("LD_PRELOAD".into(), "/x.so".into());
         let accelerated = Setup { hosts: hosts.clone(), accelerator: vec![preload], ..setup() };
         refused(accelerated, "do not reach other hosts");

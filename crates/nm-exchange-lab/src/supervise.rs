@@ -2,12 +2,13 @@
 //! that die, and stops all of them at the end.
 //!
 //! A node is a process of this binary, `nearmetal exchange node`, which exits when its standard
-//! input is closed. No node outlives the supervisor: the kernel kills local nodes with it, and a
-//! node on another host loses its input. Standard error of a node, and the problems that it
-//! reports, go to `FOLDER/nodes/ROLE-INDEX.log`.
+//! input is closed. No node outlives the supervisor: the kernel kills local nodes with it, and an
+//! agent on another host ends those there ([`crate::remote`]). Standard error of a node, and the
+//! problems that it reports, go to `FOLDER/nodes/ROLE-INDEX.log`.
 //!
 //! A node that dies is restarted immediately. One that dies again before it was ready, as with a
-//! full disk, is restarted with exponential backoff, so that it does not disturb the others.
+//! full disk, is restarted with exponential backoff, so that it does not disturb the others. Nodes
+//! of a host that is lost are not restarted: their journals are gone with it.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -18,20 +19,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use nm_exchange::network::{Network, Role};
+use nm_exchange::network::{Durability, Network, Role};
 use nm_model::{Failure, FailureKind};
 use nm_sys::clock::{Deadline, monotonic_ns};
 use nm_sys::process::ChildProcess;
 use serde_json::Value;
 
-use crate::hosts::{Host, HostFiles};
-use crate::recording::NETWORK;
+use crate::host_protocol::{END_LIMIT, Report, Request, SILENCE_LIMIT};
+use crate::hosts::{HostFiles, Placement};
+use crate::recording::{DATA, NETWORK};
+use crate::remote::{self, Arrival, HostError, Remote};
 
 /// How long nodes may take until all links are up.
 const START_LIMIT: Duration = Duration::from_secs(30);
-
-/// How long nodes may take to exit after their input is closed.
-const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// Restarts of one node after which the run is given up.
 const RESTARTS_MAX: u32 = 20;
@@ -57,6 +57,15 @@ pub struct NodeEnd {
     pub line: Value,
 }
 
+/// How a network ended.
+#[derive(Debug)]
+pub struct Stopped {
+    /// Final reports of nodes.
+    pub ends: Vec<NodeEnd>,
+    /// What happened to hosts, as sentences; the journals of these hosts may be missing.
+    pub incidents: Vec<String>,
+}
+
 /// A node that died and was restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restart {
@@ -72,22 +81,59 @@ pub struct Restart {
     pub is_requested: bool,
 }
 
-/// A line of JSON from a node.
-struct NodeMessage {
-    /// Index into `Supervisor::nodes`.
-    slot: usize,
-    /// Which start of the node wrote it.
-    start: u32,
-    /// None at the end of its output.
-    line: Option<Value>,
+/// What nodes of this machine and agents of other hosts report.
+enum Message {
+    /// A node wrote a line of JSON.
+    Line {
+        /// Index into `Supervisor::nodes`.
+        slot: usize,
+        /// Which start of the node wrote it.
+        start: u32,
+        /// The line; none at the end of its output.
+        line: Option<Value>,
+    },
+    /// A node on another host wrote a line for people.
+    Log {
+        /// Index into `Supervisor::nodes`.
+        slot: usize,
+        /// The line.
+        text: String,
+    },
+    /// The connection with a host has ended.
+    HostEnded(usize),
+}
+
+impl Message {
+    /// What has arrived from a host.
+    fn of_host(host: usize, arrival: Arrival) -> Option<Message> {
+        Some(match arrival {
+            Arrival::Ended => Message::HostEnded(host),
+            Arrival::Report(Report::Node { slot, start, line }) => {
+                Message::Line { slot, start, line: Some(line) }
+            }
+            Arrival::Report(Report::Ended { slot, start }) => {
+                Message::Line { slot, start, line: None }
+            }
+            Arrival::Report(Report::Log { slot, text }) => Message::Log { slot, text },
+            Arrival::Report(Report::Ready { .. } | Report::Alive) => return None,
+        })
+    }
+}
+
+/// What runs a node.
+enum Runner {
+    /// A process of this machine, with its input.
+    Process(ChildProcess, Option<ChildStdin>),
+    /// The agent of this host.
+    Host(usize),
 }
 
 struct Running {
     role: Role,
     index: usize,
-    host: Option<Host>,
-    process: ChildProcess,
-    stdin: Option<ChildStdin>,
+    runner: Runner,
+    /// The host, if it is another one.
+    host_name: Option<String>,
     start: u32,
     is_ready: bool,
     has_ended: bool,
@@ -100,8 +146,8 @@ impl Running {
     /// Class, number, and the host if it is another one.
     fn name(&self) -> String {
         let Running { role, index, .. } = self;
-        match &self.host {
-            Some(host) => format!("{role} {index} on {}", host.destination),
+        match &self.host_name {
+            Some(host) => format!("{role} {index} on {host}"),
             None => format!("{role} {index}"),
         }
     }
@@ -112,12 +158,20 @@ pub struct Supervisor {
     program: PathBuf,
     environment: Vec<(OsString, OsString)>,
     network_file: PathBuf,
-    /// What nodes on other hosts get.
-    files: HostFiles,
+    folder: PathBuf,
     logs: PathBuf,
     nodes: Vec<Running>,
-    sender: Sender<NodeMessage>,
-    messages: Receiver<NodeMessage>,
+    hosts: Vec<Remote>,
+    /// Hosts are asked whether they are there as long as it exists.
+    _asking: Option<Sender<()>>,
+    /// Whether the network goes on without a host.
+    tolerates_loss: bool,
+    /// Whether the journals of other hosts are copied at the end.
+    is_recorded: bool,
+    /// What happened to hosts, as sentences.
+    incidents: Vec<String>,
+    sender: Sender<Message>,
+    messages: Receiver<Message>,
     restarts: Vec<Restart>,
     /// Slots of nodes that are not restarted before a time, ns on the monotonic clock.
     delayed: Vec<(usize, u64)>,
@@ -131,13 +185,33 @@ impl Supervisor {
     /// machine, and `folder` gets the network's file and the logs.
     ///
     /// # Errors
-    /// If a node cannot be started or does not become ready, with its last message.
+    /// If a host cannot be used, or a node cannot be started or does not become ready, with its
+    /// last message.
     pub fn start(
         network: &Network,
         program: &Path,
         environment: &[(OsString, OsString)],
         folder: &Path,
-        host_of: impl Fn(Role, usize) -> Option<Host>,
+        placement: &Placement,
+    ) -> Result<Supervisor, Failure> {
+        let mut supervisor = Supervisor::new(network, program, environment, folder)?;
+        supervisor.connect(network, placement)?;
+        // From the end of the ring to its start, so that most peers already listen.
+        let mut all: Vec<(Role, usize)> = network.all().map(|(r, i, _)| (r, i)).collect();
+        all.reverse();
+        for (role, index) in all {
+            supervisor.add(role, index, placement.of(role, index))?;
+        }
+        supervisor.wait_ready(START_LIMIT)?;
+        Ok(supervisor)
+    }
+
+    /// One without nodes, whose network's file is written.
+    fn new(
+        network: &Network,
+        program: &Path,
+        environment: &[(OsString, OsString)],
+        folder: &Path,
     ) -> Result<Supervisor, Failure> {
         let logs = folder.join("nodes");
         let write_failure = |error: std::io::Error| {
@@ -152,42 +226,58 @@ impl Supervisor {
             .to_toml()
             .map_err(|error| Failure::new(FailureKind::BadRequest, error.to_string()))?;
         fs::write(&network_file, &network_text).map_err(write_failure)?;
-        let files = HostFiles::of(network)
-            .map_err(|error| Failure::new(FailureKind::BadRequest, error.to_string()))?;
         let (sender, messages) = channel();
-        let mut supervisor = Supervisor {
+        Ok(Supervisor {
             program: program.to_path_buf(),
             environment: environment.to_vec(),
             network_file,
-            files,
+            folder: folder.to_path_buf(),
             logs,
             nodes: vec![],
+            hosts: vec![],
+            _asking: None,
+            tolerates_loss: network.durability != Durability::None,
+            is_recorded: network.record,
+            incidents: vec![],
             sender,
             messages,
             restarts: vec![],
             delayed: vec![],
             is_stopping: false,
-        };
-        // From the end of the ring to its start, so that most peers already listen.
-        let mut all: Vec<(Role, usize)> = network.all().map(|(r, i, _)| (r, i)).collect();
-        all.reverse();
-        for (role, index) in all {
-            supervisor.add(role, index, host_of(role, index))?;
+        })
+    }
+
+    /// Connects with the agents of all hosts.
+    fn connect(&mut self, network: &Network, placement: &Placement) -> Result<(), Failure> {
+        if placement.hosts().is_empty() {
+            return Ok(());
         }
-        supervisor.wait_ready(START_LIMIT)?;
-        Ok(supervisor)
+        let files = HostFiles::of(network)
+            .map_err(|error| Failure::new(FailureKind::BadRequest, error.to_string()))?;
+        let (hosts, data) = (placement.hosts(), placement.data());
+        let (sender, message) = (&self.sender, Message::of_host);
+        let connected = remote::connect(hosts, data, &files, &self.logs, sender, message);
+        let unusable =
+            |error: HostError| Failure::new(FailureKind::NotAvailable, error.to_string());
+        self.hosts = connected.map_err(unusable)?;
+        let asking = remote::keep_asking(&self.hosts)
+            .map_err(|error| Failure::new(FailureKind::System, error.to_string()))?;
+        self._asking = Some(asking);
+        Ok(())
     }
 
     /// Starts a node for the first time.
-    fn add(&mut self, role: Role, index: usize, host: Option<Host>) -> Result<(), Failure> {
+    fn add(&mut self, role: Role, index: usize, host: Option<usize>) -> Result<(), Failure> {
         let slot = self.nodes.len();
-        let (process, stdin) = self.spawn(slot, 0, role, index, host.as_ref())?;
+        let runner = match host {
+            Some(host) => self.spawn_on(host, slot, 0, role, index),
+            None => self.spawn(slot, 0, role, index)?,
+        };
         self.nodes.push(Running {
             role,
             index,
-            host,
-            process,
-            stdin,
+            runner,
+            host_name: host.map(|host| self.hosts[host].name().to_string()),
             start: 0,
             is_ready: false,
             has_ended: false,
@@ -197,43 +287,27 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Starts one node, and a thread that reads its output.
-    fn spawn(
-        &self,
-        slot: usize,
-        start: u32,
-        role: Role,
-        index: usize,
-        host: Option<&Host>,
-    ) -> Result<(ChildProcess, Option<ChildStdin>), Failure> {
+    /// Has the agent of a host start a node.
+    fn spawn_on(&self, host: usize, slot: usize, start: u32, role: Role, index: usize) -> Runner {
+        self.hosts[host].send(&Request::Start { slot, start, role, index });
+        Runner::Host(host)
+    }
+
+    /// Starts one node on this machine, and a thread that reads its output.
+    fn spawn(&self, slot: usize, start: u32, role: Role, index: usize) -> Result<Runner, Failure> {
         let failure = |what: &str, error: &dyn std::fmt::Display| {
             Failure::new(FailureKind::System, format!("cannot {what} {role} {index}: {error}"))
         };
         let log = self.log(role, index);
         let log = File::options().create(true).append(true).open(log);
-        let mut command = match host {
-            None => {
-                let mut command = Command::new(&self.program);
-                let index = index.to_string();
-                command.args(["exchange", "node", "--role", role.name(), "--index", &index]);
-                command.arg("--network").arg(&self.network_file);
-                command.envs(self.environment.iter().cloned());
-                command
-            }
-            Some(host) => host.command(role, index, &self.files),
-        };
+        let mut command = Command::new(&self.program);
+        command.args(["exchange", "node", "--role", role.name(), "--index", &index.to_string()]);
+        command.arg("--network").arg(&self.network_file);
+        command.envs(self.environment.iter().cloned());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(log.map_err(|error| failure("keep the log of", &error))?);
         let mut process = ChildProcess::spawn(command).map_err(|error| failure("start", &error))?;
-        let mut stdin = process.take_stdin();
-        if let (Some(_), Some(stdin)) = (host, &mut stdin) {
-            // On another host the node reads its files from its input.
-            let text = [self.files.network.as_bytes(), self.files.secret.as_bytes()].concat();
-            stdin
-                .write_all(&text)
-                .and_then(|()| stdin.flush())
-                .map_err(|error| failure("send the network to", &error))?;
-        }
+        let stdin = process.take_stdin();
         let stdout =
             process.take_stdout().ok_or_else(|| failure("read from", &"it has no output"))?;
         let sender = self.sender.clone();
@@ -241,17 +315,17 @@ impl Supervisor {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 // A line that is not JSON is not a message.
                 let Ok(line) = serde_json::from_str(&line) else { continue };
-                if sender.send(NodeMessage { slot, start, line: Some(line) }).is_err() {
+                if sender.send(Message::Line { slot, start, line: Some(line) }).is_err() {
                     return;
                 }
             }
-            let _ = sender.send(NodeMessage { slot, start, line: None });
+            let _ = sender.send(Message::Line { slot, start, line: None });
         };
         thread::Builder::new()
             .name(format!("out {role} {index}"))
             .spawn(read_output)
             .map_err(|error| failure("read from", &error))?;
-        Ok((process, stdin))
+        Ok(Runner::Process(process, stdin))
     }
 
     fn log(&self, role: Role, index: usize) -> PathBuf {
@@ -273,6 +347,10 @@ impl Supervisor {
     pub fn wait_ready(&mut self, limit: Duration) -> Result<(), Failure> {
         let deadline = Deadline::after(limit);
         while self.nodes.iter().any(|node| !node.is_ready) {
+            self.check_hosts()?;
+            if let Some(lost) = self.incidents.first() {
+                return Err(Failure::new(FailureKind::Peer, lost.clone()));
+            }
             if let Some(dead) = self.nodes.iter().find(|node| node.has_ended) {
                 return Err(self.died(dead));
             }
@@ -311,12 +389,58 @@ impl Supervisor {
         }
     }
 
-    fn handle_message(&mut self, message: NodeMessage) {
-        let node = &mut self.nodes[message.slot];
-        if message.start != node.start {
+    fn handle_message(&mut self, message: Message) {
+        match message {
+            Message::Line { slot, start, line } => self.handle_line(slot, start, line),
+            Message::Log { slot, text } => {
+                let Some(node) = self.nodes.get(slot) else { return };
+                self.append_to_log(node.role, node.index, &text);
+            }
+            Message::HostEnded(host) if !self.is_stopping => {
+                // Else its silence was noticed before.
+                if !self.hosts[host].is_lost() {
+                    let why = self.hosts[host].ended();
+                    self.lose(host, &why);
+                }
+            }
+            Message::HostEnded(_) => {}
+        }
+    }
+
+    /// Counts a host as lost: its nodes have ended.
+    fn lose(&mut self, host: usize, why: &HostError) {
+        self.incidents.push(why.to_string());
+        for node in &mut self.nodes {
+            if matches!(node.runner, Runner::Host(of) if of == host) {
+                node.has_ended = true;
+            }
+        }
+    }
+
+    /// Counts hosts as lost that were silent for too long.
+    ///
+    /// # Errors
+    /// If a host is lost without which the network cannot go on.
+    fn check_hosts(&mut self) -> Result<(), Failure> {
+        for host in 0..self.hosts.len() {
+            if let Some(why) = self.hosts[host].give_up_if_silent(SILENCE_LIMIT) {
+                self.lose(host, &why);
+            }
+        }
+        match self.incidents.first() {
+            Some(lost) if !self.tolerates_loss => {
+                Err(Failure::new(FailureKind::Peer, lost.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn handle_line(&mut self, slot: usize, start: u32, line: Option<Value>) {
+        let Some(node) = self.nodes.get_mut(slot) else { return };
+        if start != node.start {
             return;
         }
-        let Some(line) = message.line else {
+        let Some(line) = line else {
             node.has_ended = true;
             return;
         };
@@ -362,8 +486,13 @@ impl Supervisor {
         let Some(slot) = found else { return };
         let at_ns = monotonic_ns();
         let node = &mut self.nodes[slot];
-        node.process.kill();
-        node.stdin = None;
+        match &mut node.runner {
+            Runner::Process(process, stdin) => {
+                process.kill();
+                *stdin = None;
+            }
+            Runner::Host(host) => self.hosts[*host].send(&Request::Kill { slot }),
+        }
         node.has_ended = true;
         self.restarts.push(Restart { role, index, at_ns, ready_ns: None, is_requested: true });
         self.delayed.push((slot, at_ns + stays_dead.as_nanos() as u64));
@@ -375,9 +504,12 @@ impl Supervisor {
     /// If a node cannot be restarted, or was restarted too often.
     pub fn restart_dead_nodes(&mut self, wait: Duration) -> Result<(), Failure> {
         self.receive_messages(wait);
+        self.check_hosts()?;
         let now_ns = monotonic_ns();
         for slot in 0..self.nodes.len() {
-            if !self.nodes[slot].has_ended {
+            let is_lost = |host: usize| self.hosts[host].is_lost();
+            let node = &self.nodes[slot];
+            if !node.has_ended || matches!(node.runner, Runner::Host(host) if is_lost(host)) {
                 continue;
             }
             let (role, index) = (self.nodes[slot].role, self.nodes[slot].index);
@@ -403,12 +535,19 @@ impl Supervisor {
             if self.nodes[slot].start >= RESTARTS_MAX {
                 return Err(self.died(&self.nodes[slot]));
             }
-            self.nodes[slot].process.kill();
             let start = self.nodes[slot].start + 1;
-            let host = self.nodes[slot].host.clone();
-            let (process, stdin) = self.spawn(slot, start, role, index, host.as_ref())?;
+            let runner = match &mut self.nodes[slot].runner {
+                Runner::Host(host) => {
+                    let host = *host;
+                    self.spawn_on(host, slot, start, role, index)
+                }
+                Runner::Process(process, _) => {
+                    process.kill();
+                    self.spawn(slot, start, role, index)?
+                }
+            };
             let node = &mut self.nodes[slot];
-            (node.process, node.stdin, node.start) = (process, stdin, start);
+            (node.runner, node.start) = (runner, start);
             (node.is_ready, node.has_ended, node.end) = (false, false, None);
         }
         Ok(())
@@ -419,34 +558,60 @@ impl Supervisor {
         &self.restarts
     }
 
-    /// Class, index and process id of each node.
+    /// Class, index and process id of each node of this machine.
     pub fn pids(&self) -> Vec<(Role, usize, u32)> {
-        self.nodes.iter().map(|n| (n.role, n.index, n.process.pid())).collect()
+        let pid = |node: &Running| match &node.runner {
+            Runner::Process(process, _) => Some((node.role, node.index, process.pid())),
+            Runner::Host(_) => None,
+        };
+        self.nodes.iter().filter_map(pid).collect()
     }
 
-    /// Stops all nodes and returns their final reports; a node that had to be killed has none.
-    pub fn stop(mut self) -> Vec<NodeEnd> {
+    /// Stops all nodes. A node that had to be killed has no final report.
+    pub fn stop(mut self) -> Stopped {
         // Problems reported so far are logged; links lost from here on are expected.
         self.receive_messages(Duration::ZERO);
         self.is_stopping = true;
+        self.hosts.iter().for_each(|host| host.send(&Request::Stop));
         for node in &mut self.nodes {
-            node.stdin = None;
+            if let Runner::Process(_, stdin) = &mut node.runner {
+                *stdin = None;
+            }
         }
         let deadline = Deadline::after(END_LIMIT);
         while self.nodes.iter().any(|node| !node.has_ended) && !deadline.passed() {
             self.receive_messages(deadline.remaining().min(Duration::from_millis(100)));
         }
         for node in &mut self.nodes {
-            // Its output has ended, so it is about to exit; its journals must be complete.
-            if node.has_ended {
-                node.process.wait_timeout(deadline.remaining());
+            if let Runner::Process(process, _) = &mut node.runner {
+                // Its output has ended, so it is about to exit; its journals must be complete.
+                if node.has_ended {
+                    process.wait_timeout(deadline.remaining());
+                }
+                process.kill();
             }
-            node.process.kill();
         }
+        self.leave_hosts();
         self.remove_empty_logs();
         let mut ends: Vec<NodeEnd> = self.nodes.drain(..).filter_map(|node| node.end).collect();
         ends.sort_by_key(|end| (end.role, end.index));
-        ends
+        Stopped { ends, incidents: std::mem::take(&mut self.incidents) }
+    }
+
+    /// Copies journals from the hosts if they are to be kept, and has the agents end.
+    fn leave_hosts(&mut self) {
+        for host in &mut self.hosts {
+            // It was asked to stop, and asked whether it is there.
+            let silent = host.give_up_if_silent(END_LIMIT);
+            self.incidents.extend(silent.map(|why| why.to_string()));
+            if self.is_recorded
+                && let Err(why) = host.copy_journals(&self.folder.join(DATA))
+            {
+                self.incidents.push(why.to_string());
+            }
+        }
+        self.hosts.iter().for_each(Remote::close);
+        self.hosts.clear();
     }
 
     fn remove_empty_logs(&self) {

@@ -43,6 +43,8 @@ pub enum ExchangeCommand {
     Search(SearchArgs),
     /// One node of a network, until its input ends; started by `exchange run`, or by hand.
     Node(NodeArgs),
+    /// The agent of a run on one of its hosts, until its input ends; started by `--hosts`.
+    Host(HostArgs),
     /// Check from client logs and journals that nothing was lost, duplicated or reordered.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange run --record --out DIR\n  nearmetal exchange verify DIR\n  \
@@ -248,6 +250,13 @@ pub struct NodeArgs {
     pub network: PathBuf,
 }
 
+#[derive(Debug, Args)]
+pub struct HostArgs {
+    /// Folder in which the run has a folder of its own.
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+}
+
 /// The names of transports, which completions and help list as well.
 fn transport_parser() -> impl TypedValueParser<Value = LinkTransport> {
     PossibleValuesParser::new(LinkTransport::ALL.iter().map(|transport| transport.name()))
@@ -268,6 +277,17 @@ fn step(text: &str) -> Result<Step, String> {
         Some(Step { low_per_s: low.parse().ok()?, high_per_s: high.parse().ok()? })
     });
     rates.ok_or_else(|| "write LOW:HIGH in requests a second, such as 5000:25000".to_string())
+}
+
+/// Where nodes run.
+#[derive(Debug, Args)]
+pub struct HostsArgs {
+    /// Hosts for the nodes, reached by ssh; this machine if not given.
+    #[arg(long, value_name = "FILE")]
+    pub hosts: Option<PathBuf>,
+    /// Folder on each of the hosts in which each round has a folder of its own.
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp/nearmetal-exchange")]
+    pub host_data: PathBuf,
 }
 
 /// The network and its load, for `run`, `search` and `ramp`.
@@ -300,12 +320,8 @@ pub struct NetworkArgs {
     /// Let nodes and sessions authenticate by a secret made for each round; always with --hosts.
     #[arg(long)]
     pub authenticate: bool,
-    /// Hosts for the nodes, reached by ssh; this machine if not given.
-    #[arg(long, value_name = "FILE")]
-    pub hosts: Option<PathBuf>,
-    /// Folder on each of the hosts for journals.
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp/nearmetal-exchange")]
-    pub host_data: PathBuf,
+    #[command(flatten)]
+    pub hosts: HostsArgs,
     /// Folder for the result, which is created.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -429,6 +445,8 @@ pub struct TortureArgs {
     /// Move instruments to other cells meanwhile, and aim kills at the nodes that do it.
     #[arg(long)]
     pub moves: bool,
+    #[command(flatten)]
+    pub hosts: HostsArgs,
     /// Folder for logs and journals of trials; those of trials without violations are removed.
     #[arg(long, value_name = "DIR", default_value = "nearmetal-torture")]
     pub out: PathBuf,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use Role::{Mediator, Processor};
 use nm_exchange::network::{Durability, Network, ReplicaAddress, Role};
+use nm_exchange_lab::hosts::Placement;
 use nm_exchange_lab::supervise::Supervisor;
 use nm_sys::clock::Moment;
 
@@ -254,8 +255,8 @@ fn a_node_that_cannot_start_is_tried_again_with_pauses() {
     );
     fs::write(&program, script).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let folder = net.path().join("run");
-    let mut nodes = Supervisor::start(&net.network, &program, &[], &folder, |_, _| None).unwrap();
+    let (folder, here) = (net.path().join("run"), Placement::default());
+    let mut nodes = Supervisor::start(&net.network, &program, &[], &folder, &here).unwrap();
     fs::write(&broken, "").unwrap();
     nodes.kill(Processor, 0, Duration::ZERO);
     let begun = Moment::now();
@@ -273,7 +274,7 @@ fn a_node_that_cannot_start_is_tried_again_with_pauses() {
         assert!(begun.elapsed() < PATIENCE, "{:?}", nodes.restarts());
         nodes.restart_dead_nodes(Duration::from_millis(5)).unwrap();
     }
-    assert_eq!(nodes.stop().len(), 4);
+    assert_eq!(nodes.stop().ends.len(), 4);
 }
 
 /// Mediator 0 reaches the other replicas of its cell, and they it, by wires that can be cut.

@@ -8,6 +8,8 @@ mod compute;
 mod concurrent;
 mod exchange;
 mod exchange_faults;
+mod exchange_hosts;
+mod exchange_hosts_ssh;
 mod exchange_moves;
 mod exchange_net;
 mod exchange_proof;

@@ -92,7 +92,7 @@ pub fn run(
     let ended = day.drive(&mut started.supervisor, collector, cancel);
     let (operator_events, events_left_out) = (day.events, day.events_left_out);
     let restarts = started.supervisor.restarts().to_vec();
-    started.supervisor.stop();
+    let stopped = started.supervisor.stop();
     let is_cancelled = cancel.load(Ordering::Relaxed);
     let (start_ns, collected, end) = ended?;
     let end = match end {
@@ -100,10 +100,12 @@ pub fn run(
         Err(failure) if is_cancelled && failure.kind == FailureKind::Cancelled => None,
         Err(failure) => return Err(failure),
     };
-    run::close_folder(base)?;
+    run::close_folder(base, &stopped)?;
     let mut events = script.events(start_ns);
     events.extend(operator_events);
     events.extend(restarts.iter().map(restart_event));
+    let lost = |why: &String| DayEvent::at(monotonic_ns(), EventKind::Restart, why.clone());
+    events.extend(stopped.incidents.iter().map(lost));
     // What a day that was ended early did not come to did not happen.
     let end_ns = start_ns + collected.seconds.len() as u64 * 1_000_000_000;
     events.retain(|event| end.is_some() || event.at_ns < end_ns);

@@ -64,7 +64,7 @@ pub fn folder_cut(path: &Path, cuts: Cuts) -> Result<Findings, Failure> {
         Comparison::Differences(differences) => findings.damage = differences,
         Comparison::NoManifest => findings.doubts.push(
             "there is no manifest, so a file that is missing or was changed may not be noticed: \
-             the run did not end by itself, or its journals come from several hosts"
+             the run did not end by itself, or lost a host"
                 .to_string(),
         ),
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nm_exchange::network::{Network, Role};
 use nm_exchange::node::{self, NodeEvent};
+use nm_exchange_lab::hosts::Placement;
 use nm_exchange_lab::load::{Generator, Pace, Settings};
 use nm_exchange_lab::place;
 use nm_model::link_transport::LinkTransport;
@@ -19,7 +20,9 @@ const LIMIT: Duration = Duration::from_secs(30);
 fn a_network_over_shared_memory_answers_every_request() {
     let folder = tempfile::tempdir().unwrap();
     let counts = "2-2-2-2".parse().unwrap();
-    let network: Network = place::network(counts, LinkTransport::Shm, folder.path(), &[]).unwrap();
+    let here = Placement::default();
+    let network: Network =
+        place::network(counts, LinkTransport::Shm, folder.path(), &here).unwrap();
     let ready = AtomicUsize::new(0);
     let stops: BTreeMap<(Role, usize), (UnixStream, UnixStream)> =
         network.all().map(|(r, i, _)| ((r, i), UnixStream::pair().unwrap())).collect();

@@ -1,5 +1,6 @@
 //! `nearmetal exchange`: the commands of the exchange, one file each.
 
+mod host;
 mod moves;
 mod node;
 mod policy;
@@ -25,6 +26,7 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Ramp(args) => ramp::run(args),
         ExchangeCommand::Search(args) => search::run(args),
         ExchangeCommand::Node(args) => node::run(args),
+        ExchangeCommand::Host(args) => host::run(args),
         ExchangeCommand::Verify(args) => verify::run(args),
         ExchangeCommand::Torture(args) => torture::run(args),
         ExchangeCommand::Status(args) => status::run(args),

@@ -12,7 +12,7 @@ use nm_model::{Campaign, ExchangeSpec, Plan, ProbeKind, ProbeSpec, Selector, Sid
 
 use crate::campaign::show::Show;
 use crate::campaign::{Destination, Name, OnFailure, Runner};
-use crate::cli::exchange::NetworkArgs;
+use crate::cli::exchange::{HostsArgs, NetworkArgs};
 use crate::exit::Stop;
 
 /// Ratio of a round with moves to one without that still counts as equal, %.
@@ -49,14 +49,20 @@ pub fn from_args(args: &NetworkArgs, rate_per_s: f64, seconds: f64) -> Result<Se
     let stacks = StackPair::same(args.transport.stack());
     let mut setup = nm_lab::exchange::setup(&spec, &stacks, seed, Path::new(""))?;
     setup.sla = Sla::of_ms(args.limit);
+    place(&mut setup, &args.hosts)?;
+    setup.spare_mediators = args.spares;
+    setup.authenticate = args.authenticate;
+    setup.check()?;
+    Ok(setup)
+}
+
+/// Has the nodes run where the arguments say.
+pub fn place(setup: &mut Setup, args: &HostsArgs) -> Result<()> {
     if let Some(path) = &args.hosts {
         setup.hosts = hosts::read(path).map_err(|error| Stop::usage(error.to_string()))?;
     }
-    setup.spare_mediators = args.spares;
-    setup.authenticate = args.authenticate;
     setup.host_data = args.host_data.clone();
-    setup.check()?;
-    Ok(setup)
+    Ok(())
 }
 
 /// The setup of one round, which has its own folder and seed.

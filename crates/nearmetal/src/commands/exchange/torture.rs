@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
-use nm_exchange_lab::run;
+use nm_exchange_lab::run::{self, Setup};
 use nm_exchange_lab::torture::{self, Trial, TrialFilter};
 use nm_exchange_lab::verify::{self, Cuts};
 use nm_model::{ExchangeSpec, Failure, FailureKind, Mode, Protocol, Stack, StackPair};
@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::campaign::interrupt;
 use crate::cli::exchange::TortureArgs;
 use crate::cli::format::Format;
+use crate::commands::exchange::setup;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -55,6 +56,8 @@ pub fn run(args: &TortureArgs) -> Result<Exit> {
              --durability or --role",
         ));
     }
+    let mut hosts = nm_lab::exchange::setup(&ExchangeSpec::default(), &stacks(), 0, &args.out)?;
+    setup::place(&mut hosts, &args.hosts)?;
     let interrupted = interrupt::flag()?;
     let mut all = vec![];
     for number in 0..args.trials {
@@ -63,7 +66,7 @@ pub fn run(args: &TortureArgs) -> Result<Exit> {
         }
         let draw = if args.moves { torture::draw_with_moves } else { torture::draw };
         let Some(trial) = draw(args.seed, number, wanted, args.seconds) else { break };
-        let ended = match run_trial(args, &trial, &interrupted) {
+        let ended = match run_trial(args, &trial, &hosts, &interrupted) {
             Ok(ended) => ended,
             Err(failure) if failure.kind == FailureKind::Cancelled => break,
             // A network that does not recover is a violation as well.
@@ -89,6 +92,7 @@ pub fn run(args: &TortureArgs) -> Result<Exit> {
 fn run_trial(
     args: &TortureArgs,
     trial: &Trial,
+    hosts: &Setup,
     cancel: &AtomicBool,
 ) -> Result<TrialReport, Failure> {
     let spec = ExchangeSpec {
@@ -100,11 +104,10 @@ fn run_trial(
         moves_per_minute: trial.moves_per_minute,
         ..ExchangeSpec::default()
     };
-    let stack = Stack::new(Protocol::Tcp, Mode::Epoll);
-    let stacks = StackPair { client: stack, server: stack };
     let folder = args.out.join(format!("trial-{}", trial.number));
-    let mut setup = nm_lab::exchange::setup(&spec, &stacks, trial.seed, &folder)?;
+    let mut setup = nm_lab::exchange::setup(&spec, &stacks(), trial.seed, &folder)?;
     setup.record = true;
+    (setup.hosts, setup.host_data) = (hosts.hosts.clone(), hosts.host_data.clone());
     setup.kills = trial.kills.clone();
     setup.aimed_kills = trial.aimed.into_iter().collect();
     let outcome = run::round(&setup, cancel)?;
@@ -138,6 +141,10 @@ fn run_trial(
         remove(&folder)?;
     }
     Ok(ended)
+}
+
+fn stacks() -> StackPair {
+    StackPair::same(Stack::new(Protocol::Tcp, Mode::Epoll))
 }
 
 fn remove(folder: &Path) -> Result<(), Failure> {

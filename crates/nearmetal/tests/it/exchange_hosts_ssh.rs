@@ -1,0 +1,357 @@
+//! The exchange over three hosts: network namespaces, each with an sshd of its own, joined by a
+//! bridge in a fourth one, where the run is. Two of them are one millisecond apart.
+//!
+//! The namespaces have no names, and end with the processes in them: those end with the test.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nm_sys::process::ChildProcess;
+use serde_json::Value;
+
+use crate::exchange::short;
+use crate::programs::{need, source};
+use crate::support::{BINARY, Run, Running, finish, processes, signal, wait_for};
+
+/// How many hosts there are.
+const HOSTS: usize = 3;
+
+/// Address of a host, from 1 on.
+fn address(host: usize) -> String {
+    format!("10.77.0.{host}")
+}
+
+/// A network namespace, kept by a process that ends with its input or with the test.
+struct Namespace(ChildProcess);
+
+impl Namespace {
+    fn new() -> Namespace {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "sh", "-c", "ip link set lo up && echo ready && exec cat"]);
+        Namespace(ready(command))
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.pid()
+    }
+
+    /// A program within it.
+    fn within(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", self.pid())).arg("--").arg(program);
+        command
+    }
+
+    /// Runs a shell command within it.
+    fn shell(&self, script: &str) {
+        let run = finish(self.within("sh").args(["-ec", script]).stdin(Stdio::null()));
+        assert_eq!(run.code, 0, "{script}: {}{}", run.stdout, run.stderr);
+    }
+}
+
+/// Starts a program that says `ready` and runs until its input ends.
+fn ready(mut command: Command) -> ChildProcess {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = ChildProcess::spawn(command).expect("the program starts");
+    let mut line = String::new();
+    BufReader::new(process.take_stdout().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n", "it takes root to make network namespaces");
+    process
+}
+
+/// One site at a time: each has sixteen processes that must not be late.
+static SITES: Mutex<()> = Mutex::new(());
+
+/// Three hosts, the bridge between them, and what ssh needs.
+struct Site {
+    _only: MutexGuard<'static, ()>,
+    folder: tempfile::TempDir,
+    bridge: Namespace,
+    _hosts: Vec<Namespace>,
+    _servers: Vec<ChildProcess>,
+    wire: ChildProcess,
+}
+
+impl Site {
+    fn new() -> Site {
+        assert!(nm_sys::namespace::privileged(), "this test makes namespaces: run it as root");
+        let _only = SITES.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::tempdir().unwrap();
+        let (bridge, hosts) = (Namespace::new(), [(); HOSTS].map(|()| Namespace::new()));
+        bridge.shell(
+            "ip link add bridge0 type bridge && ip addr add 10.77.0.254/24 dev bridge0 && \
+             ip link set bridge0 up",
+        );
+        for (number, host) in (1..).zip(&hosts) {
+            bridge.shell(&format!(
+                "ip link add port{number} type veth peer name lan0 netns {} && \
+                 ip link set port{number} master bridge0 up",
+                host.pid()
+            ));
+            host.shell(&format!(
+                "ip addr add {}/24 dev lan0 && ip link set lan0 up",
+                address(number)
+            ));
+        }
+        let mut wire = Command::new(need("python3", "python3"));
+        wire.arg(source("delay_line.py")).arg("0.001").arg(folder.path().join("counts"));
+        wire.arg(hosts[0].pid().to_string()).args(["wire0", &address(2)]);
+        wire.arg(hosts[1].pid().to_string()).args(["wire0", &address(1)]);
+        let wire = ready(wire);
+        let _servers = servers(folder.path(), &hosts);
+        client(folder.path());
+        let site = Site { _only, folder, bridge, _hosts: hosts.into(), _servers, wire };
+        for host in 1..=HOSTS {
+            wait_for("a login", || {
+                let ssh = site.path("bin/ssh");
+                let mut login = site.bridge.within(ssh);
+                let login = finish(login.args([&format!("h{host}"), "true"]).stdin(Stdio::null()));
+                (login.code == 0).then_some(())
+            });
+        }
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// nearmetal beside the bridge.
+    fn nearmetal(&self, words: &[&str]) -> Command {
+        let mut command = self.bridge.within(BINARY);
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", self.path("bin").display()));
+        command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// A run over the three hosts. The last one has mediators only, so the others can go on
+    /// without it.
+    fn run(&self, out: &Path, more: &[&str]) -> Running {
+        let hosts = self.path("hosts");
+        let text = format!(
+            "h1 {} all {BINARY}\nh2 {} mediator,processor {BINARY}\nh3 {} mediator {BINARY}\n",
+            address(1),
+            address(2),
+            address(3)
+        );
+        fs::write(&hosts, text).unwrap();
+        let data = self.path("data");
+        let mut words = vec!["--hosts", hosts.to_str().unwrap()];
+        words.extend(["--host-data", data.to_str().unwrap(), "--nodes", "1-1-3-1"]);
+        words.extend(["--durability", "disk-quorum", "--rate", "100", "--record"]);
+        words.extend(more);
+        Running(self.nearmetal(&short(out, &words)).spawn().unwrap())
+    }
+
+    /// What `exchange` says of the running network.
+    fn ask(&self, verb: &[&str], out: &Path) -> Run {
+        let words = [&["exchange"], verb, &["--folder", out.to_str().unwrap()]].concat();
+        finish(&mut self.nearmetal(&words))
+    }
+
+    /// Waits until the status has all of these lines.
+    fn wait_for_status(&self, out: &Path, running: &mut Running, lines: &[&str]) {
+        let mut last = String::new();
+        let mut has_all = || {
+            if let Some(status) = running.0.try_wait().unwrap() {
+                panic!("the run ended with {status} before {lines:?}: {last}");
+            }
+            last = self.ask(&["status"], out).stdout;
+            lines.iter().all(|line| last.contains(line)).then_some(())
+        };
+        wait_for(&format!("{lines:?}"), &mut has_all);
+    }
+
+    /// Takes host 3 from the network, or gives it back.
+    fn set_link(&self, state: &str) {
+        self.bridge.shell(&format!("ip link set port3 {state}"));
+    }
+
+    /// What runs have left on the hosts: folders, and processes of nodes and agents.
+    fn left(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.path("data")).into_iter().flatten().flatten();
+        let folders = entries.map(|entry| entry.path().display().to_string());
+        let data = self.path("data").display().to_string();
+        let is_ours = |words: &[String]| {
+            words.iter().any(|word| word == "exchange")
+                && words.iter().any(|word| word.contains(&data))
+        };
+        let found = processes().into_iter().filter(|it| it.state != 'Z' && is_ours(&it.words));
+        folders.chain(found.map(|process| process.words.join(" "))).collect()
+    }
+
+    /// Ends the delay line; how many packets it passed on.
+    fn delayed(&mut self) -> u64 {
+        let file = self.path("counts");
+        drop(self.wire.take_stdin());
+        assert!(self.wire.wait_timeout(Duration::from_secs(60)).is_some());
+        fs::read_to_string(file).unwrap().parse().unwrap()
+    }
+}
+
+/// Makes a key.
+fn key(path: &Path) {
+    let mut keygen = Command::new(need("ssh-keygen", "openssh-client"));
+    let made = finish(keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path));
+    assert_eq!(made.code, 0, "{}", made.stderr);
+}
+
+/// An sshd on each host, with its own key, that lets only the test's key in.
+fn servers(folder: &Path, hosts: &[Namespace]) -> Vec<ChildProcess> {
+    let sshd = need("sshd", "openssh-server");
+    // The empty folder that sshd locks its unprivileged half into.
+    let _ = fs::create_dir_all("/run/sshd");
+    key(&folder.join("user"));
+    let mut known = String::new();
+    let mut servers = vec![];
+    for (number, host) in (1..).zip(hosts) {
+        let path = folder.join(format!("host{number}"));
+        key(&path);
+        let public = fs::read_to_string(path.with_extension("pub")).unwrap();
+        known += &format!("{} {public}", address(number));
+        let config = folder.join(format!("sshd{number}"));
+        let text = format!(
+            "ListenAddress {}\nPort 22\nHostKey {}\nPidFile none\nStrictModes no\n\
+             AuthorizedKeysFile {}\nPasswordAuthentication no\nUsePAM no\n\
+             PermitRootLogin prohibit-password\nAllowUsers root\n",
+            address(number),
+            path.display(),
+            folder.join("user.pub").display()
+        );
+        fs::write(&config, text).unwrap();
+        let mut server = host.within(&sshd);
+        server.args(["-D", "-e", "-f"]).arg(config).stdin(Stdio::null()).stderr(Stdio::null());
+        servers.push(ChildProcess::spawn(server).unwrap());
+    }
+    fs::write(folder.join("known"), known).unwrap();
+    servers
+}
+
+/// An ssh that reads a configuration of ours: the user's own has no part in the test.
+fn client(folder: &Path) {
+    let mut config = String::new();
+    for number in 1..=HOSTS {
+        config += &format!("Host h{number}\n  HostName {}\n", address(number));
+    }
+    let at = folder.display();
+    config += &format!(
+        "Host *\n  User root\n  IdentityFile {at}/user\n  IdentitiesOnly yes\n  \
+         StrictHostKeyChecking yes\n  UserKnownHostsFile {at}/known\n  \
+         GlobalKnownHostsFile /dev/null\n"
+    );
+    fs::write(folder.join("config"), config).unwrap();
+    let ssh = need("ssh", "openssh-client");
+    let text = format!("#!/bin/sh\nexec {} -F '{at}/config' \"$@\"\n", ssh.display());
+    fs::create_dir(folder.join("bin")).unwrap();
+    let mut file = fs::File::create(folder.join("bin/ssh")).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file.set_permissions(fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+const ALL_UP: [&str; 2] = ["6 of 6 nodes are up", "3 of 3 cells have a leader"];
+
+#[test]
+fn a_network_over_three_hosts_goes_on_without_one_and_loses_nothing() {
+    let mut site = Site::new();
+    let out = site.path("out");
+    let more = ["--seconds", "45", "--moves-per-minute", "60"];
+    let mut running = site.run(&out, &more);
+    site.wait_for_status(&out, &mut running, &ALL_UP);
+    assert!(site.left().len() >= 3 + 3 + 6, "folders, agents and nodes: {:?}", site.left());
+    site.set_link("down");
+    // The cell that host 3 led is led by another one; instruments move to it and away from it.
+    let without = ["5 of 6 nodes are up", "3 of 3 cells have a leader"];
+    site.wait_for_status(&out, &mut running, &without);
+    for cell in ["1", "2", "0"] {
+        let moved = site.ask(&["move", "5", "--to", cell], &out);
+        assert_eq!(moved.code, 0, "{}{}", moved.stdout, moved.stderr);
+        assert!(moved.stdout.contains(&format!("instrument 5 is in cell {cell}")), "{moved:?}");
+    }
+    assert!(running.0.try_wait().unwrap().is_none(), "all of that was while the load ran");
+    site.set_link("up");
+    site.wait_for_status(&out, &mut running, &ALL_UP);
+    let ended = running.finish();
+    let all = format!("{}{}", ended.stdout, ended.stderr);
+    // While a cell has no leader its requests are late, which may break the limit.
+    assert!([1, 3].contains(&ended.code), "{} {all}", ended.code);
+    assert!(!all.contains("did not answer"), "the host was away for a short time: {all}");
+    let words = ["exchange", "verify", out.to_str().unwrap(), "--format", "json", "--cuts", "3"];
+    let verified = finish(&mut site.nearmetal(&words));
+    assert_eq!(verified.code, 0, "{}{}\n{all}", verified.stdout, verified.stderr);
+    let found: Value = serde_json::from_str(&verified.stdout).unwrap();
+    assert_eq!(found[0]["verdict"], "proven", "{found}");
+    assert!(found[0]["moves"].as_u64() >= Some(3), "{found}");
+    assert_eq!(found[0]["moves"], found[0]["moved_states"], "{found}");
+    assert_eq!(site.left(), Vec::<String>::new());
+    assert!(site.delayed() > 100, "hosts 1 and 2 reach each other by the slow wire");
+}
+
+#[test]
+fn a_host_that_stays_away_is_named_and_ends_its_nodes_itself() {
+    let site = Site::new();
+    let out = site.path("out");
+    let mut running = site.run(&out, &["--seconds", "25"]);
+    site.wait_for_status(&out, &mut running, &ALL_UP);
+    site.set_link("down");
+    let ended = running.finish();
+    let all = format!("{}{}", ended.stdout, ended.stderr);
+    assert!([1, 3].contains(&ended.code), "{} {all}", ended.code);
+    assert!(all.contains("host h3 did not answer for"), "{all}");
+    wait_for("the end of what is on host 3", || site.left().is_empty().then_some(()));
+    let words = ["exchange", "verify", out.to_str().unwrap()];
+    let verified = finish(&mut site.nearmetal(&words));
+    assert_eq!(verified.code, 3, "{}{}", verified.stdout, verified.stderr);
+    assert!(verified.stdout.contains("there is no journal of mediator"), "{}", verified.stdout);
+}
+
+#[test]
+fn ctrl_c_and_kill_leave_nothing_on_three_hosts() {
+    let site = Site::new();
+    for (name, code) in [("INT", Some(130)), ("KILL", None)] {
+        let out = site.path(name);
+        let mut running = site.run(&out, &["--seconds", "600"]);
+        site.wait_for_status(&out, &mut running, &ALL_UP);
+        signal(name, running.pid());
+        let ended = running.finish();
+        match code {
+            Some(code) => {
+                assert_eq!(ended.code, code, "{}{}", ended.stdout, ended.stderr);
+                assert_eq!(site.left(), Vec::<String>::new());
+            }
+            None => wait_for("the end of all", || site.left().is_empty().then_some(())),
+        }
+    }
+}
+
+#[test]
+fn hosts_that_ssh_cannot_use_are_named_within_a_time_limit() {
+    let site = Site::new();
+    let refused = |sentence: &str| {
+        let ended = site.run(&site.path("refused"), &[]).finish();
+        assert_eq!(ended.code, 4, "{}{}", ended.stdout, ended.stderr);
+        assert_eq!(ended.errors().len(), 1, "{}", ended.stderr);
+        assert!(ended.errors()[0].contains(sentence), "{}", ended.stderr);
+        assert_eq!(site.left(), Vec::<String>::new());
+        let _ = fs::remove_dir_all(site.path("refused"));
+    };
+    let known = fs::read_to_string(site.path("known")).unwrap();
+    // Host 3 shows a key that is not the known one.
+    let swapped = known.replace("10.77.0.1 ", "10.77.0.3 ");
+    fs::write(site.path("known"), swapped.lines().next().unwrap().to_string() + "\n").unwrap();
+    refused("cannot be reached: ssh says: Host key verification failed.");
+    fs::write(site.path("known"), known).unwrap();
+    site.set_link("down");
+    refused("host h3 cannot be reached: ssh says: ssh: connect to host 10.77.0.3 port 22:");
+    site.set_link("up");
+    // A key that no host lets in.
+    fs::remove_file(site.path("user")).unwrap();
+    key(&site.path("user"));
+    fs::write(site.path("user.pub"), "").unwrap();
+    refused("Permission denied (publickey");
+}
