@@ -161,14 +161,21 @@ pub struct CredentialsArgs {
     pub credentials: Option<PathBuf>,
 }
 
+/// A running network, who asks it, and the form of the answer.
 #[derive(Debug, Args)]
-pub struct StatusArgs {
+pub struct AccessArgs {
     #[command(flatten)]
     pub running: RunningArgs,
     #[command(flatten)]
     pub credentials: CredentialsArgs,
     #[command(flatten)]
     pub format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
 }
 
 #[derive(Debug, Args)]
@@ -180,11 +187,7 @@ pub struct MoveArgs {
     #[arg(long, value_name = "CELL")]
     pub to: u16,
     #[command(flatten)]
-    pub running: RunningArgs,
-    #[command(flatten)]
-    pub credentials: CredentialsArgs,
-    #[command(flatten)]
-    pub format: FormatArgs,
+    pub access: AccessArgs,
 }
 
 #[derive(Debug, Args)]
@@ -193,11 +196,7 @@ pub struct ResizeArgs {
     #[arg(long)]
     pub cell: Option<u16>,
     #[command(flatten)]
-    pub running: RunningArgs,
-    #[command(flatten)]
-    pub credentials: CredentialsArgs,
-    #[command(flatten)]
-    pub format: FormatArgs,
+    pub access: AccessArgs,
 }
 
 #[derive(Debug, Args)]
@@ -216,11 +215,7 @@ pub struct PolicyArgs {
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: Option<u64>,
     #[command(flatten)]
-    pub running: RunningArgs,
-    #[command(flatten)]
-    pub credentials: CredentialsArgs,
-    #[command(flatten)]
-    pub format: FormatArgs,
+    pub access: AccessArgs,
 }
 
 #[derive(Debug, Args)]
@@ -230,11 +225,7 @@ pub struct AssignArgs {
     /// The new cell of the instrument.
     pub cell: u16,
     #[command(flatten)]
-    pub running: RunningArgs,
-    #[command(flatten)]
-    pub credentials: CredentialsArgs,
-    #[command(flatten)]
-    pub format: FormatArgs,
+    pub access: AccessArgs,
 }
 
 #[derive(Debug, Args)]

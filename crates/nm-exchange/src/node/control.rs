@@ -10,7 +10,7 @@ use nm_book::order::InstrumentId;
 
 use crate::control::{
     self, AdminRequest, AdminResponse, CellLeader, Command, EndedMove, InstrumentMap,
-    MembershipMonitor, MembershipReport, RoutingTable, State,
+    MembershipMonitor, MembershipReport, RoutingTable, State, Work,
 };
 use crate::limits::MOVES_ORDERED_MAX;
 use crate::moves::{MoveEnded, MoveId, MoveOrder};
@@ -19,7 +19,7 @@ use crate::time;
 use crate::wire::{FrameKind, Header};
 
 use super::links::{LinkId, Links};
-use super::peer::Peer;
+use super::peer::{Peer, PeerError};
 
 /// How often the membership is compared with the state, ns.
 const COMPARE_NS: u64 = 100_000_000;
@@ -431,6 +431,25 @@ impl<L: Log> Control<L> {
         }
         self.unlogged = Some(unlogged);
     }
+}
+
+/// An observer or operator asks a node: what the node has done it says itself, the rest its replica
+/// of control, if it has one.
+pub fn answer<L: Log>(
+    links: &mut Links,
+    from: (LinkId, Peer),
+    body: &[u8],
+    control: Option<&mut Control<L>>,
+    work: impl FnOnce() -> Work,
+) -> Result<(), PeerError> {
+    let request =
+        AdminRequest::decode(body).map_err(PeerError::decode(from.1, FrameKind::AdminRequest))?;
+    match (control, request) {
+        (_, AdminRequest::Work) => respond(links, from.0, &AdminResponse::Work(work())),
+        (Some(control), request) => control.on_request(links, from, request),
+        (None, _) => respond(links, from.0, &AdminResponse::NotLeading),
+    }
+    Ok(())
 }
 
 /// Answers an observer or operator.

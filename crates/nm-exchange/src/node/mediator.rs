@@ -13,9 +13,7 @@ use nm_sys::poll::Waker;
 
 use crate::batch;
 use crate::cell::{Admitted, Cell, Request};
-use crate::control::{
-    AdminRequest, AdminResponse, InstrumentMap, MembershipReport, RoutingTable, Work,
-};
+use crate::control::{InstrumentMap, MembershipReport, RoutingTable, Work};
 use crate::hashes::StateHashes;
 use crate::leader_clock::LeaderClock;
 use crate::link::ReceivedFrame;
@@ -26,7 +24,7 @@ use crate::wire::{self, Frame, FrameKind};
 
 use super::behaviour::Behaviour;
 use super::cell_moves::{self, CellMoves};
-use super::control::{respond, send_routes};
+use super::control::{answer, send_routes};
 use super::groups::Logs;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
@@ -227,29 +225,6 @@ impl<L: Log> Mediator<L> {
             self.moves.on_map();
         }
     }
-
-    /// An observer or operator asks.
-    fn admin_request(
-        &mut self,
-        links: &mut Links,
-        from: (LinkId, Peer),
-        body: &[u8],
-    ) -> Result<(), PeerError> {
-        let request = AdminRequest::decode(body)
-            .map_err(PeerError::decode(from.1, FrameKind::AdminRequest))?;
-        match (&mut self.control, request) {
-            (_, AdminRequest::Work) => {
-                let (moved, pauses_ns) = self.moves.pauses_ns();
-                let instruments = self.workload.of(&self.cell).collect();
-                let pauses_ns = pauses_ns.collect();
-                let work = Work { moved, pauses_ns, instruments, ..Work::now() };
-                respond(links, from.0, &AdminResponse::Work(work));
-            }
-            (Some(replica), request) => replica.control.on_request(links, from, request),
-            (None, _) => respond(links, from.0, &AdminResponse::NotLeading),
-        }
-        Ok(())
-    }
 }
 
 impl<L: Log> Behaviour for Mediator<L> {
@@ -316,7 +291,12 @@ impl<L: Log> Behaviour for Mediator<L> {
                 self.move_frame(links, frame).map_err(PeerError::decode(from.1, frame.header.kind))
             }
             (Peer::Observer | Peer::Operator, FrameKind::AdminRequest) => {
-                self.admin_request(links, from, frame.body())
+                let control = self.control.as_mut().map(|replica| &mut replica.control);
+                answer(links, from, frame.body(), control, || {
+                    let (moved, pauses_ns) = self.moves.pauses_ns();
+                    let instruments = self.workload.of(&self.cell).collect();
+                    Work { moved, pauses_ns: pauses_ns.collect(), instruments, ..Work::now() }
+                })
             }
             (Peer::Node(Role::Processor, _), FrameKind::ResendRequest) => {
                 if let Some(output) = links.output(from.0) {

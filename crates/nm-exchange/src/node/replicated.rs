@@ -9,9 +9,7 @@ use nm_replica::Log;
 use nm_sys::poll::Waker;
 
 use crate::cell::Request;
-use crate::control::{
-    AdminRequest, AdminResponse, InstrumentMap, MembershipReport, RoutingTable, Work,
-};
+use crate::control::{InstrumentMap, MembershipReport, RoutingTable, Work};
 use crate::link::ReceivedFrame;
 use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
 use crate::network::{Network, Role};
@@ -19,7 +17,7 @@ use crate::wire::{self, FrameKind, Header};
 
 use super::behaviour::Behaviour;
 use super::cell_moves;
-use super::control::{respond, send_routes};
+use super::control::{answer, send_routes};
 use super::groups::Logs;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
@@ -118,32 +116,6 @@ impl<L: Log> Mediator<L> {
         }
         Ok(())
     }
-
-    /// An observer or operator asks.
-    fn admin_request(
-        &mut self,
-        links: &mut Links,
-        from: (LinkId, Peer),
-        body: &[u8],
-    ) -> Result<(), PeerError> {
-        let request = AdminRequest::decode(body)
-            .map_err(PeerError::decode(from.1, FrameKind::AdminRequest))?;
-        match (&mut self.cells.control, request) {
-            (_, AdminRequest::Work) => {
-                respond(links, from.0, &AdminResponse::Work(self.work()));
-            }
-            (Some(control), request) => control.on_request(links, from, request),
-            (None, _) => respond(links, from.0, &AdminResponse::NotLeading),
-        }
-        Ok(())
-    }
-
-    /// What was executed in the cells that this mediator leads.
-    fn work(&self) -> Work {
-        let mut work = Work::now();
-        self.cells.replicas.iter().for_each(|replica| replica.add_work(&mut work));
-        work
-    }
 }
 
 impl<L: Log> Behaviour for Mediator<L> {
@@ -194,7 +166,12 @@ impl<L: Log> Behaviour for Mediator<L> {
                 control.set_report(index, Some(report));
             }
             (Peer::Observer | Peer::Operator, FrameKind::AdminRequest, _) => {
-                return self.admin_request(links, from, frame.body());
+                let ReplicaSet { control, replicas, .. } = &mut self.cells;
+                return answer(links, from, frame.body(), control.as_mut(), || {
+                    let mut work = Work::now();
+                    replicas.iter().for_each(|replica| replica.add_work(&mut work));
+                    work
+                });
             }
             // Routers send reports to all mediators; those without control ignore them.
             (Peer::Node(Role::Router, _), FrameKind::MembershipReport, None) => {}

@@ -9,7 +9,7 @@ use nm_exchange::control::admin::{self, MoveOutcome};
 use nm_exchange_lab::resize::{self, Resized};
 use serde_json::json;
 
-use crate::cli::exchange::{AssignArgs, CredentialsArgs, MoveArgs, ResizeArgs, RunningArgs};
+use crate::cli::exchange::{AccessArgs, AssignArgs, MoveArgs, ResizeArgs};
 use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
@@ -21,9 +21,9 @@ const MOVE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Moves instruments to a cell.
 pub fn run(args: &MoveArgs) -> Result<Exit> {
-    let MoveArgs { instruments, to, running, credentials, format } = args;
-    let outcomes = move_all(instruments, *to, running, credentials)?;
-    match format.format {
+    let MoveArgs { instruments, to, access } = args;
+    let outcomes = move_all(instruments, *to, access)?;
+    match access.format.format {
         Format::Json => output::json(&json!({ "cell": to, "moves": outcomes }))?,
         Format::Text => output::data(&text(&outcomes, *to))?,
     }
@@ -33,14 +33,14 @@ pub fn run(args: &MoveArgs) -> Result<Exit> {
 
 /// Gives a spare cell its share of the load.
 pub fn grow(args: &ResizeArgs) -> Result<Exit> {
-    let network = status::network(&args.running, &args.credentials)?;
-    show(&resize::grow(&network, args.cell)?, "filled", args.format.format)
+    let network = status::network(&args.access)?;
+    show(&resize::grow(&network, args.cell)?, "filled", args.access.format.format)
 }
 
 /// Takes all instruments from a cell.
 pub fn shrink(args: &ResizeArgs) -> Result<Exit> {
-    let network = status::network(&args.running, &args.credentials)?;
-    show(&resize::shrink(&network, args.cell)?, "emptied", args.format.format)
+    let network = status::network(&args.access)?;
+    show(&resize::shrink(&network, args.cell)?, "emptied", args.access.format.format)
 }
 
 fn show(resized: &Resized, verb: &str, format: Format) -> Result<Exit> {
@@ -60,13 +60,13 @@ fn show(resized: &Resized, verb: &str, format: Format) -> Result<Exit> {
 
 /// Moves one instrument.
 pub fn assign(args: &AssignArgs) -> Result<Exit> {
-    let AssignArgs { instrument, cell, running, credentials, format } = args;
-    let outcomes = move_all(&[*instrument], *cell, running, credentials)?;
+    let AssignArgs { instrument, cell, access } = args;
+    let outcomes = move_all(&[*instrument], *cell, access)?;
     for MoveOutcome { map_version, refused, .. } in &outcomes {
         if let Some(reason) = refused {
             return Err(Stop::with(Exit::Conflict, reason.clone()));
         }
-        match format.format {
+        match access.format.format {
             Format::Json => output::json(&json!({
                 "instrument": instrument, "cell": cell, "map_version": map_version,
             }))?,
@@ -76,13 +76,8 @@ pub fn assign(args: &AssignArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-fn move_all(
-    instruments: &[u32],
-    cell: u16,
-    running: &RunningArgs,
-    credentials: &CredentialsArgs,
-) -> Result<Vec<MoveOutcome>> {
-    let network = status::network(running, credentials)?;
+fn move_all(instruments: &[u32], cell: u16, access: &AccessArgs) -> Result<Vec<MoveOutcome>> {
+    let network = status::network(access)?;
     let mut unique = instruments.to_vec();
     unique.sort_unstable();
     unique.dedup();

@@ -26,7 +26,7 @@ const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 /// Runs policies until they are stopped.
 pub fn run(args: &PolicyArgs) -> Result<Exit> {
     let interrupted = interrupt::flag()?;
-    let network = status::network(&args.running, &args.credentials)?;
+    let network = status::network(&args.access)?;
     let settings = args.settings.as_deref().map_or_else(|| Ok(Settings::default()), read)?;
     let mut runner = PolicyRunner::new(&network, &settings, args.dry_run)?;
     let every = Duration::from_millis(args.every_ms);
@@ -40,7 +40,7 @@ pub fn run(args: &PolicyArgs) -> Result<Exit> {
     while !is_over() {
         let now_ns = clock::monotonic_ns();
         for decided in runner.step(now_ns, Duration::from_nanos(now_ns - last_ns), None)? {
-            show(&decided, begin_ns, args.format.format)?;
+            show(&decided, begin_ns, args.access.format.format)?;
         }
         last_ns = now_ns;
         let next_ns = now_ns + every.as_nanos() as u64;
@@ -49,7 +49,7 @@ pub fn run(args: &PolicyArgs) -> Result<Exit> {
         }
     }
     let pending = runner.finish(|| interrupted.load(Ordering::Relaxed));
-    if args.format.format == Format::Text {
+    if args.access.format.format == Format::Text {
         let (moved, failed) = (runner.moved, runner.failed);
         output::data(&format!("{moved} instruments moved, {failed} moves failed\n"))?;
     }

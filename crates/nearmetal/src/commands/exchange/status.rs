@@ -11,7 +11,7 @@ use nm_exchange::control::admin::{self, ControlStatus, NetworkStatus, NodeStatus
 use nm_exchange::network::Network;
 use nm_report::style::Tone;
 
-use crate::cli::exchange::{CredentialsArgs, RunningArgs, StatusArgs};
+use crate::cli::exchange::{AccessArgs, StatusArgs};
 use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
@@ -21,9 +21,9 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Shows the status of a network.
 pub fn run(args: &StatusArgs) -> Result<Exit> {
-    let network = network(&args.running, &args.credentials)?;
+    let network = network(&args.access)?;
     let status = admin::status(&network, ANSWER_LIMIT)?;
-    match args.format.format {
+    match args.access.format.format {
         Format::Json => output::json(&status)?,
         Format::Text => output::data(&text(&status))?,
     }
@@ -31,7 +31,8 @@ pub fn run(args: &StatusArgs) -> Result<Exit> {
 }
 
 /// The running network that is asked for.
-pub fn network(running: &RunningArgs, credentials: &CredentialsArgs) -> Result<Network> {
+pub fn network(access: &AccessArgs) -> Result<Network> {
+    let AccessArgs { running, credentials, .. } = access;
     let file = match (&running.network, &running.folder) {
         (Some(file), _) => file.clone(),
         (None, Some(folder)) => newest(folder)?,
