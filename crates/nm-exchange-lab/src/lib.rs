@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod day;
+pub mod drain;
 pub mod host_agent;
 pub mod host_protocol;
 pub mod hosts;

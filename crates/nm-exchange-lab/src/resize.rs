@@ -94,6 +94,28 @@ pub fn shrink(network: &Network, cell: Option<u16>) -> Result<Resized, Failure> 
     let (status, loads) = observe(network)?;
     let last = loads.keys().next_back().copied().unwrap_or_default();
     let cell = check(cell.unwrap_or(last), &status, &loads, true)?;
+    take_all(network, cell, &status, &loads)
+}
+
+/// Takes all instruments from a cell, if it has any.
+///
+/// # Errors
+/// If it is the only one with instruments, or they cannot be moved.
+pub fn empty(network: &Network, cell: u16) -> Result<Resized, Failure> {
+    let (status, loads) = observe(network)?;
+    match check(cell, &status, &loads, true) {
+        Err(ResizeError::Spare(cell)) => Ok(Resized { cell, moves: vec![] }),
+        checked => take_all(network, checked?, &status, &loads),
+    }
+}
+
+/// Moves all instruments of a cell to others that have some.
+fn take_all(
+    network: &Network,
+    cell: u16,
+    status: &NetworkStatus,
+    loads: &BTreeMap<u16, Loads>,
+) -> Result<Resized, Failure> {
     let is_up = |cell: &u16| status.cells[usize::from(*cell)].leader.is_some();
     let others: BTreeMap<u16, Loads> = loads
         .iter()

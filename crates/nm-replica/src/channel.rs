@@ -18,6 +18,8 @@ pub enum LogCommand {
     Propose(Vec<u8>),
     /// Keep the snapshot of this number.
     FinishSnapshot(u64, Vec<u8>),
+    /// Have another replica lead.
+    HandOver,
 }
 
 #[derive(Debug, Default)]
@@ -61,6 +63,7 @@ pub fn connect(
         commands,
         leading_term: None,
         is_in_flight: false,
+        is_handing_over: false,
         is_caught_up: false,
     };
     (sender, command_receiver, log)
@@ -117,6 +120,8 @@ pub struct RaftLog {
     commands: UnboundedSender<LogCommand>,
     leading_term: Option<u32>,
     is_in_flight: bool,
+    /// Another replica is to lead, which needs all entries: there are no new ones meanwhile.
+    is_handing_over: bool,
     is_caught_up: bool,
 }
 
@@ -133,7 +138,7 @@ impl Log for RaftLog {
     }
 
     fn can_propose(&self) -> bool {
-        self.leading_term.is_some() && !self.is_in_flight
+        self.leading_term.is_some() && !self.is_in_flight && !self.is_handing_over
     }
 
     fn is_caught_up(&self) -> bool {
@@ -163,21 +168,31 @@ impl Log for RaftLog {
             LogEvent::LeadershipGained { term } => {
                 debug_assert!(self.leading_term.is_none_or(|before| before < *term));
                 (self.leading_term, self.is_in_flight) = (Some(*term), false);
+                self.is_handing_over = false;
             }
             LogEvent::LeadershipLost | LogEvent::Stopped(_) => {
                 (self.leading_term, self.is_in_flight) = (None, false);
+                self.is_handing_over = false;
             }
             LogEvent::CaughtUp => self.is_caught_up = true,
+            // One of them is that no other replica can lead.
+            LogEvent::Warning(_) => self.is_handing_over = false,
             LogEvent::Committed { .. }
             | LogEvent::TakeSnapshot { .. }
             | LogEvent::LoadSnapshot { .. }
-            | LogEvent::Degraded(_)
-            | LogEvent::Warning(_) => {}
+            | LogEvent::Degraded(_) => {}
         }
         Some(event)
     }
 
     fn finish_snapshot(&mut self, number: u64, state: Vec<u8>) {
         let _ = self.commands.send(LogCommand::FinishSnapshot(number, state));
+    }
+
+    fn hand_over(&mut self) {
+        if self.leading_term.is_some() && !self.is_handing_over {
+            self.is_handing_over = true;
+            let _ = self.commands.send(LogCommand::HandOver);
+        }
     }
 }

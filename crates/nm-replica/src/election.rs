@@ -24,6 +24,9 @@ use crate::types::NodeId;
 /// How long a replica lacks required entries before it reports that, again and again.
 const REPORT_INTERVAL: Duration = Duration::from_secs(3);
 
+/// For how many leases a leader that steps down looks for another one.
+const STEP_DOWN_LEASES: u32 = 4;
+
 /// Longest silence after which such a replica asks another one to campaign.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
@@ -111,12 +114,30 @@ pub async fn hand_over(replica: Arc<GroupReplica>, engine: Arc<Engine>) {
     }
 }
 
-/// A member that may lead and has all entries of this leader.
+/// Has another replica lead in the place of this one, if there is one that has all entries.
+pub async fn step_down(replica: &GroupReplica, engine: &Engine) {
+    let until = Instant::now() + replica.leases().0 * STEP_DOWN_LEASES;
+    let is_leader = || engine.raft.server_metrics().borrow().state == ServerState::Leader;
+    while is_leader() && Instant::now() < until {
+        if let Some(successor) = successor(replica, engine) {
+            ask_to_campaign(replica, successor).await;
+            sleep(replica.lease() / 2).await;
+        }
+        sleep(CHECK_INTERVAL / 4).await;
+    }
+    if is_leader() {
+        let why = "no other replica has all entries and can lead, so this one goes on leading";
+        replica.events.send(LogEvent::Warning(why.to_string()));
+    }
+}
+
+/// Another member that may lead and has all entries of this leader.
 fn successor<'a>(replica: &'a GroupReplica, engine: &Engine) -> Option<&'a Member> {
     let matching = engine.raft.metrics().borrow().replication.clone().unwrap_or_default();
     let is_ready = |position: usize, member: &Member| {
         let last = matching.get(&(position as NodeId + 1)).copied().flatten();
-        member.may_lead && last.is_some() && last >= replica.store.last()
+        let is_other = position != replica.group.own;
+        is_other && member.may_lead && last.is_some() && last >= replica.store.last()
     };
     let mut members = replica.group.members.iter().enumerate();
     members.find(|(position, member)| is_ready(*position, member)).map(|(_, member)| member)

@@ -168,8 +168,8 @@ async fn run(
 /// Carries out the commands of the data loop and reports changes of leadership, until openraft has
 /// stopped or the disk fails.
 async fn handle_commands(
-    replica: &GroupReplica,
-    engine: &Engine,
+    replica: &Arc<GroupReplica>,
+    engine: &Arc<Engine>,
     snapshots: &SnapshotReceiver,
     mut commands: UnboundedReceiver<LogCommand>,
 ) {
@@ -199,6 +199,10 @@ async fn handle_commands(
                     drop(engine.raft.client_write_ff(Shared(batch.into())).await);
                 }
                 LogCommand::FinishSnapshot(number, state) => snapshots.finish(number, state),
+                LogCommand::HandOver => {
+                    let (replica, engine) = (Arc::clone(replica), Arc::clone(engine));
+                    drop(tokio::spawn(async move { election::step_down(&replica, &engine).await }));
+                }
             },
         }
     }

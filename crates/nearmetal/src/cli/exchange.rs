@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use nm_auth::SESSIONS_MAX;
-use nm_exchange::network::Role;
+use nm_exchange::network::{Role, UnknownRole};
 use nm_exchange_lab::load::Arrivals;
 use nm_exchange_lab::run::Kill;
 use nm_model::exchange::{Durability, NodeCounts, OrderMix};
@@ -75,6 +75,13 @@ pub enum ExchangeCommand {
         nearmetal exchange shrink --cell 3 --network network.toml\n\n\
         Exit code: 0 done, 2 the cell has no instruments, 5 moves were refused, 4 no node answers")]
     Shrink(ResizeArgs),
+    /// Make a mediator of a running network carry nothing, so that it can be stopped.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange drain mediator:1 --network network.toml\n  \
+        nearmetal exchange drain mediator:0 --folder nearmetal-out/RUN\n\n\
+        Exit code: 0 done, 2 the node cannot be drained, 5 moves were refused, 4 no node answers, or \
+        none can take over")]
+    Drain(DrainArgs),
     /// Let policies activate cells and move instruments of a running network, until Ctrl-C.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange policy --network network.toml --dry-run\n  \
@@ -197,6 +204,23 @@ pub struct ResizeArgs {
     pub cell: Option<u16>,
     #[command(flatten)]
     pub access: AccessArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// The node, such as mediator:0.
+    #[arg(value_name = "ROLE:INDEX", value_parser = node)]
+    pub node: (Role, usize),
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// A node, `ROLE:INDEX`.
+fn node(text: &str) -> Result<(Role, usize), String> {
+    let shape = || "write ROLE:INDEX, such as mediator:0".to_string();
+    let (role, index) = text.split_once(':').ok_or_else(shape)?;
+    let role: Role = role.parse().map_err(|error: UnknownRole| error.to_string())?;
+    Ok((role, index.parse().map_err(|_| shape())?))
 }
 
 #[derive(Debug, Args)]

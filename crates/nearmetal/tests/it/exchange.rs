@@ -248,6 +248,47 @@ fn status_and_moves_of_a_running_network() {
     assert!(empty.stderr.contains("the run has ended, or not begun"), "{}", empty.stderr);
 }
 
+/// Without replicas its instruments move away, with them others lead its cells.
+#[test]
+fn a_drained_mediator_carries_nothing_and_its_end_loses_nothing() {
+    for durability in ["none", "memory-quorum"] {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out");
+        let out_text = out.to_str().unwrap();
+        let more = ["--nodes", "1-2-3-1", "--durability", durability, "--seconds", "15"];
+        let running = Running::start(&short(&out, &[&more[..], &["--record"]].concat()));
+        let ask = |words: &[&str]| run(&[&["exchange"], words, &["--folder", out_text]].concat());
+        wait_for("the network", || (ask(&["status"]).code == 0).then_some(()));
+        let drained = ask(&["drain", "mediator:0"]);
+        assert_eq!(drained.code, 0, "{}{}", drained.stdout, drained.stderr);
+        assert!(drained.stdout.contains("mediator 0 can be stopped: "), "{}", drained.stdout);
+        let status = ask(&["status", "--format", "json"]);
+        let status: Value = serde_json::from_str(&status.stdout).unwrap();
+        assert_ne!(status["control"]["leader"], 0, "{status}");
+        let cells = status["cells"].as_array().unwrap();
+        assert_eq!(durability == "none", cells.iter().any(|it| it["leader"] == 0), "{status}");
+        for (node, code, why) in [
+            ("router:1", 2, "needs no draining"),
+            ("gateway:0", 2, "cannot be drained"),
+            ("processor:0", 2, "alone sends the replies"),
+            ("mediator:7", 2, "has no mediator 7"),
+            ("mediator", 2, "ROLE:INDEX"),
+        ] {
+            let refused = ask(&["drain", node]);
+            assert_eq!(refused.code, code, "{node}: {}{}", refused.stdout, refused.stderr);
+            assert!(refused.stderr.contains(why), "{refused:?}");
+        }
+        let words = ["--role", "mediator", "--index", "0"].map(String::from);
+        let is_it = |words_of: &[String]| words_of.windows(4).any(|four| four == words);
+        let killed = processes().into_iter().find(|p| p.parent == running.pid() && is_it(&p.words));
+        signal("KILL", killed.unwrap().pid);
+        let ended = running.finish();
+        assert!([1, 3].contains(&ended.code), "{}{}", ended.stdout, ended.stderr);
+        let verified = run(&["exchange", "verify", out_text]);
+        assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
+    }
+}
+
 /// One mediator has too much to do by these settings, and two are spare.
 #[test]
 fn policies_activate_spare_mediators_and_move_instruments_to_them() {

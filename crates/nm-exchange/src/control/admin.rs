@@ -481,6 +481,19 @@ fn move_by(
     Ok(())
 }
 
+/// Has other replicas lead what a mediator leads. It has begun when this returns; the status shows
+/// what came of it.
+///
+/// # Errors
+/// If the mediator does not answer, or does not take it from this operator.
+pub fn hand_over(network: &Network, mediator: u16, limit: Duration) -> Result<(), Failure> {
+    let access = Access::new(network)?;
+    match access.request(mediator, &AdminRequest::HandOver, limit) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::new(FailureKind::Peer, named(network, mediator, &error))),
+    }
+}
+
 /// What each mediator has done since it started, by index; none of those that do not answer.
 ///
 /// # Errors

@@ -22,6 +22,8 @@ pub enum AdminRequest {
     },
     /// How much work the node has done.
     Work,
+    /// To let other replicas lead what this node leads. Answered with its work, before that is done.
+    HandOver,
 }
 
 /// The codes of requests.
@@ -30,16 +32,17 @@ enum RequestCode {
     Status,
     Move,
     Work,
+    HandOver,
 }
 
-nm_codec::codes!(RequestCode { Status = 0, Move = 1, Work = 2 });
+nm_codec::codes!(RequestCode { Status = 0, Move = 1, Work = 2, HandOver = 3 });
 
 impl AdminRequest {
     /// Whether it changes the network, which only an operator may.
     pub fn is_change(&self) -> bool {
         match self {
             AdminRequest::Status | AdminRequest::Work => false,
-            AdminRequest::Move { .. } => true,
+            AdminRequest::Move { .. } | AdminRequest::HandOver => true,
         }
     }
 
@@ -49,6 +52,7 @@ impl AdminRequest {
         match self {
             AdminRequest::Status => out.put_u8(RequestCode::Status.code()),
             AdminRequest::Work => out.put_u8(RequestCode::Work.code()),
+            AdminRequest::HandOver => out.put_u8(RequestCode::HandOver.code()),
             AdminRequest::Move { instrument, cell } => {
                 out.put_u8(RequestCode::Move.code());
                 out.put_u32(*instrument);
@@ -67,6 +71,7 @@ impl AdminRequest {
         let request = match RequestCode::from_code("request", reader.u8("request")?)? {
             RequestCode::Status => AdminRequest::Status,
             RequestCode::Work => AdminRequest::Work,
+            RequestCode::HandOver => AdminRequest::HandOver,
             RequestCode::Move => AdminRequest::Move {
                 instrument: reader.u32("instrument")?,
                 cell: reader.u16("cell")?,
@@ -317,7 +322,7 @@ mod tests {
             noise in prop::collection::vec(any::<u8>(), 0..60),
         ) {
             let asks = AdminRequest::Move { instrument, cell };
-            for request in [AdminRequest::Status, AdminRequest::Work, asks] {
+            for request in [AdminRequest::Status, AdminRequest::Work, AdminRequest::HandOver, asks] {
                 prop_assert_eq!(AdminRequest::decode(&request.encode()), Ok(request));
             }
             let mut response = response;

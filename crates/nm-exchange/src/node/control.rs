@@ -221,11 +221,13 @@ impl<L: Log> Control<L> {
         request: AdminRequest,
     ) {
         let response = match request {
-            AdminRequest::Status | AdminRequest::Work => AdminResponse::Status {
-                leading_term: self.log.leading_term(),
-                stalled_ms: self.stalled_ns(links.now_ns) / 1_000_000,
-                state: Box::new(self.state.clone()),
-            },
+            AdminRequest::Status | AdminRequest::Work | AdminRequest::HandOver => {
+                AdminResponse::Status {
+                    leading_term: self.log.leading_term(),
+                    stalled_ms: self.stalled_ns(links.now_ns) / 1_000_000,
+                    state: Box::new(self.state.clone()),
+                }
+            }
             AdminRequest::Move { instrument, cell } => {
                 match self.plan_move((from, peer), instrument, cell) {
                     Some(response) => response,
@@ -433,19 +435,30 @@ impl<L: Log> Control<L> {
     }
 }
 
-/// An observer or operator asks a node: what the node has done it says itself, the rest its replica
+/// An observer or operator asks a node: what its cells have done it says itself, the rest its replica
 /// of control, if it has one.
-pub fn answer<L: Log>(
+pub fn answer<L: Log, C>(
     links: &mut Links,
     from: (LinkId, Peer),
     body: &[u8],
     control: Option<&mut Control<L>>,
-    work: impl FnOnce() -> Work,
+    (cells, hand_over, work): (&mut C, fn(&mut C), impl FnOnce(&C) -> Work),
 ) -> Result<(), PeerError> {
     let request =
         AdminRequest::decode(body).map_err(PeerError::decode(from.1, FrameKind::AdminRequest))?;
     match (control, request) {
-        (_, AdminRequest::Work) => respond(links, from.0, &AdminResponse::Work(work())),
+        (_, AdminRequest::Work) => respond(links, from.0, &AdminResponse::Work(work(cells))),
+        (_, AdminRequest::HandOver) if from.1 != Peer::Operator => {
+            let (peer, kind) = (from.1, FrameKind::AdminRequest);
+            return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Mediator });
+        }
+        (control, AdminRequest::HandOver) => {
+            if let Some(control) = control {
+                control.log.hand_over();
+            }
+            hand_over(cells);
+            respond(links, from.0, &AdminResponse::Work(work(cells)));
+        }
         (Some(control), request) => control.on_request(links, from, request),
         (None, _) => respond(links, from.0, &AdminResponse::NotLeading),
     }

@@ -292,11 +292,13 @@ impl<L: Log> Behaviour for Mediator<L> {
             }
             (Peer::Observer | Peer::Operator, FrameKind::AdminRequest) => {
                 let control = self.control.as_mut().map(|replica| &mut replica.control);
-                answer(links, from, frame.body(), control, || {
+                let work = |_: &()| {
                     let (moved, pauses_ns) = self.moves.pauses_ns();
                     let instruments = self.workload.of(&self.cell).collect();
                     Work { moved, pauses_ns: pauses_ns.collect(), instruments, ..Work::now() }
-                })
+                };
+                // Its cell has no other replica.
+                answer(links, from, frame.body(), control, (&mut (), |()| (), work))
             }
             (Peer::Node(Role::Processor, _), FrameKind::ResendRequest) => {
                 if let Some(output) = links.output(from.0) {

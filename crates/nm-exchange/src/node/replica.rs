@@ -163,6 +163,11 @@ impl<L: Log> Replica<L> {
         Ok(())
     }
 
+    /// Lets another replica lead, if this one does.
+    pub fn hand_over(&mut self) {
+        self.log.hand_over();
+    }
+
     /// Announces to routers that this replica leads, and that requests before may be lost.
     pub fn announce(&self, links: &mut Links, routers: &[LinkId]) {
         let Some(term) = self.log.leading_term() else { return };

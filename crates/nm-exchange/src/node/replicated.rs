@@ -21,7 +21,7 @@ use super::control::{answer, send_routes};
 use super::groups::Logs;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
-use super::replica::ReplicaSet;
+use super::replica::{Replica, ReplicaSet};
 use super::responses::{Responses, report_loss};
 
 /// A mediator with replicas of its own cell and of its neighbour's.
@@ -167,11 +167,16 @@ impl<L: Log> Behaviour for Mediator<L> {
             }
             (Peer::Observer | Peer::Operator, FrameKind::AdminRequest, _) => {
                 let ReplicaSet { control, replicas, .. } = &mut self.cells;
-                return answer(links, from, frame.body(), control.as_mut(), || {
+                let work = |replicas: &Vec<Replica<L>>| {
                     let mut work = Work::now();
                     replicas.iter().for_each(|replica| replica.add_work(&mut work));
                     work
-                });
+                };
+                let hand_over = |replicas: &mut Vec<Replica<L>>| {
+                    replicas.iter_mut().for_each(Replica::hand_over)
+                };
+                let cells = (replicas, hand_over as fn(&mut _), work);
+                return answer(links, from, frame.body(), control.as_mut(), cells);
             }
             // Routers send reports to all mediators; those without control ignore them.
             (Peer::Node(Role::Router, _), FrameKind::MembershipReport, None) => {}

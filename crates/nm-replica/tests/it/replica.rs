@@ -320,6 +320,45 @@ fn killed_leaders_lose_nothing_on_disk() {
     println!("50 batches after a kill, on disk: {:?}", kill_leaders(true));
 }
 
+/// Leadership goes to and fro under load; a leader that nobody can replace goes on.
+#[test]
+fn leadership_is_handed_over_and_nothing_is_lost() {
+    for on_disk in [false, true] {
+        let mut group = TestGroup::new(3, on_disk, settings());
+        group.commit_more(50);
+        for _ in 0..4 {
+            let leader = group.wait_for_leader();
+            let term = group.replicas[leader].as_ref().unwrap().log.leading_term();
+            let is_other = |group: &TestGroup| {
+                let next = group.leader().filter(|next| *next != leader);
+                next.is_some_and(|next| {
+                    group.replicas[next].as_ref().unwrap().log.leading_term() > term
+                })
+            };
+            let deadline = Deadline::after(LIMIT);
+            while !is_other(&group) {
+                assert!(!deadline.passed(), "{}", group.describe());
+                let begun = Moment::now();
+                group.replicas[leader].as_mut().unwrap().log.hand_over();
+                group.until(true, "it is handed over, or not", |group| {
+                    is_other(group) || begun.elapsed() > Duration::from_secs(2)
+                });
+            }
+            group.commit_more(50);
+        }
+        let leader = group.wait_for_leader();
+        group.kill(1 - leader);
+        group.commit_more(20);
+        group.replicas[leader].as_mut().unwrap().log.hand_over();
+        group.until(false, "a warning", |group| {
+            let warnings = &group.replicas[leader].as_ref().unwrap().degraded;
+            warnings.iter().any(|warning| warning.contains("goes on leading"))
+        });
+        assert_eq!(group.leader(), Some(leader));
+        group.commit_more(20);
+    }
+}
+
 /// Any replicas are killed at any time: in memory one at a time, on disk any number at once.
 #[test]
 fn random_kills_lose_nothing() {

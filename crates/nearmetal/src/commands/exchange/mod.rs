@@ -33,6 +33,7 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Move(args) => moves::run(args),
         ExchangeCommand::Grow(args) => moves::grow(args),
         ExchangeCommand::Shrink(args) => moves::shrink(args),
+        ExchangeCommand::Drain(args) => moves::drain(args),
         ExchangeCommand::Policy(args) => policy::run(args),
         ExchangeCommand::Assign(args) => moves::assign(args),
         ExchangeCommand::Secret(command) => secret::run(command),

@@ -1,15 +1,17 @@
-//! `nearmetal exchange move`, `assign`, `grow` and `shrink`: moves instruments of a running network
-//! to other cells.
+//! `nearmetal exchange move`, `assign`, `grow`, `shrink` and `drain`: moves instruments of a running
+//! network to other cells, and leadership to other nodes.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::Result;
 use nm_exchange::control::admin::{self, MoveOutcome};
+use nm_exchange::network::Durability;
+use nm_exchange_lab::drain::{self, Drained};
 use nm_exchange_lab::resize::{self, Resized};
 use serde_json::json;
 
-use crate::cli::exchange::{AccessArgs, AssignArgs, MoveArgs, ResizeArgs};
+use crate::cli::exchange::{AccessArgs, AssignArgs, DrainArgs, MoveArgs, ResizeArgs};
 use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
@@ -53,6 +55,33 @@ fn show(resized: &Resized, verb: &str, format: Format) -> Result<Exit> {
             let line =
                 format!("cell {cell} is {verb}: {moved} instruments moved, {refused} refused\n");
             output::data(&line)?;
+        }
+    }
+    Ok(if refused > 0 { Exit::Conflict } else { Exit::Pass })
+}
+
+/// Makes a mediator carry nothing.
+pub fn drain(args: &DrainArgs) -> Result<Exit> {
+    let network = status::network(&args.access)?;
+    let (role, index) = args.node;
+    let Drained { groups, moves } = drain::drain(&network, role, index)?;
+    let refused = moves.iter().filter(|outcome| outcome.refused.is_some()).count();
+    match args.access.format.format {
+        Format::Json => output::json(&json!({
+            "role": role, "index": index, "groups": groups, "moves": moves,
+        }))?,
+        Format::Text => {
+            let led = match groups.is_empty() {
+                true => "it led no group".to_string(),
+                false => format!("others lead {}", groups.join(", ")),
+            };
+            let moved = moves.len() - refused;
+            let line = match network.durability {
+                Durability::None => format!("{moved} instruments moved, {refused} refused; {led}"),
+                _ => led,
+            };
+            let verb = if refused == 0 { "can" } else { "must not" };
+            output::data(&format!("{role} {index} {verb} be stopped: {line}\n"))?;
         }
     }
     Ok(if refused > 0 { Exit::Conflict } else { Exit::Pass })

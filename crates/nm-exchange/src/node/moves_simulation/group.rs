@@ -284,4 +284,8 @@ impl Log for SimulatedLog {
             group.snapshot = Some((index, Shared(Arc::new(state))));
         }
     }
+
+    fn hand_over(&mut self) {
+        unreachable!("nobody drains a simulated node");
+    }
 }
