@@ -60,10 +60,10 @@ pub trait Log {
     fn leading_term(&self) -> Option<u32>;
 
     /// Whether [`Log::propose`] would accept a batch: this replica leads, is not handing over, and
-    /// no batch is in flight. Requests that arrive meanwhile form the next batch, so that batches grow with the
-    /// load and a single request is sent at once. Two batches in flight were measured as well: they
-    /// are smaller, each costs syncs and messages of all replicas, and on two CPUs every request
-    /// waited longer.
+    /// no batch is in flight. Requests that arrive meanwhile form the next batch, so that batches
+    /// grow with the load and a single request is sent at once. Two batches in flight were measured
+    /// as well: they are smaller, each costs syncs and messages of all replicas, and on two CPUs
+    /// every request waited longer.
     fn can_propose(&self) -> bool;
 
     /// Whether this replica has all entries that it must have to replace another one of its group.
@@ -86,7 +86,7 @@ pub trait Log {
     /// Passes on the snapshot that was wanted by [`LogEvent::TakeSnapshot`] with this number.
     fn finish_snapshot(&mut self, number: u64, state: Vec<u8>);
 
-    /// If this replica leads, asks another one that has all entries to lead in its place. What comes
-    /// of it is an event: leadership is lost, or a warning says that there is no such replica.
+    /// If this replica leads, asks another one that has all entries to lead in its place. What
+    /// comes of it is an event: leadership is lost, or a warning says that there is no such replica.
     fn hand_over(&mut self);
 }

@@ -79,8 +79,8 @@ pub enum ExchangeCommand {
     #[command(after_help = "Examples:\n  \
         nearmetal exchange drain mediator:1 --network network.toml\n  \
         nearmetal exchange drain mediator:0 --folder nearmetal-out/RUN\n\n\
-        Exit code: 0 done, 2 the node cannot be drained, 5 moves were refused, 4 no node answers, or \
-        none can take over")]
+        Exit code: 0 done, 2 the node cannot be drained, 5 moves were refused, 4 no node answers \
+        or can take over")]
     Drain(DrainArgs),
     /// Let policies activate cells and move instruments of a running network, until Ctrl-C.
     #[command(after_help = "Examples:\n  \

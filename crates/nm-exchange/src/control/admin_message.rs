@@ -22,7 +22,8 @@ pub enum AdminRequest {
     },
     /// How much work the node has done.
     Work,
-    /// To let other replicas lead what this node leads. Answered with its work, before that is done.
+    /// To let other replicas lead what this node leads. It is answered with the node's work, before
+    /// that is done.
     HandOver,
 }
 
@@ -322,7 +323,8 @@ mod tests {
             noise in prop::collection::vec(any::<u8>(), 0..60),
         ) {
             let asks = AdminRequest::Move { instrument, cell };
-            for request in [AdminRequest::Status, AdminRequest::Work, AdminRequest::HandOver, asks] {
+            use AdminRequest::{HandOver, Status, Work};
+            for request in [Status, Work, HandOver, asks] {
                 prop_assert_eq!(AdminRequest::decode(&request.encode()), Ok(request));
             }
             let mut response = response;

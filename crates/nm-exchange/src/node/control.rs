@@ -435,8 +435,8 @@ impl<L: Log> Control<L> {
     }
 }
 
-/// An observer or operator asks a node: what its cells have done it says itself, the rest its replica
-/// of control, if it has one.
+/// An observer or operator asks a node: what its cells have done it says itself, the rest its
+/// replica of control, if it has one.
 pub fn answer<L: Log, C>(
     links: &mut Links,
     from: (LinkId, Peer),

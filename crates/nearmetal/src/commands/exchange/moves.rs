@@ -1,5 +1,5 @@
-//! `nearmetal exchange move`, `assign`, `grow`, `shrink` and `drain`: moves instruments of a running
-//! network to other cells, and leadership to other nodes.
+//! `nearmetal exchange move`, `assign`, `grow`, `shrink` and `drain`: moves instruments of a
+//! running network to other cells, and leadership to other nodes.
 
 use std::fmt::Write as _;
 use std::time::Duration;
