@@ -87,6 +87,7 @@ pub trait Log {
     fn finish_snapshot(&mut self, number: u64, state: Vec<u8>);
 
     /// If this replica leads, asks another one that has all entries to lead in its place. What
-    /// comes of it is an event: leadership is lost, or a warning says that there is no such replica.
+    /// comes of it is an event: leadership is lost, or a warning says that there is no such
+    /// replica.
     fn hand_over(&mut self);
 }
