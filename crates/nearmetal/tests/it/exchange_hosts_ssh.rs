@@ -54,6 +54,21 @@ impl Namespace {
     }
 }
 
+/// A session of sshd is no child of the test, and one that was cut off waits for TCP to give up: all
+/// processes within end with the namespace.
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let of = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        let own = of(self.pid());
+        for process in processes() {
+            if own.is_some() && of(process.pid) == own && process.pid != self.pid() {
+                // It may have ended meanwhile.
+                let _ = Command::new("kill").args(["-KILL", &process.pid.to_string()]).output();
+            }
+        }
+    }
+}
+
 /// Starts a program that says `ready` and runs until its input ends.
 fn ready(mut command: Command) -> ChildProcess {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
