@@ -54,8 +54,8 @@ impl Namespace {
     }
 }
 
-/// A session of sshd is no child of the test, and one that was cut off waits for TCP to give up: all
-/// processes within end with the namespace.
+/// A session of sshd is no child of the test, and one that was cut off waits for TCP to give up:
+/// all processes within end with the namespace.
 impl Drop for Namespace {
     fn drop(&mut self) {
         let of = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
