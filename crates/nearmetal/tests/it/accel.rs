@@ -10,8 +10,8 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::support::{
-    BINARY, Run, Running, accelerator, command, descends, facts, finish, free_port, json, listens,
-    plan_of, run, setting, signal, wait_for, wait_gone,
+    BINARY, Run, Running, accelerator, command, copy_program, descends, facts, finish, free_port,
+    json, listens, plan_of, run, setting, signal, wait_for, wait_gone,
 };
 
 /// `nearmetal accel` with `words`, once its library is built.
@@ -114,7 +114,7 @@ fn preloaded_libraries_are_kept() {
 fn a_missing_library_is_one_sentence() {
     let folder = tempfile::tempdir().unwrap();
     let alone = folder.path().join("nearmetal");
-    fs::copy(BINARY, &alone).unwrap();
+    copy_program(BINARY, &alone);
     let run = finish(Command::new(&alone).args(["accel", "true"]));
     assert_eq!(run.code, 4, "{}", run.stderr);
     assert!(run.stderr.contains("libnm_accel.so is neither beside"), "{}", run.stderr);

@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{BINARY, Running, json, run, signal, small_plan, wait_for, wait_gone};
+use crate::support::{
+    BINARY, Running, copy_program, json, run, signal, small_plan, wait_for, wait_gone,
+};
 
 /// A run that takes half a minute if nobody ends it, when it has measured something.
 fn long_run(folder: &Path) -> Running {
@@ -40,7 +42,7 @@ fn runs_of_different_users_name_each_other() {
     // An ordinary user, who may not read what root's process has open, with a copy of the binary.
     let plan = small_plan(folder.path(), r#"["loopback"]"#, 2, 20);
     let (binary, out) = (folder.path().join("nearmetal"), folder.path().join("out"));
-    fs::copy(BINARY, &binary).unwrap();
+    copy_program(BINARY, &binary);
     let mut open = Command::new("chmod");
     let open = open.args(["a+rwX"]).arg(folder.path()).arg(&binary).arg(&plan).status().unwrap();
     assert!(open.success());

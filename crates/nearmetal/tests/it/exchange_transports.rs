@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::exchange::{round, short};
-use crate::support::{BINARY, accelerator, command, finish, json, run, setting};
+use crate::support::{BINARY, accelerator, command, copy_program, finish, json, run, setting};
 
 /// Entries of a folder that this program may have made.
 fn left_in(folder: &Path) -> Vec<String> {
@@ -60,7 +60,7 @@ fn accelerated_nodes_use_shared_memory_and_recover() {
 fn without_its_library_the_accelerator_is_not_available() {
     let folder = tempfile::tempdir().unwrap();
     let alone = folder.path().join("nearmetal");
-    fs::copy(BINARY, &alone).unwrap();
+    copy_program(BINARY, &alone);
     let out = folder.path().join("out");
     let refused = finish(Command::new(&alone).args(short(&out, &["--transport", "accel"])));
     assert_eq!(refused.code, 4, "{}", refused.stderr);
@@ -77,7 +77,7 @@ fn plan_compares_transports_and_explains_missing_ones() {
     let folder = tempfile::tempdir().unwrap();
     let (alone, plan) = (folder.path().join("nearmetal"), folder.path().join("small.toml"));
     // Alone, it has no accelerator.
-    fs::copy(BINARY, &alone).unwrap();
+    copy_program(BINARY, &alone);
     let text = "name = \"small\"\nrounds = 1\n[[trials]]\nenvironments = [\"loopback\"]\n\
                 stacks = [\"tcp-epoll\", \"shm-epoll\", \"accel+tcp-epoll\", \"shm-spin\"]\n\
                 probe = \"exchange\"\nnodes = \"1-1-1-1\"\nrate_per_s = 300\nseconds = 0.3\n\

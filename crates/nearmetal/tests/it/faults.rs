@@ -291,7 +291,7 @@ fn an_ordinary_user_gets_rows_or_reasons() {
     let plan = small_plan(folder.path(), r#"["loopback", "netns", "bridge"]"#, 5, 5);
     // The binary may lie where only root can read, so the user gets a copy.
     let binary = folder.path().join("nearmetal");
-    fs::copy(crate::support::BINARY, &binary).unwrap();
+    crate::support::copy_program(crate::support::BINARY, &binary);
     let chmod = Command::new("chmod").args(["-R", "a+rwX"]).arg(folder.path()).status().unwrap();
     assert!(chmod.success());
     let mut command = Command::new("setpriv");

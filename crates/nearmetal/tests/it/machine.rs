@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 
 use serde_json::Value;
 
-use crate::support::{BINARY, Run, command, finish, json, plan_of};
+use crate::support::{BINARY, Run, command, copy_program, finish, json, plan_of};
 
 /// A plan that passes on any machine within `limits`.
 fn plan_with(folder: &Path, limits: &str) -> PathBuf {
@@ -51,7 +51,7 @@ fn verdict_of<'a>(result: &'a Value, words: &str) -> &'a Value {
 fn a_program_that_takes_a_cpu_is_named_and_nothing_passes() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("a-busy-hog");
-    fs::copy("/bin/sh", &program).unwrap();
+    copy_program("/bin/sh", &program);
     let hog = Hog::start(&program);
     let limits = NOTHING_BUT_QUOTA.replace("100000", "10") + "\nquota_allowed = true";
     let out = folder.path().join("out");

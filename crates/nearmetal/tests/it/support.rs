@@ -156,6 +156,14 @@ impl ProcessInfo {
     }
 }
 
+/// Copies a program that is to be started, by another process. If this one wrote the file, it could
+/// be busy: a child of another test's thread has a copy of all descriptors until it executes its
+/// own program.
+pub fn copy_program(from: impl AsRef<std::ffi::OsStr>, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status();
+    assert!(copied.is_ok_and(|status| status.success()), "cp to {}", to.display());
+}
+
 /// Every process that can be seen.
 pub fn processes() -> Vec<ProcessInfo> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return vec![] };

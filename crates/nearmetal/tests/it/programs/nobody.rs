@@ -63,7 +63,7 @@ fn readable(command: Command, folder: &Path) -> Command {
     let copy = |name: &std::ffi::OsStr| {
         let to = folder.join(name);
         if !to.exists() {
-            std::fs::copy(own.with_file_name(name), &to).unwrap();
+            crate::support::copy_program(own.with_file_name(name), &to);
         }
         to
     };
