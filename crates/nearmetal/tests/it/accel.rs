@@ -157,7 +157,7 @@ fn status_and_report_show_a_connection_in_shared_memory() {
     let server = accelerated_server(port, &["--stats", "--format", "json"]);
     let client = start(&[&["--stats"], &client(&text, "3000")[..]].concat());
     let ours = [server.pid(), client.pid()];
-    let shown = wait_for("a connection in shared memory", || {
+    wait_for("a connection in shared memory", || {
         let status = run(&["accel", "status", "--format", "json"]);
         assert_eq!(status.code, 0, "{}", status.stderr);
         let status: Value = serde_json::from_str(&status.stdout).unwrap();
@@ -169,10 +169,11 @@ fn status_and_report_show_a_connection_in_shared_memory() {
             busy && own && row["place"] == "shared memory" && row["program"] == "nearmetal"
         };
         let found: Vec<Value> = rows.iter().filter(of_ours).cloned().collect();
-        (found.len() >= 2).then_some(found)
+        // On a busy machine an end may be on the kernel for a moment.
+        let is_pair =
+            |a: &Value| found.iter().any(|b| a["local"] == b["peer"] && a["why"].is_null());
+        found.iter().any(is_pair).then_some(())
     });
-    let is_pair = |a: &Value| shown.iter().any(|b| a["local"] == b["peer"] && a["why"].is_null());
-    assert!(shown.iter().any(is_pair), "{shown:?}");
     let table = run(&["accel", "status"]);
     assert!(table.stdout.contains("shared memory"), "{}", table.stdout);
 
