@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use nm_sys::hostfiles::HostFiles;
 use nm_tune::apply::{Applied, ApplyError};
@@ -313,8 +314,16 @@ impl Bench {
         FusedLog { log, path, fuse: self.machine.fuse.clone() }
     }
 
+    /// The lock, when it is free: a child that another test's thread has forked keeps the one before
+    /// until it executes its program.
     pub fn lock(&self) -> Lock {
-        self.folder.lock().unwrap()
+        for _ in 0..1_000 {
+            match self.folder.lock() {
+                Err(JournalError::Busy(_)) => std::thread::sleep(Duration::from_millis(10)),
+                locked => return locked.unwrap(),
+            }
+        }
+        panic!("the lock stays busy")
     }
 
     pub fn apply(&mut self, changes: &[StepChange]) -> Result<Applied, ApplyError> {
