@@ -314,8 +314,8 @@ impl Bench {
         FusedLog { log, path, fuse: self.machine.fuse.clone() }
     }
 
-    /// The lock, when it is free: a child that another test's thread has forked keeps the one before
-    /// until it executes its program.
+    /// The lock, when it is free: a child that another test's thread has forked keeps the one
+    /// before until it executes its program.
     pub fn lock(&self) -> Lock {
         for _ in 0..1_000 {
             match self.folder.lock() {
