@@ -26,7 +26,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// How long ordered moves may take, until they are decided again.
 const MOVE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Fewest requests of an instrument from which their mean CPU time is taken: some thirty of them
+/// Fewest requests of an instrument from which their mean time is taken: some thirty of them
 /// are measured.
 const COSTED_REQUESTS_MIN: u64 = 500;
 
@@ -214,14 +214,14 @@ impl PolicyRunner {
         seconds: f64,
         status: &NetworkStatus,
     ) -> InstrumentReport {
-        let InstrumentWork { instrument, cell, executed, cpu_ns, ref by_gateway } = *one;
+        let InstrumentWork { instrument, cell, executed, busy_ns, ref by_gateway } = *one;
         let before = self.counts.get(&(mediator, instrument));
         let executed_before = before.map_or(executed, |before| before.executed);
         let requests_per_s = executed.saturating_sub(executed_before) as f64 / seconds;
         // Nodes measure a sample of the requests, so the cost of a request is known after many.
         let measured: u64 = by_gateway.iter().sum();
         let us_per_request =
-            (measured >= COSTED_REQUESTS_MIN).then(|| cpu_ns as f64 / 1e3 / measured as f64);
+            (measured >= COSTED_REQUESTS_MIN).then(|| busy_ns as f64 / 1e3 / measured as f64);
         let mut origins = BTreeMap::<u16, f64>::new();
         for (gateway, count) in by_gateway.iter().enumerate() {
             let known = before.and_then(|before| before.by_gateway.get(gateway)).copied();

@@ -117,7 +117,7 @@ pub struct InstrumentWork {
     pub executed: u64,
     /// Time that this mediator took to execute requests as the leader, ns, estimated by a sample of
     /// them.
-    pub cpu_ns: u64,
+    pub busy_ns: u64,
     /// By gateway: requests that this mediator executed as the leader.
     pub by_gateway: Vec<u64>,
 }
@@ -125,10 +125,10 @@ pub struct InstrumentWork {
 impl InstrumentWork {
     fn read(reader: &mut Reader<'_>) -> Result<InstrumentWork, DecodeError> {
         let (instrument, cell) = (reader.u32("instrument")?, reader.u16("cell")?);
-        let (executed, cpu_ns) = (reader.u64("executed")?, reader.u64("cpu_ns")?);
+        let (executed, busy_ns) = (reader.u64("executed")?, reader.u64("busy_ns")?);
         let gateways = reader.u16("gateways")?;
         let by_gateway = (0..gateways).map(|_| reader.u64("requests")).collect::<Result<_, _>>()?;
-        Ok(InstrumentWork { instrument, cell, executed, cpu_ns, by_gateway })
+        Ok(InstrumentWork { instrument, cell, executed, busy_ns, by_gateway })
     }
 }
 
@@ -212,13 +212,13 @@ impl AdminResponse {
                 out.put_u64s(pauses_ns);
                 let mut busiest: Vec<&InstrumentWork> = instruments.iter().collect();
                 busiest.sort_by_key(|one| std::cmp::Reverse(one.executed));
-                for InstrumentWork { instrument, cell, executed, cpu_ns, by_gateway } in busiest {
+                for InstrumentWork { instrument, cell, executed, busy_ns, by_gateway } in busiest {
                     if out.len() + 8 * by_gateway.len() > WORK_BYTES_MAX {
                         break;
                     }
                     out.put_u32(*instrument);
                     out.put_u16(*cell);
-                    out.put_u64s(&[*executed, *cpu_ns]);
+                    out.put_u64s(&[*executed, *busy_ns]);
                     out.put_u16(by_gateway.len() as u16);
                     out.put_u64s(by_gateway);
                 }
@@ -285,8 +285,8 @@ mod tests {
     fn work() -> impl Strategy<Value = Work> {
         let by_gateway = prop::collection::vec(any::<u64>(), 0..3);
         let one = (any::<(u32, u16, u64, u64)>(), by_gateway).prop_map(|(numbers, by_gateway)| {
-            let (instrument, cell, executed, cpu_ns) = numbers;
-            InstrumentWork { instrument, cell, executed, cpu_ns, by_gateway }
+            let (instrument, cell, executed, busy_ns) = numbers;
+            InstrumentWork { instrument, cell, executed, busy_ns, by_gateway }
         });
         let instruments = prop::collection::vec(one, 0..4);
         let pauses_ns = prop::collection::vec(any::<u64>(), 0..4);

@@ -29,7 +29,7 @@ pub struct Workload {
 #[derive(Debug, Default)]
 struct Count {
     by_gateway: Vec<u64>,
-    cpu_ns: u64,
+    busy_ns: u64,
 }
 
 impl Workload {
@@ -50,7 +50,7 @@ impl Workload {
             count.by_gateway[gateway] += 1;
             if let Some(before_ns) = before {
                 let used_ns = time::monotonic_ns().saturating_sub(before_ns);
-                count.cpu_ns += used_ns.min(REQUEST_NS_MAX) * u64::from(SAMPLED_OF);
+                count.busy_ns += used_ns.min(REQUEST_NS_MAX) * u64::from(SAMPLED_OF);
             }
         }
     }
@@ -63,7 +63,7 @@ impl Workload {
                 instrument,
                 cell: cell.number(),
                 executed,
-                cpu_ns: count.map_or(0, |count| count.cpu_ns),
+                busy_ns: count.map_or(0, |count| count.busy_ns),
                 by_gateway: count.map_or_else(Vec::new, |count| count.by_gateway.clone()),
             }
         })
@@ -75,9 +75,9 @@ mod tests {
     use super::*;
     use crate::cell::testing::order;
 
-    /// Whatever one request costs, an instrument with costly requests has more CPU time.
+    /// Whatever one request costs, an instrument with costly requests has more time.
     #[test]
-    fn cpu_time_is_counted_for_the_instrument_that_uses_it() {
+    fn busy_time_is_counted_for_the_instrument_that_uses_it() {
         let (mut workload, mut cell) = (Workload::default(), Cell::<Book>::new(0, 1));
         let mut work = 0u64;
         for seq in 1..=50 * u64::from(SAMPLED_OF) {
@@ -97,6 +97,6 @@ mod tests {
         let requests = 25 * u64::from(SAMPLED_OF);
         assert_eq!(found.iter().map(|work| work.executed).collect::<Vec<_>>(), [requests; 2]);
         assert!(found.iter().all(|work| work.by_gateway == [0, 0, requests]), "{found:?}");
-        assert!(found[1].cpu_ns > 0 && found[0].cpu_ns > 3 * found[1].cpu_ns, "{found:?}");
+        assert!(found[1].busy_ns > 0 && found[0].busy_ns > 3 * found[1].busy_ns, "{found:?}");
     }
 }
