@@ -5,15 +5,18 @@
 
 use anyhow::{Context, Result, bail};
 
-use crate::shell;
+use crate::{book_peer, shell};
 
 const USAGE: &str = "\
-usage: cargo xtask bench-book [--rounds N] [--commands N] [--cpu CPU] [--out FILE]";
+usage: cargo xtask bench-book [--rounds N] [--commands N] [--cpu CPU] [--out FILE] [--peers]
+
+--peers compares the book with exchange-core's as well; that needs a JDK, Maven and the network.";
 
 pub fn run(args: &[String]) -> Result<()> {
     let (mut rounds, mut commands, mut cpu) = (15usize, 500_000usize, 1usize);
     let mut out = "docs/results/book.md".to_string();
-    let mut words = args.iter();
+    let with_peers = args.iter().any(|word| word == "--peers");
+    let mut words = args.iter().filter(|word| *word != "--peers");
     while let Some(word) = words.next() {
         let value = words.next().with_context(|| USAGE.to_string())?;
         match word.as_str() {
@@ -31,6 +34,10 @@ pub fn run(args: &[String]) -> Result<()> {
     if !ok {
         bail!("`{line}` failed: {tables}");
     }
+    let peers = match with_peers {
+        true => book_peer::compare(rounds, commands, cpu)?,
+        false => String::new(),
+    };
     let (kernel, _) = shell::output("uname -srm")?;
     let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = processor.lines().find_map(|line| line.strip_prefix("model name"));
@@ -40,7 +47,7 @@ pub fn run(args: &[String]) -> Result<()> {
          Made by `cargo xtask bench-book --rounds {rounds} --commands {commands}`: one thread on \
          CPU {cpu}, fast and reference book in turn. How each figure is made: \
          crates/nm-book/benches/book.rs.\n\
-         - Machine: {}, {}\n- load at the end: {}\n{tables}",
+         - Machine: {}, {}\n- load at the end: {}\n{tables}{peers}",
         model.unwrap_or_default().trim_start_matches(['\t', ':', ' ']),
         kernel.trim(),
         load.trim(),

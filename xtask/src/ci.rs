@@ -35,12 +35,7 @@ pub fn run() -> Result<()> {
     // Packages come over the network while the processor checks; a fault ends neither halfway.
     let result = thread::scope(|scope| run_parts(&mut parts, scope.spawn(setup::run)));
     parts.print();
-    let counts = result?;
-    println!("{} passed, {} failed", counts.passed, counts.failed);
-    if counts.failed > 0 {
-        bail!("{} tests failed", counts.failed);
-    }
-    Ok(())
+    result?.conclude()
 }
 
 fn run_parts(parts: &mut Parts, installing: ScopedJoinHandle<'_, Result<()>>) -> Result<Counts> {

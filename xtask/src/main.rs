@@ -7,6 +7,7 @@ mod bench_bypass;
 mod bench_exchange;
 mod bench_peers;
 mod bench_programs;
+mod book_peer;
 mod ci;
 mod connect;
 mod dist;
@@ -34,6 +35,7 @@ usage: cargo xtask TASK
                 (--help)
   dist          static build, completions and man page in target/dist
   bench-book    ns, allocations and tails per command of the order book, fast and reference
+                (--peers: beside exchange-core)
   bench-exchange  the exchange's networks and rates, each with the published figure beside
   bench-peers   half round trip and throughput against sockperf, iperf3 and nuttcp (root; --help)
   bench-bypass  shared memory, AF_XDP and unmodified programs under `nearmetal accel` against the

@@ -7,29 +7,38 @@ use anyhow::{Context, Result, bail};
 
 use crate::{setup, shell};
 
-/// What the test runners of one or several commands counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How many tests of one program run at a time.
+const THREADS: &str = "RUST_TEST_THREADS";
+
+/// Most tests wait for something, so a CPU has time for several.
+const THREADS_PER_CPU: usize = 2;
+
+/// What the test runners of one or several commands reported.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub passed: u64,
     pub failed: u64,
+    /// The runners' lines about the tests that failed: what each printed, and their names.
+    failures: Vec<String>,
+    /// Whether the next lines are about tests that failed.
+    is_in_failures: bool,
 }
 
 /// `cargo xtask test`: installs what the tests need, then runs them; `args` go to `cargo test`.
 pub fn run(args: &[String]) -> Result<()> {
     setup::run()?;
-    let counts = cargo_test(&format!("cargo test --workspace --locked {}", args.join(" ")))?;
-    println!("{} passed, {} failed", counts.passed, counts.failed);
-    if counts.failed > 0 {
-        bail!("{} tests failed", counts.failed);
-    }
-    Ok(())
+    cargo_test(&format!("cargo test --workspace --locked {}", args.join(" ")))?.conclude()
 }
 
 /// Runs a `cargo test`, showing its output, and adds up what the runners count.
 pub fn cargo_test(line: &str) -> Result<Counts> {
     eprintln!("$ {line}");
-    let mut child =
-        shell::command(line).stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
+    let mut command = shell::command(line);
+    if std::env::var_os(THREADS).is_none() {
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        command.env(THREADS, (cpus * THREADS_PER_CPU).to_string());
+    }
+    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
     let mut counts = Counts::default();
     for text in BufReader::new(child.stdout.take().expect("piped")).lines() {
         let text = text?;
@@ -47,9 +56,30 @@ pub fn cargo_test(line: &str) -> Result<Counts> {
 }
 
 impl Counts {
-    /// Adds the numbers of a runner's line `test result: ok. 3 passed; 1 failed; …`.
+    /// The last lines of a run: what failed, because its report stands thousands of lines above,
+    /// and the counts. An error if a test failed.
+    pub fn conclude(&self) -> Result<()> {
+        for line in &self.failures {
+            println!("{line}");
+        }
+        println!("{} passed, {} failed", self.passed, self.failed);
+        if self.failed > 0 {
+            bail!("{} tests failed", self.failed);
+        }
+        Ok(())
+    }
+
+    /// Adds a runner's line: the numbers of `test result: ok. 3 passed; 1 failed; …`, or a line
+    /// between `failures:` and that one.
     fn add(&mut self, line: &str) {
-        let Some(counts) = line.strip_prefix("test result: ") else { return };
+        let Some(counts) = line.strip_prefix("test result: ") else {
+            self.is_in_failures |= line == "failures:";
+            if self.is_in_failures {
+                self.failures.push(line.to_owned());
+            }
+            return;
+        };
+        self.is_in_failures = false;
         let count = |word: &str| -> u64 {
             let words: Vec<&str> = counts.split([' ', ';']).filter(|w| !w.is_empty()).collect();
             let at = words.iter().position(|found| *found == word);
@@ -69,11 +99,24 @@ mod tests {
         let mut counts = Counts::default();
         for line in [
             "running 5 tests",
+            "test disks::a_torn_record_is_found ... FAILED",
+            "failures:",
+            "---- disks::a_torn_record_is_found stdout ----",
+            "failures:",
+            "    disks::a_torn_record_is_found",
             "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
             "test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
         ] {
             counts.add(line);
         }
-        assert_eq!(counts, Counts { passed: 13, failed: 2 });
+        assert_eq!((counts.passed, counts.failed), (13, 2));
+        let failures = [
+            "failures:",
+            "---- disks::a_torn_record_is_found stdout ----",
+            "failures:",
+            "    disks::a_torn_record_is_found",
+        ];
+        assert_eq!(counts.failures, failures);
+        assert!(counts.conclude().is_err());
     }
 }

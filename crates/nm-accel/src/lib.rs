@@ -37,6 +37,7 @@ mod exec_substitutes;
 mod fallback;
 mod io_uring;
 mod kernel;
+mod lock;
 mod multiplex;
 mod next;
 mod options;

@@ -27,7 +27,6 @@ mod epoll_set;
 pub mod epoll_wait;
 mod events;
 mod kernel_list;
-mod lock;
 mod member;
 mod members;
 mod nested;

@@ -9,19 +9,19 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{sockaddr_storage, socklen_t};
 use nm_ring::EndpointRole;
 use nm_ring::conduit::{CONDUIT_BYTES, ConduitMapping};
 use nm_ring::ledger::{KernelReason, Ledger, REASON_OF_PEER, SocketPhase, SocketRole};
 
+use crate::lock::{Guard, Lock};
 use crate::settings::Settings;
 use crate::socket::{Phase, Socket};
 use crate::tcp_info::{ESTABLISHED, TcpInfo};
 use crate::{
-    fallback, io_uring, kernel, multiplex, options, process, report, short_lived, signals, table,
-    wait,
+    fallback, io_uring, kernel, multiplex, options, process, report, short_lived, table, wait,
 };
 
 /// Version of the rendezvous protocol and of the region's layout.
@@ -50,8 +50,8 @@ const OFFER_TIMEOUT_NS: u64 = 20_000_000;
 
 static LEDGER: AtomicPtr<Ledger> = AtomicPtr::new(ptr::null_mut());
 
-/// Locked during a rendezvous, and while the process forks.
-static RENDEZVOUS_LOCK: AtomicU32 = AtomicU32::new(0);
+/// Held during a rendezvous, and while the process forks.
+static ATTEMPT: Lock<()> = Lock::new(());
 
 /// Creates the ledger, and returns the descriptor of its file, or −1. Called once, by the
 /// constructor.
@@ -85,25 +85,19 @@ fn boot_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Prevents a rendezvous during a fork.
-pub fn lock_for_fork() {
-    for _ in 0..1_000_000 {
-        let free = RENDEZVOUS_LOCK.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
-        if free.is_ok() {
-            return;
-        }
-        std::hint::spin_loop();
-    }
+/// Before a fork: waits for the end of a rendezvous, and prevents another one.
+pub fn before_fork() {
+    ATTEMPT.acquire();
 }
 
-/// Allows a rendezvous again.
-pub fn unlock() {
-    RENDEZVOUS_LOCK.store(0, Ordering::Release);
+/// In the parent, after [`before_fork`].
+pub fn after_fork_in_parent() {
+    ATTEMPT.release_if_held();
 }
 
 /// In the child of a fork.
 pub fn forked_child() {
-    unlock();
+    ATTEMPT.reset();
 }
 
 /// Decodes an internet address; IPv4 mapped to IPv6 becomes IPv4.
@@ -204,10 +198,8 @@ pub fn is_registered(fd: c_int, peer: Option<SocketAddr>) -> bool {
 /// were sent can still be accepted.
 #[cold]
 fn close_listeners() {
-    if RENDEZVOUS_LOCK.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        let _deferral = signals::defer_handlers();
+    if let Some(_attempt) = ATTEMPT.try_lock() {
         table::for_each_socket(table::close_listener);
-        unlock();
     }
 }
 
@@ -259,13 +251,10 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
     if socket.record().holders.load(Ordering::Acquire) != 1 || socket.is_held() {
         return;
     }
-    if RENDEZVOUS_LOCK.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-        // Another socket's attempt, or a fork: the next call tries again.
-        return;
-    }
+    // Another socket's attempt, or a fork: the next call tries again.
+    let Some(attempt) = ATTEMPT.try_lock() else { return };
     let errno = kernel::errno();
     {
-        let _deferral = signals::defer_handlers();
         let pause = (calls / 4).clamp(1, ATTEMPT_CALLS_MAX);
         socket.next_attempt.store(calls.saturating_add(pause), Ordering::Relaxed);
         if calls >= CALLS_MAX {
@@ -280,12 +269,12 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
                     fallback::move_to_kernel(socket, reason);
                 }
                 Err((reason, detail)) => refuse(socket, fd, reason, detail),
-                Ok(Some(address)) => connect_ends(socket, fd, &address),
+                Ok(Some(address)) => connect_ends(&attempt, (socket, fd), &address),
                 Ok(None) => {}
             }
         }
     }
-    unlock();
+    drop(attempt);
     kernel::set_errno(errno);
 }
 
@@ -303,8 +292,12 @@ fn withdraw(socket: &'static Socket, fd: c_int) {
     }
 }
 
-fn connect_ends(socket: &'static Socket, fd: c_int, address: &RendezvousAddress) {
-    debug_assert_eq!(RENDEZVOUS_LOCK.load(Ordering::Relaxed), 1, "one rendezvous at a time");
+/// There is one attempt at a time in a process.
+fn connect_ends(
+    _: &Guard<'_, ()>,
+    (socket, fd): (&'static Socket, c_int),
+    address: &RendezvousAddress,
+) {
     socket.connection_token.store(address.token, Ordering::Relaxed);
     let result = match socket.record().role() {
         SocketRole::Server => accept_memory(socket, fd, address),
@@ -539,20 +532,14 @@ fn join_accepted(socket: &'static Socket, fd: c_int) {
 /// Before a data call of a candidate that has offered memory: joins if it was accepted meanwhile.
 #[cold]
 pub fn before_data_call(socket: &'static Socket, fd: c_int) {
-    if RENDEZVOUS_LOCK.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-        return;
-    }
+    if let Some(_attempt) = ATTEMPT.try_lock()
+        && let Some(_guard) = table::enter(socket, fd)
+        && socket.phase() == Phase::Candidate
+        && socket.is_mapped()
+        && socket.conduit().opened.load(Ordering::Acquire) == ACCEPTED
     {
-        let _deferral = signals::defer_handlers();
-        if let Some(_guard) = table::enter(socket, fd)
-            && socket.phase() == Phase::Candidate
-            && socket.is_mapped()
-            && socket.conduit().opened.load(Ordering::Acquire) == ACCEPTED
-        {
-            join_accepted(socket, fd);
-        }
+        join_accepted(socket, fd);
     }
-    unlock();
 }
 
 /// The other end is about to answer: the next call looks.

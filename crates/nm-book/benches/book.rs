@@ -6,6 +6,9 @@
 //! divided by their number. The percentiles come from further rounds that read the clock before and
 //! after each command; the cost of reading it is subtracted. Events are consumed by a running sum,
 //! which must be equal for both books. Run by `cargo xtask bench-book`.
+//!
+//! With `--serve MIX --file FILE` it writes the commands of a mix to a file for another book, and
+//! plays them once for each line on standard input: see `cargo xtask bench-book --peers`.
 #![allow(clippy::print_stdout)]
 
 use std::collections::BTreeMap;
@@ -288,6 +291,62 @@ fn fast() -> Book {
     book
 }
 
+/// The commands for another book, little-endian: their number, how many of them are warm-up, and of
+/// each its kind (add, take, cancel, move), side, user, order (numbered in the order of arrival),
+/// price and quantity.
+fn encode(commands: &[Command]) -> Vec<u8> {
+    let mut out = vec![];
+    out.extend((commands.len() as u32).to_le_bytes());
+    out.extend((commands.len() as u32 / 5).to_le_bytes());
+    let mut numbers: BTreeMap<OrderId, u32> = BTreeMap::new();
+    for command in commands {
+        let (kind, side, user, id, price, quantity) = match *command {
+            Command::New(NewOrder { id, user, side, price, quantity, time_in_force, .. }) => {
+                let is_taker = time_in_force == TimeInForce::ImmediateOrCancel;
+                (u8::from(is_taker), side, user, id, price, quantity)
+            }
+            Command::Cancel { id, user } => (2, Side::Buy, user, id, 0, 0),
+            Command::Replace { id, user, price, quantity } => {
+                (3, Side::Buy, user, id, price, quantity)
+            }
+            other => unreachable!("no mix has {other:?}"),
+        };
+        let next = numbers.len() as u32;
+        let number = *numbers.entry(id).or_insert(next);
+        out.extend([kind, u8::from(side == Side::Sell)]);
+        out.extend(user.to_le_bytes());
+        out.extend(number.to_le_bytes());
+        out.extend(price.to_le_bytes());
+        out.extend(quantity.to_le_bytes());
+    }
+    out
+}
+
+/// Plays the commands of a mix once for each line on standard input. Each answer is a line: ns of
+/// the measured commands, their number, trades, traded quantity.
+fn serve(mix: &Mix, count: usize, file: &str) {
+    let Flow { commands, .. } = flow(mix, count);
+    std::fs::write(file, encode(&commands)).expect("the file of the commands can be written");
+    let (warm, measured) = commands.split_at(commands.len() / 5);
+    let (mut book, mut sum, mut trades, mut traded) = (fast(), 0, 0u64, 0u64);
+    play(&mut book, warm, &mut sum);
+    for command in measured {
+        book.apply(command, 0, &mut |event| {
+            if let Event::Traded { quantity, .. } = event {
+                (trades, traded) = (trades + 1, traded + quantity);
+            }
+        });
+    }
+    println!("{}\nready", mix.name);
+    for line in std::io::stdin().lines() {
+        line.expect("standard input can be read");
+        let (ns_per_command, _, sum) = stretch(fast(), &commands);
+        black_box(sum);
+        let count = measured.len();
+        println!("{:.0} {count} {trades} {traded}", ns_per_command * count as f64);
+    }
+}
+
 fn main() {
     let words: Vec<String> = std::env::args().collect();
     let number = |name: &str, default: usize| {
@@ -295,6 +354,11 @@ fn main() {
         at.and_then(|at| words.get(at + 1)?.parse().ok()).unwrap_or(default)
     };
     let (rounds, count) = (number("--rounds", 1), number("--commands", 200_000));
+    if let (Some(mix), Some(at)) =
+        (MIXES.get(number("--serve", MIXES.len())), words.iter().position(|word| word == "--file"))
+    {
+        return serve(mix, count, &words[at + 1]);
+    }
     for mix in &MIXES {
         let flow = flow(mix, count);
         let few = &flow.commands[..flow.commands.len().min(PLAIN_COMMANDS)];

@@ -523,7 +523,7 @@ pub enum SnapshotError {
 }
 
 /// The book of one instrument.
-pub trait Matching: Sized {
+pub trait Matching: Clone + Send + Sized + 'static {
     /// An empty book in continuous trading.
     fn new() -> Self;
 

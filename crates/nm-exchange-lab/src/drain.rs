@@ -1,9 +1,12 @@
-//! Makes a mediator of a running network carry nothing, so that it can be stopped without a pause
-//! for clients: others lead its cells, or, where cells have one replica, its instruments move away.
+//! Makes a node of a running network carry nothing, so that it can be stopped without a pause for
+//! clients. Of a mediator, others lead its cells, or, where cells have one replica, its instruments
+//! move away. The clients of a gateway go to another one.
 
+use std::fmt;
 use std::time::Duration;
 
-use nm_exchange::control::admin::{self, MoveOutcome, NetworkStatus};
+use nm_exchange::control::admin::{self, CellStatus, MoveOutcome, NetworkStatus};
+use nm_exchange::control::{NodeId, Work};
 use nm_exchange::network::{CONTROL, Durability, Network, Role, group_name};
 use nm_model::{Failure, FailureKind};
 use nm_sys::clock::Deadline;
@@ -14,13 +17,16 @@ use crate::resize;
 /// How long a node may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
+/// How long control may take to log that a node is drained.
+const LOG_LIMIT: Duration = Duration::from_secs(10);
+
 /// How long others may take to lead.
-const LIMIT: Duration = Duration::from_secs(30);
+const HAND_OVER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Pause between two attempts: an election takes some tenths of a second.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How long the clients of a gateway may take to go to another one.
+const CLIENTS_LIMIT: Duration = Duration::from_secs(30);
 
-/// Interval at which it is asked who leads.
+/// Interval at which it is asked who leads, or how many sessions are left.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why a node cannot be drained.
@@ -39,87 +45,247 @@ pub enum DrainError {
     /// Nothing can do its work meanwhile.
     #[error("{0} 0 is the only one, so nothing can do its work meanwhile")]
     OnlyOne(Role),
+    /// All others that could do its work are drained as well.
+    #[error(
+        "no other mediator could work for mediator {0}: those that could are drained; resume one"
+    )]
+    NobodyElse(u16),
     /// A router needs none.
     #[error(
         "router {0} needs no draining: stop it, and the gateways use another router at once; no \
          request is lost"
     )]
     Router(usize),
-    /// A gateway has clients.
+    /// No other gateway could take the clients of one.
     #[error(
-        "gateway {0} cannot be drained, because its clients are connected with it: stop it when \
-         they may have a pause; they connect again, and no request is lost"
+        "no other gateway could take the clients of gateway {0}: the others are drained or not \
+         up; resume or start one"
     )]
-    Gateway(usize),
-    /// A processor has cells.
+    NoOtherGateway(usize),
+    /// Clients stay at a gateway.
     #[error(
-        "processor {0} cannot be drained, because it alone sends the replies of its cells: stop it \
-         when clients may have a pause; no request is lost"
+        "after {seconds} s {sessions} sessions are still at gateway {index}: their clients do not \
+         go to another gateway; stop them, or stop the gateway when they may have a pause"
+    )]
+    ClientsStay {
+        /// Which gateway.
+        index: usize,
+        /// How many sessions.
+        sessions: u32,
+        /// How long they were waited for.
+        seconds: u64,
+    },
+    /// A gateway does not say how many clients it has.
+    #[error("gateway {0} does not answer: look whether it is up")]
+    NoAnswer(usize),
+    /// A processor needs none, if there is another one.
+    #[error(
+        "processor {0} needs no draining: stop it, and the replies of its cells take another \
+         processor at once; no request is lost"
     )]
     Processor(usize),
 }
 
 impl From<DrainError> for Failure {
     fn from(error: DrainError) -> Failure {
-        Failure::new(FailureKind::BadRequest, error.to_string())
+        let kind = match error {
+            DrainError::ClientsStay { .. } | DrainError::NoAnswer(_) => FailureKind::Peer,
+            _ => FailureKind::BadRequest,
+        };
+        Failure::new(kind, error.to_string())
     }
 }
 
 /// What was done.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Drained {
     /// Groups that another node leads now, by name.
     pub groups: Vec<String>,
     /// What became of each move.
     pub moves: Vec<MoveOutcome>,
+    /// Of a gateway: the sessions that were at it, and are at others.
+    pub sessions: Option<u32>,
 }
 
-/// Makes a node carry nothing.
+impl fmt::Display for Drained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.sessions {
+            Some(0) => return f.write_str("it had no sessions"),
+            Some(1) => return f.write_str("its session is at another gateway"),
+            Some(sessions) => return write!(f, "its {sessions} sessions are at other gateways"),
+            None => {}
+        }
+        let (count, refused) = (self.moves.len(), self.refused());
+        if count > 0 {
+            write!(f, "{} instruments moved, {refused} refused; ", count - refused)?;
+        }
+        match self.groups.is_empty() {
+            true => f.write_str("it led no group"),
+            false => write!(f, "others lead {}", self.groups.join(", ")),
+        }
+    }
+}
+
+impl Drained {
+    /// How many moves were refused.
+    pub fn refused(&self) -> usize {
+        self.moves.iter().filter(|outcome| outcome.refused.is_some()).count()
+    }
+}
+
+/// Makes a node carry nothing, until it is resumed.
 ///
 /// # Errors
-/// If it is no mediator, nothing can do its work, or others do not lead its groups in time.
+/// If it is no mediator or gateway, nothing can do its work, or others do not lead its groups or
+/// have its clients in time; it is drained all the same then, and hands over as soon as it can.
 pub fn drain(network: &Network, role: Role, index: usize) -> Result<Drained, Failure> {
-    let count = network.nodes(role).len();
-    match role {
-        _ if index >= count => Err(DrainError::NoSuchNode { role, index, count })?,
-        Role::Router | Role::Mediator if count == 1 => Err(DrainError::OnlyOne(role))?,
-        Role::Router => Err(DrainError::Router(index))?,
-        Role::Gateway => Err(DrainError::Gateway(index))?,
-        Role::Processor => Err(DrainError::Processor(index))?,
-        Role::Mediator => {}
+    check(network, role, index)?;
+    if network.nodes(role).len() == 1 {
+        Err(DrainError::OnlyOne(role))?;
+    }
+    let status = admin::status(network, ANSWER_LIMIT)?;
+    if role == Role::Gateway {
+        return drain_gateway(network, index, &status);
     }
     let mediator = index as u16;
+    if !can_be_replaced(mediator, network, &status) {
+        Err(DrainError::NobodyElse(mediator))?;
+    }
+    let led = led_by(mediator, network, &status);
+    admin::set_drained(network, (role, mediator), true, LOG_LIMIT)?;
     let moves = match network.durability {
         Durability::None => resize::empty(network, mediator)?.moves,
         Durability::MemoryQuorum | Durability::DiskQuorum => vec![],
     };
-    Ok(Drained { groups: hand_over(network, mediator)?, moves })
+    wait_until_handed_over(network, mediator)?;
+    let groups = led.into_iter().map(group_name).collect();
+    Ok(Drained { groups, moves, sessions: None })
 }
 
-/// Lets others lead what a mediator leads; the names of these groups.
-fn hand_over(network: &Network, mediator: u16) -> Result<Vec<String>, Failure> {
-    let deadline = Deadline::after(LIMIT);
-    let handed_over = led_by(mediator, network, &admin::status(network, ANSWER_LIMIT)?);
-    let mut left = handed_over.clone();
-    while !left.is_empty() {
-        admin::hand_over(network, mediator, ANSWER_LIMIT)?;
-        let attempt = Deadline::after(RETRY_PAUSE);
-        while !left.is_empty() && !attempt.passed() {
-            std::thread::sleep(POLL_INTERVAL);
-            left = led_by(mediator, network, &admin::status(network, ANSWER_LIMIT)?);
+/// Lets the clients of a gateway go to others, and waits until they have.
+fn drain_gateway(
+    network: &Network,
+    index: usize,
+    status: &NetworkStatus,
+) -> Result<Drained, Failure> {
+    let mut gateways = status.nodes.iter().filter(|node| node.role == Role::Gateway);
+    if !gateways.any(|node| node.index != index && node.is_up && !node.is_drained) {
+        Err(DrainError::NoOtherGateway(index))?;
+    }
+    let before = gateway_work(network, index)?.map_or(0, |work| work.sessions);
+    admin::set_drained(network, (Role::Gateway, index as u16), true, LOG_LIMIT)?;
+    let deadline = Deadline::after(CLIENTS_LIMIT);
+    loop {
+        let work = gateway_work(network, index)?;
+        let left = work.map(|work| (work.is_leaving, work.sessions));
+        if left == Some((true, 0)) {
+            return Ok(Drained { sessions: Some(before), ..Drained::default() });
         }
-        if !left.is_empty() && deadline.passed() {
-            let groups: Vec<String> = left.iter().map(|group| group_name(*group)).collect();
+        if deadline.passed() {
+            let (_, sessions) = left.ok_or(DrainError::NoAnswer(index))?;
+            let seconds = CLIENTS_LIMIT.as_secs();
+            Err(DrainError::ClientsStay { index, sessions, seconds })?;
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// What a gateway says of itself, if it answers.
+fn gateway_work(network: &Network, index: usize) -> Result<Option<Work>, Failure> {
+    let answers = admin::work_of(network, &[(Role::Gateway, index as u16)], ANSWER_LIMIT)?;
+    Ok(answers.into_iter().next().map(|(_, work)| work))
+}
+
+/// Lets a drained node work again. It gets nothing back by that; whether it was drained.
+///
+/// # Errors
+/// If it is no mediator or gateway, or control does not log it in time.
+pub fn resume(network: &Network, role: Role, index: usize) -> Result<bool, Failure> {
+    check(network, role, index)?;
+    let node = (role, index as u16);
+    let was_drained = admin::status(network, ANSWER_LIMIT)?.is_drained(node);
+    admin::set_drained(network, node, false, LOG_LIMIT)?;
+    if role == Role::Gateway {
+        wait_until_open(network, index)?;
+    }
+    Ok(was_drained)
+}
+
+/// Waits until a gateway that answers takes clients again: those of the next one that is drained
+/// may come to it at once.
+fn wait_until_open(network: &Network, index: usize) -> Result<(), Failure> {
+    let deadline = Deadline::after(LOG_LIMIT);
+    while gateway_work(network, index)?.is_some_and(|work| work.is_leaving) && !deadline.passed() {
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    Ok(())
+}
+
+/// Whether a node of this name is one that can be drained.
+fn check(network: &Network, role: Role, index: usize) -> Result<(), DrainError> {
+    let count = network.nodes(role).len();
+    match role {
+        _ if index >= count => Err(DrainError::NoSuchNode { role, index, count }),
+        Role::Router | Role::Processor if count == 1 => Err(DrainError::OnlyOne(role)),
+        Role::Router => Err(DrainError::Router(index)),
+        Role::Processor => Err(DrainError::Processor(index)),
+        Role::Mediator | Role::Gateway => Ok(()),
+    }
+}
+
+/// Whether there are other mediators for the work of one, which are not drained: for each of its
+/// cells a replica, or where cells have one replica, anybody.
+fn can_be_replaced(mediator: u16, network: &Network, status: &NetworkStatus) -> bool {
+    let works = |other: u16| other != mediator && !status.is_drained((Role::Mediator, other));
+    if network.durability == Durability::None {
+        return (0..network.mediator.len() as u16).any(works);
+    }
+    status
+        .cells
+        .iter()
+        .map(|cell| mediators_of(cell, network))
+        .all(|mediators| !mediators.contains(&mediator) || mediators.into_iter().any(works))
+}
+
+/// The mediators that have a replica of a cell: what its leader says, or where nobody does, those
+/// at first.
+fn mediators_of(cell: &CellStatus, network: &Network) -> Vec<u16> {
+    let known = cell.leader.and_then(|leader| {
+        admin::replicas(network, leader, cell.cell, ANSWER_LIMIT).ok().flatten()
+    });
+    let first = || {
+        let places = network.replicas(cell.cell).into_iter();
+        places.map(|(role, index)| (role, index as u16)).collect()
+    };
+    let voters: Vec<NodeId> = known.map_or_else(first, |known| known.voters);
+    let mediators = voters.into_iter().filter(|(role, _)| *role == Role::Mediator);
+    mediators.map(|(_, index)| index).collect()
+}
+
+/// Waits until others lead what a drained mediator leads.
+fn wait_until_handed_over(network: &Network, mediator: u16) -> Result<(), Failure> {
+    let deadline = Deadline::after(HAND_OVER_LIMIT);
+    loop {
+        let led = led_by(mediator, network, &admin::status(network, ANSWER_LIMIT)?);
+        if led.is_empty() {
+            return Ok(());
+        }
+        if deadline.passed() {
+            let groups: Vec<String> = led.into_iter().map(group_name).collect();
             let message = format!(
-                "after {} s mediator {mediator} still leads {}: no other replica is ready to",
-                LIMIT.as_secs(),
+                "after {} s mediator {mediator} still leads {}, because no other replica is ready \
+                 to; it hands over when one is",
+                HAND_OVER_LIMIT.as_secs(),
                 groups.join(", ")
             );
-            return Err(Failure::new(FailureKind::Peer, message)
-                .hint("look at `nearmetal exchange status`, and start what is not up"));
+            let hint = format!(
+                "look at `nearmetal exchange status`, and start what is not up; `nearmetal \
+                 exchange resume mediator:{mediator}` lets it work again"
+            );
+            return Err(Failure::new(FailureKind::Peer, message).hint(hint));
         }
+        std::thread::sleep(POLL_INTERVAL);
     }
-    Ok(handed_over.into_iter().map(group_name).collect())
 }
 
 /// The groups that a mediator leads, and another one could lead.

@@ -144,6 +144,12 @@ impl Agent<'_> {
                 }
                 Ok(())
             }
+            Request::End { slot } => {
+                if let Some(node) = self.nodes.get_mut(&slot) {
+                    node.stdin = None;
+                }
+                Ok(())
+            }
             Request::Stop => {
                 self.nodes.values_mut().for_each(|node| node.stdin = None);
                 Ok(())
@@ -251,6 +257,7 @@ mod tests {
     use super::*;
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixStream;
 
     /// A program in place of nearmetal: shows its words and files, waits for the end of its input,
     /// and reports it.
@@ -335,6 +342,30 @@ mod tests {
         assert!(has(r#""event":"end""#), "{lines:?}");
         assert_eq!(reports.last(), Some(&Report::Ended { slot: 4, start: 1 }));
         assert_eq!(place.left(), 0, "the folder goes with the agent, and so did the old one");
+    }
+
+    /// It ends while the input is open; at the end of the input all nodes would.
+    #[test]
+    fn one_node_ends_when_it_is_asked_to() {
+        let place = place();
+        let ((mut input, far), (output, mut agent)) =
+            (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+        output.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let other = Request::Start { slot: 5, start: 1, role: Role::Router, index: 0 };
+        let all = requests(&[files(), START, other, Request::End { slot: 4 }]);
+        input.write_all(all.as_bytes()).unwrap();
+        thread::scope(|scope| {
+            let parent = place.parent();
+            let program = &place.program;
+            let far = BufReader::new(far);
+            scope.spawn(move || run(program, &parent, far, &mut agent).unwrap());
+            let lines = BufReader::new(&output).lines().map(|line| line.unwrap());
+            let mut reports = lines.map(|line| serde_json::from_str::<Report>(&line).unwrap());
+            let ended = reports.find(|report| matches!(report, Report::Ended { .. }));
+            drop(input);
+            assert_eq!(ended, Some(Report::Ended { slot: 4, start: 1 }));
+            assert!(reports.any(|report| report == Report::Ended { slot: 5, start: 1 }));
+        });
     }
 
     #[test]

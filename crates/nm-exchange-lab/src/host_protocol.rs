@@ -50,6 +50,11 @@ pub enum Request {
         /// Number of the node.
         slot: usize,
     },
+    /// Have a node end.
+    End {
+        /// Number of the node.
+        slot: usize,
+    },
     /// Have all nodes end.
     Stop,
     /// Answer.

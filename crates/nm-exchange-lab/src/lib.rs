@@ -19,9 +19,11 @@ pub mod place;
 pub mod policy_runner;
 pub mod recording;
 pub mod remote;
+pub mod replace;
 pub mod resize;
 pub mod run;
 pub mod search;
+pub mod sites;
 pub mod sla;
 pub mod supervise;
 #[cfg(feature = "test-support")]

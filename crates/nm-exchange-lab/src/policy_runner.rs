@@ -1,5 +1,6 @@
 //! Carries out the exchange's policies on a running network: it asks mediators what they have done,
-//! lets the policies decide, and orders the moves.
+//! and all nodes on the way of a request how long it takes; lets the policies decide, and orders
+//! the moves.
 //!
 //! It is an operator of the network and no part of it: it may end at any time, and another one goes
 //! on with the present network. Which cells are active is what it remembers; at first, those that
@@ -12,16 +13,22 @@ use std::time::Duration;
 use nm_book::order::InstrumentId;
 use nm_exchange::control::admin::{self, MoveOutcome, NetworkStatus};
 use nm_exchange::control::{InstrumentWork, Work};
-use nm_exchange::network::Network;
+use nm_exchange::network::{Network, Role};
 use nm_model::{Failure, FailureKind};
 use nm_policy::{
     Action, CellReport, CellRole, Decision, InstrumentReport, OriginRate, Policies, Reports,
-    Settings as PolicySettings, SiteLatency,
+    Settings as PolicySettings,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::sites::{LatencyInUse, LinkReports, Sites};
+
 /// How long a node may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// How often latencies between sites are asked for, ns. They are those of routes, which change
+/// seldom.
+const MEASURE_NS: u64 = 10_000_000_000;
 
 /// How long ordered moves may take, until they are decided again.
 const MOVE_LIMIT: Duration = Duration::from_secs(10);
@@ -29,18 +36,6 @@ const MOVE_LIMIT: Duration = Duration::from_secs(10);
 /// Fewest requests of an instrument from which their mean time is taken: some thirty of them
 /// are measured.
 const COSTED_REQUESTS_MIN: u64 = 500;
-
-/// Sites of a network: which nodes are where, and how far they are from each other.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Sites {
-    /// By gateway: its site; 0 where the list ends.
-    pub gateways: Vec<u16>,
-    /// By mediator: its site; 0 where the list ends.
-    pub mediators: Vec<u16>,
-    /// Latencies between sites.
-    pub latencies: Vec<SiteLatency>,
-}
 
 /// What the policies are run with.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -80,6 +75,9 @@ pub struct PolicyRunner {
     network: Network,
     policies: Policies,
     sites: Sites,
+    /// The latencies between sites, and when they are measured the next time.
+    latencies: Vec<LatencyInUse>,
+    next_measure_ns: u64,
     /// Whether decisions are only reported.
     is_dry: bool,
     active: BTreeSet<u16>,
@@ -107,6 +105,7 @@ impl PolicyRunner {
         let bad = |message: String| Failure::new(FailureKind::BadRequest, message);
         let policies =
             Policies::new(settings.policies.clone()).map_err(|why| bad(why.to_string()))?;
+        settings.sites.check().map_err(|why| bad(why.to_string()))?;
         if !network.has_control() {
             return Err(bad(
                 "the network has no control group, so nothing can be moved".to_string()
@@ -115,7 +114,9 @@ impl PolicyRunner {
         Ok(PolicyRunner {
             network: network.clone(),
             policies,
+            latencies: settings.sites.latencies_in_use(network, &LinkReports::default()),
             sites: settings.sites.clone(),
+            next_measure_ns: 0,
             is_dry,
             active: (0..network.active_cells()).collect(),
             last: BTreeMap::new(),
@@ -129,6 +130,11 @@ impl PolicyRunner {
     /// The cells that may own instruments at present.
     pub fn active(&self) -> &BTreeSet<u16> {
         &self.active
+    }
+
+    /// The latencies between sites that the policies take at present.
+    pub fn latencies(&self) -> &[LatencyInUse] {
+        &self.latencies
     }
 
     /// Asks the network, decides, and orders the moves; `dt` since the last time. Nothing is
@@ -146,6 +152,7 @@ impl PolicyRunner {
         self.collect_moves();
         let status = admin::status(&self.network, ANSWER_LIMIT)?;
         let work = admin::work(&self.network, ANSWER_LIMIT)?;
+        self.measure(&status, &work, now_ns)?;
         let is_first = self.last.is_empty();
         let reports = self.reports(&status, &work, es10_us);
         if is_first {
@@ -156,6 +163,34 @@ impl PolicyRunner {
             .step(&reports, dt)
             .map_err(|error| Failure::new(FailureKind::Peer, error.to_string()))?;
         Ok(self.carry_out(decisions, now_ns))
+    }
+
+    /// Measures the latencies between sites, if it is time to. A node that is not up, or does not
+    /// answer, measures nothing.
+    fn measure(
+        &mut self,
+        status: &NetworkStatus,
+        work: &[(u16, Work)],
+        now_ns: u64,
+    ) -> Result<(), Failure> {
+        if now_ns < self.next_measure_ns || !self.sites.are_measured(&self.network) {
+            return Ok(());
+        }
+        self.next_measure_ns = now_ns + MEASURE_NS;
+        let asked = status
+            .nodes
+            .iter()
+            .filter(|node| node.is_up && matches!(node.role, Role::Gateway | Role::Router));
+        let asked: Vec<(Role, u16)> = asked.map(|node| (node.role, node.index as u16)).collect();
+        let mut links = LinkReports::default();
+        for (mediator, work) in work {
+            links.add((Role::Mediator, *mediator), &work.links);
+        }
+        for (node, work) in admin::work_of(&self.network, &asked, ANSWER_LIMIT)? {
+            links.add(node, &work.links);
+        }
+        self.latencies = self.sites.latencies_in_use(&self.network, &links);
+        Ok(())
     }
 
     /// What the policies decide by.
@@ -195,16 +230,17 @@ impl PolicyRunner {
             let is_active = self.active.contains(&cell.cell);
             CellReport {
                 cell: cell.cell,
-                site: site(&self.sites.mediators, cell.cell),
+                site: self.sites.of_mediator(cell.cell),
                 role: if is_active { CellRole::Active } else { CellRole::Spare },
-                is_up: cell.leader.is_some(),
+                is_up: status.takes_instruments(cell),
                 requests_per_s: own.map(|report| report.requests_per_s).sum(),
                 cpu_fraction: cell.leader.and_then(|leader| cpu.get(&leader)).copied(),
                 es10_us,
             }
         });
         let cells = cells.collect();
-        Reports { cells, instruments, latencies: self.sites.latencies.clone() }
+        let latencies = self.latencies.iter().map(|known| known.latency).collect();
+        Reports { cells, instruments, latencies }
     }
 
     fn instrument(
@@ -226,7 +262,7 @@ impl PolicyRunner {
         for (gateway, count) in by_gateway.iter().enumerate() {
             let known = before.and_then(|before| before.by_gateway.get(gateway)).copied();
             let rate_per_s = count.saturating_sub(known.unwrap_or(0)) as f64 / seconds;
-            *origins.entry(site(&self.sites.gateways, gateway as u16)).or_default() += rate_per_s;
+            *origins.entry(self.sites.of_gateway(gateway as u16)).or_default() += rate_per_s;
         }
         let moving = status.pending_moves.iter().find(|change| change.instrument == instrument);
         let origin = |(site, requests_per_s)| OriginRate { site, requests_per_s };
@@ -291,9 +327,4 @@ impl PolicyRunner {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-}
-
-/// The site of a node.
-fn site(sites: &[u16], index: u16) -> u16 {
-    sites.get(usize::from(index)).copied().unwrap_or_default()
 }

@@ -77,7 +77,8 @@ pub fn grow(network: &Network, cell: Option<u16>) -> Result<Resized, Failure> {
     let cell = match cell {
         Some(cell) => check(cell, &status, &loads, false)?,
         None => {
-            let is_spare = |cell: &u16| !loads.contains_key(cell);
+            let takes = |cell: u16| status.takes_instruments(&status.cells[usize::from(cell)]);
+            let is_spare = |cell: &u16| !loads.contains_key(cell) && takes(*cell);
             let spare = (0..status.cells.len() as u16).find(is_spare);
             check(spare.ok_or(ResizeError::NoSpare(status.cells.len()))?, &status, &loads, false)?
         }
@@ -97,16 +98,23 @@ pub fn shrink(network: &Network, cell: Option<u16>) -> Result<Resized, Failure> 
     take_all(network, cell, &status, &loads)
 }
 
-/// Takes all instruments from a cell, if it has any.
+/// Takes all instruments from a cell, if it has any; where no other cell has some, spare ones get
+/// them.
 ///
 /// # Errors
-/// If it is the only one with instruments, or they cannot be moved.
+/// If no other cell can take them, or they cannot be moved.
 pub fn empty(network: &Network, cell: u16) -> Result<Resized, Failure> {
-    let (status, loads) = observe(network)?;
+    let (status, mut loads) = observe(network)?;
     match check(cell, &status, &loads, true) {
-        Err(ResizeError::Spare(cell)) => Ok(Resized { cell, moves: vec![] }),
-        checked => take_all(network, checked?, &status, &loads),
+        Err(ResizeError::Spare(cell)) => return Ok(Resized { cell, moves: vec![] }),
+        checked => checked?,
+    };
+    if loads.len() == 1 {
+        loads.extend(
+            status.cells.iter().filter(|it| it.cell != cell).map(|it| (it.cell, Loads::new())),
+        );
     }
+    take_all(network, cell, &status, &loads)
 }
 
 /// Moves all instruments of a cell to others that have some.
@@ -116,7 +124,7 @@ fn take_all(
     status: &NetworkStatus,
     loads: &BTreeMap<u16, Loads>,
 ) -> Result<Resized, Failure> {
-    let is_up = |cell: &u16| status.cells[usize::from(*cell)].leader.is_some();
+    let is_up = |cell: &u16| status.takes_instruments(&status.cells[usize::from(*cell)]);
     let others: BTreeMap<u16, Loads> = loads
         .iter()
         .filter(|(it, _)| **it != cell && is_up(it))

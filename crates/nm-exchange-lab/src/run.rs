@@ -29,7 +29,7 @@ use crate::mover::{AimedKill, Mover, Progress};
 use crate::place;
 use crate::recording::{DATA, NETWORK, Recording};
 use crate::sla::Sla;
-use crate::supervise::{NodeEnd, Restart, Stopped, Supervisor};
+use crate::supervise::{NodeEnd, Restart, RestartReason, Stopped, Supervisor};
 
 /// Interval at which the supervisor checks its nodes.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -458,7 +458,7 @@ fn outcome(
 ) -> Outcome {
     let faults = restarts
         .iter()
-        .filter(|restart| restart.is_requested)
+        .filter(|restart| restart.reason == RestartReason::Killed)
         .map(|restart| fault(setup, &load, restart))
         .collect();
     let lateness_p99_ns = load.lateness.value(nm_model::Metric::Percentile(99.0));
@@ -490,7 +490,7 @@ fn outcome(
     }
     let unexpected_restarts = restarts
         .iter()
-        .filter(|restart| !restart.is_requested)
+        .filter(|restart| restart.reason == RestartReason::Unknown)
         .map(|r| format!("{} {} ended by itself and was restarted", r.role, r.index));
     Outcome {
         latency,

@@ -77,8 +77,19 @@ pub struct Restart {
     pub at_ns: u64,
     /// When all its links were up again, if they are.
     pub ready_ns: Option<u64>,
-    /// Whether the setup asked for it.
-    pub is_requested: bool,
+    /// Why it ended.
+    pub reason: RestartReason,
+}
+
+/// Why a node ended that was restarted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestartReason {
+    /// It was killed, as the setup says.
+    Killed,
+    /// It was ended for maintenance.
+    Maintenance,
+    /// By itself.
+    Unknown,
 }
 
 /// What nodes of this machine and agents of other hosts report.
@@ -137,6 +148,8 @@ struct Running {
     start: u32,
     is_ready: bool,
     has_ended: bool,
+    /// When it is killed if it was asked to end and has not, ns on the monotonic clock.
+    ends_by_ns: Option<u64>,
     /// Pause before its next restart, if it dies before it is ready.
     pause: Duration,
     end: Option<NodeEnd>,
@@ -281,6 +294,7 @@ impl Supervisor {
             start: 0,
             is_ready: false,
             has_ended: false,
+            ends_by_ns: None,
             pause: BACKOFF_FIRST,
             end: None,
         });
@@ -494,8 +508,52 @@ impl Supervisor {
             Runner::Host(host) => self.hosts[*host].send(&Request::Kill { slot }),
         }
         node.has_ended = true;
-        self.restarts.push(Restart { role, index, at_ns, ready_ns: None, is_requested: true });
+        self.restarts.push(Restart {
+            role,
+            index,
+            at_ns,
+            ready_ns: None,
+            reason: RestartReason::Killed,
+        });
         self.delayed.push((slot, at_ns + stays_dead.as_nanos() as u64));
+    }
+
+    /// Has a node end as at the end of a run. [`Supervisor::restart_dead_nodes`] starts it again
+    /// when it has; after [`END_LIMIT`] it is killed.
+    pub fn restart(&mut self, role: Role, index: usize) {
+        let found = self.nodes.iter().position(|n| (n.role, n.index) == (role, index));
+        let Some(slot) = found else { return };
+        let at_ns = monotonic_ns();
+        let node = &mut self.nodes[slot];
+        match &mut node.runner {
+            Runner::Process(_, stdin) => *stdin = None,
+            Runner::Host(host) => self.hosts[*host].send(&Request::End { slot }),
+        }
+        node.is_ready = false;
+        node.ends_by_ns = Some(at_ns + END_LIMIT.as_nanos() as u64);
+        let reason = RestartReason::Maintenance;
+        self.restarts.push(Restart { role, index, at_ns, ready_ns: None, reason });
+        self.delayed.push((slot, at_ns));
+    }
+
+    /// Whether all links of a node are up, and it can do its work.
+    pub fn is_ready(&self, role: Role, index: usize) -> bool {
+        let node = self.nodes.iter().find(|node| (node.role, node.index) == (role, index));
+        node.is_some_and(|node| node.is_ready && !node.has_ended)
+    }
+
+    /// Kills nodes that should have ended by now.
+    fn kill_late_nodes(&mut self) {
+        let now_ns = monotonic_ns();
+        for (slot, node) in self.nodes.iter_mut().enumerate() {
+            if node.ends_by_ns.is_some_and(|by_ns| by_ns <= now_ns) && !node.has_ended {
+                match &mut node.runner {
+                    Runner::Process(process, _) => process.kill(),
+                    Runner::Host(host) => self.hosts[*host].send(&Request::Kill { slot }),
+                }
+                node.ends_by_ns = None;
+            }
+        }
     }
 
     /// Restarts nodes that have died; to be called often, waits `wait` at most.
@@ -505,6 +563,7 @@ impl Supervisor {
     pub fn restart_dead_nodes(&mut self, wait: Duration) -> Result<(), Failure> {
         self.receive_messages(wait);
         self.check_hosts()?;
+        self.kill_late_nodes();
         let now_ns = monotonic_ns();
         for slot in 0..self.nodes.len() {
             let is_lost = |host: usize| self.hosts[host].is_lost();
@@ -520,8 +579,8 @@ impl Supervisor {
                     self.delayed.swap_remove(at);
                 }
                 None => {
-                    let (at_ns, ready_ns) = (now_ns, None);
-                    let restart = Restart { role, index, at_ns, ready_ns, is_requested: false };
+                    let (at_ns, ready_ns, reason) = (now_ns, None, RestartReason::Unknown);
+                    let restart = Restart { role, index, at_ns, ready_ns, reason };
                     self.restarts.push(restart);
                     let node = &mut self.nodes[slot];
                     if !node.is_ready && node.start > 0 {
@@ -549,6 +608,7 @@ impl Supervisor {
             let node = &mut self.nodes[slot];
             (node.runner, node.start) = (runner, start);
             (node.is_ready, node.has_ended, node.end) = (false, false, None);
+            node.ends_by_ns = None;
         }
         Ok(())
     }

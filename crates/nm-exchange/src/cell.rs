@@ -35,7 +35,7 @@
 //!
 //! **Snapshots** do not stop the cell: [`Cell::begin_snapshot`] marks every instrument, each of
 //! them is copied before its first change after that, and [`Cell::copy_next`] copies one of the
-//! others whenever there is time.
+//! others whenever there is time. Other threads save large books, from a copy in memory.
 
 mod copy;
 mod handled;
@@ -44,16 +44,19 @@ mod ownership;
 mod relocation;
 mod request;
 mod session;
+mod snapshot;
 #[cfg(test)]
 pub(crate) mod testing;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use instrument::{Buffers, Circumstances, InstrumentState};
 use nm_book::order::{Event, InstrumentId, Matching, UserId};
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 use session::Session;
+use snapshot::{Section, Snapshot, instrument_sections};
 
+use crate::background::Background;
 use crate::limits::{cell_instruments_max, cell_sessions_max};
 use crate::moves::{Claim, Forget, MoveParts, MoveRefusal, Release};
 use crate::refused::RefusalReason;
@@ -61,12 +64,12 @@ use crate::wire::{Frame, FrameKind};
 pub use copy::CopyPiece;
 use copy::InstrumentCopy;
 pub use handled::{CellLoadError, Handled};
-pub use relocation::{Departed, MoveStep, Ownership, Staged};
+pub use relocation::{Arrival, Departed, MoveStep, Ownership, Staged};
 pub use request::{OPERATOR, Request};
 pub use session::{Outcome, event_recipients};
 
 /// First bytes of a saved cell, with the version.
-const MAGIC: &[u8; 8] = b"nmcell03";
+const MAGIC: &[u8; 8] = b"nmcell04";
 
 /// What a frame of a batch is to a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,15 +83,6 @@ pub enum Admitted {
     Move(MoveStep),
 }
 
-/// A snapshot in progress: the state of the cell at one index.
-#[derive(Debug)]
-struct SnapshotProgress {
-    header: Vec<u8>,
-    count: usize,
-    remaining: BTreeSet<InstrumentId>,
-    copied: BTreeMap<InstrumentId, Vec<u8>>,
-}
-
 /// A group of instruments.
 #[derive(Debug)]
 pub struct Cell<M> {
@@ -100,7 +94,7 @@ pub struct Cell<M> {
     session_count: usize,
     index: u64,
     now_ns: u64,
-    snapshot: Option<SnapshotProgress>,
+    snapshot: Option<Snapshot>,
     buffers: Buffers,
     /// Instruments that have moved: whether they are here now.
     ownership: BTreeMap<InstrumentId, Ownership>,
@@ -294,11 +288,11 @@ impl<M: Matching> Cell<M> {
 
     /// The complete state.
     pub fn save(&self) -> Vec<u8> {
-        let mut bytes = self.header();
+        let mut sections = self.header();
         for (instrument, state) in &self.instruments {
-            append(&mut bytes, *instrument, &state.save());
+            sections.extend(instrument_sections(*instrument, Background::Ready(state.save())));
         }
-        sealed(bytes)
+        snapshot::join(sections).wait()
     }
 
     /// Hash of the complete state, equal on every replica and after every replay.
@@ -306,55 +300,42 @@ impl<M: Matching> Cell<M> {
         fnv1a(&self.save())
     }
 
-    fn header(&self) -> Vec<u8> {
+    /// All but the instruments.
+    fn header(&self) -> Vec<Section> {
         let mut bytes = MAGIC.to_vec();
         bytes.put_u64s(&[self.index, self.now_ns]);
         bytes.put_u16(self.number);
         bytes.put_u16(self.active);
-        self.save_moves(&mut bytes);
-        bytes.put_u64s(&[self.instruments.len() as u64]);
-        bytes
+        let mut sections = vec![Section::Plain(bytes)];
+        self.save_moves(&mut sections);
+        let count = self.instruments.len() as u64;
+        sections.push(Section::Plain(count.to_le_bytes().to_vec()));
+        sections
     }
 
     /// Begins a snapshot of the present state. One in progress is dropped.
     pub fn begin_snapshot(&mut self) {
-        self.snapshot = Some(SnapshotProgress {
-            header: self.header(),
-            count: self.instruments.len(),
-            remaining: self.instruments.keys().copied().collect(),
-            copied: BTreeMap::new(),
-        });
+        self.snapshot = Some(Snapshot::new(self.header(), &self.instruments));
     }
 
-    /// Copies one more instrument; the complete snapshot when it was the last.
+    /// Copies one more instrument; the complete snapshot when all are copied. Other threads save
+    /// large instruments, and put all together if it is large, so that it may come later.
     pub fn copy_next(&mut self) -> Option<Vec<u8>> {
-        let next = self.snapshot.as_ref()?.remaining.first().copied();
-        if let Some(instrument) = next {
-            self.copy_before_change(instrument);
-        }
-        if !self.snapshot.as_ref()?.remaining.is_empty() {
-            return None;
-        }
-        let done = self.snapshot.take()?;
-        assert_eq!(done.copied.len(), done.count, "a snapshot misses instruments");
-        let mut bytes = done.header;
-        for (instrument, saved) in &done.copied {
-            append(&mut bytes, *instrument, saved);
-        }
-        Some(sealed(bytes))
+        let bytes = self.snapshot.as_mut()?.copy_next(&self.instruments)?;
+        self.snapshot = None;
+        Some(bytes)
+    }
+
+    /// Whether [`Cell::copy_next`] has something to do; else it waits for other threads.
+    pub fn is_copying(&self) -> bool {
+        self.snapshot.as_ref().is_some_and(Snapshot::can_copy)
     }
 
     /// Copies an instrument to the snapshot in progress, if it is not there yet.
     fn copy_before_change(&mut self, instrument: InstrumentId) {
-        let Some(snapshot) = &mut self.snapshot else { return };
-        if !snapshot.remaining.remove(&instrument) {
-            return;
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.copy(instrument, &self.instruments);
         }
-        let Some(state) = self.instruments.get(&instrument) else {
-            unreachable!("an instrument is copied before it is removed");
-        };
-        let before = snapshot.copied.insert(instrument, state.save());
-        debug_assert!(before.is_none(), "instrument {instrument} is copied twice");
     }
 
     /// A cell from what [`Cell::save`] or a snapshot wrote.
@@ -396,21 +377,9 @@ pub fn saved_index(saved: &[u8]) -> Option<u64> {
     Reader::new(saved.strip_prefix(MAGIC)?).u64("index").ok()
 }
 
-/// Bytes with their checksum (CRC-32C) behind them.
-fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
-    let checksum = nm_codec::crc32c(&bytes);
-    bytes.put_u32(checksum);
-    bytes
-}
-
-fn append(bytes: &mut Vec<u8>, instrument: InstrumentId, saved: &[u8]) {
-    bytes.put_u32(instrument);
-    bytes.put_u64s(&[saved.len() as u64]);
-    bytes.put(saved);
-}
-
 #[cfg(test)]
 mod tests {
+    use super::snapshot::sealed;
     use super::testing::order;
     use super::*;
     use crate::limits::{

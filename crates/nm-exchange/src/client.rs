@@ -30,6 +30,9 @@ pub enum ClientError {
     /// It answered something else.
     #[error("it answered something else")]
     Unexpected,
+    /// It takes no more sessions.
+    #[error("the gateway is drained: connect to another one")]
+    GoingAway,
     /// It closes the link; why, in its words.
     #[error("it refuses: {0}")]
     Refused(String),
@@ -104,7 +107,7 @@ pub fn connect(
 /// Writes the link's backlog and waits for a frame of a kind; drops others.
 ///
 /// # Errors
-/// If it does not come in time, or the node refuses.
+/// If it does not come in time, the node refuses, or it is a gateway that leaves.
 pub fn receive(
     link: &mut Link,
     kind: FrameKind,
@@ -117,6 +120,9 @@ pub fn receive(
         while let Some(frame) = link.input.next_frame().map_err(LinkError::from)? {
             if frame.header.kind == kind {
                 return Ok((frame.header, frame.body().to_vec()));
+            }
+            if frame.header.kind == FrameKind::GoAway {
+                return Err(ClientError::GoingAway);
             }
             if frame.header.kind == FrameKind::Close {
                 return Err(ClientError::Refused(Close::decode(frame.body()).0));

@@ -10,6 +10,7 @@
 //! instrument is, [`node`] runs one node, and [`limits`] are what clients can ask of all of it.
 #![forbid(unsafe_code)]
 
+mod background;
 pub mod batch;
 pub mod cell;
 pub mod client;

@@ -210,6 +210,32 @@ impl Close {
     }
 }
 
+/// A gateway is drained: it takes no more sessions, and clients shall take theirs to another one.
+/// They connect to that one first. Then each session sends nothing new over this link until what
+/// it has sent is answered, and goes on over the other one. As in HTTP/2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GoAway {
+    /// The gateway.
+    pub gateway: u16,
+}
+
+impl GoAway {
+    /// Appends its frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let header = Header { gateway: self.gateway, ..Header::new(FrameKind::GoAway) };
+        wire::write(&header, &[], 0, out);
+    }
+
+    /// The message of a header and a body.
+    ///
+    /// # Errors
+    /// If there is a body.
+    pub fn decode(header: &Header, body: &[u8]) -> Result<GoAway, DecodeError> {
+        Reader::new(body).finish("body")?;
+        Ok(GoAway { gateway: header.gateway })
+    }
+}
+
 /// A mediator leads a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leader {
@@ -235,6 +261,36 @@ impl Leader {
         let term = reader.u32("term")?;
         reader.finish("term")?;
         Ok(Leader { cell: header.cell, term })
+    }
+}
+
+/// The leader of a cell asks its processor, which has come back, to say when it has executed the
+/// cell's log up to an entry and has links to gateways. The processor answers with the same frame;
+/// until then the leader sends the replies through another processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CatchUp {
+    /// The cell.
+    pub cell: u16,
+    /// Index of the entry.
+    pub index: u64,
+}
+
+impl CatchUp {
+    /// Appends its frame.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let header = Header { cell: self.cell, ..Header::new(FrameKind::CatchUp) };
+        wire::write(&header, &self.index.to_le_bytes(), 0, out);
+    }
+
+    /// The message of a header and a body.
+    ///
+    /// # Errors
+    /// If the body is not an index.
+    pub fn decode(header: &Header, body: &[u8]) -> Result<CatchUp, DecodeError> {
+        let mut reader = Reader::new(body);
+        let index = reader.u64("index")?;
+        reader.finish("index")?;
+        Ok(CatchUp { cell: header.cell, index })
     }
 }
 
@@ -405,6 +461,15 @@ mod tests {
         }
 
         #[test]
+        fn a_gateway_that_leaves_is_read_back(gateway: u16, body in "[a-z]{1,9}") {
+            let leaves = GoAway { gateway };
+            let (header, none) = written(|out| leaves.write(out));
+            prop_assert_eq!((header.kind, header.gateway), (FrameKind::GoAway, gateway));
+            prop_assert_eq!(GoAway::decode(&header, &none), Ok(leaves));
+            prop_assert!(GoAway::decode(&header, body.as_bytes()).is_err());
+        }
+
+        #[test]
         fn hellos_that_differ_claim_something_else(one in hello(), other in hello(), start: u64) {
             prop_assert_eq!(one == other, one.claim() == other.claim());
             let (first, second) =
@@ -421,6 +486,11 @@ mod tests {
             prop_assert_eq!(header.kind, FrameKind::Leader);
             prop_assert_eq!(Leader::decode(&header, &body), Ok(leader));
             prop_assert!(Leader::decode(&header, &body[1..]).is_err());
+            let catch_up = CatchUp { cell, index: u64::from(instrument) << 20 };
+            let (header, body) = written(|out| catch_up.write(out));
+            prop_assert_eq!(header.kind, FrameKind::CatchUp);
+            prop_assert_eq!(CatchUp::decode(&header, &body), Ok(catch_up));
+            prop_assert!(CatchUp::decode(&header, &body[1..]).is_err());
         }
 
         #[test]

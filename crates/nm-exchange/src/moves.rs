@@ -423,6 +423,16 @@ impl<'a> Part<'a> {
         }
     }
 
+    /// The first part of a body, and how many bytes it has.
+    ///
+    /// # Errors
+    /// If it cannot be decoded.
+    pub fn first(body: &'a [u8]) -> Result<(Part<'a>, usize), DecodeError> {
+        let mut reader = Reader::new(body);
+        let part = Part::read(&mut reader)?;
+        Ok((part, body.len() - reader.rest().len()))
+    }
+
     fn read(reader: &mut Reader<'a>) -> Result<Part<'a>, DecodeError> {
         let code = PartCode::from_code("part", reader.u8("part")?)?;
         let length = reader.u32("length")? as usize;

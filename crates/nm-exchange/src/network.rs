@@ -23,8 +23,9 @@
 //! replication = "127.0.0.1:5006"
 //! ```
 //!
-//! Each gateway has two routers, of which it uses one, each router all mediators, each mediator one
-//! processor, and each processor all gateways. The upstream end makes the link.
+//! Each gateway has links to two routers, of which it uses one, each router to all mediators, each
+//! mediator to two processors, or to all where cells have replicas, and each processor to all
+//! gateways. The upstream end makes the link.
 //!
 //! One more group of replicas keeps what all nodes must agree on: see [`crate::control`].
 
@@ -40,6 +41,7 @@ use thiserror::Error;
 
 pub use nm_model::exchange::{Durability, NodeCounts};
 pub use nm_replica::Address as ReplicaAddress;
+use nm_replica::MEMBERS_MAX;
 
 use crate::link::Address;
 
@@ -379,7 +381,16 @@ impl Network {
                 routers.map(|router| (Role::Router, router)).collect()
             }
             Role::Router => (0..self.mediator.len()).map(|i| (Role::Mediator, i)).collect(),
-            Role::Mediator => vec![(Role::Processor, index % self.processor.len())],
+            Role::Mediator => {
+                let processors = match self.durability {
+                    Durability::None => self.processors_of(index as u16),
+                    // A replica of any cell may be given to it, and to any processor.
+                    Durability::MemoryQuorum | Durability::DiskQuorum => {
+                        (0..self.processor.len()).collect()
+                    }
+                };
+                processors.into_iter().map(|processor| (Role::Processor, processor)).collect()
+            }
             Role::Processor => (0..self.gateway.len()).map(|i| (Role::Gateway, i)).collect(),
         }
     }
@@ -421,10 +432,26 @@ impl Network {
         usize::from(cell) % self.processor.len()
     }
 
-    /// Where the replicas of a cell are: its mediator, the next one if there is one, its processor.
-    /// Those of the control group: three mediators, or all there are and the first processor. When
-    /// one node dies, a majority remains wherever there are two mediators. Without durability only
-    /// mediators have one of control, and nothing is lost with it but the books of the same node.
+    /// The processors that a cell's replies may take: its own, and another one if the link to that
+    /// is broken.
+    pub fn processors_of(&self, cell: u16) -> Vec<usize> {
+        let count = self.processor.len();
+        let mut processors = vec![self.processor_of(cell), (usize::from(cell) + 1) % count];
+        processors.dedup();
+        processors
+    }
+
+    /// The cells whose replies may take a processor.
+    pub fn cells_through(&self, processor: usize) -> Vec<u16> {
+        let cells = 0..self.mediator.len() as u16;
+        cells.filter(|cell| self.processors_of(*cell).contains(&processor)).collect()
+    }
+
+    /// Where the replicas of a cell are at first: its mediator, the next one if there is one, its
+    /// processor. Those of the control group: three mediators, or all there are and the first
+    /// processor. When one node dies, a majority remains wherever there are two mediators. Without
+    /// durability only mediators have one of control, and nothing is lost with it but the books of
+    /// the same node.
     pub fn replicas(&self, cell: u16) -> Vec<(Role, usize)> {
         if cell == CONTROL {
             let mediators = 0..self.mediator.len().min(3);
@@ -443,13 +470,29 @@ impl Network {
         replicas
     }
 
-    /// The cells that a node has a replica of.
+    /// The nodes that may have a replica of a group, no more than there may be: those that have one
+    /// at first, then, for a cell, the other mediators and processors where replicas can listen.
+    pub fn replica_places(&self, group: u16) -> Vec<(Role, usize)> {
+        let mut places = self.replicas(group);
+        if group != CONTROL {
+            let can_have_one = |(role, _, node): &(Role, usize, &Node)| {
+                matches!(role, Role::Mediator | Role::Processor) && node.replication.is_some()
+            };
+            let others = self.all().filter(can_have_one).map(|(role, index, _)| (role, index));
+            let others: Vec<_> = others.filter(|place| !places.contains(place)).collect();
+            places.extend(others);
+        }
+        places.truncate(MEMBERS_MAX);
+        places
+    }
+
+    /// The cells that a node has a replica of at first.
     pub fn cells_at(&self, role: Role, index: usize) -> Vec<u16> {
         let cells = 0..self.mediator.len() as u16;
         cells.filter(|cell| self.replicas(*cell).contains(&(role, index))).collect()
     }
 
-    /// The groups that a node has a replica of: its cells, then control.
+    /// The groups that a node has a replica of at first: its cells, then control.
     pub fn groups_at(&self, role: Role, index: usize) -> Vec<u16> {
         let is_replicated = self.durability != Durability::None;
         let mut groups = if is_replicated { self.cells_at(role, index) } else { vec![] };
@@ -586,7 +629,11 @@ mod tests {
         network.durability = Durability::DiskQuorum;
         assert_eq!(network.downstream(Role::Gateway, 2), [(Role::Router, 0), (Role::Router, 1)]);
         assert_eq!(network.downstream(Role::Router, 1).len(), 4);
-        assert_eq!(network.downstream(Role::Mediator, 3), [(Role::Processor, 1)]);
+        // Those of cells 2 and 3, and for each another one.
+        let processors = [0, 1].map(|index| (Role::Processor, index));
+        assert_eq!(network.downstream(Role::Mediator, 3), processors);
+        assert_eq!((network.processors_of(3), network.processors_of(2)), (vec![1, 0], vec![0, 1]));
+        assert_eq!(network.cells_through(0), [0, 1, 2, 3]);
         assert_eq!(network.downstream(Role::Processor, 0).len(), 3);
         assert_eq!(network.upstream_count(Role::Gateway, 0), 2);
         assert_eq!(network.upstream_count(Role::Router, 0), 3);

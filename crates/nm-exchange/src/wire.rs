@@ -57,9 +57,13 @@ pub const EXPIRED: u16 = 8;
 /// answered.
 pub const PREVIOUS_ANSWERED: u16 = 16;
 
+/// Flag of a [`FrameKind::ResendRequest`] from a processor: only events may be lost, no replies.
+pub const EVENTS_ONLY: u16 = 32;
+
 /// Flag of a [`FrameKind::Reply`]: the request is not executed, and never will be. The event in it
 /// says why, and is none of the session's numbered ones. Of a [`FrameKind::ResendRequest`] on its
-/// way back to the gateway: the instrument is in another cell.
+/// way back to the gateway: the instrument is in another cell. Of a [`FrameKind::Private`]: the
+/// session is not at the gateway of its last request.
 pub const REFUSED: u16 = 64;
 
 /// Bits of the flags of a request, and of a [`FrameKind::Nak`] to it, that tell apart how often the
@@ -119,6 +123,10 @@ pub enum FrameKind {
     Forget,
     /// Entry of a cell's log, see [`crate::moves::Claim`].
     Claim,
+    /// The gateway is about to leave, see [`crate::message::GoAway`].
+    GoAway,
+    /// How far a processor is to be, or is, see [`crate::message::CatchUp`].
+    CatchUp,
 }
 
 codes!(FrameKind {
@@ -144,6 +152,8 @@ codes!(FrameKind {
     MoveProgress = 20,
     Forget = 21,
     Claim = 22,
+    GoAway = 23,
+    CatchUp = 24,
 });
 
 /// A header's fields.
@@ -152,7 +162,7 @@ pub struct Header {
     /// What the frame is.
     pub kind: FrameKind,
     /// [`PUBLIC`], [`RESENT`], [`STAMPED`], [`EXPIRED`], [`PREVIOUS_ANSWERED`],
-    /// [`REFUSED`], [`ATTEMPT`].
+    /// [`EVENTS_ONLY`], [`REFUSED`], [`ATTEMPT`].
     pub flags: u16,
     /// Instrument.
     pub instrument: u32,

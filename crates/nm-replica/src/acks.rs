@@ -28,6 +28,8 @@
 //! only, a replica votes for fewer candidates; if it is elected with them, they are committed with
 //! its first own entry, behind which its disk has them all.
 
+use std::collections::BTreeSet;
+
 use openraft::{LogId, Vote};
 use thiserror::Error;
 use tokio::sync::watch;
@@ -38,7 +40,6 @@ use crate::types::NodeId;
 #[derive(Debug)]
 pub struct Acks {
     state: watch::Sender<State>,
-    members: usize,
 }
 
 #[derive(Debug, Default)]
@@ -50,6 +51,9 @@ struct State {
     /// The leader's vote under which the others answered, and the last entry that each has.
     vote: Vote<NodeId>,
     others: Vec<(NodeId, LogId<NodeId>)>,
+    /// The voters of the newest membership in the log; none while there are two sets of them, or
+    /// if they are not known.
+    voters: Option<BTreeSet<NodeId>>,
 }
 
 /// The own disk is not used any more.
@@ -58,11 +62,16 @@ struct State {
 pub struct DiskFailed;
 
 impl Acks {
-    /// For a group of so many members. `synced` is the number of the last write so far.
-    pub fn new(members: usize, synced: u64) -> Acks {
-        assert!(members > 0, "a replica is a member of its group");
-        let state = State { synced, ..State::default() };
-        Acks { state: watch::Sender::new(state), members }
+    /// Before the first acknowledgement; the voters are not known. `synced` is the number of the
+    /// last write so far.
+    pub fn new(synced: u64) -> Acks {
+        Acks { state: watch::Sender::new(State { synced, ..State::default() }) }
+    }
+
+    /// The voters of the newest membership in the own log. Called before any entry behind that
+    /// membership is acknowledged, so that no quorum of other voters is taken for one of these.
+    pub fn set_voters(&self, voters: Option<BTreeSet<NodeId>>) {
+        self.state.send_modify(|state| state.voters = voters);
     }
 
     /// The own disk has everything up to this write.
@@ -90,7 +99,6 @@ impl Acks {
                 Some((_, known)) => *known = last,
                 None => state.others.push((other, last)),
             }
-            assert!(state.others.len() < self.members, "only other members answer");
             true
         });
     }
@@ -122,10 +130,13 @@ impl Acks {
         vote: Vote<NodeId>,
         last: LogId<NodeId>,
     ) -> Result<(), DiskFailed> {
-        let quorum = self.members / 2 + 1;
         self.wait_until(|state| {
-            let have = state.others.iter().filter(|(_, known)| *known >= last).count();
-            state.synced >= write || state.vote == vote && have >= quorum
+            let has_quorum = state.voters.as_ref().is_some_and(|voters| {
+                let have =
+                    |(id, known): &&(NodeId, LogId<NodeId>)| *known >= last && voters.contains(id);
+                state.others.iter().filter(have).count() > voters.len() / 2
+            });
+            state.synced >= write || state.vote == vote && has_quorum
         })
         .await
     }
@@ -168,7 +179,8 @@ mod tests {
     fn entry_is_durable_on_the_own_disk_or_on_a_quorum_of_others() {
         let vote = Vote::new_committed(3, 1);
         let at = |index: u64| LogId::new(CommittedLeaderId::new(3, 1), index);
-        let acks = Acks::new(3, 10);
+        let acks = Acks::new(10);
+        acks.set_voters(Some(BTreeSet::from([1, 2, 3])));
         assert_eq!(is_done(acks.wait_durable(10, vote, at(7))), Some(true));
         assert_eq!(is_done(acks.wait_durable(11, vote, at(8))), None);
         acks.record(vote, 2, at(8));
@@ -180,6 +192,13 @@ mod tests {
             "two others are a quorum"
         );
         assert_eq!(is_done(acks.wait_durable(12, vote, at(9))), None);
+        // Replica 3 is being replaced: who is a quorum depends on two sets of voters.
+        acks.set_voters(None);
+        assert_eq!(is_done(acks.wait_durable(11, vote, at(8))), None);
+        acks.set_voters(Some(BTreeSet::from([1, 2, 4])));
+        assert_eq!(is_done(acks.wait_durable(11, vote, at(8))), None, "3 is no voter");
+        acks.set_voters(Some(BTreeSet::from([1, 2, 3])));
+        assert_eq!(is_done(acks.wait_durable(11, vote, at(8))), Some(true));
         // Replica 2 was restarted, perhaps without its state.
         acks.forget(2);
         assert_eq!(is_done(acks.wait_durable(11, vote, at(8))), None);

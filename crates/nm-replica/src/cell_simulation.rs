@@ -1,6 +1,7 @@
-//! A group of three replicas on a simulated network, with simulated disks and in simulated time,
-//! with faults by a seed. Whatever happens: replicas deliver the same batches in one order, each
-//! once, and nothing that was delivered is lost.
+//! A group of three replicas on four nodes of a simulated network, with simulated disks and in
+//! simulated time, with faults by a seed; now and then one replica replaces another. Whatever
+//! happens: replicas deliver the same batches in one order, each once, and nothing that was
+//! delivered is lost.
 //!
 //! What depends on the seed only: delays, faults, elections, salts, and so on, which is every
 //! random number of this crate and of openraft. Tokio has random numbers of its own (the order in
@@ -14,6 +15,8 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use nm_sys::poll::Waker;
@@ -24,14 +27,22 @@ use crate::address::{Address, BoundSocket};
 use crate::channel::RaftLog;
 use crate::group::{Group, Member, Settings};
 use crate::journal;
+use crate::lifecycle;
 use crate::log::{Log, LogEvent};
+use crate::open_replicas::OpenReplicas;
 use crate::random;
 use crate::random::testing::Random;
 use crate::replicas;
 use crate::simulated_disk::{self, Disk, Faults};
 use crate::simulated_network;
 
-const NODES: usize = 3;
+const NODES: usize = 4;
+
+/// How many of them have a replica at first.
+const VOTERS: usize = 3;
+
+/// The one that may not lead.
+const FOLLOWER: usize = 2;
 
 /// Time with faults, and time in which the group must work again after the last of them, ms.
 const FAULTS_MS: u64 = 1_500;
@@ -51,6 +62,10 @@ struct Node {
     runtime: Option<Runtime>,
     stop: Option<oneshot::Sender<()>>,
     log: Option<RaftLog>,
+    /// Where the log of a replica comes from that joins.
+    joined: Option<Receiver<RaftLog>>,
+    /// Whether it has the files of a replica.
+    has_files: bool,
     disk: Disk,
     applied: Vec<u64>,
     /// When it starts, if it is down.
@@ -73,6 +88,8 @@ struct Simulation {
     heals_ms: u64,
     proposed: u64,
     acknowledged: Vec<u64>,
+    /// The nodes that have the group's replicas.
+    voters: Vec<usize>,
     /// Whether a file was damaged: that happens to one disk, once.
     has_rotted: bool,
     faults: BTreeMap<&'static str, u64>,
@@ -109,6 +126,8 @@ impl Simulation {
             runtime: None,
             stop: None,
             log: None,
+            joined: None,
+            has_files: number < VOTERS,
             disk: Disk::new(seed * NODES as u64 + number as u64, Faults::default()),
             applied: vec![],
             starts_ms: 0,
@@ -128,6 +147,7 @@ impl Simulation {
             heals_ms: 0,
             proposed: 0,
             acknowledged: vec![],
+            voters: (0..VOTERS).collect(),
             has_rotted: false,
             faults: BTreeMap::new(),
             trace: 0,
@@ -152,11 +172,12 @@ impl Simulation {
 
     fn start(&mut self, node: usize) {
         self.enter(node);
-        let member = |own: usize| Member { address: address(own), may_lead: own + 1 < NODES };
+        let member = |own: usize| Member { address: address(own), may_lead: own != FOLLOWER };
         let group = Group {
             id: 1,
             name: "group-1".to_string(),
             members: (0..NODES).map(member).collect(),
+            voters: VOTERS,
             own: node,
             folder: Some(folder()),
             settings: settings(),
@@ -165,19 +186,27 @@ impl Simulation {
         #[cfg(tokio_unstable)]
         builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&random::number().to_le_bytes()));
         let runtime = builder.enable_time().start_paused(true).build().unwrap();
+        let (hosted, others) = match self.nodes[node].has_files {
+            true => (Some(group), vec![]),
+            false => (None, vec![group]),
+        };
         let opened = {
             let _in_runtime = runtime.enter();
-            replicas::open(group, self.waker.clone())
+            hosted.map(|group| lifecycle::open(group, false, self.waker.clone())).transpose()
         };
         let this = &mut self.nodes[node];
         this.applied.clear();
         match opened {
-            Ok((opened, log)) => {
+            Ok(opened) => {
                 let socket = BoundSocket::bind(&address(node)).unwrap();
                 let (stop, stopped) = oneshot::channel();
-                runtime.spawn(replicas::serve(socket, vec![opened], stopped));
-                (this.stop, this.log, this.refused) = (Some(stop), Some(log), None);
-                this.runtime = Some(runtime);
+                let (opened, log) = opened.unzip();
+                let (sender, joined) = channel();
+                let open = Arc::new(OpenReplicas::new(others, None, sender, self.waker.clone()));
+                let opened = opened.into_iter().collect();
+                runtime.spawn(replicas::serve(socket, opened, open, stopped));
+                (this.stop, this.log, this.refused) = (Some(stop), log, None);
+                (this.runtime, this.joined) = (Some(runtime), Some(joined));
                 self.note(node, &"starts");
             }
             Err(error) => {
@@ -245,7 +274,7 @@ impl Simulation {
         let other = (node + 1 + self.random.below(NODES as u64 - 1) as usize) % NODES;
         let last_ms = self.random.below(FAULT_MS_MAX);
         let until_ms = self.now_ms + last_ms;
-        match self.random.below(12) {
+        match self.random.below(14) {
             0 | 1 => {
                 self.count("kill");
                 self.kill(node, last_ms);
@@ -292,11 +321,25 @@ impl Simulation {
                 let operations = self.random.below(30);
                 self.nodes[node].disk.fail_after(operations);
             }
+            12 | 13 => self.replace(),
             _ if self.has_rotted => {}
             _ => {
                 self.lose_power(node, last_ms);
                 self.rot(node);
             }
+        }
+    }
+
+    /// Asks a leader to replace one replica by another.
+    fn replace(&mut self) {
+        let from = self.voters[self.random.below(self.voters.len() as u64) as usize];
+        let to = (0..NODES).find(|node| !self.voters.contains(node));
+        let leads = |node: &&mut Node| node.log.as_ref().is_some_and(|it| it.can_propose());
+        if let (Some(to), Some(node)) = (to, self.nodes.iter_mut().find(leads))
+            && let Some(log) = &mut node.log
+        {
+            log.replace(from, to);
+            self.count("replacement asked for");
         }
     }
 
@@ -344,7 +387,12 @@ impl Simulation {
     }
 
     fn take_events(&mut self, node: usize) {
-        let mut stopped = None;
+        let this = &mut self.nodes[node];
+        if let Some(log) = this.joined.as_ref().and_then(|joined| joined.try_recv().ok()) {
+            this.applied.clear();
+            (this.log, this.has_files) = (Some(log), true);
+        }
+        let (mut stopped, mut is_removed) = (None, false);
         while let Some(event) = self.nodes[node].log.as_mut().and_then(Log::next_event) {
             match event {
                 LogEvent::Committed { batch, .. } => {
@@ -369,10 +417,19 @@ impl Simulation {
                 LogEvent::LeadershipLost => self.note(node, &"leads no more"),
                 // A sync may take long by the real clock.
                 LogEvent::Degraded(why) if why.contains("ms for a sync") => {}
-                LogEvent::Degraded(why) | LogEvent::Warning(why) => self.note(node, &why),
+                LogEvent::Degraded(why)
+                | LogEvent::HandOverFailed(why)
+                | LogEvent::ReplaceFailed(why)
+                | LogEvent::Warning(why) => self.note(node, &why),
+                LogEvent::Voters(voters) => self.set_voters(node, voters),
+                LogEvent::Removed => is_removed = true,
                 LogEvent::CaughtUp => self.note(node, &"is caught up"),
                 LogEvent::Stopped(error) => stopped = Some(error.to_string()),
             }
+        }
+        if is_removed {
+            self.count("replica removed");
+            self.nodes[node].log = None;
         }
         if let Some(error) = stopped {
             self.note(node, &("stops", error));
@@ -388,6 +445,17 @@ impl Simulation {
         let mut batch = self.proposed.to_le_bytes().to_vec();
         batch.resize(8 + self.random.below(200) as usize, 1);
         log.propose(batch).unwrap();
+    }
+
+    /// A node learns who the voters are; a node that is behind learns it later than others.
+    fn set_voters(&mut self, node: usize, voters: Vec<usize>) {
+        self.note(node, &("voters", &voters));
+        let applied = |node: &Node| node.applied.len();
+        let is_newest = self.nodes.iter().all(|it| applied(it) <= applied(&self.nodes[node]));
+        if is_newest && self.voters != voters {
+            self.voters = voters;
+            self.count("replica replaced");
+        }
     }
 
     fn deliver(&mut self, node: usize, id: u64) {
@@ -414,10 +482,11 @@ impl Simulation {
         let (goal, until_ms) = (self.acknowledged.len() + 3, self.now_ms + RECOVERY_MS);
         loop {
             self.tick(false);
-            let is_done = |node: &Node| {
+            let is_done = |node: &usize| {
+                let node = &self.nodes[*node];
                 node.refused.is_some() || node.applied.len() == self.acknowledged.len()
             };
-            if self.acknowledged.len() >= goal && self.nodes.iter().all(is_done) {
+            if self.acknowledged.len() >= goal && self.voters.iter().all(is_done) {
                 return;
             }
             let lengths: Vec<usize> = self.nodes.iter().map(|node| node.applied.len()).collect();

@@ -20,6 +20,8 @@ pub enum LogCommand {
     FinishSnapshot(u64, Vec<u8>),
     /// Have another replica lead.
     HandOver,
+    /// Replace the replica of one member by one of another, by their positions.
+    Replace { from: usize, to: usize },
 }
 
 #[derive(Debug, Default)]
@@ -43,21 +45,22 @@ pub struct EventSender {
     pub clocks: Arc<Clocks>,
 }
 
-/// The ends of the channel of one group: events are sent, commands are received, and the log of
-/// the data loop does the opposite.
+/// The ends of the channel of one group, for the replica at position `own` of so many members:
+/// events are sent, commands are received, and the log of the data loop does the opposite.
 pub fn connect(
     group_id: u16,
-    members: usize,
+    (own, members): (usize, usize),
     may_lead: bool,
     waker: Waker,
 ) -> (EventSender, UnboundedReceiver<LogCommand>, RaftLog) {
     let (events, receiver) = channel();
     let (commands, command_receiver) = unbounded_channel();
     let clocks = Arc::new(Clocks::new(members));
-    let (leadership, own) = (Mutex::default(), Arc::clone(&clocks));
-    let sender = EventSender { events, waker, may_lead, leadership, clocks: own };
+    let (leadership, shown) = (Mutex::default(), Arc::clone(&clocks));
+    let sender = EventSender { events, waker, may_lead, leadership, clocks: shown };
     let log = RaftLog {
         group_id,
+        own,
         clocks,
         events: receiver,
         commands,
@@ -115,6 +118,8 @@ impl EventSender {
 #[derive(Debug)]
 pub struct RaftLog {
     group_id: u16,
+    /// Position of this replica in its group.
+    own: usize,
     clocks: Arc<Clocks>,
     events: Receiver<LogEvent>,
     commands: UnboundedSender<LogCommand>,
@@ -170,17 +175,19 @@ impl Log for RaftLog {
                 (self.leading_term, self.is_in_flight) = (Some(*term), false);
                 self.is_handing_over = false;
             }
-            LogEvent::LeadershipLost | LogEvent::Stopped(_) => {
+            LogEvent::LeadershipLost | LogEvent::Stopped(_) | LogEvent::Removed => {
                 (self.leading_term, self.is_in_flight) = (None, false);
                 self.is_handing_over = false;
             }
             LogEvent::CaughtUp => self.is_caught_up = true,
-            // One of them is that no other replica can lead.
-            LogEvent::Warning(_) => self.is_handing_over = false,
+            LogEvent::HandOverFailed(_) => self.is_handing_over = false,
             LogEvent::Committed { .. }
             | LogEvent::TakeSnapshot { .. }
             | LogEvent::LoadSnapshot { .. }
-            | LogEvent::Degraded(_) => {}
+            | LogEvent::Degraded(_)
+            | LogEvent::Voters(_)
+            | LogEvent::ReplaceFailed(_)
+            | LogEvent::Warning(_) => {}
         }
         Some(event)
     }
@@ -193,6 +200,14 @@ impl Log for RaftLog {
         if self.leading_term.is_some() && !self.is_handing_over {
             self.is_handing_over = true;
             let _ = self.commands.send(LogCommand::HandOver);
+        }
+    }
+
+    fn replace(&mut self, from: usize, to: usize) {
+        // A leader leaves its place to another one first, who knows nothing of this order.
+        match from == self.own {
+            true => self.hand_over(),
+            false => drop(self.commands.send(LogCommand::Replace { from, to })),
         }
     }
 }

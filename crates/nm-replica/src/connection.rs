@@ -190,7 +190,9 @@ impl Connection {
             | FrameKind::Campaign
             | FrameKind::Answer
             | FrameKind::Unavailable
-            | FrameKind::Commit => FRAME_BYTES_MAX,
+            | FrameKind::Commit
+            | FrameKind::Join
+            | FrameKind::CheckMembership => FRAME_BYTES_MAX,
         };
         let in_header = (header::BYTES - header::LENGTH.end()) as u64;
         let length = header::LENGTH

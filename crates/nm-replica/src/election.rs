@@ -32,12 +32,12 @@ const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Writes the members as the group's first entry; which of them does it does not matter.
 pub async fn initialize(replica: Arc<GroupReplica>, engine: Arc<Engine>) {
-    if !replica.may_lead() {
+    if !replica.may_lead() || replica.group.own >= replica.group.voters {
         return;
     }
     sleep(replica.lease() * replica.group.own as u32 * 2).await;
     if matches!(engine.raft.is_initialized().await, Ok(false)) {
-        let ids = 1..=replica.group.members.len() as NodeId;
+        let ids = 1..=replica.group.voters as NodeId;
         let members: BTreeMap<_, _> = ids.map(|id| (id, EmptyNode::new())).collect();
         // It fails only if another member's entry has arrived meanwhile.
         let _ = engine.raft.initialize(members).await;
@@ -82,8 +82,14 @@ async fn catch_up(replica: &GroupReplica, engine: &Engine) {
             );
         }
         if engine.silence() > patience {
+            // Without its log, it knows only the voters that the group began with.
+            let mut voters = engine.voters();
+            if voters.is_empty() {
+                voters = (1..=replica.group.voters as NodeId).collect();
+            }
             for (position, member) in replica.group.members.iter().enumerate() {
-                if !member.may_lead && position != replica.group.own {
+                let is_voter = voters.contains(&(position as NodeId + 1));
+                if is_voter && !member.may_lead && position != replica.group.own {
                     ask_to_campaign(replica, member).await;
                 }
             }
@@ -127,17 +133,19 @@ pub async fn step_down(replica: &GroupReplica, engine: &Engine) {
     }
     if is_leader() {
         let why = "no other replica has all entries and can lead, so this one goes on leading";
-        replica.events.send(LogEvent::Warning(why.to_string()));
+        replica.events.send(LogEvent::HandOverFailed(why.to_string()));
     }
 }
 
 /// Another member that may lead and has all entries of this leader.
 fn successor<'a>(replica: &'a GroupReplica, engine: &Engine) -> Option<&'a Member> {
     let matching = engine.raft.metrics().borrow().replication.clone().unwrap_or_default();
+    let voters = engine.voters();
     let is_ready = |position: usize, member: &Member| {
         let last = matching.get(&(position as NodeId + 1)).copied().flatten();
         let is_other = position != replica.group.own;
-        is_other && member.may_lead && last.is_some() && last >= replica.store.last()
+        let is_voter = voters.contains(&(position as NodeId + 1));
+        is_other && is_voter && member.may_lead && last.is_some() && last >= replica.store.last()
     };
     let mut members = replica.group.members.iter().enumerate();
     members.find(|(position, member)| is_ready(*position, member)).map(|(_, member)| member)

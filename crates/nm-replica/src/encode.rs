@@ -156,11 +156,25 @@ impl Encode for Membership<NodeId, EmptyNode> {
     }
 }
 
+impl Encode for StoredMembership<NodeId, EmptyNode> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.log_id().encode(out);
+        self.membership().encode(out);
+    }
+
+    fn decode(
+        from: &mut Reader<'_>,
+        _: &'static str,
+    ) -> Result<StoredMembership<NodeId, EmptyNode>, DecodeError> {
+        let log_id = Option::decode(from, "membership entry")?;
+        Ok(StoredMembership::new(log_id, Membership::decode(from, "membership")?))
+    }
+}
+
 impl Encode for SnapshotMeta<NodeId, EmptyNode> {
     fn encode(&self, out: &mut Vec<u8>) {
         self.last_log_id.encode(out);
-        self.last_membership.log_id().encode(out);
-        self.last_membership.membership().encode(out);
+        self.last_membership.encode(out);
         Shared(self.snapshot_id.clone().into_bytes().into()).encode(out);
     }
 
@@ -169,9 +183,7 @@ impl Encode for SnapshotMeta<NodeId, EmptyNode> {
         _: &'static str,
     ) -> Result<SnapshotMeta<NodeId, EmptyNode>, DecodeError> {
         let last_log_id = Option::decode(from, "snapshot last entry")?;
-        let membership_log_id = Option::decode(from, "membership entry")?;
-        let membership = Membership::decode(from, "membership")?;
-        let last_membership = StoredMembership::new(membership_log_id, membership);
+        let last_membership = StoredMembership::decode(from, "membership")?;
         let id = Shared::decode(from, "snapshot id")?.to_vec();
         let snapshot_id = String::from_utf8(id)
             .map_err(|_| DecodeError::invalid("snapshot id", "is not UTF-8"))?;

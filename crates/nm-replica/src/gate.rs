@@ -7,8 +7,8 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::connection::Connection;
-use crate::group_replica::GroupReplica;
 use crate::log::LogEvent;
+use crate::open_replicas::OpenReplicas;
 use crate::requests::serve_connection;
 
 /// Connections of one node whose peer has not proved yet that it has the key; further ones are
@@ -20,37 +20,36 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What all connections of a node pass.
 pub struct Gate {
+    node: Arc<OpenReplicas>,
     unauthenticated: Arc<Semaphore>,
     /// When a refusal was reported last, and how many there were since.
     reported: Mutex<(Option<Instant>, u64)>,
 }
 
 impl Gate {
-    /// One that nobody waits at.
-    pub fn new() -> Arc<Gate> {
+    /// That of a node; nobody waits at it.
+    pub fn new(node: Arc<OpenReplicas>) -> Arc<Gate> {
         let unauthenticated = Arc::new(Semaphore::new(UNAUTHENTICATED_MAX));
-        Arc::new(Gate { unauthenticated, reported: Mutex::default() })
+        Arc::new(Gate { node, unauthenticated, reported: Mutex::default() })
     }
 
     /// Serves a connection when its peer has authenticated.
-    pub fn admit(self: &Arc<Gate>, mut connection: Connection, replicas: Vec<Arc<GroupReplica>>) {
-        let Some(first) = replicas.first().cloned() else { return };
-        let key = first.group.settings.key;
+    pub fn admit(self: &Arc<Gate>, mut connection: Connection) {
         let Ok(permit) = Arc::clone(&self.unauthenticated).try_acquire_owned() else {
-            return self.report(&first, "too many have not completed their handshake");
+            return self.report("too many have not completed their handshake");
         };
         let gate = Arc::clone(self);
         tokio::spawn(async move {
-            if let Err(error) = connection.authenticate(key.as_ref()).await {
-                return gate.report(&first, &error.to_string());
+            if let Err(error) = connection.authenticate(gate.node.key()).await {
+                return gate.report(&error.to_string());
             }
             drop(permit);
-            serve_connection(connection, replicas).await;
+            serve_connection(connection, Arc::clone(&gate.node)).await;
         });
     }
 
     /// Reports refused connections, one line in an interval.
-    fn report(&self, replica: &GroupReplica, why: &str) {
+    fn report(&self, why: &str) {
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         reported.1 += 1;
         if reported.0.is_some_and(|at| at.elapsed() < REPORT_INTERVAL) {
@@ -59,6 +58,9 @@ impl Gate {
         let count = std::mem::take(&mut reported.1);
         reported.0 = Some(Instant::now());
         let message = format!("{count} connections to replicas were refused, the last one: {why}");
-        replica.events.send(LogEvent::Warning(message));
+        // A node without replicas has nobody to tell.
+        if let Some(replica) = self.node.all().first() {
+            replica.events.send(LogEvent::Warning(message));
+        }
     }
 }

@@ -8,15 +8,15 @@ use nm_auth::Key;
 use crate::address::Address;
 use crate::journal;
 
-/// Maximum number of replicas of a group.
+/// Maximum number of nodes that may have a replica of a group.
 pub const MEMBERS_MAX: usize = 15;
 
-/// A replica of a group, as the other replicas see it.
+/// A node that may have a replica of a group, as the replicas see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// Where it listens for the other replicas.
     pub address: Address,
-    /// Whether it may become the leader.
+    /// Whether its replica may become the leader.
     pub may_lead: bool,
 }
 
@@ -27,8 +27,11 @@ pub struct Group {
     pub id: u16,
     /// Its name in messages.
     pub name: String,
-    /// Its replicas, in the same order everywhere; at most [`MEMBERS_MAX`].
+    /// The nodes that may have a replica, in the same order everywhere; at most [`MEMBERS_MAX`].
     pub members: Vec<Member>,
+    /// How many of them, from the first one on, have a replica when the group begins. Later
+    /// [`Log::replace`](crate::Log::replace) decides.
+    pub voters: usize,
     /// Position of this replica in `members`.
     pub own: usize,
     /// Folder for the journal and snapshots; without one, everything is in memory only.

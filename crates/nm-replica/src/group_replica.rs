@@ -1,8 +1,11 @@
 //! One replica of a group at this node, and what it knows of its leader.
 
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use openraft::{EmptyNode, Membership, ServerState};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
@@ -21,6 +24,8 @@ pub struct GroupReplica {
     pub group: Group,
     pub events: Arc<EventSender>,
     pub store: LogStore,
+    /// Whether it was opened because a leader asked for it.
+    pub joins: bool,
     stage: Mutex<Stage>,
 }
 
@@ -39,6 +44,10 @@ pub struct Engine {
     contact: Mutex<LeaderContact>,
     /// Notified when the leader's connection ends.
     pub leader_lost: Notify,
+    /// Notified when this replica is perhaps no part of the group any more.
+    pub membership_doubted: Notify,
+    /// Whether this replica replaces another one at the moment.
+    pub is_replacing: AtomicBool,
 }
 
 /// The last contact with a leader.
@@ -55,7 +64,28 @@ impl Engine {
     /// An engine without contact with a leader.
     pub fn new(raft: Raft) -> Engine {
         let contact = LeaderContact { at: Instant::now(), from: 0, is_lost: false };
-        Engine { raft, contact: Mutex::new(contact), leader_lost: Notify::new() }
+        Engine {
+            raft,
+            contact: Mutex::new(contact),
+            leader_lost: Notify::new(),
+            membership_doubted: Notify::new(),
+            is_replacing: AtomicBool::new(false),
+        }
+    }
+
+    /// The membership of the group, as far as this replica knows.
+    pub fn membership(&self) -> Membership<NodeId, EmptyNode> {
+        self.raft.metrics().borrow().membership_config.membership().clone()
+    }
+
+    /// The voters of the group, as far as this replica knows; while they change, of both sets.
+    pub fn voters(&self) -> BTreeSet<NodeId> {
+        self.membership().voter_ids().collect()
+    }
+
+    /// Whether this replica leads.
+    pub fn is_leader(&self) -> bool {
+        self.raft.server_metrics().borrow().state == ServerState::Leader
     }
 
     fn contact(&self) -> MutexGuard<'_, LeaderContact> {
@@ -102,10 +132,10 @@ impl GroupReplica {
     pub fn new(
         group: Group,
         events: Arc<EventSender>,
-        store: LogStore,
+        (store, joins): (LogStore, bool),
         start: u64,
     ) -> GroupReplica {
-        GroupReplica { group, events, store, stage: Mutex::new(Stage::Empty(start)) }
+        GroupReplica { group, events, store, joins, stage: Mutex::new(Stage::Empty(start)) }
     }
 
     /// Its number in the group.
@@ -138,7 +168,8 @@ impl GroupReplica {
                 let state = self.store.hard_state();
                 let last = self.store.last_durable().max(state.required_log_id);
                 let (bootstrap_ids, vote) = (state.bootstrap_ids, state.vote);
-                ReplicaStatus::Active { bootstrap_ids, vote, last }
+                let membership = self.store.membership();
+                ReplicaStatus::Active { bootstrap_ids, vote, last, membership }
             }
         }
     }

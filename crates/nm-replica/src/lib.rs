@@ -13,6 +13,8 @@
 //!   higher term.
 //! - A replica that **lost its state** recovers it from the others before it votes: see
 //!   `bootstrap`.
+//! - A replica can be **replaced** by one of another node while the group works: see
+//!   [`Log::replace`].
 //! - **Damaged files** are repaired from the other replicas: see `recovery`.
 //! - **Snapshots** are taken by the data loop: see [`LogEvent::TakeSnapshot`].
 //! - A **disk that fails** or is full stops its replica ([`LogEvent::Stopped`]); the others go on.
@@ -46,10 +48,13 @@ mod group_replica;
 mod handshake;
 mod hard_state;
 pub mod journal;
+mod lifecycle;
 mod log;
 mod log_store;
+mod membership;
 mod message;
 mod network;
+mod open_replicas;
 mod random;
 mod recovery;
 mod replicas;

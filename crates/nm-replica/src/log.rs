@@ -44,6 +44,15 @@ pub enum LogEvent {
     CaughtUp,
     /// This replica cannot work as it should at the moment; the reason, for people.
     Degraded(String),
+    /// No other replica leads in its place, as [`Log::hand_over`] asked for; why, in a sentence.
+    HandOverFailed(String),
+    /// The nodes with these positions in [`Group::members`](crate::Group::members) have the group's
+    /// replicas from now on.
+    Voters(Vec<usize>),
+    /// A replica was not replaced, as [`Log::replace`] asked for; why, in a sentence.
+    ReplaceFailed(String),
+    /// This replica is no part of its group any more, and has ended: another one has replaced it.
+    Removed,
     /// Something outside of the group that people should know, in a sentence.
     Warning(String),
     /// This replica has stopped and must be started again.
@@ -87,7 +96,13 @@ pub trait Log {
     fn finish_snapshot(&mut self, number: u64, state: Vec<u8>);
 
     /// If this replica leads, asks another one that has all entries to lead in its place. What
-    /// comes of it is an event: leadership is lost, or a warning says that there is no such
-    /// replica.
+    /// comes of it is an event: [`LogEvent::LeadershipLost`] or [`LogEvent::HandOverFailed`].
     fn hand_over(&mut self);
+
+    /// If this replica leads, replaces the replica of one node by a new one of another node, by
+    /// their positions in the group: the new one gets all entries, then it votes in the place of
+    /// the old one. What comes of it is an event: [`LogEvent::Voters`] or
+    /// [`LogEvent::ReplaceFailed`]. If it is this replica that is to be replaced, it only hands
+    /// over, and the next leader has to be asked.
+    fn replace(&mut self, from: usize, to: usize);
 }

@@ -3,7 +3,7 @@
 //!
 //! openraft's indexes begin with 0, those of the journal and of log events with 1.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{
-    AnyError, Entry, LogId, LogState, OptionalSend, RaftLogReader, StorageError, StorageIOError,
-    Vote,
+    AnyError, EmptyNode, Entry, EntryPayload, LogId, LogState, OptionalSend, RaftLogReader,
+    StorageError, StorageIOError, StoredMembership, Vote,
 };
 use tokio::sync::oneshot;
 
@@ -45,6 +45,8 @@ struct Inner {
     disk: Option<Disk>,
     /// Whether this replica is the only one of its group.
     is_single: bool,
+    /// The newest membership that is not in `entries` any more.
+    purged_membership: StoredMembership<NodeId, EmptyNode>,
 }
 
 /// The log.
@@ -55,23 +57,24 @@ pub struct LogStore {
 }
 
 impl LogStore {
-    /// The log in a folder, or an empty one in memory, of one of so many members; and whether it
-    /// existed before.
+    /// The log in a folder, or an empty one in memory, of a group that begins with so many
+    /// replicas; and whether it existed before.
     ///
     /// # Errors
     /// If the folder cannot be used or its content is damaged.
     pub fn open(
         folder: Option<&Path>,
-        members: usize,
+        voters: usize,
         settings: &Settings,
         events: Arc<EventSender>,
     ) -> Result<(LogStore, bool), ReplicaError> {
-        let is_single = members == 1;
+        let is_single = voters == 1;
+        let purged_membership = StoredMembership::default();
         let Some(folder) = folder else {
             let (hard_state, entries) = (HardState::default(), VecDeque::new());
             // Entries in memory are where they have to be.
-            let acks = Arc::new(Acks::new(members, u64::MAX));
-            let inner = Inner { hard_state, entries, disk: None, is_single };
+            let acks = Arc::new(Acks::new(u64::MAX));
+            let inner = Inner { hard_state, entries, disk: None, is_single, purged_membership };
             return Ok((LogStore { inner: Arc::new(Mutex::new(inner)), acks }, false));
         };
         storage::create_folder(folder)
@@ -89,10 +92,10 @@ impl LogStore {
         if !is_known && !entries.is_empty() {
             return Err(ReplicaError::HardStateMissing(folder.into()));
         }
-        let mut inner = Inner { hard_state, entries, disk: None, is_single };
+        let mut inner = Inner { hard_state, entries, disk: None, is_single, purged_membership };
         let slow = Duration::from_millis(settings.election_ms.1);
         let disk_settings = DiskSettings { keep_all: settings.keep_all, slow };
-        let acks = Arc::new(Acks::new(members, 0));
+        let acks = Arc::new(Acks::new(0));
         let ends = (Arc::clone(&acks), events);
         inner.disk = Some(Disk::start(folder, (journal, file), inner.last(), disk_settings, ends)?);
         Ok((LogStore { inner: Arc::new(Mutex::new(inner)), acks }, is_known))
@@ -159,6 +162,20 @@ impl LogStore {
         inner.last() >= inner.hard_state.required_log_id
     }
 
+    /// The newest membership in the log, committed or not.
+    pub fn membership(&self) -> StoredMembership<NodeId, EmptyNode> {
+        self.inner().membership()
+    }
+
+    /// A snapshot has this membership.
+    pub fn set_snapshot_membership(&self, membership: &StoredMembership<NodeId, EmptyNode>) {
+        let mut inner = self.inner();
+        if membership.log_id() > inner.purged_membership.log_id() {
+            inner.purged_membership = membership.clone();
+        }
+        self.acks.set_voters(inner.voters());
+    }
+
     /// Why the disk is not used any more.
     pub fn failed(&self) -> Option<ReplicaError> {
         self.inner().disk.as_ref().and_then(Disk::failed)
@@ -195,6 +212,16 @@ fn read_entries(folder: &Path, found: Found) -> Result<VecDeque<Entry<Types>>, R
     entries.map_err(|source| ReplicaError::Decode { path: folder.into(), source })
 }
 
+/// The membership that an entry is.
+fn membership_of(entry: &Entry<Types>) -> Option<StoredMembership<NodeId, EmptyNode>> {
+    match &entry.payload {
+        EntryPayload::Membership(members) => {
+            Some(StoredMembership::new(Some(entry.log_id), members.clone()))
+        }
+        EntryPayload::Blank | EntryPayload::Normal(_) => None,
+    }
+}
+
 /// An error as openraft wants it.
 fn write_error(error: &ReplicaError) -> StorageError<NodeId> {
     StorageIOError::write_logs(AnyError::new(error)).into()
@@ -203,6 +230,19 @@ fn write_error(error: &ReplicaError) -> StorageError<NodeId> {
 impl Inner {
     fn last(&self) -> Option<LogId<NodeId>> {
         self.entries.back().map_or(self.hard_state.purged, |entry| Some(entry.log_id))
+    }
+
+    fn membership(&self) -> StoredMembership<NodeId, EmptyNode> {
+        let newest = self.entries.iter().rev().find_map(membership_of);
+        newest.unwrap_or_else(|| self.purged_membership.clone())
+    }
+
+    /// The voters, if the newest membership has one set of them.
+    fn voters(&self) -> Option<BTreeSet<NodeId>> {
+        match self.membership().membership().get_joint_config().as_slice() {
+            [voters] => Some(voters.clone()),
+            _ => None,
+        }
     }
 
     /// Queues a task for the disk; whether there is one.
@@ -244,20 +284,26 @@ impl Inner {
         self.queue(task).map(|_| ())
     }
 
-    fn truncate(&mut self, from: u64) -> Result<(), ReplicaError> {
+    /// Whether a membership was among the removed entries.
+    fn truncate(&mut self, from: u64) -> Result<bool, ReplicaError> {
         assert!(
             self.hard_state.purged.is_none_or(|purged| purged.index < from),
             "a purged entry was committed, and is never truncated"
         );
-        while self.entries.back().is_some_and(|last| last.log_id.index >= from) {
-            self.entries.pop_back();
+        let mut has_membership = false;
+        while let Some(last) = self.entries.pop_back_if(|last| last.log_id.index >= from) {
+            has_membership |= membership_of(&last).is_some();
         }
-        self.queue(Task::Truncate(from + 1)).map(|_| ())
+        self.queue(Task::Truncate(from + 1)).map(|_| has_membership)
     }
 
     fn purge(&mut self, upto: LogId<NodeId>) -> Result<(), ReplicaError> {
-        while self.entries.front().is_some_and(|first| first.log_id.index <= upto.index) {
-            self.entries.pop_front();
+        while let Some(first) = self.entries.pop_front_if(|it| it.log_id.index <= upto.index) {
+            let known =
+                membership_of(&first).filter(|it| it.log_id() > self.purged_membership.log_id());
+            if let Some(membership) = known {
+                self.purged_membership = membership;
+            }
         }
         self.hard_state.purged = self.hard_state.purged.max(Some(upto));
         self.queue(Task::SaveHardState(self.hard_state.to_bytes(), None))?;
@@ -338,11 +384,22 @@ impl RaftLogStorage<Types> for LogStore {
         I: IntoIterator<Item = Entry<Types>> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        self.inner().append(entries, callback).map_err(|error| write_error(&error))
+        let mut inner = self.inner();
+        let first = inner.entries.len();
+        let appended = inner.append(entries, callback);
+        // Behind a membership that is not committed another quorum counts already.
+        if inner.entries.range(first..).any(|entry| membership_of(entry).is_some()) {
+            self.acks.set_voters(inner.voters());
+        }
+        appended.map_err(|error| write_error(&error))
     }
 
     async fn truncate(&mut self, from: LogId<NodeId>) -> Result<(), StorageError<NodeId>> {
-        self.inner().truncate(from.index).map_err(|error| write_error(&error))
+        let mut inner = self.inner();
+        if inner.truncate(from.index).map_err(|error| write_error(&error))? {
+            self.acks.set_voters(inner.voters());
+        }
+        Ok(())
     }
 
     async fn purge(&mut self, upto: LogId<NodeId>) -> Result<(), StorageError<NodeId>> {

@@ -2,7 +2,7 @@
 
 use nm_codec::{DecodeError, Reader};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, VoteResponse};
-use openraft::{EmptyNode, LogId, SnapshotMeta, Vote};
+use openraft::{EmptyNode, LogId, SnapshotMeta, StoredMembership, Vote};
 
 use crate::encode::Encode;
 use crate::group::Shared;
@@ -28,6 +28,11 @@ pub enum FrameKind {
     Unavailable,
     /// Tells a follower what is committed; there is no answer. Body: [`CommitNotice`].
     Commit,
+    /// Asks a node to have a replica of the group. Body: [`JoinRequest`].
+    Join,
+    /// Asks a replica to find out whether it is still part of the group. Body:
+    /// [`CheckMembershipRequest`].
+    CheckMembership,
 }
 
 nm_codec::codes!(FrameKind {
@@ -39,6 +44,8 @@ nm_codec::codes!(FrameKind {
     Answer = 6,
     Unavailable = 7,
     Commit = 8,
+    Join = 9,
+    CheckMembership = 10,
 });
 
 /// A request to another replica.
@@ -174,6 +181,41 @@ impl Request for CampaignRequest {
     type Answer = bool;
 }
 
+/// Asks a node to have a replica of the group, of which others may make a voter; the answer is
+/// whether it has one.
+#[derive(Debug, PartialEq, Eq)]
+pub struct JoinRequest;
+
+impl Encode for JoinRequest {
+    fn encode(&self, _: &mut Vec<u8>) {}
+
+    fn decode(_: &mut Reader<'_>, _: &'static str) -> Result<JoinRequest, DecodeError> {
+        Ok(JoinRequest)
+    }
+}
+
+impl Request for JoinRequest {
+    const KIND: FrameKind = FrameKind::Join;
+    type Answer = bool;
+}
+
+/// Asks a replica to find out whether it is still part of the group; the answer is whether it does.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CheckMembershipRequest;
+
+impl Encode for CheckMembershipRequest {
+    fn encode(&self, _: &mut Vec<u8>) {}
+
+    fn decode(_: &mut Reader<'_>, _: &'static str) -> Result<Self, DecodeError> {
+        Ok(CheckMembershipRequest)
+    }
+}
+
+impl Request for CheckMembershipRequest {
+    const KIND: FrameKind = FrameKind::CheckMembership;
+    type Answer = bool;
+}
+
 /// What a replica knows of its group, for one that does not know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplicaStatus {
@@ -187,6 +229,8 @@ pub enum ReplicaStatus {
         vote: Option<Vote<NodeId>>,
         /// The last entry that it has, or must have.
         last: Option<LogId<NodeId>>,
+        /// The newest membership in its log.
+        membership: StoredMembership<NodeId, EmptyNode>,
     },
 }
 
@@ -206,11 +250,12 @@ impl Encode for ReplicaStatus {
                 out.push(StatusCode::Empty.code());
                 start.encode(out);
             }
-            ReplicaStatus::Active { bootstrap_ids, vote, last } => {
+            ReplicaStatus::Active { bootstrap_ids, vote, last, membership } => {
                 out.push(StatusCode::Active.code());
                 bootstrap_ids.encode(out);
                 vote.encode(out);
                 last.encode(out);
+                membership.encode(out);
             }
         }
     }
@@ -222,6 +267,7 @@ impl Encode for ReplicaStatus {
                 bootstrap_ids: Vec::decode(from, "bootstrap ids")?,
                 vote: Option::decode(from, "vote")?,
                 last: Option::decode(from, "last entry")?,
+                membership: StoredMembership::decode(from, "membership")?,
             },
         })
     }
@@ -242,6 +288,10 @@ pub enum AnyRequest {
     Status,
     /// See [`FrameKind::Campaign`].
     Campaign,
+    /// See [`FrameKind::Join`].
+    Join,
+    /// See [`FrameKind::CheckMembership`].
+    CheckMembership,
 }
 
 impl AnyRequest {
@@ -265,6 +315,14 @@ impl AnyRequest {
             FrameKind::Campaign => {
                 CampaignRequest::from_bytes(body, FIELD)?;
                 AnyRequest::Campaign
+            }
+            FrameKind::Join => {
+                JoinRequest::from_bytes(body, FIELD)?;
+                AnyRequest::Join
+            }
+            FrameKind::CheckMembership => {
+                CheckMembershipRequest::from_bytes(body, FIELD)?;
+                AnyRequest::CheckMembership
             }
             FrameKind::Answer | FrameKind::Unavailable => {
                 return Err(DecodeError::invalid("kind", "is not that of a request"));
@@ -330,6 +388,11 @@ mod tests {
                 is(FrameKind::Campaign, &body(&CampaignRequest)),
                 AnyRequest::Campaign
             ));
+            prop_assert!(matches!(is(FrameKind::Join, &body(&JoinRequest)), AnyRequest::Join));
+            prop_assert!(matches!(
+                is(FrameKind::CheckMembership, &body(&CheckMembershipRequest)),
+                AnyRequest::CheckMembership
+            ));
             prop_assert!(AnyRequest::decode(FrameKind::Answer, &[]).is_err());
             prop_assert!(AnyRequest::decode(FrameKind::Campaign, &[1]).is_err());
         }
@@ -347,10 +410,12 @@ mod tests {
             start in any::<u64>(), bootstrap_ids in prop::collection::vec(any::<u64>(), 0..5),
             vote in prop::option::of(strategies::vote()),
             last in prop::option::of(strategies::log_id()),
+            meta in strategies::snapshot_meta(),
         ) {
+            let membership = meta.last_membership;
             for status in [
                 ReplicaStatus::Empty(start),
-                ReplicaStatus::Active { bootstrap_ids, vote, last },
+                ReplicaStatus::Active { bootstrap_ids, vote, last, membership },
             ] {
                 prop_assert_eq!(ReplicaStatus::from_bytes(&status.to_bytes(), "s"), Ok(status));
             }

@@ -17,7 +17,7 @@ use crate::address::Address;
 use crate::clocks::Clocks;
 use crate::connection::Peer;
 use crate::log_store::LogStore;
-use crate::message::{AppendAnswer, CommitNotice, InstallSnapshot};
+use crate::message::{AppendAnswer, CommitNotice, InstallSnapshot, JoinRequest};
 use crate::types::{NodeId, Types};
 
 /// Time limit for sending a snapshot, and time between two attempts to reach a replica.
@@ -75,6 +75,10 @@ impl Replicator {
             self.committed = None;
             self.store.acks().forget(self.target);
             self.clocks.forget(self.position);
+            // A node whose replica is new, or has lost its memory, does not know of it.
+            if !self.peer.request(&JoinRequest).await? {
+                return Err(io::Error::other("it has no replica of the group"));
+            }
         }
         let leader_commit = request.leader_commit;
         if leader_commit > self.committed && request.entries.is_empty() {

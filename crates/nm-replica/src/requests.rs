@@ -14,6 +14,7 @@ use crate::connection::{Connection, Frame};
 use crate::encode::Encode;
 use crate::group_replica::{Engine, GroupReplica, Stage};
 use crate::message::{AnyRequest, AppendAnswer, FrameKind, InstallSnapshot};
+use crate::open_replicas::OpenReplicas;
 use crate::types::{NodeId, Types};
 
 /// Why a replica does not answer; the other one learns only that it does not.
@@ -32,19 +33,22 @@ enum RequestError {
 }
 
 /// Answers all requests of a connection, until it ends.
-pub async fn serve_connection(mut connection: Connection, replicas: Vec<Arc<GroupReplica>>) {
+pub async fn serve_connection(mut connection: Connection, node: Arc<OpenReplicas>) {
     // If a leader uses the connection: its group, and its number.
     let mut leader = None;
     while let Ok(frame) = connection.receive().await {
         let Frame { kind, from, group, .. } = frame;
-        let replica = replicas.iter().find(|replica| replica.group.id == group);
-        if matches!(kind, FrameKind::Append | FrameKind::Commit) {
-            leader = replica.map(|replica| (replica, from));
-        }
-        let answer = match replica {
+        let replica = match kind {
+            FrameKind::Join => node.join(group),
+            _ => node.find(group),
+        };
+        let answer = match &replica {
             Some(replica) => replica.answer(&frame).await.ok(),
             None => None,
         };
+        if matches!(kind, FrameKind::Append | FrameKind::Commit) {
+            leader = replica.map(|replica| (replica, from));
+        }
         if kind == FrameKind::Commit {
             continue;
         }
@@ -67,6 +71,7 @@ impl GroupReplica {
         let request = AnyRequest::decode(frame.kind, frame.body)?;
         let engine = match (self.stage(), &request) {
             (_, AnyRequest::Status) => return Ok(self.status().to_bytes()),
+            (_, AnyRequest::Join) => return Ok(true.to_bytes()),
             (Stage::Active(engine), _) => engine,
             (Stage::Empty(_), _) => return Err(RequestError::NotActive),
         };
@@ -83,6 +88,7 @@ impl GroupReplica {
             }
             AnyRequest::Vote(request) => Ok(self.vote(&engine, request).await?.to_bytes()),
             AnyRequest::InstallSnapshot(InstallSnapshot { vote, meta, state }) => {
+                self.store.set_snapshot_membership(&meta.last_membership);
                 let snapshot = Snapshot { meta, snapshot: Box::new(state) };
                 engine.record_contact(frame.from);
                 let installed = engine.raft.install_full_snapshot(vote, snapshot).await?;
@@ -95,7 +101,11 @@ impl GroupReplica {
                 }
                 Ok(may_campaign.to_bytes())
             }
-            AnyRequest::Status => Ok(self.status().to_bytes()),
+            AnyRequest::CheckMembership => {
+                engine.membership_doubted.notify_one();
+                Ok(true.to_bytes())
+            }
+            AnyRequest::Status | AnyRequest::Join => unreachable!("answered above"),
         }
     }
 
@@ -128,7 +138,9 @@ impl GroupReplica {
         let state = self.store.hard_state();
         if request.last_log_id < state.required_log_id {
             let vote = state.vote.unwrap_or_default();
-            return Ok(VoteResponse::new(vote, state.required_log_id, false));
+            // Not the required entry, which it may not have: a candidate that lacks it would leave
+            // the next election to others, though it may be the only one that can win.
+            return Ok(VoteResponse::new(vote, self.store.last(), false));
         }
         self.wait_for_lost_lease(engine).await;
         let last = request.last_log_id;

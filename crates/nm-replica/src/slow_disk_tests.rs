@@ -60,12 +60,13 @@ impl TestGroup {
             id: 1,
             name: "group-1".to_string(),
             members,
+            voters: 3,
             own,
             folder: Some(self.disk(own)),
             settings: Settings::default(),
         };
         let (thread, mut logs) =
-            Replicas::start(&at(own), vec![group], Waker::new().unwrap()).unwrap();
+            Replicas::start(&at(own), vec![group], vec![], Waker::new().unwrap()).unwrap();
         let (log, applied, degraded) = (logs.pop().unwrap(), vec![], vec![]);
         self.replicas[own] = Some(Replica { _thread: thread, log, applied, degraded });
     }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nm_codec::Reader;
 use openraft::storage::RaftStateMachine;
 use openraft::{
-    AnyError, EmptyNode, Entry, EntryPayload, LogId, OptionalSend, RaftSnapshotBuilder, Snapshot,
-    SnapshotMeta, StorageError, StorageIOError, StoredMembership,
+    AnyError, EmptyNode, Entry, EntryPayload, LogId, Membership, OptionalSend, RaftSnapshotBuilder,
+    Snapshot, SnapshotMeta, StorageError, StorageIOError, StoredMembership,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -146,10 +146,29 @@ impl StateMachine {
         let snapshots = Snapshots { events: own, path, last, number: 0, wanted: None };
         let snapshots = Arc::new(Mutex::new(snapshots));
         let receiver = SnapshotReceiver(Arc::clone(&snapshots));
+        voters_event(members.membership()).into_iter().for_each(|event| events.send(event));
         let fresh_bytes = 0;
         let machine =
             StateMachine { events, snapshots, applied, members, fresh_bytes, snapshot_bytes, due };
         Ok((machine, receiver))
+    }
+}
+
+/// The voters of a membership, if it has one set of them.
+fn voters_event(membership: &Membership<NodeId, EmptyNode>) -> Option<LogEvent> {
+    match membership.get_joint_config().as_slice() {
+        [voters] => {
+            let voters = voters.iter().map(|id| *id as usize - 1).collect();
+            Some(LogEvent::Voters(voters))
+        }
+        _ => None,
+    }
+}
+
+impl StateMachine {
+    /// The membership of the last entry that was applied.
+    pub fn membership(&self) -> &StoredMembership<NodeId, EmptyNode> {
+        &self.members
     }
 }
 
@@ -227,6 +246,7 @@ impl RaftStateMachine<Types> for StateMachine {
             match entry.payload {
                 EntryPayload::Blank => {}
                 EntryPayload::Membership(members) => {
+                    events.extend(voters_event(&members));
                     self.members = StoredMembership::new(Some(log_id), members);
                 }
                 EntryPayload::Normal(batch) => {
@@ -275,6 +295,8 @@ impl RaftStateMachine<Types> for StateMachine {
         self.fresh_bytes = 0;
         let index = event_index(self.applied);
         self.events.send(LogEvent::LoadSnapshot { index, state: *snapshot });
+        let voters = voters_event(self.members.membership());
+        voters.into_iter().for_each(|event| self.events.send(event));
         Ok(())
     }
 

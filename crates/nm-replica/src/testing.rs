@@ -6,13 +6,16 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 use openraft::raft::{AppendEntriesResponse, VoteRequest, VoteResponse};
-use openraft::{LogId, Vote};
+use openraft::{LogId, Membership, StoredMembership, Vote};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::connection::Connection;
 use crate::encode::Encode;
 use crate::hard_state::HardState;
-use crate::message::{AnyRequest, CampaignRequest, FrameKind, ReplicaStatus, Request};
+use crate::message::{
+    AnyRequest, CampaignRequest, CheckMembershipRequest, FrameKind, JoinRequest, ReplicaStatus,
+    Request,
+};
 use crate::types::NodeId;
 
 /// A stream from which these bytes arrive, some at a time, and that takes everything.
@@ -99,10 +102,17 @@ fn round_trip<T: Encode + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
 pub fn connection_samples() -> Vec<Vec<u8>> {
     let vote = Vote::new_committed(3, 1);
     let last = Some(LogId::new(openraft::CommittedLeaderId::new(3, 1), 7));
-    let status = ReplicaStatus::Active { bootstrap_ids: vec![1, 2, 3], vote: Some(vote), last };
+    let status = ReplicaStatus::Active {
+        bootstrap_ids: vec![1, 2, 3],
+        vote: Some(vote),
+        last,
+        membership: StoredMembership::new(last, Membership::new(vec![[1, 2, 3].into()], ())),
+    };
     let bodies = [
         (FrameKind::Vote, VoteRequest::new(vote, last).to_bytes()),
         (FrameKind::Campaign, CampaignRequest.to_bytes()),
+        (FrameKind::Join, JoinRequest.to_bytes()),
+        (FrameKind::CheckMembership, CheckMembershipRequest.to_bytes()),
         (FrameKind::Answer, status.to_bytes()),
         (FrameKind::Answer, ReplicaStatus::Empty(9).to_bytes()),
         (FrameKind::Unavailable, vec![]),

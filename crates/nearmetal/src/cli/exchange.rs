@@ -75,13 +75,28 @@ pub enum ExchangeCommand {
         nearmetal exchange shrink --cell 3 --network network.toml\n\n\
         Exit code: 0 done, 2 the cell has no instruments, 5 moves were refused, 4 no node answers")]
     Shrink(ResizeArgs),
-    /// Make a mediator of a running network carry nothing, so that it can be stopped.
+    /// Make a mediator or gateway of a running network carry nothing, so that it can be stopped.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange drain mediator:1 --network network.toml\n  \
-        nearmetal exchange drain mediator:0 --folder nearmetal-out/RUN\n\n\
+        nearmetal exchange drain gateway:0 --folder nearmetal-out/RUN\n\n\
         Exit code: 0 done, 2 the node cannot be drained, 5 moves were refused, 4 no node answers \
-        or can take over")]
-    Drain(DrainArgs),
+        or can take over, or clients stay at a gateway")]
+    Drain(ChosenNodeArgs),
+    /// Let a drained mediator or gateway work again.
+    #[command(after_help = "Example:\n  \
+        nearmetal exchange resume mediator:1 --network network.toml\n\n\
+        It gets nothing back by that: `exchange grow` or policies give a mediator instruments \
+        again, and clients stay at the gateways where they are.\n\
+        Exit code: 0 done, 2 it is neither a mediator nor a gateway, 4 no node answers")]
+    Resume(ChosenNodeArgs),
+    /// Replace a node's replica of a cell by one of another node, while the network runs.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange replace 1 processor:1 processor:0 --network network.toml\n  \
+        nearmetal exchange replace 0 mediator:0 mediator:2 --folder nearmetal-out/RUN\n\n\
+        The new replica is brought up to date first, then it counts in the place of the old one,\n\
+        whose node need not be up.\n\
+        Exit code: 0 done, 2 the replica cannot be replaced, 4 no node answers, or not in time")]
+    Replace(ReplaceArgs),
     /// Let policies activate cells and move instruments of a running network, until Ctrl-C.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange policy --network network.toml --dry-run\n  \
@@ -207,10 +222,25 @@ pub struct ResizeArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct DrainArgs {
+pub struct ChosenNodeArgs {
     /// The node, such as mediator:0.
     #[arg(value_name = "ROLE:INDEX", value_parser = node)]
     pub node: (Role, usize),
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ReplaceArgs {
+    /// The cell.
+    #[arg(value_name = "CELL")]
+    pub cell: u16,
+    /// The node whose replica is replaced, such as processor:1.
+    #[arg(value_name = "FROM", value_parser = node)]
+    pub from: (Role, usize),
+    /// The node that gets a replica, of the same class.
+    #[arg(value_name = "TO", value_parser = node)]
+    pub to: (Role, usize),
     #[command(flatten)]
     pub access: AccessArgs,
 }
@@ -395,6 +425,10 @@ pub struct RampArgs {
     /// Three phases instead of a script: a low rate, a high one, and the low one again.
     #[arg(long, value_name = "LOW:HIGH", value_parser = step, group = "load")]
     pub step: Option<Step>,
+    /// Three phases at this rate instead of a script; in the second one every node is restarted,
+    /// one after the other, mediators and gateways after they were drained.
+    #[arg(long, value_name = "RATE", group = "load", conflicts_with = "policies")]
+    pub rolling_restart: Option<f64>,
     /// Length of each of the three phases, s.
     #[arg(long, default_value_t = 10, value_name = "SECONDS", conflicts_with = "script")]
     pub phase_seconds: u32,

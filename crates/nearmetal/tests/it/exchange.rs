@@ -8,7 +8,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::support::{
-    Running, command, finish, json, processes, run, run_in, setting, signal, wait_for, wait_gone,
+    Run, Running, command, finish, json, processes, run, run_in, setting, signal, wait_for,
+    wait_gone,
 };
 
 /// A run of one short round of a small network at a low rate, unless `more` says otherwise.
@@ -248,14 +249,29 @@ fn status_and_moves_of_a_running_network() {
     assert!(empty.stderr.contains("the run has ended, or not begun"), "{}", empty.stderr);
 }
 
-/// Without replicas its instruments move away, with them others lead its cells.
+/// The clients of a gateway go to the other one, which must stay then.
+fn check_drained_gateway(ask: &dyn Fn(&[&str]) -> Run) {
+    let drained = ask(&["drain", "gateway:1"]);
+    assert_eq!(drained.code, 0, "{}{}", drained.stdout, drained.stderr);
+    assert!(drained.stdout.contains("gateway 1 can be stopped: its "), "{}", drained.stdout);
+    let status = ask(&["status"]).stdout;
+    assert_eq!(status.matches("up, drained").count(), 2, "{status}");
+    let refused = ask(&["drain", "gateway:0"]);
+    assert_eq!(refused.code, 2, "{}{}", refused.stdout, refused.stderr);
+    assert!(refused.stderr.contains("no other gateway could take"), "{}", refused.stderr);
+    let resumed = ask(&["resume", "gateway:1"]);
+    assert_eq!((resumed.code, &resumed.stdout[..]), (0, "gateway 1 works again\n"));
+}
+
+/// Without replicas its instruments move away, with them others lead its cells. A gateway's
+/// clients go to another one.
 #[test]
 fn a_drained_mediator_carries_nothing_and_its_end_loses_nothing() {
     for durability in ["none", "memory-quorum"] {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("out");
         let out_text = out.to_str().unwrap();
-        let more = ["--nodes", "1-2-3-1", "--durability", durability, "--seconds", "15"];
+        let more = ["--nodes", "2-2-3-1", "--durability", durability, "--seconds", "20"];
         let running = Running::start(&short(&out, &[&more[..], &["--record"]].concat()));
         let ask = |words: &[&str]| run(&[&["exchange"], words, &["--folder", out_text]].concat());
         wait_for("the network", || (ask(&["status"]).code == 0).then_some(()));
@@ -267,10 +283,20 @@ fn a_drained_mediator_carries_nothing_and_its_end_loses_nothing() {
         assert_ne!(status["control"]["leader"], 0, "{status}");
         let cells = status["cells"].as_array().unwrap();
         assert_eq!(durability == "none", cells.iter().any(|it| it["leader"] == 0), "{status}");
+        let is_drained = |status: &Value| -> Vec<bool> {
+            let nodes = status["nodes"].as_array().unwrap().iter();
+            let mediators = nodes.filter(|node| node["role"] == "mediator");
+            mediators.map(|node| node["is_drained"].as_bool().unwrap()).collect()
+        };
+        assert_eq!(is_drained(&status), [true, false, false]);
+        assert!(ask(&["status"]).stdout.contains("up, drained"));
+        // Instruments go nowhere else while the only replica of a cell is to carry nothing.
+        let moved = ask(&["move", "1", "--to", "0"]);
+        let is_refused = moved.stdout.contains("mediator 0 is drained: ");
+        assert_eq!((moved.code == 5, is_refused), (durability == "none", durability == "none"));
         for (node, code, why) in [
             ("router:1", 2, "needs no draining"),
-            ("gateway:0", 2, "cannot be drained"),
-            ("processor:0", 2, "alone sends the replies"),
+            ("processor:0", 2, "is the only one"),
             ("mediator:7", 2, "has no mediator 7"),
             ("mediator", 2, "ROLE:INDEX"),
         ] {
@@ -278,6 +304,22 @@ fn a_drained_mediator_carries_nothing_and_its_end_loses_nothing() {
             assert_eq!(refused.code, code, "{node}: {}{}", refused.stdout, refused.stderr);
             assert!(refused.stderr.contains(why), "{refused:?}");
         }
+        // Cell 0 has replicas at mediators 0 and 1 only.
+        let (drained, resumed) = match durability {
+            "none" => ((0, "mediator 1 can be stopped: "), "mediator 1 works again"),
+            _ => ((2, ""), "mediator 1 was not drained"),
+        };
+        for (words, code, line) in [
+            (["resume", "mediator:1"], 0, "mediator 1 was not drained"),
+            (["drain", "mediator:1"], drained.0, drained.1),
+            (["resume", "mediator:1"], 0, resumed),
+            (["resume", "router:0"], 2, ""),
+        ] {
+            let done = ask(&words);
+            assert_eq!(done.code, code, "{words:?}: {}{}", done.stdout, done.stderr);
+            assert!(done.stdout.contains(line), "{words:?}: {}", done.stdout);
+        }
+        check_drained_gateway(&ask);
         let words = ["--role", "mediator", "--index", "0"].map(String::from);
         let is_it = |words_of: &[String]| words_of.windows(4).any(|four| four == words);
         let killed = processes().into_iter().find(|p| p.parent == running.pid() && is_it(&p.words));
@@ -287,6 +329,62 @@ fn a_drained_mediator_carries_nothing_and_its_end_loses_nothing() {
         let verified = run(&["exchange", "verify", out_text]);
         assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
     }
+}
+
+/// Each kind of replica is replaced under load, the leader's as well; nodes that lost theirs are
+/// killed and come back.
+#[test]
+fn replicas_are_replaced_by_those_of_other_nodes_and_nothing_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let out_text = out.to_str().unwrap();
+    let more = ["--nodes", "1-1-3-2", "--durability", "disk-quorum", "--seconds", "20"];
+    let running = Running::start(&short(&out, &[&more[..], &["--record"]].concat()));
+    let ask = |words: &[&str]| run(&[&["exchange"], words, &["--folder", out_text]].concat());
+    wait_for("the network", || (ask(&["status"]).code == 0).then_some(()));
+    assert!(
+        ask(&["status"]).stdout.contains("replicas at mediator 0, mediator 1, processor 0"),
+        "{}",
+        ask(&["status"]).stdout
+    );
+    for (words, why) in [
+        (["9", "processor:0", "processor:1"], "there is no cell 9: the network has 3"),
+        (["0", "gateway:0", "processor:1"], "gateway 0 can have no replica of cell 0"),
+        (["0", "mediator:0", "mediator:7"], "mediator 7 can have no replica of cell 0"),
+        (["0", "processor:0", "mediator:2"], "mediator 2 cannot replace processor 0"),
+        (["0", "processor:1", "processor:0"], "processor 1 has no replica of cell 0"),
+        (["0", "mediator:0", "mediator:1"], "mediator 1 has a replica of cell 0 already"),
+    ] {
+        let refused = ask(&[&["replace"], &words[..]].concat());
+        assert_eq!(refused.code, 2, "{words:?}: {}{}", refused.stdout, refused.stderr);
+        assert!(refused.stderr.contains(why), "{words:?}: {}", refused.stderr);
+    }
+    for (words, voters) in [
+        (["0", "processor:0", "processor:1"], "mediator 0, mediator 1, processor 1"),
+        (["0", "mediator:1", "mediator:2"], "mediator 0, mediator 2, processor 1"),
+        (["0", "mediator:0", "mediator:1"], "mediator 1, mediator 2, processor 1"),
+    ] {
+        let replaced = ask(&[&["replace"], &words[..]].concat());
+        assert_eq!(replaced.code, 0, "{words:?}: {}{}", replaced.stdout, replaced.stderr);
+        // The order is that of the nodes that may have one.
+        let mut expected: Vec<&str> = voters.split(", ").collect();
+        let (_, names) = replaced.stdout.trim_end().split_once("replicas are at ").unwrap();
+        let mut found: Vec<&str> = names.split(", ").collect();
+        expected.sort_unstable();
+        found.sort_unstable();
+        assert_eq!(found, expected, "{words:?}");
+    }
+    for (role, index) in [("processor", "0"), ("mediator", "0")] {
+        let words = ["--role", role, "--index", index].map(String::from);
+        let is_it = |of: &[String]| of.windows(4).any(|four| four == words);
+        let node = processes().into_iter().find(|p| p.parent == running.pid() && is_it(&p.words));
+        signal("KILL", node.unwrap().pid);
+        wait_for("the killed node", || (ask(&["status"]).code == 0).then_some(()));
+    }
+    let ended = running.finish();
+    assert!([0, 1, 3].contains(&ended.code), "{}{}", ended.stdout, ended.stderr);
+    let verified = run(&["exchange", "verify", out_text]);
+    assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
 }
 
 /// One mediator has too much to do by these settings, and two are spare.

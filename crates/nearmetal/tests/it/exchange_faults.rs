@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use Role::{Mediator, Processor};
+use Role::{Mediator, Processor, Router};
 use nm_exchange::network::{Durability, Network, ReplicaAddress, Role};
 use nm_exchange_lab::hosts::Placement;
-use nm_exchange_lab::supervise::Supervisor;
+use nm_exchange_lab::supervise::{RestartReason, Supervisor};
 use nm_sys::clock::Moment;
 
 use crate::exchange_net::{Load, Net, Wire};
-use crate::support::{BINARY, PATIENCE, Run, finish};
+use crate::support::{BINARY, PATIENCE, Run, finish, signal};
 
 /// Stands before the C library's `fdatasync`, and takes its time while the file is there that
 /// `SLOW_DISK` names.
@@ -274,6 +274,30 @@ fn a_node_that_cannot_start_is_tried_again_with_pauses() {
         assert!(begun.elapsed() < PATIENCE, "{:?}", nodes.restarts());
         nodes.restart_dead_nodes(Duration::from_millis(5)).unwrap();
     }
+    assert_eq!(nodes.stop().ends.len(), 4);
+}
+
+/// A node that is restarted for maintenance and does not end is killed after a while.
+#[test]
+fn a_node_that_does_not_end_for_maintenance_is_killed() {
+    let net = Net::new("1-1-1-1", Durability::None);
+    let (program, here) = (PathBuf::from(BINARY), Placement::default());
+    let mut nodes =
+        Supervisor::start(&net.network, &program, &[], &net.path().join("run"), &here).unwrap();
+    let is_it = |(role, _, _): &(Role, usize, u32)| *role == Router;
+    let (_, _, before) = nodes.pids().into_iter().find(is_it).unwrap();
+    signal("STOP", before);
+    nodes.restart(Router, 0);
+    let begun = Moment::now();
+    assert!(!nodes.is_ready(Router, 0));
+    while !nodes.is_ready(Router, 0) {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", nodes.restarts());
+        nodes.restart_dead_nodes(Duration::from_millis(5)).unwrap();
+    }
+    let (_, _, after) = nodes.pids().into_iter().find(is_it).unwrap();
+    assert_ne!(before, after);
+    let [restart] = nodes.restarts() else { panic!("{:?}", nodes.restarts()) };
+    assert_eq!(restart.reason, RestartReason::Maintenance);
     assert_eq!(nodes.stop().ends.len(), 4);
 }
 

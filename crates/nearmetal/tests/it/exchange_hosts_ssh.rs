@@ -322,6 +322,78 @@ fn a_network_over_three_hosts_goes_on_without_one_and_loses_nothing() {
     assert!(site.delayed() > 100, "hosts 1 and 2 reach each other by the slow wire");
 }
 
+/// Sites are hosts here. The gateway and the router are on host 1, and the way to host 2 is slow.
+#[test]
+fn latencies_between_sites_are_measured_by_the_links_between_hosts() {
+    let site = Site::new();
+    let out = site.path("out");
+    let mut running = site.run(&out, &["--seconds", "600"]);
+    site.wait_for_status(&out, &mut running, &ALL_UP);
+    let status = site.ask(&["status", "--format", "json"], &out);
+    let status: Value = serde_json::from_str(&status.stdout).unwrap();
+    let of_role = |role: &'static str| {
+        let nodes = status["nodes"].as_array().unwrap().iter();
+        let nodes = nodes.filter(move |node| node["role"] == role);
+        nodes.map(|node| host_of(node["address"].as_str().unwrap())).collect::<Vec<u16>>()
+    };
+    let (gateways, mediators) = (of_role("gateway"), of_role("mediator"));
+    assert_eq!((&gateways[..], of_role("router")), (&[1][..], vec![1]));
+    let settings = site.path("policies.toml");
+    let lines = |measure: bool, seconds: &str| {
+        let text = format!(
+            "[policies]\nresizer.enabled = false\nbalancer.enabled = false\n\
+             placement.gain_min_us = 500.0\n\
+             [sites]\ngateways = {gateways:?}\nmediators = {mediators:?}\nmeasure = {measure}\n\
+             [[sites.latencies]]\nfrom = 1\nto = 2\nlatency_us = 7.0\n"
+        );
+        fs::write(&settings, text).unwrap();
+        let verb = ["policy", "--dry-run", "--seconds", seconds, "--format", "json"];
+        let more = ["--settings", settings.to_str().unwrap()];
+        let asked = site.ask(&[&verb[..], &more].concat(), &out);
+        assert_eq!(asked.code, 0, "{asked:?}");
+        let lines = asked.stdout.lines().map(|line| serde_json::from_str(line).unwrap());
+        lines.collect::<Vec<Value>>()
+    };
+    // A node that answers late measures nothing for this time.
+    let measured = wait_for("measured latencies to three sites", || {
+        let measured = lines(true, "1")[0]["latencies"].as_array().unwrap().clone();
+        let all = measured.iter().filter(|it| it["origin"] == "measured").count();
+        (all == HOSTS).then_some(measured)
+    });
+    let to = |host: u16| {
+        let found = measured.iter().find(|it| it["from"] == 1 && it["to"] == host);
+        found.unwrap()["latency_us"].as_f64().unwrap()
+    };
+    // A packet takes a millisecond more in either direction.
+    let (own_us, slow_us, other_us) = (to(1), to(2), to(3));
+    assert!((1_000.0..100_000.0).contains(&slow_us), "{measured:?}");
+    assert!(own_us < slow_us / 2.0 && other_us < slow_us / 2.0, "{measured:?}");
+    // So the placement fetches instruments from host 2, and none from host 3.
+    let reasons = wait_for("instruments that are closer to their flow", || {
+        let decided = lines(true, "3");
+        let reasons = decided.iter().map(|it| it["reason"]["closer-to-flow"].clone());
+        let reasons: Vec<Value> = reasons.filter(|reason| !reason.is_null()).collect();
+        (!reasons.is_empty()).then_some(reasons)
+    });
+    for reason in &reasons {
+        let gain_us = reason["before_us"].as_f64().unwrap() - reason["after_us"].as_f64().unwrap();
+        assert_eq!((&reason["from_site"], &reason["to_site"]), (&2.into(), &1.into()), "{reason}");
+        assert!(gain_us >= 500.0, "{reason}");
+    }
+    // By the settings host 2 is so close that nothing moves.
+    let by_settings = lines(false, "3");
+    let set = serde_json::json!([{"from": 1, "to": 2, "latency_us": 7.0, "origin": "settings"}]);
+    assert_eq!((&by_settings[0]["latencies"], by_settings.len()), (&set, 1), "{by_settings:?}");
+    signal("INT", running.pid());
+    assert_eq!(running.finish().code, 130);
+}
+
+/// The number of the host that an address is on.
+fn host_of(address: &str) -> u16 {
+    let (ip, _) = address.rsplit_once(':').unwrap();
+    ip.rsplit_once('.').unwrap().1.parse().unwrap()
+}
+
 #[test]
 fn a_host_that_stays_away_is_named_and_ends_its_nodes_itself() {
     let site = Site::new();

@@ -43,13 +43,13 @@ extern "C" fn parent_handler() {
 /// Called in the parent once the memory is copied.
 fn after_fork_in_parent() {
     multiplex::after_fork_in_parent();
-    rendezvous::unlock();
+    rendezvous::after_fork_in_parent();
 }
 
 /// Called before the memory is copied: prevents a rendezvous meanwhile, and counts one more process
 /// that holds each socket.
 pub fn before_fork() {
-    rendezvous::lock_for_fork();
+    rendezvous::before_fork();
     multiplex::before_fork();
     hold_sockets();
 }

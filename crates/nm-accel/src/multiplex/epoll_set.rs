@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 
-use super::lock::{Guard, Lock};
 use super::members::Members;
 use super::nested::NestedSets;
 use super::pacing::Pacing;
 use super::payoff::Payoff;
 use super::socket_ref::SocketRef;
 use super::users::Users;
+use crate::lock::{Guard, Lock};
 use crate::socket::{Phase, Socket};
 
 /// The process uses the set.

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use libc::c_int;
 
 use super::epoll_set::EpollSet;
-use super::lock::Lock;
 use super::{registered, registry};
+use crate::lock::Lock;
 use crate::process;
 use crate::socket::Socket;
 

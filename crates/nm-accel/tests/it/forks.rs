@@ -610,7 +610,7 @@ fn stopped_child_holds_nothing_up() {
         pause_ms(60_000);
     });
     pause_ms(5);
-    kill(child.0, libc::SIGSTOP);
+    child.stop();
     check_both_directions(pair);
     child.kill();
     check_both_directions(pair);

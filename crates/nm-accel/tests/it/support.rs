@@ -273,6 +273,20 @@ impl Process {
 
     /// Kills it, as `kill -9` does, and waits until it has ended.
     #[track_caller]
+    /// Stops it, and waits until it stands still: on the way there a call that waits may still take
+    /// what arrives.
+    pub(crate) fn stop(&self) {
+        kill(self.0, libc::SIGSTOP);
+        let path = format!("/proc/{}/stat", self.0);
+        let is_stopped = || {
+            let stat = std::fs::read_to_string(&path).unwrap();
+            stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+        };
+        while !is_stopped() {
+            pause_ms(1);
+        }
+    }
+
     pub(crate) fn kill(self) {
         kill(self.0, libc::SIGKILL);
         let status = waitpid(self.0).unwrap();

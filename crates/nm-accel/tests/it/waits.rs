@@ -329,7 +329,7 @@ fn every_wait_survives_a_stop_of_the_process() {
         });
         for round in 0..2 {
             pause_ms(3);
-            kill(child.0, libc::SIGSTOP);
+            child.stop();
             send_all(fd, &pattern(round, 3000));
             pause_ms(3);
             kill(child.0, libc::SIGCONT);
@@ -347,7 +347,7 @@ fn every_wait_survives_a_stop_of_the_peer() {
             }
         });
         let waiter = Waiter::for_data(way, fd);
-        kill(child.0, libc::SIGSTOP);
+        child.stop();
         send_all(fd, &pattern(1, 2000));
         // The stop is a signal to the parent, which may interrupt it even without a handler.
         let wait = || while waiter.outcome(SOON_MS) != Ok(true) {};

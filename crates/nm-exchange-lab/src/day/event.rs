@@ -25,6 +25,8 @@ pub enum EventKind {
     Fault,
     /// A node ended by itself, and was restarted.
     Restart,
+    /// A node was drained, or restarted as planned.
+    Maintenance,
     /// An instrument was moved to another cell.
     Move,
     /// A policy decided something.
@@ -42,6 +44,7 @@ impl EventKind {
             EventKind::Auction => "auction",
             EventKind::Fault => "fault",
             EventKind::Restart => "restart",
+            EventKind::Maintenance => "maintenance",
             EventKind::Move => "move",
             EventKind::Decision => "decision",
         }

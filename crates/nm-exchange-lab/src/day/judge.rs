@@ -82,6 +82,7 @@ fn span(seconds: &[SecondFigures], range: Range<u32>) -> Span {
 pub fn verdict(
     phases: &[PhaseFigures],
     events: &[EventFigures],
+    unfinished: Option<String>,
     outside_max_s: u32,
 ) -> (Outcome, Vec<String>) {
     let (mut failures, mut doubts) = (vec![], vec![]);
@@ -117,6 +118,7 @@ pub fn verdict(
     for event in events.iter().filter(|event| event.kind == EventKind::Restart) {
         doubts.push(format!("at {:.1} s {}", event.at_s, event.detail));
     }
+    doubts.extend(unfinished);
     let outcome = match (failures.is_empty(), doubts.is_empty()) {
         (false, _) => Outcome::Fail,
         (true, false) => Outcome::Inconclusive,
@@ -221,7 +223,7 @@ mod tests {
             ..PhaseFigures::default()
         };
         let judge = |phase: PhaseFigures| {
-            let (outcome, reasons) = verdict(&[phase], &[], 0);
+            let (outcome, reasons) = verdict(&[phase], &[], None, 0);
             (outcome, reasons.join("; "))
         };
         assert_eq!(judge(phase(0, 0, 0, None)), (Outcome::Pass, String::new()));
@@ -241,7 +243,7 @@ mod tests {
             kind: EventKind::Restart,
             ..figures(event(3.0, 3.0), &collected(&[]), START_NS, Sla::default())
         };
-        let (outcome, reasons) = verdict(&[phase(1, 0, 0, None)], &[restart], 1);
+        let (outcome, reasons) = verdict(&[phase(1, 0, 0, None)], &[restart], None, 1);
         assert_eq!((outcome, &reasons[..]), (Outcome::Inconclusive, &["at 3.0 s x".into()][..]));
     }
 }

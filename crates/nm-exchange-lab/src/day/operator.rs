@@ -30,6 +30,11 @@ pub trait Operator {
     /// # Errors
     /// What ends the day.
     fn act(&mut self, view: OperatorView<'_>) -> Result<Vec<DayEvent>, Failure>;
+
+    /// At the end of the day: what it should have done and has not, as a sentence.
+    fn unfinished(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Changes nothing.

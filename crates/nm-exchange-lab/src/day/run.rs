@@ -26,7 +26,7 @@ use crate::load::generator::ProfileEnd;
 use crate::load::seconds::RecordedSecond;
 use crate::load::{Gateways, Generator, Pace, Settings};
 use crate::run::{self, CLIENT_LOG, DRAIN_AFTER_KILLS_S, Setup};
-use crate::supervise::{Restart, Supervisor};
+use crate::supervise::{Restart, RestartReason, Supervisor};
 
 /// Interval at which the operator is called.
 pub const OPERATOR_INTERVAL: Duration = Duration::from_millis(100);
@@ -91,6 +91,7 @@ pub fn run(
     };
     let ended = day.drive(&mut started.supervisor, collector, cancel);
     let (operator_events, events_left_out) = (day.events, day.events_left_out);
+    let unfinished = operator.unfinished();
     let restarts = started.supervisor.restarts().to_vec();
     let stopped = started.supervisor.stop();
     let is_cancelled = cancel.load(Ordering::Relaxed);
@@ -109,7 +110,7 @@ pub fn run(
     // What a day that was ended early did not come to did not happen.
     let end_ns = start_ns + collected.seconds.len() as u64 * 1_000_000_000;
     events.retain(|event| end.is_some() || event.at_ns < end_ns);
-    let mut result = result(setup, events, collected, start_ns, end);
+    let mut result = result(setup, (events, unfinished), collected, start_ns, end);
     result.events_left_out += events_left_out;
     Ok(result)
 }
@@ -271,11 +272,13 @@ fn drive_load(
 }
 
 fn restart_event(restart: &Restart) -> DayEvent {
-    let Restart { role, index, at_ns, ready_ns, is_requested } = *restart;
-    let (kind, detail) = match is_requested {
-        true => (EventKind::Fault, format!("{role} {index} was killed")),
-        false => (EventKind::Restart, format!("{role} {index} ended by itself")),
+    let Restart { role, index, at_ns, ready_ns, reason } = *restart;
+    let (kind, what) = match reason {
+        RestartReason::Killed => (EventKind::Fault, "was killed"),
+        RestartReason::Maintenance => (EventKind::Maintenance, "was restarted"),
+        RestartReason::Unknown => (EventKind::Restart, "ended by itself"),
     };
+    let detail = format!("{role} {index} {what}");
     DayEvent::at(at_ns, kind, detail).until(ready_ns.unwrap_or(at_ns))
 }
 
@@ -290,14 +293,15 @@ fn write_failure(path: &Path, error: &io::Error) -> Failure {
 
 fn result(
     setup: &DaySetup,
-    events: Vec<DayEvent>,
+    (events, unfinished): (Vec<DayEvent>, Option<String>),
     collected: Collected,
     start_ns: u64,
     end: Option<ProfileEnd>,
 ) -> DayResult {
     let sla = setup.base.sla;
     let (events, events_left_out) = judge::events(events, &collected, start_ns, sla);
-    let (outcome, reasons) = judge::verdict(&collected.phases, &events, setup.outside_max_s);
+    let outside_max_s = setup.outside_max_s;
+    let (outcome, reasons) = judge::verdict(&collected.phases, &events, unfinished, outside_max_s);
     let is_complete = end.is_some();
     DayResult {
         version: VERSION,

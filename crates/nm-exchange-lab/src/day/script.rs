@@ -196,8 +196,18 @@ impl Script {
     /// Three phases of `seconds` each: a low rate, a high one, and the low one again.
     pub fn step(low_per_s: f64, high_per_s: f64, seconds: u32) -> Script {
         let phases = [("before", low_per_s), ("step", high_per_s), ("after", low_per_s)];
+        Script::of("step", phases, seconds)
+    }
+
+    /// Three phases of `seconds` each at one rate: before, during and after a rolling restart.
+    pub fn restart(rate_per_s: f64, seconds: u32) -> Script {
+        let phases = ["before", "restart", "after"].map(|name| (name, rate_per_s));
+        Script::of("restart", phases, seconds)
+    }
+
+    fn of(name: &str, phases: [(&str, f64); 3], seconds: u32) -> Script {
         Script {
-            name: "step".to_string(),
+            name: name.to_string(),
             sessions: default_sessions(),
             instruments: default_instruments(),
             phases: phases.map(|(name, per_s)| Phase::steady(name, seconds, per_s)).into(),

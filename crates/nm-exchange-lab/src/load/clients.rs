@@ -1,6 +1,11 @@
 //! The client sessions: sequence numbers, pending requests, retransmission, and delivered events.
 //! It uses neither sockets nor clocks, so that a test can play the network and the time.
 //!
+//! Sessions are spread over links, at first one to each gateway. When the gateway of a link
+//! [leaves](nm_exchange::message::GoAway), its sessions move to a new link: each stays behind until
+//! what it has sent over the link before is answered, and sends nothing new meanwhile. If that
+//! takes too long, or the link before breaks, it goes on as after a broken link.
+//!
 //! After a new connection requests are sent again a little at first, and then as replies make room
 //! ([`ResendQueue`]); new ones of the same session and instrument wait behind them.
 //!
@@ -10,6 +15,7 @@
 //! counted.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use nm_book::codec;
 use nm_book::order::UserId;
@@ -41,7 +47,7 @@ struct Pending {
 struct PairState {
     last_seq: u64,
     pending: VecDeque<Pending>,
-    /// How many of them, from the front on, were sent on the present connection.
+    /// How many of them, from the front on, were sent on the link that the session uses.
     sent: usize,
     /// Whether it waits to send requests again.
     is_queued: bool,
@@ -105,14 +111,17 @@ pub struct Counts {
 /// All sessions.
 #[derive(Debug)]
 pub struct Clients {
-    gateways: usize,
+    /// How many links there are, and gateways.
+    links: usize,
     instruments: usize,
     is_stamped: bool,
     /// Last sequence number of each session; session 0 is unused.
     last_seqs: Vec<u64>,
+    /// By session: whether it still waits for replies on the link before.
+    is_behind: Vec<bool>,
     /// By session, then by instrument.
     pairs: Vec<PairState>,
-    /// By gateway: indices of pairs that wait to send requests again.
+    /// By link: indices of pairs that wait to send requests again.
     resends: Vec<ResendQueue<usize>>,
     /// Number of the last event that was broadcast, by gateway, then by instrument.
     broadcast: Vec<u64>,
@@ -124,17 +133,20 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Sessions 0 to `sessions` on instruments 0 to `instruments` - 1, spread over gateways.
+    /// Sessions 0 to `sessions` on instruments 0 to `instruments` - 1, spread over the links to so
+    /// many gateways.
     pub fn new(sessions: u32, instruments: u32, gateways: usize, is_stamped: bool) -> Clients {
+        let links = gateways.max(1);
         let (sessions, instruments) = (sessions as usize + 1, instruments as usize);
         Clients {
-            gateways: gateways.max(1),
+            links,
             instruments,
             is_stamped,
             last_seqs: vec![0; sessions],
+            is_behind: vec![false; sessions],
             pairs: vec![NEW; sessions * instruments],
-            resends: (0..gateways.max(1)).map(|_| ResendQueue::default()).collect(),
-            broadcast: vec![NO_BROADCAST_YET; gateways.max(1) * instruments],
+            resends: (0..links).map(|_| ResendQueue::default()).collect(),
+            broadcast: vec![NO_BROADCAST_YET; links * instruments],
             submitted: 0,
             pending: 0,
             body: vec![],
@@ -152,9 +164,9 @@ impl Clients {
         self.pending
     }
 
-    /// Gateway of a session.
-    pub fn gateway_of(&self, session: UserId) -> usize {
-        session as usize % self.gateways
+    /// Link of a session.
+    pub fn link_of(&self, session: UserId) -> usize {
+        session as usize % self.links
     }
 
     fn pair(&self, session: UserId, instrument: u32) -> Option<usize> {
@@ -163,7 +175,7 @@ impl Clients {
             .then(|| session * self.instruments + instrument)
     }
 
-    /// Submits a request of a session. The frame is appended to `out`, its gateway's output, unless
+    /// Submits a request of a session. The frame is appended to `out`, its link's output, unless
     /// too many are in flight. Returns the record for the client log; none if there is no such
     /// session or instrument.
     pub fn submit(
@@ -194,6 +206,9 @@ impl Clients {
 
     /// Sends the next request of a pair, if one waits and not too many are in flight.
     fn send_next(&mut self, at: usize, out: &mut Vec<u8>) -> bool {
+        if self.is_behind[at / self.instruments] {
+            return false;
+        }
         let pair = &mut self.pairs[at];
         let next = pair.pending.get(pair.sent).filter(|_| pair.sent < IN_FLIGHT_MAX);
         let Some(next) = next.copied() else { return false };
@@ -207,19 +222,19 @@ impl Clients {
         while self.send_next(at, out) {}
     }
 
-    /// Sends what waits to be sent again to a gateway, as far as replies have made room.
-    fn send_again(&mut self, gateway: usize, out: &mut Vec<u8>) {
-        while let Some(at) = self.resends[gateway].pop() {
+    /// Sends what waits to be sent again over a link, as far as replies have made room.
+    fn send_again(&mut self, link: usize, out: &mut Vec<u8>) {
+        while let Some(at) = self.resends[link].pop() {
             let mut is_done = false;
-            while !is_done && self.resends[gateway].may_send() {
+            while !is_done && self.resends[link].may_send() {
                 let before = out.len();
                 is_done = !self.send_next(at, out);
-                self.resends[gateway].sent(out.len() - before);
+                self.resends[link].sent(out.len() - before);
                 self.counts.resent += u64::from(!is_done);
             }
             self.pairs[at].is_queued = !is_done;
             if !is_done {
-                self.resends[gateway].push_front(at);
+                self.resends[link].push_front(at);
             }
         }
     }
@@ -244,11 +259,12 @@ impl Clients {
         wire::write(&header, &self.body, request.size_bytes as usize, out);
     }
 
-    /// Handles a received frame. Returns the reply, if it is the first to its request, and the
-    /// record for the client log. Frames to send in response are appended to `out`, the output of
-    /// the gateway from which it came.
+    /// Handles a frame that came over a link. Returns the reply, if it is the first to its request,
+    /// and the record for the client log. Frames to send in response are appended to `out`, the
+    /// link's output.
     pub fn receive(
         &mut self,
+        link: usize,
         header: &Header,
         body: &[u8],
         at_ns: u64,
@@ -268,11 +284,44 @@ impl Clients {
                 return self.reply(header, body, at_ns, out);
             }
             FrameKind::ResendRequest => {
-                self.request_resends(usize::from(header.gateway), Some(header.cell), out)
+                self.request_resends(link, Some(header.cell), out);
             }
             _ => {}
         }
         (None, None)
+    }
+
+    /// Handles a frame that came over the link before; `out` is the output of the new one. Of a
+    /// session that has moved, the gateway before cannot refuse anything any more: the new one may
+    /// have executed it. Nor does a reply count that is not the next one: the new gateway repeats
+    /// it, in order.
+    pub fn receive_late(
+        &mut self,
+        link: usize,
+        header: &Header,
+        body: &[u8],
+        at_ns: u64,
+        out: &mut Vec<u8>,
+    ) -> (Option<Reply>, Option<Record>) {
+        let Header { kind, flags, session, instrument, client_seq, previous_seq, .. } = *header;
+        // When a session moves, it asks for the events that it lacks.
+        if kind == FrameKind::ResendRequest {
+            return (None, None);
+        }
+        let moved = self.pair(session, instrument).filter(|_| !self.is_behind[session as usize]);
+        if let Some(at) = moved {
+            let next = self.pairs[at].pending.front();
+            let is_next = next.is_some_and(|next| next.client_seq == client_seq);
+            if kind == FrameKind::Reply && (flags & wire::REFUSED != 0 || !is_next) {
+                return (None, None);
+            }
+            // An answer that is on its way over the new link may be older than these events.
+            let is_of_session = matches!(kind, FrameKind::Reply | FrameKind::Private);
+            if is_of_session && previous_seq > self.pairs[at].seen {
+                self.request_resend(at, out);
+            }
+        }
+        self.receive(link, header, body, at_ns, out)
     }
 
     /// Accepts the new events of a frame, unless earlier ones are missing.
@@ -321,12 +370,12 @@ impl Clients {
         wire::write(&header, &[], 0, out);
     }
 
-    /// Sends resend requests of all sessions of a gateway, for all of their instruments or for
-    /// those of one cell.
-    pub fn request_resends(&mut self, gateway: usize, cell: Option<u16>, out: &mut Vec<u8>) {
+    /// Sends resend requests of all sessions of a link, for all of their instruments or for those
+    /// of one cell.
+    pub fn request_resends(&mut self, link: usize, cell: Option<u16>, out: &mut Vec<u8>) {
         for at in 0..self.pairs.len() {
             let (session, pair) = (at / self.instruments, &self.pairs[at]);
-            let is_own = session % self.gateways == gateway && pair.last_seq > 0;
+            let is_own = session % self.links == link && pair.last_seq > 0;
             if is_own && cell.is_none_or(|cell| cell == pair.cell) {
                 self.request_resend(at, out);
             }
@@ -334,10 +383,10 @@ impl Clients {
     }
 
     /// Repeats the resend requests that were not answered completely.
-    pub fn repeat_resend_requests(&mut self, gateway: usize, out: &mut Vec<u8>) {
+    pub fn repeat_resend_requests(&mut self, link: usize, out: &mut Vec<u8>) {
         for at in 0..self.pairs.len() {
             let PairState { is_awaiting_resend, is_resend_incomplete, .. } = self.pairs[at];
-            let is_own = at / self.instruments % self.gateways == gateway;
+            let is_own = at / self.instruments % self.links == link;
             if is_own && (is_awaiting_resend || is_resend_incomplete) {
                 self.request_resend(at, out);
             }
@@ -417,9 +466,11 @@ impl Clients {
         if !*is_queued {
             self.send_waiting(at, out);
         }
-        let gateway = self.gateway_of(taken.request.session);
-        self.resends[gateway].answered(taken.request.size_bytes as usize);
-        self.send_again(gateway, out);
+        let session = taken.request.session;
+        let link = self.link_of(session);
+        self.resends[link].answered(taken.request.size_bytes as usize);
+        self.send_again(link, out);
+        self.move_if_answered(session as usize, out);
         Some(taken)
     }
 
@@ -453,25 +504,28 @@ impl Clients {
         (Some(Reply { number, intended_ns, refused }), Some(Record::Refused(name)))
     }
 
-    /// The hellos of the sessions of a gateway.
-    pub fn hellos(&self, gateway: usize) -> Vec<Hello> {
-        let sessions = self.sessions_of(gateway);
+    /// The hellos of the sessions of a link.
+    pub fn hellos(&self, link: usize) -> Vec<Hello> {
+        let sessions = self.sessions_of(link);
         sessions.map(|session| Hello::Client(session as UserId)).collect()
     }
 
-    fn sessions_of(&self, gateway: usize) -> impl Iterator<Item = usize> + use<> {
-        let gateways = self.gateways;
-        (0..self.last_seqs.len()).filter(move |session| session % gateways == gateway)
+    fn sessions_of(&self, link: usize) -> impl Iterator<Item = usize> + use<> {
+        (link..self.last_seqs.len()).step_by(self.links)
     }
 
-    /// Handles a new connection to a gateway, after the hellos of its sessions: they begin
-    /// to retransmit pending requests in order, and send resend requests.
-    pub fn connected(&mut self, gateway: usize, out: &mut Vec<u8>) {
+    fn pairs_of(&self, session: usize) -> Range<usize> {
+        session * self.instruments..(session + 1) * self.instruments
+    }
+
+    /// Handles a link that was made again, after the hellos of its sessions: they begin to
+    /// retransmit pending requests in order, and send resend requests.
+    pub fn connected(&mut self, link: usize, out: &mut Vec<u8>) {
         let mut resends = ResendQueue::default();
         resends.restart();
-        for session in self.sessions_of(gateway) {
-            let pairs = session * self.instruments..(session + 1) * self.instruments;
-            for at in pairs {
+        for session in self.sessions_of(link) {
+            self.is_behind[session] = false;
+            for at in self.pairs_of(session) {
                 let pair = &mut self.pairs[at];
                 (pair.sent, pair.is_queued) = (0, !pair.pending.is_empty());
                 if pair.is_queued {
@@ -479,9 +533,63 @@ impl Clients {
                 }
             }
         }
-        self.resends[gateway] = resends;
-        self.send_again(gateway, out);
-        self.request_resends(gateway, None, out);
+        self.resends[link] = resends;
+        self.send_again(link, out);
+        self.request_resends(link, None, out);
+    }
+
+    /// The sessions of a link begin to move to a new one, over which they have said hello.
+    pub fn begin_move(&mut self, link: usize, out: &mut Vec<u8>) {
+        self.resends[link] = ResendQueue::default();
+        for session in self.sessions_of(link) {
+            self.is_behind[session] = true;
+            for at in self.pairs_of(session) {
+                self.pairs[at].is_queued = false;
+            }
+        }
+        self.sessions_of(link).for_each(|session| self.move_if_answered(session, out));
+    }
+
+    /// Whether sessions still wait for replies on the link before.
+    pub fn is_moving(&self, link: usize) -> bool {
+        self.sessions_of(link).any(|session| self.is_behind[session])
+    }
+
+    /// Sessions that are still behind wait no longer: what has no reply is sent again.
+    pub fn end_move(&mut self, link: usize, out: &mut Vec<u8>) {
+        self.resends[link].restart();
+        for session in self.sessions_of(link) {
+            if self.is_behind[session] {
+                self.move_session(session, out);
+            }
+        }
+        self.send_again(link, out);
+    }
+
+    /// Lets a session that is behind go on over the new link, if nothing is without a reply.
+    fn move_if_answered(&mut self, session: usize, out: &mut Vec<u8>) {
+        let is_answered = |at: usize| self.pairs[at].sent == 0;
+        if self.is_behind[session] && self.pairs_of(session).all(is_answered) {
+            self.move_session(session, out);
+        }
+    }
+
+    /// A session uses the new link from now on. Events may have been on their way to the gateway
+    /// before, so it asks for those that it lacks.
+    fn move_session(&mut self, session: usize, out: &mut Vec<u8>) {
+        self.is_behind[session] = false;
+        for at in self.pairs_of(session) {
+            let pair = &mut self.pairs[at];
+            if std::mem::take(&mut pair.sent) > 0 {
+                pair.is_queued = true;
+                self.resends[session % self.links].push(at);
+            } else {
+                self.send_waiting(at, out);
+            }
+            if self.pairs[at].last_seq > 0 {
+                self.request_resend(at, out);
+            }
+        }
     }
 }
 
@@ -548,7 +656,7 @@ mod tests {
         assert_eq!(frames(&out)[0].flags & wire::PREVIOUS_ANSWERED, wire::PREVIOUS_ANSWERED);
         let receive = |clients: &mut Clients, (header, body): (Header, Vec<u8>)| {
             let mut out = vec![];
-            clients.receive(&header, &body, 1, &mut out);
+            clients.receive(0, &header, &body, 1, &mut out);
             let asked = frames(&out);
             assert!(asked.iter().all(|header| header.kind == FrameKind::ResendRequest));
             asked.iter().map(|header| header.output_seq).collect::<Vec<u64>>()
@@ -592,7 +700,7 @@ mod tests {
         let mut clients = Clients::new(1, 2, 2, true);
         let mut receive = |gateway, before, last| {
             let (header, body) = events(FrameKind::Public, wire::PUBLIC, before, last);
-            clients.receive(&Header { gateway, ..header }, &body, 1, &mut vec![]);
+            clients.receive(0, &Header { gateway, ..header }, &body, 1, &mut vec![]);
             (clients.counts.public, clients.counts.public_gaps)
         };
         // The first broadcast may have any number.
@@ -616,7 +724,7 @@ mod tests {
         let seqs: Vec<(u64, u64)> =
             frames(&out).iter().map(|header| (header.client_seq, header.previous_seq)).collect();
         assert_eq!(seqs, [(1, 0), (2, 0), (1, 0), (3, 1), (4, 2)]);
-        assert_eq!((clients.submitted(), clients.pending(), clients.gateway_of(2)), (5, 5, 0));
+        assert_eq!((clients.submitted(), clients.pending(), clients.link_of(2)), (5, 5, 0));
         assert!(clients.submit(&tick(3, 0), 5, &mut out).is_none());
         assert!(clients.submit(&tick(1, 3), 5, &mut out).is_none());
     }
@@ -632,14 +740,14 @@ mod tests {
         assert_eq!(sent.len(), IN_FLIGHT_MAX);
         for (idx, header) in sent.iter().enumerate() {
             out.clear();
-            let (reply, record) = clients.receive(&reply_to(header), &[1; 8], 9, &mut out);
+            let (reply, record) = clients.receive(0, &reply_to(header), &[1; 8], 9, &mut out);
             assert_eq!(reply, Some(Reply { number: idx as u64, intended_ns: 5, refused: None }));
             assert!(matches!(record, Some(Record::Answered(Answered { at_ns: 9, .. }))));
             assert_eq!(frames(&out).len(), usize::from(idx < 3));
         }
         assert_eq!(clients.pending(), 3);
         // The same reply again.
-        let (reply, record) = clients.receive(&reply_to(&sent[0]), &[], 9, &mut out);
+        let (reply, record) = clients.receive(0, &reply_to(&sent[0]), &[], 9, &mut out);
         assert!(reply.is_none() && record.is_some());
         assert_eq!(clients.counts.repeats, 1);
     }
@@ -655,7 +763,7 @@ mod tests {
         let mut body = vec![];
         reason.encode(&mut body);
         let mut receive = |header: Header, body: &[u8]| {
-            let (reply, record) = clients.receive(&header, body, 9, &mut out);
+            let (reply, record) = clients.receive(0, &header, body, 9, &mut out);
             let name = RequestId { instrument: 0, session: 1, client_seq: header.client_seq };
             let is_refused = header.flags & wire::REFUSED != 0;
             assert_eq!(record == Some(Record::Refused(name)), is_refused, "{record:?}");
@@ -667,7 +775,7 @@ mod tests {
         assert_eq!(receive(refusal(2), &body), expected);
         assert_eq!(receive(refusal(3), &body), expected);
         assert_eq!(receive(reply_to(&sent[0]), &[0; 8]), None);
-        assert_eq!(clients.receive(&refusal(1), &body, 9, &mut out), (None, None));
+        assert_eq!(clients.receive(0, &refusal(1), &body, 9, &mut out), (None, None));
         out.clear();
         clients.submit(&tick(1, 0), 5, &mut out);
         let next = frames(&out)[0];
@@ -682,12 +790,12 @@ mod tests {
         let mut outs = [vec![], vec![]];
         for _ in 0..200 {
             let request = generator.next_request();
-            let gateway = clients.gateway_of(request.session);
+            let gateway = clients.link_of(request.session);
             clients.submit(&request, 1, &mut outs[gateway]);
         }
         let sent = frames(&outs[1]);
         for header in sent.iter().step_by(3) {
-            clients.receive(&reply_to(header), &[0; 8], 2, &mut vec![]);
+            clients.receive(0, &reply_to(header), &[0; 8], 2, &mut vec![]);
         }
         let (mut again, mut out) = (vec![], vec![]);
         clients.connected(1, &mut out);
@@ -695,7 +803,7 @@ mod tests {
         while !out.is_empty() {
             let sent_now = frames(&std::mem::take(&mut out));
             for header in sent_now.iter().filter(|header| header.kind == FrameKind::Request) {
-                clients.receive(&reply_to(header), &[0; 8], 3, &mut out);
+                clients.receive(0, &reply_to(header), &[0; 8], 3, &mut out);
             }
             again.extend(sent_now);
         }
@@ -728,12 +836,12 @@ mod tests {
             (FrameKind::Leader, 0),
         ] {
             let (header, body) = events(kind, 0, before, before + 1);
-            let (reply, record) = clients.receive(&header, &body, 1, &mut vec![]);
+            let (reply, record) = clients.receive(0, &header, &body, 1, &mut vec![]);
             assert!(reply.is_none() && record.is_none());
         }
         assert_eq!((clients.counts.private, clients.counts.public), (1, 2));
         // A reply to an unknown session is recorded, too.
         let stray = Header { session: 99, ..Header::new(FrameKind::Reply) };
-        assert!(clients.receive(&stray, &[], 1, &mut vec![]).1.is_some());
+        assert!(clients.receive(0, &stray, &[], 1, &mut vec![]).1.is_some());
     }
 }

@@ -25,12 +25,37 @@ pub struct Dialer {
     waker: Waker,
     is_over: Arc<AtomicBool>,
     credentials: Option<Credentials>,
-    sender: Sender<Outcome>,
-    receiver: Receiver<Outcome>,
+    sender: Sender<DialOutcome>,
+    receiver: Receiver<DialOutcome>,
 }
 
-/// The number that was passed, and the link; or why there will be none.
-type Outcome = (usize, Result<Link, ClientError>);
+/// What is to be connected.
+#[derive(Debug)]
+pub struct DialTask {
+    /// Number of the link, and how often it was dialed.
+    pub index: usize,
+    /// See `index`.
+    pub dial: u64,
+    /// Gateways and where they listen, in the order in which they are tried, again and again.
+    pub candidates: Vec<(usize, Address)>,
+    /// What is said first.
+    pub hellos: Vec<Hello>,
+    /// Whether nobody waits for it any more.
+    pub is_cancelled: Arc<AtomicBool>,
+}
+
+/// What was connected, or why it will not be.
+#[derive(Debug)]
+pub struct DialOutcome {
+    /// As in the task.
+    pub index: usize,
+    /// As in the task.
+    pub dial: u64,
+    /// The gateway that was tried last.
+    pub gateway: usize,
+    /// The link to it.
+    pub link: Result<Link, ClientError>,
+}
 
 impl Dialer {
     /// A dialer without a task, with what sessions prove themselves with.
@@ -61,17 +86,21 @@ impl Dialer {
         &self.waker
     }
 
-    /// Connects to an address and says these hellos; `index` is returned with the link.
-    pub fn dial(&self, index: usize, address: Address, hellos: Vec<Hello>) {
+    /// Connects to the first of some gateways that takes the link, and says hello there.
+    pub fn dial(&self, task: DialTask) {
+        let DialTask { index, dial, candidates, hellos, is_cancelled } = task;
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         let (is_over, credentials) = (Arc::clone(&self.is_over), self.credentials.clone());
         std::thread::spawn(move || {
-            while !is_over.load(Ordering::Relaxed) {
-                match client::connect(&address, &hellos, credentials.as_ref(), ATTEMPT) {
+            for (gateway, address) in candidates.iter().cycle() {
+                if is_over.load(Ordering::Relaxed) || is_cancelled.load(Ordering::Relaxed) {
+                    return;
+                }
+                match client::connect(address, &hellos, credentials.as_ref(), ATTEMPT) {
                     Err(error) if !error.is_lasting() => std::thread::sleep(PAUSE),
-                    dialed => {
+                    link => {
                         // If the dialer was dropped, the connection is not needed.
-                        let _ = sender.send((index, dialed));
+                        let _ = sender.send(DialOutcome { index, dial, gateway: *gateway, link });
                         return waker.wake();
                     }
                 }
@@ -80,7 +109,7 @@ impl Dialer {
     }
 
     /// The connections established since the last call.
-    pub fn made(&self) -> Vec<(usize, Result<Link, ClientError>)> {
+    pub fn made(&self) -> Vec<DialOutcome> {
         self.waker.drain();
         self.receiver.try_iter().collect()
     }

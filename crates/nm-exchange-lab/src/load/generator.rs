@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use nm_auth::Credentials;
-use nm_exchange::link::{Address, Link, LinkPoller};
+use nm_exchange::link::{Address, LinkError};
 use nm_exchange::message::Close;
 use nm_exchange::wire::{self, Frame, FrameKind};
 use nm_model::agent::{Failure, FailureKind};
@@ -21,7 +20,7 @@ use nm_sys::cpu;
 use nm_sys::poll::Readiness;
 
 use super::clients::{Clients, Counts, Reply};
-use super::dial::Dialer;
+use super::connections::{Connections, Gateways, Source as FrameSource};
 use super::flow::{Flow, Recorder, StreamHash};
 use super::log::{Log, Record};
 use super::mix::OrderGenerator;
@@ -53,41 +52,8 @@ const SLEEP_MAX_NS: u64 = 100_000_000;
 /// How long sessions wait at the end for missing events.
 const RESEND_LIMIT: Duration = Duration::from_secs(3);
 
-/// Token of the dialer; the others are indices of gateways.
-const DIALER: u64 = u64::MAX;
-
 /// Most samples for which memory is reserved before a round.
 const SAMPLES_ROOM: f64 = 4e6;
-
-/// A gateway, and the connection to it if there is one.
-#[derive(Debug)]
-struct GatewayLink {
-    address: Address,
-    link: Option<Link>,
-    /// Whether the socket buffer is full.
-    is_full: bool,
-    /// Output while there is no connection: discarded, because a new connection retransmits.
-    discarded: Vec<u8>,
-}
-
-impl GatewayLink {
-    fn output(&mut self) -> &mut Vec<u8> {
-        self.discarded.clear();
-        match &mut self.link {
-            Some(link) => &mut link.output,
-            None => &mut self.discarded,
-        }
-    }
-}
-
-/// The gateways of a network.
-#[derive(Debug)]
-pub struct Gateways<'a> {
-    /// Where they listen.
-    pub addresses: &'a [Address],
-    /// What sessions prove themselves with, if the network has a secret.
-    pub credentials: Option<Credentials>,
-}
 
 /// Where requests come from.
 enum Source {
@@ -157,15 +123,12 @@ pub struct Generator {
     source: Source,
     times: Random,
     clients: Clients,
-    gateways: Vec<GatewayLink>,
-    poller: LinkPoller,
-    dialer: Dialer,
+    connections: Connections,
     ready: Vec<Readiness>,
     log: Option<Log>,
     recorder: Option<(Recorder, u64)>,
     hash: StreamHash,
     scratch: Vec<u8>,
-    reconnects: u64,
     round_start_ns: Arc<AtomicU64>,
 }
 
@@ -197,7 +160,6 @@ impl Generator {
         log: Option<&Path>,
         limit: Duration,
     ) -> Result<Generator, Failure> {
-        let gateways = network.addresses;
         let mut settings = *settings;
         if let Some(flow) = &flow {
             let (session, instrument) = flow.extent();
@@ -209,35 +171,23 @@ impl Generator {
             None => Source::Generated(Box::new(OrderGenerator::new(&settings))),
         };
         let Settings { sessions, instruments, is_stamped, .. } = settings;
-        let poller = LinkPoller::new().map_err(|error| system("waiting", &error))?;
-        let credentials = network.credentials.clone();
-        let dialer = Dialer::new(credentials).map_err(|error| system("waiting", &error))?;
-        poller.add(dialer.waker(), DIALER).map_err(|error| system("waiting", &error))?;
+        let connections = Connections::new(network).map_err(|error| system("waiting", &error))?;
         let log = log.map(Log::create).transpose()?;
-        let gate = |address: &Address| GatewayLink {
-            address: address.clone(),
-            link: None,
-            is_full: false,
-            discarded: vec![],
-        };
         let mut generator = Generator {
             settings,
             source,
             // A stream of its own, so that orders do not depend on times.
             times: Random::new(settings.seed ^ 0x74_69_6d_65_73),
-            clients: Clients::new(sessions, instruments, gateways.len(), is_stamped),
-            gateways: gateways.iter().map(gate).collect(),
-            poller,
-            dialer,
+            clients: Clients::new(sessions, instruments, connections.count(), is_stamped),
+            connections,
             ready: vec![],
             log,
             recorder: None,
             hash: StreamHash::default(),
             scratch: vec![],
-            reconnects: 0,
             round_start_ns: Arc::default(),
         };
-        generator.connect_all(limit)?;
+        generator.connections.connect_all(&mut generator.clients, limit)?;
         Ok(generator)
     }
 
@@ -248,80 +198,6 @@ impl Generator {
     pub fn record(&mut self, path: &Path) -> Result<(), Failure> {
         self.recorder = Some((Recorder::create(path)?, 0));
         Ok(())
-    }
-
-    fn connect_all(&mut self, limit: Duration) -> Result<(), Failure> {
-        let deadline = Deadline::after(limit);
-        for index in 0..self.gateways.len() {
-            loop {
-                let left = deadline.remaining().max(Duration::from_millis(1));
-                let (address, hellos) = (&self.gateways[index].address, self.clients.hellos(index));
-                match self.dialer.connect(address, &hellos, left) {
-                    Ok(link) => {
-                        self.adopt(index, link);
-                        break;
-                    }
-                    Err(error) if error.is_lasting() => return Err(self.refused(index, &error)),
-                    Err(error) if deadline.passed() => {
-                        let message =
-                            format!("gateway {index} at {address} cannot be reached: {error}");
-                        let hint = "start the nodes of the network first";
-                        return Err(Failure::new(FailureKind::Peer, message).hint(hint));
-                    }
-                    Err(_) => std::thread::sleep(Duration::from_millis(5)),
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn refused(&self, index: usize, why: &dyn std::fmt::Display) -> Failure {
-        let address = &self.gateways[index].address;
-        let message = format!("gateway {index} at {address} cannot be used: {why}");
-        Failure::new(FailureKind::Peer, message)
-    }
-
-    /// Installs a new connection to a gateway, to which its sessions have said hello.
-    fn adopt(&mut self, index: usize, link: Link) {
-        let gate = &mut self.gateways[index];
-        let made = self.poller.add_link(&link, index as u64);
-        gate.link = made.is_ok().then_some(link);
-        gate.is_full = false;
-        match &mut gate.link {
-            Some(link) => {
-                self.clients.connected(index, &mut link.output);
-                self.flush(index);
-            }
-            None => self.dial(index),
-        }
-    }
-
-    /// Drops a broken connection and dials again in another thread.
-    fn disconnect(&mut self, index: usize) {
-        let gate = &mut self.gateways[index];
-        if let Some(link) = gate.link.take() {
-            // Closing it also removes it from the poller.
-            self.poller.remove(&link);
-            self.dial(index);
-        }
-    }
-
-    fn dial(&self, index: usize) {
-        let (address, hellos) = (&self.gateways[index].address, self.clients.hellos(index));
-        self.dialer.dial(index, address.clone(), hellos);
-    }
-
-    fn flush(&mut self, index: usize) {
-        let gate = &mut self.gateways[index];
-        let Some(link) = &mut gate.link else { return };
-        let flushed = link.flush();
-        let is_full = matches!(flushed, Ok(false));
-        let changed = is_full == gate.is_full
-            || self.poller.want_write(&*link, index as u64, is_full).is_ok();
-        gate.is_full = is_full;
-        if flushed.is_err() || !changed {
-            self.disconnect(index);
-        }
     }
 
     /// Start of the current round, ns on the monotonic clock; zero before the first. For other
@@ -338,7 +214,7 @@ impl Generator {
     pub fn round(&mut self, pace: &Pace, cancel: &AtomicBool) -> Result<Round, Failure> {
         pace.check().map_err(|why| Failure::new(FailureKind::BadRequest, why.to_string()))?;
         let about = (pace.rate_per_s * pace.seconds * 1.1).min(SAMPLES_ROOM) as usize;
-        let (counts, reconnects) = (self.clients.counts, self.reconnects);
+        let (counts, reconnects) = (self.clients.counts, self.connections.reconnects);
         let start_ns = self.start_round();
         let mut recorder = RoundRecorder::new(start_ns, self.clients.submitted(), about);
         let times = match &self.source {
@@ -376,7 +252,7 @@ impl Generator {
             let message = "a recorded flow has its own times, and cannot follow a profile";
             return Err(Failure::new(FailureKind::BadRequest, message));
         }
-        let (counts, reconnects) = (self.clients.counts, self.reconnects);
+        let (counts, reconnects) = (self.clients.counts, self.connections.reconnects);
         let seconds: u32 = segments.iter().map(|segment| segment.seconds).sum();
         let times = std::mem::replace(&mut self.times, Random::new(0));
         let profile = Profile::new(segments, self.settings.instruments, times);
@@ -399,7 +275,7 @@ impl Generator {
         Ok(ProfileEnd {
             stream_hash: self.hash.value(),
             resent: self.clients.counts.resent - counts.resent,
-            reconnects: self.reconnects - reconnects,
+            reconnects: self.connections.reconnects - reconnects,
         })
     }
 
@@ -430,7 +306,7 @@ impl Generator {
                 continue;
             }
             self.send(due, recorder, now_ns)?;
-            (0..self.gateways.len()).for_each(|index| self.flush(index));
+            self.connections.flush_all(&mut self.clients);
             if drive.cancel.load(Ordering::Relaxed) {
                 return Err(Failure::new(FailureKind::Cancelled, "the load was cancelled"));
             }
@@ -480,8 +356,8 @@ impl Generator {
             let Some((at_ns, request)) = due.next.filter(|(at_ns, _)| *at_ns <= now_ns) else {
                 break;
             };
-            let gateway = self.clients.gateway_of(request.session);
-            let record = self.clients.submit(&request, at_ns, self.gateways[gateway].output());
+            let output = self.connections.output(self.clients.link_of(request.session));
+            let record = self.clients.submit(&request, at_ns, output);
             if let Some(record) = record {
                 recorder.sent(at_ns, now_ns);
                 self.log_record(&record)?;
@@ -508,40 +384,46 @@ impl Generator {
         rests: bool,
         recorder: &mut dyn LoadRecorder,
     ) -> Result<(), Failure> {
-        let left_ns = until_ns.saturating_sub(monotonic_ns());
+        self.connections.advance_moves(&mut self.clients);
+        let most_ns = if self.connections.is_moving() { SLEEP_MAX_NS } else { u64::MAX };
+        let left_ns = until_ns.saturating_sub(monotonic_ns()).min(most_ns);
         let sleep_ns = match left_ns {
             0 => 0,
             _ if rests => left_ns.max(REST_NS),
             _ => left_ns.saturating_sub(SPIN_NS),
         };
         let mut ready = std::mem::take(&mut self.ready);
-        let waited = self.poller.wait(&mut ready, Some(Duration::from_nanos(sleep_ns)));
+        let waited = self.connections.poller.wait(&mut ready, Some(Duration::from_nanos(sleep_ns)));
         for found in &ready {
-            match found.token {
-                DIALER => {
-                    for (index, dialed) in self.dialer.made() {
-                        self.reconnects += 1;
-                        let link = dialed.map_err(|error| self.refused(index, &error))?;
-                        self.adopt(index, link);
+            match self.connections.source(found.token) {
+                Some(FrameSource::Dialer) => {
+                    for index in self.connections.take_dialed(&mut self.clients)? {
+                        // Frames may have come with the last one of the handshake.
+                        self.receive(FrameSource::Current(index), recorder)?;
                     }
                 }
-                index => {
-                    if found.readable {
-                        self.receive(index as usize, recorder)?;
-                    }
-                    if found.writable {
-                        self.flush(index as usize);
-                    }
-                }
+                Some(source) if found.readable => self.receive(source, recorder)?,
+                _ => {}
+            }
+            if found.writable {
+                self.connections.flush_all(&mut self.clients);
             }
         }
         self.ready = ready;
         waited.map_err(|error| system("waiting", &error))
     }
 
-    /// Receives from a gateway.
-    fn receive(&mut self, index: usize, recorder: &mut dyn LoadRecorder) -> Result<(), Failure> {
-        let GatewayLink { link: Some(link), .. } = &mut self.gateways[index] else { return Ok(()) };
+    /// Receives over a link, or over the link before, whose sessions move.
+    fn receive(
+        &mut self,
+        source: FrameSource,
+        recorder: &mut dyn LoadRecorder,
+    ) -> Result<(), Failure> {
+        let (FrameSource::Current(index) | FrameSource::Before(index)) = source else {
+            return Ok(());
+        };
+        let receiving = self.connections.receiving(source);
+        let Some((link, mut is_leaving, mut output)) = receiving else { return Ok(()) };
         let mut outcome = link.receive();
         let at_ns = monotonic_ns();
         let mut logged = Ok(());
@@ -555,11 +437,20 @@ impl Generator {
                 }
             };
             let (header, body) = (arrived.header, arrived.body());
-            if header.kind == FrameKind::Close {
-                let Close(why) = Close::decode(body);
-                return Err(self.refused(index, &why));
+            match header.kind {
+                FrameKind::GoAway => is_leaving = true,
+                FrameKind::Close if is_leaving => outcome = Err(LinkError::Closed),
+                FrameKind::Close => {
+                    let Close(why) = Close::decode(body);
+                    return Err(self.connections.refused(index, &why));
+                }
+                _ => {}
             }
-            let (reply, record) = self.clients.receive(&header, body, at_ns, &mut link.output);
+            let clients = &mut self.clients;
+            let (reply, record) = match &mut output {
+                Some(output) => clients.receive_late(index, &header, body, at_ns, output),
+                None => clients.receive(index, &header, body, at_ns, &mut link.output),
+            };
             if let Some(Reply { number, intended_ns, refused: Some(reason) }) = reply {
                 recorder.refused(number, intended_ns, reason);
             } else if let Some(reply) = reply {
@@ -573,8 +464,11 @@ impl Generator {
                 logged = logged.and(log.add(&record));
             }
         }
+        if is_leaving {
+            self.connections.go_away(source, &mut self.clients);
+        }
         if outcome.is_err() {
-            self.disconnect(index);
+            self.connections.disconnect(source, &mut self.clients);
         }
         logged.map_err(|error| system("writing the client log", &error))
     }
@@ -614,7 +508,7 @@ impl Generator {
         round.unknown = counts.unknown - old.unknown;
         round.public = counts.public - old.public;
         round.public_gaps = counts.public_gaps - old.public_gaps;
-        round.reconnects = self.reconnects - reconnects;
+        round.reconnects = self.connections.reconnects - reconnects;
         round.stream_hash = self.hash.value();
         Ok(round)
     }
@@ -636,17 +530,17 @@ impl Generator {
         }
         // Empty books after a loss of state never catch up with a session, hence the limit.
         let deadline = Deadline::after(RESEND_LIMIT);
-        for (index, gate) in self.gateways.iter_mut().enumerate() {
-            self.clients.request_resends(index, None, gate.output());
+        for index in 0..self.connections.count() {
+            self.clients.request_resends(index, None, self.connections.output(index));
         }
         while self.clients.awaiting_resend() > 0 && !deadline.passed() {
             let until_ns = monotonic_ns() + SLEEP_MAX_NS;
             while self.clients.awaiting_resend() > 0 && monotonic_ns() < until_ns {
-                (0..self.gateways.len()).for_each(|index| self.flush(index));
+                self.connections.flush_all(&mut self.clients);
                 self.wait(until_ns, false, recorder)?;
             }
-            for (index, gate) in self.gateways.iter_mut().enumerate() {
-                self.clients.repeat_resend_requests(index, gate.output());
+            for index in 0..self.connections.count() {
+                self.clients.repeat_resend_requests(index, self.connections.output(index));
             }
         }
         Ok(())
@@ -661,7 +555,7 @@ impl Generator {
         let deadline = Deadline::after(limit);
         let mut recorder = RoundRecorder::new(monotonic_ns(), self.clients.submitted(), 0);
         while self.clients.pending() > 0 && !deadline.passed() {
-            (0..self.gateways.len()).for_each(|index| self.flush(index));
+            self.connections.flush_all(&mut self.clients);
             let until_ns = monotonic_ns() + deadline.remaining().as_nanos() as u64;
             self.wait(until_ns, false, &mut recorder)?;
         }

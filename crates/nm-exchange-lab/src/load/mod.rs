@@ -3,11 +3,12 @@
 //! Requests ([`mix`], [`random`]) and their times ([`schedule`]) follow from a seed alone, or from
 //! a recorded [`flow`]; neither waits for the network. A round trip is measured from the *intended*
 //! send time, so that anything that delays the generator counts as well. [`clients`] holds the
-//! sessions without sockets or clocks, [`generator`] drives them, [`round`] computes the figures,
-//! and [`log`] records requests and replies for `verify`. A load that changes is a [`profile`],
-//! recorded by [`seconds`].
+//! sessions without sockets or clocks, `connections` their links, [`generator`] drives them,
+//! [`round`] computes the figures, and [`log`] records requests and replies for `verify`. A load
+//! that changes is a [`profile`], recorded by [`seconds`].
 
 pub mod clients;
+mod connections;
 pub mod demand;
 mod dial;
 pub mod flow;
@@ -22,7 +23,8 @@ pub mod schedule;
 pub mod seconds;
 mod settings;
 
-pub use generator::{Gateways, Generator};
+pub use connections::Gateways;
+pub use generator::Generator;
 pub use random::Sizes;
 pub use round::Round;
 pub use schedule::Arrivals;

@@ -208,12 +208,20 @@ fn journals(
     findings: &mut Findings,
 ) -> Result<(Vec<RecordedJournal>, Vec<String>), Failure> {
     let (mut journals, mut missing) = (vec![], vec![]);
-    let mut replicas = network.replicas(cell);
-    if network.durability == Durability::None {
-        replicas = vec![(Role::Mediator, usize::from(cell))];
-    }
+    let folder_of = |(role, index): (Role, usize)| {
+        data.join(format!("{role}-{index}")).join(format!("cell-{cell}"))
+    };
+    let replicas = match network.durability {
+        Durability::None => vec![(Role::Mediator, usize::from(cell))],
+        Durability::MemoryQuorum | Durability::DiskQuorum => {
+            // Those at first, and those that have replaced others.
+            let (first, mut places) = (network.replicas(cell), network.replica_places(cell));
+            places.retain(|place| first.contains(place) || folder_of(*place).is_dir());
+            places
+        }
+    };
     for (role, index) in replicas {
-        let folder = data.join(format!("{role}-{index}")).join(format!("cell-{cell}"));
+        let folder = folder_of((role, index));
         let name = format!("{role} {index}");
         let written = folder.is_dir().then(|| RecordedJournal::read(folder, name.clone()));
         match written.transpose()? {
@@ -374,7 +382,7 @@ impl MergedLog {
             }
         }
         let voters = network.replicas(cell).len();
-        if is_raft && journals.len() == voters {
+        if is_raft && journals.len() >= voters {
             chain.required_copies = voters / 2 + 1;
         }
         chain.agreement(cell, journals, is_raft, findings);

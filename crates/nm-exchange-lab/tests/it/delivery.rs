@@ -14,6 +14,7 @@ use nm_book::order::{Command, Side};
 use nm_book::testing::limit;
 use nm_exchange::client;
 use nm_exchange::link::Link;
+use nm_exchange::message::Close;
 use nm_exchange::network::{Durability, Network, Role};
 use nm_exchange::testing::TestRing;
 use nm_exchange_lab::load::OrderRequest;
@@ -127,14 +128,15 @@ impl TwoSessions {
 
     /// Flushes and receives once on each link.
     fn poll_links(&mut self) {
-        for link in self.links.iter_mut().flatten() {
+        for (index, link) in self.links.iter_mut().enumerate() {
+            let Some(link) = link else { continue };
             link.flush().unwrap();
             let fd = link.as_fd().as_raw_fd();
             if nm_sys::poll::readable(fd, Duration::from_millis(2)).unwrap() {
                 link.receive().unwrap();
             }
             while let Some(frame) = link.input.next_frame().unwrap() {
-                self.clients.receive(&frame.header, frame.body(), 1, &mut link.output);
+                self.clients.receive(index, &frame.header, frame.body(), 1, &mut link.output);
             }
         }
     }
@@ -212,6 +214,55 @@ fn check_delivery_after_cuts(counts: &str, durability: Durability) {
     two.wait("the fill is delivered after the gateway was restarted", |two| two.delivered() == 5);
     assert_eq!((two.clients.counts.unknown, two.clients.pending()), (0, 0));
     ring.stop_all();
+}
+
+impl TwoSessions {
+    /// Session 1 goes to gateway 0, and sends no request there.
+    fn move_session_1(&mut self) {
+        let (address, hellos) = (&self.network.gateway[0].address, self.clients.hellos(1));
+        let mut link = client::connect(address, &hellos, None, LIMIT).unwrap();
+        self.clients.begin_move(1, &mut link.output);
+        assert!(!self.clients.is_moving(1), "nothing is without a reply");
+        let mut before = self.links[1].replace(link).unwrap();
+        // What the gateway sends until it closes the link arrives.
+        Close("session 1 is at another gateway".to_string()).write(&mut before.output);
+        before.flush().unwrap();
+        while before.receive().is_ok() {
+            while let Some(frame) = before.input.next_frame().unwrap() {
+                let out = &mut self.links[1].as_mut().unwrap().output;
+                self.clients.receive_late(1, &frame.header, frame.body(), 1, out);
+            }
+        }
+    }
+}
+
+/// A cell sends the events of an idle session to the gateway of its last request.
+fn check_delivery_after_a_move(counts: &str, durability: Durability) {
+    let mut ring = TestRing::new(counts, durability);
+    ring.start();
+    let mut two = TwoSessions::new(&ring);
+    two.submit(1, Side::Sell, 50);
+    two.wait("session 1 has its reply", |two| two.delivered() == 1 && two.clients.pending() == 0);
+    two.move_session_1();
+    two.wait("session 1 has asked what it lacks", |two| two.clients.awaiting_resend() == 0);
+    two.submit(2, Side::Buy, 1);
+    two.wait("the fill is delivered at the other gateway", |two| two.delivered() == 2);
+    // The gateway is stopped, perhaps with a fill that has just reached it.
+    two.submit(2, Side::Buy, 1);
+    two.poll_links();
+    ring.stop_one(Role::Gateway, 1);
+    two.wait("the fill is delivered that may have been lost", |two| two.delivered() == 3);
+    two.submit(2, Side::Buy, 1);
+    two.wait("the next fill is delivered", |two| two.delivered() == 4);
+    two.wait("session 2 has its replies", |two| two.clients.pending() == 0);
+    assert_eq!(two.clients.counts.unknown, 0);
+    ring.stop_all();
+}
+
+#[test]
+fn a_fill_is_delivered_at_the_gateway_to_which_its_session_has_moved() {
+    check_delivery_after_a_move("2-1-1-1", Durability::None);
+    check_delivery_after_a_move("2-1-2-1", Durability::MemoryQuorum);
 }
 
 #[test]

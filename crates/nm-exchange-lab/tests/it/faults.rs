@@ -8,14 +8,14 @@ use std::time::Duration;
 use nm_exchange::link::Address;
 use nm_exchange::network::{Durability, Role};
 use nm_exchange::testing::{TestRing, start_with_cutters};
-use nm_exchange_lab::load::{Arrivals, Generator, Pace, Round, Settings, Sizes};
+use nm_exchange_lab::load::{Arrivals, Gateways, Generator, Pace, Round, Settings, Sizes};
 use nm_exchange_lab::verify::{self, Findings};
 
 /// Longest wait for replies, s.
 const DRAIN_S: f64 = 60.0;
 
 /// The load on a ring.
-struct Load {
+pub struct Load {
     generator: Generator,
     folder: PathBuf,
 }
@@ -29,12 +29,15 @@ impl Load {
         let settings =
             Settings { sessions: 12, instruments: 6, sizes, public_share, ..Settings::default() };
         let (log, limit) = (folder.join("client-0.log"), Duration::from_secs(30));
-        let generator = Generator::connect(&settings, None, gateways, Some(&log), limit).unwrap();
+        let credentials = ring.network.credentials().unwrap();
+        let gateways = Gateways { addresses: gateways, credentials };
+        let generator = Generator::connect_to(&settings, None, &gateways, Some(&log), limit);
+        let generator = generator.unwrap();
         Load { generator, folder }
     }
 
     /// Connects to the gateways of a ring.
-    fn on(ring: &TestRing) -> Load {
+    pub fn on(ring: &TestRing) -> Load {
         let gateways: Vec<_> = ring.network.gateway.iter().map(|n| n.address.clone()).collect();
         Load::new(ring, &gateways)
     }
@@ -47,14 +50,14 @@ impl Load {
         self.generator.round(&pace, &AtomicBool::new(false)).unwrap()
     }
 
-    fn send_and_await_all(&mut self, count: u32) -> Round {
+    pub fn send_and_await_all(&mut self, count: u32) -> Round {
         let round = self.send(count, DRAIN_S);
         assert_eq!((round.sent, round.lost), (u64::from(count), 0));
         round
     }
 
     /// Stops everything, and checks that all requests were answered and nothing is wrong.
-    fn verify(self, mut ring: TestRing) -> Findings {
+    pub fn verify(self, mut ring: TestRing) -> Findings {
         assert_eq!(self.generator.end(Duration::from_secs_f64(DRAIN_S)).unwrap(), 0);
         ring.stop_all();
         let findings = verify::folder(Path::new(&self.folder)).unwrap();
@@ -64,7 +67,8 @@ impl Load {
     }
 }
 
-fn recorded(counts: &str, durability: Durability) -> TestRing {
+/// A ring that is recorded.
+pub fn recorded(counts: &str, durability: Durability) -> TestRing {
     let mut ring = TestRing::new(counts, durability);
     ring.network.record = true;
     ring

@@ -62,7 +62,7 @@ fn simulated(pace: &Pace, trip_ns: u64, generator: Pause, network: Pause) -> Rou
         while replies.front().is_some_and(|(arrived_ns, _)| *arrived_ns <= now_ns) {
             let (arrived_ns, header) = replies.pop_front().unwrap();
             let seen_ns = generator.after(arrived_ns);
-            let (reply, _) = clients.receive(&header, &[0; 8], seen_ns, &mut wire_bytes);
+            let (reply, _) = clients.receive(0, &header, &[0; 8], seen_ns, &mut wire_bytes);
             let reply = reply.unwrap();
             recorder.answered(reply.number, reply.intended_ns, seen_ns);
         }
@@ -79,7 +79,7 @@ fn simulated(pace: &Pace, trip_ns: u64, generator: Pause, network: Pause) -> Rou
     }
     for (arrived_ns, header) in replies {
         let seen_ns = generator.after(arrived_ns);
-        if let (Some(reply), _) = clients.receive(&header, &[0; 8], seen_ns, &mut wire_bytes) {
+        if let (Some(reply), _) = clients.receive(0, &header, &[0; 8], seen_ns, &mut wire_bytes) {
             recorder.answered(reply.number, reply.intended_ns, seen_ns);
         }
     }

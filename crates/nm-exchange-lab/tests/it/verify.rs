@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::task::Poll;
 use std::time::Duration;
 
 use nm_book::book::Book;
@@ -147,7 +148,7 @@ impl Cells {
         let kind = FrameKind::Reply;
         let header = Header { kind, flags, output_seq, ..frame.header };
         let body = outcome.events_hash.to_le_bytes();
-        self.records.extend(self.clients.receive(&header, &body, self.now_ns, &mut vec![]).1);
+        self.records.extend(self.clients.receive(0, &header, &body, self.now_ns, &mut vec![]).1);
     }
 
     /// A batch of one frame.
@@ -175,10 +176,14 @@ impl Cells {
         let cell = &mut self.cells[from];
         let mut parts = vec![];
         Part::Start(cell.begin_copy(instrument)).write(&mut parts);
-        while let Some(piece) = cell.next_piece(instrument, 1 << 20) {
-            match &piece {
-                CopyPiece::Sessions(bytes) => Part::Sessions(bytes).write(&mut parts),
-                CopyPiece::Book(bytes) => Part::Book(bytes).write(&mut parts),
+        loop {
+            match cell.next_piece(instrument, 1 << 20) {
+                Poll::Ready(Some(CopyPiece::Sessions(bytes))) => {
+                    Part::Sessions(&bytes).write(&mut parts);
+                }
+                Poll::Ready(Some(CopyPiece::Book(bytes))) => Part::Book(&bytes).write(&mut parts),
+                Poll::Ready(None) => break,
+                Poll::Pending => std::thread::yield_now(),
             }
         }
         Part::BookEnd.write(&mut parts);
@@ -553,13 +558,14 @@ fn run_replica(folder: &Path, entries: &[Entry]) {
         id: 0,
         name: "cell-0".to_string(),
         members,
+        voters: 1,
         own: 0,
         folder: Some(folder.to_path_buf()),
         settings,
     };
     let (waker, mut poller) = (Waker::new().unwrap(), Poller::new().unwrap());
     poller.add(&waker, 0, Interest::Readable).unwrap();
-    let (thread, mut logs) = Replicas::start(&listen, vec![group], waker.clone()).unwrap();
+    let (thread, mut logs) = Replicas::start(&listen, vec![group], vec![], waker.clone()).unwrap();
     let (mut log, mut cell) = (logs.pop().unwrap(), Cell::<Book>::default());
     let mut batches = entries.iter().filter(|entry| entry.kind == RecordKind::Batch);
     let (mut left, mut snapshots) = (batches.clone().count(), 0);

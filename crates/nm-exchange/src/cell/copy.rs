@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::task::Poll;
 
 use nm_book::order::UserId;
 
+use crate::background::{self, Background};
 use crate::moves::CopyStart;
 
 use super::session::{Session, write_session};
@@ -27,7 +29,7 @@ pub enum CopyPiece {
 pub struct InstrumentCopy {
     start: CopyStart,
     /// The saved book, and how much of it was given away.
-    book: Vec<u8>,
+    book: Background<Vec<u8>>,
     book_done: usize,
     /// Up to which session all are copied.
     copied_to: Option<UserId>,
@@ -39,7 +41,7 @@ pub struct InstrumentCopy {
 
 impl InstrumentCopy {
     /// Begins a copy of an instrument with this saved book.
-    pub fn new(start: CopyStart, book: Vec<u8>) -> InstrumentCopy {
+    pub fn new(start: CopyStart, book: Background<Vec<u8>>) -> InstrumentCopy {
         InstrumentCopy {
             start,
             book,
@@ -68,18 +70,29 @@ impl InstrumentCopy {
         self.changed.insert(session, bytes);
     }
 
-    /// The next piece, of about so many bytes; none when the copy is complete.
-    pub fn next(&mut self, sessions: &Sessions, bytes_max: usize) -> Option<CopyPiece> {
+    /// The next piece, of about so many bytes; none when the copy is complete. Pending while the
+    /// book is being saved.
+    pub fn next(&mut self, sessions: &Sessions, bytes_max: usize) -> Poll<Option<CopyPiece>> {
         if !self.are_sessions_done {
-            return Some(CopyPiece::Sessions(self.next_sessions(sessions, bytes_max)));
+            let piece = CopyPiece::Sessions(self.next_sessions(sessions, bytes_max));
+            return Poll::Ready(Some(piece));
         }
-        if self.book_done == self.book.len() {
-            return None;
+        self.book.is_ready();
+        let Background::Ready(book) = &self.book else { return Poll::Pending };
+        if self.book_done == book.len() {
+            return Poll::Ready(None);
         }
-        let end = self.book.len().min(self.book_done + bytes_max);
-        let piece = self.book[self.book_done..end].to_vec();
+        let end = book.len().min(self.book_done + bytes_max);
+        let piece = book[self.book_done..end].to_vec();
         self.book_done = end;
-        Some(CopyPiece::Book(piece))
+        Poll::Ready(Some(CopyPiece::Book(piece)))
+    }
+
+    /// Ends it; a large one is dropped in another thread.
+    pub fn end(self) {
+        if let Background::Ready(book) = self.book {
+            background::drop_bytes(book);
+        }
     }
 
     fn next_sessions(&mut self, sessions: &Sessions, bytes_max: usize) -> Vec<u8> {
@@ -134,9 +147,10 @@ mod tests {
             let (mut of_sessions, mut of_book) = (vec![], vec![]);
             let mut take = |copy: &mut InstrumentCopy, state: &InstrumentState<ReferenceBook>| {
                 match copy.next(&state.sessions, bytes_max) {
-                    Some(CopyPiece::Sessions(bytes)) => of_sessions.extend(bytes),
-                    Some(CopyPiece::Book(bytes)) => of_book.extend(bytes),
-                    None => return false,
+                    Poll::Ready(Some(CopyPiece::Sessions(bytes))) => of_sessions.extend(bytes),
+                    Poll::Ready(Some(CopyPiece::Book(bytes))) => of_book.extend(bytes),
+                    Poll::Ready(None) => return false,
+                    Poll::Pending => {}
                 }
                 true
             };

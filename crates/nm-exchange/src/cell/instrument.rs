@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use nm_book::codec;
-use nm_book::order::{Command, Event, InstrumentId, Matching, RejectReason, UserId};
+use nm_book::order::{Command, Event, InstrumentId, Matching, RejectReason, SnapshotError, UserId};
 use nm_codec::{Put, Reader, fnv1a, fnv1a_on};
 
+use crate::background::Background;
 use crate::limits::SESSION_ORDERS_MAX;
 use crate::moves::CopyStart;
 
@@ -13,6 +14,13 @@ use super::copy::InstrumentCopy;
 use super::handled::{CellLoadError, Handled};
 use super::request::Request;
 use super::session::{Outcome, Session, event_recipients, read_session, write_session};
+
+/// Live orders from which on a book is saved and loaded by another thread. With fewer it takes less
+/// than 2 ms.
+const LARGE_ORDERS_MIN: usize = 4_096;
+
+/// About how many bytes an order has in a saved book.
+const ORDER_BYTES: usize = 100;
 
 /// Buffers that are used for one request after the other.
 #[derive(Debug, Default)]
@@ -167,47 +175,67 @@ impl<M: Matching> InstrumentState<M> {
         self.history = fnv1a_on(self.history, &bytes);
     }
 
-    /// Puts a saved book in the place of the empty one.
-    ///
-    /// # Errors
-    /// If the bytes are not a saved book.
-    pub fn load_book(
-        &mut self,
-        instrument: InstrumentId,
-        bytes: &[u8],
-    ) -> Result<(), CellLoadError> {
-        self.book = M::load(bytes).map_err(|source| CellLoadError::Book { instrument, source })?;
-        let sessions = &mut self.sessions;
-        self.book.visit_users(&mut |user| {
+    /// Puts a book in the place of the empty one.
+    pub fn set_book(&mut self, loaded: LoadedBook<M>) {
+        self.book = loaded.book;
+        for (user, orders) in loaded.live_orders {
             // The owner of an order has sent a request here before.
-            sessions.entry(user).or_default().live_orders += 1;
-        });
-        Ok(())
+            self.sessions.entry(user).or_default().live_orders += orders;
+        }
     }
 
-    /// Begins a copy. The book is saved at once: 100 000 orders take some milliseconds.
+    /// Begins a copy.
     pub fn begin_copy(&self) -> InstrumentCopy {
-        let mut book = vec![];
-        self.book.save(&mut book);
         let start = CopyStart {
             output_seq: self.output_seq,
             public_seq: self.public_seq,
             history: self.history,
             sessions: self.sessions.len() as u32,
         };
-        InstrumentCopy::new(start, book)
+        InstrumentCopy::new(start, self.append_book(vec![]))
     }
 
-    /// All of it as bytes.
-    pub fn save(&self) -> Vec<u8> {
+    /// Appends the saved book to bytes; a large one in another thread, from a copy in memory.
+    fn append_book(&self, mut bytes: Vec<u8>) -> Background<Vec<u8>> {
+        if self.book.len() < LARGE_ORDERS_MIN {
+            self.book.save(&mut bytes);
+            return Background::Ready(bytes);
+        }
+        let book = self.book.clone();
+        Background::start(move || {
+            book.save(&mut bytes);
+            bytes
+        })
+    }
+
+    /// All of it but the book, as bytes.
+    fn save_sessions(&self) -> Vec<u8> {
         let mut bytes = vec![];
         let sessions = self.sessions.len() as u64;
         bytes.put_u64s(&[self.output_seq, self.public_seq, self.history, sessions]);
         for (session, known) in &self.sessions {
             write_session(*session, known, &mut bytes);
         }
+        bytes
+    }
+
+    /// All of it as bytes.
+    pub fn save(&self) -> Vec<u8> {
+        let mut bytes = self.save_sessions();
         self.book.save(&mut bytes);
         bytes
+    }
+
+    /// The same as [`InstrumentState::save`], where another thread saves a large book.
+    pub fn begin_save(&self) -> Background<Vec<u8>> {
+        self.append_book(self.save_sessions())
+    }
+
+    /// Drops it; in another thread if its book is large.
+    pub fn drop_elsewhere(self) {
+        if self.book.len() >= LARGE_ORDERS_MIN {
+            Background::start(move || drop(self));
+        }
     }
 
     /// An instrument from what [`InstrumentState::save`] wrote.
@@ -227,7 +255,35 @@ impl<M: Matching> InstrumentState<M> {
             let (session, known) = read_session(&mut reader)?;
             state.sessions.insert(session, known);
         }
-        state.load_book(instrument, reader.rest())?;
+        let loaded = LoadedBook::load(reader.rest());
+        state.set_book(loaded.map_err(|source| CellLoadError::Book { instrument, source })?);
         Ok(state)
+    }
+}
+
+/// A book that was loaded, with what its sessions have to know of it.
+#[derive(Debug)]
+pub struct LoadedBook<M> {
+    book: M,
+    /// Live orders of each user.
+    live_orders: BTreeMap<UserId, u32>,
+}
+
+impl<M: Matching> LoadedBook<M> {
+    /// # Errors
+    /// If the bytes are not a saved book.
+    pub fn load(bytes: &[u8]) -> Result<LoadedBook<M>, SnapshotError> {
+        let book = M::load(bytes)?;
+        let mut live_orders = BTreeMap::new();
+        book.visit_users(&mut |user| *live_orders.entry(user).or_default() += 1);
+        Ok(LoadedBook { book, live_orders })
+    }
+
+    /// The same, where another thread loads a large book.
+    pub fn begin_load(bytes: Vec<u8>) -> Background<Result<LoadedBook<M>, SnapshotError>> {
+        if bytes.len() < LARGE_ORDERS_MIN * ORDER_BYTES {
+            return Background::Ready(LoadedBook::load(&bytes));
+        }
+        Background::start(move || LoadedBook::load(&bytes))
     }
 }

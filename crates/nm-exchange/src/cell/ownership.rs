@@ -6,9 +6,12 @@
 //! has an *epoch*, a number that control draws and that rises for each instrument, so each step can
 //! be repeated without harm, and one that comes too late has no effect.
 
+use std::task::Poll;
+
 use nm_book::order::{InstrumentId, Matching};
 use nm_codec::{DecodeError, Put, Reader};
 
+use crate::background::{self, Background};
 use crate::limits::{REFUSED_MOVES_MAX, cell_instruments_max, cell_sessions_max};
 use crate::moves::{Attempt, CopyStart, MoveId, MoveRefusal, Part, Release};
 
@@ -16,7 +19,8 @@ use super::Cell;
 use super::copy::CopyPiece;
 use super::handled::CellLoadError;
 use super::instrument::{Circumstances, InstrumentState};
-use super::relocation::{DamagedCopy, Departed, MoveStep, Ownership, Staged};
+use super::relocation::{Arrival, Departed, MoveStep, Ownership, Staged};
+use super::snapshot::Section;
 
 impl<M: Matching> Cell<M> {
     /// Whether requests on an instrument are executed here.
@@ -98,14 +102,18 @@ impl<M: Matching> Cell<M> {
 
     /// The next piece of a copy, of about so many bytes; none if it is complete, and then it has
     /// ended.
-    pub fn next_piece(&mut self, instrument: InstrumentId, bytes_max: usize) -> Option<CopyPiece> {
-        let copy = self.copies.get_mut(&instrument)?;
+    pub fn next_piece(
+        &mut self,
+        instrument: InstrumentId,
+        bytes_max: usize,
+    ) -> Poll<Option<CopyPiece>> {
+        let Some(copy) = self.copies.get_mut(&instrument) else { return Poll::Ready(None) };
         let departed = || self.departed.get(&instrument).map(|departed| &departed.state);
         let state = self.instruments.get(&instrument).or_else(departed);
         let none = Default::default();
         let piece = copy.next(state.map_or(&none, |state| &state.sessions), bytes_max);
-        if piece.is_none() {
-            self.copies.remove(&instrument);
+        if piece == Poll::Ready(None) {
+            self.end_copy(instrument);
         }
         piece
     }
@@ -118,7 +126,9 @@ impl<M: Matching> Cell<M> {
 
     /// Ends a copy before it is complete.
     pub fn end_copy(&mut self, instrument: InstrumentId) {
-        self.copies.remove(&instrument);
+        if let Some(copy) = self.copies.remove(&instrument) {
+            copy.end();
+        }
     }
 
     /// Releases an instrument to another cell, if it is here and the change is newer than the last
@@ -145,8 +155,10 @@ impl<M: Matching> Cell<M> {
         if !is_it {
             return MoveStep::Ignored;
         }
-        self.departed.remove(&id.instrument);
-        self.copies.remove(&id.instrument);
+        if let Some(departed) = self.departed.remove(&id.instrument) {
+            departed.state.drop_elsewhere();
+        }
+        self.end_copy(id.instrument);
         MoveStep::Forgotten(id.instrument)
     }
 
@@ -190,12 +202,11 @@ impl<M: Matching> Cell<M> {
                 return Ok(MoveStep::Refused(id, attempt, refusal));
             }
             self.unstage(id.instrument);
-            let mut state = InstrumentState::new(start.public_seq);
-            (state.output_seq, state.history) = (start.output_seq, start.history);
-            let (epoch, book) = (id.epoch, vec![]);
-            let staged = Staged { epoch, attempt, next_part: 0, book, state };
+            self.session_count += start.sessions as usize;
+            let staged = Staged::new((id.epoch, attempt, 0), start.sessions, vec![]);
             self.staged.insert(id.instrument, staged);
         }
+        let at = self.circumstances_of_parts();
         let Some(staged) = self.staged.get_mut(&id.instrument) else {
             return Ok(MoveStep::Ignored);
         };
@@ -205,23 +216,43 @@ impl<M: Matching> Cell<M> {
             return Ok(MoveStep::Ignored);
         }
         staged.next_part += 1;
-        let before = staged.state.sessions.len();
-        let at =
-            Circumstances { now_ns: 0, accepts_unknown_sessions: self.accepts_unknown_sessions };
-        let taken = staged.take(id.instrument, body, at, &mut self.buffers);
-        self.session_count += staged.state.sessions.len() - before;
-        Ok(match taken {
-            Ok(None) => MoveStep::Staged(id, attempt, number + 1),
-            Ok(Some(end_ns)) => self.adopt(id, end_ns),
-            Err(DamagedCopy) => {
-                self.unstage(id.instrument);
-                // It is accepted all the same: another attempt has its place.
-                let (epoch, book, state) = (id.epoch, vec![], InstrumentState::new(0));
-                let staged = Staged { epoch, attempt, next_part: u64::MAX, book, state };
-                self.staged.insert(id.instrument, staged);
-                MoveStep::Refused(id, attempt, MoveRefusal::Damaged)
+        let ended = staged.add(body);
+        staged.build(at, &mut self.buffers);
+        match ended {
+            Ok(None) => return Ok(MoveStep::Staged(id, attempt, number + 1)),
+            Ok(Some(end_ns)) => {
+                if let Some(state) = self.finish_staged(id.instrument) {
+                    return Ok(self.adopt(id, state, end_ns));
+                }
             }
-        })
+            Err(_) => self.unstage(id.instrument),
+        }
+        // It is accepted all the same: another attempt has its place.
+        let staged = Staged::new((id.epoch, attempt, u64::MAX), 0, vec![]);
+        self.staged.insert(id.instrument, staged);
+        Ok(MoveStep::Refused(id, attempt, MoveRefusal::Damaged))
+    }
+
+    /// The time of each request is in its part.
+    fn circumstances_of_parts(&self) -> Circumstances {
+        Circumstances { now_ns: 0, accepts_unknown_sessions: self.accepts_unknown_sessions }
+    }
+
+    /// Builds an arriving instrument as far as it can without waiting; how far it is then.
+    pub fn build(&mut self, instrument: InstrumentId) -> Arrival {
+        let at = self.circumstances_of_parts();
+        let Some(staged) = self.staged.get_mut(&instrument) else { return Arrival::Unusable };
+        staged.build(at, &mut self.buffers)
+    }
+
+    /// Takes an instrument of which all has come from those that arrive; none if it is not what the
+    /// source has.
+    fn finish_staged(&mut self, instrument: InstrumentId) -> Option<InstrumentState<M>> {
+        let staged = self.staged.remove(&instrument)?;
+        self.session_count -= staged.sessions as usize;
+        let state = staged.finish(self.circumstances_of_parts(), &mut self.buffers).ok()?;
+        self.session_count += state.sessions.len();
+        Some(state)
     }
 
     /// Decides whether the cell takes an instrument of which the first part has come, with so many
@@ -246,9 +277,9 @@ impl<M: Matching> Cell<M> {
     /// Why the cell has no room for an instrument with so many sessions.
     fn refusal(&self, instrument: InstrumentId, sessions: u32) -> Option<MoveRefusal> {
         let staged = self.staged.get(&instrument);
-        let staged_sessions = staged.map_or(0, |staged| staged.state.sessions.len());
+        let staged_sessions = staged.map_or(0, |staged| staged.sessions);
         let known = self.ownership.get(&instrument).map_or(0, |known| known.sessions);
-        let counted = staged_sessions + known as usize;
+        let counted = staged_sessions as usize + known as usize;
         let instruments = self.instrument_count() - usize::from(staged.is_some() || known > 0);
         if instruments >= cell_instruments_max() {
             Some(MoveRefusal::TooManyCellInstruments)
@@ -267,24 +298,22 @@ impl<M: Matching> Cell<M> {
     /// Drops what has come of an instrument.
     fn unstage(&mut self, instrument: InstrumentId) {
         if let Some(staged) = self.staged.remove(&instrument) {
-            self.session_count -= staged.state.sessions.len();
+            self.session_count -= staged.sessions as usize;
+            background::drop_bytes(staged.parts);
         }
     }
 
     /// Owns an instrument from now on, all of which has come. The time of the cell is not before
     /// that of the instrument's last request.
-    fn adopt(&mut self, id: MoveId, end_ns: u64) -> MoveStep {
+    fn adopt(&mut self, id: MoveId, state: InstrumentState<M>, end_ns: u64) -> MoveStep {
         let MoveId { instrument, epoch } = id;
-        let Some(Staged { state, .. }) = self.staged.remove(&instrument) else {
-            return MoveStep::Ignored;
-        };
         let before =
             self.ownership.insert(instrument, Ownership { epoch, is_owner: true, sessions: 0 });
         let counted = before.map_or(0, |known| known.sessions);
         self.session_count -= counted as usize;
         self.released_count -= usize::from(counted > 0);
         self.departed.remove(&instrument);
-        self.copies.remove(&instrument);
+        self.end_copy(instrument);
         self.now_ns = self.now_ns.max(end_ns);
         if state.output_seq > 0 {
             self.instruments.insert(instrument, state);
@@ -293,7 +322,8 @@ impl<M: Matching> Cell<M> {
     }
 
     /// Appends what the state has of moves: who owns what, and what is on its way.
-    pub(super) fn save_moves(&self, bytes: &mut Vec<u8>) {
+    pub(super) fn save_moves(&self, sections: &mut Vec<Section>) {
+        let mut bytes = vec![];
         bytes.put_u64s(&[self.ownership.len() as u64]);
         for (instrument, known) in &self.ownership {
             bytes.put_u32(*instrument);
@@ -306,15 +336,17 @@ impl<M: Matching> Cell<M> {
             bytes.put_u32(*instrument);
             bytes.put_u32(departed.epoch);
             bytes.put_u16(departed.to);
-            write_state(&departed.state, bytes);
+            sections.push(Section::Plain(std::mem::take(&mut bytes)));
+            sections.push(Section::Counted(departed.state.begin_save()));
         }
         bytes.put_u64s(&[self.staged.len() as u64]);
         for (instrument, staged) in &self.staged {
             bytes.put_u32(*instrument);
             bytes.put_u32(staged.epoch);
-            bytes.put_u64s(&[staged.attempt.0, staged.next_part, staged.book.len() as u64]);
-            bytes.put(&staged.book);
-            write_state(&staged.state, bytes);
+            bytes.put_u32(staged.sessions);
+            bytes.put_u64s(&[staged.attempt.0, staged.next_part]);
+            sections.push(Section::Plain(std::mem::take(&mut bytes)));
+            sections.push(Section::Counted(Background::Ready(staged.parts.clone())));
         }
         bytes.put_u32(self.refused_before);
         bytes.put_u64s(&[self.refused.len() as u64]);
@@ -322,6 +354,7 @@ impl<M: Matching> Cell<M> {
             bytes.put_u32(*epoch);
             bytes.put_u8(refusal.code());
         }
+        sections.push(Section::Plain(bytes));
     }
 
     /// Reads what [`Cell::save_moves`] appended.
@@ -342,13 +375,14 @@ impl<M: Matching> Cell<M> {
         }
         for _ in 0..reader.u64("staged")? {
             let (instrument, epoch) = (reader.u32("instrument")?, reader.u32("epoch")?);
+            let sessions = reader.u32("sessions")?;
             let attempt = Attempt(reader.u64("attempt")?);
             let next_part = reader.u64("next_part")?;
-            let length = usize::try_from(reader.u64("book_bytes")?).unwrap_or(usize::MAX);
-            let book = reader.bytes("book", length)?.to_vec();
-            let state: InstrumentState<M> = read_state(instrument, reader)?;
-            self.session_count += state.sessions.len();
-            self.staged.insert(instrument, Staged { epoch, attempt, next_part, book, state });
+            let length = usize::try_from(reader.u64("part_bytes")?).unwrap_or(usize::MAX);
+            let parts = reader.bytes("parts", length)?.to_vec();
+            self.session_count += sessions as usize;
+            let staged = Staged::new((epoch, attempt, next_part), sessions, parts);
+            self.staged.insert(instrument, staged);
         }
         self.refused_before = reader.u32("refused_before")?;
         for _ in 0..reader.u64("refused")? {
@@ -358,12 +392,6 @@ impl<M: Matching> Cell<M> {
         }
         Ok(())
     }
-}
-
-fn write_state<M: Matching>(state: &InstrumentState<M>, bytes: &mut Vec<u8>) {
-    let saved = state.save();
-    bytes.put_u64s(&[saved.len() as u64]);
-    bytes.put(&saved);
 }
 
 fn read_state<M: Matching>(
@@ -376,10 +404,136 @@ fn read_state<M: Matching>(
 
 #[cfg(test)]
 mod tests {
+    use nm_book::book::Book;
     use nm_book::reference::ReferenceBook;
 
+    use super::super::testing::order;
     use super::*;
     use crate::limits::testing;
+
+    const INSTRUMENT: InstrumentId = 7;
+
+    /// A cell with an instrument whose book other threads save and load.
+    fn cell_with_large_book() -> Cell<Book> {
+        let mut cell = Cell::new(1, 2);
+        cell.begin(1, 5);
+        for seq in 1..=2_500 {
+            for session in [2, 4] {
+                cell.handle(&order(session, INSTRUMENT, seq, seq - 1), |_| {});
+            }
+        }
+        cell
+    }
+
+    /// The frames with the parts of a copy.
+    fn copy(cell: &mut Cell<Book>) -> Vec<Vec<u8>> {
+        let mut start = vec![];
+        Part::Start(cell.begin_copy(INSTRUMENT)).write(&mut start);
+        let (mut frames, mut waited) = (vec![start], 0);
+        loop {
+            let mut frame = vec![];
+            match cell.next_piece(INSTRUMENT, 100_000) {
+                Poll::Ready(Some(CopyPiece::Sessions(bytes))) => {
+                    Part::Sessions(&bytes).write(&mut frame);
+                }
+                Poll::Ready(Some(CopyPiece::Book(bytes))) => Part::Book(&bytes).write(&mut frame),
+                Poll::Ready(None) => {
+                    Part::BookEnd.write(&mut frame);
+                    frames.push(frame);
+                    return frames;
+                }
+                // What is executed meanwhile is not in the copy.
+                Poll::Pending => {
+                    waited += 1;
+                    let seq = 2_500 + waited;
+                    if seq < 2_600 {
+                        cell.handle(&order(2, INSTRUMENT, seq, seq - 1), |_| {});
+                    }
+                    continue;
+                }
+            }
+            frames.push(frame);
+        }
+    }
+
+    /// Replicas that load the book sooner and later have the same state after each part.
+    #[test]
+    fn a_large_instrument_is_saved_and_loaded_by_other_threads() {
+        let mut source = cell_with_large_book();
+        let (id, attempt) = (MoveId { instrument: INSTRUMENT, epoch: 3 }, Attempt(1));
+        let before = source.instrument_hash(INSTRUMENT);
+        let mut end = vec![];
+        source.end_of_transfer(INSTRUMENT).write(&mut end);
+        let mut frames = copy(&mut source);
+        frames.push(end);
+        let mut early = Cell::<Book>::new(0, 2);
+        let mut late = Cell::<Book>::load(&early.save()).unwrap();
+        let mut arrivals = vec![];
+        for (number, frame) in frames.iter().enumerate() {
+            let steps = [&mut early, &mut late]
+                .map(|cell| cell.stage(id, attempt, number as u64, frame).unwrap());
+            assert_eq!(steps[0], steps[1]);
+            arrivals.push(early.build(INSTRUMENT));
+            while early.build(INSTRUMENT) == Arrival::Loading {
+                std::thread::yield_now();
+            }
+            assert_eq!(early.hash(), late.hash(), "after part {number}");
+            if number % 3 == 2 {
+                late = Cell::load(&late.save()).unwrap();
+            }
+        }
+        let loading = arrivals.iter().filter(|arrival| **arrival == Arrival::Loading).count();
+        assert!(loading <= 1 && arrivals.last() == Some(&Arrival::Unusable), "{arrivals:?}");
+        assert!(early.owns(INSTRUMENT) && early.session_count == 2);
+        assert_eq!(early.instrument_hash(INSTRUMENT), before);
+    }
+
+    /// Whatever is damaged, and whenever that shows, all replicas refuse the copy at its end.
+    #[test]
+    fn a_damaged_copy_is_refused_at_its_end() {
+        let mut source = cell_with_large_book();
+        let mut end = vec![];
+        source.end_of_transfer(INSTRUMENT).write(&mut end);
+        let frames = copy(&mut source);
+        let id = MoveId { instrument: INSTRUMENT, epoch: 3 };
+        for damaged in 1..frames.len() - 1 {
+            let mut cell = Cell::<Book>::new(0, 2);
+            for (number, frame) in frames.iter().chain([&end]).enumerate() {
+                let mut frame = frame.clone();
+                if number == damaged {
+                    let at = frame.len() / 2;
+                    frame[at..].fill(0xA5);
+                }
+                let step = cell.stage(id, Attempt(1), number as u64, &frame);
+                let refused = MoveStep::Refused(id, Attempt(1), MoveRefusal::Damaged);
+                let is_end = number == frames.len();
+                assert_eq!(step.unwrap() == refused, is_end, "part {number} of {damaged}");
+            }
+            assert!(!cell.owns(INSTRUMENT) && cell.session_count == 0);
+            assert_eq!(cell.instrument_count(), 1, "another attempt has its place");
+        }
+    }
+
+    /// A snapshot of a large book is that of the state at its beginning.
+    #[test]
+    fn a_large_snapshot_is_made_by_other_threads() {
+        let mut cell = cell_with_large_book();
+        let (saved, mut waited) = (cell.save(), 0);
+        cell.begin_snapshot();
+        let snapshot = loop {
+            if let Some(snapshot) = cell.copy_next() {
+                break snapshot;
+            }
+            assert!(!cell.is_copying(), "the rest is done by other threads");
+            waited += 1;
+            let seq = 2_500 + waited;
+            if seq < 2_600 {
+                cell.handle(&order(2, INSTRUMENT, seq, seq - 1), |_| {});
+            }
+        };
+        assert!(cell.copy_next().is_none(), "there is one");
+        assert!(snapshot == saved, "{waited} requests meanwhile");
+    }
 
     /// A full cell answers each of its last refusals as it did at first, also when it has room
     /// again; of older ones it only knows that they are too late.

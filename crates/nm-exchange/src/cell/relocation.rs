@@ -1,13 +1,14 @@
 //! What a cell knows of instruments that have moved: which it owns, which it released, and which
 //! are arriving.
 
-use nm_book::order::{InstrumentId, Matching};
-use nm_codec::Reader;
+use nm_book::order::{InstrumentId, Matching, SnapshotError};
+use nm_codec::{DecodeError, Reader};
 
+use crate::background::{self, Background};
 use crate::moves::{Attempt, MoveId, MoveRefusal, Part};
 
 use super::handled::Handled;
-use super::instrument::{Buffers, Circumstances, InstrumentState};
+use super::instrument::{Buffers, Circumstances, InstrumentState, LoadedBook};
 use super::request::Request;
 use super::session::read_session;
 
@@ -34,16 +35,48 @@ pub struct Departed<M> {
 }
 
 /// An instrument that comes from another cell, as far as it has come.
+///
+/// The state of a cell has the parts as they came. What they make is built beside it: a large book
+/// by another thread, so that replicas may differ in how much they have built, but not in their
+/// state. What is wrong with a copy shows at its end, for the same reason.
 #[derive(Debug)]
 pub struct Staged<M> {
     pub(super) epoch: u32,
     pub(super) attempt: Attempt,
     /// Number of the next part.
     pub(super) next_part: u64,
-    /// The saved book, until all of it is there.
-    pub(super) book: Vec<u8>,
-    pub(super) state: InstrumentState<M>,
+    /// How many sessions it counts as, for the limit of the cell: those of its start.
+    pub(super) sessions: u32,
+    /// All parts that have come.
+    pub(super) parts: Vec<u8>,
+    building: Building<M>,
 }
+
+/// How much of what has come of an instrument is built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// All of it.
+    Built,
+    /// What came before its book, which is being loaded.
+    Loading,
+    /// It is damaged, or is not arriving.
+    Unusable,
+}
+
+/// What the parts of an instrument make, as far as they were taken.
+#[derive(Debug)]
+struct Building<M> {
+    state: InstrumentState<M>,
+    /// The saved book, until all of it is there.
+    book: Vec<u8>,
+    loading: Option<Loading<M>>,
+    /// How many bytes of the parts were taken.
+    taken: usize,
+    is_damaged: bool,
+}
+
+/// A book that is being loaded.
+type Loading<M> = Background<Result<LoadedBook<M>, SnapshotError>>;
 
 /// What a frame of a move did to a cell: what its leader has to tell others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,47 +102,120 @@ pub enum MoveStep {
 pub struct DamagedCopy;
 
 impl<M: Matching> Staged<M> {
-    /// Takes the parts of a frame; when the instrument is complete, the time of its last request,
-    /// ns. An error shows that the copy is not what the source has.
-    pub(super) fn take(
-        &mut self,
-        instrument: InstrumentId,
-        body: &[u8],
+    /// One that has this number of sessions, and of which parts have come.
+    pub(super) fn new(
+        (epoch, attempt, next_part): (u32, Attempt, u64),
+        sessions: u32,
+        parts: Vec<u8>,
+    ) -> Staged<M> {
+        let building = Building {
+            state: InstrumentState::new(0),
+            book: vec![],
+            loading: None,
+            taken: 0,
+            is_damaged: false,
+        };
+        Staged { epoch, attempt, next_part, sessions, parts, building }
+    }
+
+    /// Takes the parts of a frame; the time of its last request, ns, if they are the last ones.
+    ///
+    /// # Errors
+    /// If they cannot be decoded.
+    pub(super) fn add(&mut self, body: &[u8]) -> Result<Option<u64>, DecodeError> {
+        let mut end_ns = None;
+        for part in Part::all(body) {
+            if let Part::End { now_ns, .. } = part? {
+                end_ns = Some(now_ns);
+            }
+        }
+        self.parts.extend_from_slice(body);
+        Ok(end_ns)
+    }
+
+    /// Builds on, as far as it can without waiting for a book that is being loaded.
+    pub(super) fn build(&mut self, at: Circumstances, buffers: &mut Buffers) -> Arrival {
+        let Staged { parts, building, .. } = self;
+        loop {
+            if building.is_damaged {
+                return Arrival::Unusable;
+            }
+            if building.loading.as_mut().is_some_and(|loading| !loading.is_ready()) {
+                return Arrival::Loading;
+            }
+            if building.taken == parts.len() {
+                return Arrival::Built;
+            }
+            let took = building.take(&parts[building.taken..], at, buffers);
+            building.is_damaged = took.is_err();
+        }
+    }
+
+    /// The instrument, of which the last part has come.
+    ///
+    /// # Errors
+    /// If it is not what the source has.
+    pub(super) fn finish(
+        mut self,
         at: Circumstances,
         buffers: &mut Buffers,
-    ) -> Result<Option<u64>, DamagedCopy> {
-        for part in Part::all(body) {
-            match part.map_err(|_| DamagedCopy)? {
-                Part::Start(_) => {}
-                Part::Sessions(bytes) => {
-                    let mut reader = Reader::new(bytes);
-                    while !reader.is_empty() {
-                        let (session, known) =
-                            read_session(&mut reader).map_err(|_| DamagedCopy)?;
-                        self.state.sessions.insert(session, known);
-                    }
+    ) -> Result<InstrumentState<M>, DamagedCopy> {
+        let Staged { parts, building, .. } = &mut self;
+        while !building.is_damaged && building.taken < parts.len() {
+            building.take(&parts[building.taken..], at, buffers)?;
+        }
+        if building.is_damaged {
+            return Err(DamagedCopy);
+        }
+        background::drop_bytes(self.parts);
+        Ok(self.building.state)
+    }
+}
+
+impl<M: Matching> Building<M> {
+    /// Takes the first of the parts that were not taken yet. Waits for a book that is being loaded.
+    fn take(
+        &mut self,
+        parts: &[u8],
+        at: Circumstances,
+        buffers: &mut Buffers,
+    ) -> Result<(), DamagedCopy> {
+        if let Some(loading) = self.loading.take() {
+            self.state.set_book(loading.wait().map_err(|_| DamagedCopy)?);
+        }
+        let (part, length) = Part::first(parts).map_err(|_| DamagedCopy)?;
+        self.taken += length;
+        let state = &mut self.state;
+        match part {
+            Part::Start(start) => {
+                state.output_seq = start.output_seq;
+                state.public_seq = start.public_seq;
+                state.history = start.history;
+            }
+            Part::Sessions(bytes) => {
+                let mut reader = Reader::new(bytes);
+                while !reader.is_empty() {
+                    let (session, known) = read_session(&mut reader).map_err(|_| DamagedCopy)?;
+                    state.sessions.insert(session, known);
                 }
-                Part::Book(bytes) => self.book.extend_from_slice(bytes),
-                Part::BookEnd => {
-                    let book = std::mem::take(&mut self.book);
-                    self.state.load_book(instrument, &book).map_err(|_| DamagedCopy)?;
-                }
-                Part::Request { now_ns, header, body } => {
-                    let request = Request::decode(&header, body).map_err(|_| DamagedCopy)?;
-                    let at = Circumstances { now_ns, ..at };
-                    let handled = self.state.handle(&request, at, buffers, None, |_| {});
-                    debug_assert!(!matches!(handled, Handled::Refused(_)));
-                }
-                Part::End { now_ns, output_seq, public_seq, history } => {
-                    let state = &self.state;
-                    let own = (state.output_seq, state.public_seq, state.history);
-                    if own != (output_seq, public_seq, history) {
-                        return Err(DamagedCopy);
-                    }
-                    return Ok(Some(now_ns));
+            }
+            Part::Book(bytes) => self.book.extend_from_slice(bytes),
+            Part::BookEnd => {
+                self.loading = Some(LoadedBook::begin_load(std::mem::take(&mut self.book)));
+            }
+            Part::Request { now_ns, header, body } => {
+                let request = Request::decode(&header, body).map_err(|_| DamagedCopy)?;
+                let at = Circumstances { now_ns, ..at };
+                let handled = state.handle(&request, at, buffers, None, |_| {});
+                debug_assert!(!matches!(handled, Handled::Refused(_)));
+            }
+            Part::End { output_seq, public_seq, history, .. } => {
+                let own = (state.output_seq, state.public_seq, state.history);
+                if own != (output_seq, public_seq, history) {
+                    return Err(DamagedCopy);
                 }
             }
         }
-        Ok(None)
+        Ok(())
     }
 }

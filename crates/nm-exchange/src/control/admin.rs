@@ -14,7 +14,8 @@ use crate::message::Hello;
 use crate::network::{CONTROL, Durability, Network, NetworkError, Role};
 use crate::wire::{self, FrameKind, Header};
 
-use super::admin_message::{AdminRequest, AdminResponse, Work};
+use super::admin_message::{AdminRequest, AdminResponse, CellReplicas, Work};
+use super::node_id::NodeId;
 use super::state::State;
 
 /// How long a leader of control is looked for.
@@ -26,6 +27,10 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Pause between two attempts.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// Why nothing can be changed in a network without control.
+const NO_CONTROL: &str = "the network has no control group, so its map is that of the network \
+                          file: give its mediators `replication` addresses";
 
 /// A link to one node that asks for its state, or changes it.
 #[derive(Debug)]
@@ -134,6 +139,8 @@ pub struct NodeStatus {
     pub starts: Option<u32>,
     /// Since when it is up or not, ms since 1970; none without control.
     pub since_unix_ms: Option<u64>,
+    /// Whether it is drained: it is to carry nothing.
+    pub is_drained: bool,
 }
 
 /// A cell and its leader.
@@ -146,6 +153,9 @@ pub struct CellStatus {
     /// Term of that leader, or the last one.
     #[serde(rename = "epoch")]
     pub term: u32,
+    /// Its replicas, such as `mediator 0`, if its leader was asked: see [`ask_for_replicas`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub voters: Vec<String>,
 }
 
 /// The control group.
@@ -206,6 +216,19 @@ impl NetworkStatus {
         self.nodes.iter().all(|node| node.is_up)
             && self.cells.iter().all(|cell| cell.leader.is_some())
             && self.control.as_ref().is_none_or(is_led)
+    }
+
+    /// Whether a node is drained.
+    pub fn is_drained(&self, (role, index): NodeId) -> bool {
+        let is_it = |node: &&NodeStatus| node.role == role && node.index == usize::from(index);
+        self.nodes.iter().find(is_it).is_some_and(|node| node.is_drained)
+    }
+
+    /// Whether instruments can be moved to a cell, and from it: somebody leads it, and not only a
+    /// mediator that is to carry nothing.
+    pub fn takes_instruments(&self, cell: &CellStatus) -> bool {
+        let is_alone = self.durability == Durability::None;
+        cell.leader.is_some() && !(is_alone && self.is_drained((Role::Mediator, cell.cell)))
     }
 }
 
@@ -296,13 +319,14 @@ fn status_with_control(network: &Network, replica: &ReplicaStatus) -> NetworkSta
             is_up: known.is_some_and(|known| known.is_up),
             starts: Some(known.map_or(0, |known| known.starts)),
             since_unix_ms: known.map(|known| known.since_ms),
+            is_drained: state.routes().map.drained().contains(&(role, index as u16)),
         }
     });
     let routes = state.routes();
     let cells = (0..routes.map.cells()).map(|cell| {
         let known = routes.leaders.get(&cell);
         let leader = known.filter(|leader| state.is_running(leader)).map(|it| it.mediator);
-        CellStatus { cell, leader, term: known.map_or(0, |leader| leader.term) }
+        CellStatus { cell, leader, term: known.map_or(0, |leader| leader.term), voters: vec![] }
     });
     let exception = |instrument, cell| MapException { instrument, cell };
     let voters = network.replicas(CONTROL).into_iter();
@@ -341,7 +365,8 @@ fn status_without_control(access: &Access<'_>, limit: Duration) -> Result<Networ
             refused = format!("{role} {index} at {}: {error}", node.address);
         }
         let (address, is_up) = (node.address.to_string(), connected.is_ok());
-        nodes.push(NodeStatus { role, index, address, is_up, starts: None, since_unix_ms: None });
+        let (starts, since_unix_ms, is_drained) = (None, None, false);
+        nodes.push(NodeStatus { role, index, address, is_up, starts, since_unix_ms, is_drained });
     }
     if nodes.iter().all(|node| !node.is_up) {
         return Err(unreachable(format!("no node of the network answers: {refused}")));
@@ -349,7 +374,7 @@ fn status_without_control(access: &Access<'_>, limit: Duration) -> Result<Networ
     let mediators = nodes.iter().filter(|node| node.role == Role::Mediator);
     let cells = mediators.map(|node| {
         let cell = node.index as u16;
-        CellStatus { cell, leader: node.is_up.then_some(cell), term: 0 }
+        CellStatus { cell, leader: node.is_up.then_some(cell), term: 0, voters: vec![] }
     });
     Ok(NetworkStatus {
         durability: network.durability,
@@ -404,9 +429,7 @@ pub fn move_all(
 ) -> Result<Vec<MoveOutcome>, Failure> {
     let bad = |message: String| Err(Failure::new(FailureKind::BadRequest, message));
     if !network.has_control() {
-        let message = "the network has no control group, so its map is that of the network file: \
-                       give its mediators `replication` addresses";
-        return bad(message.to_string());
+        return bad(NO_CONTROL.to_string());
     }
     let cells = network.mediator.len();
     if let Some((_, cell)) = moves.iter().find(|(_, cell)| usize::from(*cell) >= cells) {
@@ -481,16 +504,104 @@ fn move_by(
     Ok(())
 }
 
-/// Has other replicas lead what a mediator leads. It has begun when this returns; the status shows
-/// what came of it.
+/// Lets a mediator or gateway carry nothing, or work again, and waits until control has logged
+/// that.
 ///
 /// # Errors
-/// If the mediator does not answer, or does not take it from this operator.
-pub fn hand_over(network: &Network, mediator: u16, limit: Duration) -> Result<(), Failure> {
+/// If the network has no control group, or it does not log it within `limit`.
+pub fn set_drained(
+    network: &Network,
+    node: NodeId,
+    is_drained: bool,
+    limit: Duration,
+) -> Result<(), Failure> {
+    if !network.has_control() {
+        return Err(Failure::new(FailureKind::BadRequest, NO_CONTROL));
+    }
     let access = Access::new(network)?;
-    match access.request(mediator, &AdminRequest::HandOver, limit) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Failure::new(FailureKind::Peer, named(network, mediator, &error))),
+    let deadline = Deadline::after(limit);
+    let request = AdminRequest::Drain { node, is_drained };
+    loop {
+        let mut reason = "none of its mediators leads it".to_string();
+        for voter in mediators(network) {
+            match access.request(voter, &request, deadline.remaining().min(HANDSHAKE_LIMIT)) {
+                Ok(AdminResponse::Status { state, leading_term: Some(_), .. })
+                    if state.routes().map.drained().contains(&node) == is_drained =>
+                {
+                    return Ok(());
+                }
+                Ok(_) => {}
+                Err(error) if error.is_lasting() => {
+                    return Err(Failure::new(FailureKind::Peer, named(network, voter, &error)));
+                }
+                Err(error) => reason = named(network, voter, &error),
+            }
+        }
+        if deadline.passed() {
+            let message = format!(
+                "control has not logged within {} s whether {} {} is drained: {reason}",
+                limit.as_secs(),
+                node.0,
+                node.1
+            );
+            return Err(Failure::new(FailureKind::Peer, message));
+        }
+        std::thread::sleep(RETRY_PAUSE);
+    }
+}
+
+/// The replicas of a cell, as a mediator knows them; none if it has none of the cell.
+///
+/// # Errors
+/// If it does not answer within `limit`.
+pub fn replicas(
+    network: &Network,
+    mediator: u16,
+    cell: u16,
+    limit: Duration,
+) -> Result<Option<CellReplicas>, Failure> {
+    request_replicas(network, mediator, &AdminRequest::Replicas { cell }, limit)
+}
+
+/// Asks a mediator that leads a cell to replace one of its replicas by one of another node; the
+/// replicas of the cell at this moment.
+///
+/// # Errors
+/// As [`replicas`].
+pub fn replace_replica(
+    network: &Network,
+    mediator: u16,
+    (cell, from, to): (u16, NodeId, NodeId),
+    limit: Duration,
+) -> Result<Option<CellReplicas>, Failure> {
+    request_replicas(network, mediator, &AdminRequest::Replace { cell, from, to }, limit)
+}
+
+fn request_replicas(
+    network: &Network,
+    mediator: u16,
+    request: &AdminRequest,
+    limit: Duration,
+) -> Result<Option<CellReplicas>, Failure> {
+    let failed =
+        |error: ClientError| Failure::new(FailureKind::Peer, named(network, mediator, &error));
+    match Access::new(network)?.request(mediator, request, limit).map_err(failed)? {
+        AdminResponse::Replicas(replicas) => Ok(Some(replicas)),
+        AdminResponse::NotLeading => Ok(None),
+        _ => Err(failed(ClientError::Unexpected)),
+    }
+}
+
+/// Asks the leaders of the cells for their replicas, which may be others than at first. What does
+/// not answer in time stays unknown.
+pub fn ask_for_replicas(network: &Network, status: &mut NetworkStatus, limit: Duration) {
+    let deadline = Deadline::after(limit);
+    let is_replicated = network.durability != Durability::None;
+    for cell in status.cells.iter_mut().filter(|_| is_replicated) {
+        let Some(leader) = cell.leader.filter(|_| !deadline.passed()) else { continue };
+        let known = replicas(network, leader, cell.cell, deadline.remaining());
+        let voters = known.ok().flatten().map_or(vec![], |known| known.voters);
+        cell.voters = voters.iter().map(|(role, index)| format!("{role} {index}")).collect();
     }
 }
 
@@ -505,6 +616,32 @@ pub fn work(network: &Network, limit: Duration) -> Result<Vec<(u16, Work)>, Fail
         let answer = access.request(mediator, &AdminRequest::Work, limit);
         if let Ok(AdminResponse::Work(work)) = answer {
             all.push((mediator, work));
+        }
+    }
+    Ok(all)
+}
+
+/// The work of gateways, routers or mediators: of the first two only the time and the latencies of
+/// their links. None of those that do not answer, or were not asked before `limit` was over.
+///
+/// # Errors
+/// If the file of the secret cannot be read.
+pub fn work_of(
+    network: &Network,
+    nodes: &[NodeId],
+    limit: Duration,
+) -> Result<Vec<(NodeId, Work)>, Failure> {
+    let access = Access::new(network)?;
+    let deadline = Deadline::after(limit);
+    let mut all = vec![];
+    for (role, index) in nodes {
+        let node = network.nodes(*role).get(usize::from(*index));
+        let Some(node) = node.filter(|_| !deadline.passed()) else { continue };
+        let asked = access.observe(&node.address, deadline.remaining());
+        let answer = asked
+            .and_then(|mut observer| observer.request(&AdminRequest::Work, deadline.remaining()));
+        if let Ok(AdminResponse::Work(work)) = answer {
+            all.push(((*role, *index), work));
         }
     }
     Ok(all)

@@ -2,10 +2,13 @@
 
 use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Put, Reader};
+use nm_replica::MEMBERS_MAX;
 use nm_sys::clock;
 
 use crate::wire;
 
+use super::link_latency::{self, LinkLatency};
+use super::node_id::{NodeId, read_node, write_node};
 use super::state::State;
 
 /// What an observer asks.
@@ -22,9 +25,29 @@ pub enum AdminRequest {
     },
     /// How much work the node has done.
     Work,
-    /// To let other replicas lead what this node leads. It is answered with the node's work, before
-    /// that is done.
-    HandOver,
+    /// To let a mediator or gateway carry nothing, or work again. The answer is the state before;
+    /// the status shows when it is done.
+    Drain {
+        /// Which.
+        node: NodeId,
+        /// Whether it is to carry nothing.
+        is_drained: bool,
+    },
+    /// The replicas of a cell, as a mediator knows them that has one.
+    Replicas {
+        /// Which cell.
+        cell: u16,
+    },
+    /// To replace a replica of a cell by one of another node. The cell's leader begins that; the
+    /// answer is that to [`AdminRequest::Replicas`], which shows later when it is done.
+    Replace {
+        /// Which cell.
+        cell: u16,
+        /// The node that has the replica.
+        from: NodeId,
+        /// The node that is to have one.
+        to: NodeId,
+    },
 }
 
 /// The codes of requests.
@@ -33,17 +56,28 @@ enum RequestCode {
     Status,
     Move,
     Work,
-    HandOver,
+    Drain,
+    Replicas,
+    Replace,
 }
 
-nm_codec::codes!(RequestCode { Status = 0, Move = 1, Work = 2, HandOver = 3 });
+nm_codec::codes!(RequestCode {
+    Status = 0,
+    Move = 1,
+    Work = 2,
+    Replicas = 4,
+    Replace = 5,
+    Drain = 6,
+});
 
 impl AdminRequest {
     /// Whether it changes the network, which only an operator may.
     pub fn is_change(&self) -> bool {
         match self {
-            AdminRequest::Status | AdminRequest::Work => false,
-            AdminRequest::Move { .. } | AdminRequest::HandOver => true,
+            AdminRequest::Status | AdminRequest::Work | AdminRequest::Replicas { .. } => false,
+            AdminRequest::Move { .. }
+            | AdminRequest::Drain { .. }
+            | AdminRequest::Replace { .. } => true,
         }
     }
 
@@ -53,11 +87,25 @@ impl AdminRequest {
         match self {
             AdminRequest::Status => out.put_u8(RequestCode::Status.code()),
             AdminRequest::Work => out.put_u8(RequestCode::Work.code()),
-            AdminRequest::HandOver => out.put_u8(RequestCode::HandOver.code()),
             AdminRequest::Move { instrument, cell } => {
                 out.put_u8(RequestCode::Move.code());
                 out.put_u32(*instrument);
                 out.put_u16(*cell);
+            }
+            AdminRequest::Drain { node, is_drained } => {
+                out.put_u8(RequestCode::Drain.code());
+                write_node(*node, &mut out);
+                out.put_bool(*is_drained);
+            }
+            AdminRequest::Replicas { cell } => {
+                out.put_u8(RequestCode::Replicas.code());
+                out.put_u16(*cell);
+            }
+            AdminRequest::Replace { cell, from, to } => {
+                out.put_u8(RequestCode::Replace.code());
+                out.put_u16(*cell);
+                write_node(*from, &mut out);
+                write_node(*to, &mut out);
             }
         }
         out
@@ -72,10 +120,19 @@ impl AdminRequest {
         let request = match RequestCode::from_code("request", reader.u8("request")?)? {
             RequestCode::Status => AdminRequest::Status,
             RequestCode::Work => AdminRequest::Work,
-            RequestCode::HandOver => AdminRequest::HandOver,
             RequestCode::Move => AdminRequest::Move {
                 instrument: reader.u32("instrument")?,
                 cell: reader.u16("cell")?,
+            },
+            RequestCode::Drain => AdminRequest::Drain {
+                node: read_node(&mut reader)?,
+                is_drained: reader.bool("is_drained")?,
+            },
+            RequestCode::Replicas => AdminRequest::Replicas { cell: reader.u16("cell")? },
+            RequestCode::Replace => AdminRequest::Replace {
+                cell: reader.u16("cell")?,
+                from: read_node(&mut reader)?,
+                to: read_node(&mut reader)?,
             },
         };
         reader.finish("request")?;
@@ -89,7 +146,7 @@ pub const PAUSES_MAX: usize = 8_192;
 /// Bytes of one answer up to which it gets more instruments: it has to fit a frame.
 const WORK_BYTES_MAX: usize = wire::FRAME_BYTES_MAX - (64 << 10);
 
-/// What a mediator has done since it started.
+/// What a node has done since it started. Only mediators move and execute anything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Work {
     /// When this was counted, ns on the node's monotonic clock.
@@ -98,9 +155,16 @@ pub struct Work {
     pub cpu_ns: u64,
     /// How many instruments have left its cells while it led them.
     pub moved: u64,
+    /// Of a gateway: the sessions of its clients.
+    pub sessions: u32,
+    /// Of a gateway: whether it takes no more clients, because it is drained.
+    pub is_leaving: bool,
     /// The latest pauses of these: from the release of an instrument until the new cell's
     /// announcement came back, ns. At most `PAUSES_MAX`.
     pub pauses_ns: Vec<u64>,
+    /// The latencies of its links to other nodes, as far as they are measured. At most
+    /// [`WORK_LINKS_MAX`](super::WORK_LINKS_MAX).
+    pub links: Vec<LinkLatency>,
     /// The instruments of the cells that it leads; those with most requests, if an answer has no
     /// room for all of them.
     pub instruments: Vec<InstrumentWork>,
@@ -140,6 +204,40 @@ impl Work {
     }
 }
 
+/// The replicas of a cell, as one of them knows them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CellReplicas {
+    /// Whether the one that answers leads the cell.
+    pub is_leader: bool,
+    /// The nodes that have one; at most [`MEMBERS_MAX`].
+    pub voters: Vec<NodeId>,
+    /// Why one was not replaced, since this one was last asked to.
+    pub replace_failed: Option<String>,
+}
+
+impl CellReplicas {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.put_bool(self.is_leader);
+        out.put_u8(self.voters.len() as u8);
+        self.voters.iter().for_each(|node| write_node(*node, out));
+        out.put_bool(self.replace_failed.is_some());
+        out.put(self.replace_failed.as_deref().unwrap_or_default().as_bytes());
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<CellReplicas, DecodeError> {
+        let (is_leader, count) = (reader.bool("is_leader")?, usize::from(reader.u8("voters")?));
+        if count > MEMBERS_MAX {
+            return Err(DecodeError::invalid("voters", "are more than a group has"));
+        }
+        let voters = (0..count).map(|_| read_node(reader)).collect::<Result<_, _>>()?;
+        let has_failed = reader.bool("has_failed")?;
+        let why = std::str::from_utf8(reader.rest())
+            .map_err(|_| DecodeError::invalid("reason", "is not UTF-8"))?;
+        let replace_failed = has_failed.then(|| why.to_string());
+        Ok(CellReplicas { is_leader, voters, replace_failed })
+    }
+}
+
 /// What a node answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdminResponse {
@@ -168,8 +266,10 @@ pub enum AdminResponse {
     },
     /// What the node has done since its start.
     Work(Work),
-    /// This node does not lead control, or no longer.
+    /// This node does not lead control, or no longer; or it has no replica of the cell.
     NotLeading,
+    /// The replicas of a cell.
+    Replicas(CellReplicas),
 }
 
 /// The codes of responses.
@@ -180,9 +280,17 @@ enum ResponseCode {
     Refused,
     NotLeading,
     Work,
+    Replicas,
 }
 
-nm_codec::codes!(ResponseCode { Status = 0, Moved = 1, Refused = 2, NotLeading = 3, Work = 4 });
+nm_codec::codes!(ResponseCode {
+    Status = 0,
+    Moved = 1,
+    Refused = 2,
+    NotLeading = 3,
+    Work = 4,
+    Replicas = 5,
+});
 
 impl AdminResponse {
     /// Its bytes.
@@ -205,11 +313,16 @@ impl AdminResponse {
                 out.put_u32(*instrument);
                 out.put(reason.as_bytes());
             }
-            AdminResponse::Work(Work { at_ns, cpu_ns, moved, pauses_ns, instruments }) => {
+            AdminResponse::Work(work) => {
+                let Work { at_ns, cpu_ns, moved, sessions, is_leaving, .. } = work;
+                let Work { pauses_ns, links, instruments, .. } = work;
                 let pauses_ns = &pauses_ns[..pauses_ns.len().min(PAUSES_MAX)];
                 out.put_u8(ResponseCode::Work.code());
                 out.put_u64s(&[*at_ns, *cpu_ns, *moved, pauses_ns.len() as u64]);
                 out.put_u64s(pauses_ns);
+                out.put_u32(*sessions);
+                out.put_bool(*is_leaving);
+                link_latency::write_all(links, &mut out);
                 let mut busiest: Vec<&InstrumentWork> = instruments.iter().collect();
                 busiest.sort_by_key(|one| std::cmp::Reverse(one.executed));
                 for InstrumentWork { instrument, cell, executed, busy_ns, by_gateway } in busiest {
@@ -224,6 +337,10 @@ impl AdminResponse {
                 }
             }
             AdminResponse::NotLeading => out.put_u8(ResponseCode::NotLeading.code()),
+            AdminResponse::Replicas(replicas) => {
+                out.put_u8(ResponseCode::Replicas.code());
+                replicas.write(&mut out);
+            }
         }
         out
     }
@@ -261,12 +378,24 @@ impl AdminResponse {
                 }
                 let pauses_ns =
                     (0..count).map(|_| reader.u64("pause_ns")).collect::<Result<_, _>>()?;
+                let (sessions, is_leaving) = (reader.u32("sessions")?, reader.bool("is_leaving")?);
+                let links = link_latency::read_all(&mut reader)?;
                 let mut instruments = vec![];
                 while !reader.is_empty() {
                     instruments.push(InstrumentWork::read(&mut reader)?);
                 }
-                AdminResponse::Work(Work { at_ns, cpu_ns, moved, pauses_ns, instruments })
+                AdminResponse::Work(Work {
+                    at_ns,
+                    cpu_ns,
+                    moved,
+                    sessions,
+                    is_leaving,
+                    pauses_ns,
+                    links,
+                    instruments,
+                })
             }
+            ResponseCode::Replicas => AdminResponse::Replicas(CellReplicas::read(&mut reader)?),
             ResponseCode::NotLeading => {
                 reader.finish("response")?;
                 AdminResponse::NotLeading
@@ -280,6 +409,7 @@ mod tests {
     use super::super::routing::InstrumentMap;
     use super::*;
     use crate::limits::CELL_INSTRUMENTS_MAX;
+    use crate::network::Role;
     use proptest::prelude::*;
 
     fn work() -> impl Strategy<Value = Work> {
@@ -290,10 +420,22 @@ mod tests {
         });
         let instruments = prop::collection::vec(one, 0..4);
         let pauses_ns = prop::collection::vec(any::<u64>(), 0..4);
-        (any::<[u64; 3]>(), pauses_ns, instruments).prop_map(|(numbers, pauses_ns, instruments)| {
-            let [at_ns, cpu_ns, moved] = numbers;
-            Work { at_ns, cpu_ns, moved, pauses_ns, instruments }
+        let link = (prop::sample::select(Role::ALL), any::<(u16, u64)>());
+        let link = link.prop_map(|(role, (index, latency_ns))| LinkLatency {
+            peer: (role, index),
+            latency_ns,
+        });
+        let links = prop::collection::vec(link, 0..4);
+        let lists = (pauses_ns, links, instruments);
+        (any::<([u64; 3], u32, bool)>(), lists).prop_map(|(numbers, lists)| {
+            let ([at_ns, cpu_ns, moved], sessions, is_leaving) = numbers;
+            let (pauses_ns, links, instruments) = lists;
+            Work { at_ns, cpu_ns, moved, sessions, is_leaving, pauses_ns, links, instruments }
         })
+    }
+
+    fn node() -> impl Strategy<Value = NodeId> {
+        (prop::sample::select(Role::ALL), any::<u16>())
     }
 
     fn response() -> impl Strategy<Value = AdminResponse> {
@@ -310,6 +452,10 @@ mod tests {
             (any::<u32>(), ".{0,40}")
                 .prop_map(|(instrument, reason)| { AdminResponse::Refused { instrument, reason } }),
             work().prop_map(AdminResponse::Work),
+            (any::<bool>(), prop::collection::vec(node(), 0..4), prop::option::of(".{0,40}"))
+                .prop_map(|(is_leader, voters, replace_failed)| {
+                    AdminResponse::Replicas(CellReplicas { is_leader, voters, replace_failed })
+                }),
             Just(AdminResponse::NotLeading),
         ]
     }
@@ -319,12 +465,17 @@ mod tests {
         fn requests_and_responses_are_read_back(
             instrument: u32,
             cell: u16,
+            (from, to) in (node(), node()),
             response in response(),
             noise in prop::collection::vec(any::<u8>(), 0..60),
         ) {
             let asks = AdminRequest::Move { instrument, cell };
-            use AdminRequest::{HandOver, Status, Work};
-            for request in [Status, Work, HandOver, asks] {
+            let (node, is_drained) = ((Role::Gateway, cell), instrument % 2 == 0);
+            let drain = AdminRequest::Drain { node, is_drained };
+            let replicas = AdminRequest::Replicas { cell };
+            let replace = AdminRequest::Replace { cell, from, to };
+            let plain = [AdminRequest::Status, AdminRequest::Work];
+            for request in plain.into_iter().chain([asks, drain, replicas, replace]) {
                 prop_assert_eq!(AdminRequest::decode(&request.encode()), Ok(request));
             }
             let mut response = response;

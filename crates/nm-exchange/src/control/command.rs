@@ -5,7 +5,7 @@ use nm_codec::{DecodeError, Put, Reader};
 
 use crate::moves::{MoveId, MoveRefusal};
 
-use super::membership::{NodeId, read_node, write_node};
+use super::node_id::{NodeId, read_node, write_node};
 use super::routing::{CellLeader, InstrumentMap};
 
 /// Most bytes of a node's address; the rest is cut off.
@@ -51,6 +51,13 @@ pub enum Command {
         /// Why the new cell did not take the instrument, if so.
         refusal: Option<MoveRefusal>,
     },
+    /// A mediator or gateway is to carry nothing, or to work again.
+    Drain {
+        /// Which.
+        node: NodeId,
+        /// Whether it is to carry nothing.
+        is_drained: bool,
+    },
     /// A newer map than the state has: all replicas of control have lost their memory.
     RestoreMap(InstrumentMap),
 }
@@ -64,6 +71,7 @@ enum CommandCode {
     Move,
     MoveEnded,
     RestoreMap,
+    Drain,
 }
 
 nm_codec::codes!(CommandCode {
@@ -73,6 +81,8 @@ nm_codec::codes!(CommandCode {
     Move = 4,
     MoveEnded = 5,
     RestoreMap = 6,
+    // 7 was that of a mediator alone.
+    Drain = 8,
 });
 
 impl Command {
@@ -84,6 +94,7 @@ impl Command {
             Command::Move { .. } => CommandCode::Move,
             Command::MoveEnded { .. } => CommandCode::MoveEnded,
             Command::RestoreMap(_) => CommandCode::RestoreMap,
+            Command::Drain { .. } => CommandCode::Drain,
         }
     }
 
@@ -117,6 +128,10 @@ impl Command {
                 }
             }
             Command::RestoreMap(map) => map.write(out),
+            Command::Drain { node, is_drained } => {
+                write_node(*node, out);
+                out.put_bool(*is_drained);
+            }
         }
     }
 
@@ -149,6 +164,9 @@ impl Command {
                 Command::MoveEnded { id, refusal: refusal.transpose()? }
             }
             CommandCode::RestoreMap => Command::RestoreMap(InstrumentMap::read(reader)?),
+            CommandCode::Drain => {
+                Command::Drain { node: read_node(reader)?, is_drained: reader.bool("is_drained")? }
+            }
         })
     }
 }

@@ -4,27 +4,8 @@ use std::collections::BTreeMap;
 
 use nm_codec::{DecodeError, Put, Reader};
 
-use crate::network::Role;
-
+use super::node_id::{NodeId, read_node, write_node};
 use super::routing::{InstrumentMap, RoutingTable};
-
-/// A node by class and index.
-pub type NodeId = (Role, u16);
-
-/// Appends a node's class and index.
-pub fn write_node((role, index): NodeId, out: &mut Vec<u8>) {
-    out.put_u8(role.code());
-    out.put_u16(index);
-}
-
-/// Reads what [`write_node`] appended.
-///
-/// # Errors
-/// If there is no such class.
-pub fn read_node(reader: &mut Reader<'_>) -> Result<NodeId, DecodeError> {
-    let role = Role::from_code("role", reader.u8("role")?)?;
-    Ok((role, reader.u16("index")?))
-}
 
 /// What a gateway or router reports: a gateway the processors that it is connected to; a router, to
 /// all mediators, what gateways reported, its own connections, and the leaders that it knows.
@@ -74,6 +55,7 @@ impl MembershipReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::Role;
     use proptest::prelude::*;
 
     proptest! {

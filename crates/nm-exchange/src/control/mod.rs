@@ -23,14 +23,18 @@
 pub mod admin;
 mod admin_message;
 mod command;
+mod link_latency;
 mod membership;
 mod monitor;
+mod node_id;
 mod routing;
 mod state;
 
-pub use admin_message::{AdminRequest, AdminResponse, InstrumentWork, Work};
+pub use admin_message::{AdminRequest, AdminResponse, CellReplicas, InstrumentWork, Work};
 pub use command::{Command, decode_batch, encode_batch};
-pub use membership::{MembershipReport, NodeId};
+pub use link_latency::{LinkLatency, WORK_LINKS_MAX};
+pub use membership::MembershipReport;
 pub use monitor::{LEFT_NS, MembershipMonitor};
+pub use node_id::NodeId;
 pub use routing::{CellLeader, InstrumentMap, Placement, RoutingTable};
 pub use state::{EndedMove, Member, MoveError, PendingMove, State};

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::network::Network;
 
 use super::command::Command;
-use super::membership::{MembershipReport, NodeId};
+use super::membership::MembershipReport;
+use super::node_id::NodeId;
 use super::routing::{CellLeader, InstrumentMap};
 use super::state::State;
 

@@ -1,12 +1,14 @@
 //! Which cell an instrument belongs to, and which mediator leads each cell.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Put, Reader};
 
 use crate::limits::MOVED_INSTRUMENTS_MAX;
-use crate::network::Network;
+use crate::network::{NODES_MAX, Network, Role};
+
+use super::node_id::{NodeId, read_node, write_node};
 
 /// Where an instrument that has moved is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,13 +20,14 @@ pub struct Placement {
 }
 
 /// Which cell each instrument belongs to: by the rule `instrument % active cells`, but for those
-/// that have moved.
+/// that have moved; and which mediators and gateways are to carry nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstrumentMap {
     version: u32,
     cells: u16,
     active: u16,
     moved: BTreeMap<InstrumentId, Placement>,
+    drained: BTreeSet<NodeId>,
 }
 
 impl InstrumentMap {
@@ -43,7 +46,13 @@ impl InstrumentMap {
     pub fn with_spares(cells: usize, spares: usize) -> InstrumentMap {
         let count = |cells: usize| cells.clamp(1, 1 << 15) as u16;
         let (cells, active) = (count(cells), count(cells.saturating_sub(spares)));
-        InstrumentMap { version: 0, cells, active, moved: BTreeMap::new() }
+        InstrumentMap {
+            version: 0,
+            cells,
+            active,
+            moved: BTreeMap::new(),
+            drained: BTreeSet::new(),
+        }
     }
 
     /// Rises with each change.
@@ -88,6 +97,31 @@ impl InstrumentMap {
         self.moved.insert(instrument, at);
     }
 
+    /// Nodes that are to carry nothing, so that they can be stopped.
+    pub fn drained(&self) -> &BTreeSet<NodeId> {
+        &self.drained
+    }
+
+    /// Whether a node is one that can be drained: a mediator or a gateway. How many gateways there
+    /// are, the map does not know.
+    pub fn can_be_drained(&self, (role, index): NodeId) -> bool {
+        match role {
+            Role::Mediator => index < self.cells,
+            Role::Gateway => usize::from(index) < NODES_MAX,
+            Role::Router | Role::Processor => false,
+        }
+    }
+
+    /// Lets a node carry nothing, or work again, in the next version; none if that is so.
+    pub fn set_drained(&mut self, node: NodeId, is_drained: bool) {
+        assert!(self.can_be_drained(node), "{} {} cannot be drained", node.0, node.1);
+        let is_changed = match is_drained {
+            true => self.drained.insert(node),
+            false => self.drained.remove(&node),
+        };
+        self.version += u32::from(is_changed);
+    }
+
     /// Whether another map of the same network is newer.
     pub fn is_older_than(&self, other: &InstrumentMap) -> bool {
         let is_same = (other.cells, other.active) == (self.cells, self.active);
@@ -114,6 +148,8 @@ impl InstrumentMap {
             out.put_u16(at.cell);
             out.put_u32(at.epoch);
         }
+        out.put_u16(self.drained.len() as u16);
+        self.drained.iter().for_each(|node| write_node(*node, out));
     }
 
     /// Reads what [`InstrumentMap::write`] appended.
@@ -126,7 +162,8 @@ impl InstrumentMap {
         if active == 0 || active > cells {
             return Err(DecodeError::invalid("active_cells", "is not a number of cells"));
         }
-        let mut map = InstrumentMap { version, cells, active, moved: BTreeMap::new() };
+        let (moved, drained) = (BTreeMap::new(), BTreeSet::new());
+        let mut map = InstrumentMap { version, cells, active, moved, drained };
         let count = reader.u32("moved")? as usize;
         if count > MOVED_INSTRUMENTS_MAX {
             return Err(DecodeError::invalid("moved", "are more than a map may have"));
@@ -137,6 +174,13 @@ impl InstrumentMap {
                 return Err(DecodeError::invalid("cell", "does not exist"));
             }
             map.moved.insert(instrument, Placement { cell, epoch: reader.u32("epoch")? });
+        }
+        for _ in 0..reader.u16("drained")? {
+            let node = read_node(reader)?;
+            if !map.can_be_drained(node) {
+                return Err(DecodeError::invalid("drained", "is no node that can be drained"));
+            }
+            map.drained.insert(node);
         }
         Ok(map)
     }
@@ -262,6 +306,26 @@ mod tests {
     }
 
     #[test]
+    fn each_change_of_the_drained_nodes_is_a_version() {
+        let mut map = InstrumentMap::new(3);
+        let mut change = |node, is_drained| {
+            map.set_drained(node, is_drained);
+            (map.version(), map.drained().iter().copied().collect::<Vec<_>>())
+        };
+        let (m1, g1) = ((Role::Mediator, 1), (Role::Gateway, 1));
+        assert_eq!(change(m1, false), (0, vec![]));
+        assert_eq!(change(m1, true), (1, vec![m1]));
+        assert_eq!(change(m1, true), (1, vec![m1]));
+        assert_eq!(change(g1, true), (2, vec![g1, m1]));
+        assert_eq!(change(m1, false), (3, vec![g1]));
+        let last = NODES_MAX as u16 - 1;
+        let can = [(Role::Mediator, 2), (Role::Gateway, last)];
+        let cannot = [(Role::Mediator, 3), (Role::Gateway, last + 1), (Role::Router, 0)];
+        assert!(can.iter().all(|node| map.can_be_drained(*node)));
+        assert!(!cannot.iter().any(|node| map.can_be_drained(*node)));
+    }
+
+    #[test]
     fn spare_cells_have_no_instruments_at_first() {
         let mut map = InstrumentMap::with_spares(4, 2);
         assert_eq!((map.cells(), map.cell_of(2), map.cell_of(3)), (4, 0, 1));
@@ -280,6 +344,10 @@ mod tests {
         assert!(!known.is_superseded_by(&known, |_| false), "the same leader");
     }
 
+    fn drained() -> impl Strategy<Value = NodeId> {
+        (prop::sample::select(vec![Role::Mediator, Role::Gateway]), 0..5u16)
+    }
+
     proptest! {
         #[test]
         fn a_routing_table_is_read_back(
@@ -290,12 +358,14 @@ mod tests {
                     .prop_map(|(mediator, term, start)| CellLeader { mediator, term, start }),
                 0..5,
             ),
+            drained in prop::collection::vec(drained(), 0..4),
             noise in prop::collection::vec(any::<u8>(), 0..60),
         ) {
             let mut map = InstrumentMap::new(5);
             for (instrument, cell) in assigned {
                 map.assign(instrument, Placement { cell, epoch: instrument / 2 });
             }
+            drained.into_iter().for_each(|node| map.set_drained(node, true));
             let table = RoutingTable { map, leaders };
             let mut bytes = table.encode();
             prop_assert_eq!(RoutingTable::decode(&bytes), Ok(table));

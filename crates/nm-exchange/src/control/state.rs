@@ -11,7 +11,7 @@ use crate::moves::{MoveId, MoveRefusal};
 use crate::network::Role;
 
 use super::command::{Command, read_address, write_address};
-use super::membership::{NodeId, read_node, write_node};
+use super::node_id::{NodeId, read_node, write_node};
 use super::routing::{CellLeader, InstrumentMap, Placement, RoutingTable};
 
 /// Numbers of moves that are left out when a map is restored: moves of the lost state may have had
@@ -19,7 +19,7 @@ use super::routing::{CellLeader, InstrumentMap, Placement, RoutingTable};
 const LOST_EPOCHS: u32 = 1 << 16;
 
 /// First bytes of a saved state, with the version.
-const MAGIC: &[u8; 8] = b"nmctrl02";
+const MAGIC: &[u8; 8] = b"nmctrl04";
 
 /// What is known of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,6 +190,11 @@ impl State {
             }
             Command::Move { instrument, cell } => self.begin_move(*instrument, *cell),
             Command::MoveEnded { id, refusal } => return self.end_move(*id, *refusal),
+            Command::Drain { node, is_drained } => {
+                if self.routes.map.can_be_drained(*node) {
+                    self.routes.map.set_drained(*node, *is_drained);
+                }
+            }
             Command::RestoreMap(map) => {
                 if self.routes.map.update(map) {
                     let newest = map.moved().values().map(|at| at.epoch).max().unwrap_or(0);
@@ -312,7 +317,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn node() -> impl Strategy<Value = NodeId> {
-        (prop::sample::select(Role::ALL), 0..3u16)
+        (prop::sample::select(Role::ALL), 0..4u16)
     }
 
     fn leader() -> impl Strategy<Value = CellLeader> {
@@ -336,6 +341,8 @@ mod tests {
             4 => (0..4u32, 1..6u32, refusal()).prop_map(|(instrument, epoch, refusal)| {
                 Command::MoveEnded { id: MoveId { instrument, epoch }, refusal }
             }),
+            1 => (node(), any::<bool>())
+                .prop_map(|(node, is_drained)| Command::Drain { node, is_drained }),
             1 => prop::collection::vec((0..4u32, 0..3u16), 0..4).prop_map(|assigned| {
                 let mut map = InstrumentMap::new(3);
                 for (instrument, cell) in assigned {
@@ -349,7 +356,7 @@ mod tests {
     proptest! {
         /// Batches are read back; replicas that begin at any saved state come to the same one;
         /// starts and the map's version never go back, and the map changes only when a move has
-        /// ended, or it is restored.
+        /// ended, a node is drained or works again, or it is restored.
         #[test]
         fn a_state_follows_from_its_commands(
             batches in prop::collection::vec(prop::collection::vec(command(), 0..4), 1..60),
@@ -372,8 +379,8 @@ mod tests {
                     let (old, new) = (&before.routes.map, &state.routes.map);
                     prop_assert!(new.version() >= old.version());
                     let moved = ended.filter(|ended| ended.refusal.is_none());
-                    let is_restored = matches!(command, Command::RestoreMap(_));
-                    prop_assert!(new == old || moved.is_some() || is_restored);
+                    let changes = matches!(command, Command::RestoreMap(_) | Command::Drain { .. });
+                    prop_assert!(new == old || moved.is_some() || changes);
                     if let Some(EndedMove { instrument, cell, .. }) = moved {
                         let pending = before.pending[&instrument];
                         prop_assert_eq!(new.version(), old.version() + 1);

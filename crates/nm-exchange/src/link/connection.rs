@@ -92,6 +92,13 @@ impl Link {
         self.written_total
     }
 
+    /// Latency of one way, ns: half of the smallest round trip that the kernel has measured on a
+    /// TCP connection, at least 1; 0 if both ends are on one host, because the link is a Unix
+    /// socket or shared memory; none if the kernel has measured nothing.
+    pub fn latency_ns(&self) -> Option<u64> {
+        self.stream.latency_ns()
+    }
+
     /// Reads what is available, in one call.
     ///
     /// # Errors

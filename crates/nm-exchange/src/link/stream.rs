@@ -66,6 +66,17 @@ impl Stream {
         }
     }
 
+    /// Latency of one way, ns, as [`super::Link::latency_ns`] says.
+    pub(super) fn latency_ns(&self) -> Option<u64> {
+        match self {
+            Stream::Tcp(stream) => {
+                let round_trip = socket::round_trip(stream.as_fd()).ok().flatten()?;
+                Some((round_trip.as_nanos() as u64 / 2).max(1))
+            }
+            Stream::Unix(_) | Stream::Shm(_) => Some(0),
+        }
+    }
+
     pub(super) fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Stream::Tcp(stream) => stream.read(bytes),
@@ -160,6 +171,21 @@ fn is_transient(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tcp_link_has_a_measured_latency_and_a_link_within_a_host_none() {
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        let Listener::Tcp(socket) = &listener else { panic!("{listener:?}") };
+        let address = Address::Tcp(socket.local_addr().unwrap());
+        let near = Stream::connect(&address, Duration::from_secs(10)).unwrap();
+        let far = listener.accept().unwrap().expect("it is connected");
+        for end in [near, far] {
+            let latency_ns = end.latency_ns().expect("the handshake is measured");
+            assert!((1..1_000_000_000).contains(&latency_ns), "{latency_ns}");
+        }
+        let (unix, _) = UnixStream::pair().unwrap();
+        assert_eq!(Stream::Unix(unix).latency_ns(), Some(0));
+    }
 
     /// A peer whose host has vanished sends nothing, so the kernel has to look for it.
     #[test]

@@ -3,11 +3,13 @@
 //! [`crate::moves`].
 
 use std::collections::{BTreeMap, VecDeque};
+use std::task::Poll;
 
 use nm_book::book::Book;
 use nm_book::order::InstrumentId;
 
-use crate::cell::{Cell, CopyPiece, Handled, MoveStep};
+use crate::background;
+use crate::cell::{Arrival, Cell, CopyPiece, Handled, MoveStep};
 use crate::control::InstrumentMap;
 use crate::limits::{CELL_LEAVING_MAX, LEAVING_REQUESTS_BYTES_MAX};
 use crate::moves::{
@@ -38,9 +40,8 @@ const RETRY_NS: u64 = 200_000_000;
 /// longer.
 const RETRY_NS_MAX: u64 = 3_200_000_000;
 
-/// Time in which a new cell at least builds a book of this many bytes, ns a byte: 25 MB a second,
-/// which a busy machine does.
-const BUILD_NS_PER_BYTE: u64 = 40;
+/// How often a new cell that loads a large book says so, ns.
+const LOADING_REPORT_NS: u64 = 50_000_000;
 
 /// How far the sending of an instrument is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,11 +66,11 @@ struct Leaving {
     /// The first part, until it is sent.
     start: Option<Part<'static>>,
     is_copied: bool,
+    /// Whether the next piece of the copy waits for the book, which another thread saves.
+    is_being_saved: bool,
     /// Number of the frame behind the copy. The new cell builds the book when it has all of the
     /// copy, which takes long if it is large; so the instrument is not released before.
     copied_before: u64,
-    /// Bytes of the copy that were sent.
-    copied_bytes: u64,
     /// Requests that were executed since the start, as parts.
     requests: VecDeque<Vec<u8>>,
     requests_bytes: usize,
@@ -89,11 +90,9 @@ impl Leaving {
     }
 
     /// Whether the new cell should have answered long ago: a frame was lost, or its leader is
-    /// another one. While it builds a large book it answers nothing.
+    /// another one.
     fn is_slow(&self, now_ns: u64) -> bool {
-        let is_built = self.expected >= self.copied_before;
-        let build_ns = if is_built { 0 } else { self.copied_bytes * BUILD_NS_PER_BYTE };
-        now_ns.saturating_sub(self.progress_ns) > self.retry_ns + build_ns
+        now_ns.saturating_sub(self.progress_ns) > self.retry_ns
     }
 
     /// Whether the new cell has accepted the instrument, has the copy, and nearly all requests.
@@ -111,19 +110,24 @@ impl Leaving {
         if let Some(start) = self.start.take() {
             start.write(&mut parts);
         }
-        let before = parts.len();
+        self.is_being_saved = false;
         while !self.is_copied && parts.len() < frame_bytes {
             match cell.next_piece(self.order.id.instrument, frame_bytes) {
-                Some(CopyPiece::Sessions(bytes)) => Part::Sessions(&bytes).write(&mut parts),
-                Some(CopyPiece::Book(bytes)) => Part::Book(&bytes).write(&mut parts),
-                None => {
+                Poll::Pending => {
+                    self.is_being_saved = true;
+                    break;
+                }
+                Poll::Ready(Some(CopyPiece::Sessions(bytes))) => {
+                    Part::Sessions(&bytes).write(&mut parts);
+                }
+                Poll::Ready(Some(CopyPiece::Book(bytes))) => Part::Book(&bytes).write(&mut parts),
+                Poll::Ready(None) => {
                     Part::BookEnd.write(&mut parts);
                     self.is_copied = true;
                     self.copied_before = self.next + 1;
                 }
             }
         }
-        self.copied_bytes += (parts.len() - before) as u64;
         while self.is_copied
             && parts.len() < frame_bytes
             && let Some(request) = self.requests.pop_front()
@@ -140,6 +144,28 @@ impl Leaving {
     }
 }
 
+/// An instrument that arrives, and of which not all that has come is built.
+#[derive(Debug)]
+struct Building {
+    /// What its source will be sent.
+    progress: MoveProgress,
+    /// When it was last sent something, ns.
+    reported_ns: u64,
+    /// When its book began to be loaded, and was loaded, ns.
+    loading_ns: Option<u64>,
+    loaded_ns: Option<u64>,
+}
+
+impl Building {
+    /// Whether replicas that load half as fast as this one have done so, too. One that has not must
+    /// wait for its book when the last part comes, and nothing else is executed there meanwhile.
+    fn have_others_loaded(&mut self, now_ns: u64) -> bool {
+        let Some(loading_ns) = self.loading_ns else { return true };
+        let loaded_ns = *self.loaded_ns.get_or_insert(now_ns);
+        now_ns - loaded_ns >= loaded_ns - loading_ns
+    }
+}
+
 /// The moves of a cell.
 #[derive(Debug)]
 pub struct CellMoves {
@@ -148,6 +174,8 @@ pub struct CellMoves {
     leaving: BTreeMap<InstrumentId, Leaving>,
     /// What the steps of the present batch mean to others: the step, and the cell that sent it.
     steps: Vec<(MoveStep, u16)>,
+    /// What sources will be sent as soon as it is built.
+    building: BTreeMap<InstrumentId, Building>,
     /// When released instruments are next compared with the map, ns; zero for now.
     compare_ns: u64,
     /// How many instruments have left, as far as this replica led meanwhile.
@@ -163,6 +191,7 @@ impl Default for CellMoves {
             frame_bytes: FRAME_BYTES,
             leaving: BTreeMap::new(),
             steps: vec![],
+            building: BTreeMap::new(),
             compare_ns: 0,
             moved: 0,
             pauses_ns: VecDeque::new(),
@@ -202,8 +231,8 @@ impl CellMoves {
             phase: if is_departed { Phase::Released } else { Phase::Copying },
             start: Some(start),
             is_copied: false,
+            is_being_saved: false,
             copied_before: 0,
-            copied_bytes: 0,
             requests: VecDeque::new(),
             requests_bytes: 0,
             next: 0,
@@ -309,6 +338,7 @@ impl CellMoves {
             self.drop_leaving(cell, instrument);
         }
         self.steps.clear();
+        self.building.clear();
         self.compare_ns = 0;
     }
 
@@ -319,39 +349,57 @@ impl CellMoves {
 
     /// Tells others what the steps of the present batch mean to them; nothing if another replica
     /// leads.
-    pub fn tell(&mut self, number: u16, is_leader: bool, links: &mut Links) {
-        let routers = if self.steps.is_empty() { vec![] } else { links.all_to(Role::Router) };
-        let steps = std::mem::take(&mut self.steps);
-        for (at, (step, from)) in steps.iter().enumerate().filter(|_| is_leader) {
-            let progress = |id, attempt, next, refusal| MoveProgress {
-                id,
-                from: *from,
-                attempt,
-                next,
-                refusal,
-            };
-            let progress = match *step {
+    pub fn tell(&mut self, cell: &mut Cell<Book>, is_leader: bool, links: &mut Links) {
+        for (step, from) in std::mem::take(&mut self.steps) {
+            if !is_leader {
+                continue;
+            }
+            match step {
                 MoveStep::Staged(id, attempt, next) => {
-                    let is_of_it = |step: &MoveStep| match step {
-                        MoveStep::Staged(other, ..) => *other == id,
-                        _ => false,
-                    };
-                    if steps[at + 1..].iter().any(|(later, _)| is_of_it(later)) {
-                        continue;
-                    }
-                    progress(id, attempt, next, None)
+                    let progress = MoveProgress { id, from, attempt, next, refusal: None };
+                    let building = self.building.entry(id.instrument).or_insert(Building {
+                        progress,
+                        reported_ns: links.now_ns,
+                        loading_ns: None,
+                        loaded_ns: None,
+                    });
+                    building.progress = progress;
                 }
-                MoveStep::Refused(id, attempt, refusal) => progress(id, attempt, 0, Some(refusal)),
+                MoveStep::Refused(id, attempt, refusal) => {
+                    self.building.remove(&id.instrument);
+                    let refusal = Some(refusal);
+                    send_progress(links, &MoveProgress { id, from, attempt, next: 0, refusal });
+                }
                 MoveStep::Adopted(id) => {
-                    announce(links, &MoveEnded { id, cell: number, refusal: None });
-                    continue;
+                    self.building.remove(&id.instrument);
+                    announce(links, &MoveEnded { id, cell: cell.number(), refusal: None });
                 }
-                _ => continue,
-            };
-            if let Some(output) = routers.first().and_then(|router| links.output(*router)) {
-                progress.write(output);
+                _ => {}
             }
         }
+        self.report_built(cell, links);
+    }
+
+    /// Tells sources what is built of their instruments. What is behind a book that is being loaded
+    /// is not reported before, because the source releases an instrument when nearly all is.
+    fn report_built(&mut self, cell: &mut Cell<Book>, links: &mut Links) {
+        let now_ns = links.now_ns;
+        self.building.retain(|instrument, building| match cell.build(*instrument) {
+            Arrival::Built if building.have_others_loaded(now_ns) => {
+                send_progress(links, &building.progress);
+                false
+            }
+            Arrival::Built | Arrival::Loading => {
+                building.loading_ns.get_or_insert(now_ns);
+                if now_ns.saturating_sub(building.reported_ns) > LOADING_REPORT_NS {
+                    building.reported_ns = now_ns;
+                    send_progress(links, &MoveProgress { next: 0, ..building.progress });
+                }
+                true
+            }
+            // The source sends it again.
+            Arrival::Unusable => false,
+        });
     }
 
     /// Sends what can be sent, and gives the entries that the cell's log is to have.
@@ -362,6 +410,7 @@ impl CellMoves {
         links: &mut Links,
         mut log: impl FnMut(&[u8]),
     ) {
+        self.report_built(cell, links);
         // The announcement of the new cell may be lost, and the map has it all the same.
         let has_arrived = |(instrument, leaving): (&InstrumentId, &Leaving)| {
             (map.epoch_of(*instrument) >= leaving.order.id.epoch).then_some(*instrument)
@@ -414,7 +463,10 @@ impl CellMoves {
 
     /// When [`CellMoves::advance`] is due at the latest, ns; none if only events are awaited.
     pub fn deadline_ns(&self, cell: &Cell<Book>) -> Option<u64> {
-        cell.departed().next().map(|_| self.compare_ns)
+        let is_saving = self.leaving.values().any(|leaving| leaving.is_being_saved);
+        let waits = is_saving || !self.building.is_empty();
+        let compare_ns = cell.departed().next().map(|_| self.compare_ns);
+        [compare_ns, waits.then(background::next_check_ns)].into_iter().flatten().min()
     }
 }
 
@@ -427,6 +479,14 @@ pub fn claim(cell: &Cell<Book>, map: &InstrumentMap, instrument: InstrumentId) -
         && map.cell_of(instrument) == cell.number();
     let id = MoveId { instrument, epoch: map.epoch_of(instrument) };
     is_lost.then(|| entry(|out| Claim(id).write(cell.number(), out)))
+}
+
+/// Tells the source of an instrument how far it is, through one router.
+fn send_progress(links: &mut Links, progress: &MoveProgress) {
+    let routers = links.all_to(Role::Router);
+    if let Some(output) = routers.first().and_then(|router| links.output(*router)) {
+        progress.write(output);
+    }
 }
 
 /// Announces the end of a move to gateways and control, through all routers.
@@ -458,8 +518,8 @@ mod tests {
             phase: Phase::Copying,
             start: Some(Part::Start(cell.begin_copy(7))),
             is_copied: false,
+            is_being_saved: false,
             copied_before: 0,
-            copied_bytes: 0,
             requests: VecDeque::new(),
             requests_bytes: 0,
             next: 0,
@@ -486,19 +546,6 @@ mod tests {
         assert!(leaving.may_be_released(FRAME_BYTES));
         leaving.next += 1;
         assert!(!leaving.may_be_released(FRAME_BYTES));
-    }
-
-    /// It would be sent again from the start, and that again take as long.
-    #[test]
-    fn a_new_cell_has_time_to_build_a_large_book() {
-        let mut leaving = leaving(&mut Cell::<Book>::new(0, 1));
-        (leaving.is_copied, leaving.next, leaving.copied_before) = (true, 400, 400);
-        assert!(!leaving.is_slow(RETRY_NS) && leaving.is_slow(RETRY_NS + 1));
-        leaving.copied_bytes = 25_000_000;
-        assert!(!leaving.is_slow(RETRY_NS + 1_000_000_000));
-        assert!(leaving.is_slow(RETRY_NS + 1_000_000_001));
-        leaving.expected = 400;
-        assert!(leaving.is_slow(RETRY_NS + 1), "the book is built");
     }
 
     /// Control orders the move again, and the copy begins anew.

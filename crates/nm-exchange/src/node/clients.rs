@@ -47,6 +47,11 @@ impl ClientLinks {
         self.links.keys().copied()
     }
 
+    /// How many sessions all links have.
+    pub fn sessions_count(&self) -> usize {
+        self.sessions.len()
+    }
+
     /// The link of a session.
     pub fn link_of(&self, session: UserId) -> Option<LinkId> {
         self.sessions.get(&session).map(|known| known.link)

@@ -10,11 +10,11 @@ use nm_book::order::InstrumentId;
 
 use crate::control::{
     self, AdminRequest, AdminResponse, CellLeader, Command, EndedMove, InstrumentMap,
-    MembershipMonitor, MembershipReport, RoutingTable, State, Work,
+    MembershipMonitor, MembershipReport, NodeId, RoutingTable, State, Work,
 };
 use crate::limits::MOVES_ORDERED_MAX;
 use crate::moves::{MoveEnded, MoveId, MoveOrder};
-use crate::network::{CONTROL, Network, Role};
+use crate::network::{CONTROL, Durability, Network, Role};
 use crate::time;
 use crate::wire::{FrameKind, Header};
 
@@ -56,10 +56,14 @@ pub struct Control<L> {
     log: L,
     state: State,
     monitor: MembershipMonitor,
+    /// Whether cells have several replicas.
+    has_replicas: bool,
     /// What routers were sent last.
     sent_routes: Option<RoutingTable>,
     /// Operators that wait for moves.
     waiting: Vec<Waiting>,
+    /// Nodes that operators want to be drained, or to work again; not logged yet.
+    drains: BTreeMap<NodeId, bool>,
     /// Moves that have ended, as the cells say; not logged yet.
     ended: BTreeMap<InstrumentId, Command>,
     /// Moves that are under way: when they were last ordered, ns.
@@ -84,8 +88,10 @@ impl<L: Log> Control<L> {
             log,
             state: State::new(InstrumentMap::of(network)),
             monitor: MembershipMonitor::new(network),
+            has_replicas: network.durability != Durability::None,
             sent_routes: None,
             waiting: vec![],
+            drains: BTreeMap::new(),
             ended: BTreeMap::new(),
             ordered: BTreeMap::new(),
             orders: 0,
@@ -100,6 +106,16 @@ impl<L: Log> Control<L> {
     /// Whether it could stand in for another replica of control.
     pub fn is_caught_up(&self) -> bool {
         self.is_stopped || self.log.is_caught_up()
+    }
+
+    /// Lets another replica lead, if this one does.
+    pub fn hand_over(&mut self) {
+        self.log.hand_over();
+    }
+
+    /// Whether this replica leads.
+    pub fn is_leading(&self) -> bool {
+        self.log.leading_term().is_some()
     }
 
     /// The map, and who leads, as this replica has it.
@@ -122,9 +138,13 @@ impl<L: Log> Control<L> {
                 },
                 LogEvent::LeadershipGained { .. } => self.begin_term(links),
                 LogEvent::LeadershipLost => self.end_term(links),
-                LogEvent::CaughtUp => {}
+                LogEvent::CaughtUp | LogEvent::Voters(_) | LogEvent::ReplaceFailed(_) => {}
+                LogEvent::Removed => self.stop(links, "another replica has replaced it"),
                 LogEvent::Degraded(reason) => {
                     links.warnings.push(format!("control waits: {reason}"));
+                }
+                LogEvent::HandOverFailed(why) => {
+                    links.warnings.push(format!("control is not handed over: {why}"));
                 }
                 LogEvent::Warning(message) => links.warnings.push(message),
                 LogEvent::Stopped(error) => self.stop(links, &Failure::from(error).message),
@@ -149,6 +169,7 @@ impl<L: Log> Control<L> {
     /// What this replica began as the leader is continued by the next one.
     fn end_term(&mut self, links: &mut Links) {
         self.sent_routes = None;
+        self.drains.clear();
         self.ended.clear();
         self.ordered.clear();
         for Waiting { operator, .. } in std::mem::take(&mut self.waiting) {
@@ -221,12 +242,20 @@ impl<L: Log> Control<L> {
         request: AdminRequest,
     ) {
         let response = match request {
-            AdminRequest::Status | AdminRequest::Work | AdminRequest::HandOver => {
-                AdminResponse::Status {
-                    leading_term: self.log.leading_term(),
-                    stalled_ms: self.stalled_ns(links.now_ns) / 1_000_000,
-                    state: Box::new(self.state.clone()),
+            AdminRequest::Status | AdminRequest::Work => self.status(links.now_ns),
+            // A node without replicas of cells has none to replace.
+            AdminRequest::Replicas { .. } | AdminRequest::Replace { .. } => {
+                AdminResponse::NotLeading
+            }
+            AdminRequest::Drain { .. } if self.log.leading_term().is_none() => {
+                AdminResponse::NotLeading
+            }
+            AdminRequest::Drain { node, is_drained } => {
+                if self.state.routes().map.can_be_drained(node) {
+                    self.drains.insert(node, is_drained);
+                    (self.is_changed, self.proposed_ns) = (true, 0);
                 }
+                self.status(links.now_ns)
             }
             AdminRequest::Move { instrument, cell } => {
                 match self.plan_move((from, peer), instrument, cell) {
@@ -236,6 +265,14 @@ impl<L: Log> Control<L> {
             }
         };
         respond(links, from, &response);
+    }
+
+    fn status(&self, now_ns: u64) -> AdminResponse {
+        AdminResponse::Status {
+            leading_term: self.log.leading_term(),
+            stalled_ms: self.stalled_ns(now_ns) / 1_000_000,
+            state: Box::new(self.state.clone()),
+        }
     }
 
     /// An operator wants to move an instrument: the answer, unless it has to wait for the move.
@@ -255,6 +292,9 @@ impl<L: Log> Control<L> {
         }
         match self.state.plan_move(instrument, cell) {
             Err(error) => refused(error.to_string()),
+            Ok(true) if self.is_carried_by_drained(cell) => refused(format!(
+                "mediator {cell} is drained: `nearmetal exchange resume mediator:{cell}` first"
+            )),
             Ok(false) => {
                 let map_version = self.state.routes().map.version();
                 Some(AdminResponse::Moved { instrument, map_version })
@@ -268,6 +308,11 @@ impl<L: Log> Control<L> {
                 None
             }
         }
+    }
+
+    /// Whether a cell has no other replica than that of a mediator that is drained.
+    fn is_carried_by_drained(&self, cell: u16) -> bool {
+        !self.has_replicas && self.state.routes().map.drained().contains(&(Role::Mediator, cell))
     }
 
     fn stalled_ns(&self, now_ns: u64) -> u64 {
@@ -303,6 +348,7 @@ impl<L: Log> Control<L> {
         if leading_term.is_some() {
             commands.extend(self.ended.values().cloned());
             commands.extend(self.new_moves());
+            commands.extend(self.new_drains());
         }
         self.track_unlogged(links, !commands.is_empty());
         if leading_term.is_some() {
@@ -324,6 +370,19 @@ impl<L: Log> Control<L> {
         };
         let new = self.waiting.iter().filter(is_new);
         new.map(|it| Command::Move { instrument: it.instrument, cell: it.cell }).collect()
+    }
+
+    /// Nodes that operators want to be drained, or to work again, and that are not logged yet.
+    fn new_drains(&mut self) -> Vec<Command> {
+        let map = &self.state.routes().map;
+        if self.drains.is_empty() || self.monitor.has_newer_map(map) {
+            return vec![];
+        }
+        self.drains.retain(|node, is_drained| map.drained().contains(node) != *is_drained);
+        let drains = self.drains.iter();
+        drains
+            .map(|(node, is_drained)| Command::Drain { node: *node, is_drained: *is_drained })
+            .collect()
     }
 
     /// Refuses the moves that cannot be made any more, because others came before.
@@ -437,32 +496,45 @@ impl<L: Log> Control<L> {
 
 /// An observer or operator asks a node: what its cells have done it says itself, the rest its
 /// replica of control, if it has one.
-pub fn answer<L: Log, C>(
+pub fn answer<L: Log>(
     links: &mut Links,
     from: (LinkId, Peer),
-    body: &[u8],
+    request: AdminRequest,
     control: Option<&mut Control<L>>,
-    (cells, hand_over, work): (&mut C, fn(&mut C), impl FnOnce(&C) -> Work),
+    work: impl FnOnce() -> Work,
 ) -> Result<(), PeerError> {
-    let request =
-        AdminRequest::decode(body).map_err(PeerError::decode(from.1, FrameKind::AdminRequest))?;
     match (control, request) {
-        (_, AdminRequest::Work) => respond(links, from.0, &AdminResponse::Work(work(cells))),
-        (_, AdminRequest::HandOver) if from.1 != Peer::Operator => {
+        (_, AdminRequest::Work) => respond_work(links, from.0, work()),
+        (_, AdminRequest::Drain { .. } | AdminRequest::Replace { .. })
+            if from.1 != Peer::Operator =>
+        {
             let (peer, kind) = (from.1, FrameKind::AdminRequest);
             return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Mediator });
-        }
-        (control, AdminRequest::HandOver) => {
-            if let Some(control) = control {
-                control.log.hand_over();
-            }
-            hand_over(cells);
-            respond(links, from.0, &AdminResponse::Work(work(cells)));
         }
         (Some(control), request) => control.on_request(links, from, request),
         (None, _) => respond(links, from.0, &AdminResponse::NotLeading),
     }
     Ok(())
+}
+
+/// An observer asks a node without replicas for its work.
+pub fn answer_links(
+    links: &mut Links,
+    (from, peer): (LinkId, Peer),
+    body: &[u8],
+    (role, work): (Role, Work),
+) -> Result<(), PeerError> {
+    let kind = FrameKind::AdminRequest;
+    match AdminRequest::decode(body).map_err(PeerError::decode(peer, kind))? {
+        AdminRequest::Work => respond_work(links, from, work),
+        _ => return Err(PeerError::UnexpectedFrame { peer, kind, role }),
+    }
+    Ok(())
+}
+
+fn respond_work(links: &mut Links, to: LinkId, work: Work) {
+    let work = Work { links: links.latencies(), ..work };
+    respond(links, to, &AdminResponse::Work(work));
 }
 
 /// Answers an observer or operator.

@@ -18,6 +18,10 @@
 //! lost on a link, the gateway asks its clients to send [resend
 //! requests](FrameKind::ResendRequest).
 //!
+//! A gateway that is drained takes no more sessions, and tells its clients to go to another one. A
+//! cell sends the events of a session to the gateway of its last request, where it may no longer
+//! be: the gateway gives them back, and the processor sends them to all others.
+//!
 //! A gateway has a link to two routers. It uses the first one, as long as that knows the leaders of
 //! all cells; else the second one.
 
@@ -27,8 +31,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use nm_book::order::{InstrumentId, UserId};
 
 use crate::cell::Request;
-use crate::control::{InstrumentMap, MembershipReport, Placement, RoutingTable};
+use crate::control::{InstrumentMap, MembershipReport, Placement, RoutingTable, Work};
 use crate::link::ReceivedFrame;
+use crate::message::GoAway;
 use crate::moves::{MoveEnded, MoveId};
 use crate::network::{Durability, Network, Role};
 use crate::refused::RefusalReason;
@@ -37,6 +42,7 @@ use crate::wire::{self, FrameKind, Header};
 
 use super::behaviour::Behaviour;
 use super::clients::ClientLinks;
+use super::control::answer_links;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
 use super::pending::{self, AfterNak, PendingRequests, Place};
@@ -120,14 +126,36 @@ impl Gateway {
         announced.map_or_else(|| self.map.cell_of(instrument), |at| at.cell)
     }
 
+    /// Whether it is drained, as far as it knows.
+    fn is_leaving(&self) -> bool {
+        self.map.drained().contains(&(Role::Gateway, self.index as u16))
+    }
+
+    /// Asks a client to go to another gateway.
+    fn send_away(&self, links: &mut Links, client: LinkId) {
+        if let Some(output) = links.output(client) {
+            GoAway { gateway: self.index as u16 }.write(output);
+        }
+    }
+
+    /// A client says hello for a session.
+    fn hello(&mut self, links: &mut Links, session: UserId, from: LinkId) -> Result<(), PeerError> {
+        if self.is_leaving() && self.clients.link_of(session) != Some(from) {
+            self.send_away(links, from);
+            return Err(PeerError::Drained(self.index));
+        }
+        self.clients.add(from);
+        self.claim(session, from).map_err(|reason| PeerError::SessionNotAdded { session, reason })
+    }
+
     fn router(&self, links: &Links) -> Option<LinkId> {
         links.to(Role::Router, self.router)
     }
 
-    /// Uses the first router that knows all leaders, or else the first one that is connected.
-    /// Whether requests reach a router on which others depend is not known, so those without a
-    /// reply are sent again by the new one.
-    fn choose_router(&mut self, links: &Links) {
+    /// Uses the first router that knows all leaders, or else the first one that is connected;
+    /// whether that is another one than before. Which requests reached that one is not known, so
+    /// those without a reply are sent again by the new one.
+    fn choose_router(&mut self, links: &Links) -> bool {
         let cells = usize::from(self.map.cells());
         let routers = self.network.routers_of(self.index);
         let is_complete = |router: &&usize| {
@@ -136,9 +164,11 @@ impl Gateway {
         let is_connected = |router: &&usize| self.led_cells.contains_key(router);
         let best = routers.iter().find(is_complete).or(routers.iter().find(is_connected));
         let best = *best.unwrap_or(&routers[0]);
-        if std::mem::replace(&mut self.router, best) != best {
+        let is_changed = std::mem::replace(&mut self.router, best) != best;
+        if is_changed {
             self.resend(links, |_| true);
         }
+        is_changed
     }
 
     /// A router announces a leader: what was on the way to the one before is lost.
@@ -147,8 +177,8 @@ impl Gateway {
         {
             led_cells.insert(cell);
         }
-        self.choose_router(links);
-        if router == self.router {
+        let is_resent = self.choose_router(links);
+        if router == self.router && !is_resent {
             self.resend(links, |stream| stream.cell == cell);
         }
         // With replicas the processor sends the events, and a leader's end loses none of them.
@@ -370,12 +400,14 @@ impl Gateway {
         self.clients.ids().for_each(|client| links.send(client, &header, &[], 0));
     }
 
-    /// Forwards a resend request to the processor. Without a link the session is asked to send it
-    /// again when there is one.
+    /// Forwards a resend request to the cell's processor, or to the other one. Without a link the
+    /// session is asked to send it again when there is one.
     fn forward_resend_request(&self, links: &mut Links, header: &Header) {
         let (cell, map_version) = (self.cell_of(header.instrument), self.map.version());
         let header = Header { flags: 0, gateway: self.index as u16, cell, map_version, ..*header };
-        if let Some(processor) = links.to(Role::Processor, self.network.processor_of(cell)) {
+        let processors = self.network.processors_of(cell).into_iter();
+        let mut up = processors.filter_map(|processor| links.to(Role::Processor, processor));
+        if let Some(processor) = up.next() {
             links.send(processor, &header, &[], 0);
         }
     }
@@ -417,8 +449,12 @@ impl Gateway {
     /// Takes over a newer map: pending requests are routed by it from now on, and resent if their
     /// cell is another one.
     fn update_map(&mut self, links: &mut Links, map: &InstrumentMap) {
+        let was_leaving = self.is_leaving();
         if !self.map.update(map) {
             return;
+        }
+        if self.is_leaving() && !was_leaving {
+            self.clients.ids().for_each(|client| self.send_away(links, client));
         }
         self.announced.retain(|instrument, at| at.epoch > map.epoch_of(*instrument));
         let (index, announced) = (self.index as u16, &self.announced);
@@ -476,9 +512,23 @@ impl Gateway {
         }
     }
 
-    fn forward_to_session(&mut self, links: &mut Links, session: UserId, bytes: &[u8]) {
+    /// Forwards events to their session. If it is not here, they go back to the processor, which
+    /// sends them to all other gateways; resent ones do not: the session asks again where it is.
+    fn forward_to_session(
+        &mut self,
+        links: &mut Links,
+        from: LinkId,
+        frame: &mut ReceivedFrame<'_>,
+    ) {
+        let Header { session, flags, .. } = frame.header;
         if let Some(client) = self.clients.link_of(session) {
-            links.forward(client, bytes);
+            if flags & wire::REFUSED != 0 {
+                wire::set_flags(frame.bytes, wire::REFUSED, 0);
+            }
+            links.forward(client, frame.bytes);
+        } else if flags & (wire::REFUSED | wire::RESENT) == 0 {
+            wire::set_flags(frame.bytes, wire::REFUSED, wire::REFUSED);
+            links.forward(from, frame.bytes);
         }
     }
 
@@ -495,12 +545,17 @@ impl Gateway {
         header.output_seq <= *duplicates_to
     }
 
-    fn forward_from_processor(&mut self, links: &mut Links, frame: &mut ReceivedFrame<'_>) -> bool {
+    fn forward_from_processor(
+        &mut self,
+        links: &mut Links,
+        from: LinkId,
+        frame: &mut ReceivedFrame<'_>,
+    ) -> bool {
         let header = &frame.header;
         match header.kind {
             FrameKind::Reply => self.reply(links, frame),
             FrameKind::Private | FrameKind::Public if self.is_duplicate(header) => {}
-            FrameKind::Private => self.forward_to_session(links, header.session, frame.bytes),
+            FrameKind::Private => self.forward_to_session(links, from, frame),
             FrameKind::Public => {
                 // A client counts the missing broadcasts of each gateway, so they carry the
                 // gateway.
@@ -512,6 +567,9 @@ impl Gateway {
             FrameKind::Nak => self.nak(links, header),
             FrameKind::ResendRequest if header.flags & wire::REFUSED != 0 => {
                 self.keep_resend_request(header, links.now_ns);
+            }
+            FrameKind::ResendRequest if header.flags & wire::EVENTS_ONLY != 0 => {
+                self.notify_event_loss(links, header.cell);
             }
             FrameKind::ResendRequest => {
                 let cell = header.cell;
@@ -529,8 +587,8 @@ impl Behaviour for Gateway {
         match peer {
             Peer::Node(Role::Router, index) => {
                 self.led_cells.insert(index, BTreeSet::new());
-                self.choose_router(links);
-                if index == self.router {
+                let is_resent = self.choose_router(links);
+                if index == self.router && !is_resent {
                     self.resend(links, |_| true);
                 }
             }
@@ -574,12 +632,7 @@ impl Behaviour for Gateway {
     ) -> Result<(), PeerError> {
         match (from.1, frame.header.kind) {
             (Peer::Client, FrameKind::Request) => self.request(links, from.0, frame),
-            (Peer::Client, FrameKind::Hello) => {
-                self.clients.add(from.0);
-                let session = frame.header.session;
-                self.claim(session, from.0)
-                    .map_err(|reason| PeerError::SessionNotAdded { session, reason })
-            }
+            (Peer::Client, FrameKind::Hello) => self.hello(links, frame.header.session, from.0),
             (Peer::Client, FrameKind::ResendRequest) => {
                 self.check_owner(frame.header.session, from.0)?;
                 self.forward_resend_request(links, &frame.header);
@@ -601,8 +654,15 @@ impl Behaviour for Gateway {
                 self.on_move_ended(links, &ended);
                 Ok(())
             }
-            (Peer::Node(Role::Processor, _), _) if self.forward_from_processor(links, frame) => {
+            (Peer::Node(Role::Processor, _), _)
+                if self.forward_from_processor(links, from.0, frame) =>
+            {
                 Ok(())
+            }
+            (Peer::Observer | Peer::Operator, FrameKind::AdminRequest) => {
+                let sessions = self.clients.sessions_count() as u32;
+                let work = Work { sessions, is_leaving: self.is_leaving(), ..Work::now() };
+                answer_links(links, from, frame.body(), (Role::Gateway, work))
             }
             (peer, kind) => Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Gateway }),
         }

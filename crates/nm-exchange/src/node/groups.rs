@@ -16,6 +16,8 @@ pub struct Logs<L> {
     pub of_groups: Vec<(u16, L)>,
     /// Their thread, which ends with this; none if they have no thread.
     pub thread: Option<Replicas>,
+    /// The next log that the node gets while it runs, with the number of its group.
+    pub next_joined: fn(&Replicas) -> Option<(u16, L)>,
 }
 
 impl Logs<RaftLog> {
@@ -26,17 +28,23 @@ impl Logs<RaftLog> {
     pub fn start(network: &Network, role: Role, index: usize) -> Result<Logs<RaftLog>, Failure> {
         let system = |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
         let waker = Waker::new().map_err(system)?;
-        if network.groups_at(role, index).is_empty() {
-            return Ok(Logs { waker, of_groups: vec![], thread: None });
+        let may_be_given_cells = network.durability != Durability::None;
+        if network.groups_at(role, index).is_empty() && !may_be_given_cells {
+            return Ok(Logs { waker, of_groups: vec![], thread: None, next_joined });
         }
         let (thread, logs) = start(network, role, index, Settings::default(), waker.clone())?;
         let of_groups = logs.into_iter().map(|log| (log.group_id(), log)).collect();
-        Ok(Logs { waker, of_groups, thread: Some(thread) })
+        Ok(Logs { waker, of_groups, thread: Some(thread), next_joined })
     }
 }
 
-/// Starts the replicas of a node of a network, and gives the data loop's end of each, in the
-/// order of [`Network::groups_at`]. The waker is woken by each event of a log.
+fn next_joined(thread: &Replicas) -> Option<(u16, RaftLog)> {
+    thread.next_joined().map(|log| (log.group_id(), log))
+}
+
+/// Starts the replicas of a node of a network, and gives the data loop's end of each: those of
+/// [`Network::groups_at`] in its order, then those that it was given later. The waker is woken by
+/// each event of a log.
 ///
 /// # Errors
 /// As [`Replicas::start`]; or if the network file lacks something that replication needs.
@@ -59,30 +67,40 @@ pub fn start(
         })?),
         _ => None,
     };
-    let mut groups = vec![];
     let secret = network.secret_of_nodes().map_err(|error| wrong(error.to_string()))?;
     let key = secret.map(|secret| secret.key(Right::Node));
     let settings = Settings { keep_all: settings.keep_all || network.record, key, ..settings };
-    for cell in network.groups_at(role, index) {
-        let replicas = network.replicas(cell);
-        let members: Result<Vec<Member>, Failure> = replicas
-            .iter()
-            .map(|(role, index)| {
-                let address = address(*role, *index)?;
-                Ok(Member { address, may_lead: *role == Role::Mediator })
-            })
-            .collect();
-        let own = replicas.iter().position(|replica| *replica == (role, index));
-        groups.push(Group {
-            id: cell,
-            name: group_name(cell),
-            members: members?,
-            own: own.unwrap_or_default(),
-            folder: folder.as_ref().map(|folder| folder.join(group_name(cell))),
-            settings: of_group(settings, cell),
-        });
-    }
-    Ok(Replicas::start(&address(role, index)?, groups, waker)?)
+    let group = |id: u16| -> Result<Option<Group>, Failure> {
+        let places = network.replica_places(id);
+        let Some(own) = places.iter().position(|place| *place == (role, index)) else {
+            return Ok(None);
+        };
+        let member = |(role, index): &(Role, usize)| -> Result<Member, Failure> {
+            let address = address(*role, *index)?;
+            Ok(Member { address, may_lead: *role == Role::Mediator })
+        };
+        Ok(Some(Group {
+            id,
+            name: group_name(id),
+            members: places.iter().map(member).collect::<Result<_, _>>()?,
+            voters: network.replicas(id).len(),
+            own,
+            folder: folder.as_ref().map(|folder| folder.join(group_name(id))),
+            settings: of_group(settings, id),
+        }))
+    };
+    let of_first = network.groups_at(role, index);
+    let cells = 0..network.mediator.len() as u16;
+    let cells = cells.filter(|_| network.durability != Durability::None);
+    let others = cells.filter(|cell| !of_first.contains(cell));
+    // The files of a replica that the node was given later show that it has one.
+    let has_files = |group: &Group| group.folder.as_ref().is_some_and(|folder| folder.is_dir());
+    let others: Vec<Group> =
+        others.filter_map(|id| group(id).transpose()).collect::<Result<_, _>>()?;
+    let (mut groups, others): (Vec<Group>, Vec<Group>) = others.into_iter().partition(has_files);
+    let first = of_first.into_iter().filter_map(|id| group(id).transpose());
+    groups.splice(..0, first.collect::<Result<Vec<Group>, _>>()?);
+    Ok(Replicas::start(&address(role, index)?, groups, others, waker)?)
 }
 
 /// The settings of a group: control writes little, and keeps it in small files.

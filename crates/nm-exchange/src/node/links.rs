@@ -13,7 +13,8 @@ use nm_auth::{Nonces, Secret};
 use nm_sys::clock;
 use nm_sys::poll::Waker;
 
-use crate::link::{Address, Link, LinkPoller, ReceivedFrame, Stream};
+use crate::control::LinkLatency;
+use crate::link::{Address, Link, LinkError, LinkPoller, ReceivedFrame, Stream};
 use crate::message::{Challenge, Close, Hello, Welcome};
 use crate::network::{Network, Role};
 use crate::wire::{self, FrameKind, Header};
@@ -390,6 +391,16 @@ impl Links {
         connected.map(|((role, index), start)| ((role, index as u16), start))
     }
 
+    /// The latencies of the links to other nodes that are up.
+    pub fn latencies(&self) -> Vec<LinkLatency> {
+        let latency = |(node, id): (&(Role, usize), &LinkId)| {
+            let entry = self.entries.get(id.slot())?.as_ref().filter(|entry| entry.id == *id)?;
+            let peer = (node.0, node.1 as u16);
+            Some(LinkLatency { peer, latency_ns: entry.link.latency_ns()? })
+        };
+        self.nodes.iter().filter_map(latency).collect()
+    }
+
     /// The number of the start of a node, if it is connected.
     pub fn start_of(&self, role: Role, index: usize) -> Option<u64> {
         self.to(role, index)?;
@@ -549,6 +560,8 @@ impl Links {
                 }
                 Ok(Some(self.record_start(id, peer, start)))
             }
+            // A client ends its link by that when all of its sessions are at another gateway.
+            (FrameKind::Close, Peer::Client) => Err(LinkError::Closed.into()),
             (FrameKind::Close, _) => Err(PeerError::Refused(Close::decode(frame.body()).0)),
             _ => Err(PeerError::RepeatedHandshake),
         }

@@ -13,7 +13,7 @@ use nm_sys::poll::Waker;
 
 use crate::batch;
 use crate::cell::{Admitted, Cell, Request};
-use crate::control::{InstrumentMap, MembershipReport, RoutingTable, Work};
+use crate::control::{AdminRequest, InstrumentMap, MembershipReport, RoutingTable, Work};
 use crate::hashes::StateHashes;
 use crate::leader_clock::LeaderClock;
 use crate::link::ReceivedFrame;
@@ -26,9 +26,11 @@ use super::behaviour::Behaviour;
 use super::cell_moves::{self, CellMoves};
 use super::control::{answer, send_routes};
 use super::groups::Logs;
+use super::hand_over::HandOverTimer;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
 use super::replica::ControlReplica;
+use super::reply_path::ReplyPath;
 use super::responses::Responses;
 use super::workload::Workload;
 
@@ -37,7 +39,7 @@ use super::workload::Workload;
 #[derive(Debug)]
 pub struct Mediator<L> {
     index: u16,
-    processor: usize,
+    replies: ReplyPath,
     cell: Cell<Book>,
     /// Index of its first batch: rises with each start, if there is a record.
     term: u64,
@@ -55,6 +57,7 @@ pub struct Mediator<L> {
     map: InstrumentMap,
     /// Its replica of control, if it has one.
     control: Option<ControlReplica<L>>,
+    hand_over: HandOverTimer,
     requests: u64,
 }
 
@@ -76,7 +79,7 @@ impl<L: Log> Mediator<L> {
         cell.begin(first - 1, 0);
         Ok(Mediator {
             index: index as u16,
-            processor: index % network.processor.len(),
+            replies: ReplyPath::new(network, index as u16),
             cell,
             term: first,
             batch: None,
@@ -89,6 +92,7 @@ impl<L: Log> Mediator<L> {
             workload: Workload::default(),
             map: InstrumentMap::of(network),
             control: ControlReplica::new(network, logs),
+            hand_over: HandOverTimer::default(),
             requests: 0,
         })
     }
@@ -134,7 +138,7 @@ impl<L: Log> Mediator<L> {
 
     fn request(&mut self, links: &mut Links, from: LinkId, frame: &ReceivedFrame<'_>) {
         // Without a processor the reply would be lost: the request is resent when there is one.
-        let Some(processor) = links.to(Role::Processor, self.processor) else { return };
+        let Some(processor) = self.replies.link(links) else { return };
         let Ok(request) = Request::decode(&frame.header, frame.body()) else { return };
         if let Some(claim) = cell_moves::claim(&self.cell, &self.map, request.instrument) {
             self.execute_entry(links, &claim);
@@ -190,7 +194,7 @@ impl<L: Log> Mediator<L> {
             }
             entries.iter().for_each(|entry| self.execute_entry(links, entry));
         }
-        self.moves.tell(self.index, true, links);
+        self.moves.tell(&mut self.cell, true, links);
     }
 
     /// A frame of a move.
@@ -220,6 +224,18 @@ impl<L: Log> Mediator<L> {
         Ok(())
     }
 
+    /// A link to a processor was made, or has broken. If replies take another way from now on,
+    /// those before may be lost.
+    fn update_reply_path(&mut self, links: &mut Links) {
+        if self.replies.update(links) && self.replies.link(links).is_some() {
+            let routers = links.all_to(Role::Router);
+            self.announce(links, &routers);
+            if self.replies.may_have_lost() {
+                self.replies.report_loss(links);
+            }
+        }
+    }
+
     fn update_map(&mut self, map: &InstrumentMap) {
         if self.map.update(map) {
             self.moves.on_map();
@@ -230,14 +246,10 @@ impl<L: Log> Mediator<L> {
 impl<L: Log> Behaviour for Mediator<L> {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
         match peer {
-            Peer::Node(Role::Processor, _) => {
-                let routers = links.all_to(Role::Router);
-                self.announce(links, &routers);
-            }
+            Peer::Node(Role::Processor, _) => self.update_reply_path(links),
             Peer::Node(Role::Router, index) => {
                 let router = links.to(Role::Router, index);
-                if let (Some(_), Some(router)) = (links.to(Role::Processor, self.processor), router)
-                {
+                if let (Some(_), Some(router)) = (self.replies.link(links), router) {
                     self.announce(links, &[router]);
                 }
                 if let (Some(replica), Some(router)) = (&self.control, router) {
@@ -248,9 +260,13 @@ impl<L: Log> Behaviour for Mediator<L> {
         }
     }
 
-    fn on_disconnected(&mut self, _links: &mut Links, peer: Peer, _id: LinkId) {
-        if let (Peer::Node(Role::Router, index), Some(replica)) = (peer, &mut self.control) {
-            replica.control.set_report(index, None);
+    fn on_disconnected(&mut self, links: &mut Links, peer: Peer, _id: LinkId) {
+        match (peer, &mut self.control) {
+            (Peer::Node(Role::Router, index), Some(replica)) => {
+                replica.control.set_report(index, None);
+            }
+            (Peer::Node(Role::Processor, _), _) => self.update_reply_path(links),
+            _ => {}
         }
     }
 
@@ -292,13 +308,14 @@ impl<L: Log> Behaviour for Mediator<L> {
             }
             (Peer::Observer | Peer::Operator, FrameKind::AdminRequest) => {
                 let control = self.control.as_mut().map(|replica| &mut replica.control);
-                let work = |_: &()| {
+                let work = || {
                     let (moved, pauses_ns) = self.moves.pauses_ns();
                     let instruments = self.workload.of(&self.cell).collect();
                     Work { moved, pauses_ns: pauses_ns.collect(), instruments, ..Work::now() }
                 };
-                // Its cell has no other replica.
-                answer(links, from, frame.body(), control, (&mut (), |()| (), work))
+                let request = AdminRequest::decode(frame.body())
+                    .map_err(PeerError::decode(from.1, frame.header.kind))?;
+                answer(links, from, request, control, work)
             }
             (Peer::Node(Role::Processor, _), FrameKind::ResendRequest) => {
                 if let Some(output) = links.output(from.0) {
@@ -324,17 +341,27 @@ impl<L: Log> Behaviour for Mediator<L> {
     }
 
     fn on_iteration(&mut self, links: &mut Links) -> Result<(), Failure> {
+        if self.replies.deadline_ns().is_some() {
+            self.update_reply_path(links);
+        }
         self.advance_moves(links);
         self.flush()?;
-        if let Some(replica) = &mut self.control {
-            replica.control.on_iteration(links, std::iter::once((self.index, 0)));
+        if let Some(ControlReplica { control, .. }) = &mut self.control {
+            control.on_iteration(links, std::iter::once((self.index, 0)));
+            // Its cell has no other replica.
+            let is_drained = self.map.drained().contains(&(Role::Mediator, self.index));
+            if self.hand_over.is_due(links.now_ns, is_drained, control.is_leading()) {
+                control.hand_over();
+            }
         }
         Ok(())
     }
 
     fn deadline_ns(&self) -> Option<u64> {
         let control = self.control.as_ref().and_then(|replica| replica.control.deadline_ns());
-        [control, self.moves.deadline_ns(&self.cell)].into_iter().flatten().min()
+        let (moves, hand_over) = (self.moves.deadline_ns(&self.cell), self.hand_over.deadline_ns());
+        let deadlines = [control, moves, hand_over, self.replies.deadline_ns()];
+        deadlines.into_iter().flatten().min()
     }
 
     fn on_stop(&mut self) -> Result<(), Failure> {

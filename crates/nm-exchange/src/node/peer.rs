@@ -129,6 +129,9 @@ pub enum PeerError {
         /// The limit.
         reason: RefusalReason,
     },
+    /// A client comes to a gateway that is to carry nothing.
+    #[error("gateway {0} is drained and takes no more sessions: connect to another gateway")]
+    Drained(usize),
     /// The peer closes the link; why, in its words.
     #[error("it refuses this node: {0}")]
     Refused(String),
@@ -174,6 +177,7 @@ impl PeerError {
             PeerError::Random(_) => "random numbers",
             PeerError::ForeignSession(_) => "foreign session",
             PeerError::SessionNotAdded { .. } => "session not added",
+            PeerError::Drained(_) => "drained",
             PeerError::Refused(_) => "refused by peer",
         }
     }

@@ -10,9 +10,10 @@ use nm_replica::journal::{self, Recorder};
 use nm_replica::{Log, LogEvent, Refused, Replicas};
 use nm_sys::poll::Waker;
 
+use crate::background;
 use crate::batch;
 use crate::cell::{self, Admitted, Cell, Handled, Request};
-use crate::control::{InstrumentMap, Work};
+use crate::control::{CellReplicas, InstrumentMap, NodeId, Work};
 use crate::hashes::StateHashes;
 use crate::leader_clock::LeaderClock;
 use crate::message::Leader;
@@ -58,16 +59,32 @@ pub struct Replica<L> {
     workload: Workload,
     /// The time of the batches that it proposes.
     clock: LeaderClock,
+    /// The nodes that may have a replica of the cell, and which of them this one is.
+    places: Vec<NodeId>,
+    own: usize,
+    /// Those that have one, by their positions in `places`.
+    voters: Vec<usize>,
+    /// Why a replica was not replaced by another one, since the last request to do so.
+    replace_failed: Option<String>,
+    /// Whether another one has replaced it.
+    is_removed: bool,
 }
 
 impl<L: Log> Replica<L> {
     fn new(
         cell: Cell<Book>,
         log: L,
-        clock: LeaderClock,
+        (places, own, voters): (Vec<NodeId>, usize, usize),
         (recorder, hashes): (Option<Recorder>, Option<StateHashes>),
     ) -> Replica<L> {
+        let names = places.iter().map(|(role, index)| format!("{role} {index}")).collect();
         Replica {
+            clock: LeaderClock::new(names, own),
+            places,
+            own,
+            voters: (0..voters).collect(),
+            replace_failed: None,
+            is_removed: false,
             number: cell.number(),
             cell,
             log,
@@ -78,7 +95,34 @@ impl<L: Log> Replica<L> {
             hashes,
             moves: CellMoves::default(),
             workload: Workload::default(),
-            clock,
+        }
+    }
+
+    /// The nodes that have a replica of the cell.
+    pub fn voters(&self) -> impl Iterator<Item = NodeId> {
+        self.voters.iter().filter_map(|at| self.places.get(*at)).copied()
+    }
+
+    /// Whether this replica is one of them, and not one that is still brought up to date.
+    pub fn is_voter(&self) -> bool {
+        self.voters.contains(&self.own)
+    }
+
+    /// Has another node's replica replace that of a node, if this one leads.
+    pub fn replace(&mut self, from: NodeId, to: NodeId) {
+        let at = |node: NodeId| self.places.iter().position(|place| *place == node);
+        self.replace_failed = None;
+        if let (Some(from), Some(to)) = (at(from), at(to)) {
+            self.log.replace(from, to);
+        }
+    }
+
+    /// What operators may know of the cell's replicas.
+    pub fn describe(&self) -> CellReplicas {
+        CellReplicas {
+            is_leader: self.is_leading(),
+            voters: self.voters().collect(),
+            replace_failed: self.replace_failed.clone(),
         }
     }
 
@@ -88,7 +132,8 @@ impl<L: Log> Replica<L> {
             match event {
                 LogEvent::Committed { index, term, batch } => {
                     self.apply(index, &batch, apply)?;
-                    self.moves.tell(self.number, self.log.leading_term().is_some(), links);
+                    let is_leader = self.log.leading_term().is_some();
+                    self.moves.tell(&mut self.cell, is_leader, links);
                     if let Some(recorder) = &mut self.recorder {
                         recorder.batch(index, term, &batch)?;
                     }
@@ -116,8 +161,10 @@ impl<L: Log> Replica<L> {
                 LogEvent::LeadershipGained { .. } => {
                     self.drop_backlog();
                     self.clock.begin_term();
-                    let routers = links.all_to(Role::Router);
-                    self.announce(links, &routers);
+                    for role in [Role::Router, Role::Processor] {
+                        let peers = links.all_to(role);
+                        self.announce(links, &peers);
+                    }
                 }
                 LogEvent::LeadershipLost => {
                     self.drop_backlog();
@@ -126,6 +173,15 @@ impl<L: Log> Replica<L> {
                 LogEvent::CaughtUp => {}
                 LogEvent::Degraded(message) => {
                     links.warnings.push(format!("cell {} waits: {message}", self.number));
+                }
+                LogEvent::HandOverFailed(why) => {
+                    links.warnings.push(format!("cell {} is not handed over: {why}", self.number));
+                }
+                LogEvent::Voters(voters) => self.voters = voters,
+                LogEvent::ReplaceFailed(why) => self.replace_failed = Some(why),
+                LogEvent::Removed => {
+                    self.is_removed = true;
+                    return Ok(());
                 }
                 LogEvent::Warning(message) => links.warnings.push(message),
                 LogEvent::Stopped(error) => return Err(error.into()),
@@ -148,7 +204,11 @@ impl<L: Log> Replica<L> {
             match self.cell.admit(&frame).map_err(damaged)? {
                 Admitted::Request(request) => {
                     let before = if is_leader { self.workload.before() } else { None };
-                    let handled = apply(&mut self.cell, &request, &frame, now_ns);
+                    // Whose replica is replaced sends replies until the log says otherwise.
+                    let handled = match self.is_voter() {
+                        true => apply(&mut self.cell, &request, &frame, now_ns),
+                        false => self.cell.handle(&request, |_| {}),
+                    };
                     if is_leader {
                         self.workload.count(&request, &handled, before);
                     }
@@ -163,16 +223,12 @@ impl<L: Log> Replica<L> {
         Ok(())
     }
 
-    /// Lets another replica lead, if this one does.
-    pub fn hand_over(&mut self) {
-        self.log.hand_over();
-    }
-
-    /// Announces to routers that this replica leads, and that requests before may be lost.
-    pub fn announce(&self, links: &mut Links, routers: &[LinkId]) {
+    /// Announces that this replica leads: to routers, for which requests before may be lost, and to
+    /// processors.
+    pub fn announce(&self, links: &mut Links, peers: &[LinkId]) {
         let Some(term) = self.log.leading_term() else { return };
-        for router in routers {
-            if let Some(output) = links.output(*router) {
+        for peer in peers {
+            if let Some(output) = links.output(*peer) {
                 Leader { cell: self.number, term }.write(output);
             }
         }
@@ -298,7 +354,7 @@ pub struct ControlReplica<L> {
 impl<L: Log> ControlReplica<L> {
     /// The replica of a node, if it has one.
     pub fn new(network: &Network, logs: Logs<L>) -> Option<ControlReplica<L>> {
-        let Logs { waker, of_groups, thread } = logs;
+        let Logs { waker, of_groups, thread, .. } = logs;
         let (_, log) = of_groups.into_iter().next()?;
         Some(ControlReplica { waker, control: Control::new(network, log), _thread: thread })
     }
@@ -313,14 +369,17 @@ impl<L: Log> ControlReplica<L> {
 /// The replicas that a node has.
 #[derive(Debug)]
 pub struct ReplicaSet<L> {
+    network: Network,
+    node: (Role, usize),
     /// Woken by each event of a log.
     pub waker: Waker,
     /// Of cells.
     pub replicas: Vec<Replica<L>>,
     /// Of the control group, if the node has one.
     pub control: Option<Control<L>>,
-    /// The thread of the logs, which ends with this.
-    _thread: Option<Replicas>,
+    /// The thread of the logs, which ends with this, and what gives its new ones.
+    thread: Option<Replicas>,
+    next_joined: fn(&Replicas) -> Option<(u16, L)>,
 }
 
 impl<L: Log> ReplicaSet<L> {
@@ -330,36 +389,49 @@ impl<L: Log> ReplicaSet<L> {
     /// If a record cannot be opened.
     pub fn new(
         network: &Network,
-        (role, index): (Role, usize),
+        node: (Role, usize),
         logs: Logs<L>,
     ) -> Result<ReplicaSet<L>, Failure> {
-        let Logs { waker, of_groups, thread } = logs;
+        let Logs { waker, of_groups, thread, next_joined } = logs;
+        let (network, replicas, control) = (network.clone(), vec![], None);
+        let mut set = ReplicaSet { network, node, waker, replicas, control, thread, next_joined };
+        for (number, log) in of_groups {
+            match number {
+                CONTROL => set.control = Some(Control::new(&set.network, log)),
+                _ => set.add(number, log)?,
+            }
+        }
+        Ok(set)
+    }
+
+    /// Adds the replicas that leaders have given the node.
+    fn add_joined(&mut self) -> Result<(), Failure> {
+        while let Some((number, log)) = self.thread.as_ref().and_then(self.next_joined) {
+            self.add(number, log)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the replica of a cell that has this log.
+    fn add(&mut self, number: u16, log: L) -> Result<(), Failure> {
+        let network = &self.network;
         // With a disk quorum, the log's own journal is the record.
         let records = network.record && network.durability != Durability::DiskQuorum;
-        let (mut replicas, mut control) = (vec![], None);
-        for (number, log) in of_groups {
-            if number == CONTROL {
-                control = Some(Control::new(network, log));
-                continue;
-            }
-            let folder = network.folder(role, index).filter(|_| network.record);
-            let folder = folder.map(|folder| folder.join(format!("cell-{number}")));
-            let hashes = folder.as_deref().map(StateHashes::open).transpose()?;
-            let recorder = folder
-                .filter(|_| records)
-                .map(|folder| Recorder::open(&folder, RECORD))
-                .transpose()?;
-            let members = network.replicas(number);
-            let own = members.iter().position(|replica| *replica == (role, index));
-            let names = members.iter().map(|(role, index)| format!("{role} {index}")).collect();
-            let clock = LeaderClock::new(names, own.unwrap_or_default());
-            let cell = Cell::new(number, network.active_cells());
-            let mut replica = Replica::new(cell, log, clock, (recorder, hashes));
-            // Replicas that all lose their memory at once begin with empty books.
-            replica.cell.accepts_unknown_sessions = network.durability == Durability::MemoryQuorum;
-            replicas.push(replica);
-        }
-        Ok(ReplicaSet { waker, replicas, control, _thread: thread })
+        let folder = network.folder(self.node.0, self.node.1).filter(|_| network.record);
+        let folder = folder.map(|folder| folder.join(format!("cell-{number}")));
+        let hashes = folder.as_deref().map(StateHashes::open).transpose()?;
+        let recorder =
+            folder.filter(|_| records).map(|folder| Recorder::open(&folder, RECORD)).transpose()?;
+        let places = network.replica_places(number);
+        let own = places.iter().position(|place| *place == self.node).unwrap_or_default();
+        let places = places.into_iter().map(|(role, index)| (role, index as u16)).collect();
+        let voters = network.replicas(number).len();
+        let cell = Cell::new(number, network.active_cells());
+        let mut replica = Replica::new(cell, log, (places, own, voters), (recorder, hashes));
+        // Replicas that all lose their memory at once begin with empty books.
+        replica.cell.accepts_unknown_sessions = network.durability == Durability::MemoryQuorum;
+        self.replicas.push(replica);
+        Ok(())
     }
 
     /// There is a new map.
@@ -367,9 +439,28 @@ impl<L: Log> ReplicaSet<L> {
         self.replicas.iter_mut().for_each(|replica| replica.moves.on_map());
     }
 
+    /// The replica of a cell, if the node has one that takes part.
+    pub fn voter(&mut self, cell: u16) -> Option<&mut Replica<L>> {
+        self.replica(cell).filter(|replica| replica.is_voter())
+    }
+
     /// The replica of a cell, if the node has one.
     pub fn replica(&mut self, cell: u16) -> Option<&mut Replica<L>> {
         self.replicas.iter_mut().find(|replica| replica.number == cell)
+    }
+
+    /// Whether any of them leads.
+    pub fn is_leading(&self) -> bool {
+        self.replicas.iter().any(Replica::is_leading)
+            || self.control.as_ref().is_some_and(Control::is_leading)
+    }
+
+    /// Lets other replicas lead what these lead.
+    pub fn hand_over(&mut self) {
+        self.replicas.iter_mut().for_each(|replica| replica.log.hand_over());
+        if let Some(control) = &mut self.control {
+            control.hand_over();
+        }
     }
 
     /// Handles the events of all logs.
@@ -382,10 +473,19 @@ impl<L: Log> ReplicaSet<L> {
         apply: &mut Apply<'_>,
     ) -> Result<(), Failure> {
         self.waker.drain();
+        self.add_joined()?;
         if let Some(control) = &mut self.control {
             control.handle_events(links);
         }
-        self.replicas.iter_mut().try_for_each(|replica| replica.handle_events(links, apply))
+        self.replicas.iter_mut().try_for_each(|replica| replica.handle_events(links, apply))?;
+        for mut removed in self.replicas.extract_if(.., |replica| replica.is_removed) {
+            links.warnings.push(format!(
+                "another replica of cell {} has replaced this node's",
+                removed.number
+            ));
+            removed.on_stop()?;
+        }
+        Ok(())
     }
 
     /// See [`super::behaviour::Behaviour::on_iteration`].
@@ -421,11 +521,15 @@ impl<L: Log> ReplicaSet<L> {
 
     /// When the next iteration is due: at once while a snapshot is copied.
     pub fn deadline_ns(&self) -> Option<u64> {
-        let is_copying = self.replicas.iter().any(|replica| replica.copying.is_some());
+        let copying = self.replicas.iter().filter(|replica| replica.copying.is_some());
+        let snapshot = copying.map(|replica| match replica.cell.is_copying() {
+            true => 0,
+            false => background::next_check_ns(),
+        });
         let leading = self.replicas.iter().filter(|replica| replica.is_leading());
         let moves = leading.filter_map(|replica| replica.moves.deadline_ns(&replica.cell)).min();
         let control = self.control.as_ref().and_then(Control::deadline_ns);
-        [is_copying.then_some(0), moves, control].into_iter().flatten().min()
+        [snapshot.min(), moves, control].into_iter().flatten().min()
     }
 }
 

@@ -3,33 +3,57 @@
 //! sends the replies. A request on an instrument that is in another cell is not put in order: where
 //! the mediator has a newer map it sends that back, and the gateway resends the request.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use nm_codec::DecodeError;
 use nm_model::agent::Failure;
 use nm_replica::Log;
 use nm_sys::poll::Waker;
 
 use crate::cell::Request;
-use crate::control::{InstrumentMap, MembershipReport, RoutingTable, Work};
+use crate::control::{
+    AdminRequest, AdminResponse, InstrumentMap, MembershipReport, NodeId, RoutingTable, Work,
+};
 use crate::link::ReceivedFrame;
+use crate::message::{CatchUp, Leader};
 use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
 use crate::network::{Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
 use super::behaviour::Behaviour;
 use super::cell_moves;
-use super::control::{answer, send_routes};
+use super::control::{answer, respond, send_routes};
 use super::groups::Logs;
+use super::hand_over::HandOverTimer;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
+use super::processor;
 use super::replica::{Replica, ReplicaSet};
-use super::responses::{Responses, report_loss};
+use super::reply_path::ReplyPath;
+use super::responses::{Outgoing, Responses, report_event_loss, report_loss};
+
+/// For how long a processor that has come back waits for links to all gateways before it sends
+/// replies again, ns.
+const GATEWAYS_NS: u64 = 1_000_000_000;
 
 /// A mediator with replicas of its own cell and of its neighbour's.
 #[derive(Debug)]
 pub struct Mediator<L> {
     pub(super) cells: ReplicaSet<L>,
+    index: u16,
     /// The newest map that it knows.
     map: InstrumentMap,
+    hand_over: HandOverTimer,
+    network: Network,
+    /// By cell.
+    replies: BTreeMap<u16, ReplyPath>,
+    /// Cells that it leads and whose processor it has no link to: it sends their replies itself,
+    /// through another processor.
+    replying: BTreeSet<u16>,
+    responses: Responses,
+    /// Frames of this iteration for a processor, by cell. They are gathered, because the replicas
+    /// borrow the links meanwhile.
+    gathered: BTreeMap<u16, Vec<u8>>,
     requests: u64,
 }
 
@@ -40,7 +64,18 @@ impl<L: Log> Mediator<L> {
     /// If a record cannot be opened.
     pub fn new(network: &Network, index: usize, logs: Logs<L>) -> Result<Mediator<L>, Failure> {
         let cells = ReplicaSet::new(network, (Role::Mediator, index), logs)?;
-        Ok(Mediator { cells, map: InstrumentMap::of(network), requests: 0 })
+        Ok(Mediator {
+            network: network.clone(),
+            replies: BTreeMap::new(),
+            replying: BTreeSet::new(),
+            responses: Responses::default(),
+            gathered: BTreeMap::new(),
+            cells,
+            index: index as u16,
+            map: InstrumentMap::of(network),
+            hand_over: HandOverTimer::default(),
+            requests: 0,
+        })
     }
 
     /// Whether a request's instrument is in the cell that it was routed to: by the cell's log, or,
@@ -74,6 +109,67 @@ impl<L: Log> Mediator<L> {
         }
         wire::stamp(frame.bytes, 2, links.now_ns);
         self.requests += u64::from(self.enqueue(frame));
+        Ok(())
+    }
+
+    /// A link to a processor was made or has broken, or another replica leads or has replaced one.
+    /// Replies that nobody sent before are asked for by the gateways.
+    fn update_reply_paths(&mut self, links: &mut Links) {
+        for replica in &self.cells.replicas {
+            let cell = replica.number;
+            let path = self.replies.entry(cell);
+            let path = path.or_insert_with(|| ReplyPath::new(&self.network, cell));
+            path.set_voters(replica.voters());
+            path.update(links);
+            let is_replying = replica.is_leading() && path.is_alternate();
+            if !is_replying {
+                self.replying.remove(&path.cell);
+            } else if self.replying.insert(path.cell) {
+                let routers = links.all_to(Role::Router);
+                replica.announce(links, &routers);
+                path.report_loss(links);
+            }
+        }
+    }
+
+    /// A processor is back that others stand in for: it is to say when it can send replies again.
+    fn ask_to_catch_up(&mut self, links: &mut Links, processor: usize) {
+        let Some(link) = links.to(Role::Processor, processor) else { return };
+        for replica in self.cells.replicas.iter().filter(|replica| replica.is_leading()) {
+            let (cell, index) = (replica.number, replica.cell.index());
+            let path = self.replies.get_mut(&cell);
+            if path.is_some_and(|path| path.is_own_back(processor))
+                && let Some(output) = links.output(link)
+            {
+                CatchUp { cell, index }.write(output);
+            }
+        }
+    }
+
+    fn on_caught_up(&mut self, links: &mut Links, processor: usize, caught_up: CatchUp) {
+        if let Some(path) = self.replies.get_mut(&caught_up.cell) {
+            path.own_caught_up(processor);
+        }
+        self.update_reply_paths(links);
+    }
+
+    /// Applies what is committed, and sends the replies that no processor sends.
+    fn handle_events(&mut self, links: &mut Links) -> Result<(), Failure> {
+        let Mediator { cells, replying, responses, gathered, .. } = self;
+        cells.handle_events(links, &mut |cell, request, frame, _| {
+            if !replying.contains(&cell.number()) {
+                return cell.handle(request, |_| {});
+            }
+            let bytes = gathered.entry(cell.number()).or_default();
+            responses.handle(cell, request, frame, &[], |out| out.write(bytes))
+        })?;
+        for path in self.replies.values() {
+            if let Some(bytes) = self.gathered.remove(&path.cell)
+                && let Some(processor) = path.link(links)
+            {
+                links.forward(processor, &bytes);
+            }
+        }
         Ok(())
     }
 
@@ -120,6 +216,12 @@ impl<L: Log> Mediator<L> {
 
 impl<L: Log> Behaviour for Mediator<L> {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
+        if let Peer::Node(Role::Processor, index) = peer {
+            self.ask_to_catch_up(links, index);
+            self.update_reply_paths(links);
+            let processor: Vec<LinkId> = links.to(Role::Processor, index).into_iter().collect();
+            self.cells.replicas.iter().for_each(|replica| replica.announce(links, &processor));
+        }
         if let Peer::Node(Role::Router, index) = peer
             && let Some(router) = links.to(Role::Router, index)
         {
@@ -130,9 +232,11 @@ impl<L: Log> Behaviour for Mediator<L> {
         }
     }
 
-    fn on_disconnected(&mut self, _links: &mut Links, peer: Peer, _id: LinkId) {
-        if let (Peer::Node(Role::Router, index), Some(control)) = (peer, &mut self.cells.control) {
-            control.set_report(index, None);
+    fn on_disconnected(&mut self, links: &mut Links, peer: Peer, _id: LinkId) {
+        match (peer, &mut self.cells.control) {
+            (Peer::Node(Role::Router, index), Some(control)) => control.set_report(index, None),
+            (Peer::Node(Role::Processor, _), _) => self.update_reply_paths(links),
+            _ => {}
         }
     }
 
@@ -167,16 +271,34 @@ impl<L: Log> Behaviour for Mediator<L> {
             }
             (Peer::Observer | Peer::Operator, FrameKind::AdminRequest, _) => {
                 let ReplicaSet { control, replicas, .. } = &mut self.cells;
-                let work = |replicas: &Vec<Replica<L>>| {
-                    let mut work = Work::now();
-                    replicas.iter().for_each(|replica| replica.add_work(&mut work));
-                    work
+                return match AdminRequest::decode(frame.body()).map_err(undecodable)? {
+                    AdminRequest::Replicas { cell } => {
+                        answer_replicas(links, from.0, replicas, cell, None);
+                        Ok(())
+                    }
+                    AdminRequest::Replace { cell, from: old, to } if from.1 == Peer::Operator => {
+                        answer_replicas(links, from.0, replicas, cell, Some((old, to)));
+                        Ok(())
+                    }
+                    request => answer(links, from, request, control.as_mut(), || {
+                        let mut work = Work::now();
+                        replicas.iter().for_each(|replica| replica.add_work(&mut work));
+                        work
+                    }),
                 };
-                let hand_over = |replicas: &mut Vec<Replica<L>>| {
-                    replicas.iter_mut().for_each(Replica::hand_over)
-                };
-                let cells = (replicas, hand_over as fn(&mut _), work);
-                return answer(links, from, frame.body(), control.as_mut(), cells);
+            }
+            // Its processor is away, and any replica of the cell has the events.
+            (Peer::Node(Role::Processor, _), FrameKind::ResendRequest, _) => {
+                if let Some(replica) = self.cells.voter(frame.header.cell)
+                    && let Some(output) = links.output(from.0)
+                {
+                    self.responses.resend(&replica.cell, &frame.header, output);
+                }
+            }
+            (Peer::Node(Role::Processor, index), FrameKind::CatchUp, _) => {
+                let caught_up =
+                    CatchUp::decode(&frame.header, frame.body()).map_err(undecodable)?;
+                self.on_caught_up(links, index, caught_up);
             }
             // Routers send reports to all mediators; those without control ignore them.
             (Peer::Node(Role::Router, _), FrameKind::MembershipReport, None) => {}
@@ -192,7 +314,8 @@ impl<L: Log> Behaviour for Mediator<L> {
     }
 
     fn on_wake(&mut self, links: &mut Links) -> Result<(), Failure> {
-        self.cells.handle_events(links, &mut |cell, request, _, _| cell.handle(request, |_| {}))?;
+        self.handle_events(links)?;
+        self.update_reply_paths(links);
         if let Some(control) = &self.cells.control
             && self.map.update(&control.routes().map)
         {
@@ -202,11 +325,20 @@ impl<L: Log> Behaviour for Mediator<L> {
     }
 
     fn on_iteration(&mut self, links: &mut Links) -> Result<(), Failure> {
+        if self.replies.values().any(|path| path.deadline_ns().is_some()) {
+            self.update_reply_paths(links);
+        }
+        let is_drained = self.map.drained().contains(&(Role::Mediator, self.index));
+        if self.hand_over.is_due(links.now_ns, is_drained, self.cells.is_leading()) {
+            self.cells.hand_over();
+        }
         self.cells.on_iteration(links, &self.map)
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        self.cells.deadline_ns()
+        let paths = self.replies.values().filter_map(ReplyPath::deadline_ns).min();
+        let deadlines = [self.cells.deadline_ns(), self.hand_over.deadline_ns(), paths];
+        deadlines.into_iter().flatten().min()
     }
 
     fn is_ready(&self) -> bool {
@@ -222,6 +354,23 @@ impl<L: Log> Behaviour for Mediator<L> {
     }
 }
 
+/// Tells an observer about the replicas of a cell; an operator may have one of them replaced.
+fn answer_replicas<L: Log>(
+    links: &mut Links,
+    to: LinkId,
+    replicas: &mut [Replica<L>],
+    cell: u16,
+    change: Option<(NodeId, NodeId)>,
+) {
+    let Some(replica) = replicas.iter_mut().find(|replica| replica.number == cell) else {
+        return respond(links, to, &AdminResponse::NotLeading);
+    };
+    if let Some((from, to)) = change {
+        replica.replace(from, to);
+    }
+    respond(links, to, &AdminResponse::Replicas(replica.describe()));
+}
+
 /// A processor with replicas of its mediators' cells.
 #[derive(Debug)]
 pub struct Processor<L> {
@@ -229,6 +378,14 @@ pub struct Processor<L> {
     /// The map that the network begins with: a processor leads nothing, and needs no other.
     map: InstrumentMap,
     responses: Responses,
+    /// Cells whose replies may take this way, and how many mediators there are.
+    cells_through: Vec<u16>,
+    mediators: u16,
+    /// By cell: the mediator that leads it, and its term.
+    leaders: BTreeMap<u16, (u32, usize)>,
+    /// By cell and mediator: the entry that it waits for, and until when links to all gateways are
+    /// waited for, ns.
+    catch_ups: BTreeMap<(u16, usize), (u64, u64)>,
     /// By gateway: whether it is connected, and its frames of this iteration. They are gathered,
     /// because the replicas borrow the links meanwhile.
     gathered: Vec<(bool, Vec<u8>)>,
@@ -244,10 +401,63 @@ impl<L: Log> Processor<L> {
         Ok(Processor {
             cells: ReplicaSet::new(network, (Role::Processor, index), logs)?,
             map: InstrumentMap::of(network),
+            cells_through: network.cells_through(index),
+            mediators: network.mediator.len() as u16,
+            leaders: BTreeMap::new(),
+            catch_ups: BTreeMap::new(),
             responses: Responses::default(),
             gathered: vec![(false, vec![]); network.gateway.len()],
             replies: 0,
         })
+    }
+}
+
+impl<L: Log> Processor<L> {
+    /// Cells whose replies and events gateways have from here.
+    fn cells_sent(&self) -> BTreeSet<u16> {
+        let own = self.cells.replicas.iter().map(|replica| replica.number);
+        self.cells_through.iter().copied().chain(own).collect()
+    }
+
+    /// Notifies the mediators that wait until this processor can send the replies of a cell.
+    fn answer_catch_ups(&mut self, links: &mut Links) {
+        let Processor { cells, catch_ups, gathered, .. } = self;
+        let has_gateways =
+            (0..gathered.len()).all(|gateway| links.to(Role::Gateway, gateway).is_some());
+        catch_ups.retain(|(cell, mediator), (index, until_ns)| {
+            let applied = cells.voter(*cell).map(|replica| replica.cell.index());
+            let is_due = has_gateways || links.now_ns >= *until_ns;
+            let is_done = is_due && applied >= Some(*index);
+            if is_done
+                && let Some(link) = links.to(Role::Mediator, *mediator)
+                && let Some(output) = links.output(link)
+            {
+                CatchUp { cell: *cell, index: *index }.write(output);
+            }
+            // It is tried again when the processor has executed more.
+            *until_ns = if is_due { 0 } else { *until_ns };
+            !is_done
+        });
+    }
+
+    /// Answers a resend request; if the cell is none of its own, a mediator does that has it.
+    fn resend(&mut self, links: &mut Links, gateway: LinkId, frame: &mut ReceivedFrame<'_>) {
+        let cell = frame.header.cell;
+        if let Some(replica) = self.cells.voter(cell) {
+            if let Some(output) = links.output(gateway) {
+                self.responses.resend(&replica.cell, &frame.header, output);
+            }
+            return;
+        }
+        let leader = self.leaders.get(&cell).map(|(_, mediator)| *mediator);
+        let first = [cell, cell.wrapping_add(1) % self.mediators].map(usize::from);
+        let mut up = leader
+            .into_iter()
+            .chain(first)
+            .filter_map(|mediator| links.to(Role::Mediator, mediator));
+        if let Some(mediator) = up.next() {
+            links.forward(mediator, frame.bytes);
+        }
     }
 }
 
@@ -256,8 +466,13 @@ impl<L: Log> Behaviour for Processor<L> {
         if let Peer::Node(Role::Gateway, index) = peer
             && let Some(gateway) = links.to(Role::Gateway, index)
         {
-            let cells = self.cells.replicas.iter().map(|replica| replica.number);
-            cells.for_each(|cell| report_loss(links, gateway, cell));
+            self.cells_sent().into_iter().for_each(|cell| report_loss(links, gateway, cell));
+        }
+    }
+
+    fn on_disconnected(&mut self, links: &mut Links, peer: Peer, _id: LinkId) {
+        if let Peer::Node(Role::Gateway, _) = peer {
+            report_event_loss(links, self.cells_sent());
         }
     }
 
@@ -267,18 +482,41 @@ impl<L: Log> Behaviour for Processor<L> {
         from: (LinkId, Peer),
         frame: &mut ReceivedFrame<'_>,
     ) -> Result<(), PeerError> {
-        let (Peer::Node(Role::Gateway, _), FrameKind::ResendRequest) = (from.1, frame.header.kind)
-        else {
-            let (peer, kind) = (from.1, frame.header.kind);
-            return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Processor });
-        };
-        let mut replicas = self.cells.replicas.iter();
-        if let Some(replica) = replicas.find(|replica| replica.number == frame.header.cell)
-            && let Some(output) = links.output(from.0)
-        {
-            self.responses.resend(&replica.cell, &frame.header, output);
+        let (peer, kind) = (from.1, frame.header.kind);
+        match (peer, kind) {
+            (Peer::Node(Role::Gateway, _), FrameKind::ResendRequest) => {
+                self.resend(links, from.0, frame);
+                Ok(())
+            }
+            (Peer::Node(Role::Gateway, index), FrameKind::Private) => {
+                processor::forward_elsewhere(links, frame.bytes, index);
+                Ok(())
+            }
+            (Peer::Node(Role::Mediator, index), FrameKind::Leader) => {
+                let Leader { cell, term } = Leader::decode(&frame.header, frame.body())
+                    .map_err(PeerError::decode(peer, kind))?;
+                let known = self.leaders.entry(cell).or_default();
+                *known = (*known).max((term, index));
+                Ok(())
+            }
+            (Peer::Node(Role::Mediator, index), FrameKind::CatchUp) => {
+                let CatchUp { cell, index: entry } = CatchUp::decode(&frame.header, frame.body())
+                    .map_err(PeerError::decode(peer, kind))?;
+                if self.cells.replica(cell).is_some() {
+                    let until_ns = links.now_ns + GATEWAYS_NS;
+                    self.catch_ups.insert((cell, index), (entry, until_ns));
+                }
+                Ok(())
+            }
+            // The processor of its cell is away.
+            (Peer::Node(Role::Mediator, _), _)
+                if processor::forward(links, frame, self.gathered.len()) =>
+            {
+                self.replies += u64::from(kind == FrameKind::Reply);
+                Ok(())
+            }
+            _ => Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Processor }),
         }
-        Ok(())
     }
 
     fn waker(&self) -> Option<&Waker> {
@@ -294,15 +532,7 @@ impl<L: Log> Behaviour for Processor<L> {
         self.cells.handle_events(links, &mut |cell, request, frame, now_ns| {
             responses.handle(cell, request, frame, &[(3, now_ns)], |out| {
                 replies += u64::from(out.header.kind == FrameKind::Reply);
-                let one = usize::from(out.header.gateway);
-                let is_public = out.header.kind == FrameKind::Public;
-                let to = if is_public { 0..gathered.len() } else { one..one + 1 };
-                for (is_up, bytes) in gathered.get_mut(to).into_iter().flatten() {
-                    if *is_up {
-                        frames += 1;
-                        out.write(bytes);
-                    }
-                }
+                frames += gather(gathered, out);
             })
         })?;
         for (index, (_, bytes)) in self.gathered.iter_mut().enumerate() {
@@ -317,11 +547,14 @@ impl<L: Log> Behaviour for Processor<L> {
     }
 
     fn on_iteration(&mut self, links: &mut Links) -> Result<(), Failure> {
+        self.answer_catch_ups(links);
         self.cells.on_iteration(links, &self.map)
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        self.cells.deadline_ns()
+        let waited = self.catch_ups.values().map(|(_, until_ns)| *until_ns);
+        let catch_up = waited.filter(|until_ns| *until_ns > 0).min();
+        [catch_up, self.cells.deadline_ns()].into_iter().flatten().min()
     }
 
     fn is_ready(&self) -> bool {
@@ -335,4 +568,25 @@ impl<L: Log> Behaviour for Processor<L> {
     fn counts(&self) -> (u64, u64) {
         (self.replies, 0)
     }
+}
+
+/// Adds a frame to those of the gateways that it is for; how many these are. Events of a session
+/// whose gateway is away are for all others, and are marked so.
+fn gather(gathered: &mut [(bool, Vec<u8>)], out: &Outgoing<'_>) -> u64 {
+    let Header { kind, gateway, .. } = out.header;
+    let one = usize::from(gateway);
+    let is_away = gathered.get(one).is_none_or(|(is_up, _)| !is_up);
+    let is_elsewhere = kind == FrameKind::Private && is_away;
+    let is_for_all = kind == FrameKind::Public || is_elsewhere;
+    let to = if is_for_all { 0..gathered.len() } else { one..one + 1 };
+    let mut frames = 0;
+    for (_, bytes) in gathered.get_mut(to).into_iter().flatten().filter(|(is_up, _)| *is_up) {
+        frames += 1;
+        let start = bytes.len();
+        out.write(bytes);
+        if is_elsewhere {
+            wire::set_flags(&mut bytes[start..], wire::REFUSED, wire::REFUSED);
+        }
+    }
+    frames
 }

@@ -6,6 +6,7 @@ use nm_book::order::{Event, Matching, UserId};
 use crate::cell::{Cell, Handled, Outcome, Request};
 use crate::limits::{FRAME_EVENTS_MAX, PADDING_BYTES_MAX};
 use crate::message::{Events, Reply, ResendRequest};
+use crate::network::Role;
 use crate::refused::RefusalReason;
 use crate::wire::{self, Frame, FrameKind, Header, STAMPS};
 
@@ -36,6 +37,18 @@ impl Outgoing<'_> {
 /// it has just been made, or they were never sent.
 pub fn report_loss(links: &mut Links, gateway: LinkId, cell: u16) {
     links.send(gateway, &Header { cell, ..Header::new(FrameKind::ResendRequest) }, &[], 0);
+}
+
+/// The link to a gateway has ended: events may be lost that were on their way to sessions which
+/// have gone to other gateways, but have sent no request there yet. These gateways are notified.
+pub fn report_event_loss(links: &mut Links, cells: impl IntoIterator<Item = u16>) {
+    for cell in cells {
+        let kind = FrameKind::ResendRequest;
+        let header = Header { cell, flags: wire::EVENTS_ONLY, ..Header::new(kind) };
+        for gateway in links.all_to(Role::Gateway) {
+            links.send(gateway, &header, &[], 0);
+        }
+    }
 }
 
 /// Hands requests to a cell and makes the frames that follow; reuses its buffers.

@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 
 use nm_model::agent::Failure;
 
-use crate::control::{CellLeader, InstrumentMap, MembershipReport, RoutingTable};
+use crate::control::{CellLeader, InstrumentMap, MembershipReport, RoutingTable, Work};
 use crate::link::ReceivedFrame;
 use crate::message::Leader;
 use crate::network::{CONTROL, Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
 use super::behaviour::Behaviour;
+use super::control::answer_links;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
 
@@ -189,6 +190,9 @@ impl Behaviour for Router {
                 for to in [links.all_to(Role::Gateway), links.all_to(Role::Mediator)].concat() {
                     links.forward(to, frame.bytes);
                 }
+            }
+            (Peer::Observer | Peer::Operator, FrameKind::AdminRequest) => {
+                return answer_links(links, from, frame.body(), (Role::Router, Work::now()));
             }
             _ => return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Router }),
         }

@@ -20,9 +20,9 @@ fn report_of_loss(cell: u16) -> Header {
 }
 
 #[test]
-fn a_processor_reports_a_possible_loss_of_each_of_its_cells_whenever_it_knows_of_a_link() {
+fn a_processor_reports_a_possible_loss_of_each_cell_through_it_whenever_it_knows_of_a_link() {
     for durability in [Durability::None, Durability::MemoryQuorum] {
-        let mut ring = TestRing::new("1-1-3-2", durability);
+        let mut ring = TestRing::new("1-1-3-3", durability);
         let network = ring.network.clone();
         let listener = peer::listener(&network.gateway[0].address);
         ring.start_one(Role::Processor, 0, &network, &Default::default());

@@ -2,8 +2,10 @@
 
 mod authentication;
 mod control;
+mod drained_gateway;
 mod groups;
 mod limits;
+mod link_latencies;
 mod losses;
 mod moves;
 mod nodes;

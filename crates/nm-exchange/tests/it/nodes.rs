@@ -135,42 +135,58 @@ fn with_a_quorum_on_disk_two_replicas_survive_the_death_of_each() {
     kill("1-1-1-1", Durability::DiskQuorum, &[(Mediator, 0), (Processor, 0), (Mediator, 0)]);
 }
 
-/// Each of the routers is away for a third of the time, and does not come back before the other one
-/// carries everything.
+/// Each of two nodes of a class is away for a third of the time, and does not come back before the
+/// other one carries everything.
+fn trade_without_one_of_two(role: Role, durability: Durability) {
+    let counts = if role == Role::Router { "2-2-2-1" } else { "2-1-2-2" };
+    let mut ring = TestRing::new(counts, durability);
+    ring.start();
+    let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 1, &[3, 4])];
+    let (count, mut step, ready) = (120, 0, Arc::<AtomicU64>::default());
+    let total = 4 * count as usize * INSTRUMENTS as usize;
+    trade(&mut clients, count, |replies| {
+        let is_due = replies > (step + 1) * total / 4;
+        match step {
+            0 if is_due => {
+                ring.stop_one(role, 0);
+            }
+            1 if is_due => {
+                ring.start_one(role, 0, &ring.network.clone(), &ready);
+            }
+            2 if is_due && ready.load(Ordering::Acquire) > 0 => {
+                ring.stop_one(role, 1);
+            }
+            _ => return,
+        }
+        step += 1;
+    });
+    // The last third may have been traded before the first node was ready.
+    if step == 2 {
+        let deadline = Deadline::after(LIMIT);
+        while ready.load(Ordering::Acquire) == 0 {
+            assert!(!deadline.passed(), "{role} 0 is not ready again");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        ring.stop_one(role, 1);
+    }
+    assert_executed_once(&clients, count);
+    trade(&mut clients, 10, |_| {});
+    let carried = ring.stop_one(role, 0).requests;
+    assert!(carried >= 10 * 4 * u64::from(INSTRUMENTS), "{durability}: {carried}");
+    ring.stop();
+}
+
 #[test]
 fn gateways_use_another_router_while_theirs_is_away() {
-    for durability in [Durability::None, Durability::MemoryQuorum] {
-        let mut ring = TestRing::new("2-2-2-1", durability);
-        ring.start();
-        let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 1, &[3, 4])];
-        let (count, mut step, ready) = (120, 0, Arc::<AtomicU64>::default());
-        let total = 4 * count as usize * INSTRUMENTS as usize;
-        trade(&mut clients, count, |replies| {
-            let is_due = replies > (step + 1) * total / 4;
-            match step {
-                0 if is_due => {
-                    ring.stop_one(Role::Router, 0);
-                }
-                1 if is_due => {
-                    ring.start_one(Role::Router, 0, &ring.network.clone(), &ready);
-                }
-                2 if is_due && ready.load(Ordering::Acquire) > 0 => {
-                    ring.stop_one(Role::Router, 1);
-                }
-                _ => return,
-            }
-            step += 1;
-        });
-        // The last third may have been traded before the first router was ready.
-        if step == 2 {
-            ring.stop_one(Role::Router, 1);
-        }
-        assert_executed_once(&clients, count);
-        trade(&mut clients, 10, |_| {});
-        let by_router = ring.stop_one(Role::Router, 0).requests;
-        assert!(by_router >= 10 * 4 * u64::from(INSTRUMENTS), "{by_router}");
-        ring.stop();
-    }
+    trade_without_one_of_two(Role::Router, Durability::None);
+    trade_without_one_of_two(Role::Router, Durability::MemoryQuorum);
+}
+
+#[test]
+fn replies_take_another_processor_while_that_of_their_cell_is_away() {
+    trade_without_one_of_two(Role::Processor, Durability::None);
+    trade_without_one_of_two(Role::Processor, Durability::MemoryQuorum);
+    trade_without_one_of_two(Role::Processor, Durability::DiskQuorum);
 }
 
 #[test]

@@ -162,7 +162,10 @@ fn cancel_ends_both_ends_in_every_mode() {
                 let cancelled = Moment::now();
                 // The server first: its client must not hang on the silence that follows.
                 server_control.cancel();
-                serving.join().unwrap().unwrap();
+                // On a busy machine that may be before its peer has connected.
+                if let Err(failure) = serving.join().unwrap() {
+                    assert_eq!(failure.kind, FailureKind::Cancelled, "{stack}: {failure}");
+                }
                 control.cancel();
                 let failure = pinging.join().unwrap().unwrap_err();
                 assert!(cancelled.elapsed() < NOTICE_MAX, "{stack}");

@@ -26,12 +26,30 @@ fn settings() -> Settings {
 
 /// A replica whose state is the list of the batches that were delivered, by their numbers.
 struct Replica {
-    _thread: Replicas,
+    thread: Replicas,
     log: RaftLog,
     applied: Vec<u64>,
     loads: usize,
     degraded: Vec<String>,
     stopped: Option<String>,
+    /// The voters, as it knows them, and whether it is none any more.
+    voters: Vec<usize>,
+    is_removed: bool,
+}
+
+impl Replica {
+    fn new(thread: Replicas, log: RaftLog) -> Replica {
+        Replica {
+            thread,
+            log,
+            applied: vec![],
+            loads: 0,
+            degraded: vec![],
+            stopped: None,
+            voters: vec![],
+            is_removed: false,
+        }
+    }
 }
 
 /// The replicas of a group, and what they acknowledged.
@@ -42,6 +60,10 @@ struct TestGroup {
     addresses: Vec<Address>,
     gates: Vec<Vec<Option<Gate>>>,
     replicas: Vec<Option<Replica>>,
+    /// Nodes without a replica.
+    outside: Vec<Option<Replicas>>,
+    /// How many nodes have one at first.
+    first_voters: usize,
     waker: Waker,
     poller: Poller,
     batches: u64,
@@ -54,10 +76,21 @@ struct TestGroup {
 impl TestGroup {
     /// `count` replicas, all running; the last may not lead if there are more than one.
     fn new(count: usize, on_disk: bool, settings: Settings) -> TestGroup {
-        TestGroup::gated(count, on_disk, settings, false)
+        TestGroup::gated((count, 0), on_disk, settings, false)
     }
 
-    fn gated(count: usize, on_disk: bool, settings: Settings, is_gated: bool) -> TestGroup {
+    /// Three replicas, and a fourth node without one.
+    fn with_spare(on_disk: bool) -> TestGroup {
+        TestGroup::gated((3, 1), on_disk, settings(), false)
+    }
+
+    fn gated(
+        (first_voters, spares): (usize, usize),
+        on_disk: bool,
+        settings: Settings,
+        is_gated: bool,
+    ) -> TestGroup {
+        let count = first_voters + spares;
         let folder = TempDir::new().unwrap();
         let gate = |from: usize, to: usize| {
             let path = folder.path().join(format!("gate-{from}-{to}"));
@@ -75,6 +108,8 @@ impl TestGroup {
             addresses,
             gates,
             replicas: (0..count).map(|_| None).collect(),
+            outside: (0..count).map(|_| None).collect(),
+            first_voters,
             waker,
             poller,
             batches: 0,
@@ -90,6 +125,7 @@ impl TestGroup {
     }
 
     fn start(&mut self, own: usize) {
+        self.kill(own);
         let count = self.replicas.len();
         let listen = self.addresses[own].clone();
         let members = (0..count).map(|to| Member {
@@ -97,31 +133,48 @@ impl TestGroup {
                 Some(gate) => Address::Unix(gate.path.clone()),
                 None => self.addresses[to].clone(),
             },
-            may_lead: count == 1 || to + 1 < count,
+            may_lead: count == 1 || to + 1 != self.first_voters,
         });
         let folder = self.on_disk.then(|| self.disk(own));
         let config = Group {
             id: 7,
             name: "group-7".to_string(),
             members: members.collect(),
+            voters: self.first_voters,
             own,
             folder,
             settings: self.settings,
         };
+        let has_files = self.on_disk && self.disk(own).exists();
+        let (hosted, others) = match own < self.first_voters || has_files {
+            true => (vec![config], vec![]),
+            false => (vec![], vec![config]),
+        };
         let (thread, mut logs) =
-            Replicas::start(&listen, vec![config], self.waker.clone()).unwrap();
-        self.replicas[own] = Some(Replica {
-            _thread: thread,
-            log: logs.pop().unwrap(),
-            applied: vec![],
-            loads: 0,
-            degraded: vec![],
-            stopped: None,
-        });
+            Replicas::start(&listen, hosted, others, self.waker.clone()).unwrap();
+        match logs.pop() {
+            Some(log) => self.replicas[own] = Some(Replica::new(thread, log)),
+            None => self.outside[own] = Some(thread),
+        }
     }
 
     fn kill(&mut self, own: usize) {
         self.replicas[own] = None;
+        self.outside[own] = None;
+    }
+
+    /// Nodes get replicas, and lose them.
+    fn take_joined(&mut self) {
+        for (replica, outside) in self.replicas.iter_mut().zip(&mut self.outside) {
+            if let Some(removed) = replica.take_if(|it| it.is_removed) {
+                *outside = Some(removed.thread);
+            }
+            if let Some(log) = outside.as_ref().and_then(Replicas::next_joined)
+                && let Some(thread) = outside.take()
+            {
+                *replica = Some(Replica::new(thread, log));
+            }
+        }
     }
 
     fn leader(&self) -> Option<usize> {
@@ -140,6 +193,7 @@ impl TestGroup {
     fn turn(&mut self, load: bool) {
         self.poller.wait(&mut vec![], Some(Duration::from_millis(2))).unwrap();
         self.waker.drain();
+        self.take_joined();
         for replica in self.replicas.iter_mut().flatten() {
             while let Some(event) = replica.log.next_event() {
                 match event {
@@ -167,7 +221,12 @@ impl TestGroup {
                     }
                     LogEvent::LeadershipGained { term } => self.terms.push(term),
                     LogEvent::LeadershipLost => {}
-                    LogEvent::Degraded(why) | LogEvent::Warning(why) => replica.degraded.push(why),
+                    LogEvent::Degraded(why)
+                    | LogEvent::HandOverFailed(why)
+                    | LogEvent::ReplaceFailed(why)
+                    | LogEvent::Warning(why) => replica.degraded.push(why),
+                    LogEvent::Voters(voters) => replica.voters = voters,
+                    LogEvent::Removed => replica.is_removed = true,
                     LogEvent::CaughtUp => {}
                     LogEvent::Stopped(error) => {
                         replica.stopped = Some(Failure::from(error).to_string());
@@ -209,6 +268,28 @@ impl TestGroup {
     fn commit_more(&mut self, count: usize) {
         let goal = self.acknowledged.len() + count;
         self.until(true, "more batches", |group| group.acknowledged.len() >= goal);
+    }
+
+    /// Replaces a replica, under load.
+    fn replace(&mut self, from: usize, to: usize) {
+        let voters = |group: &TestGroup| {
+            let leader = group.leader().and_then(|leader| group.replicas[leader].as_ref());
+            leader.map(|leader| leader.voters.clone()).unwrap_or_default()
+        };
+        let mut asked = 0;
+        let deadline = Deadline::after(LIMIT);
+        while !voters(self).contains(&to) || voters(self).contains(&from) {
+            assert!(!deadline.passed(), "{from} is not replaced by {to}: {}", self.describe());
+            // Another replica may lead meanwhile, who knows nothing of it.
+            if asked % 100 == 0
+                && let Some(leader) = self.leader()
+                && let Some(leader) = &mut self.replicas[leader]
+            {
+                leader.log.replace(from, to);
+            }
+            asked += 1;
+            self.turn(true);
+        }
     }
 
     /// Waits until every running replica has exactly what was acknowledged.
@@ -318,6 +399,88 @@ fn killed_leaders_lose_nothing_in_memory() {
 #[test]
 fn killed_leaders_lose_nothing_on_disk() {
     println!("50 batches after a kill, on disk: {:?}", kill_leaders(true));
+}
+
+/// Replicas are replaced one by one under load, dead ones and live ones, the leader as well; then
+/// the group is as safe as it was.
+#[test]
+fn replicas_are_replaced_and_nothing_is_lost() {
+    for on_disk in [false, true] {
+        let mut group = TestGroup::with_spare(on_disk);
+        group.commit_more(50);
+        // The last one, which may not lead, is dead for good.
+        group.kill(2);
+        group.replace(2, 3);
+        group.settle();
+        // It was brought up to date: one of the others can be spared, and led by.
+        let leader = group.wait_for_leader();
+        group.kill(leader);
+        group.commit_more(50);
+        group.start(leader);
+        group.commit_more(50);
+        // The leader is replaced by the one that was replaced, which has been started again.
+        group.start(2);
+        let leader = group.wait_for_leader();
+        group.replace(leader, 2);
+        group.commit_more(50);
+        group.until(true, "the old leader has ended", |group| group.replicas[leader].is_none());
+        group.settle();
+        let applied = group.replicas[2].as_ref().unwrap().applied.len();
+        assert_eq!(applied, group.acknowledged.len());
+        println!("terms of the leaders: {:?}", group.terms);
+        assert!(group.terms.is_sorted_by(|a, b| a < b), "terms rise: {:?}", group.terms);
+    }
+}
+
+/// A replica that was replaced while it was down finds that out, and disturbs nobody.
+#[test]
+fn a_replaced_replica_that_comes_back_is_removed() {
+    for on_disk in [false, true] {
+        let mut group = TestGroup::with_spare(on_disk);
+        group.commit_more(50);
+        group.wait_for_leader();
+        group.kill(2);
+        group.replace(2, 3);
+        group.start(2);
+        group.until(true, "it has ended", |group| group.replicas[2].is_none());
+        let terms = group.terms.len();
+        group.commit_more(200);
+        group.settle();
+        assert_eq!(group.terms.len(), terms, "the same leader");
+        // A new replica that lost its memory recovers from the voters there are now.
+        group.kill(3);
+        group.commit_more(50);
+        group.start(3);
+        group.commit_more(50);
+        group.settle();
+    }
+}
+
+/// What cannot be replaced is refused with the reason.
+#[test]
+fn impossible_replacements_are_refused() {
+    let mut group = TestGroup::with_spare(false);
+    group.commit_more(50);
+    let leader = group.wait_for_leader();
+    let other = 1 - leader;
+    for (from, to, why) in [
+        (3, 2, "the one to be replaced is no replica"),
+        (2, other, "the new one is a replica of the group already"),
+        (2, 9, "no node at this position"),
+    ] {
+        group.replicas[leader].as_mut().unwrap().log.replace(from, to);
+        group.until(false, why, |group| {
+            let replica = group.replicas[leader].as_ref().unwrap();
+            replica.degraded.iter().any(|reason| reason.contains(why))
+        });
+    }
+    group.replicas[other].as_mut().unwrap().log.replace(2, 3);
+    group.until(false, "a follower refuses", |group| {
+        let replica = group.replicas[other].as_ref().unwrap();
+        replica.degraded.iter().any(|reason| reason.contains("does not lead"))
+    });
+    group.commit_more(50);
+    group.settle();
 }
 
 /// Leadership goes to and fro under load; a leader that nobody can replace goes on.
@@ -505,7 +668,7 @@ fn groups_of_one_and_of_two_work() {
 #[test]
 fn a_replica_behind_catches_up_from_the_one_that_may_not_lead() {
     for on_disk in [false, true] {
-        let mut group = TestGroup::gated(3, on_disk, settings(), true);
+        let mut group = TestGroup::gated((3, 0), on_disk, settings(), true);
         group.commit_more(20);
         group.settle();
         let leader = group.wait_for_leader();
@@ -534,7 +697,7 @@ fn a_replica_behind_catches_up_from_the_one_that_may_not_lead() {
 
 #[test]
 fn a_partitioned_leader_acknowledges_nothing_and_follows_when_it_is_back() {
-    let mut group = TestGroup::gated(3, false, settings(), true);
+    let mut group = TestGroup::gated((3, 0), false, settings(), true);
     group.commit_more(30);
     for _ in 0..2 {
         let leader = group.wait_for_leader();

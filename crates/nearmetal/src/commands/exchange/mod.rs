@@ -34,6 +34,8 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Grow(args) => moves::grow(args),
         ExchangeCommand::Shrink(args) => moves::shrink(args),
         ExchangeCommand::Drain(args) => moves::drain(args),
+        ExchangeCommand::Replace(args) => moves::replace(args),
+        ExchangeCommand::Resume(args) => moves::resume(args),
         ExchangeCommand::Policy(args) => policy::run(args),
         ExchangeCommand::Assign(args) => moves::assign(args),
         ExchangeCommand::Secret(command) => secret::run(command),

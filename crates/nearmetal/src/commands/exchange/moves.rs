@@ -1,17 +1,20 @@
-//! `nearmetal exchange move`, `assign`, `grow`, `shrink` and `drain`: moves instruments of a
-//! running network to other cells, and leadership to other nodes.
+//! `nearmetal exchange move`, `assign`, `grow`, `shrink`, `drain`, `resume` and `replace`: moves
+//! instruments of a running network to other cells, and leadership, clients and replicas to other
+//! nodes.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::Result;
 use nm_exchange::control::admin::{self, MoveOutcome};
-use nm_exchange::network::Durability;
-use nm_exchange_lab::drain::{self, Drained};
+use nm_exchange_lab::drain;
+use nm_exchange_lab::replace::{self, Place, Replaced};
 use nm_exchange_lab::resize::{self, Resized};
 use serde_json::json;
 
-use crate::cli::exchange::{AccessArgs, AssignArgs, DrainArgs, MoveArgs, ResizeArgs};
+use crate::cli::exchange::{
+    AccessArgs, AssignArgs, ChosenNodeArgs, MoveArgs, ReplaceArgs, ResizeArgs,
+};
 use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
@@ -60,31 +63,59 @@ fn show(resized: &Resized, verb: &str, format: Format) -> Result<Exit> {
     Ok(if refused > 0 { Exit::Conflict } else { Exit::Pass })
 }
 
-/// Makes a mediator carry nothing.
-pub fn drain(args: &DrainArgs) -> Result<Exit> {
+/// Makes a mediator or gateway carry nothing.
+pub fn drain(args: &ChosenNodeArgs) -> Result<Exit> {
     let network = status::network(&args.access)?;
     let (role, index) = args.node;
-    let Drained { groups, moves } = drain::drain(&network, role, index)?;
-    let refused = moves.iter().filter(|outcome| outcome.refused.is_some()).count();
+    let drained = drain::drain(&network, role, index)?;
+    let refused = drained.refused();
     match args.access.format.format {
         Format::Json => output::json(&json!({
-            "role": role, "index": index, "groups": groups, "moves": moves,
+            "role": role, "index": index, "groups": drained.groups, "moves": drained.moves,
+            "sessions": drained.sessions,
         }))?,
         Format::Text => {
-            let led = match groups.is_empty() {
-                true => "it led no group".to_string(),
-                false => format!("others lead {}", groups.join(", ")),
-            };
-            let moved = moves.len() - refused;
-            let line = match network.durability {
-                Durability::None => format!("{moved} instruments moved, {refused} refused; {led}"),
-                _ => led,
-            };
             let verb = if refused == 0 { "can" } else { "must not" };
-            output::data(&format!("{role} {index} {verb} be stopped: {line}\n"))?;
+            output::data(&format!("{role} {index} {verb} be stopped: {drained}\n"))?;
         }
     }
     Ok(if refused > 0 { Exit::Conflict } else { Exit::Pass })
+}
+
+/// Lets a drained node work again.
+pub fn resume(args: &ChosenNodeArgs) -> Result<Exit> {
+    let network = status::network(&args.access)?;
+    let (role, index) = args.node;
+    let was_drained = drain::resume(&network, role, index)?;
+    match args.access.format.format {
+        Format::Json => {
+            output::json(&json!({ "role": role, "index": index, "was_drained": was_drained }))?
+        }
+        Format::Text => {
+            let word = if was_drained { "works again" } else { "was not drained" };
+            output::data(&format!("{role} {index} {word}\n"))?;
+        }
+    }
+    Ok(Exit::Pass)
+}
+
+/// Replaces a replica of a cell by one of another node.
+pub fn replace(args: &ReplaceArgs) -> Result<Exit> {
+    let network = status::network(&args.access)?;
+    let place = |(role, index)| Place(role, index);
+    let (cell, from, to) = (args.cell, place(args.from), place(args.to));
+    let Replaced { voters, took_ms } = replace::replace(&network, cell, from, to)?;
+    match args.access.format.format {
+        Format::Json => {
+            output::json(&json!({ "cell": cell, "voters": voters, "took_ms": took_ms }))?
+        }
+        Format::Text => output::data(&format!(
+            "{to} has replaced {from} in cell {cell} after {:.1} s; its replicas are at {}\n",
+            took_ms / 1e3,
+            voters.join(", ")
+        ))?,
+    }
+    Ok(Exit::Pass)
 }
 
 /// Moves one instrument.

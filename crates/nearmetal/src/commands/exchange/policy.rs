@@ -1,13 +1,16 @@
 //! `nearmetal exchange policy`: lets policies activate cells and move instruments of a running
-//! network. Each decision is a line: in JSON for programs, as a sentence for people.
+//! network. Each decision is a line: in JSON for programs, as a sentence for people. So are the
+//! latencies between sites that the decisions are based on, whenever they have changed.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Result;
 use nm_exchange_lab::policy_runner::{Decided, PolicyRunner, Settings};
+use nm_exchange_lab::sites::{LatencyInUse, LatencyOrigin, SiteLatency};
 use nm_report::units;
 use nm_sys::clock;
+use serde::Serialize;
 
 use crate::campaign::interrupt;
 use crate::cli::exchange::PolicyArgs;
@@ -23,6 +26,13 @@ const NAP: Duration = Duration::from_millis(50);
 /// Most bytes of a file of settings.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
+/// The latencies between sites from a time on, as a line of JSON.
+#[derive(Serialize)]
+struct LatenciesLine<'a> {
+    at_ns: u64,
+    latencies: &'a [LatencyInUse],
+}
+
 /// Runs policies until they are stopped.
 pub fn run(args: &PolicyArgs) -> Result<Exit> {
     let interrupted = interrupt::flag()?;
@@ -36,10 +46,15 @@ pub fn run(args: &PolicyArgs) -> Result<Exit> {
             || end_ns.is_some_and(|end_ns| clock::monotonic_ns() >= end_ns)
     };
     let begin_ns = clock::monotonic_ns();
-    let mut last_ns = begin_ns;
+    let (mut last_ns, mut latencies) = (begin_ns, vec![]);
     while !is_over() {
         let now_ns = clock::monotonic_ns();
-        for decided in runner.step(now_ns, Duration::from_nanos(now_ns - last_ns), None)? {
+        let decided = runner.step(now_ns, Duration::from_nanos(now_ns - last_ns), None)?;
+        if !LatencyInUse::are_alike(runner.latencies(), &latencies) {
+            latencies = runner.latencies().to_vec();
+            show_latencies(&latencies, (begin_ns, now_ns), args.access.format.format)?;
+        }
+        for decided in decided {
             show(&decided, begin_ns, args.access.format.format)?;
         }
         last_ns = now_ns;
@@ -79,4 +94,41 @@ fn show(decided: &Decided, begin_ns: u64, format: Format) -> Result<()> {
     let dry = if decided.is_executed { "" } else { "would " };
     let what = &decided.decision.action;
     output::data(&format!("{at_s:8.1} s  {dry}{what}: {}\n", decided.sentence))
+}
+
+fn show_latencies(
+    latencies: &[LatencyInUse],
+    (begin_ns, at_ns): (u64, u64),
+    format: Format,
+) -> Result<()> {
+    if format == Format::Json {
+        let line = LatenciesLine { at_ns, latencies };
+        return output::data(&format!("{}\n", serde_json::to_string(&line)?));
+    }
+    let at_s = at_ns.saturating_sub(begin_ns) as f64 / 1e9;
+    latencies.iter().try_for_each(|known| output::data(&sentence(at_s, known)))
+}
+
+/// A latency and its origin, as a line for people.
+fn sentence(at_s: f64, known: &LatencyInUse) -> String {
+    let SiteLatency { from, to, latency_us } = known.latency;
+    let origin = match known.origin {
+        LatencyOrigin::Measured => "measured",
+        LatencyOrigin::Settings => "from the settings",
+    };
+    format!("{at_s:8.1} s  latency from site {from} to site {to}: {latency_us:.1} µs, {origin}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_latency_is_shown_with_its_origin() {
+        let latency = SiteLatency { from: 0, to: 2, latency_us: 1_109.52 };
+        let text = |origin| sentence(0.04, &LatencyInUse { latency, origin });
+        let expected = "     0.0 s  latency from site 0 to site 2: 1109.5 µs, measured\n";
+        assert_eq!(text(LatencyOrigin::Measured), expected);
+        assert!(text(LatencyOrigin::Settings).ends_with(": 1109.5 µs, from the settings\n"));
+    }
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use jiff::Timestamp;
 use nm_exchange_lab::day::seconds_file::SECONDS;
 use nm_exchange_lab::day::{
-    self, DayResult, DaySetup, NoOperator, Operator, PolicyOperator, Script,
+    self, DayResult, DaySetup, NoOperator, Operator, PolicyOperator, RollingRestart, Script,
 };
 use nm_exchange_lab::policy_runner::Settings;
 use nm_model::{Failure, FailureKind};
@@ -78,6 +78,9 @@ pub fn run(args: &RampArgs) -> Result<Exit> {
 
 /// Who changes the network during the day.
 fn operator(args: &RampArgs) -> Result<Box<dyn Operator>> {
+    if args.rolling_restart.is_some() {
+        return Ok(Box::new(RollingRestart::new(args.phase_seconds)));
+    }
     let Some(path) = &args.policies else { return Ok(Box::new(NoOperator)) };
     let settings = match path.as_os_str() == "-" {
         true => Settings::default(),
@@ -93,21 +96,27 @@ fn exit(result: &DayResult) -> Exit {
 
 /// The script of the arguments, which fits the network.
 fn script(args: &RampArgs) -> Result<Script> {
-    let script = match (&args.script, args.step) {
-        (Some(path), _) => {
+    let checked = |script: Script, option: &str| {
+        let is_valid = script.check_values();
+        is_valid.map_err(|error| Stop::usage(format!("{option}: {error}"))).map(|()| script)
+    };
+    let script = match (&args.script, args.step, args.rolling_restart) {
+        (Some(path), ..) => {
             let read = Script::read(path).and_then(|script| {
                 script.check_network(args.network.nodes)?;
                 Ok(script)
             });
             read.map_err(|error| Stop::usage(format!("{}: {error}", path.display())))?
         }
-        (None, Some(step)) => {
-            let script = Script::step(step.low_per_s, step.high_per_s, args.phase_seconds);
-            let checked = script.check_values();
-            checked.map_err(|error| Stop::usage(format!("--step: {error}")))?;
-            script
+        (None, Some(step), _) => {
+            checked(Script::step(step.low_per_s, step.high_per_s, args.phase_seconds), "--step")?
         }
-        (None, None) => return Err(Stop::usage("give --script or --step")),
+        (None, None, Some(rate_per_s)) => {
+            checked(Script::restart(rate_per_s, args.phase_seconds), "--rolling-restart")?
+        }
+        (None, None, None) => {
+            return Err(Stop::usage("give --script, --step or --rolling-restart"));
+        }
     };
     Ok(script)
 }

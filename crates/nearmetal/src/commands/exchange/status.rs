@@ -22,7 +22,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Shows the status of a network.
 pub fn run(args: &StatusArgs) -> Result<Exit> {
     let network = network(&args.access)?;
-    let status = admin::status(&network, ANSWER_LIMIT)?;
+    let mut status = admin::status(&network, ANSWER_LIMIT)?;
+    admin::ask_for_replicas(&network, &mut status, ANSWER_LIMIT);
     match args.access.format.format {
         Format::Json => output::json(&status)?,
         Format::Text => output::data(&text(&status))?,
@@ -79,7 +80,12 @@ fn text(status: &NetworkStatus) -> String {
     let width = status.nodes.iter().map(|node| node.address.len()).max().unwrap_or(0);
     for node in &status.nodes {
         let name = format!("{} {}", node.role, node.index);
-        let word = if node.is_up { "up" } else { "not up" };
+        let word = match (node.is_up, node.is_drained) {
+            (true, false) => "up",
+            (true, true) => "up, drained",
+            (false, false) => "not up",
+            (false, true) => "not up, drained",
+        };
         let tone = if node.is_up { Tone::Good } else { Tone::Bad };
         let (address, word) = (&node.address, style.tone(tone, word));
         let _ = writeln!(text, "  {name:<14}{address:<width$}  {word}{}", history(node));
@@ -91,7 +97,11 @@ fn text(status: &NetworkStatus) -> String {
             Some(leader) => format!("mediator {leader}"),
             None => style.tone(Tone::Bad, "nobody"),
         };
-        let _ = writeln!(text, "  cell {:<9}{leader}, term {}", cell.cell, cell.term);
+        let _ = write!(text, "  cell {:<9}{leader}, term {}", cell.cell, cell.term);
+        let _ = match cell.voters.is_empty() {
+            true => writeln!(text),
+            false => writeln!(text, "; replicas at {}", cell.voters.join(", ")),
+        };
     }
     text
 }

@@ -105,6 +105,10 @@ fn rsync_to_a_daemon_and_back() {
 /// half a second.
 const REST: &str = "60";
 
+/// Bytes that socat passes on at a time: a pipe that has room takes a page, and socat blocks for
+/// ever when it writes more to a pipe that only itself reads and that is nearly full.
+const PAGE: &str = "4096";
+
 /// A listening socat that does `action` with each connection, and clients that send and compare.
 fn socat(way: Way, action: &str, expected: impl Fn(&str) -> String) -> Seen {
     let program = need("socat", "socat");
@@ -137,7 +141,8 @@ fn echo_by_socat(way: Way, action: &str) -> Seen {
     let program = need("socat", "socat");
     let port = free_port();
     let listening = format!("TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr,fork");
-    let server = Started::server(way.server(&program).args(["-t", REST, &listening, action]), port);
+    let words = ["-b", PAGE, "-t", REST, &listening, action];
+    let server = Started::server(way.server(&program).args(words), port);
     let mut seen = send_by_socat(way, port, str::to_string);
     let mut command = way.client(&need("python3", "python3"));
     let client = ["blocking-client", &port.to_string()].map(str::to_string);

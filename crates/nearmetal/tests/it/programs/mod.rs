@@ -115,7 +115,9 @@ fn compare(place: Place, ways: &[Way], body: impl Fn(Way) -> Seen) {
                 let is_shared = sockets.iter().any(|socket| socket.is_shared);
                 let is_excused = || {
                     let reasons = sockets.iter().map(|socket| socket.reason.as_str());
-                    ends_slept(reasons) && is_machine_busy()
+                    // A server that is its client's standard stream has others for the data.
+                    let of_data = reasons.filter(|reason| *reason != "used as a standard stream");
+                    ends_slept(of_data) && is_machine_busy()
                 };
                 assert!(
                     is_shared || is_excused(),
@@ -172,7 +174,7 @@ fn is_machine_busy() -> bool {
 }
 
 /// The same, where a busy machine is recognised by `control`, a body that nothing keeps from shared
-/// memory: at most twice as large a share as in the best run of it may be on the kernel.
+/// memory: at most twice as large a share as in the worst run of it may be on the kernel.
 pub fn alike_in_memory_beside(
     least: f64,
     body: impl Fn(Way) -> Seen,
@@ -180,12 +182,13 @@ pub fn alike_in_memory_beside(
 ) {
     let plain = plainly(&body);
     let Err(tried) = try_shares(least, &plain.words, &body) else { return };
-    let words = control(Way::Plain).words;
-    let possible = try_shares(least, &words, &control).err().unwrap_or_default();
-    let best = |tried: &[Tried]| tried.iter().map(|one| one.least_share).fold(0.0, f64::max);
-    let possible_share = if possible.is_empty() { least } else { best(&possible) };
-    let is_alike = 1.0 - best(&tried) <= 2.0 * (1.0 - possible_share);
-    assert!(is_alike, "never as much in shared memory as possible: {tried:?}, {possible:?}");
+    let shares = || control(Way::Accelerated).reports.iter().map(share).fold(1.0, f64::min);
+    let possible = (0..SHARE_RUNS).map(|_| shares()).fold(least, f64::min);
+    let best = tried.iter().map(|one| one.least_share).fold(0.0, f64::max);
+    assert!(
+        1.0 - best <= 2.0 * (1.0 - possible),
+        "never as much in shared memory as possible: {tried:?}, {possible}"
+    );
 }
 
 /// A run in which not each client had its share.

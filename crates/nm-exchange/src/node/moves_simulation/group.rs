@@ -288,4 +288,8 @@ impl Log for SimulatedLog {
     fn hand_over(&mut self) {
         unreachable!("nobody drains a simulated node");
     }
+
+    fn replace(&mut self, _: usize, _: usize) {
+        unreachable!("nobody replaces a simulated replica");
+    }
 }

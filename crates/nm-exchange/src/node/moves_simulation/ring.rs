@@ -578,7 +578,8 @@ impl Ring {
 
     fn running(&self, id: NodeId, of_groups: Vec<(u16, SimulatedLog)>) -> Running {
         let (network, (role, index)) = (&self.network, id);
-        let logs = Logs { waker: Waker::new().expect("a waker"), of_groups, thread: None };
+        let waker = Waker::new().expect("a waker");
+        let logs = Logs { waker, of_groups, thread: None, next_joined: |_| None };
         match role {
             Role::Gateway => Running::Gateway(Gateway::new(network, index)),
             Role::Router => Running::Router(Router::new(network)),

@@ -1,4 +1,4 @@
-//! The lock of one epoll set: short critical sections, no system call unless two threads compete.
+//! A lock for short critical sections: no system call unless two threads compete.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -58,7 +58,17 @@ impl<T> Lock<T> {
     #[inline]
     pub fn lock(&self) -> Option<Guard<'_, T>> {
         let deferral = defer_handlers();
-        self.acquire().then_some(Guard { lock: self, _deferral: deferral })
+        // Not `then_some`: a guard that is not wanted would release the lock of its owner.
+        self.acquire().then(|| Guard { lock: self, _deferral: deferral })
+    }
+
+    /// Acquires the lock; `None` if any thread holds it.
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        let deferral = defer_handlers();
+        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        self.state.compare_exchange(FREE, HELD, acquire, relaxed).ok()?;
+        self.owner.store(thread_name(), Ordering::Relaxed);
+        Some(Guard { lock: self, _deferral: deferral })
     }
 
     /// Acquires the lock without a guard: [`Lock::release`] must follow. False if this thread holds
@@ -164,7 +174,14 @@ mod tests {
         });
         let guard = lock.lock().unwrap();
         assert_eq!(*guard, 40_000);
-        assert!(lock.lock().is_none());
+        assert!(lock.lock().is_none() && lock.try_lock().is_none());
+        drop(guard);
+        let guard = lock.try_lock().unwrap();
+        assert!(lock.lock().is_none() && lock.try_lock().is_none());
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| lock.try_lock().is_none());
+            assert!(other.join().unwrap());
+        });
         drop(guard);
         assert!(lock.lock().is_some());
     }

@@ -1,0 +1,174 @@
+//! Which processor sends the replies of a cell: its own, which has a replica, or another one while
+//! the link to that is broken.
+
+use crate::control::NodeId;
+use crate::network::{Network, Role};
+use crate::time;
+use crate::wire::{FrameKind, Header};
+
+use super::links::{LinkId, Links};
+
+/// How long a node that starts waits for the link to a cell's own processor, ns.
+const START_NS: u64 = 1_000_000_000;
+
+/// The way of a cell's replies.
+#[derive(Debug)]
+pub struct ReplyPath {
+    /// The cell.
+    pub cell: u16,
+    gateways: u16,
+    /// The processor that has a replica of the cell.
+    own: Option<usize>,
+    /// The processors that gateways ask for replies and events of the cell.
+    others: Vec<usize>,
+    /// The processor that is used; none if no link is up.
+    current: Option<usize>,
+    /// Whether any was used before.
+    was_used: bool,
+    /// When others are used although the own one never was, ns.
+    others_from_ns: u64,
+    /// Whether another one is up, and waits for that time.
+    is_waiting: bool,
+    /// Whether the own one has come back, and lacks entries of the log.
+    own_is_behind: bool,
+}
+
+impl ReplyPath {
+    /// The path of a cell; no link is up yet.
+    pub fn new(network: &Network, cell: u16) -> ReplyPath {
+        ReplyPath {
+            cell,
+            gateways: network.gateway.len() as u16,
+            own: Some(network.processor_of(cell)),
+            others: network.processors_of(cell),
+            current: None,
+            was_used: false,
+            others_from_ns: time::monotonic_ns() + START_NS,
+            is_waiting: false,
+            own_is_behind: false,
+        }
+    }
+
+    /// The link to a processor was made: whether it is the cell's own one, whose replies another
+    /// one sends at the moment. It goes on until [`ReplyPath::own_caught_up`].
+    pub fn is_own_back(&mut self, processor: usize) -> bool {
+        self.own_is_behind = self.is_own(processor) && self.is_alternate();
+        self.own_is_behind
+    }
+
+    /// A processor has the entries that it lacked when it came back.
+    pub fn own_caught_up(&mut self, processor: usize) {
+        self.own_is_behind &= !self.is_own(processor);
+    }
+
+    /// These nodes have the replicas of the cell from now on.
+    pub fn set_voters(&mut self, mut voters: impl Iterator<Item = NodeId>) {
+        let processor = voters.find(|(role, _)| *role == Role::Processor);
+        self.own = processor.map(|(_, index)| usize::from(index));
+    }
+
+    /// Chooses again, after a link was made or has broken, or it is time; whether it is another
+    /// processor now.
+    pub fn update(&mut self, links: &Links) -> bool {
+        self.choose(links.now_ns, |processor| links.to(Role::Processor, *processor).is_some())
+    }
+
+    fn choose(&mut self, now_ns: u64, is_up: impl Fn(&usize) -> bool) -> bool {
+        self.own_is_behind &= self.own.as_ref().is_some_and(&is_up);
+        let own = self.own.filter(|_| !self.own_is_behind);
+        let others = self.others.iter().copied().filter(|other| Some(*other) != self.own);
+        let up = own.into_iter().chain(others).chain(self.own).find(&is_up);
+        self.was_used |= self.current.is_some();
+        let may_be_other = self.was_used || now_ns >= self.others_from_ns;
+        let chosen = up.filter(|up| may_be_other || self.is_own(*up));
+        self.is_waiting = up.is_some() && chosen.is_none();
+        std::mem::replace(&mut self.current, chosen) != chosen
+    }
+
+    fn is_own(&self, processor: usize) -> bool {
+        self.own == Some(processor)
+    }
+
+    /// When [`ReplyPath::update`] is to be called, ns.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.is_waiting.then_some(self.others_from_ns)
+    }
+
+    /// The link to the processor, if there is one.
+    pub fn link(&self, links: &Links) -> Option<LinkId> {
+        links.to(Role::Processor, self.current?)
+    }
+
+    /// Whether another processor than that of the cell is used.
+    pub fn is_alternate(&self) -> bool {
+        self.current.is_some_and(|current| !self.is_own(current))
+    }
+
+    /// Whether replies and events before the present processor was chosen may be lost.
+    pub fn may_have_lost(&self) -> bool {
+        self.was_used
+    }
+
+    /// Reports to all gateways that replies and events before may be lost.
+    pub fn report_loss(&self, links: &mut Links) {
+        let Some(processor) = self.link(links) else { return };
+        for gateway in 0..self.gateways {
+            let (cell, kind) = (self.cell, FrameKind::ResendRequest);
+            links.send(processor, &Header { cell, gateway, ..Header::new(kind) }, &[], 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::Node;
+
+    fn path() -> ReplyPath {
+        let mut port = 5000;
+        let network = Network::new("1-1-2-3".parse().unwrap(), |_, _| {
+            port += 1;
+            let address = format!("127.0.0.1:{port}").parse().unwrap();
+            Node { address, replication: None }
+        });
+        ReplyPath { others_from_ns: 1_000, ..ReplyPath::new(&network, 1) }
+    }
+
+    /// The processor that is used when these are up.
+    fn chosen(path: &mut ReplyPath, now_ns: u64, up: &[usize]) -> Option<usize> {
+        path.choose(now_ns, |processor| up.contains(processor));
+        path.current
+    }
+
+    #[test]
+    fn another_processor_is_used_until_the_own_one_has_caught_up() {
+        let mut path = path();
+        assert_eq!(chosen(&mut path, 1, &[2]), None, "the own one may still come");
+        assert_eq!(chosen(&mut path, 2, &[1, 2]), Some(1));
+        assert_eq!(chosen(&mut path, 3, &[2]), Some(2));
+        // It is back, but lacks entries; then it is gone again, and back.
+        assert!(!path.is_own_back(0) && path.is_own_back(1));
+        assert_eq!(chosen(&mut path, 4, &[0, 1, 2]), Some(2));
+        assert_eq!(chosen(&mut path, 5, &[2]), Some(2));
+        assert!(path.is_own_back(1));
+        path.own_caught_up(2);
+        assert_eq!(chosen(&mut path, 6, &[1, 2]), Some(2));
+        path.own_caught_up(1);
+        assert_eq!(chosen(&mut path, 7, &[1, 2]), Some(1));
+        // One that lacks entries is better than none, and is asked nothing if no other was used.
+        assert_eq!(chosen(&mut path, 8, &[]), None);
+        assert!(!path.is_own_back(1));
+        assert_eq!(chosen(&mut path, 9, &[1]), Some(1));
+    }
+
+    #[test]
+    fn a_processor_that_replaces_the_own_one_is_used() {
+        let mut path = path();
+        assert_eq!(chosen(&mut path, 1, &[0, 1, 2]), Some(1));
+        path.set_voters([(Role::Mediator, 1), (Role::Processor, 0)].into_iter());
+        assert_eq!(chosen(&mut path, 2, &[0, 1, 2]), Some(0));
+        assert!(!path.is_alternate());
+        assert_eq!(chosen(&mut path, 3, &[1, 2]), Some(1));
+        assert!(path.is_alternate());
+    }
+}

@@ -1,0 +1,108 @@
+//! The replicas that a node has at the moment, and the groups that it may get one of.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nm_auth::Key;
+use nm_sys::poll::Waker;
+
+use crate::channel::RaftLog;
+use crate::group::Group;
+use crate::group_replica::GroupReplica;
+use crate::lifecycle::{Opened, open, run};
+use crate::log::LogEvent;
+
+/// The replicas of a node.
+pub struct OpenReplicas {
+    key: Option<Key>,
+    waker: Waker,
+    /// Where the logs of replicas go that join later.
+    joined: Sender<RaftLog>,
+    groups: Mutex<Groups>,
+}
+
+#[derive(Default)]
+struct Groups {
+    open: BTreeMap<u16, Arc<GroupReplica>>,
+    /// Groups that the node has no replica of.
+    others: BTreeMap<u16, Group>,
+}
+
+impl OpenReplicas {
+    /// A node that may get a replica of these groups.
+    pub fn new(
+        others: Vec<Group>,
+        key: Option<Key>,
+        joined: Sender<RaftLog>,
+        waker: Waker,
+    ) -> Self {
+        let others = others.into_iter().map(|group| (group.id, group)).collect();
+        let groups = Mutex::new(Groups { open: BTreeMap::new(), others });
+        OpenReplicas { key, waker, joined, groups }
+    }
+
+    fn groups(&self) -> MutexGuard<'_, Groups> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The key by which replicas authenticate, if they do.
+    pub fn key(&self) -> Option<&Key> {
+        self.key.as_ref()
+    }
+
+    /// All replicas.
+    pub fn all(&self) -> Vec<Arc<GroupReplica>> {
+        self.groups().open.values().cloned().collect()
+    }
+
+    /// The replica of a group.
+    pub fn find(&self, group: u16) -> Option<Arc<GroupReplica>> {
+        self.groups().open.get(&group).cloned()
+    }
+
+    /// The replica of a group; it is opened if there is none.
+    pub fn join(self: &Arc<Self>, group: u16) -> Option<Arc<GroupReplica>> {
+        if let Some(replica) = self.find(group) {
+            return Some(replica);
+        }
+        let config = self.groups().others.remove(&group)?;
+        match open(config.clone(), true, self.waker.clone()) {
+            Ok((opened, log)) => {
+                let replica = Arc::clone(&opened.0);
+                self.start(opened);
+                // It fails only if the data loop has ended.
+                let _ = self.joined.send(log);
+                self.waker.wake();
+                Some(replica)
+            }
+            // The leader asks again; a folder that cannot be used may be put right meanwhile.
+            Err(_) => {
+                self.groups().others.insert(group, config);
+                None
+            }
+        }
+    }
+
+    /// Runs a replica.
+    pub fn start(self: &Arc<Self>, opened: Opened) {
+        let (node, replica) = (Arc::clone(self), Arc::clone(&opened.0));
+        let before = self.groups().open.insert(replica.group.id, Arc::clone(&replica));
+        assert!(before.is_none(), "a node has one replica of a group");
+        tokio::spawn(async move {
+            match run(opened).await {
+                Ok(()) => node.remove(&replica),
+                Err(error) => replica.events.send(LogEvent::Stopped(error)),
+            }
+        });
+    }
+
+    /// Removes a replica that has ended because it is outside of its group. It may join again.
+    fn remove(&self, replica: &GroupReplica) {
+        let id = replica.group.id;
+        let mut groups = self.groups();
+        groups.open.remove(&id);
+        groups.others.insert(id, replica.group.clone());
+        replica.events.send(LogEvent::Removed);
+    }
+}
