@@ -224,28 +224,33 @@ fn stretch<M: Matching>(mut book: M, commands: &[Command]) -> (f64, f64, u64) {
     (ns as f64 / count, (allocated() - before) as f64 / count, sum)
 }
 
-/// Each command timed alone: ns at p50, p99 and p99.9, without the cost of reading the clock.
-fn singly<M: Matching>(mut book: M, commands: &[Command]) -> [f64; 3] {
+/// Each command timed alone: ns at p50, p99 and p99.9, without the cost of reading the clock, and
+/// the median number of trades among the commands from p99.9 on.
+fn singly<M: Matching>(mut book: M, commands: &[Command]) -> ([f64; 3], f64) {
     let clock = Clock::system();
     let (warm, measured) = commands.split_at(commands.len() / 5);
     let mut sum = 0;
     play(&mut book, warm, &mut sum);
-    let mut ticks: Vec<u64> = Vec::with_capacity(measured.len());
+    let mut timed: Vec<(u64, u32)> = Vec::with_capacity(measured.len());
     for command in measured {
-        let start = clock.now();
-        book.apply(command, 0, &mut |event| sum_up(&mut sum, event));
-        ticks.push(clock.now() - start);
+        let (start, mut trades) = (clock.now(), 0);
+        book.apply(command, 0, &mut |event| {
+            trades += u32::from(matches!(event, Event::Traded { .. }));
+            sum_up(&mut sum, event);
+        });
+        timed.push((clock.now() - start, trades));
     }
     black_box(sum);
     let mut idle: Vec<u64> =
         (0..10_001).map(|_| black_box(clock.now().abs_diff(clock.now()))).collect();
     idle.sort_unstable();
-    ticks.sort_unstable();
+    timed.sort_unstable();
     let read = idle[5_000];
-    [0.5, 0.99, 0.999].map(|share| {
-        let at = ((ticks.len() as f64 * share) as usize).min(ticks.len() - 1);
-        clock.ns(ticks[at].saturating_sub(read)) as f64
-    })
+    let at = |share: f64| ((timed.len() as f64 * share) as usize).min(timed.len() - 1);
+    let mut trades: Vec<f64> =
+        timed[at(0.999)..].iter().map(|(_, trades)| f64::from(*trades)).collect();
+    let ns = |share: f64| clock.ns(timed[at(share)].0.saturating_sub(read)) as f64;
+    ([0.5, 0.99, 0.999].map(ns), median(&mut trades))
 }
 
 fn median(values: &mut [f64]) -> f64 {
@@ -259,6 +264,7 @@ struct Figures {
     ns: Vec<f64>,
     allocations: f64,
     singly: [Vec<f64>; 3],
+    trades_of_slowest: Vec<f64>,
 }
 
 impl Figures {
@@ -266,12 +272,13 @@ impl Figures {
         let [p50, p99, p999] = &mut self.singly;
         let best = self.ns.iter().copied().fold(f64::INFINITY, f64::min);
         format!(
-            "| {name} | {:.1} | {best:.1} | {:.3} | {:.0} | {:.0} | {:.0} |",
+            "| {name} | {:.1} | {best:.1} | {:.3} | {:.0} | {:.0} | {:.0} | {:.0} |",
             median(&mut self.ns),
             self.allocations,
             median(p50),
             median(p99),
             median(p999),
+            median(&mut self.trades_of_slowest),
         )
     }
 
@@ -279,7 +286,8 @@ impl Figures {
         let (ns, allocations, sum) = stretch(fresh(), commands);
         self.ns.push(ns);
         self.allocations = self.allocations.max(allocations);
-        let single = singly(fresh(), commands);
+        let (single, trades) = singly(fresh(), commands);
+        self.trades_of_slowest.push(trades);
         self.singly.iter_mut().zip(single).for_each(|(all, one)| all.push(one));
         sum
     }
@@ -378,7 +386,8 @@ fn main() {
         );
         println!(
             "| book | ns per command, median | best round | allocations per command \
-             | p50 | p99 | p99.9 ns |\n|---|---|---|---|---|---|---|"
+             | p50 | p99 | p99.9 ns | trades of the slowest 0.1 % |\n\
+             |---|---|---|---|---|---|---|---|"
         );
         println!("{}\n{}", of_fast.row("fast"), of_reference.row("reference"));
     }

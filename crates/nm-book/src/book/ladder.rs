@@ -20,10 +20,8 @@ pub type Key = i64;
 
 /// Maps a price to its key, and a key back to its price.
 pub fn key(side: Side, price: Price) -> Key {
-    match side {
-        Side::Buy => price,
-        Side::Sell => !price,
-    }
+    const { assert!(Side::Buy as i64 == 0 && Side::Sell as i64 == 1) };
+    price ^ -(side as i64)
 }
 
 /// Price levels of one side.
@@ -126,13 +124,10 @@ impl Ladder {
         if let Some(offset) = self.offset(key) {
             let queue = &mut self.window[offset];
             queue.unlink(orders, slot);
-            if queue.is_empty() {
-                let word = &mut self.filled[offset / 64];
-                *word &= !(1 << (offset % 64));
-                if *word == 0 {
-                    self.words &= !(1 << (offset / 64));
-                }
-            }
+            // Without branches: whether a level is empty now cannot be predicted.
+            let word = &mut self.filled[offset / 64];
+            *word &= !(u64::from(queue.is_empty()) << (offset % 64));
+            self.words &= !(u64::from(*word == 0) << (offset / 64));
         } else {
             self.unlink_far(orders, key, slot);
         }
@@ -225,7 +220,7 @@ mod tests {
             }
             let key = middle + (seed >> 40) as i64 % 9_000;
             if seed >> 62 < 2 || known.len() < 20 {
-                let slot = orders.insert(Order::SAMPLE);
+                let slot = orders.insert(&Order::SAMPLE);
                 ladder.push(&mut orders, key, slot);
                 known.entry(key).or_default().push(slot);
             } else {

@@ -4,7 +4,7 @@ use crate::limits;
 use crate::order::SelfTrade;
 
 use super::ladder::{Key, key};
-use super::slab::Order;
+use super::slab::{NO_TIMER, Order};
 use super::{
     Book, CancelReason, Event, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, Queue,
     RejectReason, Side, Slot, TimeInForce, TradingPhase, UserId,
@@ -27,7 +27,7 @@ impl Book {
         {
             return Some(RejectReason::Expired);
         }
-        if self.index.get(order.id).is_some() {
+        if self.index.get(order.id, &self.orders).is_some() {
             return Some(RejectReason::DuplicateId);
         }
         if self.outside(order.order_type, order.price) {
@@ -67,12 +67,12 @@ impl Book {
                 self.trigger(order, emit);
             } else {
                 order.is_pending_stop = true;
-                self.insert(order);
+                self.insert(&mut order);
             }
         } else if self.phase == TradingPhase::Auction {
-            self.insert(order);
+            self.insert(&mut order);
         } else {
-            self.execute(order, emit);
+            self.execute(&mut order, emit);
         }
     }
 
@@ -82,13 +82,13 @@ impl Book {
         stop.is_pending_stop = false;
         stop.order_type =
             if stop.order_type == OrderType::Stop { OrderType::Market } else { OrderType::Limit };
-        self.execute(stop, emit);
+        self.execute(&mut stop, emit);
     }
 
     /// Executes an incoming order in continuous trading: it trades, rests or is cancelled.
-    fn execute(&mut self, mut order: Order, emit: &mut impl FnMut(Event)) {
+    fn execute(&mut self, order: &mut Order, emit: &mut impl FnMut(Event)) {
         if order.time_in_force == TimeInForce::FillOrKill || order.minimum > 0 {
-            let (traded, trades) = self.would_trade(&order);
+            let (traded, trades) = self.would_trade(order);
             let reason = if order.time_in_force == TimeInForce::FillOrKill && traded < order.left {
                 Some(CancelReason::Killed)
             } else {
@@ -96,23 +96,23 @@ impl Book {
             };
             if let Some(reason) = reason {
                 self.trades_left -= trades;
-                return cancel_incoming(&order, reason, emit);
+                return cancel_incoming(order, reason, emit);
             }
             order.minimum = 0;
         }
         if order.post_only == PostOnly::Slide
             && self.would_cross(order.side, order.price)
-            && !self.slide(&mut order, emit)
+            && !self.slide(order, emit)
         {
-            return cancel_incoming(&order, CancelReason::Bands, emit);
+            return cancel_incoming(order, CancelReason::Bands, emit);
         }
-        if !self.trade(&mut order, emit) || order.left == 0 {
+        if !self.trade(order, emit) || order.left == 0 {
             return;
         }
         let is_immediate =
             matches!(order.time_in_force, TimeInForce::ImmediateOrCancel | TimeInForce::FillOrKill);
         if is_immediate || order.order_type == OrderType::Market {
-            return cancel_incoming(&order, CancelReason::Unfilled, emit);
+            return cancel_incoming(order, CancelReason::Unfilled, emit);
         }
         order.shown = order.display_at_rest();
         self.insert(order);
@@ -332,7 +332,7 @@ impl Book {
             acted += 1;
             let stop = self.orders[slot];
             self.remove(slot);
-            self.trigger(Order { timer: super::NONE, ..stop }, emit);
+            self.trigger(Order { timer: NO_TIMER, ..stop }, emit);
         }
         elected.clear();
         self.elected = elected;
@@ -374,7 +374,7 @@ impl Book {
         if would_cross {
             let order = *order;
             self.remove(slot);
-            self.execute(Order { timer: super::NONE, ..order }, emit);
+            self.execute(&mut Order { timer: NO_TIMER, ..order }, emit);
         } else {
             self.enqueue(slot);
         }

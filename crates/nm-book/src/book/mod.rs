@@ -24,7 +24,7 @@ mod timers;
 use auction_step::AuctionStep;
 use ladder::{Ladder, key};
 use order_index::OrderIndex;
-use slab::{NONE, Order, Queue, Slab, Slot};
+use slab::{NO_TIMER, NONE, Order, Queue, Slab, Slot};
 use timers::Timers;
 
 use crate::limits;
@@ -149,7 +149,7 @@ impl Matching for Book {
         };
         book.reserve(saved.orders.len());
         for order in &saved.orders {
-            book.insert(Order::from_snapshot(order));
+            book.insert(&mut Order::from_snapshot(order));
         }
         Ok(book)
     }
@@ -189,7 +189,7 @@ impl Book {
     /// The order with this id, if it belongs to this user.
     #[inline]
     fn find(&self, id: OrderId, user: UserId) -> Option<Slot> {
-        self.index.get(id).filter(|slot| self.orders[*slot].user == user)
+        self.index.get(id, &self.orders).filter(|slot| self.orders[*slot].user == user)
     }
 
     /// Appends an order to the queue in which it belongs.
@@ -225,8 +225,8 @@ impl Book {
         self.last_priority
     }
 
-    /// Adds an order to the book, behind all others.
-    fn insert(&mut self, mut order: Order) {
+    /// Adds an order to the book, behind all others: it gets the next priority.
+    fn insert(&mut self, order: &mut Order) {
         order.priority = self.next_priority();
         let slot = self.orders.insert(order);
         self.index.insert(order.id, slot);
@@ -242,10 +242,10 @@ impl Book {
     /// Removes an order that is in no queue any more.
     #[inline]
     fn remove(&mut self, slot: Slot) {
-        if self.orders[slot].timer != NONE {
+        if self.orders[slot].timer != NO_TIMER {
             self.timers.remove(&mut self.orders, slot);
         }
-        self.index.remove(self.orders[slot].id);
+        self.index.remove(self.orders[slot].id, slot);
         self.orders.remove(slot);
     }
 

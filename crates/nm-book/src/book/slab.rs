@@ -1,4 +1,7 @@
 //! Storage of orders: a slab of reusable slots, and intrusive queues through them.
+//!
+//! Slot 0 holds no order: links to nowhere lead to it, so that queues are changed without branches,
+//! which a processor would often predict wrongly.
 
 use crate::order::{
     NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, SelfTrade, Side, TimeInForce, UserId,
@@ -8,8 +11,11 @@ use crate::snapshot::SnapshotOrder;
 /// Index of an order in the slab.
 pub type Slot = u32;
 
-/// No slot.
-pub const NONE: Slot = Slot::MAX;
+/// The slot without an order.
+pub const NONE: Slot = 0;
+
+/// Marks an order without a timer.
+pub const NO_TIMER: u32 = u32::MAX;
 
 /// An order. The first cache line holds the fields that matching uses, the second the others.
 #[repr(C, align(64))]
@@ -26,7 +32,7 @@ pub struct Order {
     /// The next in its queue, or the next free slot.
     pub next: Slot,
     pub user: UserId,
-    /// Its index in the heap of timers; [`NONE`] without a timer.
+    /// Its index in the heap of timers, or [`NO_TIMER`].
     pub timer: u32,
     pub side: Side,
     pub order_type: OrderType,
@@ -43,29 +49,33 @@ pub struct Order {
 const _: () = assert!(size_of::<Order>() == 128);
 
 impl Order {
-    /// Any order, for tests of the book's data structures.
-    #[cfg(test)]
-    pub const SAMPLE: Order = Order {
-        id: 1,
-        price: 1,
-        left: 1,
-        shown: 1,
+    /// What slot 0 holds.
+    const NO_ORDER: Order = Order {
+        id: 0,
+        price: 0,
+        left: 0,
+        shown: 0,
         priority: 0,
         previous: NONE,
         next: NONE,
-        user: 1,
-        timer: NONE,
+        user: 0,
+        timer: NO_TIMER,
         side: Side::Buy,
         order_type: OrderType::Limit,
         post_only: PostOnly::No,
         self_trade: SelfTrade::Allow,
         is_pending_stop: false,
         stop_price: 0,
-        quantity: 1,
+        quantity: 0,
         display: 0,
         minimum: 0,
         time_in_force: TimeInForce::GoodTillCancelled,
     };
+
+    /// Any order, for tests of the book's data structures.
+    #[cfg(test)]
+    pub const SAMPLE: Order =
+        Order { id: 1, price: 1, left: 1, shown: 1, user: 1, quantity: 1, ..Order::NO_ORDER };
 
     /// An incoming order, fully open.
     pub fn incoming(new: &NewOrder) -> Order {
@@ -78,7 +88,7 @@ impl Order {
             previous: NONE,
             next: NONE,
             user: new.user,
-            timer: NONE,
+            timer: NO_TIMER,
             side: new.side,
             order_type: new.order_type,
             post_only: new.post_only,
@@ -136,27 +146,27 @@ pub struct Slab {
 
 impl Slab {
     pub fn new() -> Slab {
-        Slab { slots: vec![], free: NONE, len: 0 }
+        Slab { slots: vec![Order::NO_ORDER], free: NONE, len: 0 }
     }
 
     pub fn reserve(&mut self, orders: usize) {
-        self.slots.reserve(orders.saturating_sub(self.slots.len()));
+        self.slots.reserve((orders + 1).saturating_sub(self.slots.len()));
     }
 
     pub fn len(&self) -> usize {
         self.len
     }
 
-    pub fn insert(&mut self, order: Order) -> Slot {
+    pub fn insert(&mut self, order: &Order) -> Slot {
         self.len += 1;
         if self.free == NONE {
-            self.slots.push(order);
+            self.slots.push(*order);
             return (self.slots.len() - 1) as Slot;
         }
         let slot = self.free;
         let place = &mut self.slots[slot as usize];
         self.free = place.next;
-        *place = order;
+        *place = *order;
         slot
     }
 
@@ -203,26 +213,17 @@ impl Queue {
     pub fn push(&mut self, orders: &mut Slab, slot: Slot) {
         let order = &mut orders[slot];
         (order.previous, order.next) = (self.tail, NONE);
-        if self.tail == NONE {
-            self.head = slot;
-        } else {
-            orders[self.tail].next = slot;
-        }
+        orders[self.tail].next = slot;
+        self.head = if self.tail == NONE { slot } else { self.head };
         self.tail = slot;
     }
 
     pub fn unlink(&mut self, orders: &mut Slab, slot: Slot) {
         let Order { previous, next, .. } = orders[slot];
-        if previous == NONE {
-            self.head = next;
-        } else {
-            orders[previous].next = next;
-        }
-        if next == NONE {
-            self.tail = previous;
-        } else {
-            orders[next].previous = previous;
-        }
+        orders[previous].next = next;
+        orders[next].previous = previous;
+        self.head = if previous == NONE { next } else { self.head };
+        self.tail = if next == NONE { previous } else { self.tail };
     }
 
     pub fn is_empty(self) -> bool {

@@ -1,6 +1,6 @@
 //! Orders that expire, earliest first: a binary heap with the index of each entry in its order.
 
-use super::slab::{NONE, Slab, Slot};
+use super::slab::{NO_TIMER, Slab, Slot};
 
 /// Heap of orders with an expiry time.
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ impl Timers {
     /// Removes an order that is in the heap.
     pub fn remove(&mut self, orders: &mut Slab, slot: Slot) {
         let at = orders[slot].timer as usize;
-        orders[slot].timer = NONE;
+        orders[slot].timer = NO_TIMER;
         self.heap.swap_remove(at);
         if at < self.heap.len() {
             self.sink(orders, at);
@@ -87,7 +87,7 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let choice = (seed >> 60) as usize;
             if choice < 9 || known.is_empty() {
-                let slot = orders.insert(Order::SAMPLE);
+                let slot = orders.insert(&Order::SAMPLE);
                 timers.insert(&mut orders, seed >> 40, slot);
                 known.push((seed >> 40, slot));
             } else if choice < 14 {
