@@ -226,12 +226,22 @@ pub fn write_table(text: &str, out: Option<&str>) -> Result<()> {
     std::fs::write(shell::root().join(path), text).with_context(|| format!("cannot write {path}"))
 }
 
-/// Lines that name the date, the machine, the versions of the tools and the load.
+/// Lines that name the date, the commit, the machine, the versions of the tools and the load.
 pub fn environment_lines(packages: &[&str]) -> String {
-    let mut lines = vec![("date", "date -u +%F".to_string()), ("machine", "uname -srm".into())];
+    let mut lines = vec![
+        ("date", "date -u +%F".to_string()),
+        ("commit, and -dirty if files were changed", "git describe --always --dirty".into()),
+        ("CPUs", "nproc --all".into()),
+        ("kernel", "uname -srm".into()),
+    ];
     lines.extend(packages.iter().map(|name| (*name, format!("dpkg-query -W {name}"))));
     lines.push(("load at the end", "cat /proc/loadavg".into()));
+    let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = processors.lines().find(|line| line.starts_with("model name"));
     let mut text = String::new();
+    if let Some((_, model)) = model.and_then(|line| line.split_once(": ")) {
+        let _ = writeln!(text, "- processor: {model}");
+    }
     for (name, line) in lines {
         if let Ok((found, true)) = shell::output(&line) {
             let found = found.split_whitespace().collect::<Vec<_>>().join(" ");

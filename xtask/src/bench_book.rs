@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result, bail};
 
-use crate::{book_peer, shell};
+use crate::{bench, book_peer, shell};
 
 const USAGE: &str = "\
 usage: cargo xtask bench-book [--rounds N] [--commands N] [--cpu CPU] [--out FILE] [--peers]
@@ -38,19 +38,13 @@ pub fn run(args: &[String]) -> Result<()> {
         true => book_peer::compare(rounds, commands, cpu)?,
         false => String::new(),
     };
-    let (kernel, _) = shell::output("uname -srm")?;
-    let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = processor.lines().find_map(|line| line.strip_prefix("model name"));
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let text = format!(
         "# The order book, fast and reference\n\n\
          Made by `cargo xtask bench-book --rounds {rounds} --commands {commands}`: one thread on \
          CPU {cpu}, fast and reference book in turn. How each figure is made: \
          crates/nm-book/benches/book.rs.\n\
-         - Machine: {}, {}\n- load at the end: {}\n{tables}{peers}",
-        model.unwrap_or_default().trim_start_matches(['\t', ':', ' ']),
-        kernel.trim(),
-        load.trim(),
+         {}{tables}{peers}",
+        bench::environment_lines(&[]),
     );
     print!("{text}");
     std::fs::write(shell::root().join(&out), &text).with_context(|| format!("cannot write {out}"))

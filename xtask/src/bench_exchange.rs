@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::shell;
+use crate::{bench, shell};
 
 const USAGE: &str = "\
 usage: cargo xtask bench-exchange [--rounds N] [--seconds S] [--out FILE]";
@@ -86,7 +86,7 @@ pub fn run(args: &[String]) -> Result<()> {
         found += &format!("| `{what}` | {} |\n", bracket(&text));
         let _ = fs::remove_dir_all(&folder);
     }
-    let text = page(&rows, &found, rounds, seconds)?;
+    let text = page(&rows, &found, rounds, seconds);
     print!("{text}");
     fs::write(shell::root().join(&out), &text).with_context(|| format!("cannot write {out}"))
 }
@@ -152,20 +152,15 @@ fn first_line(text: &str) -> String {
     line.replace('|', "/")
 }
 
-fn page(rows: &str, found: &str, rounds: u32, seconds: f64) -> Result<String> {
-    let (kernel, _) = shell::output("uname -srm")?;
-    let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = processor.lines().find_map(|line| line.strip_prefix("model name"));
-    let cpus = processor.lines().filter(|line| line.starts_with("processor")).count();
-    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    Ok(format!(
+fn page(rows: &str, found: &str, rounds: u32, seconds: f64) -> String {
+    format!(
         "# The exchange\n\n\
          Made by `cargo xtask bench-exchange --rounds {rounds} --seconds {seconds}`: each row is \
          `nearmetal exchange run` with these words, {rounds} rounds of {seconds} s, each with a \
          network of its own; all nodes and the load on this machine. Times in ms are the median of \
          rounds, from the intended send to the reply; CPU time is that of all nodes for one \
          transaction. The published p99 is that of twelve hosts without durability.\n\n\
-         - Machine: {}, {cpus} CPUs, {}\n- load at the end: {}\n\n\
+         {}\n\
          | run | mean | p90 | ES10 | p99 | lost | CPU µs | limit of 10 ms | goal | \
          published p99 |\n\
          | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- | ---: |\n{rows}\n\
@@ -174,8 +169,6 @@ fn page(rows: &str, found: &str, rounds: u32, seconds: f64) -> Result<String> {
          95 % confidence.\n\n\
          | search | carried /s | not carried /s | at least |\n\
          | --- | ---: | ---: | ---: |\n{found}",
-        model.unwrap_or_default().trim_start_matches(['\t', ':', ' ']),
-        kernel.trim(),
-        load.trim(),
-    ))
+        bench::environment_lines(&[]),
+    )
 }
