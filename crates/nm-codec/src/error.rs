@@ -24,6 +24,17 @@ pub enum DecodeFault {
     /// The field cannot have this value.
     #[error("it {0}")]
     Invalid(&'static str),
+    /// The bytes are in another version of the format.
+    #[error(
+        "it is {found}, and this version of nearmetal reads only {known}: both ends must be of the \
+         same version"
+    )]
+    OtherVersion {
+        /// Version of the bytes.
+        found: u8,
+        /// The only version that is read here.
+        known: u8,
+    },
     /// The checksum is not that of the bytes.
     #[error("it is not the checksum of the bytes")]
     Checksum,
@@ -47,6 +58,11 @@ impl DecodeError {
     /// than a frame".
     pub const fn invalid(field: &'static str, why: &'static str) -> DecodeError {
         DecodeError { field, fault: DecodeFault::Invalid(why) }
+    }
+
+    /// This field names a version that is not read here.
+    pub const fn other_version(field: &'static str, found: u8, known: u8) -> DecodeError {
+        DecodeError { field, fault: DecodeFault::OtherVersion { found, known } }
     }
 
     /// This field is not the checksum of the bytes.

@@ -37,8 +37,9 @@ const _: () = assert!(HEADER_BYTES == 64);
 /// Longest frame.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 
-/// Version of the frames; another one is refused.
-pub const VERSION: u8 = 1;
+/// Version of the frames, their bodies and what a book makes of commands; another one is refused.
+/// It rises with each change: see the test `a_change_of_frames_is_a_change_of_their_version`.
+pub const VERSION: u8 = 2;
 
 /// Flag: the events of the request are broadcast.
 pub const PUBLIC: u16 = 1;
@@ -313,8 +314,9 @@ pub fn set_flags(frame: &mut [u8], mask: u16, flags: u16) {
 /// If these bytes do not begin a frame; the link cannot be used any more then.
 pub fn read(bytes: &[u8]) -> Result<Option<Frame<'_>>, DecodeError> {
     let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
-    if field::VERSION.get(head) != VERSION {
-        return Err(DecodeError::invalid(field::VERSION.name, "is not that of these frames"));
+    let version = field::VERSION.get(head);
+    if version != VERSION {
+        return Err(DecodeError::other_version(field::VERSION.name, version, VERSION));
     }
     let length = field::LENGTH.get(head) as usize;
     if length > FRAME_BYTES_MAX {
@@ -423,7 +425,8 @@ mod tests {
             change(&mut frame);
             read(&frame).unwrap_err()
         };
-        assert_eq!(error(&|frame| field::VERSION.set(frame, 9)).field, "version");
+        let other = DecodeError::other_version("version", 1, VERSION);
+        assert_eq!(error(&|frame| field::VERSION.set(frame, 1)), other);
         assert_eq!(error(&|frame| field::LENGTH.set(frame, u32::MAX)).field, "length");
         assert_eq!(error(&|frame| field::BODY_BYTES.set(frame, 900)).field, "body_bytes");
         let kind = error(&|frame| field::KIND.set(frame, 99));

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use nm_auth::Key;
-use nm_codec::{Field, Put};
+use nm_codec::{DecodeError, Field, Put};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
@@ -22,16 +22,23 @@ mod header {
 
     /// Bytes behind this field.
     pub const LENGTH: Field<u64> = Field::first("length");
+    /// [`super::VERSION`].
+    pub const VERSION: Field<u8> = Field::after("version", &LENGTH);
     /// A [`super::FrameKind`].
-    pub const KIND: Field<u8> = Field::after("kind", &LENGTH);
+    pub const KIND: Field<u8> = Field::after("kind", &VERSION);
     /// Number of the replica that sends a request.
     pub const FROM: Field<u8> = Field::after("from", &KIND);
     /// The group's number.
     pub const GROUP: Field<u16> = Field::after("group", &FROM);
 
     pub const BYTES: usize = GROUP.end();
-    const _: () = assert!(BYTES == 12);
+    const _: () = assert!(BYTES == 13);
 }
+
+/// Version of the frames; another one is refused. It rises with each change of them: see the test
+/// `a_change_of_frames_is_a_change_of_their_version`. The first versions had no number, and a kind
+/// of frame in its place, which is always less than 128.
+pub(crate) const VERSION: u8 = 128;
 
 /// Maximum size of a frame without a snapshot, and of one with it.
 const FRAME_BYTES_MAX: u64 = 256 << 20;
@@ -122,6 +129,7 @@ impl Connection {
         encode(&mut self.output);
         let length = self.output.len() - header::LENGTH.end() + attachment.len();
         header::LENGTH.set(&mut self.output, length as u64);
+        header::VERSION.set(&mut self.output, VERSION);
         header::KIND.set(&mut self.output, kind.code());
         header::FROM.set(&mut self.output, from);
         header::GROUP.set(&mut self.output, group);
@@ -180,6 +188,11 @@ impl Connection {
         let input = &self.input[self.consumed..];
         if input.len() < header::KIND.end() {
             return Ok(None);
+        }
+        let version = header::VERSION.get(input);
+        if version != VERSION {
+            let error = DecodeError::other_version(header::VERSION.name, version, VERSION);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, error));
         }
         let kind = kind_of(header::KIND.get(input))?;
         let max = match kind {

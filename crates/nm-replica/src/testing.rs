@@ -140,6 +140,7 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::VERSION;
     use proptest::prelude::*;
 
     proptest! {
@@ -161,6 +162,22 @@ mod tests {
             bytes[at] = value;
             connection(&bytes);
         }
+    }
+
+    #[test]
+    fn a_change_of_frames_is_a_change_of_their_version() {
+        let digest = nm_codec::crc32c(&connection_samples()[0]);
+        assert_eq!((VERSION, digest), (128, 166_362_719), "raise the version, and note both here");
+    }
+
+    #[test]
+    fn frames_of_another_version_are_refused_with_the_reason() {
+        let mut bytes = connection_samples()[1].split_off(1);
+        // Where the first versions had the kind of a frame.
+        bytes[8] = FrameKind::Vote.code();
+        let stream = Stream { bytes, at: 0, bytes_at_once: 3 };
+        let error = ready(Connection::new(stream).receive()).unwrap_err().to_string();
+        assert!(error.contains("it is 2, and this version of nearmetal reads only 128"), "{error}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nm_auth::{RandomError, Right};
 use nm_book::order::UserId;
-use nm_codec::DecodeError;
+use nm_codec::{DecodeError, DecodeFault};
 use thiserror::Error;
 
 use crate::link::LinkError;
@@ -145,12 +145,22 @@ impl PeerError {
 
     /// Whether the peer can be notified why its link is closed.
     pub fn is_for_peer(&self) -> bool {
-        !matches!(self, PeerError::Link(_) | PeerError::Io(_) | PeerError::Refused(_))
+        match self {
+            PeerError::Link(LinkError::Decode(_)) => true,
+            PeerError::Link(_) | PeerError::Io(_) | PeerError::Refused(_) => false,
+            _ => true,
+        }
     }
 
     /// Whether the same would happen again at once.
     pub fn is_lasting(&self) -> bool {
-        matches!(self, PeerError::Refused(_) | PeerError::SecretNeeded | PeerError::Unproven)
+        match self {
+            PeerError::Refused(_) | PeerError::SecretNeeded | PeerError::Unproven => true,
+            PeerError::Link(LinkError::Decode(error)) => {
+                matches!(error.fault, DecodeFault::OtherVersion { .. })
+            }
+            _ => false,
+        }
     }
 
     /// The reason under which warnings are limited.

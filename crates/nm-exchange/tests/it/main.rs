@@ -13,6 +13,7 @@ mod peer;
 mod quiet_nodes;
 mod refused;
 mod shm;
+mod wire_version;
 
 #[global_allocator]
 static ALLOCATOR: nm_test_support::CountingAllocator = nm_test_support::CountingAllocator;
