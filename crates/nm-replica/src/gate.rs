@@ -1,5 +1,6 @@
 //! Lets connections of other replicas in when they have authenticated.
 
+use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -44,7 +45,10 @@ impl Gate {
                 return gate.report(&error.to_string());
             }
             drop(permit);
-            serve_connection(connection, Arc::clone(&gate.node)).await;
+            let end = serve_connection(connection, Arc::clone(&gate.node)).await;
+            if end.kind() == ErrorKind::InvalidData {
+                gate.report(&end.to_string());
+            }
         });
     }
 

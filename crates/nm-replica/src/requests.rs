@@ -1,5 +1,6 @@
 //! Answers the requests of other replicas.
 
+use std::io;
 use std::sync::Arc;
 
 use nm_codec::DecodeError;
@@ -32,11 +33,15 @@ enum RequestError {
     Disk(#[from] DiskFailed),
 }
 
-/// Answers all requests of a connection, until it ends.
-pub async fn serve_connection(mut connection: Connection, node: Arc<OpenReplicas>) {
+/// Answers all requests of a connection, until it ends; why it does.
+pub async fn serve_connection(mut connection: Connection, node: Arc<OpenReplicas>) -> io::Error {
     // If a leader uses the connection: its group, and its number.
     let mut leader = None;
-    while let Ok(frame) = connection.receive().await {
+    let end = loop {
+        let frame = match connection.receive().await {
+            Ok(frame) => frame,
+            Err(error) => break error,
+        };
         let Frame { kind, from, group, .. } = frame;
         let replica = match kind {
             FrameKind::Join => node.join(group),
@@ -54,15 +59,16 @@ pub async fn serve_connection(mut connection: Connection, node: Arc<OpenReplicas
         }
         let kind = if answer.is_some() { FrameKind::Answer } else { FrameKind::Unavailable };
         let encode = |out: &mut Vec<u8>| out.extend(answer.unwrap_or_default());
-        if connection.send((kind, 0, group), encode, &[]).await.is_err() {
-            break;
+        if let Err(error) = connection.send((kind, 0, group), encode, &[]).await {
+            break error;
         }
-    }
+    };
     if let Some((replica, from)) = leader
         && let Stage::Active(engine) = replica.stage()
     {
         engine.record_loss(from);
     }
+    end
 }
 
 impl GroupReplica {

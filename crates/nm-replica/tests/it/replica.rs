@@ -586,6 +586,23 @@ fn replicas_with_a_key_accept_none_without_it() {
 }
 
 #[test]
+fn a_request_in_another_version_is_refused_and_reported() {
+    let mut group = TestGroup::new(3, false, settings());
+    group.commit_more(20);
+    let Address::Unix(path) = &group.addresses[0] else { panic!("replicas use Unix sockets") };
+    let mut stranger = UnixStream::connect(path).unwrap();
+    // A length, and the number of a kind of frame where the version is now.
+    stranger.write_all(&[&4u64.to_le_bytes()[..], &[2, 0, 7, 0]].concat()).unwrap();
+    group.until(true, "it is reported", |group| {
+        let degraded = &group.replicas[0].as_ref().unwrap().degraded;
+        degraded.iter().any(|line| line.contains("it is 2, and this version of nearmetal reads"))
+    });
+    stranger.set_nonblocking(false).unwrap();
+    assert_eq!(stranger.read(&mut [0]).unwrap(), 0, "the connection is closed");
+    group.commit_more(20);
+}
+
+#[test]
 fn killed_followers_catch_up_from_entries_or_a_snapshot() {
     for on_disk in [false, true] {
         let mut group =
