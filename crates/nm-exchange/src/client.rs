@@ -56,8 +56,12 @@ pub enum ClientError {
 impl ClientError {
     /// Whether the same would happen again.
     pub fn is_lasting(&self) -> bool {
-        use ClientError::{NoChallenge, NoKey, Refused, Unproven};
-        matches!(self, Refused(_) | NoChallenge(_) | NoKey(_) | Unproven)
+        use ClientError::{Link, NoChallenge, NoKey, Refused, Unproven};
+        match self {
+            Link(error) => error.is_other_version(),
+            Refused(_) | NoChallenge(_) | NoKey(_) | Unproven => true,
+            _ => false,
+        }
     }
 }
 

@@ -467,8 +467,12 @@ impl Generator {
         if is_leaving {
             self.connections.go_away(source, &mut self.clients);
         }
-        if outcome.is_err() {
-            self.connections.disconnect(source, &mut self.clients);
+        match outcome {
+            Ok(()) => {}
+            Err(error) if error.is_other_version() => {
+                return Err(self.connections.refused(index, &error));
+            }
+            Err(_) => self.connections.disconnect(source, &mut self.clients),
         }
         logged.map_err(|error| system("writing the client log", &error))
     }

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use nm_codec::DecodeError;
+use nm_codec::{DecodeError, DecodeFault};
 use thiserror::Error;
 
 use super::receive_buffer::ReceiveBuffer;
@@ -40,6 +40,14 @@ pub enum LinkError {
         /// Bytes that may wait for it.
         most: usize,
     },
+}
+
+impl LinkError {
+    /// Whether the peer is of another version, and always will be.
+    pub fn is_other_version(&self) -> bool {
+        let LinkError::Decode(DecodeError { fault, .. }) = self else { return false };
+        matches!(fault, DecodeFault::OtherVersion { .. })
+    }
 }
 
 impl From<io::Error> for LinkError {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nm_auth::{RandomError, Right};
 use nm_book::order::UserId;
-use nm_codec::{DecodeError, DecodeFault};
+use nm_codec::DecodeError;
 use thiserror::Error;
 
 use crate::link::LinkError;
@@ -146,8 +146,8 @@ impl PeerError {
     /// Whether the peer can be notified why its link is closed.
     pub fn is_for_peer(&self) -> bool {
         match self {
-            PeerError::Link(LinkError::Decode(_)) => true,
-            PeerError::Link(_) | PeerError::Io(_) | PeerError::Refused(_) => false,
+            PeerError::Link(error) => error.is_other_version(),
+            PeerError::Io(_) | PeerError::Refused(_) => false,
             _ => true,
         }
     }
@@ -155,10 +155,8 @@ impl PeerError {
     /// Whether the same would happen again at once.
     pub fn is_lasting(&self) -> bool {
         match self {
+            PeerError::Link(error) => error.is_other_version(),
             PeerError::Refused(_) | PeerError::SecretNeeded | PeerError::Unproven => true,
-            PeerError::Link(LinkError::Decode(error)) => {
-                matches!(error.fault, DecodeFault::OtherVersion { .. })
-            }
             _ => false,
         }
     }

@@ -1,6 +1,7 @@
 //! The version of the frames rises with each change of them, and peers of another version are
 //! refused.
 
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
@@ -8,11 +9,12 @@ use nm_auth::{Nonce, Proof};
 use nm_book::book::Book;
 use nm_book::order::Matching;
 use nm_book::testing::{Stream as Commands, seeded};
+use nm_exchange::client;
 use nm_exchange::control::{
     AdminRequest, AdminResponse, CellLeader, CellReplicas, InstrumentMap, InstrumentWork,
     LinkLatency, MembershipReport, RoutingTable, State, Work,
 };
-use nm_exchange::link::{Link, Stream};
+use nm_exchange::link::{Address, Link, Stream};
 use nm_exchange::message::{
     CatchUp, Challenge, Close, Evidence, GoAway, Hello, Leader, Reply, ResendRequest, Welcome,
 };
@@ -25,6 +27,8 @@ use nm_exchange::refused::RefusalReason;
 use nm_exchange::testing::{LIMIT, TestRing};
 use nm_exchange::wire::{self, FrameKind, Header, VERSION};
 use nm_sys::clock::Deadline;
+
+use super::peer;
 
 /// Each kind of frame with any numbers.
 fn headers(out: &mut Vec<u8>) {
@@ -190,4 +194,20 @@ fn a_peer_of_another_version_is_refused_with_the_reason() {
     assert!(close.contains(reason), "{close}");
     ring.wait_for_warning(reason);
     ring.stop();
+}
+
+#[test]
+fn a_client_gives_up_on_a_node_of_another_version() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = Address::Unix(folder.path().join("gateway"));
+    let listener = peer::listener(&address);
+    let mut link = client::connect(&address, &[Hello::Client(1)], None, LIMIT).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut welcome = vec![];
+    Welcome { start: 0, session: 1 }.write(None, &mut welcome);
+    welcome[4] = 1;
+    stream.write_all(&welcome).unwrap();
+    let error = client::receive(&mut link, FrameKind::Welcome, Deadline::after(LIMIT)).unwrap_err();
+    assert!(error.is_lasting(), "{error}");
+    assert!(error.to_string().contains("both ends must be of the same version"), "{error}");
 }
