@@ -243,7 +243,7 @@ fn status_and_moves_of_a_running_network() {
     assert_eq!(running.finish().code, 130);
     let gone = run(&asked);
     assert_eq!(gone.code, 4, "{}{}", gone.stdout, gone.stderr);
-    assert!(gone.stderr.contains("is the network running?"), "{}", gone.stderr);
+    assert!(gone.stderr.contains("is the network running, and with"), "{}", gone.stderr);
     let empty = run(&["exchange", "status", "--folder", folder.path().to_str().unwrap()]);
     assert_eq!(empty.code, 2, "{}{}", empty.stdout, empty.stderr);
     assert!(empty.stderr.contains("the run has ended, or not begun"), "{}", empty.stderr);

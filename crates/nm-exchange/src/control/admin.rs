@@ -280,7 +280,8 @@ pub fn status(network: &Network, limit: Duration) -> Result<NetworkStatus, Failu
 }
 
 fn unreachable(message: String) -> Failure {
-    Failure::new(FailureKind::Peer, message).hint("is the network running?")
+    Failure::new(FailureKind::Peer, message)
+        .hint("is the network running, and with this version of nearmetal?")
 }
 
 /// Mediators that have a replica of control.
