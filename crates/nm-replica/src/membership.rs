@@ -118,11 +118,13 @@ fn check(
     engine: &Engine,
     (from, to): (NodeId, NodeId),
 ) -> Result<(), ReplaceError> {
+    if !engine.is_leader() {
+        return Err(ReplaceError::NotLeading);
+    }
     assert!(from != replica.id(), "a leader hands over before it is replaced");
     let membership = engine.membership();
     let [voters] = membership.get_joint_config().as_slice() else { return Err(ReplaceError::Busy) };
     match () {
-        () if !engine.is_leader() => Err(ReplaceError::NotLeading),
         () if to as usize > replica.group.members.len() => Err(ReplaceError::NoMember),
         () if !voters.contains(&from) => Err(ReplaceError::NoVoter),
         () if voters.contains(&to) => Err(ReplaceError::IsVoter),
