@@ -192,16 +192,16 @@ impl<L: Log> Replica<L> {
 
     fn apply(&mut self, index: u64, batch: &[u8], apply: &mut Apply<'_>) -> Result<(), Failure> {
         let number = self.number;
-        let damaged = |error: DecodeError| {
-            system_failure(format!("batch {index} of cell {number} is damaged: {error}"))
+        let undecodable = |error: DecodeError| {
+            system_failure(format!("batch {index} of cell {number} cannot be decoded: {error}"))
         };
-        let (time_ns, frames) = batch::decode(batch).map_err(damaged)?;
+        let (time_ns, frames) = batch::decode(batch).map_err(undecodable)?;
         self.cell.begin(index, time_ns);
         let (now_ns, is_leader) = (time::monotonic_ns(), self.is_leading());
         self.clock.record_applied(time_ns, now_ns);
         for frame in frames {
-            let frame = frame.map_err(damaged)?;
-            match self.cell.admit(&frame).map_err(damaged)? {
+            let frame = frame.map_err(undecodable)?;
+            match self.cell.admit(&frame).map_err(undecodable)? {
                 Admitted::Request(request) => {
                     let before = if is_leader { self.workload.before() } else { None };
                     // Whose replica is replaced sends replies until the log says otherwise.
