@@ -91,10 +91,12 @@ pub struct Socket {
     pub spin_budget_ns: AtomicU64,
     /// Spins without success since the last successful one.
     pub failed_spins: AtomicU32,
-    /// Time when the kernel socket was last asked, ns.
-    kernel_checked_at_ns: AtomicU64,
-    /// The process's count of kernel events when the kernel socket was last asked.
+    /// Time when a receiving call last asked the kernel, ns, or `incoming::ASK_AGAIN`.
+    kernel_asked_at_ns: AtomicU64,
+    /// The process's count of kernel events when a receiving call last asked the kernel.
     kernel_events_seen: AtomicU64,
+    /// Time when a sending call last looked whether the peer is dead, ns.
+    peer_checked_at_ns: AtomicU64,
     /// Time of the first call after this end offered memory that was not accepted yet, ns.
     pub offered_at_ns: AtomicU64,
     /// Not zero once the peer's reset was reported to the program.
@@ -143,8 +145,9 @@ impl Socket {
             last_descriptor: AtomicI32::new(-1),
             spin_budget_ns: AtomicU64::new(u64::MAX),
             failed_spins: AtomicU32::new(0),
-            kernel_checked_at_ns: AtomicU64::new(0),
+            kernel_asked_at_ns: AtomicU64::new(0),
             kernel_events_seen: AtomicU64::new(0),
+            peer_checked_at_ns: AtomicU64::new(0),
             offered_at_ns: AtomicU64::new(0),
             reset_reported: AtomicU32::new(0),
             peer_is_dead: AtomicU32::new(0),
@@ -171,8 +174,9 @@ impl Socket {
         for word in [
             &self.receive_timeout_ns,
             &self.connection_token,
-            &self.kernel_checked_at_ns,
+            &self.kernel_asked_at_ns,
             &self.kernel_events_seen,
+            &self.peer_checked_at_ns,
             &self.offered_at_ns,
         ] {
             word.store(0, Ordering::Relaxed);

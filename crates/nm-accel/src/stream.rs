@@ -160,7 +160,7 @@ pub fn receive(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
 fn receive_more(request: &Request<'_>, done: usize, total: usize) -> isize {
     let socket = request.socket;
     let is_all = done == total || request.has_flag(libc::MSG_PEEK);
-    if is_all || !socket.kernel_has_bytes_for_us() || socket.has_memory_bytes() {
+    if is_all || !socket.kernel_may_have_bytes() || socket.has_memory_bytes() {
         return done as isize;
     }
     let now = Request { flags: request.flags | libc::MSG_DONTWAIT, ..*request };
@@ -267,7 +267,6 @@ fn receive_now(request: &Request<'_>, done: usize, raw: &impl Fn() -> isize) -> 
         let take_backs = request.socket.take_backs();
         let result = receive_in_kernel(request, done, raw)?;
         if result >= 0 || kernel::errno() != libc::EAGAIN {
-            request.socket.ask_kernel_again();
             return Some(result);
         }
         // Bytes that were reported already may be on their way from memory to the kernel.
@@ -303,8 +302,12 @@ fn receive_in_kernel(
         socket.flush_to_kernel(fd);
         socket.record().incoming.sleeps.add(1);
     }
+    socket.note_kernel_asked();
     let result = if done > 0 || fd != request.fd { receive_rest(request, fd, done) } else { raw() };
     let errno = kernel::errno();
+    if result >= 0 || errno != libc::EAGAIN {
+        socket.ask_kernel_again();
+    }
     if result > 0 && !request.has_flag(libc::MSG_PEEK) {
         socket.count_kernel_received(result as usize);
         let counters = &socket.record().incoming;
@@ -313,6 +316,9 @@ fn receive_in_kernel(
     }
     drop(receiving);
     socket.publish_received(fd);
+    if result > 0 && request.is_nonblocking() {
+        socket.settle_kernel(fd);
+    }
     kernel::set_errno(errno);
     Some(match result {
         0 if done == 0 && socket.end_is_a_reset() => kernel::fail(libc::ECONNRESET),

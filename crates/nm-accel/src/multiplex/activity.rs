@@ -294,6 +294,15 @@ impl<S: WaitSocket> Members<S> {
         }
     }
 
+    /// Whether these data may be those of a member with a socket.
+    #[inline]
+    pub fn has_socket_with(&self, data: u64) -> bool {
+        self.by_data.get(&data).is_some_and(|&(index, _)| match self.slots.get(index as usize) {
+            Some(slot) => slot.as_ref().is_some_and(|member| member.socket.is_some()),
+            None => index == AMBIGUOUS,
+        })
+    }
+
     /// The kernel has reported an event: decides what the program gets, and makes the member
     /// active.
     pub fn kernel_reported(&mut self, events: u32, data: u64, may_activate: bool) -> Verdict {

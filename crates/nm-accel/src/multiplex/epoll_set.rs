@@ -168,6 +168,12 @@ impl EpollSet {
             && self.users.is_sole().unwrap_or(!self.is_forked.load(Ordering::Relaxed))
     }
 
+    /// Whether other processes may have registrations that are not known here yet.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        self.is_forked.load(Ordering::Relaxed)
+    }
+
     /// Whether another process has changed the registrations.
     #[inline]
     pub fn has_foreign_changes(&self) -> bool {

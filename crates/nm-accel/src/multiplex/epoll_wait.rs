@@ -238,6 +238,7 @@ impl Call {
         let count = usize::try_from(count).unwrap_or(0);
         let Some(mut inner) = self.set.lock() else {
             self.events.accept_all(count);
+            incoming::kernel_events_returned();
             return;
         };
         inner.pacing.polled(count > 0);
@@ -248,8 +249,10 @@ impl Call {
         let inner = &mut *inner;
         let (members, mut is_readable) = (&mut inner.members, false);
         let active = members.active();
+        let is_shared = self.set.is_shared();
         self.events.accept(count, |events, data| {
-            is_readable |= events & READY_TO_READ != 0;
+            is_readable |=
+                events & READY_TO_READ != 0 && (is_shared || members.has_socket_with(data));
             members.kernel_reported(events, data, may_activate)
         });
         inner.payoff.activated(inner.members.active().saturating_sub(active));

@@ -13,6 +13,9 @@ use crate::{kernel, process, tcp_info, wait};
 /// Longest time for which a non-blocking call on an empty pipe does not ask the kernel, ns.
 const KERNEL_CHECK_NS: u64 = 50_000;
 
+/// In place of the time when the kernel was asked: the next call asks it.
+const ASK_AGAIN: u64 = 0;
+
 /// Take-backs of a peer that may take too long before nobody waits for them any more.
 const LATE_TAKE_BACKS_MAX: u32 = 3;
 
@@ -111,30 +114,55 @@ impl Socket {
             != incoming.kernel_use.received.load(Ordering::Relaxed)
     }
 
-    /// Whether a non-blocking call on an empty pipe must ask the kernel: it does so when the peer
-    /// or a wait has announced something, and every now and then, because an end of the stream is
-    /// announced by nobody.
+    /// Whether the kernel may have bytes that no wait reports again: the peer or a wait has
+    /// announced something since the kernel was asked last, or it had more to say then, or another
+    /// thread is just asking it. The peer's announcement alone is not enough: it comes after the
+    /// bytes, and an edge-triggered wait may have reported them in between.
+    #[inline]
+    pub fn kernel_may_have_bytes(&self) -> bool {
+        self.kernel_has_bytes_for_us()
+            || KERNEL_EVENTS.load(Ordering::Relaxed)
+                != self.kernel_events_seen.load(Ordering::Relaxed)
+            || self.kernel_asked_at_ns.load(Ordering::Relaxed) == ASK_AGAIN
+            || self.end().kernel_receivers.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether a non-blocking call on an empty pipe must ask the kernel: it does so when something
+    /// was announced, and every now and then, because an end of the stream is announced by nobody.
     #[inline]
     pub fn kernel_check_is_due(&self) -> bool {
-        let events = KERNEL_EVENTS.load(Ordering::Relaxed);
-        let now = wait::now_ns();
         let (begun, ended) = self.take_backs();
-        let due = begun != ended
-            || self.kernel_has_bytes_for_us()
-            || events != self.kernel_events_seen.load(Ordering::Relaxed)
-            || now.wrapping_sub(self.kernel_checked_at_ns.load(Ordering::Relaxed))
-                > KERNEL_CHECK_NS;
-        if due {
-            self.kernel_events_seen.store(events, Ordering::Relaxed);
-            self.kernel_checked_at_ns.store(now, Ordering::Relaxed);
-        }
-        due
+        let asked_at_ns = self.kernel_asked_at_ns.load(Ordering::Relaxed);
+        begun != ended
+            || self.kernel_may_have_bytes()
+            || wait::now_ns().wrapping_sub(asked_at_ns) > KERNEL_CHECK_NS
+    }
+
+    /// The kernel is about to be asked, between [`Socket::begin_kernel_receive`] and its end: only
+    /// there may other threads rely on the answer.
+    #[inline]
+    pub fn note_kernel_asked(&self) {
+        let events = KERNEL_EVENTS.load(Ordering::Relaxed);
+        self.kernel_events_seen.store(events, Ordering::Relaxed);
+        self.kernel_asked_at_ns.store(wait::now_ns(), Ordering::SeqCst);
     }
 
     /// The kernel had something else to say than that there is nothing: the next call asks it
     /// again.
+    #[inline]
     pub fn ask_kernel_again(&self) {
-        self.kernel_checked_at_ns.store(0, Ordering::Relaxed);
+        self.kernel_asked_at_ns.store(ASK_AGAIN, Ordering::SeqCst);
+    }
+
+    /// After [`Socket::ask_kernel_again`], without reliance on the kernel: the next call need not
+    /// ask it if it has nothing now, because a wait reports what arrives from now on. Else a
+    /// program that receives in a loop would ask it, and thereby rely on it, just when the answer
+    /// comes.
+    pub fn settle_kernel(&self, fd: c_int) {
+        if kernel::events(fd) & !libc::POLLOUT == 0 {
+            let (word, order) = (&self.kernel_asked_at_ns, Ordering::SeqCst);
+            let _ = word.compare_exchange(ASK_AGAIN, wait::now_ns(), order, order);
+        }
     }
 
     /// Begins a call of the kernel that receives, in any phase. Of a joined socket, the caller must

@@ -222,7 +222,7 @@ impl Socket {
     /// The peer leaves bytes unread: if it has died, the kernel says so, and later bytes go there.
     fn look_for_death(&self, fd: c_int) {
         let now = wait::now_ns();
-        let checked = &self.kernel_checked_at_ns;
+        let checked = &self.peer_checked_at_ns;
         if now.wrapping_sub(checked.load(Ordering::Relaxed)) < PEER_CHECK_NS {
             return;
         }

@@ -6,6 +6,7 @@ use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, POLLIN, SHUT_WR};
 
 use crate::calls::*;
 use crate::support::*;
+use crate::ways::recv_now;
 
 behaviours![
     level_reports_data_until_it_is_read,
@@ -19,6 +20,8 @@ behaviours![
     edge_reports_data_that_was_present_at_add,
     edge_reports_the_end,
     edge_is_reported_again_after_modification,
+    edge_reader_gets_what_arrived_before_the_report,
+    edge_reader_that_stops_at_a_short_read_gets_all,
     oneshot_reports_once_until_rearmed,
     oneshot_edge,
     exclusive_wakes_a_waiter,
@@ -223,6 +226,59 @@ fn edge_is_reported_again_after_modification() {
     epoll_ctl(set, EPOLL_CTL_MOD, pair.server, IN | EDGE, 7).unwrap();
     assert_eq!(soon(set), [(IN, 7)]);
     quiet(set);
+}
+
+/// Sends by the kernel's own call, which the library does not see: as if the thread were stopped
+/// before the library could count the bytes.
+#[track_caller]
+fn send_uncounted(fd: Fd, bytes: &[u8]) {
+    // SAFETY: the descriptor is open until the call ends.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    assert_eq!(rustix::io::write(fd, bytes), Ok(bytes.len()));
+}
+
+/// All bytes go through the kernel, because the set itself was waited for. The reader receives
+/// until there is nothing, and sends meanwhile.
+fn edge_reader_gets_what_arrived_before_the_report() {
+    let pair = joined_nonblocking();
+    let set = set_of(pair.server, IN | EDGE);
+    ready(set, POLLIN, 0);
+    for round in 0..200 {
+        let (first, second) = (pattern(round, 100), pattern(round, 60));
+        send_all(pair.client, &first);
+        send_uncounted(pair.client, &second);
+        assert_eq!(soon(set), [(IN, pair.server as u64)]);
+        let mut got = vec![];
+        let mut buffer = [0; 50];
+        while let Ok(count) = recv(pair.server, &mut buffer, 0) {
+            got.extend_from_slice(&buffer[..count]);
+            send_all(pair.server, b"a");
+            send_all(pair.server, b"b");
+        }
+        assert_bytes(&got, &[first, second].concat());
+        recv_now(pair.client);
+    }
+}
+
+/// As epoll(7) allows for streams: a read that gets less than it asks for was the last one.
+fn edge_reader_that_stops_at_a_short_read_gets_all() {
+    let pair = joined_nonblocking();
+    let set = set_of(pair.server, IN | EDGE);
+    for round in 0..200 {
+        let (first, second) = (pattern(round, 100), pattern(round, 60));
+        send_all(pair.client, &first);
+        send_uncounted(pair.client, &second);
+        let mut got = vec![];
+        while got.len() < 160 {
+            let reports = soon(set);
+            assert_eq!(reports, [(IN, pair.server as u64)], "{} bytes in round {round}", got.len());
+            let mut buffer = [0; 1000];
+            let count = recv(pair.server, &mut buffer, 0).unwrap();
+            got.extend_from_slice(&buffer[..count]);
+        }
+        assert_bytes(&got, &[first, second].concat());
+        assert_eq!(recv(pair.server, &mut [0], 0), Err(AGAIN));
+    }
 }
 
 fn oneshot_reports_once_until_rearmed() {

@@ -106,9 +106,16 @@ fn stuck_waiter(config: &Config, state: &State) -> Option<&'static str> {
     if !matches!(state.sender.at, Idle | Asleep | KernelSend) {
         return Some("the sender waits for something other than room in the kernel");
     }
+    // Each of them has received until there was nothing: an edge that was reported does not excuse
+    // bytes that are left.
+    let all_wait_after_drain = (0..RECEIVERS).all(|idx| match config.programs[idx] {
+        Program::Absent => true,
+        Program::Epoll { drain: true, .. } => state.receivers[idx].at == At::WaitKernel,
+        _ => false,
+    });
     for (idx, receiver) in state.receivers.iter().enumerate() {
         let set = &state.sets[config.set_of[idx]];
-        let news = !(config.edge || config.exclusive) || set.arrived;
+        let news = !(config.edge || config.exclusive) || set.arrived || all_wait_after_drain;
         match receiver.at {
             At::KernelReceive | At::PollKernel if state.unread() => {
                 return Some("a receiver waits although bytes are unread");
@@ -350,6 +357,8 @@ fn faults_of_the_receiver_are_found() {
     let at_once = plain(Program::PollAtOnce, NONE);
     check_fault(TakeBacksNotWatched, Config { sleeps: true, ..at_once.clone() }, LOST);
     check_fault(KernelNotAsked, at_once, HIDDEN);
+    check_fault(KernelNotAskedAgain, edge(EPOLL, NONE), EPOLL_WAITS);
+    check_fault(SettledAlthoughReported, small(edge(EPOLL, EPOLL)), HIDDEN);
 }
 
 #[test]

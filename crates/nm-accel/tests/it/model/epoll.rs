@@ -126,7 +126,6 @@ fn harvest(config: &Config, state: &mut State, idx: usize) {
     receiver.notified = true;
     receiver.a = FROM_KERNEL;
     receiver.stale = false;
-    receiver.from_kernel = true;
 }
 
 fn kernel_at_once(config: &Config, state: &mut State, idx: usize) -> &'static str {
@@ -159,6 +158,7 @@ fn wake_up(config: &Config, state: &mut State, idx: usize) -> &'static str {
 
 fn report_step(config: &Config, state: &mut State, idx: usize) -> &'static str {
     let set_idx = config.set_of[idx];
+    state.kernel_reported |= state.receivers[idx].a == FROM_KERNEL;
     match state.receivers[idx].at {
         At::WaitRelock => relock(config, state, idx),
         At::WaitDisarm => {

@@ -68,9 +68,6 @@ fn begin(state: &mut State, idx: usize, at: At, blocking: bool) {
     receiver.at = at;
     receiver.blocking = blocking;
     receiver.promised = promised;
-    if matches!(at, At::PollPipe | At::PollTakeBacks | At::WaitLock) {
-        receiver.from_kernel = false;
-    }
 }
 
 /// The child begins, receives any number of times, and ends.

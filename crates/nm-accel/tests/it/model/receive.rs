@@ -23,6 +23,7 @@ pub(super) fn steps(config: &Config, state: &State, idx: usize, next: &mut Next)
             hold_step(&mut after, idx)
         }
         At::ReadKnown | At::AddReceived | At::UncountGot => count_received(config, &mut after, idx),
+        At::LookWhetherEmpty | At::SettleEmpty => settle(config, &mut after, idx),
         At::ReadPipe => return read_pipe(state, idx, next),
         At::SkipTakingBack | At::SkipKernel => skip_step(config, &mut after, idx),
         _ => receive_step(config, &mut after, idx),
@@ -30,8 +31,8 @@ pub(super) fn steps(config: &Config, state: &State, idx: usize, next: &mut Next)
     next.push(((idx + 1, label), after));
 }
 
-/// A call without blocking need not ask the kernel each time, as long as the sender and the waits
-/// say that it has nothing.
+/// A call without blocking need not ask the kernel each time, as long as the sender, the waits and
+/// other threads say that it has nothing.
 fn read_pipe(state: &State, idx: usize, next: &mut Next) {
     let mut after = *state;
     let receiver = &mut after.receivers[idx];
@@ -39,8 +40,7 @@ fn read_pipe(state: &State, idx: usize, next: &mut Next) {
     let empty = state.pipe_empty();
     receiver.at = if empty { At::CountReceive } else { At::TakeFromPipe };
     next.push(((idx + 1, "receive reads the pipe"), after));
-    let before = &state.receivers[idx];
-    if empty && !before.blocking && !before.from_kernel {
+    if empty && !state.receivers[idx].blocking {
         let mut after = *state;
         after.receivers[idx].at = At::SkipTakingBack;
         next.push(((idx + 1, "receive reads the pipe, the kernel was asked just now"), after));
@@ -49,6 +49,7 @@ fn read_pipe(state: &State, idx: usize, next: &mut Next) {
 
 /// The kernel was asked just now: no need to ask it again unless the sender says so.
 fn skip_step(config: &Config, state: &mut State, idx: usize) -> &'static str {
+    let must_ask = state.kernel_reported || state.kernel_had_bytes || state.shared.inside > 0;
     let receiver = &mut state.receivers[idx];
     let shared = &mut state.shared;
     if receiver.at == At::SkipTakingBack {
@@ -56,7 +57,7 @@ fn skip_step(config: &Config, state: &mut State, idx: usize) -> &'static str {
         receiver.at = if ask { At::CountReceive } else { At::SkipKernel };
         return "receive reads take_backs";
     }
-    let ask = !shared.known || shared.published_sent != shared.received;
+    let ask = must_ask || !shared.known || shared.published_sent != shared.received;
     if ask && !config.has(Fault::KernelNotAsked) {
         receiver.at = At::CountReceive;
         return "receive finds that the kernel has bytes";
@@ -98,6 +99,9 @@ fn receive_step(config: &Config, state: &mut State, idx: usize) -> &'static str 
         At::CheckPipeCounted => {
             let empty = shared.head == shared.tail || config.has(Fault::NoCheckAfterCount);
             receiver.at = if empty { At::KernelReceive } else { At::UncountAndRetry };
+            if empty {
+                (state.kernel_reported, state.kernel_had_bytes) = (false, false);
+            }
             "receive reads the pipe again"
         }
         At::UncountAndRetry => {
@@ -150,21 +154,41 @@ fn kernel_receive(config: &Config, state: &mut State, idx: usize) -> &'static st
     "receive takes a byte from the kernel"
 }
 
+/// After bytes of the kernel: the next call need not ask it if it has nothing now.
+fn settle(config: &Config, state: &mut State, idx: usize) -> &'static str {
+    let (at, label) = match state.receivers[idx].at {
+        At::LookWhetherEmpty if state.kernel_empty() => {
+            (At::SettleEmpty, "receive finds the kernel empty")
+        }
+        At::LookWhetherEmpty => (At::Returned, "receive finds more bytes in the kernel"),
+        _ => {
+            state.kernel_had_bytes = false;
+            state.kernel_reported &= !config.has(Fault::SettledAlthoughReported);
+            (At::Returned, "the next receive need not ask the kernel")
+        }
+    };
+    state.receivers[idx].at = at;
+    label
+}
+
 /// Counting what was received, then leaving the count of users (or, as a fault, before).
 fn count_received(config: &Config, state: &mut State, idx: usize) -> &'static str {
     let late = config.has(Fault::ReceivedCountedAfterUncount);
+    state.kernel_had_bytes |=
+        state.receivers[idx].at == At::ReadKnown && !config.has(Fault::KernelNotAskedAgain);
+    let after = if state.receivers[idx].blocking { At::Returned } else { At::LookWhetherEmpty };
     let (at, label) = match state.receivers[idx].at {
         At::ReadKnown if state.shared.known => (At::AddReceived, "receive reads kernel_received"),
-        At::ReadKnown if late => (At::Returned, "receive finds kernel_received unknown"),
+        At::ReadKnown if late => (after, "receive finds kernel_received unknown"),
         At::ReadKnown => (At::UncountGot, "receive finds kernel_received unknown"),
         At::AddReceived => {
             state.shared.received += 1;
-            let at = if late { At::Returned } else { At::UncountGot };
+            let at = if late { after } else { At::UncountGot };
             (at, "receive adds to kernel_received")
         }
         _ => {
             uncount(config, state);
-            let at = if late { At::ReadKnown } else { At::Returned };
+            let at = if late { At::ReadKnown } else { after };
             (at, "receive uncounts itself")
         }
     };
@@ -191,7 +215,7 @@ fn poll_step(config: &Config, state: &mut State, idx: usize) -> &'static str {
             (At::PollCheckTakeBacks, false, "poll finds nothing in the kernel")
         }
         At::PollKernelAtOnce => {
-            receiver.from_kernel = true;
+            state.kernel_reported = true;
             (At::Returned, true, "poll finds bytes in the kernel")
         }
         At::PollCheckTakeBacks => return poll_check(config, state, idx),
@@ -204,7 +228,7 @@ fn poll_step(config: &Config, state: &mut State, idx: usize) -> &'static str {
         }
         At::PollPipeCounted => (At::PollUncount, true, "poll finds bytes in the pipe"),
         At::PollKernel => {
-            receiver.from_kernel = true;
+            state.kernel_reported = true;
             (At::PollUncount, true, "poll is woken by the kernel")
         }
         At::PollUncount => {

@@ -62,6 +62,8 @@ pub(super) enum At {
     ReadKnown,
     AddReceived,
     UncountGot,
+    LookWhetherEmpty,
+    SettleEmpty,
     CheckTakeBacks,
     UncountEmpty,
     // A poll.
@@ -134,8 +136,6 @@ pub(super) struct Receiver {
     /// What the steps of a call remember.
     pub(super) a: u8,
     pub(super) b: u8,
-    /// The last wait got its event from the kernel.
-    pub(super) from_kernel: bool,
     /// Bytes were being taken back since the call last looked.
     pub(super) moved: bool,
     /// The event that it took from the kernel is outdated.
@@ -255,6 +255,10 @@ pub(super) struct State {
     pub(super) sender: Sender,
     pub(super) sets: [Set; SETS],
     pub(super) receivers: [Receiver; RECEIVERS],
+    /// A wait has reported something of the kernel since a receive asked it.
+    pub(super) kernel_reported: bool,
+    /// The kernel had bytes when a receive asked it last.
+    pub(super) kernel_had_bytes: bool,
     pub(super) delivered: u8,
     pub(super) wrong: Option<&'static str>,
 }
@@ -279,6 +283,8 @@ pub(super) enum Fault {
     LearnUnreadFirst,
     LearnWithoutVerifying,
     KernelNotAsked,
+    KernelNotAskedAgain,
+    SettledAlthoughReported,
     NoTakeBackBeforeSleep,
     TakeBackWithoutExchange,
     TakeBackBesideSender,
@@ -344,7 +350,7 @@ impl Receiver {
             || matches!(self.at, PollPipe | PollKernelAtOnce | PollCheckTakeBacks);
         self.moved &= watches;
         if self.at == Turn {
-            (self.blocking, self.from_kernel, self.notified) = (false, false, false);
+            (self.blocking, self.notified) = (false, false);
         }
         if matches!(self.at, Turn | Returned) {
             self.promised = false;
@@ -374,7 +380,6 @@ impl State {
             blocking: false,
             a: 0,
             b: 0,
-            from_kernel: false,
             moved: false,
             stale: false,
             promised: false,
@@ -412,6 +417,8 @@ impl State {
             },
             sets: config.registered.map(set),
             receivers: config.programs.map(receiver),
+            kernel_reported: false,
+            kernel_had_bytes: true,
             delivered: 0,
             wrong: None,
         }
