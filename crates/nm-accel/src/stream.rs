@@ -130,7 +130,7 @@ pub fn receive(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
             }
         }
         if request.is_nonblocking() {
-            if !request.socket.kernel_check_is_due() {
+            if !request.socket.kernel_check_is_due(request.fd) {
                 return kernel::fail(libc::EAGAIN);
             }
             return match receive_now(&request, done, &raw) {
@@ -160,7 +160,7 @@ pub fn receive(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
 fn receive_more(request: &Request<'_>, done: usize, total: usize) -> isize {
     let socket = request.socket;
     let is_all = done == total || request.has_flag(libc::MSG_PEEK);
-    if is_all || !socket.kernel_may_have_bytes() || socket.has_memory_bytes() {
+    if is_all || !socket.kernel_may_have_bytes(request.fd) || socket.has_memory_bytes() {
         return done as isize;
     }
     let now = Request { flags: request.flags | libc::MSG_DONTWAIT, ..*request };
@@ -316,9 +316,6 @@ fn receive_in_kernel(
     }
     drop(receiving);
     socket.publish_received(fd);
-    if result > 0 && request.is_nonblocking() {
-        socket.settle_kernel(fd);
-    }
     kernel::set_errno(errno);
     Some(match result {
         0 if done == 0 && socket.end_is_a_reset() => kernel::fail(libc::ECONNRESET),

@@ -119,23 +119,38 @@ impl Socket {
     /// thread is just asking it. The peer's announcement alone is not enough: it comes after the
     /// bytes, and an edge-triggered wait may have reported them in between.
     #[inline]
-    pub fn kernel_may_have_bytes(&self) -> bool {
+    pub fn kernel_may_have_bytes(&self, fd: c_int) -> bool {
         self.kernel_has_bytes_for_us()
             || KERNEL_EVENTS.load(Ordering::Relaxed)
                 != self.kernel_events_seen.load(Ordering::Relaxed)
-            || self.kernel_asked_at_ns.load(Ordering::Relaxed) == ASK_AGAIN
             || self.end().kernel_receivers.load(Ordering::SeqCst) != 0
+            || self.kernel_asked_at_ns.load(Ordering::Relaxed) == ASK_AGAIN
+                && self.kernel_has_more(fd)
+    }
+
+    /// The kernel had something to say when it was asked last: whether it still has. This does not
+    /// rely on the kernel: a program that receives in a loop would do so just when the answer
+    /// comes, which would go through the kernel therefore, and so would the next ones.
+    #[cold]
+    fn kernel_has_more(&self, fd: c_int) -> bool {
+        if kernel::events(fd) & !libc::POLLOUT != 0 {
+            return true;
+        }
+        // A wait reports what arrives from now on.
+        let (word, order) = (&self.kernel_asked_at_ns, Ordering::SeqCst);
+        let _ = word.compare_exchange(ASK_AGAIN, wait::now_ns(), order, order);
+        false
     }
 
     /// Whether a non-blocking call on an empty pipe must ask the kernel: it does so when something
     /// was announced, and every now and then, because an end of the stream is announced by nobody.
     #[inline]
-    pub fn kernel_check_is_due(&self) -> bool {
+    pub fn kernel_check_is_due(&self, fd: c_int) -> bool {
         let (begun, ended) = self.take_backs();
-        let asked_at_ns = self.kernel_asked_at_ns.load(Ordering::Relaxed);
-        begun != ended
-            || self.kernel_may_have_bytes()
-            || wait::now_ns().wrapping_sub(asked_at_ns) > KERNEL_CHECK_NS
+        begun != ended || self.kernel_may_have_bytes(fd) || {
+            let asked_at_ns = self.kernel_asked_at_ns.load(Ordering::Relaxed);
+            wait::now_ns().wrapping_sub(asked_at_ns) > KERNEL_CHECK_NS
+        }
     }
 
     /// The kernel is about to be asked, between [`Socket::begin_kernel_receive`] and its end: only
@@ -152,17 +167,6 @@ impl Socket {
     #[inline]
     pub fn ask_kernel_again(&self) {
         self.kernel_asked_at_ns.store(ASK_AGAIN, Ordering::SeqCst);
-    }
-
-    /// After [`Socket::ask_kernel_again`], without reliance on the kernel: the next call need not
-    /// ask it if it has nothing now, because a wait reports what arrives from now on. Else a
-    /// program that receives in a loop would ask it, and thereby rely on it, just when the answer
-    /// comes.
-    pub fn settle_kernel(&self, fd: c_int) {
-        if kernel::events(fd) & !libc::POLLOUT == 0 {
-            let (word, order) = (&self.kernel_asked_at_ns, Ordering::SeqCst);
-            let _ = word.compare_exchange(ASK_AGAIN, wait::now_ns(), order, order);
-        }
     }
 
     /// Begins a call of the kernel that receives, in any phase. Of a joined socket, the caller must

@@ -344,8 +344,7 @@ fn keep_samples(
     Ok(())
 }
 
-/// Makes both agents ready for the next task, and returns the failure with the most information: if
-/// one end has died, the other one only reports that its peer has disconnected.
+/// Makes both agents ready for the next task, and returns the failure with the most information.
 fn recover(pair: &mut Pair, failure: Failure) -> Failure {
     let mut death = None;
     for agent in [&mut pair.server, &mut pair.client] {
@@ -357,9 +356,15 @@ fn recover(pair: &mut Pair, failure: Failure) -> Failure {
             death = Some(other);
         }
     }
+    cause(failure, death)
+}
+
+/// Why a task has failed: if one end has died, the other one only reports what follows from that.
+/// Its peer has disconnected, or its address is gone with the peer's namespace and the link.
+fn cause(failure: Failure, death: Option<Failure>) -> Failure {
     match (failure.kind, death) {
-        (FailureKind::Peer, Some(death)) => death,
-        _ => failure,
+        (FailureKind::Cancelled, _) | (_, None) => failure,
+        (_, Some(death)) => death,
     }
 }
 
@@ -368,6 +373,18 @@ mod tests {
     use super::*;
     use nm_model::probe::PingpongSpec;
     use nm_model::{ComputeSpec, JitterSpec, Workload};
+
+    #[test]
+    fn death_of_an_agent_is_the_cause_of_what_the_other_one_reports() {
+        let death = || Failure::new(FailureKind::Peer, "the client agent ended by signal 9");
+        for kind in [FailureKind::Peer, FailureKind::BadRequest, FailureKind::System] {
+            let reported = || Failure::new(kind, "listening on 10.77.0.2:0");
+            assert_eq!(cause(reported(), Some(death())).message, death().message);
+            assert_eq!(cause(reported(), None).message, reported().message);
+        }
+        let cancelled = Failure::new(FailureKind::Cancelled, "cancelled");
+        assert_eq!(cause(cancelled, Some(death())).message, "cancelled");
+    }
 
     #[test]
     fn threads_that_share_a_core_have_time_for_all_their_jobs() {

@@ -49,7 +49,7 @@ fn read_pipe(state: &State, idx: usize, next: &mut Next) {
 
 /// The kernel was asked just now: no need to ask it again unless the sender says so.
 fn skip_step(config: &Config, state: &mut State, idx: usize) -> &'static str {
-    let must_ask = state.kernel_reported || state.kernel_had_bytes || state.shared.inside > 0;
+    let must_ask = state.kernel_reported || state.shared.inside > 0;
     let receiver = &mut state.receivers[idx];
     let shared = &mut state.shared;
     if receiver.at == At::SkipTakingBack {
@@ -61,6 +61,10 @@ fn skip_step(config: &Config, state: &mut State, idx: usize) -> &'static str {
     if ask && !config.has(Fault::KernelNotAsked) {
         receiver.at = At::CountReceive;
         return "receive finds that the kernel has bytes";
+    }
+    if state.kernel_had_bytes {
+        receiver.at = At::LookWhetherEmpty;
+        return "receive finds that the kernel had bytes";
     }
     receiver.at = At::Returned;
     receiver.outcome = Outcome::Empty;
@@ -154,21 +158,20 @@ fn kernel_receive(config: &Config, state: &mut State, idx: usize) -> &'static st
     "receive takes a byte from the kernel"
 }
 
-/// After bytes of the kernel: the next call need not ask it if it has nothing now.
+/// The kernel had bytes when it was asked last: the call need not ask it if it has nothing now.
 fn settle(config: &Config, state: &mut State, idx: usize) -> &'static str {
-    let (at, label) = match state.receivers[idx].at {
-        At::LookWhetherEmpty if state.kernel_empty() => {
-            (At::SettleEmpty, "receive finds the kernel empty")
-        }
-        At::LookWhetherEmpty => (At::Returned, "receive finds more bytes in the kernel"),
-        _ => {
-            state.kernel_had_bytes = false;
-            state.kernel_reported &= !config.has(Fault::SettledAlthoughReported);
-            (At::Returned, "the next receive need not ask the kernel")
-        }
-    };
-    state.receivers[idx].at = at;
-    label
+    let empty = state.kernel_empty();
+    let receiver = &mut state.receivers[idx];
+    if receiver.at == At::LookWhetherEmpty {
+        receiver.at = if empty { At::SettleEmpty } else { At::CountReceive };
+        return "receive looks whether the kernel has more";
+    }
+    receiver.at = At::Returned;
+    receiver.outcome = Outcome::Empty;
+    state.kernel_had_bytes = false;
+    state.kernel_reported &= !config.has(Fault::SettledAlthoughReported);
+    check_empty(state, idx);
+    "receive finds that the kernel has nothing more"
 }
 
 /// Counting what was received, then leaving the count of users (or, as a fault, before).
@@ -176,19 +179,18 @@ fn count_received(config: &Config, state: &mut State, idx: usize) -> &'static st
     let late = config.has(Fault::ReceivedCountedAfterUncount);
     state.kernel_had_bytes |=
         state.receivers[idx].at == At::ReadKnown && !config.has(Fault::KernelNotAskedAgain);
-    let after = if state.receivers[idx].blocking { At::Returned } else { At::LookWhetherEmpty };
     let (at, label) = match state.receivers[idx].at {
         At::ReadKnown if state.shared.known => (At::AddReceived, "receive reads kernel_received"),
-        At::ReadKnown if late => (after, "receive finds kernel_received unknown"),
+        At::ReadKnown if late => (At::Returned, "receive finds kernel_received unknown"),
         At::ReadKnown => (At::UncountGot, "receive finds kernel_received unknown"),
         At::AddReceived => {
             state.shared.received += 1;
-            let at = if late { after } else { At::UncountGot };
+            let at = if late { At::Returned } else { At::UncountGot };
             (at, "receive adds to kernel_received")
         }
         _ => {
             uncount(config, state);
-            let at = if late { At::ReadKnown } else { after };
+            let at = if late { At::ReadKnown } else { At::Returned };
             (at, "receive uncounts itself")
         }
     };
