@@ -125,6 +125,8 @@ impl WaitSocket for Fake {
         self.state().kernel > 0
     }
 
+    fn note_kernel_event(&self) {}
+
     fn rely_on_kernel(&self) {
         self.change(|state| state.users += 1);
     }

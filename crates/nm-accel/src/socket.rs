@@ -93,12 +93,16 @@ pub struct Socket {
     pub failed_spins: AtomicU32,
     /// Time when a receiving call last asked the kernel, ns, or `incoming::ASK_AGAIN`.
     kernel_asked_at_ns: AtomicU64,
-    /// The process's count of kernel events when a receiving call last asked the kernel.
+    /// Waits that have returned events of the kernel for this socket.
+    kernel_events: AtomicU64,
+    /// [`Socket::kernel_events`] when a receiving call last asked the kernel.
     kernel_events_seen: AtomicU64,
     /// Time when a sending call last looked whether the peer is dead, ns.
     peer_checked_at_ns: AtomicU64,
     /// Time of the first call after this end offered memory that was not accepted yet, ns.
     pub offered_at_ns: AtomicU64,
+    /// Error that the kernel reported to a call which had bytes to return: for the next call.
+    pending_error: AtomicI32,
     /// Not zero once the peer's reset was reported to the program.
     reset_reported: AtomicU32,
     /// Not zero once the peer was found dead: nothing more is sent to memory.
@@ -146,9 +150,11 @@ impl Socket {
             spin_budget_ns: AtomicU64::new(u64::MAX),
             failed_spins: AtomicU32::new(0),
             kernel_asked_at_ns: AtomicU64::new(0),
+            kernel_events: AtomicU64::new(0),
             kernel_events_seen: AtomicU64::new(0),
             peer_checked_at_ns: AtomicU64::new(0),
             offered_at_ns: AtomicU64::new(0),
+            pending_error: AtomicI32::new(0),
             reset_reported: AtomicU32::new(0),
             peer_is_dead: AtomicU32::new(0),
             late_take_backs: AtomicU32::new(0),
@@ -181,6 +187,7 @@ impl Socket {
         ] {
             word.store(0, Ordering::Relaxed);
         }
+        self.pending_error.store(0, Ordering::Relaxed);
         self.spin_budget_ns.store(u64::MAX, Ordering::Relaxed);
         self.duplicate.store(-1, Ordering::Relaxed);
         self.last_descriptor.store(fd, Ordering::Relaxed);

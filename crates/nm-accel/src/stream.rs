@@ -129,6 +129,11 @@ pub fn receive(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
                 }
             }
         }
+        if done == 0
+            && let Some(errno) = request.socket.take_error()
+        {
+            return kernel::fail(errno);
+        }
         if request.is_nonblocking() {
             if !request.socket.kernel_check_is_due(request.fd) {
                 return kernel::fail(libc::EAGAIN);
@@ -161,6 +166,10 @@ fn receive_more(request: &Request<'_>, done: usize, total: usize) -> isize {
     let socket = request.socket;
     let is_all = done == total || request.has_flag(libc::MSG_PEEK);
     if is_all || !socket.kernel_may_have_bytes(request.fd) || socket.has_memory_bytes() {
+        return done as isize;
+    }
+    // Only bytes: an error belongs to the next call.
+    if !kernel::ioctl_int(request.fd, libc::FIONREAD as usize).is_some_and(|unread| unread > 0) {
         return done as isize;
     }
     let now = Request { flags: request.flags | libc::MSG_DONTWAIT, ..*request };
@@ -318,9 +327,19 @@ fn receive_in_kernel(
     socket.publish_received(fd);
     kernel::set_errno(errno);
     Some(match result {
-        0 if done == 0 && socket.end_is_a_reset() => kernel::fail(libc::ECONNRESET),
+        0 if done == 0 && socket.end_is_a_reset() => {
+            // As after a reset: nothing can be sent any more.
+            // SAFETY: no pointers.
+            unsafe { kernel::shutdown(fd, libc::SHUT_RDWR) };
+            kernel::fail(libc::ECONNRESET)
+        }
         0.. => done as isize + result,
-        _ if done > 0 => done as isize,
+        _ if done > 0 => {
+            if !matches!(errno, libc::EAGAIN | libc::EINTR) {
+                socket.keep_error(errno);
+            }
+            done as isize
+        }
         _ => result,
     })
 }
@@ -403,6 +422,9 @@ pub fn send(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
     let socket = request.socket;
     if total == 0 {
         return send_to_kernel(&request, 0, 0, raw);
+    }
+    if let Some(errno) = socket.take_error() {
+        return kernel::fail(errno);
     }
     socket.learn_kernel_sent(request.fd);
     if total >= BULK_BYTES && !socket.may_send_to_memory() {

@@ -8,7 +8,7 @@ use libc::{sockaddr, sockaddr_storage, socklen_t};
 use nm_ring::conduit::READ_SHUT;
 use nm_ring::ledger::{KernelReason, SocketRole};
 
-use crate::socket::{Phase, Socket, incoming};
+use crate::socket::{Phase, Socket};
 use crate::{blocking, children, fallback, kernel, options, process, rendezvous, table};
 
 /// Registers a socket, unless this process only borrows its parent's memory.
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
             socket.own().set_flags(READ_SHUT);
         }
         let result = raw();
-        incoming::kernel_events_returned();
+        socket.note_kernel_event();
         return result;
     }
     raw()

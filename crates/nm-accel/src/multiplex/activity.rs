@@ -294,13 +294,21 @@ impl<S: WaitSocket> Members<S> {
         }
     }
 
-    /// Whether these data may be those of a member with a socket.
+    /// The kernel has reported for these data that there is something to receive. False: they may be
+    /// those of several members.
     #[inline]
-    pub fn has_socket_with(&self, data: u64) -> bool {
-        self.by_data.get(&data).is_some_and(|&(index, _)| match self.slots.get(index as usize) {
-            Some(slot) => slot.as_ref().is_some_and(|member| member.socket.is_some()),
-            None => index == AMBIGUOUS,
-        })
+    pub fn note_kernel_event(&self, data: u64) -> bool {
+        match self.by_data.get(&data) {
+            Some(&(AMBIGUOUS, _)) => return false,
+            Some(&(index, _)) => {
+                let member = self.slots.get(index as usize).and_then(Option::as_ref);
+                if let Some(socket) = member.and_then(|member| member.socket) {
+                    socket.note_kernel_event();
+                }
+            }
+            None => {}
+        }
+        true
     }
 
     /// The kernel has reported an event: decides what the program gets, and makes the member

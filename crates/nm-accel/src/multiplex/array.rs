@@ -8,7 +8,7 @@ use libc::{c_int, pollfd, timespec};
 use super::epoll_set::EpollSet;
 use super::registry;
 use super::spin::{SetSpin, SetSpinStep};
-use crate::socket::{Phase, Socket, incoming};
+use crate::socket::{Phase, Socket};
 use crate::table::CallGuard;
 use crate::wait::WaitLimit;
 use crate::{blocking, kernel, signals, table};
@@ -222,9 +222,15 @@ impl<'a> Call<'a> {
 
     /// The kernel has reported `count` entries: the next receiving calls ask it.
     fn note_kernel_events(&self, count: c_int) {
-        let is_readable = |entry: &pollfd| entry.revents & !(libc::POLLOUT | libc::POLLWRNORM) != 0;
-        if count > 0 && self.fds.iter().any(is_readable) {
-            incoming::kernel_events_returned();
+        if count <= 0 {
+            return;
+        }
+        for (entry, source) in self.pairs() {
+            if entry.revents & !(libc::POLLOUT | libc::POLLWRNORM) != 0
+                && let Source::Socket { socket, .. } = source
+            {
+                socket.note_kernel_event();
+            }
         }
     }
 

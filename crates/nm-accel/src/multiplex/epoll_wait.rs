@@ -238,7 +238,7 @@ impl Call {
         let count = usize::try_from(count).unwrap_or(0);
         let Some(mut inner) = self.set.lock() else {
             self.events.accept_all(count);
-            incoming::kernel_events_returned();
+            incoming::note_kernel_event_of_any();
             return;
         };
         inner.pacing.polled(count > 0);
@@ -247,18 +247,18 @@ impl Call {
         }
         let may_activate = self.set.may_activate(&inner);
         let inner = &mut *inner;
-        let (members, mut is_readable) = (&mut inner.members, false);
+        let (members, mut is_ambiguous) = (&mut inner.members, false);
         let active = members.active();
         let is_shared = self.set.is_shared();
         self.events.accept(count, |events, data| {
-            is_readable |=
-                events & READY_TO_READ != 0 && (is_shared || members.has_socket_with(data));
+            is_ambiguous |=
+                events & READY_TO_READ != 0 && (!members.note_kernel_event(data) || is_shared);
             members.kernel_reported(events, data, may_activate)
         });
         inner.payoff.activated(inner.members.active().saturating_sub(active));
         self.set.settle(inner, self.epoll);
-        if is_readable {
-            incoming::kernel_events_returned();
+        if is_ambiguous {
+            incoming::note_kernel_event_of_any();
         }
     }
 

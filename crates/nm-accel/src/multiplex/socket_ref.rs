@@ -67,6 +67,12 @@ impl WaitSocket for SocketRef {
         self.is_joined() && self.socket.kernel_has_bytes_for_us()
     }
 
+    fn note_kernel_event(&self) {
+        if self.is_current() {
+            self.socket.note_kernel_event();
+        }
+    }
+
     fn rely_on_kernel(&self) {
         if self.is_current() {
             self.socket.rely_on_kernel();

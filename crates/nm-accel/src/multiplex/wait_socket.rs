@@ -23,6 +23,9 @@ pub trait WaitSocket: Copy + PartialEq {
     /// Whether the peer has sent bytes through the kernel that were not received yet.
     fn has_kernel_bytes(&self) -> bool;
 
+    /// A wait returns to the program that the kernel has something to receive.
+    fn note_kernel_event(&self);
+
     /// From now on the peer sends through the kernel. Check [`WaitSocket::has_memory_bytes`] after
     /// it.
     fn rely_on_kernel(&self);

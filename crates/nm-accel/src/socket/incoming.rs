@@ -19,14 +19,14 @@ const ASK_AGAIN: u64 = 0;
 /// Take-backs of a peer that may take too long before nobody waits for them any more.
 const LATE_TAKE_BACKS_MAX: u32 = 3;
 
-/// Count of waits of this process that have returned events of the kernel: after one, the next call
-/// on an empty pipe asks the kernel, whatever the time.
-static KERNEL_EVENTS: AtomicU64 = AtomicU64::new(0);
+/// Count of waits of this process that have returned events of the kernel for a socket that is not
+/// known: for any of them.
+static KERNEL_EVENTS_OF_ANY: AtomicU64 = AtomicU64::new(0);
 
-/// A wait has returned events of the kernel to the program.
-#[inline]
-pub fn kernel_events_returned() {
-    KERNEL_EVENTS.fetch_add(1, Ordering::Relaxed);
+/// A wait has returned to the program that the kernel has something to receive, for a socket that
+/// is not known.
+pub fn note_kernel_event_of_any() {
+    KERNEL_EVENTS_OF_ANY.fetch_add(1, Ordering::Relaxed);
 }
 
 /// A call of the kernel that receives, from [`Socket::begin_kernel_receive`] on. The peer sends
@@ -114,6 +114,20 @@ impl Socket {
             != incoming.kernel_use.received.load(Ordering::Relaxed)
     }
 
+    /// A wait returns to the program that the kernel has something to receive: the next call on an
+    /// empty pipe asks the kernel, whatever the time.
+    #[inline]
+    pub fn note_kernel_event(&self) {
+        self.kernel_events.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Grows with each wait that may have returned events of the kernel for this socket.
+    #[inline]
+    fn kernel_events(&self) -> u64 {
+        let of_any = KERNEL_EVENTS_OF_ANY.load(Ordering::Relaxed);
+        self.kernel_events.load(Ordering::Relaxed).wrapping_add(of_any)
+    }
+
     /// Whether the kernel may have bytes that no wait reports again: the peer or a wait has
     /// announced something since the kernel was asked last, or it had more to say then, or another
     /// thread is just asking it. The peer's announcement alone is not enough: it comes after the
@@ -121,8 +135,7 @@ impl Socket {
     #[inline]
     pub fn kernel_may_have_bytes(&self, fd: c_int) -> bool {
         self.kernel_has_bytes_for_us()
-            || KERNEL_EVENTS.load(Ordering::Relaxed)
-                != self.kernel_events_seen.load(Ordering::Relaxed)
+            || self.kernel_events() != self.kernel_events_seen.load(Ordering::Relaxed)
             || self.end().kernel_receivers.load(Ordering::SeqCst) != 0
             || self.kernel_asked_at_ns.load(Ordering::Relaxed) == ASK_AGAIN
                 && self.kernel_has_more(fd)
@@ -157,8 +170,7 @@ impl Socket {
     /// there may other threads rely on the answer.
     #[inline]
     pub fn note_kernel_asked(&self) {
-        let events = KERNEL_EVENTS.load(Ordering::Relaxed);
-        self.kernel_events_seen.store(events, Ordering::Relaxed);
+        self.kernel_events_seen.store(self.kernel_events(), Ordering::Relaxed);
         self.kernel_asked_at_ns.store(wait::now_ns(), Ordering::SeqCst);
     }
 
@@ -167,6 +179,20 @@ impl Socket {
     #[inline]
     pub fn ask_kernel_again(&self) {
         self.kernel_asked_at_ns.store(ASK_AGAIN, Ordering::SeqCst);
+    }
+
+    /// The kernel has reported `errno` to a call that returns bytes: the next one returns it.
+    pub fn keep_error(&self, errno: c_int) {
+        self.pending_error.store(errno, Ordering::Relaxed);
+    }
+
+    /// The error that an earlier call has left, once.
+    #[inline]
+    pub fn take_error(&self) -> Option<c_int> {
+        if self.pending_error.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        Some(self.pending_error.swap(0, Ordering::Relaxed)).filter(|&errno| errno != 0)
     }
 
     /// Begins a call of the kernel that receives, in any phase. Of a joined socket, the caller must
@@ -278,6 +304,7 @@ impl Socket {
             && self.reset_reported.swap(1, Ordering::AcqRel) == 0;
         if is_reset {
             self.record().set_reason(KernelReason::PeerDied, 0);
+            self.peer_is_dead.store(1, Ordering::Relaxed);
         }
         is_reset
     }

@@ -43,6 +43,8 @@ behaviours![
     killed_peer_while_reading,
     killed_peer_while_writing,
     killed_peer_with_our_data_unread_is_a_reset,
+    killed_peer_with_our_data_unread_receives_no_more,
+    reset_behind_bytes_is_left_to_the_next_call,
     killed_peer_after_its_data,
     killed_peer_at_random_moments_while_it_sends,
     killed_peer_at_random_moments_while_it_receives,
@@ -425,6 +427,37 @@ fn killed_peer_with_our_data_unread_is_a_reset() {
     pause_ms(120);
     child.kill();
     assert_eq!(recv(fd, &mut [0; 4], 0), Err(RESET));
+}
+
+fn killed_peer_with_our_data_unread_receives_no_more() {
+    let (fd, child) = joined_with_child(sleep_forever);
+    send_all(fd, b"never read");
+    pause_ms(120);
+    child.kill();
+    assert_eq!(recv(fd, &mut [0; 4], 0), Err(RESET));
+    assert_eq!(recv(fd, &mut [0; 4], 0), Ok(0));
+    for _ in 0..2 {
+        assert_eq!(send(fd, b"x", MSG_NOSIGNAL), Err(PIPE));
+    }
+}
+
+/// The peer sends, then dissolves the connection, which resets it. Calls that ask for more than
+/// that get the bytes; the next one gets the error.
+fn reset_behind_bytes_is_left_to_the_next_call() {
+    for flags in [0, MSG_DONTWAIT, libc::MSG_WAITALL] {
+        let pair = joined_pair();
+        send_all(pair.client, b"hello");
+        // SAFETY: all zero is a valid address; its family says that there is none.
+        let none: libc::sockaddr = unsafe { std::mem::zeroed() };
+        let length = size_of_val(&none) as libc::socklen_t;
+        // SAFETY: the address is live for the call.
+        assert_eq!(unsafe { libc::connect(pair.client, &raw const none, length) }, 0);
+        eventually("the reset has come", || ready(pair.server, POLLIN, 0) & POLLHUP != 0);
+        assert_eq!(recv(pair.server, &mut [0; 100], flags), Ok(5), "{flags:#x}");
+        assert_eq!(recv(pair.server, &mut [0; 100], flags), Err(RESET), "{flags:#x}");
+        assert_eq!(recv(pair.server, &mut [0; 100], flags), Ok(0), "{flags:#x}");
+        assert_eq!(send(pair.server, b"x", MSG_NOSIGNAL), Err(PIPE), "{flags:#x}");
+    }
 }
 
 fn killed_peer_after_its_data() {

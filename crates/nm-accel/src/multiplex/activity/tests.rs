@@ -107,6 +107,8 @@ impl WaitSocket for Fake {
         self.0.get().kernel > 0
     }
 
+    fn note_kernel_event(&self) {}
+
     fn rely_on_kernel(&self) {
         self.change(|state| state.users += 1);
     }
