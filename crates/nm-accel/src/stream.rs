@@ -169,7 +169,8 @@ fn receive_more(request: &Request<'_>, done: usize, total: usize) -> isize {
         return done as isize;
     }
     // Only bytes: an error belongs to the next call.
-    if !kernel::ioctl_int(request.fd, libc::FIONREAD as usize).is_some_and(|unread| unread > 0) {
+    let unread = kernel::ioctl_int(request.fd, libc::FIONREAD as usize).unwrap_or(0);
+    if unread <= 0 {
         return done as isize;
     }
     let now = Request { flags: request.flags | libc::MSG_DONTWAIT, ..*request };

@@ -294,8 +294,8 @@ impl<S: WaitSocket> Members<S> {
         }
     }
 
-    /// The kernel has reported for these data that there is something to receive. False: they may be
-    /// those of several members.
+    /// The kernel has reported for these data that there is something to receive. False: they may
+    /// be those of several members.
     #[inline]
     pub fn note_kernel_event(&self, data: u64) -> bool {
         match self.by_data.get(&data) {
