@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use nm_lab::accelerator::LIBRARY;
-use nm_lab::ledger::{Connection, Ledger};
+use nm_lab::ledger::{Connection, DataPath, Ledger};
 use nm_report::style::clean;
 use nm_sys::hostfiles::HostFiles;
 use serde::Serialize;
@@ -16,6 +16,9 @@ use super::view::{Row, table};
 use crate::cli::format::Format;
 use crate::exit::Exit;
 use crate::output;
+
+/// Setting of a program whose rings of io_uring serve files only, as the library writes it.
+const RINGS_FOR_FILES: &str = "io_uring for files only";
 
 /// What `status` shows.
 #[derive(Debug, Default, Serialize)]
@@ -52,7 +55,7 @@ pub fn run(format: Format) -> Result<Exit> {
 fn inspect_all() -> Status {
     let files = HostFiles::default();
     let mut status = Status::default();
-    let mut known = BTreeSet::new();
+    let (mut known, mut open) = (BTreeSet::new(), vec![]);
     let pids = files.names("/proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
     let mut pids: Vec<u32> = pids.filter(|pid| *pid != std::process::id()).collect();
     pids.sort_unstable();
@@ -60,16 +63,64 @@ fn inspect_all() -> Status {
         let Some(mut program) = inspect(&files, pid) else { continue };
         for ledger in Ledger::of_process(pid).into_iter().filter(|_| program.loaded) {
             program.settings = clean(&ledger.settings());
+            if program.settings.contains(RINGS_FOR_FILES) {
+                program.note = None;
+            }
             // Processes that fork share one ledger.
             if known.insert(ledger.id()) {
-                let name = ledger.program();
-                let open = ledger.connections().into_iter().filter(Connection::is_open);
-                status.connections.extend(open.map(|one| Row::new(&name, &one)));
+                let (name, user) = (ledger.program(), effective_user(&files, pid));
+                let connections = ledger.connections().into_iter().filter(Connection::is_open);
+                open.extend(connections.map(|connection| Open {
+                    row: Row::new(&name, &connection),
+                    waits: connection.path() == DataPath::KernelBeforeHandshake,
+                    group: program.settings.contains("group "),
+                    user,
+                }));
             }
         }
         status.programs.push(program);
     }
+    status.connections = explain_waits(open);
     status
+}
+
+/// An open connection, with what decides whether its ends can share memory.
+struct Open {
+    row: Row,
+    /// The handshake of both ends is not complete.
+    waits: bool,
+    /// A group is set, whose members may be of different users.
+    group: bool,
+    /// Effective user of the process.
+    user: Option<u32>,
+}
+
+/// The effective user of a process.
+fn effective_user(files: &HostFiles, pid: u32) -> Option<u32> {
+    let status = files.text(&format!("/proc/{pid}/status"))?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Says of connections that wait for the handshake what can be seen of their other ends.
+fn explain_waits(mut open: Vec<Open>) -> Vec<Row> {
+    for index in 0..open.len() {
+        let this = &open[index];
+        if !this.waits || this.row.local == "unknown" {
+            continue;
+        }
+        let is_other_end =
+            |one: &&Open| one.row.local == this.row.peer && one.row.peer == this.row.local;
+        let reason = match (open.iter().find(is_other_end), this.user) {
+            (None, _) => "no program under nearmetal accel is seen at its other end".to_string(),
+            (Some(Open { user: Some(other), group: false, .. }), Some(user)) if *other != user => {
+                format!("its ends belong to two users, {user} and {other}: see --group")
+            }
+            _ => continue,
+        };
+        open[index].row.reason = Some(reason);
+    }
+    open.into_iter().map(|one| one.row).collect()
 }
 
 /// A process in which the library is loaded or was meant to be loaded; none for all others, such as
@@ -145,6 +196,7 @@ impl Status {
 
 #[cfg(test)]
 mod tests {
+    use super::super::view::Traffic;
     use super::*;
     use std::fs;
 
@@ -191,6 +243,58 @@ mod tests {
         let link = root.path().join("proc/7/fd/5");
         std::os::unix::fs::symlink("anon_inode:[io_uring]", link).unwrap();
         assert!(inspect(&files, 7).unwrap().note.unwrap().contains("io_uring"));
+    }
+
+    #[test]
+    fn waiting_connections_say_what_is_seen_of_their_other_ends() {
+        let row = |local: &str, peer: &str| Row {
+            program: "p".into(),
+            pid: 1,
+            local: local.into(),
+            peer: peer.into(),
+            path: DataPath::KernelBeforeHandshake.name(),
+            reason: Some("the handshake".into()),
+            open: true,
+            sent: Traffic::default(),
+            received: Traffic::default(),
+            sleeps: 0,
+            wakeups_sent: 0,
+            wakeups_received: 0,
+            fallbacks: 0,
+            rejoins: 0,
+        };
+        let open = |local, peer, user, group| Open {
+            row: row(local, peer),
+            waits: true,
+            group,
+            user: Some(user),
+        };
+        let reasons = |ends: [Open; 3]| {
+            explain_waits(ends.into())
+                .into_iter()
+                .map(|row| row.reason.unwrap())
+                .collect::<Vec<_>>()
+        };
+        let unseen = "no program under nearmetal accel is seen at its other end";
+        let two =
+            |user, other| format!("its ends belong to two users, {user} and {other}: see --group");
+        let ends = |user, group| {
+            [
+                open("a:1", "b:2", 0, group),
+                open("b:2", "a:1", user, group),
+                open("a:1", "c:3", 0, group),
+            ]
+        };
+        assert_eq!(reasons(ends(99, false)), [two(0, 99), two(99, 0), unseen.into()]);
+        assert_eq!(reasons(ends(0, false)), ["the handshake", "the handshake", unseen]);
+        assert_eq!(reasons(ends(99, true)), ["the handshake", "the handshake", unseen]);
+    }
+
+    #[test]
+    fn effective_user_is_read() {
+        let (root, files) = proc("", "");
+        fs::write(root.path().join("proc/7/status"), "Name:\tx\nUid:\t0\t65534\t0\t0\n").unwrap();
+        assert_eq!((effective_user(&files, 7), effective_user(&files, 8)), (Some(65534), None));
     }
 
     #[test]
