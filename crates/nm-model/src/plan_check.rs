@@ -1,7 +1,7 @@
 //! What types cannot check of a plan: ranges and combinations, and that each target, comparison
 //! and published run that it names exists in it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::class::StackClass;
@@ -72,6 +72,12 @@ pub(crate) enum CheckError {
     EmptyTrials,
     #[error(transparent)]
     Spec(#[from] SpecError),
+    #[error(
+        "{path} measures {case} twice: each row and case has one series, whose rounds `rounds` sets"
+    )]
+    CaseTwice { path: String, case: String },
+    #[error("margin_percent is {0}, must be 0 to 1000")]
+    Margin(f64),
     #[error("target on `{on}` matches no row of the plan{hint}")]
     TargetOn { on: Selector, hint: Box<Hint> },
     #[error("target for probe `{probe}` matches no row of the plan: {run}")]
@@ -117,6 +123,9 @@ pub(crate) struct Hint {
     near: Option<String>,
     known: Vec<String>,
 }
+
+/// Largest ratio that still counts as equal, %.
+const MARGIN_PERCENT_MAX: f64 = 1000.0;
 
 /// Most words that a hint lists.
 const LISTED_MAX: usize = 8;
@@ -168,12 +177,18 @@ pub(crate) fn check(plan: &Plan, published: Option<&[PublishedRun]>) -> Result<(
     if let Some(guests) = &plan.guests {
         guests.check().map_err(|error| Fault::of_plan(error.field(), error.into()))?;
     }
+    check_each_case_once(plan)?;
     let rows = plan.rows();
     for (index, target) in plan.targets.iter().enumerate() {
         check_target(target, &rows)
             .map_err(|(key, error)| Fault::of_element("targets", index, key, error))?;
     }
     for (index, comparison) in plan.comparisons.iter().enumerate() {
+        let margin = comparison.margin_percent;
+        if !(0.0..=MARGIN_PERCENT_MAX).contains(&margin) {
+            let error = CheckError::Margin(margin);
+            return Err(Fault::of_element("comparisons", index, "margin_percent", error));
+        }
         for (key, side) in ["a", "b"].into_iter().zip(comparison.sides()) {
             check_side(side, &rows, published)
                 .map_err(|error| Fault::of_element("comparisons", index, key, error))?;
@@ -185,6 +200,28 @@ pub(crate) fn check(plan: &Plan, published: Option<&[PublishedRun]>) -> Result<(
             .map_err(|error| Fault::of_element("references", index, "", error))?;
     }
     check_subplans(&plan.subplans, &rows)
+}
+
+/// Checks that no two trials of a round make the same series: they would count as two rounds.
+fn check_each_case_once(plan: &Plan) -> Result<(), Fault> {
+    let mut seen: BTreeMap<String, Vec<Case>> = BTreeMap::new();
+    for (index, block) in plan.trials.iter().enumerate() {
+        for &environment in &block.environments {
+            for &stacks in &block.stacks {
+                let path = PlanRow { environment, stacks, block }.path();
+                let series = format!("{path} {}", block.probe.kind());
+                let cases = seen.entry(series).or_default();
+                for case in block.probe.cases() {
+                    if cases.contains(&case) {
+                        let error = CheckError::CaseTwice { path, case: case.to_string() };
+                        return Err(Fault::of_element("trials", index, "probe", error));
+                    }
+                    cases.push(case);
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 fn is_name(name: &str) -> bool {

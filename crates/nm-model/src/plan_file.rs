@@ -152,6 +152,41 @@ on = "netns/*"
     }
 
     #[test]
+    fn a_case_that_a_row_measures_twice_is_refused_because_it_would_count_as_two_rounds() {
+        let refused = |text: &str| Plan::parse(text).unwrap_err().to_string();
+        let error = refused(&GOOD.replace("[1, 64]", "[64, 1, 64]"));
+        assert!(error.contains("sizes has 64 twice"), "{error}");
+        for (stacks, again) in [
+            (r#"["tcp-spin", "tcp-spin"]"#, ""),
+            (
+                r#"["tcp-spin"]"#,
+                "[[trials]]\nenvironments=['netns']\nstacks=['tcp-spin']\n\
+                probe='pingpong'\nsizes=[64]\nmax_ms=50\n",
+            ),
+        ] {
+            let text = GOOD.replace(r#"["tcp-spin", "tcp-spin:tcp-blocking"]"#, stacks) + again;
+            let error = refused(&text);
+            assert!(error.contains("/tcp-spin measures"), "{error}");
+            assert!(error.contains("twice: each row and case has one series"), "{error}");
+        }
+        let other_size = "[[trials]]\nenvironments=['netns']\nstacks=['tcp-spin']\n\
+            probe='pingpong'\nsizes=[256]\n";
+        assert!(Plan::parse(&format!("{GOOD}{other_size}")).is_ok());
+    }
+
+    #[test]
+    fn a_margin_is_a_number_in_a_range() {
+        for margin in ["nan", "inf", "-5", "1e9"] {
+            let text = format!(
+                "{GOOD}[[comparisons]]\na='netns/tcp-spin'\nb='netns/tcp-spin:tcp-blocking'\n\
+                 margin_percent={margin}\n"
+            );
+            let error = Plan::parse(&text).unwrap_err().to_string();
+            assert!(error.contains("margin_percent is"), "{margin}: {error}");
+        }
+    }
+
+    #[test]
     fn a_factor_must_be_for_a_row_and_have_a_name_of_its_own() {
         let refused = |more: &str| {
             Plan::parse(&format!("{GOOD}\n[[factors]]\n{more}")).unwrap_err().to_string()

@@ -448,6 +448,7 @@ impl PingpongSpec {
         for &size in &self.sizes {
             limits::check("sizes", size, size_bytes_min..=SIZE_BYTES_MAX)?;
         }
+        limits::check_each_once("sizes", &self.sizes)?;
         limits::check("max_iterations", self.max_iterations, 1..=limits::ITERATIONS_MAX)?;
         limits::check("min_iterations", self.min_iterations, 0..=limits::ITERATIONS_MAX)?;
         limits::check_count("percentiles", self.percentiles.len(), limits::PERCENTILES_MAX)?;
@@ -470,6 +471,7 @@ impl StreamSpec {
     /// Checks the ranges.
     pub(crate) fn check(&self) -> Result<(), SpecError> {
         check_not_empty("patterns", &self.patterns)?;
+        limits::check_each_once("patterns", &self.patterns)?;
         limits::check("write_bytes", self.write_bytes, 1..=SIZE_BYTES_MAX)?;
         for pattern in &self.patterns {
             limits::check("patterns", pattern.flows, 1..=Pattern::MAX_FLOWS)?;
@@ -503,6 +505,7 @@ impl RrSpec {
             limits::check("sizes", request_bytes, 1..=SIZE_BYTES_MAX)?;
             limits::check("sizes", response_bytes, 1..=SIZE_BYTES_MAX)?;
         }
+        limits::check_each_once("sizes", &self.sizes)?;
         limits::check_pause_ms("warmup_ms", self.warmup_ms)?;
         limits::check_ms("deadline_ms", self.deadline_ms)?;
         limits::check_positive("seconds", self.seconds, limits::SECONDS_MAX)?;

@@ -129,7 +129,12 @@ fn of_root(root: &Path, workload: &Workload) -> Result<Snapshot> {
     if !root.is_dir() {
         return Err(Stop::usage(format!("--root {}: there is no such folder", root.display())));
     }
-    Ok(snapshot::of_root(root, workload))
+    let snapshot = snapshot::of_root(root, workload);
+    if snapshot.files.is_empty() {
+        let message = format!("--root {}: it has no files of /proc, /sys or /etc", root.display());
+        return Err(Stop::usage(message));
+    }
+    Ok(snapshot)
 }
 
 fn read(path: &Path) -> Result<Snapshot> {
@@ -144,5 +149,8 @@ fn read(path: &Path) -> Result<Snapshot> {
     let snapshot: Snapshot = serde_json::from_str(&text)
         .with_context(|| format!("{} is no snapshot of `audit --save`", path.display()))?;
     snapshot.check().with_context(unreadable)?;
+    if snapshot.files.is_empty() {
+        return Err(Stop::usage(format!("{} is no snapshot of `audit --save`", path.display())));
+    }
     Ok(snapshot)
 }

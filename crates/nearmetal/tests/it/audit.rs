@@ -25,6 +25,22 @@ fn snapshot_gives_the_same_findings_elsewhere() {
 }
 
 #[test]
+fn what_is_no_snapshot_and_no_root_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for other in ["{}", r#"{"schema": 2, "series": []}"#] {
+        fs::write(folder.path().join("other.json"), other).unwrap();
+        let refused = ["audit", "--snapshot", "other.json", "--fail-on", "info"];
+        let refused = run_in(folder.path(), &refused);
+        assert_eq!(refused.code, 2, "{}", refused.stdout);
+        assert!(refused.stderr.contains("is no snapshot of `audit --save`"), "{}", refused.stderr);
+    }
+    fs::create_dir(folder.path().join("empty")).unwrap();
+    let refused = run_in(folder.path(), &["audit", "--root", "empty"]);
+    assert_eq!(refused.code, 2, "{}", refused.stdout);
+    assert!(refused.stderr.contains("it has no files of /proc"), "{}", refused.stderr);
+}
+
+#[test]
 fn nothing_is_opened_for_writing() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");
