@@ -46,6 +46,15 @@ fn nodes_of(pid: u32) -> Vec<u32> {
 }
 
 #[test]
+fn a_stall_beyond_its_limit_is_refused() {
+    for stall in ["1e9", "nan", "10001"] {
+        let run = run(&["exchange", "run", "--rounds", "1", "--stall", stall]);
+        assert_eq!(run.code, 2, "{}", run.stderr);
+        assert!(run.stderr.contains("is not possible: 0 to 10000 ms"), "{}", run.stderr);
+    }
+}
+
+#[test]
 fn run_starts_a_network_and_reports_round_trips() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");

@@ -119,6 +119,9 @@ pub fn verdict(
         doubts.push(format!("at {:.1} s {}", event.at_s, event.detail));
     }
     doubts.extend(unfinished);
+    if phases.iter().all(|phase| phase.sent == 0) {
+        doubts.push("no request was sent: raise the rate or the seconds".to_string());
+    }
     let outcome = match (failures.is_empty(), doubts.is_empty()) {
         (false, _) => Outcome::Fail,
         (true, false) => Outcome::Inconclusive,
@@ -235,6 +238,9 @@ mod tests {
         let (outcome, why) = judge(phase(1, 2, 0, Some(2)));
         assert_eq!(outcome, Outcome::Inconclusive);
         assert!(why.contains("in 2 s the load generator itself was late"), "{why}");
+        let (outcome, why) = judge(PhaseFigures { sent: 0, ..phase(0, 0, 0, None) });
+        assert_eq!(outcome, Outcome::Inconclusive, "nothing was measured");
+        assert_eq!(why, "no request was sent: raise the rate or the seconds");
         // A lost request is never allowed.
         let (outcome, why) = judge(phase(1, 0, 7, Some(5)));
         assert_eq!(outcome, Outcome::Fail);
