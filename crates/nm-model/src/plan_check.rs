@@ -209,7 +209,8 @@ fn check_each_case_once(plan: &Plan) -> Result<(), Fault> {
         for &environment in &block.environments {
             for &stacks in &block.stacks {
                 let path = PlanRow { environment, stacks, block }.path();
-                let series = format!("{path} {}", block.probe.kind());
+                // Networks of the exchange with different waiting ends have one name.
+                let series = format!("{path} {stacks} {}", block.probe.kind());
                 let cases = seen.entry(series).or_default();
                 for case in block.probe.cases() {
                     if cases.contains(&case) {

@@ -172,6 +172,10 @@ on = "netns/*"
         let other_size = "[[trials]]\nenvironments=['netns']\nstacks=['tcp-spin']\n\
             probe='pingpong'\nsizes=[256]\n";
         assert!(Plan::parse(&format!("{GOOD}{other_size}")).is_ok());
+        let exchange = "name='x'\n[[trials]]\nenvironments=['loopback']\nprobe='exchange'\n\
+            stacks=['tcp-epoll', 'shm-epoll', 'accel+tcp-epoll', 'shm-spin']\n\
+            nodes='1-1-1-1'\nrate_per_s=300\nseconds=0.3\nwarmup_ms=50\n";
+        Plan::parse(exchange).expect("each transport has its own row");
     }
 
     #[test]
