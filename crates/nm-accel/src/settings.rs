@@ -15,6 +15,8 @@ use std::ffi::{CStr, CString};
 use std::fmt::Write;
 use std::sync::OnceLock;
 
+use nm_ring::ledger::{SETTING_GROUP, SETTING_RINGS_FOR_FILES};
+
 use crate::policy::{Policy, ProgramPolicy, RingUse};
 
 /// Default for the data calls of a connection before its ends look for each other: for a connection
@@ -105,14 +107,14 @@ impl Settings {
             add(format_args!("share {}", folder.to_string_lossy()));
         }
         if let Some(group) = self.group {
-            add(format_args!("group {group}"));
+            add(format_args!("{SETTING_GROUP}{group}"));
         }
         if self.policy != Policy::EVERYTHING {
             add(format_args!("policy"));
         }
         match self.rings {
             RingUse::Sockets => {}
-            RingUse::Files => add(format_args!("io_uring for files only")),
+            RingUse::Files => add(format_args!("{SETTING_RINGS_FOR_FILES}")),
             RingUse::Refused => add(format_args!("io_uring refused")),
         }
         text

@@ -13,6 +13,7 @@ use std::time::Duration;
 use nm_auth::Secret;
 use nm_exchange::network::{Durability, Network, Role, UnknownRole};
 use nm_model::exchange::{ClassCpu, ExchangeRound, Fault, LOAD, Moves};
+use nm_model::limits::EXCHANGE_STALL_MS_MAX;
 use nm_model::link_transport::LinkTransport;
 use nm_model::plan::EnvironmentKind;
 use nm_model::result::LatencyRound;
@@ -159,6 +160,12 @@ impl Setup {
                 "{spares} mediators cannot be spare: the network has {mediators}, and one must \
                  have instruments"
             ));
+        }
+        if let Some(Stall { for_ms, .. }) = self.stall
+            && !(0.0..=EXCHANGE_STALL_MS_MAX).contains(&for_ms)
+        {
+            let most = EXCHANGE_STALL_MS_MAX;
+            return fail(format!("a stall of {for_ms} ms is not possible: 0 to {most} ms"));
         }
         for kill in &self.kills {
             let Kill { role, index, at_s, .. } = kill;

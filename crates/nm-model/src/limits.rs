@@ -65,6 +65,12 @@ pub const EXCHANGE_SECONDS_MAX: f64 = 3_600.0;
 /// Longest warm-up of the exchange, ms.
 pub const EXCHANGE_WARMUP_MS_MAX: u64 = 60_000;
 
+/// Largest ratio of a comparison that still counts as equal, %.
+pub const MARGIN_PERCENT_MAX: f64 = 1000.0;
+
+/// Longest stall of the exchange's load generator, ms: it cannot be interrupted.
+pub const EXCHANGE_STALL_MS_MAX: f64 = 10_000.0;
+
 /// Most moves of instruments between cells of the exchange, a minute.
 pub const EXCHANGE_MOVES_PER_MINUTE_MAX: f64 = 60_000.0;
 
@@ -262,6 +268,8 @@ mod tests {
             ("PCI devices", PCI_DEVICES_MAX as u64),
             ("factors", FACTORS_MAX as u64),
             ("moves", EXCHANGE_MOVES_PER_MINUTE_MAX as u64),
+            ("stall", EXCHANGE_STALL_MS_MAX as u64),
+            ("margin", MARGIN_PERCENT_MAX as u64),
         ] {
             assert!(page.contains(&format!("\n| {what} | {number} | ")), "{what}: {number}");
         }

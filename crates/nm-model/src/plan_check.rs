@@ -76,8 +76,6 @@ pub(crate) enum CheckError {
         "{path} measures {case} twice: each row and case has one series, whose rounds `rounds` sets"
     )]
     CaseTwice { path: String, case: String },
-    #[error("margin_percent is {0}, must be 0 to 1000")]
-    Margin(f64),
     #[error("target on `{on}` matches no row of the plan{hint}")]
     TargetOn { on: Selector, hint: Box<Hint> },
     #[error("target for probe `{probe}` matches no row of the plan: {run}")]
@@ -123,9 +121,6 @@ pub(crate) struct Hint {
     near: Option<String>,
     known: Vec<String>,
 }
-
-/// Largest ratio that still counts as equal, %.
-const MARGIN_PERCENT_MAX: f64 = 1000.0;
 
 /// Most words that a hint lists.
 const LISTED_MAX: usize = 8;
@@ -184,11 +179,9 @@ pub(crate) fn check(plan: &Plan, published: Option<&[PublishedRun]>) -> Result<(
             .map_err(|(key, error)| Fault::of_element("targets", index, key, error))?;
     }
     for (index, comparison) in plan.comparisons.iter().enumerate() {
-        let margin = comparison.margin_percent;
-        if !(0.0..=MARGIN_PERCENT_MAX).contains(&margin) {
-            let error = CheckError::Margin(margin);
-            return Err(Fault::of_element("comparisons", index, "margin_percent", error));
-        }
+        let (key, range) = ("margin_percent", 0.0..=limits::MARGIN_PERCENT_MAX);
+        limits::check(key, comparison.margin_percent, range)
+            .map_err(|error| Fault::of_element("comparisons", index, key, error.into()))?;
         for (key, side) in ["a", "b"].into_iter().zip(comparison.sides()) {
             check_side(side, &rows, published)
                 .map_err(|error| Fault::of_element("comparisons", index, key, error))?;

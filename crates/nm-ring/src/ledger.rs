@@ -28,6 +28,12 @@ pub use record::{
 };
 pub use view::{DirectionCounts, LedgerView, RecordView};
 
+/// Part of a ledger's settings: the program's rings of io_uring serve files only.
+pub const SETTING_RINGS_FOR_FILES: &str = "io_uring for files only";
+
+/// Beginning of the part of a ledger's settings that names the program's group.
+pub const SETTING_GROUP: &str = "group ";
+
 /// Name of the memory, shown in `/proc/PID/fd` as `memfd:nearmetal-accel`.
 pub const NAME: &str = "nearmetal-accel";
 

@@ -421,19 +421,22 @@ fn killed_peer_while_writing() {
 }
 
 fn killed_peer_with_our_data_unread_is_a_reset() {
+    let fd = joined_with_a_peer_killed_before_it_read();
+    assert_eq!(recv(fd, &mut [0; 4], 0), Err(RESET));
+}
+
+#[track_caller]
+fn joined_with_a_peer_killed_before_it_read() -> Fd {
     let (fd, child) = joined_with_child(sleep_forever);
     send_all(fd, b"never read");
     // Linux sends the reset only once it has acknowledged the data, which it may delay by 40 ms.
     pause_ms(120);
     child.kill();
-    assert_eq!(recv(fd, &mut [0; 4], 0), Err(RESET));
+    fd
 }
 
 fn killed_peer_with_our_data_unread_receives_no_more() {
-    let (fd, child) = joined_with_child(sleep_forever);
-    send_all(fd, b"never read");
-    pause_ms(120);
-    child.kill();
+    let fd = joined_with_a_peer_killed_before_it_read();
     assert_eq!(recv(fd, &mut [0; 4], 0), Err(RESET));
     assert_eq!(recv(fd, &mut [0; 4], 0), Ok(0));
     for _ in 0..2 {

@@ -1,13 +1,14 @@
 //! `nearmetal accel status`: programs that run under the accelerator now, and the
 //! data path of each of their connections.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::Result;
 use nm_lab::accelerator::LIBRARY;
 use nm_lab::ledger::{Connection, DataPath, Ledger};
 use nm_report::style::clean;
+use nm_ring::ledger::{SETTING_GROUP, SETTING_RINGS_FOR_FILES};
 use nm_sys::hostfiles::HostFiles;
 use serde::Serialize;
 
@@ -16,9 +17,6 @@ use super::view::{Row, table};
 use crate::cli::format::Format;
 use crate::exit::Exit;
 use crate::output;
-
-/// Setting of a program whose rings of io_uring serve files only, as the library writes it.
-const RINGS_FOR_FILES: &str = "io_uring for files only";
 
 /// What `status` shows.
 #[derive(Debug, Default, Serialize)]
@@ -42,6 +40,16 @@ struct Program {
     note: Option<String>,
 }
 
+impl Program {
+    /// The settings of the library, which decide whether rings of io_uring matter.
+    fn set_settings(&mut self, settings: String) {
+        if settings.contains(SETTING_RINGS_FOR_FILES) {
+            self.note = None;
+        }
+        self.settings = settings;
+    }
+}
+
 pub fn run(format: Format) -> Result<Exit> {
     let status = inspect_all();
     match format {
@@ -61,11 +69,9 @@ fn inspect_all() -> Status {
     pids.sort_unstable();
     for pid in pids {
         let Some(mut program) = inspect(&files, pid) else { continue };
-        for ledger in Ledger::of_process(pid).into_iter().filter(|_| program.loaded) {
-            program.settings = clean(&ledger.settings());
-            if program.settings.contains(RINGS_FOR_FILES) {
-                program.note = None;
-            }
+        let ledgers = if program.loaded { Ledger::of_process(pid) } else { vec![] };
+        for ledger in ledgers {
+            program.set_settings(clean(&ledger.settings()));
             // Processes that fork share one ledger.
             if known.insert(ledger.id()) {
                 let (name, user) = (ledger.program(), effective_user(&files, pid));
@@ -73,8 +79,7 @@ fn inspect_all() -> Status {
                 open.extend(connections.map(|connection| Open {
                     row: Row::new(&name, &connection),
                     waits: connection.path() == DataPath::KernelBeforeHandshake,
-                    group: program.settings.contains("group "),
-                    user,
+                    user: user.filter(|_| !program.settings.contains(SETTING_GROUP)),
                 }));
             }
         }
@@ -89,9 +94,8 @@ struct Open {
     row: Row,
     /// The handshake of both ends is not complete.
     waits: bool,
-    /// A group is set, whose members may be of different users.
-    group: bool,
-    /// Effective user of the process.
+    /// Effective user of the process, if that decides: not in a group, whose members may be of
+    /// different users.
     user: Option<u32>,
 }
 
@@ -103,24 +107,28 @@ fn effective_user(files: &HostFiles, pid: u32) -> Option<u32> {
 }
 
 /// Says of connections that wait for the handshake what can be seen of their other ends.
-fn explain_waits(mut open: Vec<Open>) -> Vec<Row> {
-    for index in 0..open.len() {
-        let this = &open[index];
-        if !this.waits || this.row.local == "unknown" {
-            continue;
+fn explain_waits(open: Vec<Open>) -> Vec<Row> {
+    let ends = open.iter().map(|one| ((one.row.local.clone(), one.row.peer.clone()), one.user));
+    let users: BTreeMap<(String, String), Option<u32>> = ends.collect();
+    let explain = |Open { mut row, waits, user }: Open| {
+        if !waits || row.local == "unknown" {
+            return row;
         }
-        let is_other_end =
-            |one: &&Open| one.row.local == this.row.peer && one.row.peer == this.row.local;
-        let reason = match (open.iter().find(is_other_end), this.user) {
-            (None, _) => "no program under nearmetal accel is seen at its other end".to_string(),
-            (Some(Open { user: Some(other), group: false, .. }), Some(user)) if *other != user => {
-                format!("its ends belong to two users, {user} and {other}: see --group")
+        match (users.get(&(row.peer.clone(), row.local.clone())), user) {
+            (None, _) => {
+                let reason = "no program under nearmetal accel is seen at its other end";
+                row.reason = Some(reason.to_string());
             }
-            _ => continue,
-        };
-        open[index].row.reason = Some(reason);
-    }
-    open.into_iter().map(|one| one.row).collect()
+            (Some(&Some(other)), Some(user)) if other != user => {
+                let reason =
+                    format!("its ends belong to two users, {user} and {other}: see --group");
+                row.reason = Some(reason);
+            }
+            _ => {}
+        }
+        row
+    };
+    open.into_iter().map(explain).collect()
 }
 
 /// A process in which the library is loaded or was meant to be loaded; none for all others, such as
@@ -242,7 +250,11 @@ mod tests {
         let (root, files) = proc("/x/libnm_accel.so", "");
         let link = root.path().join("proc/7/fd/5");
         std::os::unix::fs::symlink("anon_inode:[io_uring]", link).unwrap();
-        assert!(inspect(&files, 7).unwrap().note.unwrap().contains("io_uring"));
+        let mut program = inspect(&files, 7).unwrap();
+        program.set_settings("spin 5 us".to_string());
+        assert!(program.note.as_ref().unwrap().contains("io_uring"));
+        program.set_settings(format!("spin 5 us, {SETTING_RINGS_FOR_FILES}"));
+        assert_eq!(program.note, None, "its sockets are in shared memory");
     }
 
     #[test]
@@ -263,12 +275,7 @@ mod tests {
             fallbacks: 0,
             rejoins: 0,
         };
-        let open = |local, peer, user, group| Open {
-            row: row(local, peer),
-            waits: true,
-            group,
-            user: Some(user),
-        };
+        let open = |local, peer, user| Open { row: row(local, peer), waits: true, user };
         let reasons = |ends: [Open; 3]| {
             explain_waits(ends.into())
                 .into_iter()
@@ -278,16 +285,12 @@ mod tests {
         let unseen = "no program under nearmetal accel is seen at its other end";
         let two =
             |user, other| format!("its ends belong to two users, {user} and {other}: see --group");
-        let ends = |user, group| {
-            [
-                open("a:1", "b:2", 0, group),
-                open("b:2", "a:1", user, group),
-                open("a:1", "c:3", 0, group),
-            ]
+        let ends = |user, other| {
+            [open("a:1", "b:2", user), open("b:2", "a:1", other), open("a:1", "c:3", user)]
         };
-        assert_eq!(reasons(ends(99, false)), [two(0, 99), two(99, 0), unseen.into()]);
-        assert_eq!(reasons(ends(0, false)), ["the handshake", "the handshake", unseen]);
-        assert_eq!(reasons(ends(99, true)), ["the handshake", "the handshake", unseen]);
+        assert_eq!(reasons(ends(Some(0), Some(99))), [two(0, 99), two(99, 0), unseen.into()]);
+        assert_eq!(reasons(ends(Some(0), Some(0))), ["the handshake", "the handshake", unseen]);
+        assert_eq!(reasons(ends(None, Some(99))), ["the handshake", "the handshake", unseen]);
     }
 
     #[test]
