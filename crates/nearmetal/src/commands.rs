@@ -19,6 +19,7 @@ mod man;
 mod pingpong;
 mod qualify;
 mod reference;
+mod report;
 mod result_source;
 mod rr;
 mod standalone;
@@ -33,12 +34,10 @@ use anyhow::Result;
 use clap::CommandFactory;
 use serde_json::json;
 
-use crate::campaign::finished::FinishedRun;
-use crate::campaign::show::Show;
 use crate::cli::compute::ComputeCommand;
 use crate::cli::format::Format;
 use crate::cli::standalone::ServerCommand;
-use crate::cli::{Cli, Command, ReportArgs, SchemaOf};
+use crate::cli::{Cli, Command, SchemaOf};
 use crate::exit::Exit;
 use crate::{output, plans};
 
@@ -67,7 +66,7 @@ pub fn run(command: Command) -> Result<Exit> {
         Command::Audit(args) => audit::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Trend(args) => trend::run(&args),
-        Command::Report(args) => report(&args),
+        Command::Report(args) => report::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Reference(command) => reference::run(&command),
         Command::Generate(command) => generate::run(&command),
@@ -92,14 +91,6 @@ pub fn run(command: Command) -> Result<Exit> {
             Ok(Exit::Pass)
         }
     }
-}
-
-fn report(args: &ReportArgs) -> Result<Exit> {
-    let show = Show::of(&args.show)?;
-    let result = nm_report::folder::rebuild(&args.folder)?;
-    let report = Some(args.folder.join(nm_report::folder::REPORT));
-    FinishedRun { result, report, show, aborted_by: None }.show()?;
-    Ok(Exit::Pass)
 }
 
 fn list_plans(name: Option<&str>, format: Format) -> Result<Exit> {

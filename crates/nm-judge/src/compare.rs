@@ -1,11 +1,11 @@
 //! Comparison of two results, or of two parts of one.
 //!
-//! Results that are not like for like get no pass, whatever their figures, and the reasons list the
-//! differences. Then each figure is compared (see `rows`). The outcome depends only on the figures
-//! that count: fail if the rounds show one to be worse beyond the margin, pass
-//! if they show all of them to be as good or better, else inconclusive. Single runs have no rounds;
-//! their figures are reported, but do not affect the outcome, because identical runs may differ by
-//! half.
+//! Each figure is compared (see `rows`). The outcome depends only on the figures that count: fail
+//! if the rounds show one to be worse beyond the margin, pass if every series of A is compared and
+//! the rounds show all of them to be as good or better, else inconclusive. Series that are not like
+//! for like get ratios without a verdict: they neither fail nor let the results pass, and the
+//! reasons list the differences. Single runs have no rounds; their figures are reported, but do not
+//! affect the outcome, because identical runs may differ by half.
 //!
 //! Series of emulated guests are not compared; a sentence for each says so.
 
@@ -45,7 +45,8 @@ fn are_equal(pairing: &Pairing) -> bool {
     let figures = |series: &Series| -> Vec<_> {
         series.rounds.iter().map(|round| round.data.clone()).collect()
     };
-    pairing.unmatched.is_empty()
+    pairing.only_a.is_empty()
+        && pairing.only_b.is_empty()
         && pairing.pairs.iter().all(|pair| figures(pair.a) == figures(pair.b))
 }
 
@@ -58,14 +59,14 @@ pub fn compare(a: &RunResult, b: &RunResult, options: &CompareOptions) -> Compar
     };
     let of_a: Vec<&Series> = chosen(a, &options.a).iter().map(|&at| &a.series[at]).collect();
     let of_b: Vec<&Series> = chosen(b, &options.b).iter().map(|&at| &b.series[at]).collect();
-    let pairing = pair(&of_a, &of_b, setup.names());
+    let pairing = pair(&of_a, &of_b);
     let (pairing, refused) = without_emulated(pairing, setup.names());
     let mut comparison = empty(setup.names.clone(), options.margin_percent);
     comparison.differences = differences(&pairing.pairs);
     comparison.refused = refused;
     let emulated = emulated_reason(comparison.refused.len(), pairing.pairs.len());
     if pairing.pairs.is_empty() {
-        comparison.unmatched = pairing.unmatched;
+        comparison.unmatched = pairing.unmatched(setup.names());
         let nothing = || nothing_in_common(a, &of_a, b, &of_b, setup);
         comparison.reasons.push(emulated.unwrap_or_else(nothing));
         return comparison;
@@ -88,7 +89,7 @@ pub fn compare(a: &RunResult, b: &RunResult, options: &CompareOptions) -> Compar
     }
     comparison.reasons.extend(emulated);
     comparison.reasons.extend(doubts(&pairing.pairs, setup.names()));
-    comparison.unmatched = pairing.unmatched;
+    comparison.unmatched = pairing.unmatched(setup.names());
     comparison
 }
 
@@ -170,13 +171,15 @@ fn fill(comparison: &mut Comparison, pairing: &Pairing, is_complete: bool, setup
     decide(overall.iter_mut().filter(|draft| !counts(draft)), options);
     decide(rows.iter_mut(), options);
     let is_worse = |draft: &Draft| {
-        counts(draft) && draft.has_rounds() && draft.row.relation == Relation::Worse
+        let is_shown = draft.has_rounds() && draft.is_like_for_like;
+        counts(draft) && is_shown && draft.row.relation == Relation::Worse
     };
     comparison.outcome = if rows.iter().chain(&overall).any(is_worse) {
         Outcome::Fail
     } else if comparison.differences.is_empty()
         && is_complete
         && not_known.is_empty()
+        && pairing.n_missing_in_b() == 0
         && is_as_good(overall.iter().filter(|draft| counts(draft)))
     {
         Outcome::Pass
@@ -189,8 +192,7 @@ fn fill(comparison: &mut Comparison, pairing: &Pairing, is_complete: bool, setup
         row.key.is_some() && overall.iter().any(is_same)
     };
     rows.retain(|row| !repeats(row));
-    comparison.reasons =
-        reasons(comparison, &rows, &overall, &not_known, pairing.unmatched.len(), options);
+    comparison.reasons = reasons(comparison, &rows, &overall, &not_known, pairing, options);
     comparison.rows = rows.into_iter().map(|draft| draft.row).collect();
     comparison.overall = overall.into_iter().map(|draft| draft.row).collect();
 }
@@ -331,10 +333,10 @@ fn reasons(
     rows: &[Draft],
     overall: &[Draft],
     not_known: &[String],
-    n_unmatched: usize,
+    pairing: &Pairing,
     options: &CompareOptions,
 ) -> Vec<String> {
-    let mut reasons = vec![];
+    let mut reasons: Vec<String> = missing_in_b(comparison, pairing).into_iter().collect();
     if !comparison.differences.is_empty() {
         let each: Vec<String> = comparison
             .differences
@@ -359,10 +361,21 @@ fn reasons(
                 .to_string(),
         );
     }
-    if n_unmatched > 0 {
-        reasons.push(format!("{} without a counterpart", count(n_unmatched, "series", "series")));
+    if !pairing.only_b.is_empty() {
+        let series = count(pairing.only_b.len(), "series", "series");
+        reasons.push(format!("{series} of {} without a counterpart", comparison.b));
     }
     reasons
+}
+
+/// Why B cannot be called as good as A if it lacks series of A.
+fn missing_in_b(comparison: &Comparison, pairing: &Pairing) -> Option<String> {
+    let Comparison { a, b, .. } = comparison;
+    let n_missing = pairing.n_missing_in_b();
+    let n_all = n_missing + pairing.pairs.len();
+    (n_missing > 0).then(|| {
+        format!("{n_missing} of {n_all} series of {a} are missing in {b}, and may be worse there")
+    })
 }
 
 /// A row in words: `p99 is clearly worse: 2.5 times slower (x2.47) over 1..1024 B (…)`, or

@@ -16,10 +16,33 @@ pub(crate) struct SeriesPair<'a> {
     pub path: String,
 }
 
-/// Series by series, and sentences about those that have no counterpart.
+impl SeriesPair<'_> {
+    /// Whether their figures may be compared with a verdict.
+    pub fn is_like_for_like(&self) -> bool {
+        self.a.comparability.differences(&self.b.comparability).is_empty()
+    }
+}
+
+/// Series by series, and those that have no counterpart.
 pub(crate) struct Pairing<'a> {
     pub pairs: Vec<SeriesPair<'a>>,
-    pub unmatched: Vec<String>,
+    pub only_a: Vec<&'a Series>,
+    pub only_b: Vec<&'a Series>,
+}
+
+impl Pairing<'_> {
+    /// How many series of A have no counterpart. Those of emulated guests do not count, as they
+    /// would not be compared.
+    pub fn n_missing_in_b(&self) -> usize {
+        self.only_a.iter().filter(|series| !series.is_emulated()).count()
+    }
+
+    /// Sentences about the series that have no counterpart.
+    pub fn unmatched(&self, [name_a, name_b]: [&str; 2]) -> Vec<String> {
+        let mut all = sentences(name_a, &self.only_a);
+        all.extend(sentences(name_b, &self.only_b));
+        all
+    }
 }
 
 /// What need not agree by name, because there is only one on each side.
@@ -54,7 +77,7 @@ pub(crate) fn fits(a: &Series, b: &Series, any: Any) -> bool {
 /// Pairs the series of two sides. Probe, statistic and case must agree, flows by their pattern (the
 /// write size is part of comparability). Environments must agree by name unless each side has
 /// only one; the same holds for stacks.
-pub(crate) fn pair<'a>(a: &[&'a Series], b: &[&'a Series], names: [&str; 2]) -> Pairing<'a> {
+pub(crate) fn pair<'a>(a: &[&'a Series], b: &[&'a Series]) -> Pairing<'a> {
     let any = Any::of(&[a, b]);
     let fits = |a: &Series, b: &Series| fits(a, b, any);
     let mut free: Vec<&'a Series> = b.to_vec();
@@ -77,9 +100,7 @@ pub(crate) fn pair<'a>(a: &[&'a Series], b: &[&'a Series], names: [&str; 2]) -> 
     for pair in &mut pairs {
         pair.path = path(&pair.a.key, &kinds, any);
     }
-    let mut unmatched = sentences(names[0], &only_a);
-    unmatched.extend(sentences(names[1], &free));
-    Pairing { pairs, unmatched }
+    Pairing { pairs, only_a, only_b: free }
 }
 
 /// What tells the series of `key` from the others of a comparison, apart from its case.

@@ -47,6 +47,8 @@ pub(crate) struct Draft {
     pub row: ComparisonRow,
     /// The series of A, for a row of a single case.
     pub key: Option<SeriesKey>,
+    /// Whether all of its pairs are like for like.
+    pub is_like_for_like: bool,
     /// The claim of the rounds and its interval; absent if there are too few rounds.
     found: Option<(Claim, Option<Interval>)>,
 }
@@ -89,6 +91,7 @@ pub(crate) fn single(pair: &SeriesPair, metric: Metric, setup: &Setup) -> Option
     };
     let mut draft = draft(case, metric, &a, &b, setup)?;
     draft.key = Some(pair.a.key.clone());
+    draft.is_like_for_like = pair.is_like_for_like();
     if !draft.has_rounds() {
         draft.row.ranges = ranges(pair.a, pair.b, metric);
         draft.row.ranges_apart = draft.row.ranges.map(|ranges| ranges.are_apart());
@@ -127,7 +130,7 @@ fn draft(case: String, metric: Metric, a: &[f64], b: &[f64], setup: &Setup) -> O
     let rounds_min = Plan::ROUNDS_MIN as usize;
     if a.len().min(b.len()) < rounds_min {
         row.basis = few(a.len(), b.len(), setup.names());
-        return Some(Draft { row, key: None, found: None });
+        return Some(Draft { row, key: None, is_like_for_like: false, found: None });
     }
     let options = setup.options;
     let ratio = compare_rounds(a, b, options.margin_percent / 100.0, options.seed);
@@ -136,7 +139,8 @@ fn draft(case: String, metric: Metric, a: &[f64], b: &[f64], setup: &Setup) -> O
     row.test = ratio.test();
     row.basis = ratio.note(metric, setup.names());
     let (_, interval) = ratio.decisive();
-    Some(Draft { row, key: None, found: Some((ratio.claim, interval)) })
+    let found = Some((ratio.claim, interval));
+    Some(Draft { row, key: None, is_like_for_like: false, found })
 }
 
 fn few(a: usize, b: usize, names: [&str; 2]) -> String {
@@ -175,6 +179,7 @@ pub(crate) fn together(pairs: &[&SeriesPair], metric: Metric, setup: &Setup) -> 
         blocks(label, metric, &known, setup)?
     };
     found.row.n_cases = u32::try_from(known.len()).unwrap_or(u32::MAX);
+    found.is_like_for_like = known.iter().all(|pair| pair.is_like_for_like());
     Some(found)
 }
 
@@ -240,7 +245,7 @@ fn blocks(label: String, metric: Metric, pairs: &[&SeriesPair], setup: &Setup) -
             setup.names[1]
         ),
     };
-    Some(Draft { row, key: None, found: None })
+    Some(Draft { row, key: None, is_like_for_like: false, found: None })
 }
 
 /// In how many cases the ranges of both sides do not overlap; nothing if one is not known.

@@ -281,17 +281,19 @@ fn drop_partial_estimates(result: &mut RunResult) {
     }
 }
 
-/// Writes all reports of the folder again from its result, with the same bytes.
+/// Writes all reports of the folder again from its result, with the same bytes if `check` leaves it
+/// as it is.
 ///
 /// # Errors
 /// If the result or the references cannot be read, or a file cannot be written.
-pub fn rebuild(path: &Path) -> Result<RunResult, Failure> {
+pub fn rebuild(path: &Path, check: impl FnOnce(&mut RunResult)) -> Result<RunResult, Failure> {
     let path = match path.is_file() {
         true => path.parent().unwrap_or(Path::new(".")),
         false => path,
     };
-    let result = load(path)?;
+    let mut result = load(path)?;
     let references = load_references(path)?;
+    check(&mut result);
     ResultFolder { path: path.to_path_buf(), _lock: None }.finish(&result, &references)?;
     Ok(result)
 }

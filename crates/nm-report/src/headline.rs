@@ -39,6 +39,7 @@ pub fn headline(result: &RunResult) -> Headline {
         sentences.push(without_verdict(result));
     }
     sentences.extend(incomplete(result, &counts));
+    sentences.extend(failed_trials(result));
     sentences.extend(left_out(result));
     sentences.extend(emulated(result));
     let mut sentence = match &result.part {
@@ -166,6 +167,17 @@ fn incomplete(result: &RunResult, counts: &Counts) -> Vec<String> {
     sentences
 }
 
+/// How many trials failed, and the first of them: a pass does not count their rounds.
+fn failed_trials(result: &RunResult) -> Option<String> {
+    let is_pass = result.outcome == Outcome::Pass;
+    let first = result.failures.first().filter(|_| is_pass)?.to_string();
+    let first = first.trim_end_matches('.');
+    Some(match result.failures.len() {
+        1 => format!("1 trial failed and has no figures ({first})."),
+        n => format!("{n} trials failed and have no figures; the first: {first}."),
+    })
+}
+
 /// How many optional rows are missing.
 fn left_out(result: &RunResult) -> Option<String> {
     let n_rows = result.left_out_rows().len();
@@ -205,9 +217,31 @@ pub fn not_judged(result: &RunResult) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use nm_model::result::TrialFailure;
     use nm_model::{Plan, PlanPart, RowFilter};
 
     use super::*;
+
+    #[test]
+    fn failed_trials_are_named_beside_a_pass() {
+        let source = Source::Measured { version: "0".to_string() };
+        let mut result = RunResult::new("lost", source);
+        let lost = |round| TrialFailure {
+            row: None,
+            reason: format!("round {round}: the agent was killed."),
+        };
+        result.failures = vec![lost(2)];
+        assert!(!headline(&result).sentence.contains("failed"), "nothing passed");
+        result.outcome = Outcome::Pass;
+        let shown = headline(&result).sentence;
+        let one = "1 trial failed and has no figures (round 2: the agent was killed).";
+        assert!(shown.ends_with(one), "{shown}");
+        result.failures.push(lost(4));
+        let shown = headline(&result).sentence;
+        let several = "2 trials failed and have no figures; the first: round 2: the agent was \
+                       killed.";
+        assert!(shown.ends_with(several), "{shown}");
+    }
 
     #[test]
     fn a_run_that_was_killed_does_not_claim_that_its_plan_has_no_targets() {

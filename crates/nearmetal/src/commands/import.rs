@@ -1,5 +1,7 @@
 //! `nearmetal import`: other tools' output becomes a result.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
@@ -18,10 +20,15 @@ const INPUT_BYTES_MAX: u64 = import::TEXT_BYTES_MAX as u64 + 1;
 
 pub fn run(args: &ImportArgs) -> Result<Exit> {
     let mut imported = vec![];
+    let mut seen: HashMap<String, String> = HashMap::new();
     for file in &args.files {
         let name = file.display().to_string();
         let text = read(file).map_err(|e| Stop::usage(format!("cannot read {name}: {e}")))?;
         imported.push(import::read(&text, &name).map_err(|e| Stop::usage(e.to_string()))?);
+        match seen.entry(text) {
+            Entry::Vacant(new) => drop(new.insert(name)),
+            Entry::Occupied(known) => return Err(same_text(known.get(), &name)),
+        }
     }
     let mut imported = imported.into_iter();
     let Some(mut result) = imported.next() else { return Err(Stop::usage("no file given")) };
@@ -39,6 +46,16 @@ pub fn run(args: &ImportArgs) -> Result<Exit> {
         }
     }
     Ok(Exit::Pass)
+}
+
+/// Two equal outputs are one run, which would count as two rounds.
+fn same_text(first: &str, second: &str) -> anyhow::Error {
+    Stop::usage(match first == second {
+        true => format!("{first} is named twice; its run would count twice"),
+        false => format!(
+            "{second} has the same text as {first}, so one run would count twice; name one of them"
+        ),
+    })
 }
 
 fn read(path: &Path) -> std::io::Result<String> {

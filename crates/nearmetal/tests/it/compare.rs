@@ -177,6 +177,13 @@ fn what_pingpong_prints_and_keeps_is_read_back_with_the_same_figures() {
     let both = run_in(folder.path(), &["import", "run.txt", &sweep, "--format", "json"]);
     let both: Value = serde_json::from_str(&both.stdout).unwrap();
     assert_eq!(both["series"][0]["rounds"].as_array().unwrap().len(), 2);
+    fs::copy(folder.path().join("run.txt"), folder.path().join("copy.txt")).unwrap();
+    for (second, found) in [("run.txt", "is named twice"), ("copy.txt", "the same text as run.txt")]
+    {
+        let twice = run_in(folder.path(), &["import", "run.txt", second]);
+        assert_eq!(twice.code, 2, "{}", twice.stdout);
+        assert!(twice.stderr.contains(found), "{}", twice.stderr);
+    }
     let result = run_in(folder.path(), &["import", "run/result.json"]);
     assert_eq!(result.code, 2);
     assert!(result.stderr.contains("name it to `compare`"), "{}", result.stderr);

@@ -4,7 +4,7 @@ use nm_judge::{CompareOptions, Selector, compare, judge};
 use nm_model::comparison::{RangeOf, SignificanceTest};
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::metric::Metric;
-use nm_model::result::{PercentileValue, RoundData, RunResult, RunState, Statistic};
+use nm_model::result::{PercentileValue, RoundData, RunResult, RunState, Series, Statistic};
 use nm_model::verdict::{Comparison, ComparisonRow, Outcome, Relation};
 use nm_model::{EndpointId, Side};
 use proptest::prelude::*;
@@ -92,6 +92,40 @@ fn results_that_are_not_like_for_like_never_pass() {
     assert_eq!(found.outcome, Outcome::Inconclusive);
     assert_eq!(found.reasons[0], "not like for like: firmware is unknown against full");
     assert_eq!(found.overall[0].ratio, Some(1.0));
+}
+
+#[test]
+fn figures_that_are_not_like_for_like_decide_in_neither_direction() {
+    let with_firmware = |run: &RunResult, size: u32| {
+        let mut run = run.clone();
+        let is_of_size = |series: &&mut Series| series.key.case.size_bytes() == Some(size);
+        let changed = run.series.iter_mut().filter(is_of_size);
+        changed.for_each(|series| series.comparability.firmware = Some("full".to_string()));
+        run
+    };
+    let (one, slower) = (run(1.0, 6), run(1.5, 6));
+    let outcome = |a: &RunResult, b: &RunResult| compare(a, b, &CompareOptions::default()).outcome;
+    let mut all_differ = with_firmware(&slower, 64);
+    assert_eq!(outcome(&one, &all_differ), Outcome::Fail, "1024 B is like for like, and worse");
+    all_differ = with_firmware(&all_differ, 1024);
+    assert_eq!(outcome(&one, &all_differ), Outcome::Inconclusive);
+    assert_eq!(outcome(&all_differ, &one), Outcome::Inconclusive);
+}
+
+#[test]
+fn a_result_that_lacks_series_is_not_as_good() {
+    let complete = run(1.0, 6);
+    let mut part = complete.clone();
+    part.series.truncate(1);
+    let found = compare(&complete, &part, &CompareOptions::default());
+    assert_eq!(found.outcome, Outcome::Inconclusive);
+    let missing = "1 of 2 series of made (A) are missing in made (B), and may be worse there";
+    assert_eq!(found.reasons[0], missing);
+    assert_eq!(found.unmatched, ["only made (A) has netns/tcp-spin pingpong 1024 B"]);
+    let more = compare(&part, &complete, &CompareOptions::default());
+    assert_eq!(more.outcome, Outcome::Pass, "{:?}", more.reasons);
+    part.series[0] = run(1.5, 6).series.swap_remove(0);
+    assert_eq!(compare(&complete, &part, &CompareOptions::default()).outcome, Outcome::Fail);
 }
 
 #[test]

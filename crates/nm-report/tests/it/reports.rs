@@ -81,6 +81,7 @@ fn the_verdict_stands_last_beside_the_report_and_in_words() {
         .collect();
     assert_eq!(outcomes, ["pass", "inconclusive", "fail"], "what decides stands last");
     run.verdicts.truncate(1);
+    run.failures.clear();
     run.outcome = Outcome::Pass;
     assert_eq!(last(&run), "PASS: The target is met.");
     run.state = RunState::Interrupted;

@@ -1,0 +1,102 @@
+//! `nearmetal report`: the reports of a result folder, written again.
+
+use anyhow::Result;
+use nm_model::result::Series;
+use nm_model::{Outcome, RunResult};
+use nm_report::{folder, reference};
+
+use crate::campaign::finished::FinishedRun;
+use crate::campaign::show::Show;
+use crate::cli::ReportArgs;
+use crate::exit::Exit;
+use crate::output;
+
+/// Name of the note about a recorded outcome that the figures do not give.
+const NOTE: &str = "recorded outcome";
+
+pub fn run(args: &ReportArgs) -> Result<Exit> {
+    let show = Show::of(&args.show)?;
+    let result = folder::rebuild(&args.folder, judge_again)?;
+    let report = Some(args.folder.join(folder::REPORT));
+    FinishedRun { result, report, show, aborted_by: None }.show()?;
+    Ok(Exit::Pass)
+}
+
+/// Judges a judged result once more. The recorded verdicts stay if the figures give the same
+/// outcomes; else those of the figures take their place, with a note and a warning.
+fn judge_again(result: &mut RunResult) {
+    if result.verdicts.is_empty() {
+        return;
+    }
+    let mut again = result.clone();
+    let forget = |series: &mut Series| series.estimates.clear();
+    again.series.iter_mut().for_each(forget);
+    nm_judge::judge(&mut again, &|name| reference::load(name).ok());
+    if outcomes(&again) == outcomes(result) {
+        return;
+    }
+    let note = format!(
+        "the recorded outcome is {}, its figures and targets give {}: the file was changed, or \
+         another version of nearmetal judged it",
+        recorded(result),
+        recorded(&again)
+    );
+    output::message(&output::warning(&note));
+    again.notes.insert(NOTE.to_string(), note);
+    *result = again;
+}
+
+/// The outcome of the result and of each target.
+fn outcomes(result: &RunResult) -> (Outcome, Vec<Outcome>) {
+    (result.outcome, result.verdicts.iter().map(|verdict| verdict.outcome).collect())
+}
+
+/// `pass (18 of 18 targets)`.
+fn recorded(result: &RunResult) -> String {
+    let n_passed = result.verdicts.iter().filter(|v| v.outcome == Outcome::Pass).count();
+    format!("{} ({n_passed} of {} targets met)", result.outcome.name(), result.verdicts.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A judged result that failed.
+    fn failed() -> RunResult {
+        let json = include_str!("../../../nm-report/tests/data/quick.json");
+        folder::parse(json, "quick.json").unwrap()
+    }
+
+    #[test]
+    fn verdicts_that_the_figures_give_stay_as_they_are() {
+        let mut result = failed();
+        judge_again(&mut result);
+        assert_eq!(result, failed());
+    }
+
+    #[test]
+    fn an_outcome_that_the_figures_do_not_give_is_not_believed() {
+        let mut edited = failed();
+        edited.outcome = Outcome::Pass;
+        edited.verdicts.iter_mut().for_each(|verdict| verdict.outcome = Outcome::Pass);
+        judge_again(&mut edited);
+        assert_eq!(outcomes(&edited), outcomes(&failed()));
+        let n_targets = edited.verdicts.len();
+        let start =
+            format!("the recorded outcome is pass ({n_targets} of {n_targets} targets met)");
+        assert!(edited.notes[NOTE].starts_with(&start), "{}", edited.notes[NOTE]);
+    }
+
+    #[test]
+    fn figures_that_were_changed_are_judged_and_not_their_old_estimates() {
+        let mut edited = failed();
+        for round in edited.series.iter_mut().flat_map(|series| &mut series.rounds) {
+            if let nm_model::result::RoundData::Latency(data) = &mut round.data {
+                let scale = |value: &mut Option<f64>| *value = value.map(|ns| ns * 1e-3);
+                data.percentiles.iter_mut().for_each(|one| scale(&mut one.value_ns));
+            }
+        }
+        judge_again(&mut edited);
+        assert_ne!(outcomes(&edited), outcomes(&failed()));
+    }
+}
