@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use crate::bench::{self, Build, CLIENT_CPU, Network, SERVER_CPU, VethPair, median};
 use crate::bench_bypass::cases::{self, Measurement};
 use crate::bench_bypass::figures::{Case, Figure, Figures};
-use crate::bench_exchange;
+use crate::exchange_round;
 use crate::shell;
 
 const USAGE: &str = "\
@@ -228,10 +228,10 @@ fn exchange(build: Build, words: &str) -> Result<Vec<Figure>> {
     );
     // The exit code is the verdict of one round, which is always inconclusive.
     let (text, _) = shell::output(&line)?;
-    let figures = bench_exchange::round_figures(&folder);
+    let measured = exchange_round::measured(&folder);
     let _ = std::fs::remove_dir_all(&folder);
-    let (p99_ns, cpu_ns) = figures.with_context(|| format!("`{line}` gave no figures: {text}"))?;
-    Ok(vec![Figure::of(p99_ns), Figure::of(cpu_ns)])
+    let measured = measured.with_context(|| format!("`{line}` gave no figures: {text}"))?;
+    Ok(vec![Figure::of(measured.p99_ns), Figure::of(measured.cpu_ns)])
 }
 
 fn report(before: &Figures, after: &Figures, options: &Options) -> String {

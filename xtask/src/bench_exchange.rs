@@ -11,10 +11,14 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{bench, shell};
+use crate::exchange_round::nodes_cpu_us;
+use crate::{bench, exchange_peers, shell};
 
 const USAGE: &str = "\
-usage: cargo xtask bench-exchange [--rounds N] [--seconds S] [--out FILE]";
+usage: cargo xtask bench-exchange [--rounds N] [--seconds S] [--out FILE] [--peers]
+
+--peers measures the replicated exchange beside Aeron Cluster and Redis Streams instead, and writes
+docs/results/exchange-peers.md; that needs a JDK, Maven, the network and redis-server.";
 
 /// Arguments of each run, the goal and the published p99 in ms where there is one.
 const RUNS: &[(&str, &str, &str)] = &[
@@ -41,8 +45,10 @@ const SEARCH: &str = "--seconds 1.5 --rounds 3 --within 15 --format json";
 
 pub fn run(args: &[String]) -> Result<()> {
     let (mut rounds, mut seconds) = (5u32, 4.0f64);
-    let mut out = "docs/results/exchange.md".to_string();
-    let mut words = args.iter();
+    let with_peers = args.iter().any(|word| word == "--peers");
+    let page = if with_peers { "exchange-peers" } else { "exchange" };
+    let mut out = format!("docs/results/{page}.md");
+    let mut words = args.iter().filter(|word| *word != "--peers");
     while let Some(word) = words.next() {
         let value = words.next().with_context(|| USAGE.to_string())?;
         match word.as_str() {
@@ -53,6 +59,15 @@ pub fn run(args: &[String]) -> Result<()> {
         }
     }
     shell::run("cargo build --release --locked -p nearmetal")?;
+    let text = match with_peers {
+        true => exchange_peers::compare(rounds, seconds)?,
+        false => networks(rounds, seconds)?,
+    };
+    bench::write_table(&text, Some(&out))
+}
+
+/// All networks and searches; the page.
+fn networks(rounds: u32, seconds: f64) -> Result<String> {
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_string());
     let target = shell::root().join(target);
     let binary = target.join("release/nearmetal");
@@ -86,27 +101,7 @@ pub fn run(args: &[String]) -> Result<()> {
         found += &format!("| `{what}` | {} |\n", bracket(&text));
         let _ = fs::remove_dir_all(&folder);
     }
-    let text = page(&rows, &found, rounds, seconds);
-    print!("{text}");
-    fs::write(shell::root().join(&out), &text).with_context(|| format!("cannot write {out}"))
-}
-
-/// p99 of the round trip and the nodes' CPU time of a transaction, both in ns, of a result with one
-/// round.
-pub fn round_figures(folder: &Path) -> Option<(f64, f64)> {
-    let text = fs::read_to_string(folder.join("result.json")).ok()?;
-    let result: Value = serde_json::from_str(&text).ok()?;
-    let data = &result["series"][0]["rounds"][0]["data"];
-    let percentiles = data["percentiles"].as_array()?;
-    let p99 = percentiles.iter().find(|one| one["percentile"].as_f64() == Some(99.0))?;
-    Some((p99["value_ns"].as_f64()?, nodes_cpu_us(data)? * 1e3))
-}
-
-/// CPU time of all nodes for one transaction in one round, µs.
-fn nodes_cpu_us(data: &Value) -> Option<f64> {
-    let classes = data["exchange"]["cpu"].as_array()?;
-    let nodes = classes.iter().filter(|class| class["class"] != "load");
-    Some(nodes.filter_map(|class| class["cpu_us_per_txn"].as_f64()).sum())
+    Ok(page(&rows, &found, rounds, seconds))
 }
 
 /// Mean, p90, ES10 and p99 in ms (median of rounds), requests lost, CPU time and verdict.

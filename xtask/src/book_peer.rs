@@ -3,34 +3,23 @@
 //! `xtask/peers/exchange-core`.
 
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-use crate::shell;
+use crate::peer::{self, Peer};
 
 /// What the peer is named in the tables.
 const PEER: &str = "exchange-core 0.5.3, OrderBookDirectImpl";
 
-/// Where its jars and classes are put, below the root.
-const FOLDER: &str = "target/peers/exchange-core";
+/// Its folder in `xtask/peers`.
+const NAME: &str = "exchange-core";
 
 /// Its heap is there from the beginning, and nothing else runs beside it on its CPU.
 const JAVA: &str = "java -XX:+UseSerialGC -Xms1g -Xmx1g -XX:+AlwaysPreTouch";
 
 /// How many mixes the bench has.
 const MIXES: usize = 2;
-
-/// A program that plays the commands once for each line that it is sent.
-struct Player {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-    /// What it wrote before it was ready: this project's, the name of the mix.
-    title: String,
-}
 
 /// What a player answers.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,83 +30,22 @@ struct Played {
     traded: u64,
 }
 
-impl Player {
-    /// Starts a program and waits until it is ready.
-    fn start(line: &str) -> Result<Player> {
-        eprintln!("$ {line}");
-        let mut command = shell::command(line);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start `{line}`"))?;
-        let input = child.stdin.take().expect("piped");
-        let output = BufReader::new(child.stdout.take().expect("piped"));
-        let mut player = Player { child, input, output, title: String::new() };
-        loop {
-            match player.line().with_context(|| format!("`{line}` failed"))? {
-                ready if ready == "ready" => return Ok(player),
-                title => player.title = title,
-            }
-        }
-    }
-
-    fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        if self.output.read_line(&mut line)? == 0 {
-            bail!("it has ended");
-        }
-        Ok(line.trim_end().to_owned())
-    }
-
-    fn play(&mut self) -> Result<Played> {
-        self.input.write_all(b"\n")?;
-        let line = self.line()?;
-        let words: Vec<&str> = line.split(' ').collect();
-        let [ns, commands, trades, traded] = words[..] else { bail!("`{line}` is no answer") };
-        Ok(Played {
-            ns: ns.parse()?,
-            commands: commands.parse()?,
-            trades: trades.parse()?,
-            traded: traded.parse()?,
-        })
-    }
-}
-
-impl Drop for Player {
-    fn drop(&mut self) {
-        // It ends with its input, but may be in the middle of something.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Fetches the peer and compiles its driver.
-fn prepare() -> Result<()> {
-    for tool in ["java", "javac", "mvn"] {
-        if shell::output(&format!("{tool} -version")).is_err() {
-            bail!("not available: --peers needs `{tool}`; install a JDK and Maven");
-        }
-    }
-    let folder = shell::root().join(FOLDER);
-    let jars = folder.join("jars");
-    let pom = "xtask/peers/exchange-core/pom.xml";
-    shell::run(&format!(
-        "mvn -q -B -f {pom} dependency:copy-dependencies -DincludeScope=runtime \
-         -DoutputDirectory={}",
-        jars.display()
-    ))?;
-    shell::run(&format!(
-        "javac -cp {}/* -d {} xtask/peers/exchange-core/BookPeer.java",
-        jars.display(),
-        folder.join("classes").display()
-    ))
+/// Lets a program play the commands once.
+fn play(player: &mut Peer) -> Result<Played> {
+    let line = player.ask()?;
+    let words: Vec<&str> = line.split(' ').collect();
+    let [ns, commands, trades, traded] = words[..] else { bail!("`{line}` is no answer") };
+    Ok(Played {
+        ns: ns.parse()?,
+        commands: commands.parse()?,
+        trades: trades.parse()?,
+        traded: traded.parse()?,
+    })
 }
 
 /// Plays all mixes in so many rounds; the tables.
 pub fn compare(rounds: usize, commands: usize, cpu: usize) -> Result<String> {
-    prepare()?;
-    let folder = shell::root().join(FOLDER);
+    let folder = peer::prepare(NAME, "BookPeer")?;
     let mut text = format!(
         "\n# Beside {PEER}\n\nMade by `cargo xtask bench-book --peers --rounds {rounds} --commands \
          {commands}`: both books play the same commands in turn, in processes of their own on CPU \
@@ -144,22 +72,22 @@ fn row(
         "taskset -c {cpu} cargo bench --locked -q -p nm-book --bench book -- --commands {commands} \
          --serve {mix} --file {file}"
     );
-    let mut own = Player::start(&own)?;
+    let mut own = Peer::start(&own)?;
     let peer = format!(
         "taskset -c {cpu} {JAVA} -cp {}/*:{} BookPeer {file}",
         jars.display(),
         classes.display()
     );
-    let mut peer = Player::start(&peer)?;
+    let mut peer = Peer::start(&peer)?;
     let (mut own_ns, mut peer_ns, mut ratios) = (vec![], vec![], vec![]);
     let mut trades = 0;
     for round in 0..rounds {
         let (of_own, of_peer) = if round % 2 == 0 {
-            let first = own.play()?;
-            (first, peer.play()?)
+            let first = play(&mut own)?;
+            (first, play(&mut peer)?)
         } else {
-            let first = peer.play()?;
-            (own.play()?, first)
+            let first = play(&mut peer)?;
+            (play(&mut own)?, first)
         };
         if (of_own.trades, of_own.traded) != (of_peer.trades, of_peer.traded) {
             bail!("the books do not trade the same: {of_own:?} and {of_peer:?}");
@@ -196,11 +124,14 @@ mod tests {
             r#"print("a","mix");print("ready");"#,
             r#"[print(5.5,4,7,9)for(_)in(__import__("sys").stdin)]"#
         );
-        let mut player = Player::start(&format!("python3 -u -c {program}")).unwrap();
-        assert_eq!(player.play().unwrap(), Played { ns: 5.5, commands: 4, trades: 7, traded: 9 });
-        assert_eq!((player.play().unwrap().trades, player.title.as_str()), (7, "a mix"));
-        assert!(Player::start("true").is_err());
-        assert!(Player::start("/does/not/exist").is_err());
+        let mut player = Peer::start(&format!("python3 -u -c {program}")).unwrap();
+        assert_eq!(
+            play(&mut player).unwrap(),
+            Played { ns: 5.5, commands: 4, trades: 7, traded: 9 }
+        );
+        assert_eq!((play(&mut player).unwrap().trades, player.title.as_str()), (7, "a mix"));
+        assert!(Peer::start("true").is_err());
+        assert!(Peer::start("/does/not/exist").is_err());
     }
 
     #[test]

@@ -11,8 +11,13 @@ mod book_peer;
 mod ci;
 mod connect;
 mod dist;
+mod exchange_peers;
+mod exchange_round;
 mod fuzz;
 mod lab_t3;
+mod peer;
+mod redis_load;
+mod schedule;
 mod setup;
 mod shell;
 mod soak_accel;
@@ -37,6 +42,7 @@ usage: cargo xtask TASK
   bench-book    ns, allocations and tails per command of the order book, fast and reference
                 (--peers: beside exchange-core)
   bench-exchange  the exchange's networks and rates, each with the published figure beside
+                (--peers: beside Aeron Cluster and Redis Streams)
   bench-peers   half round trip and throughput against sockperf, iperf3 and nuttcp (root; --help)
   bench-bypass  shared memory, AF_XDP and unmodified programs under `nearmetal accel` against the
                 kernel and the limit of the hardware (root; --help)
