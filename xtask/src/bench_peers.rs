@@ -209,6 +209,13 @@ fn stream_nuttcp(write_bytes: u32, seconds: f64) -> Result<f64> {
     Ok(rate.with_context(|| format!("nuttcp gave no rate: {text}"))? / 1e3)
 }
 
+/// Median and range of the rounds' ratios.
+fn ratio_cells(own: &[f64], peer: &[f64]) -> String {
+    let ratios: Vec<f64> = own.iter().zip(peer).map(|(own, peer)| own / peer).collect();
+    let (low, high) = bench::range(&ratios);
+    format!("{:.3} | {low:.3} to {high:.3}", median(&ratios))
+}
+
 impl Figures {
     fn table(&self, options: &Options) -> String {
         let mut text = String::from("# nearmetal beside its peers\n\n");
@@ -223,9 +230,10 @@ impl Figures {
         if !self.latency_ns.is_empty() {
             text.push_str(
                 "\n## Half round trip, ns: median of the rounds' medians, best round, ratio to \
-                 sockperf\n\n\
-                 | case | size | rounds | nearmetal median | sockperf median | ratio | nearmetal \
-                 best | sockperf best | ratio of best |\n|---|---|---|---|---|---|---|---|---|\n",
+                 sockperf in one round\n\n\
+                 | case | size | rounds | nearmetal median | sockperf median | ratio | range | \
+                 nearmetal best | sockperf best | ratio of best |\n\
+                 |---|---|---|---|---|---|---|---|---|---|\n",
             );
         }
         for ((case, size), tools) in &self.latency_ns {
@@ -233,11 +241,11 @@ impl Figures {
             let best = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
             let _ = writeln!(
                 text,
-                "| {case} | {size} | {} | {:.0} | {:.0} | {:.3} | {:.0} | {:.0} | {:.3} |",
+                "| {case} | {size} | {} | {:.0} | {:.0} | {} | {:.0} | {:.0} | {:.3} |",
                 own.len(),
                 median(own),
                 median(peer),
-                median(own) / median(peer),
+                ratio_cells(own, peer),
                 best(own),
                 best(peer),
                 best(own) / best(peer)
@@ -245,8 +253,10 @@ impl Figures {
         }
         if !self.gbps.is_empty() {
             text.push_str(
-                "\n## Throughput, Gb/s: median of rounds, ratio to the peer at equal write size\n\n\
-                 | case | peer | rounds | nearmetal | peer | ratio |\n|---|---|---|---|---|---|\n",
+                "\n## Throughput, Gb/s: median of rounds, ratio to the peer at equal write size in \
+                 one round\n\n\
+                 | case | peer | rounds | nearmetal | peer | ratio | range |\n\
+                 |---|---|---|---|---|---|---|\n",
             );
         }
         for (case, tools) in &self.gbps {
@@ -254,11 +264,11 @@ impl Figures {
             for (peer, values) in tools.iter().filter(|(name, _)| **name != "nearmetal") {
                 let _ = writeln!(
                     text,
-                    "| {case} | {peer} | {} | {:.2} | {:.2} | {:.3} |",
+                    "| {case} | {peer} | {} | {:.2} | {:.2} | {} |",
                     own.len(),
                     median(own),
                     median(values),
-                    median(own) / median(values)
+                    ratio_cells(own, values)
                 );
             }
         }

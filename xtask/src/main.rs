@@ -1,6 +1,7 @@
 //! Automation of the workspace; `cargo xtask` lists its tasks.
 
 mod bench;
+mod bench_all;
 mod bench_book;
 mod bench_builds;
 mod bench_bypass;
@@ -39,6 +40,8 @@ usage: cargo xtask TASK
   fuzz          every fuzz target for some seconds, with coverage where a nightly toolchain is
                 (--help)
   dist          static build, completions and man page in target/dist
+  bench         the benchmarks beside peers in one go, with one page and a picture of all ratios
+                (root; --help)
   bench-book    ns, allocations and tails per command of the order book, fast and reference
                 (--peers: beside exchange-core)
   bench-exchange  the exchange's networks and rates, each with the published figure beside
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(&args.collect::<Vec<_>>()),
         Some("fuzz") => fuzz::run(&args.collect::<Vec<_>>()),
         Some("dist") => dist::run(),
+        Some("bench") => bench_all::run(&args.collect::<Vec<_>>()),
         Some("bench-book") => bench_book::run(&args.collect::<Vec<_>>()),
         Some("bench-exchange") => bench_exchange::run(&args.collect::<Vec<_>>()),
         Some("bench-peers") => bench_peers::run(&args.collect::<Vec<_>>()),
