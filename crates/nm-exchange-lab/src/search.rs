@@ -6,6 +6,8 @@
 pub struct Plan {
     /// First rate, requests per second.
     pub start_per_s: f64,
+    /// Lowest rate.
+    pub least_per_s: f64,
     /// Highest rate.
     pub most_per_s: f64,
     /// The bracket is narrow enough when its upper end is at most this multiple of its lower end.
@@ -18,7 +20,14 @@ pub struct Plan {
 
 impl Default for Plan {
     fn default() -> Plan {
-        Plan { start_per_s: 10_000.0, most_per_s: 1e6, ratio: 1.08, repeats: 5, rounds_max: 60 }
+        Plan {
+            start_per_s: 10_000.0,
+            least_per_s: 10.0,
+            most_per_s: 1e6,
+            ratio: 1.08,
+            repeats: 5,
+            rounds_max: 60,
+        }
     }
 }
 
@@ -57,23 +66,27 @@ pub struct Bracket {
     pub tried: Vec<Tried>,
     /// Whether the bracket is as narrow, and its ends were repeated as often, as the plan asks for.
     pub is_done: bool,
+    /// Whether it was ended before.
+    pub is_interrupted: bool,
 }
 
-/// Lowest rate, requests per second.
-const LEAST_PER_S: f64 = 10.0;
-
-/// Searches. `run_round` runs one round at a rate and returns whether it was within the limit.
+/// Searches. `run_round` runs one round at a rate and returns whether it was within the limit; none
+/// if the search is to end there.
 ///
 /// # Errors
 /// The first error of `run_round`.
 pub fn search<E>(
     plan: &Plan,
-    mut run_round: impl FnMut(f64) -> Result<bool, E>,
+    mut run_round: impl FnMut(f64) -> Result<Option<bool>, E>,
 ) -> Result<Bracket, E> {
-    let mut known: Vec<Tried> = vec![];
+    let (mut known, mut is_interrupted): (Vec<Tried>, bool) = (vec![], false);
     for _ in 0..plan.rounds_max {
         let Some(rate_per_s) = next(plan, &known) else { break };
-        let within_limit = u32::from(run_round(rate_per_s)?);
+        let Some(is_within_limit) = run_round(rate_per_s)? else {
+            is_interrupted = true;
+            break;
+        };
+        let within_limit = u32::from(is_within_limit);
         match known.iter_mut().find(|tried| tried.rate_per_s == rate_per_s) {
             Some(tried) => {
                 tried.rounds += 1;
@@ -87,7 +100,7 @@ pub fn search<E>(
     }
     let (carried, not_carried) = ends(&known);
     let is_done = next(plan, &known).is_none();
-    Ok(Bracket { carried, not_carried, tried: known, is_done })
+    Ok(Bracket { carried, not_carried, tried: known, is_done, is_interrupted })
 }
 
 /// The ends of the bracket: the highest rate that was carried below the lowest that was not, and
@@ -118,8 +131,8 @@ fn next(plan: &Plan, known: &[Tried]) -> Option<f64> {
         (Some(low), None) if low.rate_per_s < plan.most_per_s => {
             Some((low.rate_per_s * 2.0).min(plan.most_per_s))
         }
-        (None, Some(high)) if high.rate_per_s > LEAST_PER_S => {
-            Some(round_to_3_digits(high.rate_per_s / 2.0).max(LEAST_PER_S))
+        (None, Some(high)) if high.rate_per_s > plan.least_per_s => {
+            Some(round_to_3_digits(high.rate_per_s / 2.0).max(plan.least_per_s))
         }
         (Some(low), Some(high)) if high.rate_per_s > low.rate_per_s * plan.ratio => {
             let middle = round_to_3_digits((low.rate_per_s * high.rate_per_s).sqrt());
@@ -166,7 +179,7 @@ mod tests {
     use nm_stats::random::Random;
 
     fn find(plan: &Plan, mut run_round: impl FnMut(f64) -> bool) -> Bracket {
-        search(plan, |rate| Ok::<bool, ()>(run_round(rate))).unwrap()
+        search(plan, |rate| Ok::<_, ()>(Some(run_round(rate)))).unwrap()
     }
 
     #[test]
@@ -188,8 +201,10 @@ mod tests {
         assert_eq!(all.carried.unwrap().rate_per_s, plan.most_per_s);
         assert!(all.not_carried.is_none() && all.is_done);
         let none = find(&plan, |_| false);
-        assert_eq!(none.not_carried.unwrap().rate_per_s, LEAST_PER_S);
+        assert_eq!(none.not_carried.unwrap().rate_per_s, plan.least_per_s);
         assert!(none.carried.is_none());
+        let plan = Plan { least_per_s: 2_200.0, ..plan };
+        assert_eq!(find(&plan, |_| false).not_carried.unwrap().rate_per_s, 2_200.0);
     }
 
     #[test]
@@ -216,8 +231,21 @@ mod tests {
     }
 
     #[test]
+    fn a_search_that_is_ended_keeps_what_was_tried() {
+        let mut rounds = 0;
+        let found = search(&Plan::default(), |rate| {
+            rounds += 1;
+            Ok::<_, ()>((rounds < 4).then_some(rate < 30_000.0))
+        });
+        let found = found.unwrap();
+        assert!(found.is_interrupted && !found.is_done);
+        assert_eq!(found.tried.iter().map(|tried| tried.rounds).sum::<u32>(), 3);
+        assert!(found.carried.is_some());
+    }
+
+    #[test]
     fn an_error_ends_the_search() {
-        assert_eq!(search(&Plan::default(), |_| Err::<bool, _>("broken")), Err("broken"));
+        assert_eq!(search(&Plan::default(), |_| Err::<Option<bool>, _>("broken")), Err("broken"));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::metric::{Metric, PERCENTILES};
 use crate::plan::{Plan, PlanComparison, PlanRow, PlanTarget, SubPlan, TrialBlock, published_run};
 use crate::probe::{Case, ProbeKind, ProbeSpec};
 use crate::selector::{Selector, glob};
+use crate::target::MissingUnit;
 use crate::words::{UnknownWord, nearest};
 
 /// A published run that plans may name.
@@ -76,6 +77,8 @@ pub(crate) enum CheckError {
         "{path} measures {case} twice: each row and case has one series, whose rounds `rounds` sets"
     )]
     CaseTwice { path: String, case: String },
+    #[error(transparent)]
+    MissingUnit(#[from] MissingUnit),
     #[error("target on `{on}` matches no row of the plan{hint}")]
     TargetOn { on: Selector, hint: Box<Hint> },
     #[error("target for probe `{probe}` matches no row of the plan: {run}")]
@@ -237,6 +240,7 @@ type TargetFault = (&'static str, CheckError);
 
 /// Checks that a target is for at least one row: each of its conditions leaves one.
 fn check_target(target: &PlanTarget, all: &[PlanRow<'_>]) -> Result<(), TargetFault> {
+    target.require.check_unit().map_err(|error| ("require", error.into()))?;
     let mut rows: Vec<PlanRow<'_>> =
         all.iter().copied().filter(|row| is_on(&target.on, row)).collect();
     if rows.is_empty() {

@@ -386,6 +386,10 @@ nodes = "1-1-1-1"
              size<64; their sizes are 64, 1024 B"
         );
         assert_eq!(
+            target_error("require = 'p99 < 500'"),
+            "line 23: target `p99 < 500` has no unit: write ns, us, ms or s behind the number"
+        );
+        assert_eq!(
             target_error("require = 'throughput > 1 at pattern=4-bi-4'"),
             "line 23: target `throughput > 1 at pattern=4-bi-4`: no row that it matches has a \
              case with pattern=4-bi-4; their patterns are 1-uni-1, 2-bi-2"

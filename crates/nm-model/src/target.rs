@@ -100,7 +100,29 @@ pub enum TargetError {
     },
 }
 
+/// A target whose limit is a latency without a unit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("target `{0}` has no unit: write ns, us, ms or s behind the number")]
+pub struct MissingUnit(String);
+
 impl Target {
+    /// Checks that a latency has a unit, behind its number or in the metric's name. Text is read
+    /// without this check, as ns: results of earlier versions have such targets.
+    ///
+    /// # Errors
+    /// If it has none.
+    pub fn check_unit(&self) -> Result<(), MissingUnit> {
+        let requirement = self.text.split(" at ").next().unwrap_or_default();
+        let is_bare = Op::split(requirement).is_some_and(|(name, _, limit)| {
+            !name.contains('_') && limit.ends_with(|last: char| !last.is_alphabetic())
+        });
+        let is_latency = self.metric.quantity() == Quantity::Latency;
+        match is_latency && is_bare && self.limit != 0.0 {
+            true => Err(MissingUnit(self.text.clone())),
+            false => Ok(()),
+        }
+    }
+
     /// The conditions as they were written: `size<=1024`.
     pub fn conditions(&self) -> Option<&str> {
         self.text.split_once(" at ").map(|(_, conditions)| conditions.trim())
@@ -230,6 +252,19 @@ mod tests {
         assert_eq!(target("loss <= 0.1%").limit, 0.001);
         assert_eq!(target("p99.9_us <= 10").limit, 10_000.0);
         assert_eq!(target("rate >= 100_000").limit, 100_000.0);
+    }
+
+    #[test]
+    fn a_latency_needs_a_unit_and_other_figures_need_none() {
+        for text in ["p99 < 500", "median <= 1_000. at size<=64"] {
+            let error = target(text).check_unit().unwrap_err().to_string();
+            let wanted =
+                format!("target `{text}` has no unit: write ns, us, ms or s behind the number");
+            assert_eq!(error, wanted);
+        }
+        for text in ["p99_us < 500", "p99 < 500us", "max <= 0", "loss <= 0.1", "throughput >= 3"] {
+            assert_eq!(target(text).check_unit(), Ok(()), "{text}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use nm_lab::trial::unavailable_case;
 use nm_model::plan::{PlanTarget, Scope};
+use nm_model::target::MissingUnit;
 use nm_model::{Case, Metric, Plan, ProbeKind, ProbeSpec, Selector, StackPair, Target};
 
 /// Rounds of a run with targets, if the user gives none: fewer support no verdict.
@@ -21,6 +22,9 @@ pub enum TargetFault {
     /// No case meets the conditions.
     #[error("target `{target}` covers none of the cases that would be measured: {cases}")]
     Cases { target: String, cases: String },
+    /// A latency without a unit.
+    #[error(transparent)]
+    MissingUnit(#[from] MissingUnit),
     /// A case that it covers cannot be measured.
     #[error("target `{target}` covers {case}, which cannot be measured: {reason}")]
     Unavailable { target: String, case: Case, reason: String },
@@ -46,6 +50,7 @@ pub fn plan(
     rounds: u32,
 ) -> Result<Option<Plan>, TargetFault> {
     for target in targets {
+        target.check_unit()?;
         check_metric(target, probe)?;
         check_cases(target, probe, stacks)?;
     }
@@ -145,6 +150,7 @@ mod tests {
             ("p99 < 1ms", &stream, "stream gives no p99, but throughput"),
             ("median < 1ms", &stream, "stream gives no median"),
             ("p98 < 1ms", &rr, "records the percentiles p50, p90, p99, p99.9"),
+            ("p99 < 5", &rr, "target `p99 < 5` has no unit"),
             ("p99 < 1ms at size=3", &rr, "none of the cases that would be measured: "),
             ("p99 < 1ms at pattern=1-uni-1", &pingpong, "none of the cases"),
             ("p99 < 1ms", &pingpong, "messages over udp have at most 32768 bytes"),

@@ -535,7 +535,7 @@ fn nodes_run_on_other_hosts_by_ssh() {
 fn search_reports_its_bracket() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
-    let args = ["exchange", "search", "--nodes", "1-1-1-1", "--from", "50", "--to", "100"];
+    let args = ["exchange", "search", "--nodes", "1-1-1-1", "--from", "3000", "--to", "6000"];
     let more = ["--rounds", "1", "--seconds", "0.4", "--limit", "5000", "--format", "json"];
     let all = [&args[..], &more[..], &["--out", out.to_str().unwrap()]].concat();
     let run = run(&all);
@@ -545,6 +545,36 @@ fn search_reports_its_bracket() {
     let carried = found["carried_per_s"].as_f64();
     assert_eq!(run.code, if carried.is_some() { 0 } else { 1 }, "{found}");
     assert!(out.join("report.html").exists());
+}
+
+#[test]
+fn a_search_whose_rounds_are_too_short_for_p99_is_refused() {
+    let short = ["exchange", "search", "--from", "500", "--seconds", "0.5"];
+    let refused = run(&short);
+    assert_eq!(refused.code, 2, "{}", refused.stdout);
+    let why = "p99 needs 1000 samples; search from 2200 (--from), or measure for 2.2 s (--seconds)";
+    assert!(refused.stderr.contains(why), "{}", refused.stderr);
+}
+
+#[test]
+fn a_search_that_is_interrupted_shows_what_it_has_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let line = "exchange search --nodes 1-1-1-1 --from 3000 --seconds 0.4 --limit 5000";
+    let out_text = out.to_str().unwrap();
+    let words: Vec<&str> = line.split(' ').chain(["--rounds", "99", "--out", out_text]).collect();
+    let running = Running::start(&words);
+    wait_for("a rate that was tried", || {
+        let saved = fs::read_to_string(out.join("result.json")).ok()?;
+        let saved: Value = serde_json::from_str(&saved).ok()?;
+        saved["series"][0]["rounds"].as_array().filter(|rounds| !rounds.is_empty()).map(|_| ())
+    });
+    signal("INT", running.pid());
+    let run = running.finish();
+    assert_eq!(run.code, 130, "{}{}", run.stdout, run.stderr);
+    let last = run.stdout.trim_end().lines().last().unwrap();
+    assert!(last.contains("3000/s"), "{}", run.stdout);
+    assert!(last.ends_with("; the search was interrupted"), "{}", run.stdout);
 }
 
 #[test]

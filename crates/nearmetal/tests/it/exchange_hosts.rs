@@ -208,7 +208,8 @@ fn search_ramp_and_torture_run_on_hosts() {
         run
     };
     let network = "--nodes 1-1-2-1 --durability memory-quorum";
-    let search = format!("exchange search --from 100 --to 100 --rounds 1 --seconds 0.5 {network}");
+    let search =
+        format!("exchange search --from 2500 --to 2500 --rounds 1 --seconds 0.5 {network}");
     let searched = on_hosts(&search, "searched");
     assert!([0, 1].contains(&searched.code), "{}{}", searched.stdout, searched.stderr);
     assert!(searched.stdout.contains("ssh/1-1-2-1"), "{}", searched.stdout);

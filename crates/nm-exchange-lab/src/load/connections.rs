@@ -1,6 +1,7 @@
-//! The links of the load's sessions to gateways. A link that breaks is made again. When a gateway
-//! [leaves](nm_exchange::message::GoAway), a link to another one is made first; then the sessions
-//! move to it ([`Clients::begin_move`]), and the link before is closed.
+//! The links of the load's sessions to gateways. A link that breaks is made again, to the next
+//! gateway if its own does not answer; the sessions go back when that answers again. When a gateway
+//! [leaves](nm_exchange::message::GoAway), a link to another one is made first. Sessions that have
+//! a link move to the new one ([`Clients::begin_move`]), and the link before is closed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +26,9 @@ const MOVE_LIMIT_NS: u64 = 1_000_000_000;
 
 /// Pause between attempts to connect at the beginning.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// Pause between attempts to go back to a gateway that has ended.
+const RETURN_PAUSE: Duration = Duration::from_millis(100);
 
 /// The gateways of a network.
 #[derive(Debug)]
@@ -70,6 +74,8 @@ struct Before {
 /// The link of some sessions.
 #[derive(Debug)]
 struct SessionsLink {
+    /// The gateway that its sessions have while that is up and not drained.
+    home: usize,
     /// The gateway of the link, or of the last one.
     gateway: usize,
     connection: Option<Connection>,
@@ -116,6 +122,7 @@ impl Connections {
         let (poller, dialer) = (LinkPoller::new()?, Dialer::new(gateways.credentials.clone())?);
         poller.add(dialer.waker(), DIALER)?;
         let link = |gateway| SessionsLink {
+            home: gateway,
             gateway,
             connection: None,
             before: None,
@@ -227,7 +234,7 @@ impl Connections {
         self.tokens += 1;
         let token = self.tokens * self.links.len() as u64 + index as u64;
         if self.poller.add_link(&link, token).is_err() {
-            return self.dial(index, clients);
+            return self.dial_any(index, clients);
         }
         self.leaving[gateway] = false;
         let sessions = &mut self.links[index];
@@ -245,7 +252,17 @@ impl Connections {
             true => clients.begin_move(index, self.output(index)),
             false => clients.connected(index, self.output(index)),
         }
+        self.return_home(index, clients);
         self.flush(index, clients);
+    }
+
+    /// Dials the gateway that the sessions of a link have usually, if they are at another one
+    /// because it has ended. From a gateway that was drained they stay away.
+    fn return_home(&mut self, index: usize, clients: &Clients) {
+        let SessionsLink { home, gateway, .. } = self.links[index];
+        if gateway != home && !self.leaving[home] {
+            self.dial(index, &[home], RETURN_PAUSE, clients);
+        }
     }
 
     /// Takes the links that were made since the last call; their numbers.
@@ -260,6 +277,8 @@ impl Connections {
             }
             match link {
                 Ok(link) => self.adopt(index, gateway, link, clients),
+                // It was to go back, and can stay where it is.
+                Err(_) if self.is_settled(index) => continue,
                 Err(error) => {
                     self.links[index].gateway = gateway;
                     return Err(self.refused(index, &error));
@@ -268,6 +287,11 @@ impl Connections {
             made.push(index);
         }
         Ok(made)
+    }
+
+    /// Whether a link works, and its gateway does not leave.
+    fn is_settled(&self, index: usize) -> bool {
+        self.links[index].connection.as_ref().is_some_and(|connection| !connection.is_leaving)
     }
 
     /// The gateway of a link leaves: a link to another one is made, if there is one.
@@ -280,7 +304,7 @@ impl Connections {
         connection.is_leaving = true;
         self.leaving[gateway] = true;
         self.drop_before(index, clients);
-        self.dial(index, clients);
+        self.dial_any(index, clients);
     }
 
     /// A link has ended.
@@ -293,7 +317,7 @@ impl Connections {
                 if let Some(connection) = self.links[index].connection.take() {
                     // Closing it also removes it from the poller.
                     self.poller.remove(&connection.link);
-                    self.dial(index, clients);
+                    self.dial_any(index, clients);
                 }
             }
         }
@@ -319,10 +343,14 @@ impl Connections {
         }
     }
 
-    /// Dials in another thread; what was dialed before does not count any more.
-    fn dial(&mut self, index: usize, clients: &Clients) {
-        let gateways = self.candidates(index).into_iter();
-        let candidates = gateways.map(|it| (it, self.addresses[it].clone())).collect();
+    /// Dials the gateways that may take a link.
+    fn dial_any(&mut self, index: usize, clients: &Clients) {
+        self.dial(index, &self.candidates(index), PAUSE, clients);
+    }
+
+    /// Dials gateways in another thread; what was dialed before does not count any more.
+    fn dial(&mut self, index: usize, gateways: &[usize], pause: Duration, clients: &Clients) {
+        let candidates = gateways.iter().map(|&it| (it, self.addresses[it].clone())).collect();
         let sessions = &mut self.links[index];
         sessions.is_cancelled.store(true, Ordering::Relaxed);
         sessions.is_cancelled = Arc::default();
@@ -331,28 +359,23 @@ impl Connections {
             index,
             dial: sessions.dials,
             candidates,
+            pause,
             hellos: clients.hellos(index),
             is_cancelled: Arc::clone(&sessions.is_cancelled),
         });
     }
 
     /// The gateways to which a link may be made, in the order in which they are tried: the one that
-    /// it had, or, if that leaves, those after it that do not leave. The one that leaves comes last
-    /// if there is no link to it any more, because it may have been resumed.
+    /// it had, then those after it. Those that leave come last, because they may have been resumed;
+    /// a link that works stays rather than go to its own gateway again.
     fn candidates(&self, index: usize) -> Vec<usize> {
         let SessionsLink { gateway, connection, .. } = &self.links[index];
-        if !self.leaving[*gateway] {
-            return vec![*gateway];
-        }
-        let count = self.addresses.len();
-        let others = (1..count).map(|step| (gateway + step) % count);
-        let (leaving, mut open): (Vec<usize>, Vec<usize>) =
-            others.partition(|other| self.leaving[*other]);
-        if open.is_empty() || connection.is_none() {
-            open.extend(leaving);
-        }
-        if connection.is_none() {
-            open.push(*gateway);
+        let (count, is_connected) = (self.addresses.len(), connection.is_some());
+        let first = usize::from(self.leaving[*gateway]);
+        let all = (first..first + count).map(|step| (gateway + step) % count);
+        let (leaving, mut open): (Vec<usize>, Vec<usize>) = all.partition(|it| self.leaving[*it]);
+        if open.is_empty() || !is_connected {
+            open.extend(leaving.into_iter().filter(|it| !is_connected || it != gateway));
         }
         open
     }

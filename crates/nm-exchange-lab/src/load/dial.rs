@@ -16,9 +16,6 @@ use nm_sys::poll::Waker;
 /// Longest single attempt.
 const ATTEMPT: Duration = Duration::from_millis(500);
 
-/// Pause between attempts.
-const PAUSE: Duration = Duration::from_millis(5);
-
 /// Connects in threads of its own until it succeeds or is dropped.
 #[derive(Debug)]
 pub struct Dialer {
@@ -38,6 +35,8 @@ pub struct DialTask {
     pub dial: u64,
     /// Gateways and where they listen, in the order in which they are tried, again and again.
     pub candidates: Vec<(usize, Address)>,
+    /// Pause between attempts.
+    pub pause: Duration,
     /// What is said first.
     pub hellos: Vec<Hello>,
     /// Whether nobody waits for it any more.
@@ -88,7 +87,7 @@ impl Dialer {
 
     /// Connects to the first of some gateways that takes the link, and says hello there.
     pub fn dial(&self, task: DialTask) {
-        let DialTask { index, dial, candidates, hellos, is_cancelled } = task;
+        let DialTask { index, dial, candidates, pause, hellos, is_cancelled } = task;
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         let (is_over, credentials) = (Arc::clone(&self.is_over), self.credentials.clone());
         std::thread::spawn(move || {
@@ -97,7 +96,7 @@ impl Dialer {
                     return;
                 }
                 match client::connect(address, &hellos, credentials.as_ref(), ATTEMPT) {
-                    Err(error) if !error.is_lasting() => std::thread::sleep(PAUSE),
+                    Err(error) if !error.is_lasting() => std::thread::sleep(pause),
                     link => {
                         // If the dialer was dropped, the connection is not needed.
                         let _ = sender.send(DialOutcome { index, dial, gateway: *gateway, link });

@@ -1,5 +1,5 @@
-//! Gateways are drained under load: their clients go to other ones, and nothing is lost, doubled or
-//! reordered, as `exchange verify` checks.
+//! Gateways are drained, or end, under load: their clients go to other ones, and nothing is lost,
+//! doubled or reordered, as `exchange verify` checks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -124,6 +124,37 @@ fn the_clients_of_a_drained_gateway_go_to_another_one_and_nothing_is_lost() {
 #[test]
 fn clients_that_prove_their_sessions_go_to_another_gateway_as_well() {
     check(Durability::MemoryQuorum, true);
+}
+
+/// They go back when it is there again.
+#[test]
+fn the_clients_of_a_gateway_that_ends_go_to_another_one_and_nothing_is_lost() {
+    let mut ring = recorded("2-2-2-2", Durability::MemoryQuorum);
+    ring.start();
+    let network = ring.network.clone();
+    let mut load = Load::on(&ring);
+    load.send_and_await_all(100);
+    ring.stop_one(Role::Gateway, 0);
+    // Every request is answered, although it does not come back.
+    let round = load.send_and_await_all(200);
+    assert_eq!((round.refused, round.unknown, round.reconnects), (0, 0, 1), "{round:?}");
+    let of_other = admin::work_of(&network, &[(Role::Gateway, 1)], LIMIT).unwrap();
+    assert_eq!(of_other[0].1.sessions, SESSIONS);
+
+    let ready: Arc<AtomicU64> = Arc::default();
+    ring.start_one(Role::Gateway, 0, &network, &ready);
+    let deadline = Deadline::after(LIMIT);
+    let mut is_home = false;
+    while !is_home {
+        assert!(!deadline.passed(), "the sessions do not go back");
+        let round = load.send_and_await_all(20);
+        assert_eq!((round.refused, round.unknown, round.reconnects), (0, 0, 0), "{round:?}");
+        is_home =
+            ready.load(Ordering::Acquire) > 0 && sessions(&network) == [(7, false), (6, false)];
+    }
+    load.send_and_await_all(100);
+    let findings = load.verify(ring);
+    assert!(findings.not_guaranteed.is_empty(), "{findings:?}");
 }
 
 /// Its clients would have nowhere to go.

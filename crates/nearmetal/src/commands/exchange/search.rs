@@ -8,6 +8,7 @@ use nm_exchange_lab::run::Setup;
 use nm_exchange_lab::search::{self, Bracket, Plan, Tried};
 use nm_exchange_lab::sla::{Sla, SlaViolation};
 use nm_model::result::RoundData;
+use nm_stats::quantile::samples_needed;
 use serde::Serialize;
 
 use crate::campaign::trial::{Completed, TrialResult};
@@ -21,32 +22,36 @@ use crate::output;
 /// Requests a second for each mediator that the published study found best.
 const PUBLISHED_PER_MEDIATOR: f64 = 5_000.0;
 
+/// Requests of a round as a multiple of the samples that p99 needs: their number is random.
+const SAMPLES_SPARE: f64 = 1.1;
+
 pub fn run(args: &SearchArgs) -> Result<Exit> {
     let plan = search_plan(args)?;
     let base = setup::from_args(&args.network, plan.start_per_s, args.seconds)?;
     // Without targets: rates above the bracket are expected to break the limit.
     let row = setup::plan(&base, None, plan.repeats, None)?;
     let mut runner = setup::begin(&args.network, &base, row, false)?;
-    let found = run_rounds(&mut runner, &plan, &base, args.network.limit)?;
-    let sentence = found.as_ref().map(|bracket| sentence(bracket, args.network.limit));
-    if let Some(sentence) = &sentence {
-        runner.recorder.note("search", sentence);
-    }
+    let bracket = run_rounds(&mut runner, &plan, &base, args.network.limit)?;
+    let sentence = sentence(&bracket, args.network.limit);
+    runner.recorder.note("search", &sentence);
     let run = runner.finish()?;
-    let Some((bracket, sentence)) = found.zip(sentence) else {
-        run.check_aborted()?;
-        return Ok(Exit::Interrupted);
-    };
     match run.show.format {
         Format::Json => output::json(&report(&bracket, args.network.limit))?,
         Format::Text => output::data(&format!("{}\n{sentence}\n", run.summary()))?,
     }
-    Ok(if bracket.carried.is_some() { Exit::Pass } else { Exit::Fail })
+    run.check_aborted()?;
+    Ok(match bracket.carried {
+        _ if bracket.is_interrupted => Exit::Interrupted,
+        Some(_) => Exit::Pass,
+        None => Exit::Fail,
+    })
 }
 
 fn search_plan(args: &SearchArgs) -> Result<Plan> {
     let mediators = f64::from(args.network.nodes.mediators());
-    let start_per_s = args.from.unwrap_or(PUBLISHED_PER_MEDIATOR * mediators);
+    let least_per_s = least_per_s(args.seconds);
+    let usual_per_s = (PUBLISHED_PER_MEDIATOR * mediators).max(least_per_s).min(args.to);
+    let start_per_s = args.from.unwrap_or(usual_per_s);
     if !(start_per_s >= 10.0 && args.to >= start_per_s && args.to <= 1e7) {
         return Err(Stop::usage(format!(
             "a search from {start_per_s} to {} requests a second is not possible: both must lie in \
@@ -57,29 +62,31 @@ fn search_plan(args: &SearchArgs) -> Result<Plan> {
     if !(0.5..=100.0).contains(&args.within) {
         return Err(Stop::usage(format!("--within {} is not possible: 0.5 to 100 %", args.within)));
     }
+    if start_per_s < least_per_s {
+        return Err(Stop::usage(format!(
+            "a search from {start_per_s} requests a second with rounds of {} s is not possible: \
+             p99 needs {} samples; search from {least_per_s:.0} (--from), or measure for {:.1} s \
+             (--seconds)",
+            args.seconds,
+            samples_needed(99.0),
+            SAMPLES_SPARE * samples_needed(99.0) as f64 / start_per_s
+        )));
+    }
     let ratio = 1.0 + args.within / 100.0;
-    Ok(Plan { start_per_s, most_per_s: args.to, ratio, repeats: args.rounds, ..Plan::default() })
+    let (most_per_s, repeats) = (args.to, args.rounds);
+    Ok(Plan { start_per_s, least_per_s, most_per_s, ratio, repeats, ..Plan::default() })
 }
 
-/// Why a search ended without a bracket.
-#[derive(Debug, thiserror::Error)]
-enum SearchEnd {
-    #[error("interrupted")]
-    Interrupted,
-    #[error(transparent)]
-    Failed(#[from] anyhow::Error),
+/// The lowest rate at which a round of so many seconds has a p99.
+fn least_per_s(seconds: f64) -> f64 {
+    (SAMPLES_SPARE * samples_needed(99.0) as f64 / seconds).ceil().max(Plan::default().least_per_s)
 }
 
-/// Runs the rounds of a search; no bracket if the user ended it.
-fn run_rounds(
-    runner: &mut Runner,
-    plan: &Plan,
-    base: &Setup,
-    limit_ms: f64,
-) -> Result<Option<Bracket>> {
+/// Runs the rounds of a search, until the user ends it.
+fn run_rounds(runner: &mut Runner, plan: &Plan, base: &Setup, limit_ms: f64) -> Result<Bracket> {
     let sla = Sla::of_ms(limit_ms);
     let mut round = 0;
-    let found = search::search(plan, |rate_per_s| {
+    search::search(plan, |rate_per_s| {
         let mut is_kept = false;
         let row = exchange_round::row(base, round);
         let goes_on = runner.trial("", &row, 0.0, |context| {
@@ -96,13 +103,8 @@ fn run_rounds(
             result
         })?;
         round += 1;
-        if goes_on { Ok(is_kept) } else { Err(SearchEnd::Interrupted) }
-    });
-    match found {
-        Ok(bracket) => Ok(Some(bracket)),
-        Err(SearchEnd::Interrupted) => Ok(None),
-        Err(SearchEnd::Failed(error)) => Err(error),
-    }
+        Ok(goes_on.then_some(is_kept))
+    })
 }
 
 /// Why a round is not within the limit.
@@ -148,7 +150,9 @@ fn sentence(bracket: &Bracket, limit_ms: f64) -> String {
         }
         (None, None) => "no rate was tried".to_string(),
     };
-    if !bracket.is_done {
+    if bracket.is_interrupted {
+        text += "; the search was interrupted";
+    } else if !bracket.is_done {
         text += "; the search ran out of rounds before the bracket was as close and as often tried \
                  as asked for";
     }
@@ -162,6 +166,7 @@ struct SearchReport {
     not_carried_per_s: Option<f64>,
     sure: Option<f64>,
     is_done: bool,
+    is_interrupted: bool,
     tried: Vec<RateReport>,
 }
 
@@ -184,6 +189,7 @@ fn report(bracket: &Bracket, limit_ms: f64) -> SearchReport {
         not_carried_per_s: bracket.not_carried.map(|tried| tried.rate_per_s),
         sure: bracket.carried.map(|tried| tried.share_lower_bound()),
         is_done: bracket.is_done,
+        is_interrupted: bracket.is_interrupted,
         tried: bracket.tried.iter().map(rate).collect(),
     }
 }
