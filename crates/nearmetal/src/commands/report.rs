@@ -3,7 +3,7 @@
 use anyhow::Result;
 use nm_model::result::Series;
 use nm_model::{Outcome, RunResult};
-use nm_report::{folder, reference};
+use nm_report::{folder, reference, units};
 
 use crate::campaign::finished::FinishedRun;
 use crate::campaign::show::Show;
@@ -54,7 +54,8 @@ fn outcomes(result: &RunResult) -> (Outcome, Vec<Outcome>) {
 /// `pass (18 of 18 targets)`.
 fn recorded(result: &RunResult) -> String {
     let n_passed = result.verdicts.iter().filter(|v| v.outcome == Outcome::Pass).count();
-    format!("{} ({n_passed} of {} targets met)", result.outcome.name(), result.verdicts.len())
+    let targets = units::plural(result.verdicts.len(), "target", "targets");
+    format!("{} ({n_passed} of {targets} met)", result.outcome.name())
 }
 
 #[cfg(test)]
