@@ -25,11 +25,19 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            let _ = error.print();
-            return if asked { Exit::Pass } else { Exit::Usage }.into();
+            let printed = error.print();
+            if !asked {
+                return Exit::Usage.into();
+            }
+            return done(output::written(printed).map(|()| Exit::Pass));
         }
     };
-    match commands::run(cli.command) {
+    done(commands::run(cli.command))
+}
+
+/// The exit code of a command, after its error is shown.
+fn done(result: anyhow::Result<Exit>) -> ExitCode {
+    match result {
         Ok(exit) => exit.into(),
         Err(error) => {
             output::message(&format!("nearmetal: {error:#}"));

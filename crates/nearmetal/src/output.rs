@@ -1,17 +1,47 @@
 //! Output: data on stdout, messages on stderr. The only module that prints.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::path::Path;
 
 use anyhow::Result;
 use nm_report::style::Style;
 use serde::Serialize;
 
+use crate::exit::{Exit, Stop};
+
 /// Writes data to stdout. A closed pipe is not an error.
 pub fn data(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+    written(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
+}
+
+/// What came of writing to stdout.
+pub fn written(result: io::Result<()>) -> Result<()> {
+    match result {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            let message = format!("the output cannot be written to stdout: {error}");
+            Err(Stop::with(Exit::Environment, message))
+        }
         _ => Ok(()),
+    }
+}
+
+/// A file of the user's that cannot be written: one that exists is a conflict, all else is the
+/// place.
+pub fn file_error(path: &Path, error: &io::Error) -> anyhow::Error {
+    let path = path.display();
+    match error.kind() {
+        ErrorKind::AlreadyExists => {
+            let message = format!("{path} exists already; remove it, or name another place");
+            Stop::with(Exit::Conflict, message)
+        }
+        ErrorKind::StorageFull | ErrorKind::FileTooLarge | ErrorKind::QuotaExceeded => {
+            let message = format!(
+                "{path} cannot be written: {error}; make room there, or name another place"
+            );
+            Stop::with(Exit::Environment, message)
+        }
+        _ => Stop::with(Exit::Environment, format!("{path} cannot be written: {error}")),
     }
 }
 

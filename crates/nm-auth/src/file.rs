@@ -1,10 +1,11 @@
 //! Files that only their owner may read.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::OpenOptions;
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nm_sys::complete_file;
 use thiserror::Error;
 
 /// Largest file that is read, bytes.
@@ -88,11 +89,8 @@ pub fn read_private(path: &Path) -> Result<String, FileError> {
 /// # Errors
 /// If it exists, or cannot be written.
 pub fn create_private(path: &Path, text: &str) -> Result<(), FileError> {
-    let failed = |source| FileError::Create { path: path.into(), source };
-    let mut options = OpenOptions::new();
-    let mut file: File =
-        options.write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-    file.write_all(text.as_bytes()).map_err(failed)
+    complete_file::create(path, text.as_bytes(), complete_file::MODE_PRIVATE)
+        .map_err(|source| FileError::Create { path: path.into(), source })
 }
 
 #[cfg(test)]

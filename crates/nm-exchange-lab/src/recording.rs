@@ -10,11 +10,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Component, Path, PathBuf};
 
 use nm_model::{Failure, FailureKind};
+use nm_sys::complete_file::{self, Origin};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -191,12 +192,7 @@ impl Recording {
         let path = self.folder.join(MANIFEST);
         let write = || -> io::Result<()> {
             let text = serde_json::to_string_pretty(&Manifest { version: VERSION, files })?;
-            let temporary = path.with_extension("tmp");
-            let mut file = File::create(&temporary)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)?;
-            File::open(&self.folder)?.sync_all()
+            complete_file::replace(&path, text.as_bytes(), Origin::Measured)
         };
         write().map_err(|source| RecordingError::File {
             path: path.clone(),

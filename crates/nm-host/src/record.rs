@@ -113,7 +113,22 @@ pub fn write(snapshot: &Snapshot, folder: &Path) -> Result<(), RecordError> {
     if fs::read_dir(folder).map_err(failed(folder))?.next().is_some() {
         return Err(RecordError::NotEmpty(folder.to_path_buf()));
     }
-    let snapshot = anonymous(snapshot);
+    let written = write_into(&anonymous(snapshot), folder);
+    if written.is_err() {
+        // The folder was empty; without this a repetition would be refused.
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        for path in entries.map(|entry| entry.path()) {
+            let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        }
+    }
+    written
+}
+
+fn write_into(snapshot: &Snapshot, folder: &Path) -> Result<(), RecordError> {
+    let failed = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| RecordError::Write { path, source }
+    };
     let at = |path: &str| folder.join(path.trim_start_matches('/'));
     // A link comes before the files behind it.
     for (number, (path, name)) in snapshot.symlinks.iter().enumerate() {
@@ -131,8 +146,8 @@ pub fn write(snapshot: &Snapshot, folder: &Path) -> Result<(), RecordError> {
             fs::create_dir_all(at(&path)).map_err(failed(&at(&path)))?;
         }
     }
-    let answers =
-        Answers { calls: snapshot.calls, second: snapshot.second, unreadable: snapshot.unreadable };
+    let Snapshot { calls, second, unreadable, .. } = snapshot.clone();
+    let answers = Answers { calls, second, unreadable };
     let path = folder.join(ANSWERS);
     let json = serde_json::to_string_pretty(&answers).map_err(io::Error::other);
     json.and_then(|json| fs::write(&path, json + "\n")).map_err(failed(&path))

@@ -1,18 +1,18 @@
 //! The folder of one run: `result.json` after every trial, the reports at the end.
 //!
-//! Files are replaced atomically: each is written under a temporary name and then renamed. What
-//! cannot be made again is on the disk before it is renamed. A crash loses only what was not saved
-//! yet.
+//! Files are replaced completely or not at all ([`nm_sys::complete_file`]): a crash loses only what
+//! was not saved yet.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use nm_model::result::{SCHEMA_VERSION, Series};
 use nm_model::v1::RunResultV1;
 use nm_model::{Failure, FailureKind, RunResult, SeriesKey};
 use nm_stats::rounds;
+use nm_sys::complete_file::{self, Origin};
 
 use crate::{csv, hlog, html, junit, markdown, openmetrics, sfnt};
 
@@ -74,10 +74,7 @@ impl ResultFolder {
             .hint("name another folder with --out, or move that one away"));
         }
         let folder = ResultFolder { path: path.to_path_buf(), _lock: lock };
-        let probe = path.join(".try");
-        create(&probe)
-            .and_then(|_| fs::remove_file(&probe))
-            .map_err(|error| failure("write into", path, &error))?;
+        complete_file::check_writable(path).map_err(|error| failure("write into", path, &error))?;
         Ok(folder)
     }
 
@@ -331,48 +328,10 @@ fn json<T: serde::Serialize>(value: &T) -> Result<String, Failure> {
     })
 }
 
-/// Whether a file can be made again.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Origin {
-    /// It was measured, so it must be on the disk.
-    Measured,
-    /// It is made from the result.
-    Derived,
-}
-
-/// Writes `text` under a temporary name and renames it to `path`.
+/// Writes a file of the folder, in place of one of that name.
 fn write(path: &Path, text: &str, origin: Origin) -> Result<(), Failure> {
-    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-    let temporary = path.with_file_name(format!(".{name}.tmp"));
-    let written = create(&temporary).and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
-        if origin == Origin::Measured {
-            file.sync_all()?;
-        }
-        fs::rename(&temporary, path)?;
-        if let Some(folder) = path.parent().filter(|_| origin == Origin::Measured) {
-            // The new name is on the disk when the folder is. Not every file system can do that.
-            let _ = File::open(folder)?.sync_all();
-        }
-        Ok(())
-    });
-    written.map_err(|error| {
-        // The write has failed already; a temporary file that stays does no harm.
-        let _ = fs::remove_file(&temporary);
-        failure("write", path, &error)
-    })
-}
-
-/// Creates a file, in place of one that a crash left. It never writes through a link that somebody
-/// else has put there.
-fn create(path: &Path) -> io::Result<File> {
-    match File::create_new(path) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            fs::remove_file(path)?;
-            File::create_new(path)
-        }
-        created => created,
-    }
+    complete_file::replace(path, text.as_bytes(), origin)
+        .map_err(|error| failure("write", path, &error))
 }
 
 fn failure(what: &str, path: &Path, error: &io::Error) -> Failure {

@@ -1,12 +1,13 @@
 //! A folder for the reports of a comparison or a trend. What another run has written there is never
 //! overwritten.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use nm_model::trend::Trend;
 use nm_model::verdict::Comparison;
+use nm_sys::complete_file;
 
 use crate::folder::RESULT;
 use crate::{comparison, html, trend};
@@ -83,15 +84,11 @@ pub fn write_new(folder: &Path, files: &[(&str, String)]) -> Result<(), OutputEr
             return Err(taken(name));
         }
     }
-    for (name, text) in files {
-        let path = folder.join(name);
+    let files: Vec<(PathBuf, &[u8])> =
+        files.iter().map(|(name, text)| (folder.join(name), text.as_bytes())).collect();
+    complete_file::create_all(&files).map_err(|(path, source)| match source.kind() {
         // Another process may have begun to write at the same time.
-        let mut file = match OpenOptions::new().write(true).create_new(true).open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(taken(name)),
-            Err(source) => return Err(OutputError::Io { path, source }),
-        };
-        file.write_all(text.as_bytes()).map_err(io(&path))?;
-    }
-    Ok(())
+        ErrorKind::AlreadyExists => taken(&path.file_name().unwrap_or_default().to_string_lossy()),
+        _ => OutputError::Io { path, source },
+    })
 }

@@ -3,6 +3,7 @@
 pub mod bounded_write;
 pub mod bpf;
 pub mod clock;
+pub mod complete_file;
 pub mod counters;
 pub mod cpu;
 pub mod cpu_counters;

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nm_host::active;
-use nm_host::record;
+use nm_host::record::{self, RecordError};
 use nm_host::snapshot::{self, SnapshotOptions};
 use nm_model::finding::Audit;
 use nm_model::snapshot::Workload;
 use nm_model::{Severity, Snapshot, limits};
 use nm_report::audit as faces;
+use nm_sys::complete_file::{self, Origin};
 use nm_sys::hostfiles::parse_list;
 
 use crate::cli::audit::{AuditArgs, AuditFormat};
@@ -39,11 +40,16 @@ pub fn run(args: &AuditArgs) -> Result<Exit> {
     }
     if let Some(path) = &args.save {
         let text = serde_json::to_string(&snapshot)?;
-        std::fs::write(path, text + "\n")
-            .with_context(|| format!("the snapshot cannot be written to {}", path.display()))?;
+        // A link of the user's leads to the file that is meant.
+        let path = path.canonicalize().unwrap_or_else(|_| path.clone());
+        complete_file::replace(&path, (text + "\n").as_bytes(), Origin::Measured)
+            .map_err(|error| output::file_error(&path, &error))?;
     }
     if let Some(folder) = &args.record {
-        record::write(&snapshot, folder).context("the recording cannot be written")?;
+        record::write(&snapshot, folder).map_err(|error| match error {
+            RecordError::NotEmpty(_) => Stop::usage(error.to_string()),
+            RecordError::Write { path, source } => output::file_error(&path, &source),
+        })?;
     }
     let audit = match &args.guest {
         Some(guest) => nm_audit::join(&snapshot, &read(guest)?),

@@ -1,12 +1,11 @@
 //! `nearmetal generate`: configurations for a latency-critical guest of this host.
 
-use std::fs::File;
-use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::Result;
 use nm_generate::openstack::{self, Part};
 use nm_generate::{PageSize, PlaceError, Placement, Request, libvirt};
+use nm_sys::complete_file;
 
 use crate::cli::generate::{GenerateCommand, GuestArgs, OpenstackPart, PageArg};
 use crate::exit::{Exit, Stop};
@@ -69,14 +68,6 @@ fn place(guest: &GuestArgs, request: &Request) -> Result<Placement> {
 
 fn write(out: Option<&Path>, text: &str) -> Result<()> {
     let Some(path) = out else { return output::data(text) };
-    let written = File::create_new(path).and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| {
-        let shown = path.display();
-        match error.kind() {
-            ErrorKind::AlreadyExists => {
-                Stop::with(Exit::Conflict, format!("{shown} exists already: name a new file"))
-            }
-            _ => Stop::with(Exit::Environment, format!("{shown} cannot be written: {error}")),
-        }
-    })
+    complete_file::create(path, text.as_bytes(), complete_file::MODE_PUBLIC)
+        .map_err(|error| output::file_error(path, &error))
 }

@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use nm_model::words::UnknownWord;
+use nm_sys::complete_file::{self, Origin};
 
 use crate::cli::Cli;
 use crate::exit::{Exit, Stop};
@@ -17,8 +18,7 @@ pub fn run(words: &[String], out: Option<&Path>) -> Result<Exit> {
     let root = root();
     match out {
         Some(folder) => {
-            fs::create_dir_all(folder)
-                .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+            fs::create_dir_all(folder).map_err(|error| output::file_error(folder, &error))?;
             write_all(&root, folder)?;
         }
         None => output::data(&page(find(&root, words)?)?)?,
@@ -63,7 +63,8 @@ fn page_name(command: &Command) -> String {
 
 fn write_all(command: &Command, folder: &Path) -> Result<()> {
     let path = folder.join(format!("{}.1", page_name(command)));
-    fs::write(&path, page(command)?).with_context(|| format!("cannot write {}", path.display()))?;
+    complete_file::replace(&path, page(command)?.as_bytes(), Origin::Derived)
+        .map_err(|error| output::file_error(&path, &error))?;
     subcommands(command).try_for_each(|one| write_all(one, folder))
 }
 

@@ -1,9 +1,10 @@
 //! `nearmetal pingpong`: the client of the stand-alone ping-pong.
 
 use anyhow::Result;
+use nm_lab::trial::unavailable_case;
 use nm_model::probe::{PINGPONG_SIZES, PingpongSpec};
 use nm_model::words::UnknownWord;
-use nm_model::{ProbeSpec, Protocol, StackPair};
+use nm_model::{Case, ProbeSpec, Protocol, StackPair};
 use nm_report::{sfnt, terminal};
 
 use super::{standalone, targets};
@@ -11,20 +12,15 @@ use crate::cli::standalone::PingpongClientArgs;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
-/// sfnt-pingpong's datagram sizes: powers of two up to 32768, without the empty datagram.
-const DATAGRAM_SIZES: std::ops::RangeTo<usize> = ..16;
-
 pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
     let (stack, address) = (
         standalone::required(args.stack.as_deref())?,
         standalone::required(args.address.as_ref())?,
     );
     let stacks = stacks(stack, args)?;
-    let is_datagram = matches!(stacks.wire_protocol(), Protocol::Udp | Protocol::Multicast);
-    let sizes = match (args.sizes.is_empty(), is_datagram) {
-        (false, _) => args.sizes.clone(),
-        (true, true) => PINGPONG_SIZES[DATAGRAM_SIZES].to_vec(),
-        (true, false) => PINGPONG_SIZES.to_vec(),
+    let sizes = match args.sizes.is_empty() {
+        false => args.sizes.clone(),
+        true => default_sizes(&stacks),
     };
     let targets = &args.common.target;
     let probe = ProbeSpec::Pingpong(PingpongSpec {
@@ -50,6 +46,14 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
         run.show()?;
     }
     Ok(run.exit())
+}
+
+/// sfnt-pingpong's sizes, as far as these stacks carry them; over datagrams up to 32768, without
+/// the empty datagram.
+fn default_sizes(stacks: &StackPair) -> Vec<u32> {
+    let is_carried =
+        |&size_bytes: &u32| unavailable_case(stacks, &Case::Message { size_bytes }).is_none();
+    PINGPONG_SIZES.into_iter().filter(is_carried).collect()
 }
 
 /// `tcp` with the mode that the flags select, a complete stack such as `tcp-epoll-spin`, or the

@@ -7,9 +7,10 @@ use anyhow::Result;
 use nm_lab::affinity::Affinity;
 use nm_lab::agent::{self, Handle, IDLE_MAX, Notice};
 use nm_lab::pair::Pair;
-use nm_lab::trial::{self, Options};
+use nm_lab::trial::{self, Options, unavailable_case};
 use nm_model::{
-    Campaign, Failure, FailureKind, Mode, ProbeSpec, Protocol, RowId, Side, Stack, StackPair,
+    Campaign, Failure, FailureKind, Mode, ProbeKind, ProbeSpec, Protocol, RowId, Side, Stack,
+    StackPair,
 };
 use nm_report::units;
 
@@ -92,6 +93,7 @@ pub fn measure(
     if let Some(reason) = nm_lab::resolve::stack_unavailable_reason(&stacks.client) {
         return Err(Stop::usage(format!("{}: {reason}", stacks.client)));
     }
+    check_cases(&stacks, probe)?;
     let rounds = rounds.unwrap_or(if args.target.is_empty() { 1 } else { targets::ROUNDS });
     let plan = targets::plan(&args.target, probe, &stacks, rounds)
         .map_err(|fault| Stop::usage(fault.to_string()))?;
@@ -133,6 +135,16 @@ pub fn measure(
     }
     pair.close();
     runner.finish()
+}
+
+/// Refuses cases that these stacks cannot carry: here, unlike in a plan, each was asked for, and
+/// a run that leaves one out would have measured less than it seems.
+fn check_cases(stacks: &StackPair, probe: &ProbeSpec) -> Result<()> {
+    let option = if probe.kind() == ProbeKind::Stream { "--pattern" } else { "--sizes" };
+    match probe.cases().iter().find_map(|case| Some((case, unavailable_case(stacks, case)?))) {
+        Some((case, reason)) => Err(Stop::usage(format!("{option}: {case}: {reason}"))),
+        None => Ok(()),
+    }
 }
 
 /// The CPUs that the user gave, if this process may use the client's.

@@ -24,6 +24,7 @@ mod jitter;
 mod lab;
 mod machine;
 mod offline;
+mod output_files;
 mod programs;
 mod qualify;
 mod stall;

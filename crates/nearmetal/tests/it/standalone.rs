@@ -144,6 +144,23 @@ fn client_under_a_wrapper_keeps_its_cpus() {
 }
 
 #[test]
+fn cases_that_the_stack_cannot_carry_are_refused_before_anything_runs() {
+    // Nobody listens: the refusal comes before any connection.
+    for (words, why) in [
+        (&["pingpong", "udp", "127.0.0.1", "--sizes", "70000"][..], "udp have at most 32768 bytes"),
+        (&["pingpong", "udp", "127.0.0.1", "--sizes", "64,40000"], "--sizes: 40000 B: messages"),
+        (&["pingpong", "mcast", "127.0.0.1", "--sizes", "32769"], "at most 32768 bytes"),
+        (&["pingpong", "tcp", "127.0.0.1", "--sizes", "16777217"], "16777216"),
+        (&["rr", "127.0.0.1", "--protocol", "udp", "--sizes", "1,40000"], "at most 32768 bytes"),
+    ] {
+        let refused = run(words);
+        assert_eq!(refused.code, 2, "{words:?}: {}{}", refused.stdout, refused.stderr);
+        assert!(refused.stderr.contains(why), "{words:?}: {}", refused.stderr);
+        assert!(!refused.stderr.contains("Ctrl-C"), "it began: {}", refused.stderr);
+    }
+}
+
+#[test]
 fn missing_server_is_reported_in_one_sentence() {
     let port = free_port();
     let run = client("pingpong", port, &["tcp", "127.0.0.1"]);

@@ -145,6 +145,27 @@ fn apply_and_undo_restore_every_byte() {
 }
 
 #[test]
+fn a_folder_of_journals_that_is_not_there_is_refused_and_not_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let state_text = state.to_str().unwrap();
+    for words in [
+        &["tune", "undo"][..],
+        &["tune", "confirm"],
+        &["tune", "status"],
+        &["tune", "status", "--format", "json"],
+        &["tune", "undo", "20260101T000000-000000-00000000"],
+        &["lab", "undo"],
+    ] {
+        let refused = run(&[words, &["--state", state_text]].concat());
+        assert_eq!(refused.code, 2, "{words:?}: {}{}", refused.stdout, refused.stderr);
+        let why = format!("--state: there is no folder {state_text}");
+        assert!(refused.stderr.contains(&why), "{words:?}: {}", refused.stderr);
+        assert!(!state.exists(), "{words:?}");
+    }
+}
+
+#[test]
 fn a_security_relevant_step_is_applied_only_if_it_is_allowed() {
     let tree = Tree::new();
     let refused = tree.tune(&["apply", "--only", "iso.rt_throttle"]);

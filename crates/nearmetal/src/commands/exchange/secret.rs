@@ -1,7 +1,9 @@
 //! `nearmetal exchange secret`: makes the secret of a network, and derives keys from it.
 
+use std::io::ErrorKind;
+
 use anyhow::Result;
-use nm_auth::{Credentials, CredentialsError, Right, Secret};
+use nm_auth::{Credentials, CredentialsError, FileError, Right, Secret};
 
 use crate::cli::exchange::{DeriveArgs, NewSecretArgs, SecretCommand};
 use crate::exit::{Exit, Stop};
@@ -9,13 +11,24 @@ use crate::output;
 
 /// Runs one of the commands.
 pub fn run(command: &SecretCommand) -> Result<Exit> {
-    let usage = |error: CredentialsError| Stop::usage(error.to_string());
     let done = match command {
         SecretCommand::New(args) => new(args),
         SecretCommand::Derive(args) => derive(args),
     };
-    output::data(&done.map_err(usage)?)?;
+    output::data(&done.map_err(stop)?)?;
     Ok(Exit::Pass)
+}
+
+/// An error with its exit code: a file that cannot be written is no fault of the arguments.
+fn stop(error: CredentialsError) -> anyhow::Error {
+    match error {
+        CredentialsError::File(FileError::Create { path, source })
+            if source.kind() != ErrorKind::AlreadyExists =>
+        {
+            output::file_error(&path, &source)
+        }
+        other => Stop::usage(other.to_string()),
+    }
 }
 
 fn new(NewSecretArgs { file }: &NewSecretArgs) -> Result<String, CredentialsError> {

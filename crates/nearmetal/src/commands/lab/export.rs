@@ -1,7 +1,6 @@
 //! `nearmetal lab export`: the same environment for the user's own stack.
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +10,7 @@ use nm_generate::{
 };
 use nm_lab::environment::guest_kernel;
 use nm_model::{GuestSpec, Side};
+use nm_sys::complete_file;
 use nm_vm::boot::{BootSettings, Cidr};
 use nm_vm::image::{Image, ImageError, ImageParts};
 use nm_vm::kernel::GuestKernel;
@@ -53,12 +53,13 @@ pub fn run(args: &ExportArgs) -> Result<Exit> {
         ExportStack::Libvirt => libvirt_pair::files(&placement, &request),
         ExportStack::Qemu => qemu_pair::files(&placement, &request),
     };
-    let to = folder.join(KERNEL);
-    fs::copy(&kernel.image, &to).map_err(|error| failed(&to, &error))?;
-    write(&folder.join(INITRD), &image.bytes)?;
-    for (name, text) in files {
-        write(&folder.join(&name), text.as_bytes())?;
-    }
+    let kernel_bytes = fs::read(&kernel.image).map_err(|error| {
+        environment(&format!("{} cannot be read: {error}", kernel.image.display()))
+    })?;
+    let mut all: Vec<(PathBuf, &[u8])> =
+        vec![(folder.join(KERNEL), &kernel_bytes), (folder.join(INITRD), &image.bytes)];
+    all.extend(files.iter().map(|(name, text)| (folder.join(name), text.as_bytes())));
+    complete_file::create_all(&all).map_err(|(path, error)| output::file_error(&path, &error))?;
     let begin_with = match args.stack {
         ExportStack::Libvirt => "see commands.txt there",
         ExportStack::Qemu => "run connect.sh, then client.sh and server.sh, at last disconnect.sh",
@@ -91,11 +92,6 @@ fn command_line(side: Side, network: &PairNetwork) -> String {
         ..BootSettings::new(side)
     };
     format!("console=ttyS0 quiet panic=-1 {}", settings.words().join(" "))
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let written = File::create_new(path).and_then(|mut file| file.write_all(bytes));
-    written.map_err(|error| failed(path, &error))
 }
 
 /// What connects the guests, with the devices of the host.
@@ -153,8 +149,8 @@ fn devices(args: &ExportArgs, layout: &HostLayout) -> Result<PairNetwork> {
 }
 
 fn make_folder(folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
-    let mut entries = fs::read_dir(folder).map_err(|error| failed(folder, &error))?;
+    fs::create_dir_all(folder).map_err(|error| output::file_error(folder, &error))?;
+    let mut entries = fs::read_dir(folder).map_err(|error| output::file_error(folder, &error))?;
     match entries.next() {
         None => Ok(()),
         Some(_) => {
@@ -162,12 +158,4 @@ fn make_folder(folder: &Path) -> Result<()> {
             Err(Stop::with(Exit::Conflict, text))
         }
     }
-}
-
-fn failed(path: &Path, error: &std::io::Error) -> anyhow::Error {
-    let exit = match error.kind() {
-        ErrorKind::AlreadyExists => Exit::Conflict,
-        _ => Exit::Environment,
-    };
-    Stop::with(exit, format!("{} cannot be written: {error}", path.display()))
 }

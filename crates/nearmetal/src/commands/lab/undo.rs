@@ -7,6 +7,7 @@ use nm_vm::sriov::{self, Host};
 
 use crate::campaign::interrupt;
 use crate::cli::lab::undo::LabUndoArgs;
+use crate::commands::tune::check_named;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -17,6 +18,7 @@ pub fn run(args: &LabUndoArgs) -> Result<Exit> {
     if !args.root.is_dir() {
         return Err(Stop::usage(format!("--root: there is no folder {}", args.root.display())));
     }
+    check_named(&args.state, args.state.exists(), sriov::JOURNAL_FOLDER)?;
     let mut host = Host::open(&args.root).map_err(stop)?;
     let interrupted = interrupt::flag()?;
     let choices = Choices {

@@ -52,10 +52,11 @@ pub fn start_watch(id: &RunId, seconds: u64, place: &PlaceArgs) -> Result<()> {
 /// `tune undo-at-deadline`: undoes a run at its deadline, unless it is confirmed or undone before.
 pub fn undo_at_deadline(args: &DeadlineArgs) -> Result<Exit> {
     let deadline = Deadline::after(Duration::from_secs(args.seconds));
-    let folder = Folder::open(&args.place.state).map_err(session::journal_error)?;
+    let no_such_run = || Stop::usage("no such run");
+    let folder = session::existing(&args.place.state)?.ok_or_else(no_such_run)?;
     let find = || session::find(&folder, Some(&args.run), |_| true);
     let is_settled = |run: &Run| run.is_confirmed || run.is_undo_begun;
-    let first = find()?.ok_or_else(|| Stop::usage("no such run"))?;
+    let first = find()?.ok_or_else(no_such_run)?;
     session::check_root(&first, args.place.root.root.as_deref())?;
     output::data(&format!("{READY}\n"))?;
     while !deadline.passed() {
@@ -99,9 +100,13 @@ fn wait_for_lock(folder: &Folder) -> Result<Lock> {
 
 /// `tune confirm`.
 pub fn run(args: &ConfirmArgs) -> Result<Exit> {
-    let (folder, lock) = session::open(&args.place)?;
     let awaits = |run: &Run| run.status() == Status::AwaitsConfirmation;
-    let Some(run) = session::find(&folder, args.run.as_ref(), awaits)? else {
+    let place = session::open_existing(&args.place)?;
+    let run = match &place {
+        Some((folder, _)) => session::find(folder, args.run.as_ref(), awaits)?,
+        None => session::none(args.run.as_ref())?,
+    };
+    let (Some((folder, lock)), Some(run)) = (place, run) else {
         return Err(Stop::with(Exit::Conflict, "no run awaits confirmation"));
     };
     let id = &run.begin.run;

@@ -1,10 +1,11 @@
 //! `nearmetal tune emit`: files for other tools, in a folder of the user's.
 
-use std::fs::{DirBuilder, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use nm_sys::complete_file;
 use nm_tune::emit::{Author, Emitted, Kind, emit};
 
 use super::session;
@@ -31,30 +32,25 @@ pub fn run(args: &EmitArgs) -> Result<Exit> {
         .map_err(|error| Stop::usage(error.to_string()))?;
     // None is written if one is there already.
     if let Some(file) = files.iter().find(|file| args.out.join(&file.path).exists()) {
-        return Err(exists(&args.out.join(&file.path)));
+        return Err(output::file_error(
+            &args.out.join(&file.path),
+            &ErrorKind::AlreadyExists.into(),
+        ));
     }
+    write(&args.out, &files)?;
     for file in &files {
-        write(&args.out, file)?;
         output::data(&format!("{}\n", args.out.join(&file.path).display()))?;
     }
     output::message("nothing is installed; the head of each file says how, and how to remove it");
     Ok(Exit::Pass)
 }
 
-fn exists(path: &Path) -> anyhow::Error {
-    let path = path.display();
-    Stop::with(Exit::Conflict, format!("{path} exists; remove it, or name another folder"))
-}
-
-fn write(folder: &Path, file: &Emitted) -> Result<()> {
-    let path = folder.join(&file.path);
-    let failed = |error: std::io::Error| match error.kind() {
-        ErrorKind::AlreadyExists => exists(&path),
-        _ => Stop::with(Exit::Environment, format!("cannot write {}: {error}", path.display())),
-    };
-    if let Some(parent) = path.parent() {
-        DirBuilder::new().recursive(true).create(parent).map_err(failed)?;
+fn write(folder: &Path, files: &[Emitted]) -> Result<()> {
+    let failed = |path: &Path, error: &std::io::Error| output::file_error(path, error);
+    let files: Vec<(PathBuf, &[u8])> =
+        files.iter().map(|file| (folder.join(&file.path), file.text.as_bytes())).collect();
+    for parent in files.iter().filter_map(|(path, _)| path.parent()) {
+        DirBuilder::new().recursive(true).create(parent).map_err(|error| failed(parent, &error))?;
     }
-    let mut out = OpenOptions::new().write(true).create_new(true).open(&path).map_err(failed)?;
-    out.write_all(file.text.as_bytes()).map_err(failed)
+    complete_file::create_all(&files).map_err(|(path, error)| failed(&path, &error))
 }

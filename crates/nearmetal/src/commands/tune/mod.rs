@@ -12,6 +12,8 @@ mod undo;
 
 use anyhow::Result;
 
+pub use session::check_named;
+
 use crate::cli::tune::TuneCommand;
 use crate::exit::Exit;
 

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Result;
 use jiff::Timestamp;
 use nm_tune::apply::ApplyError;
-use nm_tune::journal::{Folder, JournalError, Lock};
+use nm_tune::journal::{FOLDER, Folder, JournalError, Lock};
 use nm_tune::machine::{HostMachine, Machine};
 use nm_tune::plan::{Choice, PlannedStep, Selection, plan};
 use nm_tune::record::{Begin, FORMAT, RunId};
@@ -66,6 +66,33 @@ pub fn open(args: &PlaceArgs) -> Result<(Folder, Lock)> {
     Ok((folder, lock))
 }
 
+/// The folder of journals of commands that begin no run. Absent only if it is the usual one, in
+/// which no run was begun yet: a folder that the user names is meant to have runs.
+pub fn existing(state: &Path) -> Result<Option<Folder>> {
+    let folder = Folder::existing(state).map_err(journal_error)?;
+    check_named(state, folder.is_some(), FOLDER)?;
+    Ok(folder)
+}
+
+/// Refuses a folder of journals that is not there, unless it is the usual one.
+pub fn check_named(state: &Path, is_there: bool, usual: &str) -> Result<()> {
+    match is_there || state == Path::new(usual) {
+        true => Ok(()),
+        false => {
+            let state = state.display();
+            let message = format!("--state: there is no folder {state}; name the one of the run");
+            Err(Stop::usage(message))
+        }
+    }
+}
+
+/// The same with the right to append to its journals.
+pub fn open_existing(args: &PlaceArgs) -> Result<Option<(Folder, Lock)>> {
+    let Some(folder) = existing(&args.state)? else { return Ok(None) };
+    let lock = folder.lock().map_err(journal_error)?;
+    Ok(Some((folder, lock)))
+}
+
 /// The first record of a new run.
 pub fn begin(args: &PlaceArgs, machine: &dyn Machine, confirm: Option<u64>) -> Result<Begin> {
     let started = Timestamp::now();
@@ -121,6 +148,14 @@ pub fn check_finished(
         ));
     }
     Ok(())
+}
+
+/// The run where there are no runs: an error if the user names one.
+pub fn none(id: Option<&RunId>) -> Result<Option<Run>> {
+    match id {
+        Some(id) => Err(journal_error(JournalError::Unknown(id.clone()))),
+        None => Ok(None),
+    }
 }
 
 /// A run by its id, or the latest one that `is_meant` accepts.

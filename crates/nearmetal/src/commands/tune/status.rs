@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use anyhow::Result;
-use nm_tune::journal::Folder;
 use nm_tune::run::Run;
 use serde_json::{Value, json};
 
@@ -15,7 +14,7 @@ use crate::exit::Exit;
 use crate::output;
 
 pub fn run(args: &StatusArgs) -> Result<Exit> {
-    let folder = Folder::existing(&args.state).map_err(session::journal_error)?;
+    let folder = session::existing(&args.state)?;
     let runs = match &folder {
         Some(folder) => folder.runs().map_err(session::journal_error)?,
         None => vec![],

@@ -14,9 +14,13 @@ pub fn run(args: &UndoArgs) -> Result<Exit> {
     if let Some(step) = args.keep_theirs.iter().find(|step| args.force.contains(step)) {
         return Err(Stop::usage(format!("{step} is in --keep-theirs and in --force; choose one")));
     }
-    let (folder, lock) = session::open(&args.place)?;
     let is_open = |run: &Run| run.status() != Status::Closed;
-    let Some(mut run) = session::find(&folder, args.run.as_ref(), is_open)? else {
+    let place = session::open_existing(&args.place)?;
+    let run = match &place {
+        Some((folder, _)) => session::find(folder, args.run.as_ref(), is_open)?,
+        None => session::none(args.run.as_ref())?,
+    };
+    let (Some((folder, lock)), Some(mut run)) = (place, run) else {
         output::message("nothing to undo: no run is open");
         return Ok(Exit::Pass);
     };

@@ -1,0 +1,144 @@
+//! Output that cannot be written: a full disk and a full stdout have the same exit code in every
+//! command, and leave no file that is empty or cut off.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::support::{BINARY, Run, command, finish, root, run_in};
+
+/// Two published runs.
+const RUNS: [&str; 2] = ["reference:deftech-hft-vm-pf", "reference:deftech-hft-bm-sfc9250"];
+
+/// A machine's files for commands that look at one.
+fn tree(folder: &Path) -> String {
+    let root = folder.join("machine");
+    for (path, text) in [
+        ("proc/sys/kernel/random/boot_id", "boot-1\n"),
+        ("proc/sys/vm/stat_interval", "1\n"),
+        ("proc/sys/net/ipv4/tcp_autocorking", "1\n"),
+        ("sys/devices/system/cpu/online", "0-3\n"),
+    ] {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    root.to_str().unwrap().to_string()
+}
+
+#[test]
+fn a_full_stdout_has_one_exit_code_in_every_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let (machine, state) = (tree(folder.path()), folder.path().join("state"));
+    fs::create_dir(&state).unwrap();
+    let state = state.to_str().unwrap();
+    let made = run_in(folder.path(), &["exchange", "secret", "new", "secret"]);
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    let text = "#\tsize\tmean\tmin\tmedian\tmax\t%ile\tstddev\titer\n\
+                \t1\t9\t8\t9\t20\t10\t1\t1000\n";
+    fs::write(folder.path().join("pingpong.txt"), text).unwrap();
+    for words in [
+        &["--help"][..],
+        &["--version"],
+        &["help", "qualify"],
+        &["exchange", "run", "--help"],
+        &["plans"],
+        &["plans", "quick"],
+        &["plans", "--format", "json"],
+        &["schema", "result"],
+        &["completions", "bash"],
+        &["man", "qualify"],
+        &["doctor"],
+        &["reference", "list"],
+        &["reference", "show", "deftech-hft-vm-pf", "--format", "json"],
+        &["compare", RUNS[0], RUNS[0]],
+        &["trend", RUNS[0], RUNS[1], "--format", "json"],
+        &["audit", "--root", &machine],
+        &["audit", "--root", &machine, "--format", "json"],
+        &["qualify", "--dry-run"],
+        &["tune", "plan", "--root", &machine],
+        &["tune", "status", "--state", state],
+        &["tune", "emit", "sysctl", "--out", "emitted", "--root", &machine],
+        &["exchange", "secret", "new", "other"],
+        &["exchange", "secret", "derive", "--secret", "secret", "--operator", "--out", "keys"],
+        &["accel", "status"],
+        &["jitter", "--seconds", "0.05", "--cpus", "0"],
+        &["import", "pingpong.txt"],
+    ] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let run = finish(command(words).current_dir(folder.path()).stdout(full));
+        assert_eq!(run.code, 4, "{words:?}: {}", run.stderr);
+        let why = "the output cannot be written to stdout: No space left on device";
+        assert!(run.stderr.contains(why), "{words:?}: {}", run.stderr);
+        assert_eq!(run.errors().len(), 1, "{words:?}: {}", run.stderr);
+    }
+}
+
+/// Runs the binary where no file can have a byte, as on a full disk.
+fn on_full_disk(folder: &Path, words: &[&str]) -> Run {
+    let mut shell = Command::new("sh");
+    // The signal would end the process; ignored, the write fails instead.
+    shell.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\"", BINARY]).args(words);
+    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    finish(shell.current_dir(folder))
+}
+
+/// All files below a folder; absent folders have none.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let below = |path: PathBuf| match path.is_dir() {
+        true => files(&path),
+        false => vec![path],
+    };
+    entries.map(|entry| entry.path()).flat_map(below).collect()
+}
+
+#[test]
+fn a_full_disk_has_one_exit_code_and_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = tree(folder.path());
+    let (secret, quick) = (folder.path().join("secret"), folder.path().join("quick.json"));
+    let secret_text = secret.to_str().unwrap();
+    let made = run_in(folder.path(), &["exchange", "secret", "new", secret_text]);
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    fs::copy(root().join("crates/nm-report/tests/data/quick.json"), &quick).unwrap();
+    let quick = quick.to_str().unwrap();
+    let out = folder.path().join("out");
+    for words in [
+        &["compare", quick, quick, "--out", "new"][..],
+        &["trend", RUNS[0], RUNS[1], "--out", "new"],
+        &["audit", "--root", &machine, "--save", "saved.json"],
+        &["audit", "--record", "recorded"],
+        &["exchange", "secret", "new", "made"],
+        &["exchange", "secret", "derive", "--secret", secret_text, "--operator", "--out", "keys"],
+        &["tune", "emit", "sysctl", "--out", "emitted", "--root", &machine],
+        &["man", "--out", "pages"],
+        &["jitter", "--seconds", "0.05", "--cpus", "0", "--out", "result"],
+    ] {
+        fs::create_dir(&out).unwrap();
+        let run = on_full_disk(&out, words);
+        assert_eq!(run.code, 4, "{words:?}: {}{}", run.stdout, run.stderr);
+        assert!(run.stderr.contains("File too large"), "{words:?}: {}", run.stderr);
+        assert_eq!(run.stderr.matches("File too large").count(), 1, "{words:?}: {}", run.stderr);
+        assert_eq!(files(&out), Vec::<PathBuf>::new(), "{words:?}");
+        fs::remove_dir_all(&out).unwrap();
+    }
+}
+
+#[test]
+fn a_snapshot_replaces_an_earlier_one_only_when_it_is_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = tree(folder.path());
+    let (out, saved) = (folder.path().join("out"), folder.path().join("out/saved.json"));
+    fs::create_dir(&out).unwrap();
+    fs::write(&saved, "earlier").unwrap();
+    let words = ["audit", "--root", &machine, "--save", "saved.json"];
+    assert_eq!(on_full_disk(&out, &words).code, 4);
+    assert_eq!(fs::read_to_string(&saved).unwrap(), "earlier");
+    assert_eq!(run_in(&out, &words).code, 0);
+    assert!(fs::read_to_string(&saved).unwrap().starts_with('{'));
+    assert_eq!(files(&out), [saved]);
+    let device = run_in(&out, &["audit", "--root", &machine, "--save", "/dev/full"]);
+    assert_eq!(device.code, 4, "{}", device.stderr);
+    assert!(Path::new("/dev/full").metadata().is_ok_and(|known| !known.is_file()));
+}
