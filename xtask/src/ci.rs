@@ -40,6 +40,10 @@ pub fn run() -> Result<()> {
 
 fn run_parts(parts: &mut Parts, installing: ScopedJoinHandle<'_, Result<()>>) -> Result<Counts> {
     parts.run("tidy", || tidy::run(&[]))?;
+    // Its lock file does not follow a change of our dependencies, and is needed at the very end.
+    parts.run("lock file of fuzz", || {
+        shell::run("cargo tree --locked --depth 0 --quiet --manifest-path fuzz/Cargo.toml")
+    })?;
     parts.run("fmt", || shell::run("cargo fmt --all --check"))?;
     parts.run("clippy", || {
         shell::run("cargo clippy --workspace --all-targets --locked -- -D warnings")

@@ -11,6 +11,7 @@ pub mod format;
 pub mod generate;
 pub mod jitter;
 pub mod lab;
+mod number;
 mod percent;
 pub mod server_address;
 pub mod standalone;
@@ -29,6 +30,7 @@ use self::format::{FormatArgs, ShowArgs};
 use self::generate::GenerateCommand;
 use self::jitter::JitterArgs;
 use self::lab::LabCommand;
+use self::number::number;
 use self::standalone::{PingpongArgs, RrArgs, StreamArgs};
 use self::tune::TuneCommand;
 
@@ -273,7 +275,7 @@ pub struct QualifyArgs {
     #[arg(long, requires = "only")]
     pub only_targets: bool,
     /// Rounds, instead of the plan's.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_parser = number(1_u32..=1000))]
     pub rounds: Option<u32>,
     /// CPUs of the client and of the server.
     #[arg(long, value_name = "C;S")]

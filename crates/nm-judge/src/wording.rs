@@ -48,10 +48,18 @@ pub(crate) fn figure(metric: Metric, value: f64) -> String {
     format!("{} {unit}", short(value / one))
 }
 
-/// An interval in the unit of its upper end: `3.9 to 4.2 us`.
+/// An interval: `3.9 to 4.2 us`, and `91 us to 6 ms` where each end reads best in its own unit.
 pub(crate) fn interval(metric: Metric, interval: Interval) -> String {
-    let (unit, one) = unit(metric.quantity(), interval.high);
-    format!("{} to {} {unit}", short(interval.low / one), short(interval.high / one))
+    let (of_low, _) = unit(metric.quantity(), interval.low);
+    let (of_high, one) = unit(metric.quantity(), interval.high);
+    match of_low == of_high || interval.low == 0.0 {
+        true => {
+            format!("{} to {} {of_high}", short(interval.low / one), short(interval.high / one))
+        }
+        false => {
+            format!("{} to {}", figure(metric, interval.low), figure(metric, interval.high))
+        }
+    }
 }
 
 /// A ratio: `x1.04`.
@@ -114,7 +122,11 @@ mod tests {
         assert_eq!(figure(Metric::Throughput, 18.5), "18.5 Gb/s");
         assert_eq!(figure(Metric::Rate, 19_500.0), "19500 /s");
         let ends = Interval { low: 950.0, high: 4200.0, level: 0.95 };
-        assert_eq!(interval(Metric::Median, ends), "0.95 to 4.2 us");
+        assert_eq!(interval(Metric::Median, ends), "950 ns to 4.2 us");
+        let interval = |low, high| interval(Metric::Median, Interval { low, high, level: 0.95 });
+        assert_eq!(interval(3900.0, 4200.0), "3.9 to 4.2 us");
+        assert_eq!(interval(91_000.0, 6e6), "91 us to 6 ms");
+        assert_eq!(interval(0.0, 6e6), "0 to 6 ms");
         assert_eq!(ratio(1.0421), "x1.04");
     }
 

@@ -16,6 +16,9 @@ pub const BUFFER_BYTES_MAX: u32 = 1 << 30;
 /// Longest time of any kind, s: one day.
 pub const SECONDS_MAX: f64 = 86_400.0;
 
+/// Longest time of any kind, ms.
+pub const MS_MAX: u64 = SECONDS_MAX as u64 * 1_000;
+
 /// Most samples for each size of a ping-pong.
 pub const ITERATIONS_MAX: u64 = 100_000_000;
 
@@ -209,8 +212,6 @@ pub(crate) fn check_ms(field: &'static str, ms: u64) -> Result<(), SpecError> {
 pub(crate) fn check_pause_ms(field: &'static str, ms: u64) -> Result<(), SpecError> {
     check(field, ms, 0..=MS_MAX)
 }
-
-const MS_MAX: u64 = SECONDS_MAX as u64 * 1_000;
 
 /// Checks a list's length.
 pub(crate) fn check_count(

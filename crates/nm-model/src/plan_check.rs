@@ -12,7 +12,7 @@ use crate::plan::{Plan, PlanComparison, PlanRow, PlanTarget, SubPlan, TrialBlock
 use crate::probe::{Case, ProbeKind, ProbeSpec};
 use crate::selector::{Selector, glob};
 use crate::target::MissingUnit;
-use crate::words::{UnknownWord, nearest};
+use crate::words::{UnknownWord, known, nearest};
 
 /// A published run that plans may name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,7 +132,7 @@ impl fmt::Display for Hint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.near {
             Some(near) => write!(f, ", did you mean `{near}`?"),
-            None => write!(f, "; known are {}", list(&self.known)),
+            None => write!(f, "; {}", known(&list(&self.known))),
         }
     }
 }

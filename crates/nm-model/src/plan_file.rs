@@ -219,6 +219,26 @@ on = "netns/*"
     }
 
     #[test]
+    fn a_number_that_its_type_cannot_have_is_refused_for_what_it_is() {
+        let large = "is 99999999999, which is too large";
+        let negative = "is -5, but must not be negative";
+        for (from, to, expected) in [
+            ("rounds = 5", "rounds = 99999999999", format!("line 3: `rounds` {large}")),
+            ("max_ms = 200", "max_ms = -5", format!("line 10: `max_ms` {negative}")),
+            (
+                "max_ms = 200",
+                "max_ms = 99999999999999999999",
+                "line 10: `max_ms` is 99999999999999999999, which is too large".to_string(),
+            ),
+            ("[1, 64]", "[1, 99999999999]", format!("line 9: `sizes` {large}")),
+            ("[1, 64]", "[\n1,\n99999999999]", format!("line 9: `sizes` {large}")),
+        ] {
+            let error = Plan::parse(&GOOD.replace(from, to)).unwrap_err().to_string();
+            assert_eq!(error, expected, "{to}");
+        }
+    }
+
+    #[test]
     fn a_preset_sets_the_write_size_unless_the_block_sets_it() {
         let write_bytes = |more: &str| {
             let text = format!(

@@ -113,12 +113,20 @@ impl fmt::Display for Pattern {
     }
 }
 
-impl FromStr for Pattern {
-    type Err = UnknownWord;
+/// A text that is no [`Pattern`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown pattern `{0}`: write N-uni-N or N-bi-N, such as 2-bi-2, with N from 1 to {max}, even \
+     for bi",
+    max = Pattern::MAX_FLOWS
+)]
+pub struct PatternError(String);
 
-    fn from_str(text: &str) -> Result<Pattern, UnknownWord> {
-        let unknown =
-            || UnknownWord::new("pattern", text, &["1-uni-1", "2-uni-2", "2-bi-2", "4-bi-4"]);
+impl FromStr for Pattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Pattern, PatternError> {
+        let unknown = || PatternError(text.to_string());
         let parts: Vec<&str> = text.split('-').collect();
         let [left, direction, right] = parts[..] else { return Err(unknown()) };
         let flows: u32 = left.parse().map_err(|_| unknown())?;
@@ -278,16 +286,21 @@ impl fmt::Display for RrSize {
     }
 }
 
-impl FromStr for RrSize {
-    type Err = UnknownWord;
+/// A text that is no [`RrSize`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("size `{0}` must be a number of bytes from 1 to {SIZE_BYTES_MAX}, or two, such as 64,1000")]
+pub struct RrSizeError(String);
 
-    fn from_str(text: &str) -> Result<RrSize, UnknownWord> {
+impl FromStr for RrSize {
+    type Err = RrSizeError;
+
+    fn from_str(text: &str) -> Result<RrSize, RrSizeError> {
         let size = |part: &str| {
             part.trim()
                 .parse::<u32>()
                 .ok()
                 .filter(|n| (1..=SIZE_BYTES_MAX).contains(n))
-                .ok_or_else(|| UnknownWord::new("size", text, &["64", "64,1000", "100000"]))
+                .ok_or_else(|| RrSizeError(text.to_string()))
         };
         let (request, response) = text.split_once(',').unwrap_or((text, text));
         Ok(RrSize { request_bytes: size(request)?, response_bytes: size(response)? })

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use crate::metric::{Metric, Quantity};
 use crate::named_enum::text_serde;
-use crate::probe::{Case, Pattern};
+use crate::probe::{Case, Pattern, PatternError};
 use crate::words::UnknownWord;
 
 /// A parsed target with its text.
@@ -89,6 +89,14 @@ pub enum TargetError {
         text: String,
         /// The word that is wrong.
         word: UnknownWord,
+    },
+    /// The pattern of flows is none.
+    #[error("target `{text}`: {source}")]
+    Pattern {
+        /// The target.
+        text: String,
+        /// What is wrong with it.
+        source: PatternError,
     },
     /// The limit is no number.
     #[error("target `{text}`: `{number}` is not a number")]
@@ -212,7 +220,11 @@ impl FromStr for Target {
                     })?;
                     sizes.push((op, size));
                 }
-                ("pattern", Op::Equal) => pattern = Some(value.parse().map_err(in_word)?),
+                ("pattern", Op::Equal) => {
+                    let in_pattern =
+                        |source| TargetError::Pattern { text: target.to_string(), source };
+                    pattern = Some(value.parse().map_err(in_pattern)?);
+                }
                 _ => {
                     let known = ["size", "pattern="];
                     return Err(in_word(UnknownWord::new("condition", name, &known)));

@@ -1,7 +1,7 @@
 //! What is wrong with a TOML file, in words: the line, the word, and the nearest right one.
 
 use crate::value_type;
-use crate::words::nearest;
+use crate::words::{self, nearest};
 
 /// The line of a byte offset in the text, counted from 1.
 pub fn line_of(text: &str, at: usize) -> usize {
@@ -28,11 +28,17 @@ pub fn describe(text: &str, error: &toml::de::Error, otherwise: &str) -> (usize,
         let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
         message = match nearest(bad, &known) {
             Some(near) => format!("unknown field `{bad}`, did you mean `{near}`?"),
-            None => format!("unknown field `{bad}`; known are {}", known.join(", ")),
+            None => format!("unknown field `{bad}`; {}", words::known(&known.join(", "))),
         };
     }
-    if let Some(key) = text.lines().nth(line - 1).and_then(value_type::key_of_line) {
-        message = value_type::sentence(key, &message);
+    // A list may have several lines, of which the first has the key.
+    let lines: Vec<&str> = text.lines().take(line).collect();
+    if let Some(key) = lines.iter().rev().find_map(|line| value_type::key_of_line(line)) {
+        let value = lines.last().and_then(|line| line.split_once('=')).map(|(_, value)| value);
+        message = match value.map(str::trim).filter(|_| message.contains("number out of range")) {
+            Some(value) => value_type::out_of_range(key, value),
+            None => value_type::sentence(key, &message),
+        };
     }
     (line, message)
 }

@@ -35,6 +35,14 @@ pub(crate) fn sentence(key: &str, message: &str) -> String {
     in_words(key, message).unwrap_or_else(|| message.to_string())
 }
 
+/// What is wrong with a number without a fraction that its type cannot have.
+pub(crate) fn out_of_range(key: &str, number: &str) -> String {
+    match number.starts_with('-') {
+        true => format!("`{key}` is {number}, but must not be negative"),
+        false => format!("`{key}` is {number}, which is too large"),
+    }
+}
+
 fn in_words(key: &str, message: &str) -> Option<String> {
     let rest = message.strip_prefix("invalid type: ").or(message.strip_prefix("invalid value: "))?;
     let (found, expected) = rest.split_once(", expected ")?;
@@ -57,6 +65,9 @@ fn in_words(key: &str, message: &str) -> Option<String> {
         return Some(format!("`{key}` is \"{text}\", but must be {wanted}"));
     }
     let shown = found.split('`').nth(1).unwrap_or(found);
+    if found.starts_with("integer") && expected.starts_with('u') {
+        return Some(out_of_range(key, shown));
+    }
     Some(format!("`{key}` is {shown}, but must be {wanted}"))
 }
 
@@ -101,6 +112,7 @@ mod tests {
             refused(r#"{"max_ms": 0.5}"#),
             "`max_ms` is 0.5, but must be a number without a fraction"
         );
+        assert_eq!(refused(r#"{"max_ms": -5}"#), "`max_ms` is -5, but must not be negative");
         let list = decode_one::<Vec<u32>>("sizes", serde_json::json!("1")).unwrap_err();
         assert_eq!(list, "`sizes` is \"1\", but must be a list in square brackets");
     }

@@ -32,12 +32,20 @@ impl fmt::Display for UnknownWord {
         write!(f, "unknown {} `{}`", self.kind, self.word)?;
         match &self.nearest {
             Some(nearest) => write!(f, ", did you mean `{nearest}`?"),
-            None => write!(f, "; known are {}", self.expected.join(", ")),
+            None => write!(f, "; {}", known(&self.expected.join(", "))),
         }
     }
 }
 
 impl std::error::Error for UnknownWord {}
+
+/// The end of a sentence about an unknown word: a list of the known ones, which may be empty.
+pub(crate) fn known(list: &str) -> String {
+    match list.is_empty() {
+        true => "there are none".to_string(),
+        false => format!("known are {list}"),
+    }
+}
 
 /// The expected word nearest to `word`, if it is near enough for a typing error.
 ///
@@ -77,5 +85,7 @@ mod tests {
         assert_eq!(near.to_string(), "unknown stack `tcp-spn`, did you mean `tcp-spin`?");
         let far = UnknownWord::new("stack", "quic", &["tcp-spin", "unix-epoll"]);
         assert_eq!(far.to_string(), "unknown stack `quic`; known are tcp-spin, unix-epoll");
+        let none = UnknownWord::new::<&str>("sub-plan", "foo", &[]);
+        assert_eq!(none.to_string(), "unknown sub-plan `foo`; there are none");
     }
 }

@@ -256,19 +256,35 @@ pub fn parse(json: &str, name: &str) -> Result<RunResult, Failure> {
         false => bad(format!("{name} is not a nearmetal result: {error}")),
     };
     let version: Version = serde_json::from_str(json).map_err(damaged)?;
-    if version.schema > SCHEMA_VERSION {
-        return Err(bad(format!(
-            "{name} has format version {}, this nearmetal reads versions up to {SCHEMA_VERSION}",
-            version.schema
-        ))
-        .hint("use a newer nearmetal"));
-    }
+    check_version(&version, name)?;
     let mut result = match version.schema {
         1 => serde_json::from_str::<RunResultV1>(json).map(RunResult::from).map_err(damaged)?,
         _ => serde_json::from_str(json).map_err(damaged)?,
     };
     drop_partial_estimates(&mut result);
     Ok(result)
+}
+
+/// The versions of the format that can be read.
+const VERSIONS: std::ops::RangeInclusive<u32> = 1..=SCHEMA_VERSION;
+
+fn check_version(Version { schema }: &Version, name: &str) -> Result<(), Failure> {
+    if VERSIONS.contains(schema) {
+        return Ok(());
+    }
+    let failure = Failure::new(
+        FailureKind::BadRequest,
+        format!(
+            "{name} has format version {schema}; this nearmetal reads the versions {} to {}",
+            VERSIONS.start(),
+            VERSIONS.end()
+        ),
+    );
+    let is_newer = schema > VERSIONS.end();
+    Err(failure.hint(match is_newer {
+        true => "use a newer nearmetal",
+        false => "there was never such a version: the file was changed; repeat the run",
+    }))
 }
 
 /// Removes the estimates that older versions made of percentiles that only some rounds have.
@@ -302,10 +318,8 @@ pub fn rebuild(path: &Path, check: impl FnOnce(&mut RunResult)) -> Result<RunRes
 pub fn load_references(path: &Path) -> Result<Vec<RunResult>, Failure> {
     let file = path.join(REFERENCES);
     match fs::read_to_string(&file) {
-        Ok(text) => parse_references(&text).map_err(|error| {
-            let message = format!("{} is damaged: {error}", file.display());
-            Failure::new(FailureKind::BadRequest, message)
-                .hint("delete it; the report is then made without reference runs")
+        Ok(text) => parse_references(&text, &file.display().to_string()).map_err(|failure| {
+            failure.hint("delete it; the report is then made without reference runs")
         }),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(vec![]),
         Err(error) => Err(failure("read", &file, &error)),
@@ -313,13 +327,17 @@ pub fn load_references(path: &Path) -> Result<Vec<RunResult>, Failure> {
 }
 
 /// Reference runs of one version of the format.
-fn parse_references(json: &str) -> Result<Vec<RunResult>, serde_json::Error> {
-    let versions: Vec<Version> = serde_json::from_str(json)?;
+fn parse_references(json: &str, name: &str) -> Result<Vec<RunResult>, Failure> {
+    let damaged = |error: serde_json::Error| {
+        Failure::new(FailureKind::BadRequest, format!("{name} is damaged: {error}"))
+    };
+    let versions: Vec<Version> = serde_json::from_str(json).map_err(damaged)?;
+    versions.iter().try_for_each(|version| check_version(version, name))?;
     if versions.iter().any(|version| version.schema == 1) {
-        let old: Vec<RunResultV1> = serde_json::from_str(json)?;
+        let old: Vec<RunResultV1> = serde_json::from_str(json).map_err(damaged)?;
         return Ok(old.into_iter().map(RunResult::from).collect());
     }
-    serde_json::from_str(json)
+    serde_json::from_str(json).map_err(damaged)
 }
 
 fn json<T: serde::Serialize>(value: &T) -> Result<String, Failure> {
@@ -364,6 +382,24 @@ mod tests {
         assert_eq!(unique(&mut taken, "netns_TCP_64 B"), "netns_TCP_64_B-2");
         assert_eq!(unique(&mut taken, "netns_TCP_64_B-2"), "netns_TCP_64_B-2-2");
         assert_eq!(unique(&mut taken, "netns_TCP_64 B"), "netns_TCP_64_B-3");
+    }
+
+    #[test]
+    fn only_versions_that_there_are_are_read() {
+        let json = include_str!("../tests/data/quick.json");
+        let current = format!("\"schema\":{SCHEMA_VERSION}");
+        assert_eq!(json.matches(&current).count(), 1);
+        for (version, hint) in [("0", "was changed"), ("3", "newer"), ("4294967295", "newer")] {
+            let other = json.replace(&current, &format!("\"schema\":{version}"));
+            let refused = parse(&other, "it").unwrap_err();
+            let text =
+                format!("it has format version {version}; this nearmetal reads the versions");
+            assert!(refused.message.starts_with(&text), "{refused}");
+            assert!(refused.hint.as_deref().unwrap().contains(hint), "{refused}");
+            let refused = parse_references(&format!("[{other}]"), "it").unwrap_err();
+            assert!(refused.message.starts_with(&text), "{refused}");
+        }
+        assert!(parse(json, "it").is_ok());
     }
 
     proptest! {

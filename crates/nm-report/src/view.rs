@@ -3,7 +3,7 @@
 
 use nm_model::RunResult;
 use nm_model::doubt::{Doubt, DoubtKind};
-use nm_model::metric::Metric;
+use nm_model::metric::{Metric, PERCENTILES};
 use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::{
     Flow, LatencyRound, Round, RoundData, Series, Source, Statistic, ThroughputRound,
@@ -227,8 +227,8 @@ pub fn unit_of<'a>(series: impl IntoIterator<Item = &'a Series>) -> LatencyUnit 
 fn latency_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
     let unit = unit_of(group.series.iter().copied());
     let mut table = Columns::of(group, notes, detail);
-    for metric in latency_metrics(detail) {
-        let values: Vec<_> = group.series.iter().map(|series| value(series, *metric)).collect();
+    for metric in latency_metrics(detail, &group.series) {
+        let values: Vec<_> = group.series.iter().map(|series| value(series, metric)).collect();
         table.add(format!("#{metric}"), unit.column(&values));
     }
     if detail == Detail::Main {
@@ -258,11 +258,13 @@ fn latency_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
     table.expendable(&[limit, "n", "rate /s", "min", "rounds", "max"])
 }
 
-fn latency_metrics(detail: Detail) -> &'static [Metric] {
-    match detail {
-        Detail::Main => &[Metric::Median, Metric::Percentile(99.0)],
-        Detail::Brief => &[Metric::Min, Metric::Median, Metric::Percentile(99.0), Metric::Max],
-        Detail::Full => &[
+/// The figures of a table of latencies, with the percentiles that the user asked for beside the
+/// usual ones.
+fn latency_metrics(detail: Detail, series: &[&Series]) -> Vec<Metric> {
+    let mut metrics = match detail {
+        Detail::Main => return vec![Metric::Median, Metric::Percentile(99.0)],
+        Detail::Brief => vec![Metric::Min, Metric::Median, Metric::Percentile(99.0), Metric::Max],
+        Detail::Full => vec![
             Metric::Min,
             Metric::Median,
             Metric::Mean,
@@ -274,7 +276,26 @@ fn latency_metrics(detail: Detail) -> &'static [Metric] {
             Metric::Es10,
             Metric::Stddev,
         ],
-    }
+    };
+    let max = metrics.iter().position(|metric| *metric == Metric::Max).unwrap_or(metrics.len());
+    metrics.splice(max..max, unusual_percentiles(series).into_iter().map(Metric::Percentile));
+    metrics
+}
+
+/// The percentiles of the series that are not recorded unless they are asked for, rising.
+fn unusual_percentiles(series: &[&Series]) -> Vec<f64> {
+    let rounds = series.iter().flat_map(|series| &series.rounds);
+    let mut found: Vec<f64> = rounds
+        .flat_map(|round| match &round.data {
+            RoundData::Latency(data) => data.percentiles.as_slice(),
+            RoundData::Throughput(_) => &[],
+        })
+        .map(|value| value.percentile)
+        .filter(|percentile| !PERCENTILES.contains(percentile))
+        .collect();
+    found.sort_by(f64::total_cmp);
+    found.dedup();
+    found
 }
 
 /// Title of the column that says what executed guests.

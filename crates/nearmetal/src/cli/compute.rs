@@ -8,6 +8,7 @@ use nm_model::compute::{Layout, Workload};
 
 use crate::cli::cpu_list::CpuList;
 use crate::cli::format::{FormatArgs, ShowArgs};
+use crate::cli::number::number;
 
 #[derive(Debug, Args)]
 pub struct ComputeArgs {
@@ -40,7 +41,7 @@ pub struct ComputeRunArgs {
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "pi")]
     pub workload: Vec<Workload>,
     /// Jobs of each thread; all layouts take turns.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 10, value_parser = number(1_u32..=1000))]
     pub repeats: u32,
     /// CPUs to use, such as `2-5,8`; their order is that of the cores. All by default.
     #[arg(long, value_name = "LIST")]
@@ -61,7 +62,7 @@ pub struct PairsArgs {
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<CpuList>,
     /// Measurements of each pair.
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(5..=1000))]
+    #[arg(long, default_value_t = 30, value_parser = number(5_u32..=1000))]
     pub repeats: u32,
     #[command(flatten)]
     pub format: FormatArgs,

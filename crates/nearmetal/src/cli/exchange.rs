@@ -5,13 +5,16 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use nm_auth::SESSIONS_MAX;
-use nm_exchange::network::{Role, UnknownRole};
+use nm_exchange::network::{NODES_MAX, Role, UnknownRole};
+use nm_exchange_lab::day::DAY_SECONDS_MAX;
 use nm_exchange_lab::load::Arrivals;
 use nm_exchange_lab::run::Kill;
 use nm_model::exchange::{Durability, NodeCounts, OrderMix};
+use nm_model::limits;
 use nm_model::link_transport::LinkTransport;
 
 use crate::cli::format::{FormatArgs, ShowArgs};
+use crate::cli::number::number;
 
 /// Instruments of one `exchange move`.
 const MOVES_MAX: usize = 10_000;
@@ -263,10 +266,10 @@ pub struct PolicyArgs {
     pub dry_run: bool,
     /// How often the network is asked, ms.
     #[arg(long, value_name = "MS", default_value_t = 1000,
-          value_parser = clap::value_parser!(u64).range(100..=60_000))]
+          value_parser = number(100_u64..=60_000))]
     pub every_ms: u64,
     /// When to end, s; without it, by Ctrl-C.
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, value_name = "S", value_parser = number(1_u64..=86_400))]
     pub seconds: Option<u64>,
     #[command(flatten)]
     pub access: AccessArgs,
@@ -288,7 +291,7 @@ pub struct NodeArgs {
     #[arg(long)]
     pub role: Role,
     /// Which one of its class, from 0 on.
-    #[arg(long)]
+    #[arg(long, value_parser = number(0..=NODES_MAX - 1))]
     pub index: usize,
     /// The network's file, the same for all of its nodes.
     #[arg(long, value_name = "FILE")]
@@ -342,7 +345,8 @@ pub struct NetworkArgs {
     #[arg(long, default_value = "2-2-2-2", value_name = "G-R-M-P")]
     pub nodes: NodeCounts,
     /// Load before each measurement, ms.
-    #[arg(long, default_value_t = 500, value_name = "MS")]
+    #[arg(long, default_value_t = 500, value_name = "MS",
+        value_parser = number(0..=limits::EXCHANGE_WARMUP_MS_MAX))]
     pub warmup: u64,
     /// When a request counts as done: none, memory-quorum or disk-quorum.
     #[arg(long, default_value = "none")]
@@ -360,7 +364,7 @@ pub struct NetworkArgs {
     #[arg(long, default_value_t = nm_model::exchange::SLA_MS, value_name = "MS")]
     pub limit: f64,
     /// Mediators, the last ones, that have no instruments at first: for `exchange policy`.
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = number(0..=NODES_MAX - 1))]
     pub spares: usize,
     /// Let nodes and sessions authenticate by a secret made for each round; always with --hosts.
     #[arg(long)]
@@ -383,7 +387,7 @@ pub struct RunArgs {
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
     /// Rounds, each with a network of its own; five or more support a verdict.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 5, value_parser = number(1_u32..=1000))]
     pub rounds: u32,
     /// Kill a node in each round and start it again, such as mediator:0@2.5.
     #[arg(long, value_name = "ROLE:INDEX@SECONDS")]
@@ -430,7 +434,8 @@ pub struct RampArgs {
     #[arg(long, value_name = "RATE", group = "load", conflicts_with = "policies")]
     pub rolling_restart: Option<f64>,
     /// Length of each of the three phases, s.
-    #[arg(long, default_value_t = 10, value_name = "SECONDS", conflicts_with = "script")]
+    #[arg(long, default_value_t = 10, value_name = "SECONDS", conflicts_with = "script",
+        value_parser = number(1..=DAY_SECONDS_MAX))]
     pub phase_seconds: u32,
     /// Let policies activate spare mediators and move instruments during the day, by the settings
     /// of this file; `-` for the defaults.
@@ -438,10 +443,11 @@ pub struct RampArgs {
     pub policies: Option<PathBuf>,
     /// How often the policies decide, ms.
     #[arg(long, value_name = "MS", default_value_t = 500,
-          value_parser = clap::value_parser!(u64).range(100..=60_000))]
+          value_parser = number(100_u64..=60_000))]
     pub policies_every_ms: u64,
     /// Seconds outside the limit that a phase may have if the script does not say it.
-    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 0, value_name = "SECONDS",
+        value_parser = number(0..=DAY_SECONDS_MAX))]
     pub outside_max: u32,
     /// Keep the client's log and journals, for `exchange verify`.
     #[arg(long)]
@@ -462,7 +468,7 @@ pub struct SearchArgs {
     #[arg(long, default_value_t = 1e6, value_name = "RATE")]
     pub to: f64,
     /// Rounds at each end of the bracket.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, default_value_t = 5, value_parser = number(1_u32..=100))]
     pub rounds: u32,
     /// Largest distance between the ends of the bracket, %.
     #[arg(long, default_value_t = 8.0, value_name = "PERCENT")]
@@ -474,7 +480,7 @@ pub struct SearchArgs {
 #[derive(Debug, Args)]
 pub struct TortureArgs {
     /// Trials.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 20, value_parser = number(1_u32..=100_000))]
     pub trials: u32,
     /// Seed of everything random: sizes, durabilities, victims, times.
     #[arg(long, default_value_t = 1)]
@@ -510,7 +516,7 @@ pub struct VerifyArgs {
     pub folder: PathBuf,
     /// Replay each cell's journal also from snapshots at this number of random positions.
     #[arg(long, default_value_t = 0, value_name = "N",
-        value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+        value_parser = number(0_u32..=1_000_000))]
     pub cuts: u32,
     /// Seed of these positions.
     #[arg(long, default_value_t = 1)]

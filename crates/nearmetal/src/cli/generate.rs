@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use nm_model::limits;
+
+use crate::cli::number::number;
 
 #[derive(Debug, Subcommand)]
 pub enum GenerateCommand {
@@ -37,7 +40,7 @@ pub enum OpenstackPart {
 #[derive(Debug, Args)]
 pub struct GuestArgs {
     /// Virtual CPUs, each on a physical core of its own.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number(1..=limits::GUEST_VCPUS_MAX))]
     pub vcpus: u32,
     /// Memory, as in `32GiB`.
     #[arg(long, value_name = "SIZE")]

@@ -4,10 +4,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use nm_model::limits;
 use nm_model::probe::{Preset, RrSize};
 use nm_model::{Pattern, Target};
 
 use crate::cli::format::ShowArgs;
+use crate::cli::number::number;
 use crate::cli::server_address::ServerAddress;
 
 /// Default port of the stand-alone servers.
@@ -95,9 +97,11 @@ pub struct PingpongClientArgs {
     #[arg(required = true)]
     pub address: Option<ServerAddress>,
     /// Message sizes in bytes; powers of two from 1 by default.
-    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    #[arg(long, value_delimiter = ',', value_name = "LIST",
+        value_parser = number(0..=limits::SIZE_BYTES_MAX))]
     pub sizes: Vec<u32>,
-    /// Percentiles to show; with --sfnt the first is the %ile column.
+    /// Percentiles to record, also beside the usual ones (50, 90, 99, 99.9, …), which the tables
+    /// then show; with --sfnt the first is the %ile column.
     #[arg(
         long,
         visible_alias = "percentiles",
@@ -107,26 +111,31 @@ pub struct PingpongClientArgs {
     )]
     pub percentile: Vec<f64>,
     /// Longest time for each size, ms.
-    #[arg(long, default_value_t = 3000, value_name = "MS")]
+    #[arg(long, default_value_t = 3000, value_name = "MS",
+        value_parser = number(1..=limits::MS_MAX))]
     pub maxms: u64,
     /// Most samples for each size.
-    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+    #[arg(long, default_value_t = 1_000_000, value_name = "N",
+        value_parser = number(1..=limits::ITERATIONS_MAX))]
     pub maxiter: u64,
     /// Fewest samples for each size.
-    #[arg(long, default_value_t = 1_000, value_name = "N")]
+    #[arg(long, default_value_t = 1_000, value_name = "N",
+        value_parser = number(0..=limits::ITERATIONS_MAX))]
     pub miniter: u64,
     /// Warm-up before each size, ms.
-    #[arg(long, default_value_t = 100, value_name = "MS")]
+    #[arg(long, default_value_t = 100, value_name = "MS",
+        value_parser = number(0..=limits::MS_MAX))]
     pub warmupms: u64,
     /// A message that is not back after this time is lost, ms.
-    #[arg(long, default_value_t = 1000, value_name = "MS")]
+    #[arg(long, default_value_t = 1000, value_name = "MS",
+        value_parser = number(1..=limits::MS_MAX))]
     pub timeout: u64,
     /// Repeat the whole sweep; five rounds or more give intervals and verdicts [default: 1, or 5
     /// with --target]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_parser = number(1_u32..=1000))]
     pub rounds: Option<u32>,
     /// Write sfnt-pingpong's columns.
-    #[arg(long, conflicts_with_all = ["summary", "quiet"])]
+    #[arg(long, conflicts_with_all = ["summary", "quiet", "format"])]
     pub sfnt: bool,
     #[command(flatten)]
     pub common: ClientArgs,
@@ -155,19 +164,20 @@ pub struct StreamClientArgs {
     #[arg(long, default_value_t = 10.0)]
     pub seconds: f64,
     /// Time from the start that is not counted, ms.
-    #[arg(long, default_value_t = 200, value_name = "MS")]
+    #[arg(long, default_value_t = 200, value_name = "MS",
+        value_parser = number(0..=limits::MS_MAX))]
     pub omit: u64,
     /// Rounds; five or more give intervals and verdicts [default: 1, or 5 with --target]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_parser = number(1_u32..=1000))]
     pub repeat: Option<u32>,
     /// Bytes of one write.
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = number(1..=limits::SIZE_BYTES_MAX))]
     pub write: Option<u32>,
     /// Congestion control by name.
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<String>,
     /// Socket buffers, bytes.
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = number(0..=limits::BUFFER_BYTES_MAX))]
     pub buffer: Option<u32>,
     /// Take the defaults of another tool.
     #[arg(long = "as", value_name = "TOOL")]
@@ -198,7 +208,7 @@ pub struct RrClientArgs {
     /// Closed loop: the next request when the answer is in.
     #[arg(long)]
     pub closed: bool,
-    /// tcp, udp or unix.
+    /// tcp or udp.
     #[arg(long, default_value = "tcp")]
     pub protocol: nm_model::Protocol,
     /// Sizes: `64`, or `REQUEST,RESPONSE`; several are separated by blanks.
@@ -208,10 +218,11 @@ pub struct RrClientArgs {
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
     /// An answer later than this is lost, ms.
-    #[arg(long, default_value_t = 1000, value_name = "MS")]
+    #[arg(long, default_value_t = 1000, value_name = "MS",
+        value_parser = number(1..=limits::MS_MAX))]
     pub deadline: u64,
     /// Rounds; five or more give intervals and verdicts [default: 1, or 5 with --target]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_parser = number(1_u32..=1000))]
     pub repeat: Option<u32>,
     #[command(flatten)]
     pub common: ClientArgs,

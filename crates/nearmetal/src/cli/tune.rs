@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use nm_model::limits;
 use nm_model::{Metric, StackPair};
 use nm_stats::experiment::{ROUNDS_DEFAULT, ROUNDS_MAX, ROUNDS_MIN};
 use nm_tune::record::RunId;
@@ -11,6 +12,7 @@ use nm_tune::target::LinkName;
 
 use super::cpu_list::CpuList;
 use super::format::FormatArgs;
+use super::number::number;
 use super::server_address::ServerAddress;
 
 /// Longest time until a run is undone, s: one day.
@@ -128,7 +130,7 @@ pub struct ApplyArgs {
     #[command(flatten)]
     pub selection: SelectionArgs,
     /// Undo the run after S seconds unless `nearmetal tune confirm` comes in time.
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=CONFIRM_S_MAX))]
+    #[arg(long, value_name = "S", value_parser = number(1_u64..=CONFIRM_S_MAX))]
     pub confirm_within: Option<u64>,
     #[command(flatten)]
     pub place: PlaceArgs,
@@ -153,7 +155,7 @@ pub struct AbArgs {
     pub percentile: Metric,
     /// Rounds without and as many with the step; 30 find a change of 5 % if rounds differ by 4 %.
     #[arg(long, default_value_t = ROUNDS_DEFAULT as u64,
-        value_parser = clap::value_parser!(u64).range(ROUNDS_MIN as u64..=ROUNDS_MAX as u64))]
+        value_parser = number(ROUNDS_MIN as u64..=ROUNDS_MAX as u64))]
     pub rounds: u64,
     /// Where the ping-pong runs.
     #[arg(long, value_enum, default_value = "loopback", conflicts_with = "server")]
@@ -165,10 +167,11 @@ pub struct AbArgs {
     #[arg(long, default_value = "tcp-blocking")]
     pub stack: StackPair,
     /// Message size, bytes.
-    #[arg(long, default_value_t = 64, value_name = "BYTES")]
+    #[arg(long, default_value_t = 64, value_name = "BYTES",
+        value_parser = number(1..=limits::SIZE_BYTES_MAX))]
     pub size: u32,
     /// Measuring time of a round, ms.
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_parser = number(1..=limits::MS_MAX))]
     pub ms: u64,
     /// The step, if it is security-relevant and may be applied.
     #[arg(long, value_name = "STEP")]

@@ -61,6 +61,9 @@ fn sfnt_columns_are_that_tools() {
         "--affinity",
         "1;0",
     ];
+    let both = client("pingpong", port, &[&words[..], &["--format", "json"]].concat());
+    assert_eq!(both.code, 2, "{}", both.stdout);
+    assert!(both.stderr.contains("cannot be used with"), "{}", both.stderr);
     let run = client("pingpong", port, &words);
     assert_eq!(run.code, 0, "{}", run.stderr);
     let mut rows = run.stdout.lines().filter(|line| line.starts_with(['#', '\t']));

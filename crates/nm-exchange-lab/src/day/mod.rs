@@ -27,5 +27,5 @@ pub use policy_operator::PolicyOperator;
 pub use result::DayResult;
 pub use rolling_restart::RollingRestart;
 pub use run::{DaySetup, run};
-pub use script::{Phase, Script};
+pub use script::{DAY_SECONDS_MAX, Phase, Script};
 pub use script_file::ScriptError;

@@ -399,8 +399,12 @@ impl Phase {
             }
         }
         if let Some(auction_seconds) = self.auction_seconds {
-            let most = self.seconds - 1;
-            range("auction_seconds", auction_seconds, 1, most).map_err(alone)?;
+            let (field, most) = ("auction_seconds", self.seconds - 1);
+            if most == 0 {
+                let limit = "absent: an auction ends within its phase, which has 1 s";
+                return Err(alone(SpecError::out_of_range(field, auction_seconds, limit)));
+            }
+            range(field, auction_seconds, 1, most).map_err(alone)?;
         }
         for (element, fault) in self.faults.iter().enumerate() {
             fault.check(self.seconds).map_err(|error| (Some(element), error))?;

@@ -134,7 +134,7 @@ fn each_kind_of_damage_has_its_own_message() {
     };
     assert_eq!(
         sentence(&intact.replacen("\"schema\": 2", "\"schema\": 9", 1)),
-        "FILE has format version 9, this nearmetal reads versions up to 2; use a newer nearmetal"
+        "FILE has format version 9; this nearmetal reads the versions 1 to 2; use a newer nearmetal"
     );
     let lines = intact.lines().count();
     let half = &intact[..intact.len() / 2];

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use nm_model::guest::GuestSpec;
 
+use crate::cli::number::number;
+
 #[derive(Debug, Args)]
 pub struct ExportArgs {
     /// What the files are for.
@@ -21,10 +23,12 @@ pub struct ExportArgs {
     #[arg(long, value_name = "PATH")]
     pub kernel: Option<String>,
     /// Memory of each guest, MiB.
-    #[arg(long, value_name = "N", default_value_t = GuestSpec::default().memory_mib)]
+    #[arg(long, value_name = "N", default_value_t = GuestSpec::default().memory_mib,
+        value_parser = number(GuestSpec::MEMORY_MIB_MIN..=GuestSpec::MEMORY_MIB_MAX))]
     pub memory_mib: u32,
     /// Virtual CPUs of each guest.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = number(1..=GuestSpec::CPUS_MAX))]
     pub cpus: u32,
     /// For sriov: a network device whose virtual functions the guests get, or, given twice, the
     /// device that each gets: a link or a PCI address.

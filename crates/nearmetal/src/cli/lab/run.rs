@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use nm_model::guest::ExecutionChoice;
+use nm_model::guest::{ExecutionChoice, GuestSpec};
 
 use crate::cli::format::ShowArgs;
+use crate::cli::number::number;
 
 /// Where the ends are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -36,13 +37,15 @@ pub struct LabRunArgs {
     pub execution: ExecutionChoice,
     /// Pairs of guests in each environment. The flows of a stream, one each way for every pair, run
     /// between all of them; other probes measure the first pair.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = number(1..=GuestSpec::PAIRS_MAX))]
     pub pairs: u32,
     /// Virtual CPUs of each guest [default: 1, or 2 where the host has cores for them].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number(1..=GuestSpec::CPUS_MAX))]
     pub guest_cpus: Option<u32>,
     /// Memory of each guest, MiB.
-    #[arg(long, value_name = "MIB", default_value_t = 512)]
+    #[arg(long, value_name = "MIB", default_value_t = 512,
+        value_parser = number(GuestSpec::MEMORY_MIB_MIN..=GuestSpec::MEMORY_MIB_MAX))]
     pub memory_mib: u32,
     /// Network device of the host whose functions are passed through; may be given twice.
     #[arg(long, value_name = "LINK")]
@@ -51,7 +54,7 @@ pub struct LabRunArgs {
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     pub seconds: f64,
     /// Rounds; five or more give intervals.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), default_value_t = 5)]
+    #[arg(long, value_parser = number(1_u32..=1000), default_value_t = 5)]
     pub rounds: u32,
     /// Folder for the result, which is created.
     #[arg(long, value_name = "DIR")]

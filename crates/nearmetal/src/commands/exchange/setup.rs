@@ -34,7 +34,10 @@ pub fn begin(args: &NetworkArgs, setup: &Setup, plan: Plan, raw_samples: bool) -
 /// The setup that the arguments describe, for rounds of `seconds`.
 pub fn from_args(args: &NetworkArgs, rate_per_s: f64, seconds: f64) -> Result<Setup> {
     if !(args.limit > 0.0 && args.limit <= 60_000.0) {
-        return Err(Stop::usage(format!("--limit {} is not possible: 0 to 60000 ms", args.limit)));
+        let limit = args.limit;
+        return Err(Stop::usage(format!(
+            "--limit {limit} is not possible: above 0 and at most 60000 ms"
+        )));
     }
     let spec = ExchangeSpec {
         nodes: args.nodes,
