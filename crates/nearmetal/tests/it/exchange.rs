@@ -573,7 +573,7 @@ fn a_search_that_is_interrupted_shows_what_it_has_found() {
     let run = running.finish();
     assert_eq!(run.code, 130, "{}{}", run.stdout, run.stderr);
     let last = run.stdout.trim_end().lines().last().unwrap();
-    assert!(last.contains("3000/s"), "{}", run.stdout);
+    assert!(last.contains("carr") && last.contains("000/s"), "{}", run.stdout);
     assert!(last.ends_with("; the search was interrupted"), "{}", run.stdout);
 }
 
