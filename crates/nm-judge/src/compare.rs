@@ -11,6 +11,7 @@
 
 use std::collections::BTreeSet;
 
+use nm_model::campaign::NotAvailable;
 use nm_model::comparison::change_text;
 use nm_model::doubt::DoubtKind;
 use nm_model::plan::{PlanComparison, published_run};
@@ -261,10 +262,16 @@ fn nothing_in_common(
 ) -> String {
     let [name_a, name_b] = setup.names();
     let nothing = |side: &str, result: &RunResult, selector: &Selector| {
+        let is_meant =
+            |row: &&NotAvailable| selector.matches(row.environment.name(), &row.stack.to_string());
+        let unavailable = result.not_available.iter().find(is_meant);
         let paths = paths(&result.series);
-        match paths.is_empty() {
-            true => format!("{side} has no figures"),
-            false => format!(
+        match (unavailable, paths.is_empty()) {
+            (Some(NotAvailable { environment, stack, reason, .. }), _) => {
+                format!("{environment}/{stack} is not available: {reason}")
+            }
+            (None, true) => format!("{side} has no figures"),
+            (None, false) => format!(
                 "nothing in {side} matches `{}`; it has {}",
                 selector.text(),
                 list(&paths, 8)

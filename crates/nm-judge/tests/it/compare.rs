@@ -1,9 +1,12 @@
 //! Comparisons: equal results get no claim, and differences are listed.
 
 use nm_judge::{CompareOptions, Selector, compare, judge};
+use nm_model::campaign::NotAvailable;
 use nm_model::comparison::{RangeOf, SignificanceTest};
 use nm_model::doubt::{Doubt, DoubtKind};
+use nm_model::environment::EnvironmentKind;
 use nm_model::metric::Metric;
+use nm_model::probe::ProbeKind;
 use nm_model::result::{PercentileValue, RoundData, RunResult, RunState, Series, Statistic};
 use nm_model::verdict::{Comparison, ComparisonRow, Outcome, Relation};
 use nm_model::{EndpointId, Side};
@@ -211,6 +214,25 @@ fn a_plan_compares_parts_and_published_runs() {
     assert_eq!(run.comparisons[1].overall[0].a, Some(1500.0));
     assert_eq!(run.comparisons[1].outcome, Outcome::Inconclusive);
     assert_eq!(run.comparisons[2].reasons, ["there is no published run `other`"]);
+}
+
+#[test]
+fn a_side_that_could_not_run_has_its_reason() {
+    let plan = "name='p'\n[[trials]]\nenvironments=['netns']\nstacks=['tcp-spin','unix-spin']\n\
+                probe='pingpong'\n[[comparisons]]\na='netns/tcp-spin'\nb='netns/unix-spin'";
+    let mut run = result(Some(plan));
+    run.series.push(pingpong("netns", "tcp-spin", 64, &steady(4000.0, 6)));
+    run.not_available.push(NotAvailable {
+        environment: EnvironmentKind::Netns,
+        stack: "unix-spin".parse().unwrap(),
+        probe: ProbeKind::Pingpong,
+        reason: "Unix sockets do not reach another namespace".to_string(),
+        has_failed: false,
+    });
+    judge(&mut run, &|_| None);
+    let reason = "netns/unix-spin is not available: Unix sockets do not reach another namespace";
+    assert_eq!(run.comparisons[0].reasons, [reason]);
+    assert_eq!(run.comparisons[0].outcome, Outcome::Inconclusive);
 }
 
 #[test]
