@@ -404,7 +404,7 @@ fn image_is_listed_and_is_the_same_each_time() {
 #[test]
 fn numbers_beyond_their_limits_and_missing_kernels_are_one_sentence() {
     for (words, part) in [
-        (&["--memory-mib", "1"][..], "memory_mib"),
+        (&["--memory-mib", "1"][..], "--memory-mib"),
         (&["--guest-cpus", "65"], "cpus"),
         (&["--pairs", "0"], "pairs"),
         (&["--pairs", "9"], "pairs"),
