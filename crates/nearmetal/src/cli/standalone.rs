@@ -40,7 +40,8 @@ pub struct ClientArgs {
     /// Port of the server's control connection, if it is not part of the address [default: 4810]
     #[arg(long)]
     pub port: Option<u16>,
-    /// Limit to judge by, such as "p99 < 20us" or "median < 5us at size<=1024"; may be repeated.
+    /// Limit to judge by, such as "p99 < 20us at size<=1024" or, of a stream, "throughput >= 9
+    /// Gb/s"; may be repeated.
     #[arg(long, value_name = "TARGET")]
     pub target: Vec<Target>,
     /// CPUs of the client and of the server, such as `1;2` or `1,2;0`.
@@ -157,7 +158,7 @@ pub struct StreamClientArgs {
     /// Flows: N-uni-N from client to server, N-bi-N half in each direction.
     #[arg(long, value_delimiter = ',', default_value = "1-uni-1")]
     pub pattern: Vec<Pattern>,
-    /// tcp or udp.
+    /// tcp, udp or mcast (multicast).
     #[arg(long, default_value = "tcp")]
     pub protocol: nm_model::Protocol,
     /// Measuring time, s.
@@ -208,7 +209,7 @@ pub struct RrClientArgs {
     /// Closed loop: the next request when the answer is in.
     #[arg(long)]
     pub closed: bool,
-    /// tcp or udp.
+    /// tcp, udp or mcast (multicast).
     #[arg(long, default_value = "tcp")]
     pub protocol: nm_model::Protocol,
     /// Sizes: `64`, or `REQUEST,RESPONSE`; several are separated by blanks.

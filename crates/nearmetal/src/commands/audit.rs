@@ -47,7 +47,7 @@ pub fn run(args: &AuditArgs) -> Result<Exit> {
     }
     if let Some(folder) = &args.record {
         record::write(&snapshot, folder).map_err(|error| match error {
-            RecordError::NotEmpty(_) => Stop::usage(error.to_string()),
+            RecordError::NotEmpty(_) => Stop::with(Exit::Conflict, error.to_string()),
             RecordError::Write { path, source } => output::file_error(&path, &source),
         })?;
     }

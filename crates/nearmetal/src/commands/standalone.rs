@@ -90,6 +90,12 @@ pub fn measure(
     rounds: Option<u32>,
 ) -> Result<FinishedRun> {
     let show = Show::of(&args.show)?;
+    if stacks.client.protocol == Protocol::Unix {
+        return Err(Stop::usage(
+            "Unix sockets do not reach another machine; choose another protocol, or measure them \
+             within this machine with `nearmetal qualify`",
+        ));
+    }
     if let Some(reason) = nm_lab::resolve::stack_unavailable_reason(&stacks.client) {
         return Err(Stop::usage(format!("{}: {reason}", stacks.client)));
     }

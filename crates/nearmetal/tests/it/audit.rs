@@ -163,7 +163,7 @@ fn a_recording_is_audited_like_the_machine_and_does_not_name_it() {
     assert_eq!(there.code, 0, "{}", there.stderr);
     assert_eq!(statuses(&there.stdout), statuses(&here.stdout));
     let again = run_in(folder.path(), &[&args[..], &["--record", "recorded"]].concat());
-    assert_eq!(again.code, 2, "{}", again.stderr);
+    assert_eq!(again.code, 5, "{}", again.stderr);
     assert!(again.stderr.contains("is not empty; name a new folder"), "{}", again.stderr);
 
     let links = fs::read_dir("/sys/class/net").unwrap().flatten();

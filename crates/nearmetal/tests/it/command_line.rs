@@ -115,6 +115,7 @@ fn wrong_arguments_are_answered_with_what_is_allowed() {
         ),
         (&["rr", "[::1", "--closed"], "[IPV6]:PORT"),
         (&["rr", "127.0.0.1:4811", "--port", "4812"], "are not the same"),
+        (&["rr", "127.0.0.1", "--protocol", "unix"], "do not reach another machine"),
     ] {
         let refused = run(words);
         assert_eq!(refused.code, 2, "{words:?}: {}{}", refused.stdout, refused.stderr);

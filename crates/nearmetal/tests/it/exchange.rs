@@ -97,8 +97,8 @@ fn secrets_and_keys_are_made_and_nobody_else_may_read_them() {
     let made = in_folder("new secret");
     assert_eq!(made.code, 0, "{}", made.stderr);
     let again = in_folder("new secret");
-    assert_eq!(again.code, 2, "{}", again.stdout);
-    assert!(again.stderr.contains("secret cannot be created"), "{}", again.stderr);
+    assert_eq!(again.code, 5, "{}", again.stdout);
+    assert!(again.stderr.contains("secret exists already"), "{}", again.stderr);
     let derived = in_folder("derive --secret secret --sessions 1-3 --operator --out keys");
     assert_eq!(derived.code, 0, "{}", derived.stderr);
     assert!(derived.stdout.contains("keys has 4 keys"), "{}", derived.stdout);

@@ -94,6 +94,23 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
+fn a_file_that_exists_is_a_conflict_and_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = run_in(folder.path(), &["exchange", "secret", "new", "secret"]);
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    fs::write(folder.path().join("mine"), "mine").unwrap();
+    for words in [
+        &["exchange", "secret", "new", "mine"][..],
+        &["exchange", "secret", "derive", "--secret", "secret", "--operator", "--out", "mine"],
+    ] {
+        let run = run_in(folder.path(), words);
+        assert_eq!(run.code, 5, "{words:?}: {}", run.stderr);
+        assert!(run.stderr.contains("mine exists already"), "{words:?}: {}", run.stderr);
+        assert_eq!(fs::read_to_string(folder.path().join("mine")).unwrap(), "mine");
+    }
+}
+
+#[test]
 fn a_full_disk_has_one_exit_code_and_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let machine = tree(folder.path());

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use nm_model::Outcome;
+use nm_stats::quantile::samples_needed;
 
 use super::collect::Collected;
 use super::event::{DayEvent, EventKind};
@@ -119,8 +120,12 @@ pub fn verdict(
         doubts.push(format!("at {:.1} s {}", event.at_s, event.detail));
     }
     doubts.extend(unfinished);
-    if phases.iter().all(|phase| phase.sent == 0) {
-        doubts.push("no request was sent: raise the rate or the seconds".to_string());
+    let sent: u64 = phases.iter().map(|phase| phase.sent).sum();
+    if sent < samples_needed(99.0) {
+        let needed = samples_needed(99.0);
+        doubts.push(format!(
+            "{sent} requests were sent in all, p99 needs {needed}: raise the rate or the seconds"
+        ));
     }
     let outcome = match (failures.is_empty(), doubts.is_empty()) {
         (false, _) => Outcome::Fail,
@@ -240,7 +245,10 @@ mod tests {
         assert!(why.contains("in 2 s the load generator itself was late"), "{why}");
         let (outcome, why) = judge(PhaseFigures { sent: 0, ..phase(0, 0, 0, None) });
         assert_eq!(outcome, Outcome::Inconclusive, "nothing was measured");
-        assert_eq!(why, "no request was sent: raise the rate or the seconds");
+        let few = "0 requests were sent in all, p99 needs 1000: raise the rate or the seconds";
+        assert_eq!(why, few);
+        let (outcome, _) = judge(PhaseFigures { sent: 999, ..phase(0, 0, 0, None) });
+        assert_eq!(outcome, Outcome::Inconclusive, "too little was measured");
         // A lost request is never allowed.
         let (outcome, why) = judge(phase(1, 0, 7, Some(5)));
         assert_eq!(outcome, Outcome::Fail);

@@ -54,8 +54,8 @@ pub struct SecondFigures {
     pub mean_ns: Option<f64>,
     /// Mean of the slowest 10 % of the round trips, ns.
     pub es10_ns: Option<f64>,
-    /// The longest of the fastest 99 % of the round trips, ns; not an estimate of a quantile, so it
-    /// needs no number of samples.
+    /// The longest of the fastest 99 % of the round trips, ns. It describes this second only; the
+    /// day is judged if it has enough samples in all.
     pub p99_ns: Option<f64>,
     /// Longest round trip, ns.
     pub max_ns: Option<u64>,

@@ -1,7 +1,5 @@
 //! `nearmetal exchange secret`: makes the secret of a network, and derives keys from it.
 
-use std::io::ErrorKind;
-
 use anyhow::Result;
 use nm_auth::{Credentials, CredentialsError, FileError, Right, Secret};
 
@@ -22,9 +20,7 @@ pub fn run(command: &SecretCommand) -> Result<Exit> {
 /// An error with its exit code: a file that cannot be written is no fault of the arguments.
 fn stop(error: CredentialsError) -> anyhow::Error {
     match error {
-        CredentialsError::File(FileError::Create { path, source })
-            if source.kind() != ErrorKind::AlreadyExists =>
-        {
+        CredentialsError::File(FileError::Create { path, source }) => {
             output::file_error(&path, &source)
         }
         other => Stop::usage(other.to_string()),
