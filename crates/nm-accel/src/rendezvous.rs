@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use libc::{sockaddr_storage, socklen_t};
 use nm_ring::EndpointRole;
 use nm_ring::conduit::{CONDUIT_BYTES, ConduitMapping};
-use nm_ring::ledger::{KernelReason, Ledger, REASON_OF_PEER, SocketPhase, SocketRole};
+use nm_ring::ledger::{
+    KernelReason, Ledger, OTHER_USER_SEEN, REASON_OF_PEER, SocketPhase, SocketRole,
+};
 
 use crate::lock::{Guard, Lock};
 use crate::settings::Settings;
@@ -259,7 +261,11 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
         socket.next_attempt.store(calls.saturating_add(pause), Ordering::Relaxed);
         if calls >= CALLS_MAX {
             withdraw(socket, fd);
-            fallback::move_to_kernel(socket, KernelReason::PeerNotAccelerated);
+            let reason = match socket.record().reason_detail() {
+                OTHER_USER_SEEN => KernelReason::PeerOfAnotherUser,
+                _ => KernelReason::PeerNotAccelerated,
+            };
+            fallback::move_to_kernel(socket, reason);
         } else if let Some(_guard) = table::enter(socket, fd)
             && socket.phase() == Phase::Candidate
         {
@@ -386,9 +392,9 @@ impl RendezvousAddress {
         for (seed, word) in hashes.iter_mut().enumerate() {
             let mut hasher = DefaultHasher::new();
             hasher.write_usize(seed);
-            // Members of a group use one name whichever user they belong to.
-            let user = rustix::process::geteuid().as_raw();
-            hasher.write_u32(Settings::get().group.unwrap_or(user));
+            // Ends of two users find each other as well: neither shares memory with the other, but
+            // both learn why.
+            hasher.write_u32(Settings::get().group.unwrap_or(0));
             for end in [client, server] {
                 match end.ip() {
                     IpAddr::V4(ip) => hasher.write(&ip.octets()),
@@ -667,7 +673,11 @@ fn accept_peer(socket: &'static Socket, address: &RendezvousAddress) -> Option<O
     }
     // SAFETY: a descriptor that was just created, and that nothing else uses.
     let connection = unsafe { OwnedFd::from_raw_fd(accepted) };
-    is_trusted(accepted).then_some(connection)
+    if !is_trusted(accepted) {
+        socket.record().note_other_user();
+        return None;
+    }
+    Some(connection)
 }
 
 /// Keeps the socket on the kernel because of `reason`, and announces it to the other end, so that

@@ -7,7 +7,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use nm_ring::ledger::{
-    self, HAS_JOINED, KernelReason, LedgerView, REASON_OF_PEER, RecordView, SocketPhase, SocketRole,
+    self, HAS_JOINED, KernelReason, LedgerView, OTHER_USER_SEEN, REASON_OF_PEER, RecordView,
+    SocketPhase, SocketRole,
 };
 use rustix::fs::fstat;
 
@@ -174,6 +175,11 @@ impl Connection {
                     "{} (level {level}, option {name})",
                     KernelReason::SocketOption.text()
                 ))
+            }
+            (KernelReason::None, SocketPhase::Candidate | SocketPhase::Closed)
+                if self.record.detail == OTHER_USER_SEEN =>
+            {
+                Some(KernelReason::PeerOfAnotherUser.text().to_string())
             }
             (KernelReason::None, SocketPhase::Candidate) => {
                 Some("the handshake of both ends is not complete yet".to_string())

@@ -23,8 +23,8 @@ use record::{LedgerLayout, MARK};
 
 pub use reason::{KernelReason, SocketPhase, SocketRole};
 pub use record::{
-    Counter, DirectionCounters, EndState, HAS_JOINED, LEDGER_BYTES, PROGRAM_BYTES, REASON_OF_PEER,
-    RECORDS, Record, SETTINGS_BYTES,
+    Counter, DirectionCounters, EndState, HAS_JOINED, LEDGER_BYTES, OTHER_USER_SEEN, PROGRAM_BYTES,
+    REASON_OF_PEER, RECORDS, Record, SETTINGS_BYTES,
 };
 pub use view::{DirectionCounts, LedgerView, RecordView};
 

@@ -263,6 +263,48 @@ fn a_refusal_is_named_at_the_other_end() {
 }
 
 #[test]
+fn ends_of_two_users_stay_on_the_kernel_and_both_reports_say_why() {
+    accelerator();
+    // The other user may not read what root's process has open, and gets copies of the programs.
+    let folder = tempfile::tempdir().unwrap();
+    let library = Path::new(BINARY).with_file_name("libnm_accel.so");
+    let (binary, preloaded) =
+        (folder.path().join("nearmetal"), folder.path().join("libnm_accel.so"));
+    copy_program(BINARY, &binary);
+    fs::copy(&library, &preloaded).unwrap();
+    for path in [folder.path(), &binary, &preloaded] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let with_report = ["--stats", "--format", "json"];
+    let reasons = |run: &Run| {
+        let used = used_sockets(&report(run));
+        let moved = report(run)["moved"].clone();
+        assert_eq!(moved, 0, "{}", run.stderr);
+        used.iter().filter_map(|it| it["why"].as_str().map(str::to_string)).collect::<Vec<_>>()
+    };
+    let expected = "the peer belongs to another user".to_string();
+    let mut tried = vec![];
+    for _ in 0..5 {
+        let port = free_port();
+        let text = port.to_string();
+        let server = accelerated_server(port, &with_report);
+        let words = client(&text, "200");
+        let mut other = Command::new("setpriv");
+        other.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        other.arg(&binary).arg("accel").args(with_report).arg(&binary).args(&words[1..]);
+        let client = finish(other.current_dir(folder.path()).env("TMPDIR", "/tmp"));
+        let server = server.finish();
+        assert_eq!((client.code, server.code), (0, 0), "{}{}", client.stderr, server.stderr);
+        tried = vec![reasons(&client), reasons(&server)];
+        // On a busy machine the programs may have ended before the ends know of each other.
+        if tried.iter().all(|reasons| reasons.contains(&expected)) {
+            return;
+        }
+    }
+    panic!("{tried:?}");
+}
+
+#[test]
 fn connections_beyond_the_limit_stay_on_the_kernel_with_the_reason() {
     let port = free_port();
     let text = port.to_string();

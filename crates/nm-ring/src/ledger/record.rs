@@ -30,6 +30,9 @@ pub const REASON_OF_PEER: u32 = u32::MAX;
 /// Detail of no reason: both ends have met.
 pub const HAS_JOINED: u32 = u32::MAX - 1;
 
+/// Detail of no reason: a program of another user was at the other end of the handshake.
+pub const OTHER_USER_SEEN: u32 = u32::MAX - 2;
+
 /// A text stored in words; it ends at the first zero byte.
 #[repr(transparent)]
 pub(super) struct Text<const WORDS: usize>(pub(super) [AtomicU64; WORDS]);
@@ -214,7 +217,15 @@ impl Record {
         }
     }
 
-    /// Number of the option, [`REASON_OF_PEER`], or [`HAS_JOINED`].
+    /// A program of another user was at the other end of the handshake. It may be a stranger, so
+    /// this explains a handshake that is never completed, and does not end it.
+    pub fn note_other_user(&self) {
+        if self.reason.load(Relaxed) == KernelReason::None as u32 {
+            self.detail.store(OTHER_USER_SEEN, Relaxed);
+        }
+    }
+
+    /// Number of the option, [`REASON_OF_PEER`], [`HAS_JOINED`] or [`OTHER_USER_SEEN`].
     pub fn reason_detail(&self) -> u32 {
         self.detail.load(Relaxed)
     }
