@@ -35,22 +35,11 @@ pub(crate) fn sentence(key: &str, message: &str) -> String {
     in_words(key, message).unwrap_or_else(|| message.to_string())
 }
 
-/// What is wrong with a number without a fraction that TOML cannot have.
-pub(crate) fn out_of_range(key: &str, number: &str) -> String {
-    not_of_type(key, number, "i64")
-}
-
 /// What is wrong with a number without a fraction that its type cannot have.
-fn not_of_type(key: &str, number: &str, wanted: &str) -> String {
-    let max = match wanted {
-        "u8" => u64::from(u8::MAX),
-        "u16" => u64::from(u16::MAX),
-        "u32" => u64::from(u32::MAX),
-        _ => i64::MAX as u64,
-    };
+pub(crate) fn out_of_range(key: &str, number: &str) -> String {
     match number.starts_with('-') {
         true => format!("`{key}` is {number}, but must not be negative"),
-        false => format!("`{key}` is {number}, but must be at most {max}"),
+        false => format!("`{key}` is {number}, which is too large"),
     }
 }
 
@@ -77,7 +66,7 @@ fn in_words(key: &str, message: &str) -> Option<String> {
     }
     let shown = found.split('`').nth(1).unwrap_or(found);
     if found.starts_with("integer") && expected.starts_with('u') {
-        return Some(not_of_type(key, shown, expected));
+        return Some(out_of_range(key, shown));
     }
     Some(format!("`{key}` is {shown}, but must be {wanted}"))
 }
