@@ -387,14 +387,12 @@ struct RendezvousAddress {
 }
 
 impl RendezvousAddress {
+    /// It does not depend on the user: ends of two users that may not share memory learn why.
     fn new(client: SocketAddr, server: SocketAddr) -> RendezvousAddress {
         let mut hashes = [0_u64; 2];
         for (seed, word) in hashes.iter_mut().enumerate() {
             let mut hasher = DefaultHasher::new();
             hasher.write_usize(seed);
-            // Ends of two users find each other as well: neither shares memory with the other, but
-            // both learn why.
-            hasher.write_u32(Settings::get().group.unwrap_or(0));
             for end in [client, server] {
                 match end.ip() {
                     IpAddr::V4(ip) => hasher.write(&ip.octets()),

@@ -161,6 +161,15 @@ impl Connection {
         }
     }
 
+    /// Whether the handshake of both ends is not complete, for a reason that is not known.
+    pub fn waits_for_handshake(&self) -> bool {
+        self.path() == DataPath::KernelBeforeHandshake && !self.peer_is_of_another_user()
+    }
+
+    fn peer_is_of_another_user(&self) -> bool {
+        self.record.detail == OTHER_USER_SEEN
+    }
+
     /// Why it uses the kernel, as a clause; none if it does not.
     pub fn kernel_reason(&self) -> Option<String> {
         let path = self.path();
@@ -177,7 +186,7 @@ impl Connection {
                 ))
             }
             (KernelReason::None, SocketPhase::Candidate | SocketPhase::Closed)
-                if self.record.detail == OTHER_USER_SEEN =>
+                if self.peer_is_of_another_user() =>
             {
                 Some(KernelReason::PeerOfAnotherUser.text().to_string())
             }

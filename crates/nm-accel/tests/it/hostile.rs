@@ -396,7 +396,6 @@ fn rendezvous_name(client: u16, server: u16) -> String {
     let words = [0usize, 1].map(|seed| {
         let mut hasher = DefaultHasher::new();
         hasher.write_usize(seed);
-        hasher.write_u32(0);
         for port in [client, server] {
             hasher.write(&[127, 0, 0, 1]);
             hasher.write_u16(port);

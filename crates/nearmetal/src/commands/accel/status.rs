@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use nm_lab::accelerator::LIBRARY;
-use nm_lab::ledger::{Connection, DataPath, Ledger};
+use nm_lab::ledger::{Connection, Ledger};
 use nm_report::style::clean;
 use nm_ring::ledger::{SETTING_GROUP, SETTING_RINGS_FOR_FILES};
 use nm_sys::hostfiles::HostFiles;
@@ -78,7 +78,7 @@ fn inspect_all() -> Status {
                 let connections = ledger.connections().into_iter().filter(Connection::is_open);
                 open.extend(connections.map(|connection| Open {
                     row: Row::new(&name, &connection),
-                    waits: connection.path() == DataPath::KernelBeforeHandshake,
+                    waits: connection.waits_for_handshake(),
                     user: user.filter(|_| !program.settings.contains(SETTING_GROUP)),
                 }));
             }
@@ -92,7 +92,7 @@ fn inspect_all() -> Status {
 /// An open connection, with what decides whether its ends can share memory.
 struct Open {
     row: Row,
-    /// The handshake of both ends is not complete.
+    /// The handshake of both ends is not complete, and the library does not know why.
     waits: bool,
     /// Effective user of the process, if that decides: not in a group, whose members may be of
     /// different users.
@@ -205,6 +205,8 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use super::super::view::Traffic;
+    use nm_lab::ledger::DataPath;
+
     use super::*;
     use std::fs;
 
