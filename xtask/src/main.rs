@@ -24,6 +24,7 @@ mod shell;
 mod soak_accel;
 mod soak_conformance;
 mod suite;
+mod thread_sanitizer;
 mod tidy;
 
 use std::process::ExitCode;
@@ -39,6 +40,8 @@ usage: cargo xtask TASK
                 unused dependencies, layers, licences (--help)
   fuzz          every fuzz target for some seconds, with coverage where a nightly toolchain is
                 (--help)
+  thread-sanitizer  the unit tests of what threads share, under ThreadSanitizer (needs a nightly
+                toolchain; --help)
   dist          static build, completions and man page in target/dist
   bench         the benchmarks beside peers in one go, with one page and a picture of all ratios
                 (root; --help)
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Some("ci") => ci::run(),
         Some("tidy") => tidy::run(&args.collect::<Vec<_>>()),
         Some("fuzz") => fuzz::run(&args.collect::<Vec<_>>()),
+        Some("thread-sanitizer") => thread_sanitizer::run(&args.collect::<Vec<_>>()),
         Some("dist") => dist::run(),
         Some("bench") => bench_all::run(&args.collect::<Vec<_>>()),
         Some("bench-book") => bench_book::run(&args.collect::<Vec<_>>()),
