@@ -5,6 +5,9 @@
 //! both builds, one right after the other, the order changing from round to round; a ratio is that
 //! of two figures of one round. Writes Markdown to stdout and, with `--out FILE`, to a file.
 //!
+//! With `--commit REV` the other build is that of an earlier commit, made for it, and only the two
+//! cheapest benchmarks are run: the order book and the rings in shared memory.
+//!
 //! With `--with WORDS` in place of the other build, networks of the exchange are measured without
 //! and with these words of `nearmetal exchange run`, by the same build, in the same way. Each round
 //! has the same orders, those of one seed.
@@ -22,14 +25,28 @@ use crate::shell;
 
 const USAGE: &str = "\
 usage: cargo xtask bench-builds --before DIR [--rounds N] [--only TEXT] [--out FILE]
+       cargo xtask bench-builds --commit REV [--rounds N] [--only TEXT] [--out FILE]
        cargo xtask bench-builds --with WORDS [--rounds N] [--only TEXT] [--out FILE]
 
   --before DIR  folder of the other build: `nearmetal`, the `libnm_accel.so` beside it, and the
                 program of the book's bench as `book`, if the book is to be measured
+  --commit REV  an earlier commit; only the order book and the rings in shared memory
   --with WORDS  words of `nearmetal exchange run`, measured against none, without another build
   --rounds N    rounds [7]
   --only TEXT   only measurements whose names hold TEXT
   --out FILE    write the table there as well";
+
+/// Rounds, if no number is given.
+const ROUNDS: usize = 7;
+
+/// Where cargo builds this tree.
+const OWN_TARGET: &str = "target";
+
+/// Where an earlier commit is unpacked and built.
+const COMMIT_FOLDER: &str = "target/bench-commit";
+
+/// A bench that takes so much longer in the median is slower, if it did in every round.
+const SLOWER_RATIO: f64 = 1.05;
 
 /// Commands of one run of the book's bench.
 const BOOK_COMMANDS: u32 = 200_000;
@@ -46,6 +63,8 @@ const EXCHANGES: [&str; 4] = [
 enum Compared {
     /// The build in this folder, then this one.
     Build(PathBuf),
+    /// The benches of this commit, then those of this tree.
+    Commit(String),
     /// The exchange without, then with these words.
     Words(String),
 }
@@ -73,6 +92,11 @@ impl Side {
         Side::of(measurements, only)
     }
 
+    fn benches(benches: Benches) -> Side {
+        let Benches { book, ring } = benches;
+        Side::of(vec![book_measurement(book), ring_measurement(ring)], "")
+    }
+
     /// The exchange with these words.
     fn exchange(build: Build, more: &str, only: &str) -> Side {
         let measurements = EXCHANGES.map(|words| exchange_measurement(build, words, more));
@@ -98,32 +122,61 @@ fn is_own(case: &Case) -> bool {
 
 pub fn run(args: &[String]) -> Result<()> {
     let options = parse(args)?;
-    bench::build()?;
-    match &options.compared {
-        Compared::Build(before) => compare_builds(before, &options),
+    let (sides, _veth_pair) = match &options.compared {
+        Compared::Build(before) => {
+            bench::build()?;
+            sides_of_builds(before, &options)?
+        }
+        Compared::Commit(commit) => (Benches::with_commit(commit)?.map(Side::benches), None),
         Compared::Words(words) => {
+            bench::build()?;
             let side = |more| Side::exchange(Build::current(), more, &options.only);
-            compare([side(""), side(words)], &options)
+            ([side(""), side(words)], None)
+        }
+    };
+    let text = report(&compare(sides, &options), &options);
+    bench::write_table(&text, options.out.as_deref())
+}
+
+/// Measures the benches of an earlier commit and of this tree in turn, and prints a warning for
+/// each that has become slower.
+pub fn warn_of_slower_benches(commit: &str, benches: [Benches; 2]) {
+    let compared = Compared::Commit(commit.to_string());
+    let options = Options { compared, rounds: ROUNDS, only: String::new(), out: None };
+    let figures = compare(benches.map(Side::benches), &options);
+    println!("{}", report(&figures, &options));
+    for case in &figures[0].order {
+        if let Some(pairs) = Pairs::of(case, &figures).filter(Pairs::is_slower) {
+            let (low, high) = bench::range(&pairs.ratios());
+            println!(
+                "WARNING: {} is {:.2} times that of {commit} ({low:.2} to {high:.2})",
+                case.name,
+                median(&pairs.ratios())
+            );
         }
     }
 }
 
-fn compare_builds(folder_before: &Path, options: &Options) -> Result<()> {
+fn sides_of_builds(
+    folder_before: &Path,
+    options: &Options,
+) -> Result<([Side; 2], Option<VethPair>)> {
     let before = Build::in_folder(folder_before)?;
     let veth_pair = VethPair::create();
     if let Err(error) = &veth_pair {
         eprintln!("no pair of namespaces: {error:#}");
     }
     let folder = cases::Folder::make()?;
-    let books = (Some(folder_before.join("book")).filter(|path| path.is_file()), own_book()?);
+    let book_before = Some(folder_before.join("book")).filter(|path| path.is_file());
+    let own_book = Benches::of(&shell::root(), OWN_TARGET)?.book;
     let sides = [
-        Side::new(before, books.0, &folder, &options.only),
-        Side::new(Build::current(), Some(books.1), &folder, &options.only),
+        Side::new(before, book_before, &folder, &options.only),
+        Side::new(Build::current(), own_book, &folder, &options.only),
     ];
-    compare(sides, options)
+    Ok((sides, veth_pair.ok()))
 }
 
-fn compare(mut sides: [Side; 2], options: &Options) -> Result<()> {
+fn compare(mut sides: [Side; 2], options: &Options) -> [Figures; 2] {
     for round in 0..options.rounds {
         eprintln!("round {} of {}", round + 1, options.rounds);
         for at in 0..sides[0].measurements.len() {
@@ -131,18 +184,18 @@ fn compare(mut sides: [Side; 2], options: &Options) -> Result<()> {
             order.into_iter().for_each(|side: usize| sides[side].measure(at));
         }
     }
-    let text = report(&sides[0].figures, &sides[1].figures, options);
-    bench::write_table(&text, options.out.as_deref())
+    sides.map(|side| side.figures)
 }
 
 fn parse(args: &[String]) -> Result<Options> {
     let mut compared = None;
-    let (mut rounds, mut only, mut out) = (7, String::new(), None);
+    let (mut rounds, mut only, mut out) = (ROUNDS, String::new(), None);
     let mut words = args.iter();
     while let Some(word) = words.next() {
         let value = words.next().with_context(|| USAGE.to_string())?;
         match word.as_str() {
             "--before" => compared = Some(Compared::Build(shell::root().join(value))),
+            "--commit" => compared = Some(Compared::Commit(value.clone())),
             "--with" => compared = Some(Compared::Words(value.clone())),
             "--rounds" => rounds = value.parse()?,
             "--only" => only.clone_from(value),
@@ -171,16 +224,65 @@ fn throughput(build: Build) -> Vec<Measurement> {
     [64 << 10, 128 << 10].map(of).into()
 }
 
-/// Builds the bench of this workspace's book.
-fn own_book() -> Result<PathBuf> {
-    let line = "cargo bench --locked -p nm-book --bench book --no-run --message-format json";
-    let (text, ok) = shell::output(line)?;
+/// The programs of the two cheapest benchmarks; none where a tree lacks one.
+pub struct Benches {
+    book: Option<PathBuf>,
+    ring: Option<PathBuf>,
+}
+
+impl Benches {
+    /// Those of an earlier commit, and those of this tree.
+    pub fn with_commit(commit: &str) -> Result<[Benches; 2]> {
+        let folder = shell::root().join(COMMIT_FOLDER);
+        let tree = folder.join("tree");
+        let _ = std::fs::remove_dir_all(&tree);
+        std::fs::create_dir_all(&tree)?;
+        let archive = folder.join("tree.tar");
+        let [tar, to] = [&archive, &tree].map(|path| path.display().to_string());
+        shell::run(&format!("git archive --output {tar} {commit}"))?;
+        shell::run(&format!("tar -xf {tar} -C {to}"))?;
+        let target = format!("{COMMIT_FOLDER}/target");
+        Ok([Benches::of(&tree, &target)?, Benches::of(&shell::root(), OWN_TARGET)?])
+    }
+
+    /// Builds those of the tree in `root`, in the folder `target` of this tree.
+    fn of(root: &Path, target: &str) -> Result<Benches> {
+        let build = |package: &str, name: &str| {
+            let source = root.join(format!("crates/{package}/benches/{name}.rs"));
+            if !source.is_file() {
+                return Ok(None);
+            }
+            bench_program(root, target, package, name).map(Some)
+        };
+        Ok(Benches { book: build("nm-book", "book")?, ring: build("nm-ring", "ring")? })
+    }
+}
+
+/// Builds a bench, and returns its program.
+fn bench_program(root: &Path, target: &str, package: &str, name: &str) -> Result<PathBuf> {
+    let line = format!(
+        "cargo bench --locked --manifest-path {}/Cargo.toml --target-dir {target} -p {package} \
+         --bench {name} --no-run --message-format json",
+        root.display()
+    );
+    let (text, ok) = shell::output(&line)?;
     let program = text.lines().filter(|line| line.contains("compiler-artifact")).find_map(|line| {
         let artifact: serde_json::Value = serde_json::from_str(line).ok()?;
-        let is_bench = artifact["target"]["name"] == "book";
+        let is_bench = artifact["target"]["name"] == name;
         is_bench.then(|| artifact["executable"].as_str().map(PathBuf::from)).flatten()
     });
     program.filter(|_| ok).with_context(|| format!("`{line}` made no program: {text}"))
+}
+
+/// Half round trip over the rings.
+fn ring_measurement(program: Option<PathBuf>) -> Measurement {
+    cases::measurement("rings in shared memory, half round trip, ns", 64, move || {
+        let program = program.as_deref().context("the tree has no bench `ring`")?;
+        let line = format!("{} --rounds 1 --cpus {CLIENT_CPU},{SERVER_CPU}", program.display());
+        let (text, ok) = shell::output(&line)?;
+        let value = text.trim().parse().ok().filter(|_| ok);
+        Ok(Figure::of(value.with_context(|| format!("`{line}` gave no figure: {text}"))?))
+    })
 }
 
 /// Time per command of the fast book for both mixes of orders.
@@ -188,7 +290,7 @@ fn book_measurement(program: Option<PathBuf>) -> Measurement {
     let cases = ["mostly moves", "mostly adds"]
         .map(|mix| Case::new(format!("book, {mix}, ns per command"), 0));
     let run = move || {
-        let program = program.as_deref().context("the other build has no program `book`")?;
+        let program = program.as_deref().context("the build has no program `book`")?;
         book(program)
     };
     Measurement { cases: cases.to_vec(), run: Box::new(run) }
@@ -234,7 +336,7 @@ fn exchange(build: Build, words: &str) -> Result<Vec<Figure>> {
     Ok(vec![Figure::of(measured.p99_ns), Figure::of(measured.cpu_ns)])
 }
 
-fn report(before: &Figures, after: &Figures, options: &Options) -> String {
+fn report(figures: &[Figures; 2], options: &Options) -> String {
     let rounds = options.rounds;
     let mut text = match &options.compared {
         Compared::Build(_) => format!(
@@ -242,6 +344,11 @@ fn report(before: &Figures, after: &Figures, options: &Options) -> String {
              on CPU {CLIENT_CPU}, server on CPU {SERVER_CPU}; every case is measured with both \
              builds one right after the other. Latencies are half round trips in ns, the median \
              of each round's median; rates name their unit. "
+        ),
+        Compared::Commit(commit) => format!(
+            "# The cheapest benchmarks beside those of {commit}\n\nMade by `cargo xtask \
+             bench-builds --commit {commit} --rounds {rounds}`. Before is the commit, after is \
+             this tree; each is measured one right after the other. "
         ),
         Compared::Words(words) => format!(
             "# The exchange without and with `{words}`\n\nMade by `cargo xtask \
@@ -259,32 +366,60 @@ fn report(before: &Figures, after: &Figures, options: &Options) -> String {
         "\n| case | size, B | rounds | before | after | ratio | range |\n\
          |---|---:|---:|---:|---:|---:|---|\n",
     );
-    for case in &before.order {
-        let _ = writeln!(text, "{}", row(case, before, after));
+    for case in &figures[0].order {
+        let _ = writeln!(text, "{}", row(case, figures));
     }
     text
 }
 
-fn row(case: &Case, before: &Figures, after: &Figures) -> String {
-    let pairs = before.of(case).iter().zip(after.of(case));
-    let pairs: Vec<(f64, f64)> =
-        pairs.filter_map(|(before, after)| Some(((*before)?.value, (*after)?.value))).collect();
-    let start = format!("| {} | {} | {}", case.name, case.size(), pairs.len());
-    if pairs.is_empty() {
-        let reason = before.failures.get(case).or(after.failures.get(case));
-        let reason = reason.map_or("not measured", String::as_str);
-        return format!("{start} | - | - | - | not available: {reason} |");
+/// The figures of the rounds in which both sides have one.
+struct Pairs {
+    before: Vec<f64>,
+    after: Vec<f64>,
+    digits: usize,
+}
+
+impl Pairs {
+    /// Those of a case; none if there is no such round.
+    fn of(case: &Case, [before, after]: &[Figures; 2]) -> Option<Pairs> {
+        let both = before.of(case).iter().zip(after.of(case));
+        let both = both.filter_map(|(before, after)| Some(((*before)?.value, (*after)?.value)));
+        let (before, after): (Vec<f64>, Vec<f64>) = both.unzip();
+        let has_tenths = ["Gb/s", "book", "rings"].iter().any(|word| case.name.contains(word));
+        (!before.is_empty()).then_some(Pairs { before, after, digits: usize::from(has_tenths) })
     }
-    let values = |of: fn(&(f64, f64)) -> f64| pairs.iter().map(of).collect::<Vec<f64>>();
-    let ratios = values(|(before, after)| after / before);
-    let (low, high) = bench::range(&ratios);
-    let digits = if case.name.contains("Gb/s") || case.name.contains("book") { 1 } else { 0 };
-    format!(
-        "{start} | {:.digits$} | {:.digits$} | {:.2} | {low:.2} to {high:.2} |",
-        median(&values(|pair| pair.0)),
-        median(&values(|pair| pair.1)),
-        median(&ratios)
-    )
+
+    fn ratios(&self) -> Vec<f64> {
+        self.before.iter().zip(&self.after).map(|(before, after)| after / before).collect()
+    }
+
+    /// Whether a time has become longer in every round, and clearly so in the median.
+    fn is_slower(&self) -> bool {
+        bench::range(&self.ratios()).0 > 1.0 && median(&self.ratios()) > SLOWER_RATIO
+    }
+
+    /// Medians of both sides, median and range of the ratio.
+    fn cells(&self) -> String {
+        let Pairs { before, after, digits } = self;
+        let (ratios, digits) = (self.ratios(), *digits);
+        let (low, high) = bench::range(&ratios);
+        format!(
+            "{:.digits$} | {:.digits$} | {:.2} | {low:.2} to {high:.2}",
+            median(before),
+            median(after),
+            median(&ratios)
+        )
+    }
+}
+
+fn row(case: &Case, figures: &[Figures; 2]) -> String {
+    let start = format!("| {} | {}", case.name, case.size());
+    let Some(pairs) = Pairs::of(case, figures) else {
+        let reason = figures.iter().find_map(|side| side.failures.get(case));
+        let reason = reason.map_or("not measured", String::as_str);
+        return format!("{start} | 0 | - | - | - | not available: {reason} |");
+    };
+    format!("{start} | {} | {} |", pairs.before.len(), pairs.cells())
 }
 
 #[cfg(test)]
@@ -300,9 +435,21 @@ mod tests {
             after.add(std::slice::from_ref(&case), Ok(vec![Figure::of(new)]));
         }
         let expected = "| nearmetal shm-spin | 64 | 3 | 100 | 110 | 1.00 | 0.90 to 1.10 |";
-        assert_eq!(row(&case, &before, &after), expected);
+        let both = [before, after];
+        assert_eq!(row(&case, &both), expected);
         let mut none = Figures::default();
         none.add(std::slice::from_ref(&case), Err(anyhow::anyhow!("no program")));
-        assert!(row(&case, &none, &after).contains("not available: no program"));
+        let [_, after] = both;
+        assert!(row(&case, &[none, after]).contains("not available: no program"));
+    }
+
+    #[test]
+    fn slower_is_what_is_slower_in_every_round_and_clearly_in_the_median() {
+        let slower = |after: [f64; 3]| {
+            Pairs { before: vec![100.0; 3], after: after.into(), digits: 0 }.is_slower()
+        };
+        assert!(slower([106.0, 101.0, 120.0]));
+        assert!(!slower([106.0, 99.0, 120.0]), "not in every round");
+        assert!(!slower([101.0, 102.0, 103.0]), "too little");
     }
 }

@@ -6,8 +6,12 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use nm_sys::clock::Moment;
 
+use crate::bench_builds::{self, Benches};
 use crate::suite::{self, Counts};
 use crate::{setup, shell, tidy};
+
+/// What the cheapest benchmarks are compared with.
+const COMMIT_BEFORE: &str = "HEAD~1";
 
 /// The time of each part, in order.
 #[derive(Default)]
@@ -61,25 +65,34 @@ fn run_parts(parts: &mut Parts, installing: ScopedJoinHandle<'_, Result<()>>) ->
         shell::run("cargo test --workspace --locked --no-run --quiet")
     })?;
     // Most tests wait for something, so the processor has time for what only computes.
-    let counts = thread::scope(|scope| {
+    let (counts, benches) = thread::scope(|scope| {
         let computing = scope.spawn(run_beside_tests);
         let counts = parts
             .run("tests", || suite::cargo_test("cargo test --workspace --locked --no-fail-fast"))?;
-        parts.run("what runs beside them, the rest of it", || {
+        let benches = parts.run("what runs beside them, the rest of it", || {
             computing.join().expect("the computing thread does not panic")
         })?;
-        anyhow::Ok(counts)
+        anyhow::Ok((counts, benches))
+    })?;
+    parts.run("benches beside those of the commit before", || {
+        match benches {
+            Ok(benches) => bench_builds::warn_of_slower_benches(COMMIT_BEFORE, benches),
+            Err(error) => println!("benches of {COMMIT_BEFORE}: NOT RUN: {error:#}"),
+        }
+        Ok(())
     })?;
     parts.run("qualify", check_qualify)?;
     Ok(counts)
 }
 
-/// The parts that have low priority.
-fn run_beside_tests() -> Result<()> {
+/// The parts that have low priority. Returns the benches to compare, or why there are none: a clone
+/// may lack the commit before, and a benchmark is no test.
+fn run_beside_tests() -> Result<Result<[Benches; 2]>> {
     shell::run("nice -n 19 cargo build --release --locked")?;
     simulate_replicas()?;
     check_codecs_under_miri()?;
-    shell::run("nice -n 19 cargo xtask fuzz --seconds 2 --fast-build")
+    shell::run("nice -n 19 cargo xtask fuzz --seconds 2 --fast-build")?;
+    Ok(Benches::with_commit(COMMIT_BEFORE))
 }
 
 /// The rings' protocol in every order of accesses that the memory model allows. The `cfg` changes
