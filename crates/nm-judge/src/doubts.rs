@@ -40,6 +40,9 @@ fn has(series: &Series, kind: DoubtKind) -> bool {
 
 /// Why a series that meets `target` supports no pass, as a clause; nothing if it does.
 pub(crate) fn reason_against_pass(target: &Target, series: &Series) -> Option<String> {
+    if has(series, DoubtKind::NodeEnded) {
+        return Some(format!("in a round, {}", DoubtKind::NodeEnded.title()));
+    }
     let latency = target.metric.quantity() == Quantity::Latency;
     if latency {
         for kind in [DoubtKind::SharedCpu, DoubtKind::SmtSiblings] {

@@ -153,6 +153,8 @@ pub fn run(
     if let Some(calls) = found {
         outcome.doubts.extend(calls.judge()?);
     }
+    let ended = outcome.unexpected_restarts.iter().cloned();
+    outcome.doubts.extend(ended.map(|detail| Doubt::new(DoubtKind::NodeEnded, detail)));
     let stack = stack(setup);
     let samples = options.raw_samples.then(|| {
         outcome.samples.iter().map(|s| s.latency_ns.min(u64::from(u32::MAX)) as u32).collect()

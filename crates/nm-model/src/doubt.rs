@@ -123,6 +123,10 @@ doubts! {
     Loss, "loss", "lost messages",
         "messages did not come back before the time-out and are not in the latency figures",
         "raise the socket buffers or lower the rate; latency figures leave lost messages out";
+    /// A node of the exchange, or its host, ended by itself.
+    NodeEnded, "node-ended", "a node ended by itself",
+        "a node or its host ended although nobody asked; the figures include its restart",
+        "look at the node's log, and measure again without the fault";
     /// The AF_XDP socket dropped frames.
     FramesDropped, "frames-dropped", "frames dropped",
         "frames that arrived at the AF_XDP socket found no free buffer and were dropped, so they \

@@ -146,6 +146,16 @@ fn loss_invalidates_the_tail_before_the_median() {
 }
 
 #[test]
+fn a_round_in_which_a_node_ended_by_itself_supports_no_pass() {
+    let end = |series: &mut Series| {
+        series.rounds[1].doubts.push(Doubt::new(DoubtKind::NodeEnded, "mediator 1".to_string()));
+    };
+    let verdict = verdict("median < 2us", &steady(1500.0, 5), end);
+    assert_eq!(verdict.outcome, Outcome::Inconclusive);
+    assert!(verdict.reason.contains("a node ended by itself"), "{}", verdict.reason);
+}
+
+#[test]
 fn an_unavailable_row_affects_scope_every_but_not_any() {
     let run = |scope: &str| {
         let rest = format!("on = 'netns/*'\nscope = '{scope}'");
