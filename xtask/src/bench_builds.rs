@@ -92,9 +92,10 @@ impl Side {
         Side::of(measurements, only)
     }
 
-    fn benches(benches: Benches) -> Side {
+    /// The two cheapest benchmarks.
+    fn benches(benches: Benches, only: &str) -> Side {
         let Benches { book, ring } = benches;
-        Side::of(vec![book_measurement(book), ring_measurement(ring)], "")
+        Side::of(vec![book_measurement(book), ring_measurement(ring)], only)
     }
 
     /// The exchange with these words.
@@ -122,20 +123,19 @@ fn is_own(case: &Case) -> bool {
 
 pub fn run(args: &[String]) -> Result<()> {
     let options = parse(args)?;
-    let (sides, _veth_pair) = match &options.compared {
+    let figures = match &options.compared {
         Compared::Build(before) => {
             bench::build()?;
-            sides_of_builds(before, &options)?
+            compare_builds(before, &options)?
         }
-        Compared::Commit(commit) => (Benches::with_commit(commit)?.map(Side::benches), None),
+        Compared::Commit(commit) => compare_benches(Benches::with_commit(commit)?, &options),
         Compared::Words(words) => {
             bench::build()?;
             let side = |more| Side::exchange(Build::current(), more, &options.only);
-            ([side(""), side(words)], None)
+            compare([side(""), side(words)], &options)
         }
     };
-    let text = report(&compare(sides, &options), &options);
-    bench::write_table(&text, options.out.as_deref())
+    bench::write_table(&report(&figures, &options), options.out.as_deref())
 }
 
 /// Measures the benches of an earlier commit and of this tree in turn, and prints a warning for
@@ -143,7 +143,7 @@ pub fn run(args: &[String]) -> Result<()> {
 pub fn warn_of_slower_benches(commit: &str, benches: [Benches; 2]) {
     let compared = Compared::Commit(commit.to_string());
     let options = Options { compared, rounds: ROUNDS, only: String::new(), out: None };
-    let figures = compare(benches.map(Side::benches), &options);
+    let figures = compare_benches(benches, &options);
     println!("{}", report(&figures, &options));
     for case in &figures[0].order {
         if let Some(pairs) = Pairs::of(case, &figures).filter(Pairs::is_slower) {
@@ -157,10 +157,11 @@ pub fn warn_of_slower_benches(commit: &str, benches: [Benches; 2]) {
     }
 }
 
-fn sides_of_builds(
-    folder_before: &Path,
-    options: &Options,
-) -> Result<([Side; 2], Option<VethPair>)> {
+fn compare_benches(benches: [Benches; 2], options: &Options) -> [Figures; 2] {
+    compare(benches.map(|side| Side::benches(side, &options.only)), options)
+}
+
+fn compare_builds(folder_before: &Path, options: &Options) -> Result<[Figures; 2]> {
     let before = Build::in_folder(folder_before)?;
     let veth_pair = VethPair::create();
     if let Err(error) = &veth_pair {
@@ -168,12 +169,12 @@ fn sides_of_builds(
     }
     let folder = cases::Folder::make()?;
     let book_before = Some(folder_before.join("book")).filter(|path| path.is_file());
-    let own_book = Benches::of(&shell::root(), OWN_TARGET)?.book;
+    let own_book = bench_program(&shell::root(), OWN_TARGET, "nm-book", "book")?;
     let sides = [
         Side::new(before, book_before, &folder, &options.only),
-        Side::new(Build::current(), own_book, &folder, &options.only),
+        Side::new(Build::current(), Some(own_book), &folder, &options.only),
     ];
-    Ok((sides, veth_pair.ok()))
+    Ok(compare(sides, options))
 }
 
 fn compare(mut sides: [Side; 2], options: &Options) -> [Figures; 2] {
@@ -258,11 +259,11 @@ impl Benches {
     }
 }
 
-/// Builds a bench, and returns its program.
+/// Builds a bench, and returns its program. With low priority: CI builds it beside the tests.
 fn bench_program(root: &Path, target: &str, package: &str, name: &str) -> Result<PathBuf> {
     let line = format!(
-        "cargo bench --locked --manifest-path {}/Cargo.toml --target-dir {target} -p {package} \
-         --bench {name} --no-run --message-format json",
+        "nice -n 19 cargo bench --locked --manifest-path {}/Cargo.toml --target-dir {target} \
+         -p {package} --bench {name} --no-run --message-format json",
         root.display()
     );
     let (text, ok) = shell::output(&line)?;

@@ -33,9 +33,12 @@ const SKIPPED: &str = "filling_causes_no_page_fault";
 
 /// `cargo xtask thread-sanitizer`: runs the tests, and fails if one fails or a race is reported.
 pub fn run(args: &[String]) -> Result<()> {
-    if args.iter().any(|arg| arg.starts_with('-')) {
+    if args.iter().any(|arg| arg == "--help") {
         println!("{USAGE}");
         return Ok(());
+    }
+    if let Some(option) = args.iter().find(|arg| arg.starts_with('-')) {
+        bail!("there is no option {option}\n{USAGE}");
     }
     if !shell::output("rustup run nightly rustc --version").is_ok_and(|(_, is_ok)| is_ok) {
         bail!("there is no nightly toolchain\n{USAGE}");

@@ -2,6 +2,8 @@
 //!
 //! A doubt counts only where it could change the outcome:
 //!
+//! - A node of the exchange ended by itself: what was measured includes a fault that nobody
+//!   planned. Affects every figure of the series.
 //! - Both ends on one CPU or one core: a transfer that no two machines make. Affects a latency.
 //! - Lost messages: the missing samples are the slowest. Affects mean, maximum, deviation and ES,
 //!   and a percentile if the loss reaches a tenth of what lies beyond it.

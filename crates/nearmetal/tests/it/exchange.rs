@@ -8,8 +8,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::support::{
-    Run, Running, command, finish, json, processes, run, run_in, setting, signal, wait_for,
-    wait_gone,
+    ProcessInfo, Run, Running, command, finish, json, processes, run, run_in, setting, signal,
+    wait_for, wait_gone,
 };
 
 /// A run of one short round of a small network at a low rate, unless `more` says otherwise.
@@ -506,6 +506,30 @@ fn ctrl_c_ends_a_run_and_its_nodes() {
     assert_eq!(run.code, 130, "{}{}", run.stdout, run.stderr);
     wait_gone(&nodes);
     assert_eq!(json(&out.join("result.json"))["state"], "interrupted");
+}
+
+#[test]
+fn a_round_in_which_a_node_ended_by_itself_has_that_doubt() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let running = Running::start(&short(&out, &["--seconds", "4", "--limit", "5000"]));
+    let words = ["exchange", "status", "--folder", out.to_str().unwrap()];
+    wait_for("the network", || (run(&words).code == 0).then_some(()));
+    let is_router =
+        |p: &ProcessInfo| p.parent == running.pid() && p.words.iter().any(|word| word == "router");
+    signal("KILL", processes().iter().find(|p| is_router(p)).unwrap().pid);
+    let run = running.finish();
+    assert_eq!(run.code, 3, "{}{}", run.stdout, run.stderr);
+    let result = json(&out.join("result.json"));
+    let ended = round_doubts(&result, "node-ended");
+    assert_eq!(ended, ["router 0 ended by itself and was restarted"], "{result}");
+}
+
+/// The details of the first round's doubts of a kind.
+fn round_doubts<'a>(result: &'a Value, kind: &str) -> Vec<&'a str> {
+    let doubts = result["series"][0]["rounds"][0]["doubts"].as_array().unwrap();
+    let of_kind = doubts.iter().filter(|doubt| doubt["kind"] == kind);
+    of_kind.map(|doubt| doubt["detail"].as_str().unwrap()).collect()
 }
 
 #[test]
