@@ -133,6 +133,20 @@ impl<'a> Machine<'a> {
             .collect()
     }
 
+    /// Whether it is known which links there are: each machine has at least `lo`.
+    pub fn knows_links(&self) -> bool {
+        self.snapshot.calls.links.is_some() || !self.names("/sys/class/net").is_empty()
+    }
+
+    /// Whether anything below a folder was read. If not, the absence of a file in it means nothing.
+    pub fn covers(&self, folder: &str) -> bool {
+        let begins = |path: &str| path.starts_with(folder);
+        self.snapshot.files.keys().any(|path| begins(path))
+            || self.snapshot.folders.keys().any(|path| begins(path))
+            || self.snapshot.symlinks.keys().any(|path| begins(path))
+            || self.present.iter().any(|path| begins(path))
+    }
+
     /// `KVM guest`, `bare metal`, with the container if there is one.
     pub fn layer_text(&self) -> String {
         let hypervisor = self.hypervisor();

@@ -43,8 +43,8 @@ fn comment(placement: &Placement) -> String {
         format!("Every vCPU has a core of its own on node {node}, where {nic} is."),
         "Keep the host's own work from these CPUs: a cpuset of its own, or isolcpus.".into(),
     ];
-    if !placement.idle_siblings.is_empty() {
-        let list = cpu_list(&placement.idle_siblings);
+    if !placement.vcpu_siblings.is_empty() {
+        let list = cpu_list(&placement.vcpu_siblings);
         lines.push(format!("The other threads of these cores must stay idle: chcpu -d {list}"));
     }
     format!("<!--\n  {}\n-->\n", lines.join("\n  "))

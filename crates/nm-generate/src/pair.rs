@@ -163,7 +163,8 @@ pub fn place_pair(host: &HostLayout, request: &PairRequest) -> PairPlacement {
     }
     if !placement.has_huge_pages {
         placement.notes.push(format!(
-            "The memory is of small pages: reserve {} huge pages of 2 MiB, and export again.",
+            "The memory is of small pages: reserve huge pages of 2 MiB until {} are free, and \
+             export again.",
             request.memory_mib
         ));
     }

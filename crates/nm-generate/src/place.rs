@@ -14,6 +14,8 @@ pub struct Placement {
     pub dedicated: Vec<u32>,
     /// The other threads of those cores: nothing may run there.
     pub idle_siblings: Vec<u32>,
+    /// Those of them that are on the cores of this guest's vCPUs.
+    pub vcpu_siblings: Vec<u32>,
     /// The node's other CPUs: for the emulator, its I/O thread and the host.
     pub shared: Vec<u32>,
     /// The device.
@@ -106,7 +108,7 @@ pub enum PlaceError {
     /// Too few huge pages.
     #[error(
         "node {node} has {free} free of {total} pages of {size}, and the guest needs {needed}: \
-         reserve them at boot, or `echo {needed} > /sys/devices/system/node/node{node}/hugepages/\
+         reserve {pool} at boot, or `echo {pool} > /sys/devices/system/node/node{node}/hugepages/\
          hugepages-{size_kib}kB/nr_hugepages`"
     )]
     TooFewHugePages {
@@ -122,6 +124,8 @@ pub enum PlaceError {
         size_kib: u64,
         /// Pages that the guest needs.
         needed: u64,
+        /// All pages that there must be: those in use, and the guest's.
+        pool: u64,
     },
     /// A physical function whose virtual ones exist.
     #[error(
@@ -161,12 +165,14 @@ pub fn place(host: &HostLayout, request: &Request) -> Result<Placement, PlaceErr
     let pages = pages(host, request, node)?;
     let first = |core: &Core| core.cpus[0];
     let dedicated_cpus: Vec<u32> = dedicated.iter().map(|core| first(core)).collect();
-    let siblings = dedicated.iter().flat_map(|core| &core.cpus[1..]).copied();
+    let n_vcpus = request.vcpus as usize;
+    let siblings = |cores: &[&Core]| sorted(cores.iter().flat_map(|core| &core.cpus[1..]).copied());
     Ok(Placement {
         node,
-        vcpus: dedicated_cpus.iter().copied().take(request.vcpus as usize).collect(),
+        vcpus: dedicated_cpus.iter().copied().take(n_vcpus).collect(),
         dedicated: dedicated_cpus,
-        idle_siblings: sorted(siblings),
+        idle_siblings: siblings(&dedicated),
+        vcpu_siblings: siblings(&dedicated[..n_vcpus]),
         shared: sorted(kept.iter().flat_map(|core| &core.cpus).copied()),
         nic: nic.clone(),
         pages,
@@ -260,7 +266,10 @@ fn pages(host: &HostLayout, request: &Request, node: u32) -> Result<u64, PlaceEr
     let (needed, size) = (request.memory_bytes / (size_kib << 10), request.page_size.text());
     match needed <= free {
         true => Ok(needed),
-        false => Err(PlaceError::TooFewHugePages { node, free, total, size, size_kib, needed }),
+        false => {
+            let pool = needed.saturating_add(total.saturating_sub(free));
+            Err(PlaceError::TooFewHugePages { node, free, total, size, size_kib, needed, pool })
+        }
     }
 }
 

@@ -52,12 +52,17 @@ impl Count {
         }
     }
 
+    /// Whether a text is `N` or a number of any size.
+    fn is(text: &str) -> bool {
+        let is_number = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
+        text == "N" || is_number
+    }
+
     fn parse(text: &str) -> Option<Count> {
         if text == "N" {
             return Some(Count::AllCores);
         }
-        let is_number = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
-        let count: u32 = text.parse().ok().filter(|_| is_number)?;
+        let count: u32 = text.parse().ok().filter(|_| Count::is(text))?;
         (1..=limits::COMPUTE_THREADS_MAX).contains(&count).then_some(Count::Exactly(count))
     }
 }
@@ -83,14 +88,35 @@ impl fmt::Display for Layout {
     }
 }
 
-impl FromStr for Layout {
-    type Err = UnknownWord;
+/// Why a text is no layout.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// It has another form.
+    #[error(transparent)]
+    Form(#[from] UnknownWord),
+    /// A number is zero or too large.
+    #[error(
+        "layout {text}: threads on a core and cores are 1 to {max}, or N",
+        max = limits::COMPUTE_THREADS_MAX
+    )]
+    OutOfRange {
+        /// The text.
+        text: String,
+    },
+}
 
-    fn from_str(text: &str) -> Result<Layout, UnknownWord> {
-        let counts = text.split_once('x').and_then(|(threads, cores)| {
+impl FromStr for Layout {
+    type Err = LayoutError;
+
+    fn from_str(text: &str) -> Result<Layout, LayoutError> {
+        let parts = text.split_once('x');
+        let counts = parts.and_then(|(threads, cores)| {
             Some(Layout { threads_per_core: Count::parse(threads)?, cores: Count::parse(cores)? })
         });
-        counts.ok_or_else(|| UnknownWord::new("layout", text, &["1x1", "1xN", "Nx1", "2xN", "4xN"]))
+        counts.ok_or_else(|| match parts.is_some_and(|(a, b)| Count::is(a) && Count::is(b)) {
+            true => LayoutError::OutOfRange { text: text.to_string() },
+            false => UnknownWord::new("layout", text, &["1x1", "1xN", "Nx1", "2xN", "4xN"]).into(),
+        })
     }
 }
 
@@ -184,6 +210,9 @@ mod tests {
         for text in ["", "x", "0x1", "1x0", "1", "1x", "+1x1", "nx1", "257x1", "1x1x1"] {
             assert!(text.parse::<Layout>().is_err(), "{text}");
         }
+        let refused = "257x1".parse::<Layout>().unwrap_err().to_string();
+        assert_eq!(refused, "layout 257x1: threads on a core and cores are 1 to 256, or N");
+        assert!("nx1".parse::<Layout>().unwrap_err().to_string().contains("4xN"), "the forms");
     }
 
     #[test]

@@ -31,9 +31,12 @@ impl Default for JitterSpec {
 impl JitterSpec {
     /// Checks the ranges.
     pub(crate) fn check(&self) -> Result<(), SpecError> {
-        limits::check_positive("seconds", self.seconds, limits::JITTER_SECONDS_MAX)?;
+        let seconds = limits::JITTER_SECONDS_MIN..=limits::JITTER_SECONDS_MAX;
+        limits::check("seconds", self.seconds, seconds)?;
         if let Some(threshold_ns) = self.threshold_ns {
-            limits::check("threshold_ns", threshold_ns, 1..=limits::JITTER_THRESHOLD_NS_MAX)?;
+            let of_round = (self.seconds * 1e9) as u64 / limits::JITTER_THRESHOLDS_MIN;
+            let max = of_round.min(limits::JITTER_THRESHOLD_NS_MAX);
+            limits::check("threshold_ns", threshold_ns, 1..=max)?;
         }
         limits::check_count("cpus", self.cpus.len(), limits::CPUS_MAX)
     }
@@ -237,11 +240,26 @@ mod tests {
         assert_eq!(JitterSpec::default().check(), Ok(()));
         assert_eq!(field(JitterSpec { seconds: 1e9, ..Default::default() }), "seconds");
         assert_eq!(field(JitterSpec { seconds: f64::NAN, ..Default::default() }), "seconds");
+        assert_eq!(field(JitterSpec { seconds: 0.049, ..Default::default() }), "seconds");
         assert_eq!(
             field(JitterSpec { threshold_ns: Some(0), ..Default::default() }),
             "threshold_ns"
         );
         assert_eq!(field(JitterSpec { cpus: vec![0; 1_025], ..Default::default() }), "cpus");
+    }
+
+    /// With a threshold of the length of a round, no gap is seen and every target is met.
+    #[test]
+    fn a_threshold_is_a_small_part_of_the_round() {
+        let checked = |seconds, ns| {
+            let threshold_ns = Some(ns);
+            JitterSpec { seconds, threshold_ns, ..Default::default() }.check()
+        };
+        assert_eq!(checked(1.0, 10_000_000), Ok(()));
+        let refused = checked(1.0, 10_000_001).unwrap_err().to_string();
+        assert_eq!(refused, "threshold_ns is 10000001, must be 1 to 10000000");
+        assert_eq!(checked(3_600.0, 1_000_000_000), Ok(()));
+        assert!(checked(3_600.0, 1_000_000_001).is_err());
     }
 
     #[test]

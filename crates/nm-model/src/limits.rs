@@ -47,11 +47,18 @@ pub const FACTORS_MAX: usize = 32;
 /// Most CPUs that a task names.
 pub const CPUS_MAX: usize = 1_024;
 
+/// Shortest measuring time of the jitter probe, s: stolen time is counted in steps of 10 ms.
+pub const JITTER_SECONDS_MIN: f64 = 0.05;
+
 /// Longest measuring time of the jitter probe, s.
 pub const JITTER_SECONDS_MAX: f64 = 3_600.0;
 
 /// Highest threshold of the jitter probe, ns.
 pub const JITTER_THRESHOLD_NS_MAX: u64 = 1_000_000_000;
+
+/// How many times as long as its threshold a round of the jitter probe is at least: gaps below the
+/// threshold are not seen, so with a higher one a target on lost time could not fail.
+pub const JITTER_THRESHOLDS_MIN: u64 = 100;
 
 /// Most threads on a core, and most cores, of a layout that gives their numbers.
 pub const COMPUTE_THREADS_MAX: u32 = 256;
@@ -259,6 +266,7 @@ mod tests {
             ("interval", SNAPSHOT_INTERVAL_S_MAX as u64),
             ("audit CPUs", CPUS_MAX as u64),
             ("jitter time", JITTER_SECONDS_MAX as u64),
+            ("thresholds of a round", JITTER_THRESHOLDS_MIN),
             ("threshold", JITTER_THRESHOLD_NS_MAX),
             ("threads of a layout", u64::from(COMPUTE_THREADS_MAX)),
             ("layouts", COMPUTE_LAYOUTS_MAX as u64),

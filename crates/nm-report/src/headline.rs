@@ -167,14 +167,15 @@ fn incomplete(result: &RunResult, counts: &Counts) -> Vec<String> {
     sentences
 }
 
-/// How many trials failed, and the first of them: a pass does not count their rounds.
+/// How many trials failed, and the first of them. What they measured before they failed, or
+/// although a node of the exchange ended, is kept with its doubts.
 fn failed_trials(result: &RunResult) -> Option<String> {
     let is_pass = result.outcome == Outcome::Pass;
     let first = result.failures.first().filter(|_| is_pass)?.to_string();
     let first = first.trim_end_matches('.');
     Some(match result.failures.len() {
-        1 => format!("1 trial failed and has no figures ({first})."),
-        n => format!("{n} trials failed and have no figures; the first: {first}."),
+        1 => format!("1 trial failed ({first})."),
+        n => format!("{n} trials failed; the first: {first}."),
     })
 }
 
@@ -234,12 +235,11 @@ mod tests {
         assert!(!headline(&result).sentence.contains("failed"), "nothing passed");
         result.outcome = Outcome::Pass;
         let shown = headline(&result).sentence;
-        let one = "1 trial failed and has no figures (round 2: the agent was killed).";
+        let one = "1 trial failed (round 2: the agent was killed).";
         assert!(shown.ends_with(one), "{shown}");
         result.failures.push(lost(4));
         let shown = headline(&result).sentence;
-        let several = "2 trials failed and have no figures; the first: round 2: the agent was \
-                       killed.";
+        let several = "2 trials failed; the first: round 2: the agent was killed.";
         assert!(shown.ends_with(several), "{shown}");
     }
 

@@ -82,8 +82,8 @@ pub enum ExchangeCommand {
     #[command(after_help = "Examples:\n  \
         nearmetal exchange drain mediator:1 --network network.toml\n  \
         nearmetal exchange drain gateway:0 --folder nearmetal-out/RUN\n\n\
-        Exit code: 0 done, 2 the node cannot be drained, 5 moves were refused, 4 no node answers \
-        or can take over, or clients stay at a gateway")]
+        Exit code: 0 done, 2 the node cannot be drained or no other one could take over, 5 moves \
+        were refused, 4 no node answers, or not in time, or clients stay at a gateway")]
     Drain(ChosenNodeArgs),
     /// Let a drained mediator or gateway work again.
     #[command(after_help = "Example:\n  \

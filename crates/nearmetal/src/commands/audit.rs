@@ -11,7 +11,7 @@ use nm_host::record::{self, RecordError};
 use nm_host::snapshot::{self, SnapshotOptions};
 use nm_model::finding::Audit;
 use nm_model::snapshot::Workload;
-use nm_model::{Severity, Snapshot, limits};
+use nm_model::{FindingStatus, Severity, Snapshot, limits};
 use nm_report::audit as faces;
 use nm_sys::complete_file::{self, Origin};
 use nm_sys::hostfiles::parse_list;
@@ -56,8 +56,26 @@ pub fn run(args: &AuditArgs) -> Result<Exit> {
         None => nm_audit::audit(&snapshot),
     };
     show(&audit, args)?;
-    let fails = |severity: Severity| audit.failed(severity).next().is_some();
-    Ok(if args.fail_on.is_some_and(fails) { Exit::Fail } else { Exit::Pass })
+    Ok(args.fail_on.map_or(Exit::Pass, |severity| judged(&audit, severity)))
+}
+
+/// The exit code of `--fail-on`. A few checks are undecided on every machine; where most are, what
+/// was read is too little to say that nothing is wrong.
+fn judged(audit: &Audit, severity: Severity) -> Exit {
+    if audit.failed(severity).next().is_some() {
+        return Exit::Fail;
+    }
+    let decided = audit.of(FindingStatus::Pass).count() + audit.of(FindingStatus::Fail).count();
+    let undecided = audit.of(FindingStatus::Unknown).count();
+    if undecided <= decided {
+        return Exit::Pass;
+    }
+    output::message(&format!(
+        "--fail-on {severity}: inconclusive, because the evidence of {undecided} checks of {} is \
+         missing; run it as root on the machine, or audit a complete snapshot",
+        decided + undecided
+    ));
+    Exit::Inconclusive
 }
 
 fn show(audit: &Audit, args: &AuditArgs) -> Result<()> {

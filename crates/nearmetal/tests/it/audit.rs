@@ -87,7 +87,10 @@ fn every_format_is_well_formed_and_severity_decides_the_exit_code() {
     assert_eq!(text.code, 0);
     assert!(text.stdout.contains("✗ nic.busy_poll"), "{}", text.stdout);
     assert_eq!(audit(&["--fail-on", "high"]).code, 1);
-    assert_eq!(audit(&["--fail-on", "critical"]).code, 0);
+    // Nothing critical is found, but next to nothing was looked at: that is no pass.
+    let judged = audit(&["--fail-on", "critical"]);
+    assert_eq!(judged.code, 3, "{}", judged.stderr);
+    assert!(judged.stderr.contains("because the evidence of "), "{}", judged.stderr);
 
     let sarif: Value = serde_json::from_str(&audit(&["--format", "sarif"]).stdout).unwrap();
     check_sarif(&sarif);

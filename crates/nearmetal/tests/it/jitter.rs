@@ -85,6 +85,8 @@ fn wrong_arguments_are_named() {
         (["--cpus", "0-1024"], "list of CPUs"),
         (["--cpus", "x"], "list of CPUs"),
         (["--target", "loss <= 0"], "jitter gives no loss"),
+        (["--seconds", "1e-9"], "0.05 to 3600"),
+        (["--threshold", "50000001"], "1 to 50000000"),
     ] {
         let found = run(&[&["jitter"], &words[..]].concat());
         assert_eq!(found.code, 2, "{words:?}: {}", found.stderr);

@@ -169,12 +169,34 @@ fn a_folder_of_journals_that_is_not_there_is_refused_and_not_made() {
 fn a_security_relevant_step_is_applied_only_if_it_is_allowed() {
     let tree = Tree::new();
     let refused = tree.tune(&["apply", "--only", "iso.rt_throttle"]);
-    assert!(refused.code == 0 && refused.stderr.contains("nothing to change"), "{refused:?}");
+    assert!(refused.code == 4 && refused.stderr.contains("weakens the machine"), "{refused:?}");
     let args = ["apply", "--only", "iso.rt_throttle", "--allow", "iso.rt_throttle"];
     assert_eq!(tree.tune(&args).code, 0);
     assert_eq!(tree.read("proc/sys/kernel/sched_rt_runtime_us"), "-1\n");
     tree.tune(&["undo"]);
     assert_eq!(tree.read("proc/sys/kernel/sched_rt_runtime_us"), "950000\n");
+}
+
+/// A named step that is skipped without a word would be taken for one that is in force.
+#[test]
+fn a_named_step_that_cannot_be_made_is_refused_before_anything_is_written() {
+    let tree = Tree::new();
+    let before = tree.files();
+    let named = "mem.thp,cpu.governor";
+    let refused = tree.tune(&["apply", "--only", named]);
+    assert_eq!(refused.code, 4, "{refused:?}");
+    let why = "--only cpu.governor: not available: /sys/devices/system/cpu/cpu0/cpufreq/";
+    assert!(refused.stderr.contains(why), "{refused:?}");
+    assert_eq!(tree.files(), before);
+    let out = tempfile::tempdir().unwrap();
+    let (emitted, files) = emitted(&tree, &["sysctl", "--only", named], &out.path().join("out"));
+    assert!(emitted.code == 4 && emitted.stderr.contains(why), "{emitted:?}");
+    assert!(files.is_empty(), "{files:?}");
+    // Of a whole profile, steps that cannot be made are counted.
+    let applied = tree.tune(&["apply"]);
+    assert_eq!(applied.code, 0, "{applied:?}");
+    let counted = "steps are not available here and left out; `nearmetal tune plan` says why";
+    assert!(applied.stderr.contains(counted), "{applied:?}");
 }
 
 #[test]

@@ -14,6 +14,14 @@ pub fn unread(machine: &Machine<'_>, what: &str, paths: &[&str]) -> Observed {
     Observed::unknown(format!("{what} could not be read")).with(evidence)
 }
 
+/// The finding of a check of network devices where none is known to be in use.
+pub fn no_link(machine: &Machine<'_>) -> Observed {
+    match machine.knows_links() {
+        true => Observed::not_applicable("no network device is in use"),
+        false => unread(machine, "the network devices", &["/sys/class/net"]),
+    }
+}
+
 /// A setting with one value: fails with one sentence if `is_bad`, else passes with the other. In
 /// them `=` stands for the value.
 pub fn setting(

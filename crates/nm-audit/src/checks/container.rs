@@ -134,9 +134,18 @@ fn is_container(m: &Machine<'_>) -> bool {
     m.facts.virtualization.container.is_some()
 }
 
+/// The finding of a check of containers where there is no sign of one.
+fn no_container(m: &Machine<'_>) -> Observed {
+    const SIGNS: [&str; 2] = ["/proc/1/", "/proc/self/"];
+    match SIGNS.iter().any(|folder| m.covers(folder)) {
+        true => Observed::not_applicable("this is no container"),
+        false => unread(m, "whether this is a container", &["/proc/1/cgroup"]),
+    }
+}
+
 fn cpuset(m: &Machine<'_>) -> Observed {
     if !is_container(m) {
-        return Observed::not_applicable("this is no container");
+        return no_container(m);
     }
     let files = m.snapshot.files.iter();
     let mut sets: Vec<(&String, Vec<u32>)> = files
@@ -172,7 +181,7 @@ fn cpuset(m: &Machine<'_>) -> Observed {
 
 fn network(m: &Machine<'_>) -> Observed {
     if !is_container(m) {
-        return Observed::not_applicable("this is no container");
+        return no_container(m);
     }
     let names: Vec<&str> = match &m.snapshot.calls.links {
         Some(links) => links.keys().map(String::as_str).collect(),

@@ -8,7 +8,7 @@ use nm_model::finding::Confidence::{Documented, Judgement};
 use nm_model::finding::FixKind::{Command, KernelCommandLine};
 use nm_model::finding::{Evidence, Threat, UndoClass};
 
-use super::common::{overlap, unread};
+use super::common::{no_link, overlap, unread};
 use crate::check::Check;
 use crate::machine::{Machine, net};
 use crate::observed::{Observed, evidence};
@@ -193,7 +193,7 @@ fn of_link<'a>(m: &Machine<'a>, link: &str) -> Vec<(u32, &'a str)> {
 
 fn nic(m: &Machine<'_>) -> Observed {
     if m.links.is_empty() {
-        return Observed::not_applicable("no network device is in use");
+        return no_link(m);
     }
     let mut faults = vec![];
     let mut seen: Vec<Evidence> = vec![];
@@ -354,7 +354,7 @@ fn steering(m: &Machine<'_>) -> Observed {
     }
     if seen.is_empty() {
         return match m.links.first() {
-            None => Observed::not_applicable("no network device is in use"),
+            None => no_link(m),
             Some(link) => {
                 unread(m, "the steering of packets", &[&net(link, "queues/rx-0/rps_cpus")])
             }

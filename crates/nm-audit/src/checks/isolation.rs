@@ -374,6 +374,9 @@ fn preempt(m: &Machine<'_>) -> Observed {
 
 fn housekeeping(m: &Machine<'_>) -> Observed {
     if !m.knows_hot() {
+        if m.list(ISOLATED).is_none() {
+            return unread(m, "the set of isolated CPUs", &[ISOLATED]);
+        }
         return Observed::not_applicable("the CPUs of the workload are not known");
     }
     let nodes = &m.facts.cpu.numa_nodes;

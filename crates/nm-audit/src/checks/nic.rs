@@ -6,7 +6,7 @@ use nm_model::finding::FixKind::{Application, Command, Firmware, Hardware, Recor
 use nm_model::finding::{Evidence, Threat, UndoClass};
 use nm_model::snapshot::LinkCalls;
 
-use super::common::unread;
+use super::common::{no_link, unread};
 use crate::check::Check;
 use crate::machine::{Layer, Machine, net};
 use crate::observed::{Observed, evidence, missing};
@@ -235,11 +235,7 @@ fn each_link<'a>(
     look: impl Fn(&'a str, &'a LinkCalls) -> Option<(Option<String>, Evidence)>,
 ) -> Observed {
     if m.links.is_empty() {
-        return match m.snapshot.calls.links.is_some() || !m.names("/sys/class/net").is_empty() {
-            true => Observed::not_applicable("no network device is in use"),
-            false => Observed::unknown("no network device is visible")
-                .with([missing("/sys/class/net", "not there")]),
-        };
+        return no_link(m);
     }
     let mut faults = vec![];
     let mut seen = vec![];
@@ -317,6 +313,9 @@ fn driver(m: &Machine<'_>) -> Observed {
 fn sfc_firmware(m: &Machine<'_>) -> Observed {
     let is_sfc = |name: &&&str| m.driver(name).is_some_and(|driver| driver.starts_with("sfc"));
     let Some(name) = m.links.iter().find(is_sfc) else {
+        if !m.knows_links() {
+            return no_link(m);
+        }
         return Observed::not_applicable("no Solarflare device is in use");
     };
     let firmware = m.link(name).and_then(|link| link.firmware.as_deref());
@@ -466,7 +465,7 @@ fn defer(m: &Machine<'_>) -> Observed {
     if seen.is_empty() {
         let path = net(m.links.first().copied().unwrap_or("eth0"), "napi_defer_hard_irqs");
         return match m.links.is_empty() {
-            true => Observed::not_applicable("no network device is in use"),
+            true => no_link(m),
             false => unread(m, "deferred interrupts", &[&path]),
         };
     }
@@ -572,11 +571,8 @@ fn offpath(m: &Machine<'_>) -> Observed {
         faults.push(format!("{count} connections are tracked"));
     }
     seen.push(m.evidence(TRACKED, "connections"));
-    if m.names("/sys/class/net").is_empty() && m.snapshot.calls.links.is_none() {
-        return unread(m, "the network devices", &["/sys/class/net"]);
-    }
-    if m.links.is_empty() && faults.is_empty() {
-        return Observed::not_applicable("no network device is in use");
+    if !m.knows_links() || m.links.is_empty() && faults.is_empty() {
+        return no_link(m);
     }
     Observed::bad_if(!faults.is_empty(), faults.join("; "), "packets take the direct path")
         .with(seen)

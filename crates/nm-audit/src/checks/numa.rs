@@ -5,7 +5,7 @@ use nm_model::finding::Confidence::{Documented, Judgement};
 use nm_model::finding::FixKind::{Application, Command, Hypervisor};
 use nm_model::finding::{Threat, UndoClass};
 
-use super::common::{by_content, group_evidence, setting, unread};
+use super::common::{by_content, group_evidence, no_link, setting, unread};
 use crate::check::Check;
 use crate::machine::{Machine, cpu, net};
 use crate::observed::Observed;
@@ -119,7 +119,7 @@ fn nic(m: &Machine<'_>) -> Observed {
 
 fn unknown(m: &Machine<'_>) -> Observed {
     let Some(first) = m.links.first() else {
-        return Observed::not_applicable("no network device is in use");
+        return no_link(m);
     };
     let known: Vec<(&str, String, i64)> = m
         .links

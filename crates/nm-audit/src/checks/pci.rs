@@ -5,7 +5,7 @@ use nm_model::finding::Confidence::{Documented, Judgement};
 use nm_model::finding::FixKind::{Command, Hardware, KernelCommandLine};
 use nm_model::finding::{Threat, UndoClass};
 
-use super::common::{chosen, plural, unread};
+use super::common::{chosen, no_link, plural, unread};
 use crate::check::Check;
 use crate::machine::{Machine, net};
 use crate::observed::{Observed, evidence};
@@ -108,6 +108,7 @@ fn link(m: &Machine<'_>) -> Observed {
     if seen.is_empty() {
         let name = m.links.first().copied().unwrap_or("eth0");
         return match m.links.is_empty() || m.is_guest() {
+            _ if !m.knows_links() => no_link(m),
             true => Observed::not_applicable("no network device has a PCI link of its own"),
             false => unread(m, "the PCI link", &[&net(name, "device/current_link_speed")]),
         };
@@ -158,7 +159,10 @@ fn mode(m: &Machine<'_>) -> Observed {
     }
     let groups = m.names("/sys/kernel/iommu_groups");
     if groups.is_empty() {
-        return Observed::not_applicable("no IOMMU is in use");
+        return match m.covers("/sys/kernel/") {
+            true => Observed::not_applicable("no IOMMU is in use"),
+            false => unread(m, "the IOMMU groups", &["/sys/kernel/iommu_groups"]),
+        };
     }
     let types: Vec<(String, &str)> = groups
         .iter()
@@ -203,6 +207,9 @@ fn on(m: &Machine<'_>) -> Observed {
             "no group",
             "IOMMU groups",
         )]),
+        false if !m.covers("/sys/kernel/") => {
+            unread(m, "the IOMMU groups", &["/sys/kernel/iommu_groups"])
+        }
         false => Observed::not_applicable("no sign that devices are to be passed through"),
     }
 }
@@ -220,6 +227,9 @@ fn functions(m: &Machine<'_>) -> Observed {
         if used == 0 {
             unused.push(*name);
         }
+    }
+    if !m.knows_links() {
+        return no_link(m);
     }
     if seen.is_empty() || !super::host::runs_machines(m) {
         return Observed::not_applicable("no guest runs here, or no device has virtual functions");

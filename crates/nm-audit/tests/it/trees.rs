@@ -371,3 +371,17 @@ fn large_machine_is_read_within_the_limits() {
         std::fs::rename(root.keep(), path).unwrap();
     }
 }
+
+/// A check that does not concern a machine is a claim about it, which needs evidence: of a tree
+/// that shows nothing, only what the caller did not ask for is no finding.
+#[test]
+fn of_a_tree_that_shows_nothing_every_check_is_unknown() {
+    let files = [("/proc/loadavg".to_string(), "0.00 0.00 0.00 1/1 1\n".to_string())];
+    let snapshot = Snapshot { files: files.into(), ..Snapshot::default() };
+    for finding in audit(&snapshot).findings {
+        let is_asked =
+            !finding.summary.contains("`--pid`") && !finding.summary.contains("`--cpus`");
+        let expected = if is_asked { FindingStatus::Unknown } else { FindingStatus::NotApplicable };
+        assert_eq!(finding.status, expected, "{}: {}", finding.id, finding.summary);
+    }
+}

@@ -38,6 +38,7 @@ fn vcpus_run_on_cores_of_the_node_of_the_device() {
     assert_eq!(placement.vcpus, [9, 10, 11, 12]);
     assert_eq!(placement.dedicated, [9, 10, 11, 12, 13, 14, 15]);
     assert_eq!(placement.idle_siblings, [25, 26, 27, 28, 29, 30, 31]);
+    assert_eq!(placement.vcpu_siblings, [25, 26, 27, 28], "the other cores are not this guest's");
     assert_eq!(placement.shared, [8, 24], "the host keeps a core of the node");
 
     let fewer = Request { dedicated_cores: Some(5), ..request() };
@@ -64,6 +65,7 @@ fn what_the_host_cannot_do_is_named() {
     assert!(asks(|r| r.dedicated_cores = Some(3)).contains("3 dedicated cores"));
     let pages = asks(|r| r.memory_bytes = 17 << 30);
     assert!(pages.contains("node 1 has 16 free of 32 pages of 1 GiB, and the guest needs 17"));
+    assert!(pages.contains("reserve 33 at boot, or `echo 33 > "), "16 are in use: {pages}");
     let unknown = asks(|r| r.nic = "eth9".into());
     assert!(
         unknown.contains("no network device on PCI is called eth9; there are: ens1f0 (0000:3b")

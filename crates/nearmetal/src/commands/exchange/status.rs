@@ -132,10 +132,15 @@ fn map_line(status: &NetworkStatus) -> String {
     line
 }
 
-/// Number of starts of a node, and since when it has its present state.
+/// Number of starts of a node, and since when it is up or not. Since when it is drained is unknown.
 fn history(node: &NodeStatus) -> String {
     let since = node.since_unix_ms.and_then(|ms| Timestamp::from_millisecond(ms as i64).ok());
-    let since = since.map(|since| format!(" since {}", since.strftime("%Y-%m-%dT%H:%M:%SZ")));
+    let what = match (node.is_drained, node.is_up) {
+        (false, _) => "",
+        (true, true) => ", up",
+        (true, false) => ", not up",
+    };
+    let since = since.map(|at| format!("{what} since {}", at.strftime("%Y-%m-%dT%H:%M:%SZ")));
     let starts = node.starts.filter(|starts| *starts > 0).map(|starts| format!(", start {starts}"));
     since.unwrap_or_default() + &starts.unwrap_or_default()
 }

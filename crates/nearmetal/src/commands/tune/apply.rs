@@ -15,7 +15,9 @@ pub fn run(args: &ApplyArgs) -> Result<Exit> {
     let mut machine = session::machine(args.place.root.root.as_deref())?;
     let (folder, lock) = session::open(&args.place)?;
     session::check_finished(&folder, &lock, &mut machine, &args.place)?;
-    let steps = session::steps(&session::selection(&args.selection), &machine)?;
+    let selection = session::selection(&args.selection);
+    let steps = session::steps(&selection, &machine)?;
+    session::check_available(&selection, &steps)?;
     let changes = changes(&steps);
     if changes.is_empty() {
         let message = "nothing to change; `nearmetal tune plan` says why for each step";

@@ -17,6 +17,7 @@ pub fn run(args: &EmitArgs) -> Result<Exit> {
     let machine = session::machine(args.root.root.as_deref())?;
     let selection = session::selection(&args.selection);
     let steps = session::steps(&selection, &machine)?;
+    session::check_available(&selection, &steps)?;
     let kind = match args.kind {
         EmitKind::Tuned => Kind::Tuned,
         EmitKind::Sysctl => Kind::Sysctl,

@@ -8,14 +8,16 @@ use jiff::Timestamp;
 use nm_tune::apply::ApplyError;
 use nm_tune::journal::{FOLDER, Folder, JournalError, Lock};
 use nm_tune::machine::{HostMachine, Machine};
-use nm_tune::plan::{Choice, PlannedStep, Selection, plan};
+use nm_tune::plan::{Choice, Planned, PlannedStep, Selection, plan};
 use nm_tune::record::{Begin, FORMAT, RunId};
 use nm_tune::run::{Change, Run, Status};
+use nm_tune::step::StepId;
 use nm_tune::undo::{Choices, UndoError};
 
 use crate::cli::tune::{PlaceArgs, SelectionArgs};
 use crate::commands::cpus::not_online;
 use crate::exit::{Exit, Stop};
+use crate::output;
 
 /// This machine, or the recorded tree of `--root`.
 pub fn machine(root: Option<&Path>) -> Result<HostMachine> {
@@ -57,6 +59,34 @@ pub fn steps(selection: &Selection, machine: &dyn Machine) -> Result<Vec<Planned
         return Err(Stop::usage(format!("--link: there is no network link {link}, but {known}")));
     }
     plan(selection, machine).map_err(|error| Stop::usage(error.to_string()))
+}
+
+/// Refuses steps that the user named and that cannot be made here: without them the others may be
+/// of no use. Without names, says how many of the profile's are left out.
+pub fn check_available(selection: &Selection, steps: &[PlannedStep]) -> Result<()> {
+    let missing: Vec<(StepId, &String)> = steps
+        .iter()
+        .filter_map(|PlannedStep { step, planned }| match planned {
+            Planned::NotAvailable(reason) => Some((step.id, reason)),
+            Planned::Changes(_) | Planned::NothingToDo(_) => None,
+        })
+        .collect();
+    match missing.first() {
+        None => Ok(()),
+        Some((step, reason)) if !selection.only.is_empty() => {
+            let message = format!("--only {step}: not available: {reason}; nothing was changed");
+            Err(Stop::with(Exit::Environment, message))
+        }
+        Some(_) => {
+            output::message(&format!(
+                "{} of {} steps are not available here and left out; `nearmetal tune plan` says \
+                 why",
+                missing.len(),
+                steps.len()
+            ));
+            Ok(())
+        }
+    }
 }
 
 /// The folder of journals and the right to append to them.
