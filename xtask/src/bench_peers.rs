@@ -1,5 +1,6 @@
-//! nearmetal beside sockperf, iperf3 and nuttcp: one veth pair between two namespaces that this
-//! task makes and removes, both ends pinned, rounds interleaved, ratios within the run.
+//! nearmetal beside sockperf, iperf3, nuttcp and, where it is installed, netperf: one veth pair
+//! between two namespaces that this task makes and removes, both ends pinned, rounds interleaved,
+//! ratios within the run.
 //!
 //! Writes a Markdown table to stdout and, with `--out FILE`, to a file.
 
@@ -15,7 +16,7 @@ use crate::bench::{
 
 const USAGE: &str = "\
 usage: cargo xtask bench-peers [--rounds N] [--sizes LIST] [--seconds S] [--out FILE]
-                               [--only latency|throughput]";
+                               [--only latency|transactions|throughput]";
 
 struct Options {
     rounds: usize,
@@ -23,6 +24,7 @@ struct Options {
     seconds: f64,
     out: Option<String>,
     latency: bool,
+    transactions: bool,
     throughput: bool,
 }
 
@@ -37,6 +39,8 @@ pub fn run(args: &[String]) -> Result<()> {
     ] {
         require_tool(tool, package)?;
     }
+    // It is not free software to all distributions, so few machines have it.
+    let has_netperf = require_tool("netperf", "netperf").is_ok();
     bench::build()?;
     let _veth_pair = VethPair::create()?;
     let mut figures = Figures::default();
@@ -44,6 +48,9 @@ pub fn run(args: &[String]) -> Result<()> {
         eprintln!("round {} of {}", round + 1, options.rounds);
         if options.latency {
             latency(&options, round, &mut figures)?;
+        }
+        if options.transactions && has_netperf {
+            transactions(&options, round, &mut figures)?;
         }
         if options.throughput {
             throughput(&options, round, &mut figures)?;
@@ -60,6 +67,7 @@ fn parse(args: &[String]) -> Result<Options> {
         seconds: 1.0,
         out: None,
         latency: true,
+        transactions: true,
         throughput: true,
     };
     let mut words = args.iter();
@@ -74,6 +82,7 @@ fn parse(args: &[String]) -> Result<Options> {
             "--out" => options.out = Some(value.clone()),
             "--only" => {
                 options.latency = value == "latency";
+                options.transactions = value == "transactions";
                 options.throughput = value == "throughput";
             }
             _ => bail!("{USAGE}"),
@@ -92,6 +101,7 @@ fn client(line: &str) -> Result<String> {
 struct Figures {
     /// Case → tool → one value a round.
     latency_ns: BTreeMap<(String, u32), BTreeMap<&'static str, Vec<f64>>>,
+    transactions_per_s: BTreeMap<String, BTreeMap<&'static str, Vec<f64>>>,
     gbps: BTreeMap<String, BTreeMap<&'static str, Vec<f64>>>,
 }
 
@@ -124,10 +134,11 @@ fn latency(options: &Options, round: usize, figures: &mut Figures) -> Result<()>
 type Tool = fn(&str, &str, u32, f64) -> Result<f64>;
 type Stream = fn(u32, f64) -> Result<f64>;
 
-fn pingpong_nearmetal(protocol: &str, mode: &str, size: u32, seconds: f64) -> Result<f64> {
+/// One round of nearmetal's ping-pong.
+fn pingpong(protocol: &str, mode: &str, size: u32, seconds: f64) -> Result<Value> {
     let address = NETWORK.address();
     let milliseconds = (seconds * 1e3) as u64;
-    let result = bench::nearmetal(
+    let mut result = bench::nearmetal(
         Build::current(),
         NETWORK,
         &format!(
@@ -135,7 +146,12 @@ fn pingpong_nearmetal(protocol: &str, mode: &str, size: u32, seconds: f64) -> Re
          --maxiter 10000000 --warmupms 400"
         ),
     )?;
-    let percentiles = &result["series"][0]["rounds"][0]["data"]["percentiles"];
+    Ok(result["series"][0]["rounds"][0]["data"].take())
+}
+
+fn pingpong_nearmetal(protocol: &str, mode: &str, size: u32, seconds: f64) -> Result<f64> {
+    let data = pingpong(protocol, mode, size, seconds)?;
+    let percentiles = &data["percentiles"];
     let median = percentiles.as_array().and_then(|list| {
         list.iter().find(|p| p["percentile"] == 50.0).and_then(|p| p["value_ns"].as_f64())
     });
@@ -154,6 +170,44 @@ fn pingpong_sockperf(protocol: &str, mode: &str, size: u32, seconds: f64) -> Res
     let line = text.lines().find(|line| line.contains("percentile 50.000"));
     let value = line.and_then(|line| line.rsplit('=').next()?.trim().parse::<f64>().ok());
     Ok(value.with_context(|| format!("sockperf gave no median: {text}"))? * 1e3)
+}
+
+/// netperf's TCP_RR and UDP_RR: one transaction at a time, by calls that block.
+fn transactions(options: &Options, round: usize, figures: &mut Figures) -> Result<()> {
+    for protocol in ["tcp", "udp"] {
+        for &size in &options.sizes {
+            let mut tools: [(&'static str, Tool); 2] =
+                [("nearmetal", transactions_nearmetal), ("netperf", transactions_netperf)];
+            if round % 2 == 1 {
+                tools.reverse();
+            }
+            let case = format!("{protocol} blocking, {size} B");
+            for (name, tool) in tools {
+                let value = tool(protocol, "blocking", size, options.seconds)?;
+                let of_case = figures.transactions_per_s.entry(case.clone()).or_default();
+                of_case.entry(name).or_default().push(value);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn transactions_nearmetal(protocol: &str, mode: &str, size: u32, seconds: f64) -> Result<f64> {
+    let data = pingpong(protocol, mode, size, seconds)?;
+    data["rate_per_s"].as_f64().context("nearmetal gave no rate")
+}
+
+fn transactions_netperf(protocol: &str, _mode: &str, size: u32, seconds: f64) -> Result<f64> {
+    let address = NETWORK.address();
+    let _server = Server::start(NETWORK, &format!("netserver -D -4 -L {address} -p 5500"))?;
+    let test = protocol.to_uppercase();
+    let seconds = seconds.ceil() as u64;
+    let text = client(&format!(
+        "netperf -4 -H {address} -p 5500 -t {test}_RR -l {seconds} -P 0 -- -r {size},{size} \
+         -o TRANSACTION_RATE"
+    ))?;
+    let rate = text.lines().rev().find_map(|line| line.trim().parse::<f64>().ok());
+    rate.with_context(|| format!("netperf gave no rate: {text}"))
 }
 
 fn throughput(options: &Options, round: usize, figures: &mut Figures) -> Result<()> {
@@ -226,7 +280,7 @@ impl Figures {
              {} s a measurement.",
             options.rounds, options.seconds
         );
-        text += &bench::environment_lines(&["sockperf", "iperf3", "nuttcp"]);
+        text += &bench::environment_lines(&["sockperf", "iperf3", "nuttcp", "netperf"]);
         if !self.latency_ns.is_empty() {
             text.push_str(
                 "\n## Half round trip, ns: median of the rounds' medians, best round, ratio to \
@@ -251,27 +305,47 @@ impl Figures {
                 best(own) / best(peer)
             );
         }
-        if !self.gbps.is_empty() {
-            text.push_str(
-                "\n## Throughput, Gb/s: median of rounds, ratio to the peer at equal write size in \
-                 one round\n\n\
-                 | case | peer | rounds | nearmetal | peer | ratio | range |\n\
-                 |---|---|---|---|---|---|---|\n",
-            );
-        }
-        for (case, tools) in &self.gbps {
-            let own = &tools["nearmetal"];
-            for (peer, values) in tools.iter().filter(|(name, _)| **name != "nearmetal") {
-                let _ = writeln!(
-                    text,
-                    "| {case} | {peer} | {} | {:.2} | {:.2} | {} |",
-                    own.len(),
-                    median(own),
-                    median(values),
-                    ratio_cells(own, values)
-                );
-            }
-        }
+        text += &table_of_rates(
+            "Throughput, transactions a second: median of rounds, ratio to netperf's TCP_RR and \
+             UDP_RR in one round",
+            &self.transactions_per_s,
+            0,
+        );
+        text += &table_of_rates(
+            "Throughput, Gb/s: median of rounds, ratio to the peer at equal write size in one \
+             round",
+            &self.gbps,
+            2,
+        );
         text
     }
+}
+
+/// A table of figures of which more is better; empty if there are none.
+fn table_of_rates(
+    heading: &str,
+    figures: &BTreeMap<String, BTreeMap<&'static str, Vec<f64>>>,
+    digits: usize,
+) -> String {
+    if figures.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(
+        "\n## {heading}\n\n| case | peer | rounds | nearmetal | peer | ratio | range |\n\
+         |---|---|---|---|---|---|---|\n"
+    );
+    for (case, tools) in figures {
+        let own = &tools["nearmetal"];
+        for (peer, values) in tools.iter().filter(|(name, _)| **name != "nearmetal") {
+            let _ = writeln!(
+                text,
+                "| {case} | {peer} | {} | {:.digits$} | {:.digits$} | {} |",
+                own.len(),
+                median(own),
+                median(values),
+                ratio_cells(own, values)
+            );
+        }
+    }
+    text
 }

@@ -21,6 +21,7 @@ fn main() -> ExitCode {
     if nm_lab::guest::is_init() {
         nm_lab::guest::run();
     }
+    nm_sys::signal::fail_writes_beyond_file_size_limit();
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

@@ -120,6 +120,20 @@ impl Signals {
     }
 }
 
+/// `sigaction(SIGXFSZ, act, oldact)`—A write beyond the limit of `ulimit -f` fails with `EFBIG` and
+/// does not end the process, which could not remove its temporary files then. Programs that are
+/// started have the default again, because handlers end with exec; sigaction(2).
+pub fn fail_writes_beyond_file_size_limit() {
+    extern "C" fn nothing(_: c_int) {}
+    // SAFETY: the structure is valid with all bytes zero (no flags, empty mask) but for the handler,
+    // which does nothing and so is safe in a signal.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(c_int) as usize;
+        libc::sigaction(libc::SIGXFSZ, &action, std::ptr::null_mut());
+    }
+}
+
 /// `kill(pid, number)`—Sends any signal to a process; it is not an error if the process has ended.
 pub fn send(pid: u32, number: i32) {
     if let Ok(pid) = libc::pid_t::try_from(pid) {
