@@ -31,6 +31,9 @@ pub enum FactorUnavailable {
     /// Loopback has no queue.
     #[error("loopback has no device whose queue a receiver could poll; use netns or bridge")]
     BusyPollOnLoopback,
+    /// Other hosts have settings and processors of their own.
+    #[error("{0} is switched on and shown on this machine, and these ends run on other hosts")]
+    OtherHosts(FactorKind),
     /// The stack has no such variant.
     #[error("{kind} has no meaning for {stacks}")]
     OtherStack {
@@ -77,6 +80,14 @@ pub fn unavailable_reason(
     match factor.kind {
         kind if kind.stacks(stacks).is_none() => {
             Some(FactorUnavailable::OtherStack { kind, stacks: Box::new(*stacks) })
+        }
+        FactorKind::IdleStatesHeld
+        | FactorKind::BusyNeighbour
+        | FactorKind::BusyPoll
+        | FactorKind::TuneStep
+            if environment == EnvironmentKind::Ssh =>
+        {
+            Some(FactorUnavailable::OtherHosts(factor.kind))
         }
         FactorKind::BusyPoll if is_loopback => Some(FactorUnavailable::BusyPollOnLoopback),
         _ => None,

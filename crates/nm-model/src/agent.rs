@@ -11,6 +11,7 @@
 //! before the first request.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use schemars::JsonSchema;
@@ -48,6 +49,13 @@ pub enum Request {
         /// Which step of the preparation.
         stage: Stage,
     },
+    /// Say which link has an address.
+    Link {
+        /// The address.
+        address: IpAddr,
+    },
+    /// Nothing: the controller is there. It has no answer.
+    Alive,
     /// Run the prepared task.
     Run,
     /// End the running or prepared task as soon as possible.
@@ -202,6 +210,11 @@ pub enum Answer {
     },
     /// Answer to `describe`.
     Facts(Box<Facts>),
+    /// Answer to `link`.
+    Link {
+        /// Name of the link; absent if none has the address.
+        name: Option<String>,
+    },
     /// Answer to `prepare`: addresses for the peer, one for each connection that it makes; empty if
     /// the peer needs none.
     Prepared {

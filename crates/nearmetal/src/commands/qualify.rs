@@ -6,8 +6,9 @@ use nm_lab::affinity::Affinity;
 use nm_lab::trial::Options;
 use nm_lab::{environment, resolve};
 use nm_model::finding::Audit;
+use nm_model::plan::{EnvironmentKind, PlanRow};
 use nm_model::snapshot::Workload;
-use nm_model::{Campaign, Failure, Plan, PlanPart, ProbeKind, RowFilter, RowId, Trial};
+use nm_model::{Campaign, Failure, HostsSpec, Plan, PlanPart, ProbeKind, RowFilter, RowId, Trial};
 use nm_report::units;
 
 use crate::campaign::environments::EnvironmentPool;
@@ -24,14 +25,17 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     if let Some(rounds) = args.rounds {
         plan.rounds = rounds;
     }
+    plan.hosts = hosts_of(&plan, args)?;
     let affinity: Option<Affinity> =
         args.affinity.as_deref().map(str::parse).transpose().map_err(Failure::from)?;
-    if let Some(affinity) = &affinity {
+    let is_here = |row: &PlanRow<'_>| row.environment != EnvironmentKind::Ssh;
+    if let (Some(affinity), true) = (&affinity, plan.rows().iter().any(is_here)) {
         // Both ends run on this machine.
         let allowed = nm_sys::cpu::allowed();
         affinity.check_allowed(&allowed, Some(&allowed)).map_err(Failure::from)?;
     }
     let part = part_of(&plan, args)?;
+    check_hosts(&plan, part.as_ref())?;
     let campaign = resolve(plan, part);
     if args.dry_run {
         dry_run::show(&campaign, show.format)?;
@@ -45,7 +49,8 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     runner.recorder.audit(audit_of_this_machine());
     let pool = EnvironmentPool::new(args.ipv6)
         .changing_machine(args.change_machine)
-        .with_guests(campaign.plan.guests.as_ref());
+        .with_guests(campaign.plan.guests.as_ref())
+        .with_hosts(campaign.plan.hosts.as_ref());
     run_trials(&mut runner, &campaign, pool)?;
     let run = runner.finish()?;
     run.show()?;
@@ -99,6 +104,46 @@ pub fn run_trials(
         }
     }
     Ok(())
+}
+
+/// The hosts of the environment `ssh`: those of the plan, and instead of them those of the command
+/// line.
+fn hosts_of(plan: &Plan, args: &QualifyArgs) -> Result<Option<HostsSpec>> {
+    if args.server.is_none() && args.client.is_none() {
+        return Ok(plan.hosts.clone());
+    }
+    if !plan.rows().iter().any(|row| row.environment == EnvironmentKind::Ssh) {
+        return Err(Stop::usage(format!(
+            "--server and --client are for rows of the environment ssh, and plan {} has none; \
+             plan two-hosts has some",
+            plan.name
+        )));
+    }
+    let of_plan = plan.hosts.clone();
+    let server = args.server.clone().or_else(|| of_plan.as_ref().map(|all| all.server.clone()));
+    let server = server.ok_or_else(|| {
+        Stop::usage(format!("--client needs --server, as plan {} has no [hosts]", plan.name))
+    })?;
+    let client = args.client.clone().or_else(|| of_plan.map(|all| all.client));
+    let hosts = HostsSpec { client: client.unwrap_or_default(), server };
+    hosts.check().map_err(|fault| Stop::usage(fault.to_string()))?;
+    Ok(Some(hosts))
+}
+
+/// Checks that rows of the environment `ssh` have hosts.
+fn check_hosts(plan: &Plan, part: Option<&PlanPart>) -> Result<()> {
+    let is_taken = |row: &&PlanRow<'_>| part.is_none_or(|part| row.is_taken_by(&part.only));
+    let rows = plan.rows();
+    let of_hosts = rows.iter().filter(is_taken).find(|row| row.environment == EnvironmentKind::Ssh);
+    match (of_hosts, &plan.hosts) {
+        (Some(row), None) => Err(Stop::usage(format!(
+            "plan {} has the row {}, which runs on two hosts, and no [hosts]; name them by \
+             `--server DEST[=ADDRESS]` and `--client DEST[=ADDRESS]`, or write [hosts] into it",
+            plan.name,
+            row.path()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The part of the plan that `--only` chooses; none if that is all of it.

@@ -15,6 +15,7 @@ use crate::agent::lines::{Line, Lines};
 use crate::agent::peer_filter::PeerFilter;
 use crate::agent::samples;
 use crate::agent::thread::spawn;
+use crate::netlink::link_of;
 
 /// Version of nearmetal, exchanged in the handshake.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -185,6 +186,15 @@ impl<W: Write> Session<W> {
             Request::Describe => {
                 return self.answer(&Answer::Facts(Box::new(nm_host::facts())));
             }
+            Request::Link { address } => match link_of(address) {
+                Ok(name) => return self.answer(&Answer::Link { name }),
+                Err(error) => Err(Failure::new(
+                    FailureKind::System,
+                    format!("cannot read the addresses of this host: {error}"),
+                )),
+            },
+            // Whoever reads this agent's input has noticed it.
+            Request::Alive => return Ok(()),
             Request::Cancel => return self.cancel(),
             Request::Prepare { side, task, stage: Stage::Listen { address } } => {
                 match self.listen(side, &task, &address) {

@@ -14,12 +14,9 @@ pub enum EnvironmentUnavailable {
     /// Virtual machines cannot be started.
     #[error(transparent)]
     Guests(#[from] GuestsUnavailable),
-    /// This version does not start agents on other hosts.
-    #[error(
-        "not in this version: start `nearmetal pingpong server` on one host and the client on the \
-         other"
-    )]
-    RemoteHosts,
+    /// Other hosts cannot be reached.
+    #[error("there is no ssh client in PATH, which reaches the hosts; install openssh-client")]
+    NoSsh,
 }
 
 /// Why an environment cannot be started here; none if it can.
@@ -38,6 +35,6 @@ pub fn unavailable_reason(environment: EnvironmentKind) -> Option<EnvironmentUna
                 namespaces::unavailable_reason().map(EnvironmentUnavailable::Namespaces)
             })
         }
-        EnvironmentKind::Ssh => Some(EnvironmentUnavailable::RemoteHosts),
+        EnvironmentKind::Ssh => (!nm_ssh::is_installed()).then_some(EnvironmentUnavailable::NoSsh),
     }
 }
