@@ -228,7 +228,7 @@ fn af_xdp() -> Check {
 
 /// What reaches other hosts.
 fn ssh() -> Check {
-    let is_installed = nm_ssh::is_installed();
+    let is_installed = launcher::in_path(nm_ssh::SSH).is_some();
     check(
         "ssh client",
         is_installed,

@@ -234,6 +234,21 @@ mod tests {
     }
 
     #[test]
+    fn factors_of_this_machine_have_no_meaning_on_other_hosts() {
+        let stacks = "tcp-blocking".parse().unwrap();
+        let reason = |kind: FactorKind| {
+            let (name, on) = ("x".to_string(), nm_model::Selector::any());
+            let factor = Factor { name, kind, on, probe: None, step: None };
+            unavailable_reason(&factor, EnvironmentKind::Ssh, &stacks).map(|why| why.to_string())
+        };
+        for kind in [FactorKind::IdleStatesHeld, FactorKind::BusyNeighbour, FactorKind::BusyPoll] {
+            let why = reason(kind).unwrap();
+            assert!(why.ends_with("and these ends run on other hosts"), "{why}");
+        }
+        assert_eq!(reason(FactorKind::Unpinned), None);
+    }
+
+    #[test]
     fn no_figures_show_nothing() {
         assert_eq!(unpinned(&[]).0, None);
         assert_eq!(accelerated(&[]).0, Some(false));

@@ -49,10 +49,12 @@ pub enum Request {
         /// Which step of the preparation.
         stage: Stage,
     },
-    /// Say which link has an address.
-    Link {
-        /// The address.
-        address: IpAddr,
+    /// Accept connections of tasks from one address only, and say which link is at this end.
+    Path {
+        /// Address of this end.
+        own: IpAddr,
+        /// Address of the other end.
+        peer: IpAddr,
     },
     /// Nothing: the controller is there. It has no answer.
     Alive,
@@ -210,10 +212,10 @@ pub enum Answer {
     },
     /// Answer to `describe`.
     Facts(Box<Facts>),
-    /// Answer to `link`.
-    Link {
-        /// Name of the link; absent if none has the address.
-        name: Option<String>,
+    /// Answer to `path`.
+    Path {
+        /// Name of the link with the address of this end; absent if none has it.
+        link: Option<String>,
     },
     /// Answer to `prepare`: addresses for the peer, one for each connection that it makes; empty if
     /// the peer needs none.

@@ -1,6 +1,5 @@
 //! The ssh command, and words quoted for a shell.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use nm_model::hosts::Destination;
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Name of the client's program.
-const SSH: &str = "ssh";
+pub const SSH: &str = "ssh";
 
 /// How long a command of a host is waited for when the host is cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +29,8 @@ pub fn command(destination: &Destination, script: &str, patience: Patience) -> C
     };
     let mut command = Command::new(SSH);
     command.args(["-o", "BatchMode=yes", "-o", "ControlPath=none", "-o", "TCPKeepAlive=no"]);
+    // A terminal would change bytes, and forwarded ports are for sessions of the user.
+    command.args(["-o", "RequestTTY=no", "-o", "ClearAllForwardings=yes"]);
     command.arg("-o").arg(format!("ConnectTimeout={}", CONNECT_LIMIT.as_secs()));
     command.arg("-o").arg(format!("ServerAliveInterval={interval_s}"));
     command.args(["-o", "ServerAliveCountMax=3", "--", destination.as_str(), script]);
@@ -39,17 +40,6 @@ pub fn command(destination: &Destination, script: &str, patience: Patience) -> C
 /// A word quoted for the shell.
 pub fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
-}
-
-/// Whether an ssh client is in a folder of `PATH`.
-pub fn is_installed() -> bool {
-    let Some(path) = std::env::var_os("PATH") else { return false };
-    std::env::split_paths(&path).map(|folder| folder.join(SSH)).any(|file| is_program(&file))
-}
-
-fn is_program(file: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(test)]
@@ -66,8 +56,10 @@ mod tests {
         };
         let short = words(Patience::Short);
         assert_eq!(short[short.len() - 3..], ["--", "user@host", "exec true"]);
-        for option in ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5"] {
-            assert!(short.iter().any(|word| word == option), "{option}: {short:?}");
+        let wanted =
+            ["BatchMode=yes", "RequestTTY=no", "ConnectTimeout=10", "ServerAliveInterval=5"];
+        for option in wanted.iter().chain(&["ServerAliveCountMax=3"]) {
+            assert!(short.iter().any(|word| word == *option), "{option}: {short:?}");
         }
         assert!(words(Patience::Long).contains(&"ServerAliveInterval=0".to_string()));
     }

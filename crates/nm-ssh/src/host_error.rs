@@ -115,8 +115,13 @@ impl Started {
     ) -> HostError {
         let (host, program) = (self.host.to_string(), self.program.clone());
         let mut lines = lines.map(str::trim).filter(|line| !line.is_empty());
+        let has_output = lines.clone().next().is_some();
         let output = lines.clone().next_back().unwrap_or("nothing").to_string();
         match code {
+            // ssh has this code also for a program that a signal has ended, and says nothing then.
+            Some(SSH_ERROR) if !has_output => {
+                HostError::Ended { host, output: "a signal, as it seems: ssh says nothing".into() }
+            }
             Some(SSH_ERROR) => {
                 let remedy = remedy(&host, &output);
                 HostError::Unreachable { host, output, remedy }
@@ -200,6 +205,7 @@ mod tests {
             ),
             (4, "a\nno memory\n", "the agent on host h1 ended: no memory"),
             (0, "", "the agent on host h1 ended: nothing"),
+            (255, "\n", "the agent on host h1 ended: a signal, as it seems: ssh says nothing"),
         ] {
             assert_eq!(ended(code, output), expected);
         }

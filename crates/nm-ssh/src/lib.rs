@@ -9,5 +9,5 @@
 mod command;
 mod host_error;
 
-pub use command::{CONNECT_LIMIT, Patience, command, is_installed, quoted};
+pub use command::{CONNECT_LIMIT, Patience, SSH, command, quoted};
 pub use host_error::{HostError, Started, VERSION};

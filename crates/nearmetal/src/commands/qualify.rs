@@ -46,7 +46,9 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     let options = Options { affinity, raw_samples: args.raw, ..Options::new(campaign.plan.seed) };
     let mut runner = Runner::begin(name, destination, options, show, OnFailure::Continue)?;
     runner.recorder.plan(&campaign);
-    runner.recorder.audit(audit_of_this_machine());
+    if has_end_here(&campaign) {
+        runner.recorder.audit(audit_of_this_machine());
+    }
     let pool = EnvironmentPool::new(args.ipv6)
         .changing_machine(args.change_machine)
         .with_guests(campaign.plan.guests.as_ref())
@@ -71,8 +73,16 @@ pub fn resolve(plan: Plan, part: Option<PlanPart>) -> Campaign {
     })
 }
 
-/// The audit at the start of a run. All environments of a plan are on this machine; the threads
-/// that measure are taken to run on the CPUs that agents choose by themselves.
+/// Whether an end of a trial runs on this machine.
+fn has_end_here(campaign: &Campaign) -> bool {
+    let is_client_here =
+        campaign.plan.hosts.as_ref().is_none_or(|hosts| hosts.client.ssh.is_none());
+    let is_here = |trial: &Trial| trial.environment != EnvironmentKind::Ssh || is_client_here;
+    campaign.trials.iter().any(is_here)
+}
+
+/// The audit at the start of a run with an end on this machine; the threads that measure are taken
+/// to run on the CPUs that agents choose by themselves.
 pub fn audit_of_this_machine() -> Audit {
     let workload = Workload { cpus: nm_sys::cpu::default_pair(), ..Workload::default() };
     let options = SnapshotOptions { workload, ..SnapshotOptions::default() };

@@ -161,6 +161,8 @@ fn a_plan_measures_between_two_hosts() {
         assert!(links.iter().any(|link| link["name"] == "lan0"), "{side}: {links:?}");
     }
     assert_eq!(result["plan"]["hosts"]["server"]["ssh"], "h2");
+    // That of the machine where the command was started says nothing about these ends.
+    assert_eq!(result["audits"].as_array().map_or(0, Vec::len), 0, "{}", result["audits"]);
     assert_eq!(result["verdicts"].as_array().unwrap().len(), 1, "{}", ended.stdout);
     assert_eq!(left(&hosts), Vec::<String>::new());
 }
@@ -231,6 +233,28 @@ fn a_host_that_is_cut_off_ends_its_agent_and_the_rest_of_the_plan_goes_on() {
 }
 
 #[test]
+fn an_agent_that_is_killed_on_its_host_is_named_and_started_again() {
+    let hosts = Hosts::new(2);
+    let (plan, out) = (plan(&hosts.path(""), &installed(), &pingpong(2_000)), hosts.path("out"));
+    let more = ["--rounds", "2"];
+    let mut running = Running(hosts.nearmetal(&words(&plan, &out, &more)).spawn().unwrap());
+    let killed = wait_for("a trial on host 2", || {
+        assert!(running.0.try_wait().unwrap().is_none(), "the run has ended");
+        agents(&hosts, 2).into_iter().find(|pid| has_thread(*pid, "ponger"))
+    });
+    signal("KILL", killed);
+    let ended = running.finish();
+    let result = json(&out.join("result.json"));
+    let failures = result["failures"].as_array().unwrap();
+    let reason = failures[0]["reason"].as_str().unwrap();
+    assert!(reason.starts_with("the agent on host h2 ended: a signal"), "{reason}");
+    assert_eq!(failures.len(), 1, "{failures:?} {}", ended.stderr);
+    let series = &result["series"].as_array().unwrap()[0];
+    assert_eq!(series["rounds"].as_array().unwrap().len(), 1, "{series}");
+    assert_eq!(left(&hosts), Vec::<String>::new());
+}
+
+#[test]
 fn hosts_that_cannot_be_used_are_refused_in_one_sentence() {
     let hosts = Hosts::new(2);
     let refused = |hosts_table: &str, more: &[&str], code: i32, sentence: &str| {
@@ -292,6 +316,27 @@ fn a_host_that_lets_no_key_in_is_refused() {
     assert!(all.contains("have it accept your key, for example by `ssh-copy-id h1`"), "{all}");
 }
 
+/// Through IPv6, by the program that is installed, on the path that is named.
+#[test]
+fn the_measured_path_may_be_another_one_than_that_of_ssh() {
+    let hosts = Hosts::new(2);
+    for number in [1, 2] {
+        hosts.host(number).shell(&format!("ip addr add fd77::{number}/64 dev lan0 nodad"));
+    }
+    let (plan, out) = (plan(&hosts.path(""), &installed(), &pingpong(50)), hosts.path("out"));
+    let ends = ["--client", "h1=fd77::1", "--server", "h2=fd77::2", "--rounds", "1"];
+    let ended = finish(&mut hosts.nearmetal(&words(&plan, &out, &ends)));
+    let result = json(&out.join("result.json"));
+    assert_eq!(result["failures"].as_array().unwrap().len(), 0, "{}", words_of(&ended));
+    assert_eq!(result["series"].as_array().unwrap().len(), 1, "{}", words_of(&ended));
+    assert_eq!(result["plan"]["hosts"]["server"]["address"], "fd77::2");
+    let other = [&ends[..2], &["--server", "h2=10.77.0.2"]].concat();
+    let out = hosts.path("other");
+    let refused = finish(&mut hosts.nearmetal(&words(&plan, &out, &other)));
+    assert_eq!(refused.code, 2, "{}", words_of(&refused));
+    assert!(words_of(&refused).contains("of different families"), "{}", words_of(&refused));
+}
+
 #[test]
 fn a_dry_run_of_two_hosts_starts_nothing_and_lists_the_rows() {
     let words = ["qualify", "--plan", "two-hosts", "--dry-run"];
@@ -300,7 +345,12 @@ fn a_dry_run_of_two_hosts_starts_nothing_and_lists_the_rows() {
     assert!(refused.stderr.contains("name them by `--server DEST[=ADDRESS]`"), "{refused:?}");
     let listed = run(&[&words[..], &["--server", "h.invalid"]].concat());
     assert_eq!(listed.code, 0, "{listed:?}");
-    for row in ["ssh/tcp-spin pingpong", "ssh/tcp-blocking stream", "ssh/tcp-spin rr"] {
+    for row in [
+        "hosts of ssh: this machine to h.invalid",
+        "ssh/tcp-spin pingpong",
+        "ssh/tcp-blocking stream",
+        "ssh/tcp-spin rr",
+    ] {
         assert!(listed.stdout.contains(row), "{row}: {}", listed.stdout);
     }
     let other = run(&["qualify", "--plan", "quick", "--dry-run", "--server", "h"]);
@@ -311,7 +361,6 @@ fn a_dry_run_of_two_hosts_starts_nothing_and_lists_the_rows() {
     assert!(option.stderr.contains("`-oX` is no destination for ssh"), "{option:?}");
 }
 
-/// Also in the middle of a task, and while an answer waits in a pipe that nobody empties.
 #[test]
 fn an_agent_ends_when_its_controller_is_silent() {
     let mut agent = Command::new(BINARY);

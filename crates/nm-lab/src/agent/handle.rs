@@ -298,15 +298,16 @@ impl Handle {
         Ok(())
     }
 
-    /// The name of the link that has `address` at the agent's end; none if none has it.
+    /// Has the agent accept connections from `peer` only; returns the name of the link that has the
+    /// address `own` there, none if none has it.
     ///
     /// # Errors
     /// If the agent cannot read its addresses, has disconnected or does not answer in time.
-    pub fn link(&mut self, address: IpAddr) -> Result<Option<String>, Failure> {
+    pub fn path(&mut self, own: IpAddr, peer: IpAddr) -> Result<Option<String>, Failure> {
         self.cancel_and_wait()?;
-        self.send(&Request::Link { address })?;
+        self.send(&Request::Path { own, peer })?;
         match self.receive(self.limit(ANSWER_TIMEOUT))? {
-            Answer::Link { name } => Ok(name),
+            Answer::Path { link } => Ok(link),
             Answer::Failed(failure) => Err(failure),
             other => Err(self.unexpected(&other)),
         }

@@ -4,6 +4,7 @@ use nm_model::plan::EnvironmentKind;
 
 use crate::environment::guests::{self, GuestsUnavailable};
 use crate::environment::namespaces;
+use crate::launcher;
 
 /// Why an environment cannot be started here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +36,8 @@ pub fn unavailable_reason(environment: EnvironmentKind) -> Option<EnvironmentUna
                 namespaces::unavailable_reason().map(EnvironmentUnavailable::Namespaces)
             })
         }
-        EnvironmentKind::Ssh => (!nm_ssh::is_installed()).then_some(EnvironmentUnavailable::NoSsh),
+        EnvironmentKind::Ssh => {
+            launcher::in_path(nm_ssh::SSH).is_none().then_some(EnvironmentUnavailable::NoSsh)
+        }
     }
 }

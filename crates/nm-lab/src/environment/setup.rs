@@ -48,7 +48,7 @@ impl Setup {
         Setup { log_folder: Some(folder.to_path_buf()), ..self }
     }
 
-    pub(super) fn program(&self) -> Result<PathBuf, Failure> {
+    fn program(&self) -> Result<PathBuf, Failure> {
         match &self.program {
             Some(program) => Ok(program.clone()),
             None => std::env::current_exe().map_err(|error| {

@@ -11,6 +11,7 @@ mod path;
 mod script;
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use nm_model::hosts::{Destination, HostSpec, HostsSpec};
@@ -48,7 +49,7 @@ pub fn start(setup: &Setup) -> Result<Environment, Failure> {
     })?;
     let mut server = end(setup, hosts, Side::Server, None)?;
     let mut client = end(setup, hosts, Side::Client, Some(server.address))?;
-    let links = path::links([&mut client, &mut server])?;
+    let links = path::links(&mut client, &mut server)?;
     let addresses = (client.address, server.address);
     let names = (client.host, server.host);
     let mut pair = Pair::of_hosts(KIND.name(), (client.agent, server.agent), addresses, &links[0])?;
@@ -85,7 +86,11 @@ fn remote(
 ) -> Result<End, Failure> {
     let copied = match &spec.program {
         Some(_) => None,
-        None => Some(Copied::of(&setup.program()?)?),
+        // The link leads to the running program even if its file was replaced.
+        None => {
+            let own = setup.program.as_deref().unwrap_or(Path::new("/proc/self/exe"));
+            Some(Copied::of(own)?)
+        }
     };
     let program = match (&spec.program, &copied) {
         (Some(path), _) => Program::Installed(path),

@@ -29,24 +29,24 @@ pub fn own_address_towards(peer: IpAddr) -> Result<IpAddr, Failure> {
     })
 }
 
-/// The links that have the addresses of both ends.
-pub fn links(ends: [&mut End; 2]) -> Result<[String; 2], Failure> {
-    let [client, server] = ends;
-    if client.address.is_ipv4() != server.address.is_ipv4() {
-        let (a, b) = (client.address, server.address);
+/// The links at both ends. Each agent accepts connections from the other end only from now on.
+pub fn links(client: &mut End, server: &mut End) -> Result<[String; 2], Failure> {
+    let (a, b) = (client.address, server.address);
+    if a.is_ipv4() != b.is_ipv4() {
         let message = format!("the path would have the ends {a} and {b}, of different families");
         return Err(Failure::new(FailureKind::BadRequest, message)
             .hint("write `address` of both ends in [hosts]"));
     }
-    let link = |end: &mut End| {
-        let (address, host) = (end.address, &end.host);
-        end.agent.link(address)?.ok_or_else(|| {
-            let message = format!("no link of {host} has the address {address}");
-            Failure::new(FailureKind::NotAvailable, message)
-                .hint("write one of its own addresses, not that of a gateway before it")
-        })
-    };
-    Ok([link(client)?, link(server)?])
+    Ok([link(client, b)?, link(server, a)?])
+}
+
+fn link(end: &mut End, peer: IpAddr) -> Result<String, Failure> {
+    let (address, host) = (end.address, &end.host);
+    end.agent.path(address, peer)?.ok_or_else(|| {
+        let message = format!("no link of {host} has the address {address}");
+        Failure::new(FailureKind::NotAvailable, message)
+            .hint("write one of its own addresses, not that of a gateway before it")
+    })
 }
 
 /// Checks that the client can connect to the server by TCP at a port that the kernel chooses, as

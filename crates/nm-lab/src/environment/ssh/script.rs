@@ -290,6 +290,7 @@ mod tests {
     fn the_script_is_one_plain_word_for_any_shell() {
         let script = text(Program::Copied(5), Some(Launcher::Onload));
         let word = script.strip_prefix("exec /bin/sh -c '").unwrap().strip_suffix('\'').unwrap();
+        assert!(word.contains("timeout 300 head -c 5 ") && word.ends_with("--silence-limit 30"));
         let is_special = |c: char| c.is_control() || "'!\\".contains(c);
         assert!(!word.contains(is_special), "{word}");
     }
