@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_ssh_says_why_a_host_cannot_be_used() {
+    fn the_end_of_ssh_names_the_reason() {
         let started = Started {
             host: "h1".parse().unwrap(),
             program: "/opt/nearmetal".into(),

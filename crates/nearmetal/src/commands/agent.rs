@@ -17,7 +17,8 @@ pub fn run(silence_limit_s: Option<u64>) -> Result<Exit> {
     match silence_limit_s {
         None => nm_lab::agent::serve(stdin(), stdout())?,
         Some(seconds) => {
-            let input = Heard { input: stdin(), last_ns: Arc::new(AtomicU64::new(monotonic_ns())) };
+            let input =
+                Watched { input: stdin(), last_ns: Arc::new(AtomicU64::new(monotonic_ns())) };
             input.end_when_silent(Duration::from_secs(seconds))?;
             nm_lab::agent::serve(input, stdout())?;
         }
@@ -26,13 +27,13 @@ pub fn run(silence_limit_s: Option<u64>) -> Result<Exit> {
 }
 
 /// An input that remembers when it was read last.
-struct Heard<R> {
+struct Watched<R> {
     input: R,
     /// On the monotonic clock.
     last_ns: Arc<AtomicU64>,
 }
 
-impl<R: Read> Read for Heard<R> {
+impl<R: Read> Read for Watched<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.input.read(buffer)?;
         self.last_ns.store(monotonic_ns(), Ordering::Relaxed);
@@ -40,7 +41,7 @@ impl<R: Read> Read for Heard<R> {
     }
 }
 
-impl<R> Heard<R> {
+impl<R> Watched<R> {
     /// Ends this process when nothing has been read for `limit`.
     ///
     /// The host may be cut off from the controller: then a task can go on, and an answer can wait

@@ -1,5 +1,5 @@
-//! Hosts for tests: network namespaces, each with an sshd of its own, joined by a bridge in one more
-//! namespace, where nearmetal is started.
+//! Hosts for tests: network namespaces, each with an sshd of its own, joined by a bridge in one
+//! more namespace, where nearmetal is started.
 //!
 //! The namespaces have no names, and end with the processes in them: those end with the test.
 

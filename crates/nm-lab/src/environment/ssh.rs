@@ -30,7 +30,7 @@ use script::{GREETING, Program, Script};
 /// take after that.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// Interval at which an agent is told that this end is there.
+/// Interval at which this end sends an agent that it is there.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Silence after which an agent on another host ends.

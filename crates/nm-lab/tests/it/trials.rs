@@ -35,7 +35,6 @@ pub const TESTS: &[Test] = &[
     ("trials::agent_killed_while_measuring_is_reported", killed),
     ("trials::stopped_server_is_reported_by_the_client", stopped_server),
     ("trials::remote_server_and_local_client", remote),
-    ("trials::an_agent_accepts_only_the_peer_that_it_was_told", only_the_peer),
 ];
 
 pub fn short(sizes: &[u32]) -> ProbeSpec {
@@ -351,24 +350,6 @@ fn stopped_server() {
     stopper.join().unwrap();
     assert_eq!(interrupted.failure.kind, FailureKind::Peer, "{}", interrupted.failure);
     kill_process(pid, Signal::CONT).unwrap();
-}
-
-fn only_the_peer() {
-    let mut environment = start("loopback").unwrap();
-    let pair = &mut environment.pair;
-    let (own, other) = ([127, 0, 0, 1].into(), [127, 0, 0, 2].into());
-    assert_eq!(pair.server.path(own, other).unwrap().as_deref(), Some("lo"));
-    let mut progress = |_| {};
-    let mut trial = |pair: &mut Pair| {
-        let probe = short(&[8]);
-        let options = Options::new(1);
-        trial::run(pair, &stacks("tcp-blocking"), &probe, 0, &options, &mut progress, &never())
-    };
-    let refused = trial(pair).unwrap_err();
-    assert_eq!(refused.failure.kind, FailureKind::Peer, "{}", refused.failure);
-    pair.server.path(own, own).unwrap();
-    assert_eq!(trial(pair).unwrap().measured.len(), 1);
-    assert_eq!(pair.server.path([192, 0, 2, 77].into(), own).unwrap(), None);
 }
 
 fn remote() {

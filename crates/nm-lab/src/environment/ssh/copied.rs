@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_that_is_not_executed_says_why() {
+    fn a_copy_that_is_not_executed_has_a_reason() {
         let host: Destination = "h1".parse().unwrap();
         let of = |code, text: &str| error(&host, Some(code), text.lines());
         let text = of(126, "sh: 1: /proc/self/fd/4: Permission denied").unwrap().to_string();

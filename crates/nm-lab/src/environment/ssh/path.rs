@@ -86,7 +86,34 @@ fn task() -> Task {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use nm_model::ProbeSpec;
+
     use super::*;
+    use crate::agent::Handle;
+    use crate::trial::{self, Options};
+
+    fn trial(pair: &mut Pair) -> Result<trial::Outcome, Failure> {
+        let spec = PingpongSpec { sizes: vec![8], max_ms: 50, ..PingpongSpec::default() };
+        let (probe, stacks) = (ProbeSpec::Pingpong(spec), "tcp-blocking".parse().unwrap());
+        let (options, cancel) = (Options::new(1), AtomicBool::new(false));
+        trial::run(pair, &stacks, &probe, 0, &options, &mut |_| {}, &cancel)
+            .map_err(|interrupted| interrupted.failure)
+    }
+
+    #[test]
+    fn an_agent_accepts_only_the_peer_of_its_path() {
+        let agents = (Handle::local("client").unwrap(), Handle::local("server").unwrap());
+        let (own, other) = ([127, 0, 0, 1].into(), [127, 0, 0, 2].into());
+        let mut pair = Pair::of_hosts("ssh", agents, (own, own), "lo").unwrap();
+        assert_eq!(pair.server.path(own, other).unwrap().as_deref(), Some("lo"));
+        let refused = trial(&mut pair).unwrap_err();
+        assert_eq!(refused.kind, FailureKind::Peer, "{refused}");
+        pair.server.path(own, own).unwrap();
+        assert_eq!(trial(&mut pair).unwrap().measured.len(), 1);
+        assert_eq!(pair.server.path([192, 0, 2, 77].into(), own).unwrap(), None);
+    }
 
     #[test]
     fn the_own_address_is_that_of_the_route() {

@@ -223,8 +223,8 @@ mod tests {
         let output = run(&script, b"", folder.path());
         assert_eq!(output.status.code(), Some(127), "{output:?}");
         let stdout = String::from_utf8_lossy(&output.stdout);
-        let said = stdout.strip_prefix(GREETING).unwrap();
-        assert_eq!(address_in(said), Some([192, 0, 2, 2].into()), "{said}");
+        let greeting = stdout.strip_prefix(GREETING).unwrap();
+        assert_eq!(address_in(greeting), Some([192, 0, 2, 2].into()), "{greeting}");
         let script = text(Program::Installed("echo"), None);
         let output = run(&script, b"", folder.path());
         let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
