@@ -20,6 +20,7 @@ pub mod tune;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use nm_model::hosts::HostSpec;
 
 use self::accel::AccelArgs;
 use self::audit::AuditArgs;
@@ -235,7 +236,11 @@ pub enum Command {
     Exchange(ExchangeCommand),
     /// An agent on stdin and stdout; started by environments, not by hand.
     #[command(hide = true)]
-    Agent,
+    Agent {
+        /// Seconds without anything on stdin after which it ends, also in the middle of a task.
+        #[arg(long, value_name = "SECONDS", value_parser = number(1_u64..=86_400))]
+        silence_limit: Option<u64>,
+    },
     /// Creates links between namespaces; started by environments.
     #[command(hide = true)]
     LabWire {
@@ -283,6 +288,13 @@ pub struct QualifyArgs {
     /// Reach the other end by IPv6.
     #[arg(long)]
     pub ipv6: bool,
+    /// The server of the environment `ssh`, instead of the plan's: its ssh destination, and its
+    /// address on the path that is measured.
+    #[arg(long, value_name = "DEST[=ADDRESS]")]
+    pub server: Option<HostSpec>,
+    /// The client of the environment `ssh`, instead of the plan's; this machine if there is none.
+    #[arg(long, value_name = "DEST[=ADDRESS]")]
+    pub client: Option<HostSpec>,
     /// Keep every sample, one ns value a line, in the folder's `samples/*.dat`.
     #[arg(long)]
     pub raw: bool,

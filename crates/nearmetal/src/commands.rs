@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod accel;
+mod agent;
 mod audit;
 mod compare;
 mod compute;
@@ -27,8 +28,6 @@ mod stream;
 mod targets;
 mod trend;
 mod tune;
-
-use std::io::{stdin, stdout};
 
 use anyhow::Result;
 use clap::CommandFactory;
@@ -78,10 +77,7 @@ pub fn run(command: Command) -> Result<Exit> {
         Command::Completions { shell } => completions(shell),
         Command::Man { command, out } => man::run(&command, out.as_deref()),
         Command::Exchange(command) => exchange::run(&command),
-        Command::Agent => {
-            nm_lab::agent::serve(stdin(), stdout())?;
-            Ok(Exit::Pass)
-        }
+        Command::Agent { silence_limit } => agent::run(silence_limit),
         Command::LabWire { arguments } => {
             nm_lab::link_setup::run(&arguments)?;
             Ok(Exit::Pass)

@@ -20,6 +20,7 @@ macro_rules! built_in {
 const PLANS: &[(&str, &str)] = built_in![
     "quick",
     "full",
+    "two-hosts",
     "power",
     "deftech-hft",
     "vmware-pingpong",

@@ -1,4 +1,4 @@
-//! The hosts file, the host of each node, and the ssh command that reaches a host.
+//! The hosts file, and the host of each node.
 //!
 //! One host per line: its ssh destination, the IP address at which the other hosts reach it, the
 //! classes of node that may run there (`all`, also if none is named), and the path of nearmetal if
@@ -17,21 +17,20 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
 use nm_auth::Secret;
 use nm_exchange::link::Address;
 use nm_exchange::network::{
     CONTROL, Durability, Network, NetworkError, Node, NodeCounts, Role, UnknownRole,
 };
+use nm_model::hosts::{Destination, DestinationError};
 use thiserror::Error;
 
 /// A host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// Destination of ssh.
-    pub destination: String,
+    pub destination: Destination,
     /// Address at which its nodes listen.
     pub address: IpAddr,
     /// Classes of node that may run there.
@@ -49,9 +48,6 @@ pub struct HostFiles {
     pub secret: String,
 }
 
-/// How long ssh may take to connect.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-
 /// Name of the secret's file on another host.
 pub(crate) const SECRET: &str = "secret";
 
@@ -66,36 +62,6 @@ impl HostFiles {
         let network = Network { secret: name, ..network.clone() }.to_toml()?;
         Ok(HostFiles { network, secret: secret.map_or(String::new(), |it| it.text()) })
     }
-}
-
-/// How long a command of a host is waited for when the host is cut off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
-    /// Until the kernel gives the connection up, after many minutes: somebody else watches it.
-    Long,
-    /// Some seconds.
-    Short,
-}
-
-impl Host {
-    /// The command that has a host execute `script`, without ever asking the user anything.
-    pub fn ssh(&self, script: &str, patience: Patience) -> Command {
-        let interval_s = match patience {
-            Patience::Long => 0,
-            Patience::Short => 5,
-        };
-        let mut command = Command::new("ssh");
-        command.args(["-o", "BatchMode=yes", "-o", "ControlPath=none", "-o", "TCPKeepAlive=no"]);
-        command.arg("-o").arg(format!("ConnectTimeout={}", CONNECT_LIMIT.as_secs()));
-        command.arg("-o").arg(format!("ServerAliveInterval={interval_s}"));
-        command.args(["-o", "ServerAliveCountMax=3", "--", &self.destination, script]);
-        command
-    }
-}
-
-/// A word quoted for the shell.
-pub(crate) fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// Why a hosts file is refused.
@@ -147,8 +113,8 @@ pub enum LineFault {
     #[error("its address is missing; a line is `DESTINATION ADDRESS [CLASS,…|all] [PROGRAM]`")]
     Incomplete,
     /// ssh would read the destination as an option.
-    #[error("`{0}` is no destination for ssh")]
-    Destination(String),
+    #[error(transparent)]
+    Destination(#[from] DestinationError),
     /// The address cannot be parsed.
     #[error("`{0}` is no IP address; write the one at which the other hosts reach it")]
     Address(String),
@@ -222,9 +188,7 @@ fn host(words: &[&str]) -> Result<Host, LineFault> {
     let [destination, address, rest @ ..] = words else {
         return Err(LineFault::Incomplete);
     };
-    if destination.starts_with('-') {
-        return Err(LineFault::Destination(destination.to_string()));
-    }
+    let destination = destination.parse()?;
     let address = address.parse().map_err(|_| LineFault::Address(address.to_string()))?;
     let (classes, program) = match rest {
         [] => (None, None),
@@ -237,12 +201,7 @@ fn host(words: &[&str]) -> Result<Host, LineFault> {
         None => Role::ALL.to_vec(),
         Some(classes) => roles(classes)?,
     };
-    Ok(Host {
-        destination: destination.to_string(),
-        address,
-        roles,
-        program: program.unwrap_or("nearmetal").to_string(),
-    })
+    Ok(Host { destination, address, roles, program: program.unwrap_or("nearmetal").to_string() })
 }
 
 /// Which node runs on which host.
@@ -343,7 +302,6 @@ mod tests {
         assert_eq!((all[0].roles.len(), all[0].program.as_str()), (4, "/opt/nearmetal"));
         let with_program = parse("bob 192.0.2.2 /opt/it's").unwrap();
         assert_eq!(with_program[0].program, "/opt/it's");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
     }
 
     /// The hosts of each group of replicas.

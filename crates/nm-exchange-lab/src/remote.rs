@@ -13,85 +13,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use nm_ssh::{Patience, Started, quoted};
 use nm_sys::clock::{Deadline, monotonic_ns};
 use nm_sys::process::ChildProcess;
 use thiserror::Error;
 
 use crate::host_protocol::{ALIVE_INTERVAL, END_LIMIT, Report, Request, VERSION};
-use crate::hosts::{Host, HostFiles, Patience, quoted};
+use crate::hosts::{Host, HostFiles};
 use crate::recording::DATA;
 
 /// How long all agents may take to be ready.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Exit code of ssh for its own errors.
-const SSH_ERROR: i32 = 255;
-
-/// Exit codes of a shell that finds no program, or cannot execute it.
-const NO_PROGRAM: [i32; 2] = [127, 126];
-
 /// Why a host cannot be used.
 #[derive(Debug, Error)]
 pub enum HostError {
-    /// ssh itself cannot be started.
-    #[error("cannot start ssh, which reaches host {host}: {source}; install an ssh client")]
-    NoSsh {
-        /// Destination of ssh.
-        host: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// ssh gave up.
-    #[error(
-        "host {host} cannot be reached: ssh says: {output}; `ssh -o BatchMode=yes {host} true` \
-         must work"
-    )]
-    Unreachable {
-        /// Destination of ssh.
-        host: String,
-        /// Last line of ssh.
-        output: String,
-    },
-    /// The program is not there.
-    #[error(
-        "host {host} has no nearmetal at {program}: install version {VERSION} there, or name its \
-         path in the hosts file"
-    )]
-    NoProgram {
-        /// Destination of ssh.
-        host: String,
-        /// Where it was looked for.
-        program: String,
-    },
-    /// The program is another one.
-    #[error(
-        "host {host} has another version of nearmetal at {program}{found}: install version \
-         {VERSION} there"
-    )]
-    OtherVersion {
-        /// Destination of ssh.
-        host: String,
-        /// Where.
-        program: String,
-        /// The version, in brackets, if it is known.
-        found: String,
-    },
-    /// The agent ended.
-    #[error("the agent on host {host} ended: {output}")]
-    Ended {
-        /// Destination of ssh.
-        host: String,
-        /// Its last line.
-        output: String,
-    },
-    /// Nothing was received.
-    #[error("host {host} did not answer for {seconds} s")]
-    Silent {
-        /// Destination of ssh.
-        host: String,
-        /// How long.
-        seconds: u64,
-    },
+    /// Its agent cannot be started, or has gone.
+    #[error(transparent)]
+    Agent(#[from] nm_ssh::HostError),
     /// Its journals could not be copied.
     #[error("the journals of host {host} were not copied: {why}")]
     Journals {
@@ -197,9 +136,10 @@ impl Remote {
             quoted(&host.program),
             quoted(&data.display().to_string())
         );
-        let no_ssh = |source| HostError::NoSsh { host: host.destination.clone(), source };
+        let no_ssh =
+            |source| nm_ssh::HostError::NoSsh { host: host.destination.to_string(), source };
         let log = logs.join(format!("host-{number}.log"));
-        let mut command = host.ssh(&script, Patience::Long);
+        let mut command = nm_ssh::command(&host.destination, &script, Patience::Long);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(File::create(&log).map_err(no_ssh)?);
         let mut ssh = ChildProcess::spawn(command).map_err(no_ssh)?;
@@ -237,20 +177,16 @@ impl Remote {
         first_report: &Receiver<Report>,
         deadline: Deadline,
     ) -> Result<(), HostError> {
-        let host = self.host.destination.clone();
         match first_report.recv_timeout(deadline.remaining()) {
             Ok(Report::Ready { version, folder }) if version == VERSION => {
                 self.folder = folder;
                 Ok(())
             }
-            Ok(Report::Ready { version, .. }) => {
-                let program = self.host.program.clone();
-                Err(HostError::OtherVersion { host, program, found: format!(" ({version})") })
-            }
+            Ok(Report::Ready { version, .. }) => Err(self.started().other_version(&version).into()),
             Ok(_) | Err(RecvTimeoutError::Disconnected) => Err(self.ended()),
             Err(RecvTimeoutError::Timeout) => {
                 self.is_lost = true;
-                Err(HostError::Silent { host, seconds: HANDSHAKE_LIMIT.as_secs() })
+                Err(self.silent(HANDSHAKE_LIMIT.as_secs()))
             }
         }
     }
@@ -258,25 +194,23 @@ impl Remote {
     /// Why its agent has ended.
     pub fn ended(&mut self) -> HostError {
         self.is_lost = true;
-        let (host, program) = (self.host.destination.clone(), self.host.program.clone());
         let code = self.ssh.wait_timeout(END_LIMIT).and_then(|status| status.code());
         let text = fs::read_to_string(&self.log).unwrap_or_default();
-        let mut lines = text.lines().filter(|line| !line.trim().is_empty());
-        let output = lines.clone().next_back().unwrap_or("nothing").trim().to_string();
-        match code {
-            Some(SSH_ERROR) => HostError::Unreachable { host, output },
-            Some(code) if NO_PROGRAM.contains(&code) => HostError::NoProgram { host, program },
-            // A version without agents says that it knows no such command.
-            _ if lines.any(|line| line.contains("unrecognized subcommand")) => {
-                HostError::OtherVersion { host, program, found: String::new() }
-            }
-            _ => HostError::Ended { host, output },
-        }
+        self.started().ended(code, text.lines()).into()
+    }
+
+    fn started(&self) -> Started {
+        let Host { destination, program, .. } = &self.host;
+        Started { host: destination.clone(), program: program.clone(), named_in: "the hosts file" }
+    }
+
+    fn silent(&self, seconds: u64) -> HostError {
+        nm_ssh::HostError::Silent { host: self.host.destination.to_string(), seconds }.into()
     }
 
     /// Its destination.
     pub fn name(&self) -> &str {
-        &self.host.destination
+        self.host.destination.as_str()
     }
 
     /// Sends a request.
@@ -296,8 +230,7 @@ impl Remote {
             return None;
         }
         self.is_lost = true;
-        let seconds = silent_ns / 1_000_000_000;
-        Some(HostError::Silent { host: self.host.destination.clone(), seconds })
+        Some(self.silent(silent_ns / 1_000_000_000))
     }
 
     /// Copies the journals of its nodes to the folder `to`.
@@ -305,7 +238,7 @@ impl Remote {
     /// # Errors
     /// If the host is lost, or does not send them completely.
     pub fn copy_journals(&mut self, to: &Path) -> Result<(), HostError> {
-        let host = self.host.destination.clone();
+        let host = self.host.destination.to_string();
         let failed = |why: String| HostError::Journals { host: host.clone(), why };
         if self.is_lost {
             return Err(failed("it was lost before the end".to_string()));
@@ -313,7 +246,7 @@ impl Remote {
         fs::create_dir_all(to).map_err(|error| failed(error.to_string()))?;
         let from = self.folder.join(DATA).display().to_string();
         let script = format!("tar -C {} -cf - .", quoted(&from));
-        let mut send = self.host.ssh(&script, Patience::Short);
+        let mut send = nm_ssh::command(&self.host.destination, &script, Patience::Short);
         let log = File::options().append(true).open(&self.log);
         let log = log.map_err(|error| failed(error.to_string()))?;
         let also_log = log.try_clone().map_err(|error| failed(error.to_string()))?;

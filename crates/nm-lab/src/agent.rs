@@ -1,8 +1,9 @@
 //! Agents: the end that runs tasks ([`serve`], [`listen`]) and the controller's end ([`Handle`]),
 //! over any byte stream.
 //!
-//! Every request has exactly one answer, except `cancel`: the request that it cancels is answered
-//! as done or failed, and a `cancel` without a running request has no answer.
+//! Every request has exactly one answer, except `alive`, which has none, and `cancel`: the request
+//! that it cancels is answered as done or failed, and a `cancel` without a running request has no
+//! answer.
 
 mod control_connection;
 mod handle;

@@ -46,6 +46,7 @@ pub fn checks() -> Vec<Check> {
     checks.extend(disturbances(&facts));
     checks.extend(network(&facts));
     checks.extend(guests());
+    checks.push(ssh());
     checks.push(af_xdp());
     checks.push(real_time());
     checks.extend(launchers());
@@ -225,6 +226,18 @@ fn af_xdp() -> Check {
     }
 }
 
+/// What reaches other hosts.
+fn ssh() -> Check {
+    let is_installed = launcher::in_path(nm_ssh::SSH).is_some();
+    check(
+        "ssh client",
+        is_installed,
+        if is_installed { "in PATH" } else { "not in PATH" },
+        "the environment ssh, and `exchange run --hosts`: ends on other hosts",
+        "install the package openssh-client",
+    )
+}
+
 /// What the environments vm-* take.
 fn guests() -> [Check; 3] {
     let meaning = "the environments vm-*: two virtual machines";
@@ -296,7 +309,9 @@ mod tests {
     fn only_failed_checks_have_a_remedy() {
         let checks = [multicast(), af_xdp(), real_time(), locked_memory(&nm_host::facts())];
         let network = network(&nm_host::facts());
-        for check in checks.iter().chain(&launchers()).chain(&network).chain(&guests()) {
+        for check in
+            checks.iter().chain(&[ssh()]).chain(&launchers()).chain(&network).chain(&guests())
+        {
             assert_eq!(check.ok, check.remedy.is_none(), "{check:?}");
             assert!(!check.found.is_empty() && !check.meaning.is_empty(), "{check:?}");
         }

@@ -11,9 +11,10 @@ mod netns;
 mod running;
 mod setup;
 mod shared_folder;
+mod ssh;
 
+use nm_model::Failure;
 use nm_model::plan::EnvironmentKind;
-use nm_model::{Failure, FailureKind};
 
 pub use available::{EnvironmentUnavailable, unavailable_reason};
 pub use guests::{
@@ -25,6 +26,7 @@ pub(crate) use namespaces::try_isolation;
 pub use running::Environment;
 pub use setup::Setup;
 use shared_folder::SharedFolder;
+pub use ssh::SILENCE_LIMIT;
 
 /// Starts an environment.
 ///
@@ -50,10 +52,6 @@ fn start_agents(kind: EnvironmentKind, setup: &Setup) -> Result<Environment, Fai
         | EnvironmentKind::VmSwitch
         | EnvironmentKind::VmVhost
         | EnvironmentKind::VmSriov => guests::start(kind, setup),
-        EnvironmentKind::Ssh => {
-            let reason = unavailable_reason(kind).map(|reason| reason.to_string());
-            let message = format!("{kind}: {}", reason.unwrap_or_default());
-            Err(Failure::new(FailureKind::NotAvailable, message))
-        }
+        EnvironmentKind::Ssh => ssh::start(setup),
     }
 }

@@ -31,6 +31,9 @@ pub enum FactorUnavailable {
     /// Loopback has no queue.
     #[error("loopback has no device whose queue a receiver could poll; use netns or bridge")]
     BusyPollOnLoopback,
+    /// Other hosts have settings and processors of their own.
+    #[error("{0} is switched on and shown on this machine, and these ends run on other hosts")]
+    OtherHosts(FactorKind),
     /// The stack has no such variant.
     #[error("{kind} has no meaning for {stacks}")]
     OtherStack {
@@ -77,6 +80,14 @@ pub fn unavailable_reason(
     match factor.kind {
         kind if kind.stacks(stacks).is_none() => {
             Some(FactorUnavailable::OtherStack { kind, stacks: Box::new(*stacks) })
+        }
+        FactorKind::IdleStatesHeld
+        | FactorKind::BusyNeighbour
+        | FactorKind::BusyPoll
+        | FactorKind::TuneStep
+            if environment == EnvironmentKind::Ssh =>
+        {
+            Some(FactorUnavailable::OtherHosts(factor.kind))
         }
         FactorKind::BusyPoll if is_loopback => Some(FactorUnavailable::BusyPollOnLoopback),
         _ => None,
@@ -220,6 +231,21 @@ mod tests {
         assert_eq!((shown, evidence[0].value.as_str()), (Some(true), "4 packets"));
         assert_eq!(busy_poll_evidence(&[Some(5), Some(2)], &[Some(5), Some(2)]).0, Some(false));
         assert_eq!(busy_poll_evidence(&[None, None], &[Some(5), None]), (None, vec![]));
+    }
+
+    #[test]
+    fn factors_of_this_machine_have_no_meaning_on_other_hosts() {
+        let stacks = "tcp-blocking".parse().unwrap();
+        let reason = |kind: FactorKind| {
+            let (name, on) = ("x".to_string(), nm_model::Selector::any());
+            let factor = Factor { name, kind, on, probe: None, step: None };
+            unavailable_reason(&factor, EnvironmentKind::Ssh, &stacks).map(|why| why.to_string())
+        };
+        for kind in [FactorKind::IdleStatesHeld, FactorKind::BusyNeighbour, FactorKind::BusyPoll] {
+            let why = reason(kind).unwrap();
+            assert!(why.ends_with("and these ends run on other hosts"), "{why}");
+        }
+        assert_eq!(reason(FactorKind::Unpinned), None);
     }
 
     #[test]

@@ -113,7 +113,7 @@ fn accelerator_unavailable_reason() -> Option<LauncherUnavailable> {
 }
 
 /// The first executable file `name` in the folders of `PATH`.
-fn in_path(name: &str) -> Option<PathBuf> {
+pub(crate) fn in_path(name: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| {

@@ -90,10 +90,21 @@ impl Pair {
         (client, server): (Handle, Handle),
         addresses: (IpAddr, IpAddr),
     ) -> Result<Pair, Failure> {
-        let mut pair = Pair::new(environment, (client, server), addresses)?;
+        let link = link_of(addresses.0).ok().flatten().unwrap_or_default();
+        Pair::of_hosts(environment, (client, server), addresses, &link)
+    }
+
+    /// Agents on two hosts, or on one, with the `addresses` of both. Link speed and firmware are
+    /// those of `link`, which has the client's address.
+    pub(crate) fn of_hosts(
+        environment: &str,
+        agents: (Handle, Handle),
+        addresses: (IpAddr, IpAddr),
+        link: &str,
+    ) -> Result<Pair, Failure> {
+        let mut pair = Pair::new(environment, agents, addresses)?;
         let layer = layer(&pair.client_facts, &pair.server_facts);
-        let name = link_of(addresses.0).ok().flatten();
-        let link = pair.client_facts.links.iter().find(|link| Some(&link.name) == name.as_ref());
+        let link = pair.client_facts.links.iter().find(|one| one.name == link);
         pair.between = match link {
             _ if addresses.0.is_loopback() => virtual_link("loopback".to_string()),
             Some(link) => by_link(link, layer),

@@ -69,6 +69,23 @@ pub enum Unavailable {
          shm-spin, xdp-spin or xdp-tcp-spin"
     )]
     AcceleratorBetweenGuests,
+    /// Hosts have a kernel each.
+    #[error(
+        "the accelerator joins two programs of one host, and these ends run on two; use tcp or \
+         onload+tcp"
+    )]
+    AcceleratorBetweenHosts,
+    /// libvma is looked for on this machine.
+    #[error(
+        "vma is looked for on this machine only; start `nearmetal pingpong` on the hosts under it"
+    )]
+    VmaOnHosts,
+    /// An interface of a host carries the host's own traffic.
+    #[error(
+        "AF_XDP would take frames from an interface that the host uses itself; use tcp or udp, or \
+         start `nearmetal pingpong` on the hosts"
+    )]
+    XdpOnHosts,
     /// The accelerator handles TCP only.
     #[error("the accelerator handles TCP connections only; use accel+tcp")]
     AcceleratedProtocol,
@@ -91,6 +108,8 @@ pub fn unavailable_reason(
         }
         _ if environment.has_guests() => guest_stack_unavailable_reason(&stacks.client)
             .or_else(|| guest_stack_unavailable_reason(&stacks.server)),
+        _ if environment == EnvironmentKind::Ssh => host_stack_unavailable_reason(&stacks.client)
+            .or_else(|| host_stack_unavailable_reason(&stacks.server)),
         _ => stack_unavailable_reason(&stacks.client)
             .or_else(|| stack_unavailable_reason(&stacks.server)),
     };
@@ -134,6 +153,21 @@ fn guest_stack_unavailable_reason(stack: &Stack) -> Option<Unavailable> {
         Protocol::Shm if stack.mode != Mode::Spin => Some(Unavailable::SharedMemoryOfGuests),
         Protocol::Xdp | Protocol::XdpTcp => xdp_mode_unavailable_reason(stack),
         _ => stack_unavailable_reason(stack),
+    }
+}
+
+/// Why a stack cannot be used between hosts; none if it can, or if only the hosts know.
+fn host_stack_unavailable_reason(stack: &Stack) -> Option<Unavailable> {
+    match (stack.launcher, stack.protocol) {
+        (_, Protocol::Shm) => Some(Unavailable::SharedMemoryAcrossHosts),
+        (_, Protocol::Unix) => Some(Unavailable::UnixAcrossLinks(EnvironmentKind::Ssh)),
+        (_, Protocol::Xdp | Protocol::XdpTcp) => Some(Unavailable::XdpOnHosts),
+        (Some(Launcher::Accel), _) => Some(Unavailable::AcceleratorBetweenHosts),
+        (Some(Launcher::Vma), _) => Some(Unavailable::VmaOnHosts),
+        (Some(Launcher::Onload | Launcher::Smc), _) => None,
+        (None, Protocol::Tcp | Protocol::Udp | Protocol::Multicast | Protocol::Cpu) => {
+            stack_unavailable_reason(stack)
+        }
     }
 }
 
@@ -267,10 +301,27 @@ mod tests {
     }
 
     #[test]
+    fn hosts_have_the_kernel_s_sockets_and_know_their_launchers_themselves() {
+        let probes = [ProbeKind::Pingpong, ProbeKind::Stream, ProbeKind::Rr];
+        let stacks = ["tcp-spin", "udp-blocking", "mcast-spin", "onload+tcp-spin", "smc+tcp-spin"];
+        for (stack, probe) in stacks.iter().flat_map(|stack| probes.map(|probe| (stack, probe))) {
+            assert_eq!(reason(EnvironmentKind::Ssh, stack, probe), None, "{stack} {probe}");
+        }
+        for probe in [ProbeKind::Jitter, ProbeKind::Compute] {
+            assert_eq!(reason(EnvironmentKind::Ssh, "cpu-spin", probe), None, "{probe}");
+        }
+    }
+
+    #[test]
     fn unavailable_rows_have_a_reason() {
         use EnvironmentKind::{Loopback, Ssh};
         for (environment, stacks, probe, word) in [
-            (Ssh, "tcp-spin", ProbeKind::Pingpong, "not in this version"),
+            (Ssh, "shm-spin", ProbeKind::Pingpong, "two processes of one host"),
+            (Ssh, "unix-spin", ProbeKind::Pingpong, "through the links of ssh"),
+            (Ssh, "xdp-spin", ProbeKind::Rr, "an interface that the host uses itself"),
+            (Ssh, "accel+tcp-spin", ProbeKind::Pingpong, "two programs of one host"),
+            (Ssh, "vma+tcp-spin", ProbeKind::Pingpong, "on this machine only"),
+            (Ssh, "tcp-epoll", ProbeKind::Exchange, "exchange run --hosts"),
             (Loopback, "shm-epoll", ProbeKind::Pingpong, "shm-blocking"),
             (Loopback, "onload+shm-spin", ProbeKind::Pingpong, "launchers"),
             (Loopback, "xdp-epoll", ProbeKind::Pingpong, "xdp-blocking"),

@@ -11,6 +11,7 @@
 //! before the first request.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use schemars::JsonSchema;
@@ -48,6 +49,15 @@ pub enum Request {
         /// Which step of the preparation.
         stage: Stage,
     },
+    /// Accept connections of tasks from one address only, and say which link is at this end.
+    Path {
+        /// Address of this end.
+        own: IpAddr,
+        /// Address of the other end.
+        peer: IpAddr,
+    },
+    /// Nothing: the controller is there. It has no answer.
+    Alive,
     /// Run the prepared task.
     Run,
     /// End the running or prepared task as soon as possible.
@@ -202,6 +212,11 @@ pub enum Answer {
     },
     /// Answer to `describe`.
     Facts(Box<Facts>),
+    /// Answer to `path`.
+    Path {
+        /// Name of the link with the address of this end; absent if none has it.
+        link: Option<String>,
+    },
     /// Answer to `prepare`: addresses for the peer, one for each connection that it makes; empty if
     /// the peer needs none.
     Prepared {

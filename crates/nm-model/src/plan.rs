@@ -12,6 +12,7 @@ pub use crate::environment::EnvironmentKind;
 use crate::exchange::ExchangeSpec;
 use crate::factor::Factor;
 use crate::guest::GuestSpec;
+use crate::hosts::HostsSpec;
 use crate::jitter::JitterSpec;
 use crate::machine::MachineLimits;
 use crate::metric::Metric;
@@ -56,6 +57,9 @@ pub struct Plan {
     /// The virtual machines of the environments that have some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guests: Option<GuestSpec>,
+    /// The hosts of the environment `ssh`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<HostsSpec>,
     /// Conditions that rows are also measured with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub factors: Vec<Factor>,

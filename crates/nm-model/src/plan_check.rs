@@ -6,6 +6,7 @@ use std::fmt;
 
 use crate::class::StackClass;
 use crate::factor::{Factor, FactorKind};
+use crate::hosts::HostsFault;
 use crate::limits::{self, SpecError};
 use crate::metric::{Metric, PERCENTILES};
 use crate::plan::{Plan, PlanComparison, PlanRow, PlanTarget, SubPlan, TrialBlock, published_run};
@@ -77,6 +78,8 @@ pub(crate) enum CheckError {
         "{path} measures {case} twice: each row and case has one series, whose rounds `rounds` sets"
     )]
     CaseTwice { path: String, case: String },
+    #[error(transparent)]
+    Hosts(#[from] HostsFault),
     #[error(transparent)]
     MissingUnit(#[from] MissingUnit),
     #[error("target on `{on}` matches no row of the plan{hint}")]
@@ -174,6 +177,9 @@ pub(crate) fn check(plan: &Plan, published: Option<&[PublishedRun]>) -> Result<(
     }
     if let Some(guests) = &plan.guests {
         guests.check().map_err(|error| Fault::of_plan(error.field(), error.into()))?;
+    }
+    if let Some(hosts) = &plan.hosts {
+        hosts.check().map_err(|error| Fault::of_plan("[hosts", error.into()))?;
     }
     check_each_case_once(plan)?;
     let rows = plan.rows();

@@ -9,7 +9,7 @@ use crate::tidy::fault::{Check, Fault};
 use crate::tidy::workspace::{list, members, relative, text};
 
 /// Crates from the top to the ground. A crate may depend on those below it only.
-const LAYERS: [&str; 24] = [
+const LAYERS: [&str; 25] = [
     "nearmetal",
     "nm-report",
     "nm-judge",
@@ -24,6 +24,7 @@ const LAYERS: [&str; 24] = [
     "nm-codec",
     "nm-probe",
     "nm-vm",
+    "nm-ssh",
     "nm-tune",
     "nm-audit",
     "nm-host",

@@ -10,8 +10,8 @@ use nm_lab::resolve;
 use nm_lab::trial::{self, Measured};
 use nm_model::plan::EnvironmentKind;
 use nm_model::{
-    ExchangeSpec, Failure, FailureKind, GuestSpec, Launcher, NotAvailable, ProbeSpec, RowId, Side,
-    StackPair, Trial,
+    ExchangeSpec, Failure, FailureKind, GuestSpec, HostsSpec, Launcher, NotAvailable, ProbeSpec,
+    RowId, Side, StackPair, Trial,
 };
 
 use crate::campaign::exchange_round;
@@ -37,6 +37,8 @@ pub struct EnvironmentPool {
     use_ipv6: bool,
     /// The virtual machines of the plan.
     guests: GuestSpec,
+    /// The hosts of the plan.
+    hosts: Option<HostsSpec>,
     /// Whether factors may change settings of the machine.
     may_change_machine: bool,
     running: BTreeMap<AgentsKey, Environment>,
@@ -63,6 +65,11 @@ impl EnvironmentPool {
         EnvironmentPool { guests: guests.cloned().unwrap_or_default(), ..self }
     }
 
+    /// The pool with the hosts of the environment `ssh`.
+    pub fn with_hosts(self, hosts: Option<&HostsSpec>) -> EnvironmentPool {
+        EnvironmentPool { hosts: hosts.cloned(), ..self }
+    }
+
     /// Runs one trial of a plan.
     pub fn run(&mut self, trial: &Trial, context: &TrialContext<'_>) -> TrialResult {
         if let ProbeSpec::Exchange(spec) = &trial.probe {
@@ -76,7 +83,8 @@ impl EnvironmentPool {
         if let Some(reason) = self.unavailable.get(&key) {
             return not_available(trial, reason);
         }
-        let mut setup = Setup { guests: self.guests.clone(), ..Setup::new(&stacks) };
+        let (guests, hosts) = (self.guests.clone(), self.hosts.clone());
+        let mut setup = Setup { guests, hosts, ..Setup::new(&stacks) };
         if let Some(folder) = context.folder {
             setup = setup.log_folder(folder);
         }
@@ -95,6 +103,11 @@ impl EnvironmentPool {
                 }
                 Err(failure) => {
                     let has_failed = self.has_run.contains(&key);
+                    if has_failed && trial.environment == EnvironmentKind::Ssh {
+                        // A host that was cut off may be back at the next trial.
+                        self.count_failure(key, &failure);
+                        return TrialResult::Failed { measured: vec![], case: None, failure };
+                    }
                     let reason = Unavailable { reason: failure.to_string(), has_failed };
                     let result = not_available(trial, &reason);
                     self.unavailable.insert(key, reason);

@@ -4,7 +4,7 @@ use anyhow::Result;
 use nm_model::factor::{Factor, FactorKind};
 use nm_model::plan::EnvironmentKind;
 use nm_model::result::Source;
-use nm_model::{Campaign, Case, NotAvailable, NotJudged, ProbeKind, RunResult, Trial};
+use nm_model::{Campaign, Case, HostsSpec, NotAvailable, NotJudged, ProbeKind, RunResult, Trial};
 use nm_report::units;
 use serde::Serialize;
 
@@ -17,6 +17,9 @@ struct Listing<'a> {
     /// Name of the plan.
     plan: &'a str,
     rounds: u32,
+    /// Those of the environment `ssh`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hosts: Option<&'a HostsSpec>,
     /// Longest time of measuring, s.
     longest_s: f64,
     /// The part of it that rows with a factor take, s.
@@ -118,6 +121,7 @@ impl<'a> Listing<'a> {
         Listing {
             plan: &campaign.plan.name,
             rounds: campaign.plan.rounds,
+            hosts: campaign.plan.hosts.as_ref(),
             longest_s: longest_s(campaign),
             longest_with_factors_s: factors.iter().map(|factor| factor.longest_s).sum(),
             rows: first_round.map(row).collect(),
@@ -136,6 +140,9 @@ impl<'a> Listing<'a> {
         };
         let mut text =
             format!("{plan}: {rounds} rounds, at most {longest} of measuring{with_factors}\n");
+        if let Some(hosts) = self.hosts {
+            text += &format!("  hosts of ssh: {hosts}\n");
+        }
         for Row { environment, stack, probe, cases, factor } in rows {
             let cases: Vec<String> = cases.iter().map(ToString::to_string).collect();
             let with = factor.as_ref().map_or(String::new(), |name| format!("  with {name}"));

@@ -6,8 +6,9 @@ use nm_lab::affinity::Affinity;
 use nm_lab::trial::Options;
 use nm_lab::{environment, resolve};
 use nm_model::finding::Audit;
+use nm_model::plan::{EnvironmentKind, PlanRow};
 use nm_model::snapshot::Workload;
-use nm_model::{Campaign, Failure, Plan, PlanPart, ProbeKind, RowFilter, RowId, Trial};
+use nm_model::{Campaign, Failure, HostsSpec, Plan, PlanPart, ProbeKind, RowFilter, RowId, Trial};
 use nm_report::units;
 
 use crate::campaign::environments::EnvironmentPool;
@@ -24,14 +25,17 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     if let Some(rounds) = args.rounds {
         plan.rounds = rounds;
     }
+    plan.hosts = hosts_of(&plan, args)?;
     let affinity: Option<Affinity> =
         args.affinity.as_deref().map(str::parse).transpose().map_err(Failure::from)?;
-    if let Some(affinity) = &affinity {
+    let is_here = |row: &PlanRow<'_>| row.environment != EnvironmentKind::Ssh;
+    if let (Some(affinity), true) = (&affinity, plan.rows().iter().any(is_here)) {
         // Both ends run on this machine.
         let allowed = nm_sys::cpu::allowed();
         affinity.check_allowed(&allowed, Some(&allowed)).map_err(Failure::from)?;
     }
     let part = part_of(&plan, args)?;
+    check_hosts(&plan, part.as_ref())?;
     let campaign = resolve(plan, part);
     if args.dry_run {
         dry_run::show(&campaign, show.format)?;
@@ -42,10 +46,13 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     let options = Options { affinity, raw_samples: args.raw, ..Options::new(campaign.plan.seed) };
     let mut runner = Runner::begin(name, destination, options, show, OnFailure::Continue)?;
     runner.recorder.plan(&campaign);
-    runner.recorder.audit(audit_of_this_machine());
+    if has_end_here(&campaign) {
+        runner.recorder.audit(audit_of_this_machine());
+    }
     let pool = EnvironmentPool::new(args.ipv6)
         .changing_machine(args.change_machine)
-        .with_guests(campaign.plan.guests.as_ref());
+        .with_guests(campaign.plan.guests.as_ref())
+        .with_hosts(campaign.plan.hosts.as_ref());
     run_trials(&mut runner, &campaign, pool)?;
     let run = runner.finish()?;
     run.show()?;
@@ -66,8 +73,16 @@ pub fn resolve(plan: Plan, part: Option<PlanPart>) -> Campaign {
     })
 }
 
-/// The audit at the start of a run. All environments of a plan are on this machine; the threads
-/// that measure are taken to run on the CPUs that agents choose by themselves.
+/// Whether an end of a trial runs on this machine.
+fn has_end_here(campaign: &Campaign) -> bool {
+    let is_client_here =
+        campaign.plan.hosts.as_ref().is_none_or(|hosts| hosts.client.ssh.is_none());
+    let is_here = |trial: &Trial| trial.environment != EnvironmentKind::Ssh || is_client_here;
+    campaign.trials.iter().any(is_here)
+}
+
+/// The audit at the start of a run with an end on this machine; the threads that measure are taken
+/// to run on the CPUs that agents choose by themselves.
 pub fn audit_of_this_machine() -> Audit {
     let workload = Workload { cpus: nm_sys::cpu::default_pair(), ..Workload::default() };
     let options = SnapshotOptions { workload, ..SnapshotOptions::default() };
@@ -99,6 +114,46 @@ pub fn run_trials(
         }
     }
     Ok(())
+}
+
+/// The hosts of the environment `ssh`: those of the plan, and instead of them those of the command
+/// line.
+fn hosts_of(plan: &Plan, args: &QualifyArgs) -> Result<Option<HostsSpec>> {
+    if args.server.is_none() && args.client.is_none() {
+        return Ok(plan.hosts.clone());
+    }
+    if !plan.rows().iter().any(|row| row.environment == EnvironmentKind::Ssh) {
+        return Err(Stop::usage(format!(
+            "--server and --client are for rows of the environment ssh, and plan {} has none; \
+             plan two-hosts has some",
+            plan.name
+        )));
+    }
+    let of_plan = plan.hosts.clone();
+    let server = args.server.clone().or_else(|| of_plan.as_ref().map(|all| all.server.clone()));
+    let server = server.ok_or_else(|| {
+        Stop::usage(format!("--client needs --server, as plan {} has no [hosts]", plan.name))
+    })?;
+    let client = args.client.clone().or_else(|| of_plan.map(|all| all.client));
+    let hosts = HostsSpec { client: client.unwrap_or_default(), server };
+    hosts.check().map_err(|fault| Stop::usage(fault.to_string()))?;
+    Ok(Some(hosts))
+}
+
+/// Checks that rows of the environment `ssh` have hosts.
+fn check_hosts(plan: &Plan, part: Option<&PlanPart>) -> Result<()> {
+    let is_taken = |row: &&PlanRow<'_>| part.is_none_or(|part| row.is_taken_by(&part.only));
+    let rows = plan.rows();
+    let of_hosts = rows.iter().filter(is_taken).find(|row| row.environment == EnvironmentKind::Ssh);
+    match (of_hosts, &plan.hosts) {
+        (Some(row), None) => Err(Stop::usage(format!(
+            "plan {} has the row {}, which runs on two hosts, and no [hosts]; name them by \
+             `--server DEST[=ADDRESS]` and `--client DEST[=ADDRESS]`, or write [hosts] into it",
+            plan.name,
+            row.path()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The part of the plan that `--only` chooses; none if that is all of it.

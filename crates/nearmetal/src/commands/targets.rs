@@ -75,6 +75,7 @@ pub fn plan(
         comparisons: vec![],
         machine: None,
         guests: None,
+        hosts: None,
         factors: vec![],
         subplans: vec![],
     }))

@@ -1,13 +1,8 @@
-//! The exchange over three hosts: network namespaces, each with an sshd of its own, joined by a
-//! bridge in a fourth one, where the run is. Two of them are one millisecond apart.
-//!
-//! The namespaces have no names, and end with the processes in them: those end with the test.
+//! The exchange over three hosts, of which two are one millisecond apart.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,143 +10,46 @@ use nm_sys::process::ChildProcess;
 use serde_json::Value;
 
 use crate::exchange::short;
+use crate::hosts::{Hosts, address, key, ready};
 use crate::programs::{need, source};
 use crate::support::{BINARY, Run, Running, finish, processes, signal, wait_for};
 
 /// How many hosts there are.
 const HOSTS: usize = 3;
 
-/// Address of a host, from 1 on.
-fn address(host: usize) -> String {
-    format!("10.77.0.{host}")
-}
-
-/// A network namespace, kept by a process that ends with its input or with the test.
-struct Namespace(ChildProcess);
-
-impl Namespace {
-    fn new() -> Namespace {
-        let mut command = Command::new("unshare");
-        command.args(["--net", "sh", "-c", "ip link set lo up && echo ready && exec cat"]);
-        Namespace(ready(command))
-    }
-
-    fn pid(&self) -> u32 {
-        self.0.pid()
-    }
-
-    /// A program within it.
-    fn within(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/proc/{}/ns/net", self.pid())).arg("--").arg(program);
-        command
-    }
-
-    /// Runs a shell command within it.
-    fn shell(&self, script: &str) {
-        let run = finish(self.within("sh").args(["-ec", script]).stdin(Stdio::null()));
-        assert_eq!(run.code, 0, "{script}: {}{}", run.stdout, run.stderr);
-    }
-}
-
-/// A session of sshd is no child of the test, and one that was cut off waits for TCP to give up:
-/// all processes within end with the namespace.
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let of = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-        let own = of(self.pid());
-        for process in processes() {
-            if own.is_some() && of(process.pid) == own && process.pid != self.pid() {
-                // It may have ended meanwhile.
-                let _ = Command::new("kill").args(["-KILL", &process.pid.to_string()]).output();
-            }
-        }
-    }
-}
-
-/// Starts a program that says `ready` and runs until its input ends.
-fn ready(mut command: Command) -> ChildProcess {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut process = ChildProcess::spawn(command).expect("the program starts");
-    let mut line = String::new();
-    BufReader::new(process.take_stdout().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "ready\n", "it takes root to make network namespaces");
-    process
-}
-
 /// One site at a time: each has sixteen processes that must not be late.
 static SITES: Mutex<()> = Mutex::new(());
 
-/// Three hosts, the bridge between them, and what ssh needs.
+/// Three hosts, and the slow wire between two of them.
 struct Site {
     _only: MutexGuard<'static, ()>,
-    folder: tempfile::TempDir,
     /// What is on the hosts, in memory: a disk that other tests keep busy can be too slow for the
     /// elections of twelve replicas.
     memory: tempfile::TempDir,
-    bridge: Namespace,
-    _hosts: Vec<Namespace>,
-    _servers: Vec<ChildProcess>,
     wire: ChildProcess,
+    hosts: Hosts,
 }
 
 impl Site {
     fn new() -> Site {
-        assert!(nm_sys::namespace::privileged(), "this test makes namespaces: run it as root");
         let _only = SITES.lock().unwrap_or_else(PoisonError::into_inner);
-        let folder = tempfile::tempdir().unwrap();
         let memory = tempfile::tempdir_in("/dev/shm").unwrap();
-        let (bridge, hosts) = (Namespace::new(), [(); HOSTS].map(|()| Namespace::new()));
-        bridge.shell(
-            "ip link add bridge0 type bridge && ip addr add 10.77.0.254/24 dev bridge0 && \
-             ip link set bridge0 up",
-        );
-        for (number, host) in (1..).zip(&hosts) {
-            bridge.shell(&format!(
-                "ip link add port{number} type veth peer name lan0 netns {} && \
-                 ip link set port{number} master bridge0 up",
-                host.pid()
-            ));
-            host.shell(&format!(
-                "ip addr add {}/24 dev lan0 && ip link set lan0 up",
-                address(number)
-            ));
-        }
+        let hosts = Hosts::new(HOSTS);
         let mut wire = Command::new(need("python3", "python3"));
-        wire.arg(source("delay_line.py")).arg("0.001").arg(folder.path().join("counts"));
-        wire.arg(hosts[0].pid().to_string()).args(["wire0", &address(2)]);
-        wire.arg(hosts[1].pid().to_string()).args(["wire0", &address(1)]);
+        wire.arg(source("delay_line.py")).arg("0.001").arg(hosts.path("counts"));
+        wire.arg(hosts.host(1).pid().to_string()).args(["wire0", &address(2)]);
+        wire.arg(hosts.host(2).pid().to_string()).args(["wire0", &address(1)]);
         let wire = ready(wire);
-        let _servers = servers(folder.path(), &hosts);
-        client(folder.path());
-        let site = Site { _only, folder, memory, bridge, _hosts: hosts.into(), _servers, wire };
-        for host in 1..=HOSTS {
-            wait_for("a login", || {
-                let ssh = site.path("bin/ssh");
-                let mut login = site.bridge.within(ssh);
-                let login = finish(login.args([&format!("h{host}"), "true"]).stdin(Stdio::null()));
-                (login.code == 0).then_some(())
-            });
-        }
-        site
+        Site { _only, hosts, memory, wire }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.hosts.path(name)
     }
 
     /// Folder for what is on the hosts.
     fn data(&self) -> PathBuf {
         self.memory.path().join("data")
-    }
-
-    /// nearmetal beside the bridge.
-    fn nearmetal(&self, words: &[&str]) -> Command {
-        let mut command = self.bridge.within(BINARY);
-        let path = std::env::var("PATH").unwrap_or_default();
-        command.env("PATH", format!("{}:{path}", self.path("bin").display()));
-        command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
     }
 
     /// A run over the three hosts. The last one has mediators only, so the others can go on
@@ -170,13 +68,13 @@ impl Site {
         words.extend(["--host-data", data.to_str().unwrap(), "--nodes", "1-1-3-1"]);
         words.extend(["--durability", "disk-quorum", "--rate", "100", "--record"]);
         words.extend(more);
-        Running(self.nearmetal(&short(out, &words)).spawn().unwrap())
+        Running(self.hosts.nearmetal(&short(out, &words)).spawn().unwrap())
     }
 
     /// What `exchange` says of the running network.
     fn ask(&self, verb: &[&str], out: &Path) -> Run {
         let words = [&["exchange"], verb, &["--folder", out.to_str().unwrap()]].concat();
-        finish(&mut self.nearmetal(&words))
+        finish(&mut self.hosts.nearmetal(&words))
     }
 
     /// Waits until the status has all of these lines.
@@ -194,7 +92,7 @@ impl Site {
 
     /// Takes host 3 from the network, or gives it back.
     fn set_link(&self, state: &str) {
-        self.bridge.shell(&format!("ip link set port3 {state}"));
+        self.hosts.set_link(3, state);
     }
 
     /// What runs have left on the hosts: folders, and processes of nodes and agents.
@@ -222,65 +120,6 @@ impl Site {
         assert!(self.wire.wait_timeout(Duration::from_secs(60)).is_some());
         fs::read_to_string(file).unwrap().parse().unwrap()
     }
-}
-
-/// Makes a key.
-fn key(path: &Path) {
-    let mut keygen = Command::new(need("ssh-keygen", "openssh-client"));
-    let made = finish(keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path));
-    assert_eq!(made.code, 0, "{}", made.stderr);
-}
-
-/// An sshd on each host, with its own key, that lets only the test's key in.
-fn servers(folder: &Path, hosts: &[Namespace]) -> Vec<ChildProcess> {
-    let sshd = need("sshd", "openssh-server");
-    // The empty folder that sshd locks its unprivileged half into.
-    let _ = fs::create_dir_all("/run/sshd");
-    key(&folder.join("user"));
-    let mut known = String::new();
-    let mut servers = vec![];
-    for (number, host) in (1..).zip(hosts) {
-        let path = folder.join(format!("host{number}"));
-        key(&path);
-        let public = fs::read_to_string(path.with_extension("pub")).unwrap();
-        known += &format!("{} {public}", address(number));
-        let config = folder.join(format!("sshd{number}"));
-        let text = format!(
-            "ListenAddress {}\nPort 22\nHostKey {}\nPidFile none\nStrictModes no\n\
-             AuthorizedKeysFile {}\nPasswordAuthentication no\nUsePAM no\n\
-             PermitRootLogin prohibit-password\nAllowUsers root\n",
-            address(number),
-            path.display(),
-            folder.join("user.pub").display()
-        );
-        fs::write(&config, text).unwrap();
-        let mut server = host.within(&sshd);
-        server.args(["-D", "-e", "-f"]).arg(config).stdin(Stdio::null()).stderr(Stdio::null());
-        servers.push(ChildProcess::spawn(server).unwrap());
-    }
-    fs::write(folder.join("known"), known).unwrap();
-    servers
-}
-
-/// An ssh that reads a configuration of ours: the user's own has no part in the test.
-fn client(folder: &Path) {
-    let mut config = String::new();
-    for number in 1..=HOSTS {
-        config += &format!("Host h{number}\n  HostName {}\n", address(number));
-    }
-    let at = folder.display();
-    config += &format!(
-        "Host *\n  User root\n  IdentityFile {at}/user\n  IdentitiesOnly yes\n  \
-         StrictHostKeyChecking yes\n  UserKnownHostsFile {at}/known\n  \
-         GlobalKnownHostsFile /dev/null\n"
-    );
-    fs::write(folder.join("config"), config).unwrap();
-    let ssh = need("ssh", "openssh-client");
-    let text = format!("#!/bin/sh\nexec {} -F '{at}/config' \"$@\"\n", ssh.display());
-    fs::create_dir(folder.join("bin")).unwrap();
-    let mut file = fs::File::create(folder.join("bin/ssh")).unwrap();
-    file.write_all(text.as_bytes()).unwrap();
-    file.set_permissions(fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 const ALL_UP: [&str; 2] = ["6 of 6 nodes are up", "3 of 3 cells have a leader"];
@@ -312,7 +151,7 @@ fn a_network_over_three_hosts_goes_on_without_one_and_loses_nothing() {
     assert!([1, 3].contains(&ended.code), "{} {all}", ended.code);
     assert!(!all.contains("did not answer"), "the host was away for a short time: {all}");
     let words = ["exchange", "verify", out.to_str().unwrap(), "--format", "json", "--cuts", "3"];
-    let verified = finish(&mut site.nearmetal(&words));
+    let verified = finish(&mut site.hosts.nearmetal(&words));
     assert_eq!(verified.code, 0, "{}{}\n{all}", verified.stdout, verified.stderr);
     let found: Value = serde_json::from_str(&verified.stdout).unwrap();
     assert_eq!(found[0]["verdict"], "proven", "{found}");
@@ -407,7 +246,7 @@ fn a_host_that_stays_away_is_named_and_ends_its_nodes_itself() {
     assert!(all.contains("host h3 did not answer for"), "{all}");
     wait_for("the end of what is on host 3", || site.left().is_empty().then_some(()));
     let words = ["exchange", "verify", out.to_str().unwrap()];
-    let verified = finish(&mut site.nearmetal(&words));
+    let verified = finish(&mut site.hosts.nearmetal(&words));
     assert_eq!(verified.code, 3, "{}{}", verified.stdout, verified.stderr);
     assert!(verified.stdout.contains("there is no journal of mediator"), "{}", verified.stdout);
 }

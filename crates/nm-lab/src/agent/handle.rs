@@ -3,11 +3,11 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nm_model::agent::{PROTOCOL_VERSION, Stage, Task, TaskReport};
@@ -40,6 +40,16 @@ const ANSWERS_MAX: usize = 64;
 /// Lines of an agent's standard error that are kept for error messages.
 const STDERR_LINES_MAX: usize = 20;
 
+/// Lines that the shell of another host may write before the one that is awaited.
+const SHELL_LINES_MAX: usize = 10_000;
+
+/// The input of an agent.
+type Output = Arc<Mutex<Box<dyn Write + Send>>>;
+
+/// Why the process that reaches an agent on another host has ended: from its exit code, if it has
+/// one, and the last lines of its error output.
+pub(crate) type EndOnHost = Box<dyn Fn(Option<i32>, &[String]) -> Failure + Send>;
+
 /// Events of a running task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
@@ -69,7 +79,7 @@ enum Pending {
 /// A running agent.
 pub struct Handle {
     name: String,
-    output: Box<dyn Write + Send>,
+    output: Output,
     answers: Receiver<Incoming>,
     process: Option<ChildProcess>,
     stream: Option<TcpStream>,
@@ -82,6 +92,10 @@ pub struct Handle {
     stderr_lines: Arc<Mutex<Vec<String>>>,
     /// Closes when the agent's standard error has ended.
     stderr_end: Option<Receiver<()>>,
+    /// Of an agent on another host.
+    end_on_host: Option<EndOnHost>,
+    /// Ends the thread that tells an agent on another host that this end is there.
+    alive: Option<Sender<()>>,
 }
 
 impl Handle {
@@ -201,7 +215,7 @@ impl Handle {
         })?;
         Ok(Handle {
             name: name.to_string(),
-            output: Box::new(output),
+            output: Arc::new(Mutex::new(Box::new(output))),
             answers,
             process: None,
             stream: None,
@@ -212,6 +226,8 @@ impl Handle {
             slowness: 1,
             stderr_lines: Arc::default(),
             stderr_end: None,
+            end_on_host: None,
+            alive: None,
         })
     }
 
@@ -227,7 +243,78 @@ impl Handle {
         self.handshake_within(timeout)
     }
 
-    fn handshake_within(mut self, timeout: Duration) -> Result<Handle, Failure> {
+    /// Of an agent on another host: how its end is explained.
+    pub(crate) fn explain_end(&mut self, end_on_host: EndOnHost) {
+        self.end_on_host = Some(end_on_host);
+    }
+
+    /// Waits until the shell of another host has written a line that begins with `start`; returns
+    /// the rest of it. Shells may write what they like before.
+    pub(crate) fn shell_line(&mut self, start: &str, limit: Duration) -> Result<String, Failure> {
+        let deadline = Deadline::after(limit);
+        for _ in 0..SHELL_LINES_MAX {
+            match self.answers.recv_timeout(deadline.remaining()) {
+                Ok(Incoming::Invalid(line)) => {
+                    if let Some(rest) = line.strip_prefix(start) {
+                        return Ok(rest.trim().to_string());
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => return Err(self.timed_out(limit)),
+                other => {
+                    let answer = self.answer_of(other)?;
+                    return Err(self.unexpected(&answer));
+                }
+            }
+        }
+        let message = format!("{}: its shell writes without end", self.name);
+        Err(Failure::new(FailureKind::Peer, message))
+    }
+
+    /// Writes the bytes of a program to the shell that starts it.
+    pub(crate) fn send_program(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let written = {
+            let mut output = lock(&self.output);
+            output.write_all(bytes).and_then(|()| output.flush())
+        };
+        written.map_err(|_| self.disconnected())
+    }
+
+    /// Tells the agent every `interval` that this end is there, until the session ends.
+    pub(crate) fn keep_alive(&mut self, interval: Duration) -> Result<(), Failure> {
+        let mut line = serde_json::to_vec(&Request::Alive)
+            .map_err(|error| Failure::new(FailureKind::System, error.to_string()))?;
+        line.push(b'\n');
+        let output = self.output.clone();
+        let (alive, ended) = channel::<()>();
+        spawn("alive", move || {
+            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                let mut output = lock(&output);
+                if output.write_all(&line).and_then(|()| output.flush()).is_err() {
+                    return;
+                }
+            }
+        })?;
+        self.alive = Some(alive);
+        Ok(())
+    }
+
+    /// Has the agent accept connections from `peer` only; returns the name of the link that has the
+    /// address `own` there, none if none has it.
+    ///
+    /// # Errors
+    /// If the agent cannot read its addresses, has disconnected or does not answer in time.
+    pub fn path(&mut self, own: IpAddr, peer: IpAddr) -> Result<Option<String>, Failure> {
+        self.cancel_and_wait()?;
+        self.send(&Request::Path { own, peer })?;
+        match self.receive(self.limit(ANSWER_TIMEOUT))? {
+            Answer::Path { link } => Ok(link),
+            Answer::Failed(failure) => Err(failure),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// As [`Handle::handshake`], for an agent that answers within `timeout`.
+    pub(crate) fn handshake_within(mut self, timeout: Duration) -> Result<Handle, Failure> {
         match self.receive(timeout)? {
             Answer::Hello { protocol: PROTOCOL_VERSION, version, pid } => {
                 self.version = version;
@@ -430,8 +517,9 @@ impl Handle {
     /// it if it does not end. May be called again.
     pub fn close(&mut self) {
         let _ = self.send(&Request::Bye);
+        self.alive = None;
         // The end of its input ends a busy agent too.
-        self.output = Box::new(io::sink());
+        *lock(&self.output) = Box::new(io::sink());
         if let Some(mut process) = self.process.take() {
             // Nobody reads its answers any more, so it does not wait to write them.
             self.answers = channel().1;
@@ -452,10 +540,11 @@ impl Handle {
         let mut line = serde_json::to_vec(request)
             .map_err(|error| Failure::new(FailureKind::System, error.to_string()))?;
         line.push(b'\n');
-        match self.output.write_all(&line).and_then(|()| self.output.flush()) {
-            Ok(()) => Ok(()),
-            Err(_) => Err(self.disconnected()),
-        }
+        let written = {
+            let mut output = lock(&self.output);
+            output.write_all(&line).and_then(|()| output.flush())
+        };
+        written.map_err(|_| self.disconnected())
     }
 
     fn receive(&mut self, timeout: Duration) -> Result<Answer, Failure> {
@@ -485,6 +574,9 @@ impl Handle {
     /// standard error.
     fn disconnected(&mut self) -> Failure {
         self.is_disconnected = true;
+        if self.end_on_host.is_some() {
+            return self.ended_on_host();
+        }
         let name = &self.name;
         let how = match &mut self.process {
             None => format!("{name} has closed the connection"),
@@ -493,14 +585,31 @@ impl Handle {
                 None => format!("{name} has closed its output"),
             },
         };
-        if let Some(end) = &self.stderr_end {
-            // With a time-out: a child process of the agent may hold its standard error open.
-            let _: Result<(), _> = end.recv_timeout(Duration::from_millis(500));
-        }
+        self.wait_for_stderr();
         let failure = Failure::new(FailureKind::Peer, how);
         match self.stderr_lines.lock().ok().and_then(|lines| lines.last().cloned()) {
             Some(last) => failure.hint(format!("the last line of its error output: {last}")),
             None => failure,
+        }
+    }
+
+    /// Waits for the end of the agent's standard error, but not for long: a child process of the
+    /// agent may hold it open.
+    fn wait_for_stderr(&self) {
+        if let Some(end) = &self.stderr_end {
+            let _: Result<(), _> = end.recv_timeout(Duration::from_millis(500));
+        }
+    }
+
+    /// The failure of an agent on another host that has disconnected.
+    fn ended_on_host(&mut self) -> Failure {
+        let process = self.process.as_mut();
+        let status = process.and_then(|process| process.wait_timeout(Duration::from_secs(2)));
+        self.wait_for_stderr();
+        let lines = self.stderr_lines.lock().map(|lines| lines.clone()).unwrap_or_default();
+        match &self.end_on_host {
+            Some(explain) => explain(status.and_then(|status| status.code()), &lines),
+            None => Failure::new(FailureKind::Peer, format!("{} has ended", self.name)),
         }
     }
 
@@ -521,6 +630,11 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+fn lock(output: &Output) -> MutexGuard<'_, Box<dyn Write + Send>> {
+    // A thread that panicked has left a stream all the same.
+    output.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How a process ended, as a clause after `ended`.

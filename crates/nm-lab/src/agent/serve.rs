@@ -2,6 +2,7 @@
 //! writes answers.
 
 use std::io::{Read, Write};
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -15,6 +16,7 @@ use crate::agent::lines::{Line, Lines};
 use crate::agent::peer_filter::PeerFilter;
 use crate::agent::samples;
 use crate::agent::thread::spawn;
+use crate::netlink::link_of;
 
 /// Version of nearmetal, exchanged in the handshake.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -57,6 +59,8 @@ struct Session<W> {
     output: W,
     /// Absent if the controller started this agent itself.
     filter: Option<PeerFilter>,
+    /// Address of the other end, if the controller has named it.
+    peer: Option<IpAddr>,
     /// Longest time without a request, if the controller is on the network.
     idle_max: Option<Duration>,
     task: TaskState,
@@ -105,8 +109,8 @@ where
             }
         }
     })?;
-    let task = TaskState::Idle;
-    let mut session = Session { output, filter, idle_max, task, task_number: 0, events };
+    let (task, peer) = (TaskState::Idle, None);
+    let mut session = Session { output, filter, peer, idle_max, task, task_number: 0, events };
     session.answer(&Answer::Hello {
         protocol: PROTOCOL_VERSION,
         version: VERSION.to_string(),
@@ -185,6 +189,12 @@ impl<W: Write> Session<W> {
             Request::Describe => {
                 return self.answer(&Answer::Facts(Box::new(nm_host::facts())));
             }
+            Request::Path { own, peer } => match self.set_path(own, peer) {
+                Ok(link) => return self.answer(&Answer::Path { link }),
+                Err(failure) => Err(failure),
+            },
+            // Whoever reads this agent's input has noticed it.
+            Request::Alive => return Ok(()),
             Request::Cancel => return self.cancel(),
             Request::Prepare { side, task, stage: Stage::Listen { address } } => {
                 match self.listen(side, &task, &address) {
@@ -203,6 +213,14 @@ impl<W: Write> Session<W> {
         }
     }
 
+    fn set_path(&mut self, own: IpAddr, peer: IpAddr) -> Result<Option<String>, Failure> {
+        self.peer = Some(peer);
+        link_of(own).map_err(|error| {
+            let message = format!("cannot read the addresses of this host: {error}");
+            Failure::new(FailureKind::System, message)
+        })
+    }
+
     fn listen(&mut self, side: Side, task: &Task, address: &str) -> Result<Vec<String>, Failure> {
         self.refuse_while_busy()?;
         if let Some(filter) = &self.filter {
@@ -211,8 +229,9 @@ impl<W: Write> Session<W> {
         // Closes the sockets of a task that was prepared before.
         self.task = TaskState::Idle;
         let mut endpoint = catch_panic(|| Endpoint::listen(side, task, address))?;
-        if let Some(filter) = &self.filter {
-            endpoint.only_from(filter.peer());
+        // A controller on the network is the peer itself, whatever it says.
+        if let Some(peer) = self.filter.map(|filter| filter.peer()).or(self.peer) {
+            endpoint.only_from(peer);
         }
         let addresses = endpoint.addresses().to_vec();
         self.task = TaskState::Ready(Box::new(endpoint));
@@ -433,6 +452,13 @@ mod tests {
         let (all, result) = answers(&input);
         assert!(is_bad(&all[1]) && all.len() == 2, "{all:?}");
         assert!(result.is_err());
+    }
+
+    #[test]
+    fn a_controller_that_is_there_is_not_answered() {
+        let (all, result) = answers(b"{\"do\":\"alive\"}\n{\"do\":\"alive\"}\n{\"do\":\"bye\"}\n");
+        assert!(matches!(&all[..], [Answer::Hello { .. }, Answer::Bye]), "{all:?}");
+        assert!(result.is_ok());
     }
 
     #[test]

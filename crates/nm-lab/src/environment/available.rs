@@ -4,6 +4,7 @@ use nm_model::plan::EnvironmentKind;
 
 use crate::environment::guests::{self, GuestsUnavailable};
 use crate::environment::namespaces;
+use crate::launcher;
 
 /// Why an environment cannot be started here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -14,12 +15,9 @@ pub enum EnvironmentUnavailable {
     /// Virtual machines cannot be started.
     #[error(transparent)]
     Guests(#[from] GuestsUnavailable),
-    /// This version does not start agents on other hosts.
-    #[error(
-        "not in this version: start `nearmetal pingpong server` on one host and the client on the \
-         other"
-    )]
-    RemoteHosts,
+    /// Other hosts cannot be reached.
+    #[error("there is no ssh client in PATH, which reaches the hosts; install openssh-client")]
+    NoSsh,
 }
 
 /// Why an environment cannot be started here; none if it can.
@@ -38,6 +36,8 @@ pub fn unavailable_reason(environment: EnvironmentKind) -> Option<EnvironmentUna
                 namespaces::unavailable_reason().map(EnvironmentUnavailable::Namespaces)
             })
         }
-        EnvironmentKind::Ssh => Some(EnvironmentUnavailable::RemoteHosts),
+        EnvironmentKind::Ssh => {
+            launcher::in_path(nm_ssh::SSH).is_none().then_some(EnvironmentUnavailable::NoSsh)
+        }
     }
 }

@@ -119,6 +119,20 @@ impl Environment {
         })
     }
 
+    /// An environment of two hosts, whose agents have answered and reach each other.
+    pub(super) fn of_hosts(kind: EnvironmentKind, pair: Pair) -> Environment {
+        let addresses = vec![vec![(pair.client_address, pair.server_address)]];
+        Environment {
+            kind,
+            pair,
+            addresses,
+            namespace_keeper: None,
+            guests: None,
+            functions: None,
+            shared_folder: None,
+        }
+    }
+
     /// Stops the guests until [`Environment::resume`], so that they take no CPU from another
     /// environment's trials. Other agents take none while they wait.
     pub fn pause(&mut self) {
@@ -141,6 +155,10 @@ impl Environment {
     /// # Errors
     /// If the environment has no such addresses.
     pub fn use_ipv6(&mut self, ipv6: bool) -> Result<(), Failure> {
+        if self.kind == EnvironmentKind::Ssh && !ipv6 {
+            // The addresses of hosts are given, and there is one path.
+            return Ok(());
+        }
         let missing = || {
             let message = format!("{} has no IPv{} here", self.kind, if ipv6 { 6 } else { 4 });
             Failure::new(FailureKind::NotAvailable, message)

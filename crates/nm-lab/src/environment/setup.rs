@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nm_model::plan::EnvironmentKind;
-use nm_model::{Failure, FailureKind, GuestSpec, Launcher, Side, StackPair};
+use nm_model::{Failure, FailureKind, GuestSpec, HostsSpec, Launcher, Side, StackPair};
 
 use crate::agent::Handle;
 use crate::launcher;
@@ -26,6 +26,8 @@ pub struct Setup {
     pub shared_folder: Option<PathBuf>,
     /// What the virtual machines are like, in environments that have some.
     pub guests: GuestSpec,
+    /// The hosts of the environment `ssh`.
+    pub hosts: Option<HostsSpec>,
     /// The program that has the subcommands `agent`, `lab-hold` and `lab-wire`; this one if absent.
     pub program: Option<PathBuf>,
 }
@@ -74,7 +76,7 @@ impl Setup {
         Ok(command)
     }
 
-    fn launcher(&self, side: Side) -> Option<Launcher> {
+    pub(super) fn launcher(&self, side: Side) -> Option<Launcher> {
         match side {
             Side::Client => self.client_launcher,
             Side::Server => self.server_launcher,
@@ -96,7 +98,18 @@ impl Setup {
         end: impl Display,
         command: Command,
     ) -> Result<Handle, Failure> {
+        self.launch_named(&format!("agent `{end}` of {kind}"), kind, end, command)
+    }
+
+    /// As [`Setup::launch`], with the agent's `name` in error messages.
+    pub(super) fn launch_named(
+        &self,
+        name: &str,
+        kind: EnvironmentKind,
+        end: impl Display,
+        command: Command,
+    ) -> Result<Handle, Failure> {
         let log = self.log_folder.as_ref().map(|f| f.join(format!("agent-{kind}-{end}.log")));
-        Handle::launch(&format!("agent `{end}` of {kind}"), command, log.as_deref())
+        Handle::launch(name, command, log.as_deref())
     }
 }

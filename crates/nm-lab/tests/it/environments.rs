@@ -152,8 +152,8 @@ fn stopped_agent() {
 
 fn unavailable() {
     let failure = environment::start(EnvironmentKind::Ssh, &Setup::default()).err().unwrap();
-    assert_eq!(failure.kind, FailureKind::NotAvailable);
-    assert!(failure.message.contains("not in this version"), "{failure}");
+    assert_eq!(failure.kind, FailureKind::BadRequest);
+    assert!(failure.to_string().contains("ssh has no hosts; write [hosts]"), "{failure}");
     let guests = GuestSpec { kernel: Some("/of/no/kernel".to_string()), ..GuestSpec::default() };
     let setup = Setup { guests, ..Setup::default() };
     let failure = environment::start(EnvironmentKind::VmSwitch, &setup).err().unwrap();

@@ -112,9 +112,10 @@ fn acceleration_shows_in_the_published_streams() {
     assert!(found.reasons[0].starts_with("not like for like: kernel bypass is none against"));
 }
 
-const PLANS: [&str; 8] = [
+const PLANS: [&str; 9] = [
     "quick",
     "full",
+    "two-hosts",
     "deftech-hft",
     "vmware-pingpong",
     "xenserver-stream",

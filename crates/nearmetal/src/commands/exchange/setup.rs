@@ -127,6 +127,7 @@ pub fn plan(
         comparisons: other.map(comparison).into_iter().collect(),
         machine: None,
         guests: None,
+        hosts: None,
         factors: vec![],
         subplans: vec![],
     })

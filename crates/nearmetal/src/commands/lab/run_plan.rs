@@ -63,6 +63,7 @@ pub fn plan(args: &LabRunArgs) -> Result<Plan> {
         comparisons: vec![],
         machine: None,
         guests: Some(guests),
+        hosts: None,
         factors: vec![],
         subplans: vec![],
     };

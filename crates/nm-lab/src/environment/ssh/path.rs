@@ -1,0 +1,123 @@
+//! The path between two hosts: the addresses at its ends, and whether one end reaches the other.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+
+use nm_model::agent::{Task, Token, Work};
+use nm_model::probe::PingpongSpec;
+use nm_model::{Failure, FailureKind, Mode, Protocol, Side, Stack};
+
+use crate::environment::ssh::end::{End, HostName};
+use crate::pair::Pair;
+
+/// A port that is named where no packet is sent.
+const ANY_PORT: u16 = 9;
+
+/// The address of this machine on the path to `peer`.
+pub fn own_address_towards(peer: IpAddr) -> Result<IpAddr, Failure> {
+    let any: IpAddr = match peer {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // Connecting a UDP socket sends nothing and chooses the route.
+    let route = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((peer, ANY_PORT))?;
+        socket.local_addr()
+    });
+    route.map(|own| own.ip()).map_err(|error| {
+        let message = format!("this machine has no route to {peer}: {error}");
+        Failure::new(FailureKind::NotAvailable, message).hint("write `address` of the server")
+    })
+}
+
+/// The links at both ends. Each agent accepts connections from the other end only from now on.
+pub fn links(client: &mut End, server: &mut End) -> Result<[String; 2], Failure> {
+    let (a, b) = (client.address, server.address);
+    if a.is_ipv4() != b.is_ipv4() {
+        let message = format!("the path would have the ends {a} and {b}, of different families");
+        return Err(Failure::new(FailureKind::BadRequest, message)
+            .hint("write `address` of both ends in [hosts]"));
+    }
+    Ok([link(client, b)?, link(server, a)?])
+}
+
+fn link(end: &mut End, peer: IpAddr) -> Result<String, Failure> {
+    let (address, host) = (end.address, &end.host);
+    end.agent.path(address, peer)?.ok_or_else(|| {
+        let message = format!("no link of {host} has the address {address}");
+        Failure::new(FailureKind::NotAvailable, message)
+            .hint("write one of its own addresses, not that of a gateway before it")
+    })
+}
+
+/// Checks that the client can connect to the server by TCP at a port that the kernel chooses, as
+/// every trial does. `hosts` are the names of client and server.
+pub fn check(pair: &mut Pair, hosts: &(HostName, HostName)) -> Result<(), Failure> {
+    let task = task();
+    let (own, to) = (pair.client_address, pair.server_address);
+    let cannot = |what: &str, failure: Failure| {
+        let (client, server) = hosts;
+        let message = format!("{client} at {own} {what} {server} at {to}: {}", failure.message);
+        Failure::new(FailureKind::NotAvailable, message)
+            .hint("check the addresses, the routes, and firewalls: any port must be open")
+    };
+    let listening = pair.server.listen(Side::Server, &task, &to.to_string())?;
+    let answering = pair.client.listen(Side::Client, &task, &own.to_string())?;
+    pair.server.start_connecting(Side::Server, &task, &answering)?;
+    pair.client.start_connecting(Side::Client, &task, &listening)?;
+    pair.client.wait_connected().map_err(|failure| cannot("cannot reach", failure))?;
+    pair.server.wait_connected().map_err(|failure| cannot("is not reached by", failure))?;
+    // Neither end runs the task.
+    pair.client.cancel()?;
+    pair.server.cancel()
+}
+
+fn task() -> Task {
+    let stack = Stack { launcher: None, protocol: Protocol::Tcp, mode: Mode::Blocking };
+    Task {
+        stack,
+        cpus: vec![],
+        work: Work::Pingpong { size_bytes: 1, spec: PingpongSpec::default() },
+        seed: 0,
+        raw_samples: false,
+        // No datagram is sent that would carry it.
+        token: Token::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use nm_model::ProbeSpec;
+
+    use super::*;
+    use crate::agent::Handle;
+    use crate::trial::{self, Options};
+
+    fn trial(pair: &mut Pair) -> Result<trial::Outcome, Failure> {
+        let spec = PingpongSpec { sizes: vec![8], max_ms: 50, ..PingpongSpec::default() };
+        let (probe, stacks) = (ProbeSpec::Pingpong(spec), "tcp-blocking".parse().unwrap());
+        let (options, cancel) = (Options::new(1), AtomicBool::new(false));
+        trial::run(pair, &stacks, &probe, 0, &options, &mut |_| {}, &cancel)
+            .map_err(|interrupted| interrupted.failure)
+    }
+
+    #[test]
+    fn an_agent_accepts_only_the_peer_of_its_path() {
+        let agents = (Handle::local("client").unwrap(), Handle::local("server").unwrap());
+        let (own, other) = ([127, 0, 0, 1].into(), [127, 0, 0, 2].into());
+        let mut pair = Pair::of_hosts("ssh", agents, (own, own), "lo").unwrap();
+        assert_eq!(pair.server.path(own, other).unwrap().as_deref(), Some("lo"));
+        let refused = trial(&mut pair).unwrap_err();
+        assert_eq!(refused.kind, FailureKind::Peer, "{refused}");
+        pair.server.path(own, own).unwrap();
+        assert_eq!(trial(&mut pair).unwrap().measured.len(), 1);
+        assert_eq!(pair.server.path([192, 0, 2, 77].into(), own).unwrap(), None);
+    }
+
+    #[test]
+    fn the_own_address_is_that_of_the_route() {
+        let loopback: IpAddr = Ipv4Addr::LOCALHOST.into();
+        assert_eq!(own_address_towards(loopback).unwrap(), loopback);
+    }
+}
