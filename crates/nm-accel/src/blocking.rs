@@ -94,6 +94,8 @@ calls! {
         bytes: usize, flags: u32) -> isize;
     /// `connect(2)`.
     connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
+    /// `accept(2)`.
+    accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int;
     /// `accept4(2)`.
     accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int;
     /// `poll(2)`.

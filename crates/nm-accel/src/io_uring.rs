@@ -1,13 +1,14 @@
 //! Whether the process uses io_uring, by which the kernel uses descriptors without any call of the
 //! program.
 
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nm_ring::ledger::KernelReason;
 
 use crate::policy::RingUse;
 use crate::settings::Settings;
-use crate::{fallback, table};
+use crate::{fallback, open_files, table};
 
 /// 1 once the process has created an io_uring.
 static IO_URING_SEEN: AtomicU32 = AtomicU32::new(0);
@@ -52,28 +53,9 @@ pub fn is_in_use() -> bool {
         return false;
     }
     let check = IO_URING_CHECKS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-    if check.is_power_of_two() && has_io_uring_descriptor() {
+    if check.is_power_of_two() && open_files::any(b"anon_inode:[io_uring]", c_int::MAX, |_| true) {
         created();
         return true;
-    }
-    false
-}
-
-/// Reads /proc/self/fd without allocating.
-fn has_io_uring_descriptor() -> bool {
-    use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat_raw};
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(folder) = openat(CWD, c"/proc/self/fd", flags, Mode::empty()) else { return false };
-    let mut space = [std::mem::MaybeUninit::<u8>::uninit(); 2048];
-    let mut entries = RawDir::new(&folder, &mut space);
-    while let Some(entry) = entries.next() {
-        let Ok(entry) = entry else { return false };
-        let mut target = [std::mem::MaybeUninit::<u8>::uninit(); 32];
-        if let Ok((target, _)) = readlinkat_raw(&folder, entry.file_name(), &mut target)
-            && target.starts_with(b"anon_inode:[io_uring]")
-        {
-            return true;
-        }
     }
     false
 }

@@ -13,10 +13,12 @@
 //! | `rendezvous`       | how the two ends find each other and share memory                    |
 //! | `multiplex`        | readiness for poll, select and epoll                                 |
 //! | `io_uring`         | whether the process uses io_uring                                    |
+//! | `open_files`       | what the process's descriptors refer to                              |
 //! | `options`          | socket options that memory cannot keep, or that it emulates          |
 //! | `fallback`         | keeping a socket on the kernel, for a time or for good               |
 //! | `table`            | which descriptors are sockets that the library manages               |
 //! | `socket`           | one connection: its phase, its memory, the counts of both directions |
+//! | `system_call_filter` | programs that restrict their system calls                            |
 //! | `short_lived`      | whether the program's connections are short                          |
 //! | `blocking`         | libc's own blocking calls, which are cancellation points             |
 //! | `wait`             | spinning and sleeping                                                |
@@ -40,6 +42,7 @@ mod kernel;
 mod lock;
 mod multiplex;
 mod next;
+mod open_files;
 mod options;
 mod policy;
 mod process;
@@ -50,6 +53,7 @@ mod short_lived;
 mod signals;
 mod socket;
 mod stream;
+mod system_call_filter;
 mod table;
 mod tcp_info;
 mod wait;

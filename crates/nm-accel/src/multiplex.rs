@@ -40,7 +40,8 @@ mod spin;
 mod users;
 mod wait_socket;
 
-pub use adopt::adopt_if_unknown;
+pub use adopt::{adopt_if_unknown, has_unknown_set};
 pub use epoll_set::EpollSet;
+pub use registered::is_anywhere as is_registered;
 pub use registry::get as set_of;
 pub use sets::*;

@@ -14,7 +14,7 @@ pub enum MemoryOwnership {
     /// The memory is its own.
     Owner,
     /// It runs on the memory of another process (vfork and similar), or has released its sockets
-    /// because it is ending.
+    /// because it is ending or restricts its system calls.
     Borrower,
 }
 
@@ -26,6 +26,10 @@ static FORK_MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
 /// Set when the process is ending and has released its sockets.
 static HAS_EXITED: AtomicBool = AtomicBool::new(false);
+
+/// Set when the program is about to restrict its system calls: see `system_call_filter`. A fork
+/// inherits the restriction.
+static IS_RESTRICTED: AtomicBool = AtomicBool::new(false);
 
 /// What a copy of the process must do first, as a `fn()`; 0 until it is known.
 static ADOPT_COPY: AtomicUsize = AtomicUsize::new(0);
@@ -95,9 +99,24 @@ pub fn set_exited() {
     HAS_EXITED.store(true, Ordering::Relaxed);
 }
 
+/// The program is about to restrict its system calls.
+pub fn set_restricted() {
+    IS_RESTRICTED.store(true, Ordering::Release);
+}
+
+/// Whether the program may have restricted its system calls: then this library makes none of its
+/// own.
+#[inline(always)]
+pub fn is_restricted() -> bool {
+    IS_RESTRICTED.load(Ordering::Acquire)
+}
+
 /// Who owns this memory; costs one getpid. A copy that was made without fork handlers is detected
 /// here and becomes the owner of its copy.
 pub fn memory_ownership() -> MemoryOwnership {
+    if is_restricted() {
+        return MemoryOwnership::Borrower;
+    }
     let owner = owner_pid();
     if owner == 0 || kernel::getpid() == owner {
         return if HAS_EXITED.load(Ordering::Relaxed) {

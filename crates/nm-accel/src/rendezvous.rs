@@ -250,7 +250,8 @@ pub fn after_data_call(socket: &'static Socket, fd: c_int, bytes: usize) {
 
 #[cold]
 fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
-    if socket.record().holders.load(Ordering::Acquire) != 1 || socket.is_held() {
+    let is_shared = socket.record().holders.load(Ordering::Acquire) != 1;
+    if is_shared || socket.is_held() || process::is_restricted() {
         return;
     }
     // Another socket's attempt, or a fork: the next call tries again.
@@ -366,7 +367,11 @@ fn check_eligibility(
         Some(_) => return Ok(None),
         None => return Err((KernelReason::UnsupportedCall, 0)),
     }
-    socket.set_nonblocking(flags & libc::O_NONBLOCK != 0);
+    let is_nonblocking = flags & libc::O_NONBLOCK != 0;
+    if is_nonblocking && !multiplex::is_registered(fd) && multiplex::has_unknown_set() {
+        return Err((KernelReason::UnknownEpollSet, 0));
+    }
+    socket.set_nonblocking(is_nonblocking);
     socket.read_timeouts(fd);
     socket.read_memory_limit(fd);
     Ok(Some(RendezvousAddress::new(client, server)))
@@ -696,6 +701,21 @@ fn refuse(socket: &'static Socket, fd: c_int, reason: KernelReason, detail: u32)
     if connection.is_some() || given_up {
         fallback::move_to_kernel(socket, reason);
     }
+}
+
+/// The program has done something for which a socket must stay on the kernel. A candidate remains
+/// one until the other end has learned the reason: see [`refuse`].
+pub fn decline(socket: &'static Socket, reason: KernelReason, detail: u32) {
+    {
+        let attempt = ATTEMPT.try_lock();
+        if attempt.is_some() && socket.phase() == Phase::Candidate && !socket.is_mapped() {
+            socket.record().set_reason(reason, detail);
+            socket.record().set_phase(SocketPhase::Kernel);
+            return;
+        }
+    }
+    fallback::move_to_kernel(socket, reason);
+    socket.record().set_reason(reason, detail);
 }
 
 /// Listens for the peer at `address`. If that fails, a later call tries again.

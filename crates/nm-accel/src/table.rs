@@ -238,6 +238,20 @@ pub fn release_before_exit() {
     });
 }
 
+/// Gives all descriptors to the kernel for good, before the program restricts its system calls. One
+/// with bytes that are in memory only stays: its peer did not send them again.
+pub fn leave_to_kernel() {
+    for_each_descriptor(|fd, socket| {
+        let Some(guard) = enter(socket, fd) else { return };
+        let is_needed = socket.is_joined() && socket.has_memory_bytes();
+        if !is_needed && let Some(entry) = TABLE.get(fd as usize) {
+            let (known, null) = (ptr::from_ref(socket).cast_mut(), ptr::null_mut());
+            let _ = entry.compare_exchange(known, null, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        drop(guard);
+    });
+}
+
 /// Calls `visit` for each descriptor in the table.
 pub fn for_each_descriptor(mut visit: impl FnMut(c_int, &'static Socket)) {
     for fd in 0..=HIGHEST_SOCKET_FD.load(Ordering::Relaxed) {

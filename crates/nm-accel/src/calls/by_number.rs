@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_long};
 use std::ptr;
 
 use super::{data, descriptors, epoll, handover, poll, processes, select, sockets};
-use crate::{io_uring, kernel, table};
+use crate::{io_uring, kernel, system_call_filter, table};
 
 /// `long syscall(long number, ...)`: calls that this library replaces go to its functions, the rest
 /// go to the kernel
@@ -90,6 +90,8 @@ unsafe fn other_syscall(number: c_long, words: [usize; 6]) -> c_long {
             libc::SYS_setsockopt => sockets::setsockopt(int(a), int(b), int(c), d as _, e as _),
             libc::SYS_ioctl => sockets::ioctl(int(a), b as _, c as _),
             libc::SYS_epoll_ctl => epoll::epoll_ctl(int(a), int(b), int(c), d as _),
+            libc::SYS_prctl => processes::prctl(int(a), b, c, d, e),
+            libc::SYS_seccomp => return filter(words),
             libc::SYS_execve => processes::execve(a as _, b as _, c as _),
             libc::SYS_execveat => processes::execveat(int(a), b as _, c as _, d as _, int(e)),
             libc::SYS_clone => return raw_fork(number, words, a),
@@ -121,6 +123,22 @@ unsafe fn other_syscall(number: c_long, words: [usize; 6]) -> c_long {
         };
         c_long::from(result)
     }
+}
+
+/// `seccomp(2)`: without a filter the call only asks whether the kernel knows filters.
+///
+/// # Safety
+/// As seccomp(2).
+unsafe fn filter(words: [usize; 6]) -> c_long {
+    let [operation, b, arguments, d, e, f] = words;
+    const STRICT: u32 = libc::SECCOMP_SET_MODE_STRICT;
+    const FILTER: u32 = libc::SECCOMP_SET_MODE_FILTER;
+    let operation_number = operation as u32;
+    if operation_number == STRICT || operation_number == FILTER && arguments != 0 {
+        system_call_filter::before_filter();
+    }
+    // SAFETY: the arguments are those of seccomp(2), which the caller guarantees.
+    unsafe { kernel::call(libc::SYS_seccomp, operation, b, arguments, d, e, f) as c_long }
 }
 
 /// A fork by number, which runs no fork handlers. A child that shares our memory is a borrower and

@@ -17,6 +17,7 @@ pub mod sockets;
 /// Prepares everything that the functions need before the program's first call.
 pub fn prepare() {
     aio::prepare();
+    descriptors::prepare();
     handover::prepare();
     signals::prepare();
     processes::prepare();

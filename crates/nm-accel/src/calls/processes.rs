@@ -16,7 +16,7 @@ use crate::children::{self, Start, StartKind};
 use crate::exec_substitutes::Substitutes;
 use crate::next::next_functions;
 use crate::process::{MemoryOwnership, memory_ownership};
-use crate::{blocking, kernel, multiplex, process, rendezvous, table};
+use crate::{blocking, kernel, multiplex, process, rendezvous, system_call_filter, table};
 
 /// Prepares everything that is needed before the program's first call: fork handlers, the fork
 /// mark, and functions of the C library that a signal handler or the child of a fork may need.
@@ -42,6 +42,9 @@ extern "C" fn parent_handler() {
 
 /// Called in the parent once the memory is copied.
 fn after_fork_in_parent() {
+    if process::is_restricted() {
+        return;
+    }
     multiplex::after_fork_in_parent();
     rendezvous::after_fork_in_parent();
 }
@@ -49,6 +52,9 @@ fn after_fork_in_parent() {
 /// Called before the memory is copied: prevents a rendezvous meanwhile, and counts one more process
 /// that holds each socket.
 pub fn before_fork() {
+    if process::is_restricted() {
+        return;
+    }
     rendezvous::before_fork();
     multiplex::before_fork();
     hold_sockets();
@@ -67,6 +73,9 @@ pub fn hold_sockets() {
 /// Counts one process less that holds each socket. The records stay open, because an exec or a fork
 /// may fail.
 pub fn release_sockets() {
+    if process::is_restricted() {
+        return;
+    }
     table::for_each_socket(|socket| {
         socket.record().holders.fetch_sub(1, Ordering::Relaxed);
     });
@@ -74,6 +83,9 @@ pub fn release_sockets() {
 
 /// In the child of a fork: makes it the owner of table, sets and locks.
 pub fn after_fork_in_child() {
+    if process::is_restricted() {
+        return;
+    }
     process::adopt();
     table::forked_child();
     rendezvous::forked_child();
@@ -114,6 +126,7 @@ type SpawnFn = unsafe extern "C" fn(
     Strings,
     Strings,
 ) -> c_int;
+type PrctlFn = unsafe extern "C" fn(c_int, usize, usize, usize, usize) -> c_int;
 type PopenFn = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
 
 next_functions! {
@@ -126,6 +139,7 @@ next_functions! {
     POSIX_SPAWN: SpawnFn = c"posix_spawn";
     POSIX_SPAWNP: SpawnFn = c"posix_spawnp";
     POPEN: PopenFn = c"popen";
+    PRCTL: PrctlFn = c"prctl";
 }
 
 /// The result of a function that the C library does not have.
@@ -436,6 +450,22 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
     let _start = Start::begin(StartKind::Child, |_, _| ());
     // SAFETY: command and mode are strings, which the caller guarantees.
     unsafe { real(command, mode) }
+}
+
+/// `int prctl(int operation, ...)`; each argument is one word
+///
+/// # Safety
+/// As prctl(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn prctl(operation: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    const STRICT: usize = libc::SECCOMP_MODE_STRICT as usize;
+    let Some(real) = PRCTL.get() else { return not_supported() };
+    // Without a filter the call only asks whether the kernel knows filters.
+    if operation == libc::PR_SET_SECCOMP && (a == STRICT || b != 0) {
+        system_call_filter::before_filter();
+    }
+    // SAFETY: the arguments are what this operation takes, which the caller guarantees.
+    unsafe { real(operation, a, b, c, d) }
 }
 
 /// The process is about to end without closing anything: releases its sockets.

@@ -86,6 +86,10 @@ pub unsafe extern "C-unwind" fn accept(
     address: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
+    if process::is_restricted() {
+        // SAFETY: the program's own arguments, passed on unchanged.
+        return unsafe { blocking::accept(fd, address, length) };
+    }
     // SAFETY: accept is accept4 without flags.
     unsafe { accept4(fd, address, length, 0) }
 }
@@ -217,8 +221,7 @@ pub unsafe extern "C" fn setsockopt(
     if let Some(socket) = socket
         && options::needs_kernel(level, name, number)
     {
-        socket.record().set_reason(KernelReason::SocketOption, options::number(level, name));
-        fallback::move_to_kernel(socket, KernelReason::SocketOption);
+        rendezvous::decline(socket, KernelReason::SocketOption, options::number(level, name));
     }
     let on: c_int = 1;
     let is_kept = socket.is_some_and(|socket| options::keeps_nodelay(socket, level, name, number));

@@ -23,7 +23,7 @@ static ORPHANS: AtomicU32 = AtomicU32::new(0);
 
 /// The program has created an epoll descriptor.
 pub fn epoll_created(fd: c_int) {
-    if process::owner_pid() != 0 {
+    if process::owner_pid() != 0 && !process::is_restricted() {
         let set = unused_set();
         set.begin();
         release_set(registry::replace(fd, Some(set)));
@@ -154,6 +154,15 @@ pub fn forked_child() {
 /// Before an exec, and before the process ends: nobody here waits any more.
 pub fn before_exec() {
     registry::for_each(EpollSet::suspend);
+}
+
+/// Before the program restricts its system calls: all sets are plain sets of the kernel from now
+/// on. Their members that are sockets rely on the kernel already.
+pub fn forget_all_sets() {
+    registry::for_each(EpollSet::suspend);
+    while let Some(fd) = registry::find(|_| true) {
+        registry::replace(fd, None);
+    }
 }
 
 /// The exec has failed.

@@ -2,8 +2,11 @@
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_WAITALL, SHUT_WR};
 
+use nm_ring::ledger::{KernelReason, LedgerView, REASON_OF_PEER, SocketPhase};
+use nm_sys::clock::Deadline;
+
 use crate::calls::*;
-use crate::harness::note;
+use crate::harness::{note, state};
 use crate::support::{self, *};
 use crate::ways::*;
 
@@ -46,6 +49,7 @@ behaviours![
     many_connections_of_one_set_join_in_turn,
     connections_that_start_at_once_all_join,
     idle_connections_beside_busy_ones_join_later,
+    option_set_before_joining_is_known_at_both_ends,
 ];
 
 #[track_caller]
@@ -817,5 +821,44 @@ fn idle_connections_beside_busy_ones_join_later() {
         assert_eq!(recv_now(pair.server), b"x");
         join_both_ends(*pair);
         assert_eq!(epoll_wait(set, 4, 0), Ok(vec![]));
+    }
+}
+
+/// Why each open socket of this process uses the kernel, and whether the other end gave the reason; none
+/// without the library.
+fn reasons() -> Vec<(KernelReason, bool)> {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let is_ledger = |link: &std::fs::DirEntry| {
+        std::fs::read_link(link.path())
+            .is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:nearmetal-accel "))
+    };
+    let files = links.filter(is_ledger).filter_map(|link| std::fs::File::open(link.path()).ok());
+    let ledgers = files.filter_map(|file| LedgerView::open(file.into()).ok());
+    let reasons = |ledger: LedgerView| {
+        let open = ledger.records().filter(|it| it.phase != SocketPhase::Closed);
+        open.map(|it| (it.reason, it.detail == REASON_OF_PEER)).collect::<Vec<_>>()
+    };
+    ledgers.flat_map(reasons).collect()
+}
+
+/// An option that only the kernel supports, set at one end while neither has looked for the other:
+/// both know why they stay on the kernel.
+fn option_set_before_joining_is_known_at_both_ends() {
+    for by_server in [false, true] {
+        let pair = unused_pair();
+        let fd = if by_server { pair.server } else { pair.client };
+        set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMP, 1).unwrap();
+        let is_known = |reasons: &[(KernelReason, bool)]| {
+            let option = KernelReason::SocketOption;
+            [false, true].iter().all(|&of_peer| reasons.contains(&(option, of_peer)))
+        };
+        let deadline = Deadline::after(SOON);
+        while state(pair.client).is_some() && !is_known(&reasons()) {
+            assert!(!deadline.passed(), "not known: {:?}", reasons());
+            one_byte(pair.client, pair.server);
+            one_byte(pair.server, pair.client);
+        }
+        check_both_directions(pair);
+        [pair.client, pair.server].into_iter().for_each(|fd| close(fd).unwrap());
     }
 }

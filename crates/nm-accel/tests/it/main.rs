@@ -32,6 +32,7 @@ mod sets;
 mod sharing;
 mod signals;
 mod soak;
+mod system_calls;
 mod threads;
 mod times;
 mod volume;
@@ -63,6 +64,7 @@ const BODIES: &[&[harness::Body]] = &[
     sharing::PEERS,
     signals::BODIES,
     soak::PEERS,
+    system_calls::BODIES,
     threads::BODIES,
     times::BODIES,
     volume::BODIES,
