@@ -125,8 +125,8 @@ impl Signals {
 /// started have the default again, because handlers end with exec; sigaction(2).
 pub fn fail_writes_beyond_file_size_limit() {
     extern "C" fn nothing(_: c_int) {}
-    // SAFETY: the structure is valid with all bytes zero (no flags, empty mask) but for the handler,
-    // which does nothing and so is safe in a signal.
+    // SAFETY: the structure is valid with all bytes zero (no flags, empty mask) but for the
+    // handler, which does nothing and so is safe in a signal.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as extern "C" fn(c_int) as usize;
