@@ -140,9 +140,14 @@ impl<'a> Listing<'a> {
         };
         let mut text =
             format!("{plan}: {rounds} rounds, at most {longest} of measuring{with_factors}\n");
-        if let Some(hosts) = self.hosts {
-            text += &format!("  hosts of ssh: {hosts}\n");
-        }
+        let has_hosts = rows.iter().any(|row| row.environment == EnvironmentKind::Ssh);
+        text += &match self.hosts {
+            Some(hosts) if has_hosts => format!("  hosts of ssh: {hosts}\n"),
+            None if has_hosts => {
+                "  hosts of ssh: not named; a run needs --server, or [hosts] in the plan\n".into()
+            }
+            _ => String::new(),
+        };
         for Row { environment, stack, probe, cases, factor } in rows {
             let cases: Vec<String> = cases.iter().map(ToString::to_string).collect();
             let with = factor.as_ref().map_or(String::new(), |name| format!("  with {name}"));

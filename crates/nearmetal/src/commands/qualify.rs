@@ -35,7 +35,9 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
         affinity.check_allowed(&allowed, Some(&allowed)).map_err(Failure::from)?;
     }
     let part = part_of(&plan, args)?;
-    check_hosts(&plan, part.as_ref())?;
+    if !args.dry_run {
+        check_hosts(&plan, part.as_ref())?;
+    }
     let campaign = resolve(plan, part);
     if args.dry_run {
         dry_run::show(&campaign, show.format)?;

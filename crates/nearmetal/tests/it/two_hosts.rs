@@ -257,8 +257,8 @@ fn an_agent_that_is_killed_on_its_host_is_named_and_started_again() {
 #[test]
 fn hosts_that_cannot_be_used_are_refused_in_one_sentence() {
     let hosts = Hosts::new(2);
-    let refused = |hosts_table: &str, more: &[&str], code: i32, sentence: &str| {
-        let plan = plan(&hosts.path(""), hosts_table, &pingpong(50));
+    let refused_for = |trials: &str, table: &str, more: &[&str], code: i32, sentence: &str| {
+        let plan = plan(&hosts.path(""), table, trials);
         let out = hosts.path("refused");
         let more = [&["--rounds", "1"], more].concat();
         let ended = finish(&mut hosts.nearmetal(&words(&plan, &out, &more)));
@@ -267,6 +267,9 @@ fn hosts_that_cannot_be_used_are_refused_in_one_sentence() {
         assert!(all.contains(sentence), "{sentence}: {all}");
         assert_eq!(left(&hosts), Vec::<String>::new(), "{sentence}");
         let _ = fs::remove_dir_all(out);
+    };
+    let refused = |table: &str, more: &[&str], code: i32, sentence: &str| {
+        refused_for(&pingpong(50), table, more, code, sentence);
     };
     let program = |name: &str, script: &str| {
         let path = hosts.path(name);
@@ -282,6 +285,9 @@ fn hosts_that_cannot_be_used_are_refused_in_one_sentence() {
     refused(&program("older", hello), &[], 4, "older (0.0.1): install version");
     let words = "echo \"error: unexpected argument '--silence-limit'\" >&2; exit 2";
     refused(&program("oldest", words), &[], 4, "host h2 has another version of nearmetal at");
+    let onload = pingpong(50).replace("tcp-blocking", "onload+tcp-blocking");
+    let sentence = "host h2 has no program onload; install it there, or choose another stack";
+    refused_for(&onload, &installed(), &[], 4, sentence);
     let elsewhere = ["--server", "h2=10.77.0.99"];
     refused("", &elsewhere, 4, "no link of host h2 has the address 10.77.0.99; write one");
     hosts.host(2).shell("ip addr add 198.51.100.2/32 dev lo");
@@ -340,7 +346,10 @@ fn the_measured_path_may_be_another_one_than_that_of_ssh() {
 #[test]
 fn a_dry_run_of_two_hosts_starts_nothing_and_lists_the_rows() {
     let words = ["qualify", "--plan", "two-hosts", "--dry-run"];
-    let refused = run(&words);
+    let without = run(&words);
+    assert_eq!(without.code, 0, "{without:?}");
+    assert!(without.stdout.contains("not named; a run needs --server, or [hosts]"), "{without:?}");
+    let refused = run(&words[..3]);
     assert_eq!(refused.code, 2, "{refused:?}");
     assert!(refused.stderr.contains("name them by `--server DEST[=ADDRESS]`"), "{refused:?}");
     let listed = run(&[&words[..], &["--server", "h.invalid"]].concat());
