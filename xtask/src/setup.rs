@@ -41,6 +41,7 @@ const PACKAGES: &[&str] = &[
     "socat",
     "strace",
     "erlang-base",
+    "haproxy",
     // The schema of virtual machines, and what checks a document against it.
     "libvirt0",
     "libvirt-clients",

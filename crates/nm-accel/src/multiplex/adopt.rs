@@ -27,8 +27,8 @@ pub fn adopt_if_unknown(epoll: c_int) -> Option<&'static EpollSet> {
 }
 
 /// An epoll set that the library does not know is looked for among the descriptors below this one:
-/// a program makes its sets before it has many descriptors, and a connection must not cost a look at
-/// thousands.
+/// a program makes its sets before it has many descriptors, and a connection must not cost a look
+/// at thousands.
 const LOOK_BELOW: c_int = 256;
 
 /// Whether the process has an epoll set that the library does not know. The program may wait for it

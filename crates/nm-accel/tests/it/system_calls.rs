@@ -2,13 +2,15 @@
 //! ones they make.
 
 use libc::MSG_DONTWAIT;
+use nm_sys::clock::Deadline;
 
 use crate::calls::*;
-use crate::harness::mark;
+use crate::harness::{mark, state};
 use crate::support::*;
 
 behaviours![
     set_that_is_used_by_system_calls_of_its_own,
+    unknown_set_is_looked_for_below_256,
     filter_of_system_calls_before_the_first_byte,
     filter_of_system_calls_on_a_joined_connection,
     filter_of_system_calls_with_unread_bytes,
@@ -44,6 +46,31 @@ fn set_that_is_used_by_system_calls_of_its_own() {
         send_all(pair.server, b"answer");
         assert_eq!(recv_exact(pair.client, 6), b"answer");
     }
+}
+
+/// A set with a higher number is not noticed, so that no connection costs a look at thousands of
+/// descriptors. Here nobody waits for it.
+fn unknown_set_is_looked_for_below_256() {
+    use rustix::event::epoll;
+    use rustix::io::fcntl_dupfd_cloexec;
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let high = fcntl_dupfd_cloexec(&set, 256).unwrap();
+    drop(set);
+    let nonblocking_pair = || {
+        let pair = without_delay(unused_pair());
+        [pair.client, pair.server].into_iter().for_each(|fd| nonblocking(fd, true));
+        pair
+    };
+    check_both_directions(join_both_ends(nonblocking_pair()));
+    let _low = fcntl_dupfd_cloexec(&high, 255).unwrap();
+    let pair = nonblocking_pair();
+    let deadline = Deadline::after(SOON);
+    while [pair.client, pair.server].map(state).iter().flatten().any(|it| *it != KERNEL) {
+        assert!(!deadline.passed(), "the set was not noticed");
+        one_byte(pair.client, pair.server);
+        one_byte(pair.server, pair.client);
+    }
+    check_both_directions(pair);
 }
 
 /// The system calls of [`answer_under_a_filter`], and no others.

@@ -10,6 +10,7 @@ mod children;
 mod copies;
 mod databases;
 mod erlang;
+mod haproxy;
 mod languages;
 mod limits;
 mod mariadb;
