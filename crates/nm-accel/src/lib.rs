@@ -16,6 +16,7 @@
 //! | `options`          | socket options that memory cannot keep, or that it emulates          |
 //! | `fallback`         | keeping a socket on the kernel, for a time or for good               |
 //! | `table`            | which descriptors are sockets that the library manages               |
+//! | `tcp_sockets`      | which descriptors are TCP sockets                                    |
 //! | `socket`           | one connection: its phase, its memory, the counts of both directions |
 //! | `short_lived`      | whether the program's connections are short                          |
 //! | `blocking`         | libc's own blocking calls, which are cancellation points             |
@@ -52,6 +53,7 @@ mod socket;
 mod stream;
 mod table;
 mod tcp_info;
+mod tcp_sockets;
 mod wait;
 
 use std::ffi::c_int;

@@ -19,5 +19,6 @@ pub fn prepare() {
     aio::prepare();
     handover::prepare();
     signals::prepare();
+    sockets::prepare();
     processes::prepare();
 }
