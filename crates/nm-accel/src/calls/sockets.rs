@@ -252,6 +252,12 @@ pub unsafe extern "C" fn setsockopt(
         socket.record().set_reason(KernelReason::SocketOption, options::number(level, name));
         fallback::move_to_kernel(socket, KernelReason::SocketOption);
     }
+    if let Some(socket) = socket
+        && is_complete
+        && options::keeps_cork(socket, level, name, number)
+    {
+        return 0;
+    }
     let on: c_int = 1;
     let is_kept = socket.is_some_and(|socket| options::keeps_nodelay(socket, level, name, number));
     let value = if is_kept && !value.is_null() { (&raw const on).cast() } else { value };
@@ -289,10 +295,17 @@ pub unsafe extern "C" fn getsockopt(
     let result = unsafe { kernel::getsockopt(fd, level, name, value, length) };
     if result == 0
         && let Some(socket) = table::get(fd).filter(|socket| socket.phase() != Phase::Kernel)
-        && options::is_off_for_program(socket, level, name)
     {
         // SAFETY: the kernel has just written as many bytes to the value.
-        unsafe { ptr::write_bytes(value.cast::<u8>(), 0, *length as usize) };
+        unsafe {
+            if options::is_off_for_program(socket, level, name) {
+                ptr::write_bytes(value.cast::<u8>(), 0, *length as usize);
+            } else if options::is_on_for_program(socket, level, name) {
+                let on = c_int::from(true).to_ne_bytes();
+                let bytes = (*length as usize).min(on.len());
+                ptr::copy_nonoverlapping(on.as_ptr(), value.cast::<u8>(), bytes);
+            }
+        }
     }
     result
 }

@@ -1,17 +1,18 @@
 //! What the library costs a connection that memory does not serve, in system calls: a program makes
 //! the same number with it and without it.
 
-use libc::{EPOLLET, EPOLLIN, POLLIN, SO_LINGER, SOL_SOCKET, pollfd};
+use libc::{EPOLLET, EPOLLIN, IPPROTO_TCP, POLLIN, SO_LINGER, SOL_SOCKET, TCP_CORK, pollfd};
 use nm_test_support::system_calls;
 
 use crate::calls::*;
-use crate::harness::{Body, Side, another, note};
+use crate::harness::{Body, Side, accelerated, another, note};
 use crate::support::*;
 
 /// Programs whose system calls are counted.
 pub(crate) const PEERS: &[Body] = &[
     (concat!(module_path!(), "::short_connections"), short_connections),
     (concat!(module_path!(), "::waits_without_memory"), waits_without_memory),
+    (concat!(module_path!(), "::corked_answers"), corked_answers),
 ];
 
 /// Connections before the count, after which the next ones are expected to be short.
@@ -80,6 +81,28 @@ fn waits_without_memory() {
             assert_eq!(epoll_wait(set, 8, 0).unwrap(), []);
         }
     });
+}
+
+/// Answers as web servers send them, from memory to a receiver that does not sleep.
+fn corked_answers() {
+    let pair = if accelerated() { joined_pair() } else { unused_pair() };
+    print_calls(|| {
+        for _ in 0..COUNTED {
+            set_option(pair.server, IPPROTO_TCP, TCP_CORK, 1).unwrap();
+            assert_eq!(option(pair.server, IPPROTO_TCP, TCP_CORK), Ok(1));
+            send_all(pair.server, b"head");
+            send_all(pair.server, b"body");
+            set_option(pair.server, IPPROTO_TCP, TCP_CORK, 0).unwrap();
+            assert_eq!(recv_exact(pair.client, 8), b"headbody");
+        }
+    });
+}
+
+#[test]
+fn cork_costs_no_system_call_for_bytes_in_memory() {
+    let calls = counted("corked_answers", Side::Accelerated);
+    // The program's question for its value is a call of the kernel.
+    assert!(calls < 2 * COUNTED as u64, "{calls} system calls");
 }
 
 #[test]
