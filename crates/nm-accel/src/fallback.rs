@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use nm_ring::ledger::KernelReason;
 
 use crate::socket::Socket;
-use crate::{kernel, table};
+use crate::{kernel, options, table};
 
 /// Keeps a candidate on the kernel for the rest of its life; a joined socket gets a hold that does
 /// not end.
@@ -30,6 +30,7 @@ pub fn hold(socket: &'static Socket, reason: KernelReason) -> bool {
     // What this end has sent must be before what somebody else sends from now on.
     socket.flush_to_kernel(fd);
     socket.begin_hold(reason);
+    options::apply_cork(socket, fd);
     let local = table::local_peer_of(socket);
     let local = local.as_ref().map(|(_guard, peer, descriptor)| (*peer, *descriptor));
     socket.wait_for_return(fd, local);

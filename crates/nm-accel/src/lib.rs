@@ -17,6 +17,7 @@
 //! | `options`          | socket options that memory cannot keep, or that it emulates          |
 //! | `fallback`         | keeping a socket on the kernel, for a time or for good               |
 //! | `table`            | which descriptors are sockets that the library manages               |
+//! | `tcp_sockets`      | which descriptors are TCP sockets                                    |
 //! | `socket`           | one connection: its phase, its memory, the counts of both directions |
 //! | `system_call_filter` | programs that restrict their system calls                            |
 //! | `short_lived`      | whether the program's connections are short                          |
@@ -56,6 +57,7 @@ mod stream;
 mod system_call_filter;
 mod table;
 mod tcp_info;
+mod tcp_sockets;
 mod wait;
 
 use std::ffi::c_int;

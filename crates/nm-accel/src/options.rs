@@ -38,6 +38,12 @@ const TELLS_UNREAD: u32 = 1;
 /// has not.
 const NODELAY_IS_OURS: u32 = 2;
 
+/// Bit in [`nm_ring::ledger::EndState::options`]: the program has set `TCP_CORK`.
+const CORK_IS_WANTED: u32 = 4;
+
+/// Bit in [`nm_ring::ledger::EndState::options`]: the kernel's `TCP_CORK` is set.
+const CORK_IS_SET: u32 = 8;
+
 /// Whether only the kernel supports this value of this option.
 pub fn needs_kernel(level: c_int, name: c_int, value: c_int) -> bool {
     let listed = |&&(its_level, its_name, _): &&(c_int, c_int, c_int)| {
@@ -68,6 +74,61 @@ pub fn was_set(socket: &Socket, level: c_int, name: c_int, value: c_int) {
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) && socket.is_joined() {
         set_bit(socket, NODELAY_IS_OURS, value == 0);
     }
+    if is_cork(level, name) {
+        let bits = if value != 0 { CORK_IS_WANTED | CORK_IS_SET } else { CORK_IS_SET };
+        set_bit(socket, bits, value != 0);
+    }
+}
+
+fn is_cork(level: c_int, name: c_int) -> bool {
+    (level, name) == (libc::IPPROTO_TCP, libc::TCP_CORK)
+}
+
+/// The program sets `TCP_CORK`: keeps its value without asking the kernel, because it only matters
+/// for what is sent through the kernel. False if the kernel must have the value at once, or if it
+/// is another option. Servers set it twice for each answer.
+pub fn keeps_cork(socket: &Socket, level: c_int, name: c_int, value: c_int) -> bool {
+    if !is_cork(level, name) {
+        return false;
+    }
+    let options = &socket.end().options;
+    let may_keep = socket.is_joined() && !socket.is_held();
+    if value == 0 {
+        // First of all: see `apply_cork`.
+        return options.fetch_and(!CORK_IS_WANTED, Ordering::SeqCst) & CORK_IS_SET == 0 && may_keep;
+    }
+    if may_keep {
+        options.fetch_or(CORK_IS_WANTED, Ordering::SeqCst);
+    }
+    may_keep
+}
+
+/// Before something is sent through the kernel: gives it the program's `TCP_CORK`.
+#[inline]
+pub fn apply_cork(socket: &Socket, fd: c_int) {
+    let both = CORK_IS_WANTED | CORK_IS_SET;
+    if socket.end().options.load(Ordering::SeqCst) & both == CORK_IS_WANTED {
+        set_cork(socket, fd);
+    }
+}
+
+/// Another thread may end the wish meanwhile: either it sees that the kernel has it, and sets the
+/// kernel's to 0 after this, or this sees that it is not wanted any more.
+#[cold]
+fn set_cork(socket: &Socket, fd: c_int) {
+    let options = &socket.end().options;
+    if options.fetch_or(CORK_IS_SET, Ordering::SeqCst) & CORK_IS_WANTED != 0 {
+        kernel::set_option(fd, libc::IPPROTO_TCP, libc::TCP_CORK, 1);
+    }
+    if options.load(Ordering::SeqCst) & CORK_IS_WANTED == 0 {
+        kernel::set_option(fd, libc::IPPROTO_TCP, libc::TCP_CORK, 0);
+        options.fetch_and(!CORK_IS_SET, Ordering::SeqCst);
+    }
+}
+
+/// Whether the program's value of an option is 1 while the kernel's is not.
+pub fn is_on_for_program(socket: &Socket, level: c_int, name: c_int) -> bool {
+    is_cork(level, name) && socket.end().options.load(Ordering::SeqCst) & CORK_IS_WANTED != 0
 }
 
 /// Learns the options that were set before the library knew the socket, for example on its
@@ -75,6 +136,9 @@ pub fn was_set(socket: &Socket, level: c_int, name: c_int, value: c_int) {
 pub fn learn(socket: &Socket, fd: c_int) {
     if let Some(value) = kernel::option(fd, libc::IPPROTO_TCP, TCP_INQ) {
         set_tells_unread(socket, value != 0);
+    }
+    if let Some(value) = kernel::option(fd, libc::IPPROTO_TCP, libc::TCP_CORK) {
+        set_bit(socket, CORK_IS_WANTED | CORK_IS_SET, value != 0);
     }
 }
 

@@ -126,6 +126,11 @@ impl Policy {
     /// Allows every connection.
     pub const EVERYTHING: Policy = Policy { rules: Vec::new() };
 
+    /// Whether it allows every connection, by having no rules.
+    pub fn is_everything(&self) -> bool {
+        self.rules.is_empty()
+    }
+
     /// Denies every connection.
     fn nothing() -> Policy {
         Policy { rules: vec![Rule { allow: false, ports: vec![] }] }

@@ -1,6 +1,7 @@
 //! Which process this memory belongs to: a child of vfork runs on its parent's memory and must not
 //! change what describes the parent's descriptors, a child of fork has a copy of its own.
 
+use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
@@ -33,6 +34,21 @@ static IS_RESTRICTED: AtomicBool = AtomicBool::new(false);
 
 /// What a copy of the process must do first, as a `fn()`; 0 until it is known.
 static ADOPT_COPY: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a child that is no copy may run on this memory: [`NO_BORROWER`], or how it was made.
+static BORROWERS: AtomicU32 = AtomicU32::new(NO_BORROWER);
+
+/// The program has made no such child.
+const NO_BORROWER: u32 = 0;
+/// By vfork only: such a child runs as the thread that has called it.
+const BY_VFORK: u32 = 1;
+/// By clone: nobody knows which threads are the child's.
+const BY_CLONE: u32 = 2;
+
+std::thread_local! {
+    /// Whether this thread has called vfork, and may be its child.
+    static HAS_VFORKED: Cell<bool> = const { Cell::new(false) };
+}
 
 /// The process that the memory belongs to (0 before the constructor ran).
 #[inline(always)]
@@ -111,20 +127,62 @@ pub fn is_restricted() -> bool {
     IS_RESTRICTED.load(Ordering::Acquire)
 }
 
-/// Who owns this memory; costs one getpid. A copy that was made without fork handlers is detected
-/// here and becomes the owner of its copy.
+/// The calling thread is about to call vfork.
+pub fn before_vfork() {
+    HAS_VFORKED.set(true);
+    BORROWERS.fetch_max(BY_VFORK, Ordering::Relaxed);
+}
+
+/// The calling thread is about to make a process that runs on this memory beside it.
+pub fn before_sharing_clone() {
+    BORROWERS.store(BY_CLONE, Ordering::Relaxed);
+}
+
+/// Whether the calling thread is certainly one of the owner: this memory is no new copy, and no
+/// other process can run on it.
+#[inline]
+fn is_certainly_owner() -> bool {
+    // SAFETY: null, or the page that `prepare` mapped and that is never unmapped.
+    let mark = unsafe { FORK_MARK.load(Ordering::Relaxed).as_ref() };
+    mark.is_some_and(|mark| mark.load(Ordering::Relaxed) != 0)
+        && match BORROWERS.load(Ordering::Relaxed) {
+            NO_BORROWER => true,
+            BY_VFORK => !HAS_VFORKED.get(),
+            _ => false,
+        }
+}
+
+/// Who owns this memory. Asks the kernel only if another process could be the one that asks. A copy
+/// that was made without fork handlers is detected here and becomes the owner of its copy.
 pub fn memory_ownership() -> MemoryOwnership {
     if is_restricted() {
         return MemoryOwnership::Borrower;
     }
-    let owner = owner_pid();
-    if owner == 0 || kernel::getpid() == owner {
-        return if HAS_EXITED.load(Ordering::Relaxed) {
-            MemoryOwnership::Borrower
-        } else {
-            MemoryOwnership::Owner
-        };
+    if !is_certainly_owner() && !is_owner_by_pid() {
+        return ownership_of_other_process();
     }
+    if HAS_EXITED.load(Ordering::Relaxed) {
+        MemoryOwnership::Borrower
+    } else {
+        MemoryOwnership::Owner
+    }
+}
+
+/// Whether the calling process is the owner, as the kernel says.
+#[cold]
+fn is_owner_by_pid() -> bool {
+    let owner = owner_pid();
+    let is_owner = owner == 0 || kernel::getpid() == owner;
+    if is_owner {
+        // A thread whose vfork has returned here: its child has ended, or runs another program.
+        HAS_VFORKED.set(false);
+    }
+    is_owner
+}
+
+/// A process that is not the owner asks.
+#[cold]
+fn ownership_of_other_process() -> MemoryOwnership {
     let mark = FORK_MARK.load(Ordering::Relaxed);
     // SAFETY: null, or the page that `prepare` mapped and that is never unmapped.
     let is_copy = unsafe { mark.as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) == 0);

@@ -15,7 +15,7 @@ use libc::{sockaddr_storage, socklen_t};
 use nm_ring::EndpointRole;
 use nm_ring::conduit::{CONDUIT_BYTES, ConduitMapping};
 use nm_ring::ledger::{
-    KernelReason, Ledger, OTHER_USER_SEEN, REASON_OF_PEER, SocketPhase, SocketRole,
+    KernelReason, Ledger, OTHER_USER_SEEN, REASON_OF_PEER, Record, SocketPhase, SocketRole,
 };
 
 use crate::lock::{Guard, Lock};
@@ -23,7 +23,8 @@ use crate::settings::Settings;
 use crate::socket::{Phase, Socket};
 use crate::tcp_info::{ESTABLISHED, TcpInfo};
 use crate::{
-    fallback, io_uring, kernel, multiplex, options, process, report, short_lived, table, wait,
+    fallback, io_uring, kernel, multiplex, options, process, report, short_lived, table,
+    tcp_sockets, wait,
 };
 
 /// Version of the rendezvous protocol and of the region's layout.
@@ -100,6 +101,7 @@ pub fn after_fork_in_parent() {
 /// In the child of a fork.
 pub fn forked_child() {
     ATTEMPT.reset();
+    short_lived::forked_child();
 }
 
 /// Decodes an internet address; IPv4 mapped to IPv6 becomes IPv4.
@@ -141,17 +143,13 @@ fn socket_address(fd: c_int, peer: bool) -> Option<SocketAddr> {
 pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
     // SAFETY: set once, never freed.
     let Some(ledger) = (unsafe { LEDGER.load(Ordering::Acquire).as_ref() }) else { return };
-    let tcp = kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
-    if !tcp || fd as usize >= table::DESCRIPTORS {
+    if fd as usize >= table::DESCRIPTORS {
         return;
     }
-    let Some(record) = ledger.claim(process::owner_pid() as u32, boot_ns()) else { return };
+    let Some(record) = claim_record(ledger) else { return };
     let Some(socket) = table::claim() else { return };
     record.set_role(role);
-    let local = socket_address(fd, false);
-    if let (Some(local), Some(peer)) = (local, peer) {
-        record.set_addresses(local, peer);
-    }
+    let mut local = if needs_local_address(peer) { socket_address(fd, false) } else { None };
     let reason = match fd {
         // The C library reads and writes its standard streams without calling this library.
         0..=2 => KernelReason::Stdio,
@@ -163,6 +161,14 @@ pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
         KernelReason::Policy | KernelReason::IoUring => Phase::Candidate,
         _ => Phase::Kernel,
     };
+    if phase == Phase::Kernel && local.is_none() {
+        local = socket_address(fd, false);
+    }
+    match (local, peer) {
+        (Some(local), Some(peer)) => record.set_addresses(local, peer),
+        (None, Some(peer)) => record.set_peer(peer),
+        (_, None) => {}
+    }
     if reason == KernelReason::None {
         record.set_phase(SocketPhase::Candidate);
     } else {
@@ -182,6 +188,15 @@ pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
     if table::is_short_of_descriptors(fd) {
         close_listeners();
     }
+}
+
+/// A record for a new socket: that of a short connection that was closed some time ago, or another
+/// one.
+fn claim_record(ledger: &'static Ledger) -> Option<&'static Record> {
+    let (pid, now_ns) = (process::owner_pid() as u32, boot_ns());
+    short_lived::reusable_record()
+        .and_then(|(record, generation)| ledger.reclaim(record, generation, pid, now_ns))
+        .or_else(|| ledger.claim(pid, now_ns))
 }
 
 /// Whether the socket of a descriptor is registered for a connection to `peer` that nothing was
@@ -205,6 +220,22 @@ fn close_listeners() {
     }
 }
 
+/// Whether the own address of a new socket is asked for at once: a connection that is expected to
+/// be short is not worth the system call.
+fn needs_local_address(peer: Option<SocketAddr>) -> bool {
+    !short_lived::is_expected() || peer.is_some_and(depends_on_local_address)
+}
+
+/// Whether a socket's own address decides if it can be accelerated.
+fn depends_on_local_address(peer: SocketAddr) -> bool {
+    !is_on_this_host(peer) || !Settings::get().policy.is_everything()
+}
+
+/// Whether the address of a connection's other end shows that it is on this host.
+fn is_on_this_host(peer: SocketAddr) -> bool {
+    peer.ip().is_loopback() || peer.ip().is_unspecified()
+}
+
 /// Why a new socket cannot be accelerated, as far as that is known at once.
 fn initial_kernel_reason(
     role: SocketRole,
@@ -218,11 +249,15 @@ fn initial_kernel_reason(
     if let Some(reason) = io_uring::kernel_reason() {
         return reason;
     }
-    let (Some(local), Some(peer)) = (local, peer) else { return KernelReason::ConnectionNotSeen };
-    if !settings.policy.allows(local.port(), peer.port()) {
-        return KernelReason::Policy;
-    }
-    let here = peer.ip().is_loopback() || peer.ip() == local.ip() || peer.ip().is_unspecified();
+    let Some(peer) = peer else { return KernelReason::ConnectionNotSeen };
+    let here = match local {
+        Some(local) if !settings.policy.allows(local.port(), peer.port()) => {
+            return KernelReason::Policy;
+        }
+        Some(local) => is_on_this_host(peer) || peer.ip() == local.ip(),
+        None if depends_on_local_address(peer) => return KernelReason::ConnectionNotSeen,
+        None => true,
+    };
     match role {
         SocketRole::Unknown | SocketRole::Listener => KernelReason::ConnectionNotSeen,
         _ if here || settings.share.is_some() => KernelReason::None,
@@ -339,19 +374,28 @@ fn check_eligibility(
     socket: &Socket,
     fd: c_int,
 ) -> Result<Option<RendezvousAddress>, (KernelReason, u32)> {
+    let ends = addresses(socket, fd);
+    let own_first = |(client, server)| {
+        if socket.is_client() { (client, server) } else { (server, client) }
+    };
+    if let Some((local, peer)) = ends.map(own_first) {
+        socket.record().set_addresses(local, peer);
+    }
     match socket.record().reason() {
         KernelReason::None => {}
         reason => return Err((reason, socket.record().reason_detail())),
     }
-    let Some((client, server)) = addresses(socket, fd) else { return Ok(None) };
-    let (local, peer) = if socket.is_client() { (client, server) } else { (server, client) };
-    socket.record().set_addresses(local, peer);
+    let Some((client, server)) = ends else { return Ok(None) };
+    let (local, peer) = own_first((client, server));
     let here = peer.ip().is_loopback() || peer.ip() == local.ip();
     if !here && Settings::get().share.is_none() {
         return Err((KernelReason::NotSameHost, 0));
     }
     if io_uring::is_in_use() {
         return Err((KernelReason::IoUring, 0));
+    }
+    if !tcp_sockets::is_tcp_by_kernel(fd) {
+        return Err((KernelReason::UnsupportedCall, 0));
     }
     if let Some(option) = options::kernel_only_option_of(fd) {
         return Err((KernelReason::SocketOption, option));

@@ -13,11 +13,10 @@ use std::sync::atomic::Ordering;
 use libc::iovec;
 use nm_ring::ledger::KernelReason;
 
-use crate::kernel;
-use crate::signals;
 use crate::socket::Socket;
 use crate::socket::outgoing::Pushed;
 use crate::wait::{self, Spin, SpinStep, WaitLimit};
+use crate::{kernel, options, signals};
 
 /// Longest sleep until memory has bytes, before the sleep is the kernel's, ns: in it nobody reports
 /// the end of the stream.
@@ -572,6 +571,7 @@ fn send_to_kernel(
     // What is in memory would be behind these bytes for somebody who cannot read memory.
     socket.flush_to_kernel(fd);
     socket.note_hold_of_peer();
+    options::apply_cork(socket, fd);
     let sending = socket.begin_kernel_send();
     let mut sent = 0;
     let mut result = 0;

@@ -10,7 +10,7 @@ use nm_ring::conduit::CLOSED;
 use nm_ring::ledger::KernelReason;
 
 use crate::settings::Settings;
-use crate::socket::{Remains, Socket};
+use crate::socket::{Phase, Remains, Socket};
 use crate::{kernel, short_lived};
 
 /// Descriptors beyond this number are left to the kernel.
@@ -192,7 +192,12 @@ fn release(socket: &'static Socket) {
         publish_end(socket, duplicate);
         close_library_descriptor(duplicate);
     }
+    let is_closed_candidate =
+        socket.phase() == Phase::Candidate && socket.record().holders.load(Ordering::Acquire) == 0;
     socket.release_memory();
+    if is_closed_candidate {
+        short_lived::record_closed(socket.record(), socket.calls.load(Ordering::Relaxed));
+    }
     free(socket);
 }
 

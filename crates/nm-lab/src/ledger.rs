@@ -7,8 +7,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use nm_ring::ledger::{
-    self, HAS_JOINED, KernelReason, LedgerView, OTHER_USER_SEEN, REASON_OF_PEER, RecordView,
-    SocketPhase, SocketRole,
+    self, HAS_JOINED, KernelReason, LedgerView, OTHER_USER_SEEN, REASON_OF_PEER, Reclaimed,
+    RecordView, SocketPhase, SocketRole,
 };
 use rustix::fs::fstat;
 
@@ -103,6 +103,11 @@ impl Ledger {
     /// Settings of the accelerator that differ from the defaults, as text.
     pub fn settings(&self) -> String {
         self.view.settings()
+    }
+
+    /// Sums over the short connections that are not recorded any more.
+    pub fn reclaimed(&self) -> Reclaimed {
+        self.view.reclaimed()
     }
 
     /// Every recorded connection, open or closed.

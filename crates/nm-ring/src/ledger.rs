@@ -6,7 +6,8 @@
 //! reads as some valid record or as none.
 //!
 //! The counters that a call writes are in cache lines that only one direction uses. A closed record
-//! stays unchanged until no unused ones are left.
+//! stays unchanged until no unused ones are left, or until a process reclaims one of its own: then
+//! the ledger keeps sums.
 
 use std::io;
 use std::mem::size_of;
@@ -26,7 +27,7 @@ pub use record::{
     Counter, DirectionCounters, EndState, HAS_JOINED, LEDGER_BYTES, OTHER_USER_SEEN, PROGRAM_BYTES,
     REASON_OF_PEER, RECORDS, Record, SETTINGS_BYTES,
 };
-pub use view::{DirectionCounts, LedgerView, RecordView};
+pub use view::{DirectionCounts, LedgerView, Reclaimed, RecordView};
 
 /// Part of a ledger's settings: the program's rings of io_uring serve files only.
 pub const SETTING_RINGS_FOR_FILES: &str = "io_uring for files only";
@@ -84,7 +85,38 @@ impl Ledger {
     /// [`SocketPhase::Free`] until the caller sets another. If the caller dies before that, the
     /// record is not reused.
     pub fn claim(&self, pid: u32, opened_at_ns: u64) -> Option<&Record> {
-        let record = self.claim_unused().or_else(|| self.claim_closed())?;
+        if let Some(record) = self.claim_unused() {
+            record.begin(pid, opened_at_ns);
+            return Some(record);
+        }
+        let record = self.claim_closed()?;
+        record.reset(pid, opened_at_ns);
+        Some(record)
+    }
+
+    /// Claims a certain record for a new socket of process `pid`: one whose connection never used
+    /// shared memory, and was closed in this generation of the record. What it has counted is added
+    /// to the sums. None if it was claimed by somebody else meanwhile, or if a thread is still in a
+    /// call that began before it was closed.
+    ///
+    /// A new record takes new memory; one that was closed a short time ago may still be in a cache.
+    pub fn reclaim<'a>(
+        &self,
+        record: &'a Record,
+        generation: u32,
+        pid: u32,
+        opened_at_ns: u64,
+    ) -> Option<&'a Record> {
+        let (closed, free) = (SocketPhase::Closed as u32, SocketPhase::Free as u32);
+        record.phase.compare_exchange(closed, free, Acquire, Relaxed).ok()?;
+        let end = &record.end;
+        let is_in_use =
+            end.kernel_senders.load(Relaxed) != 0 || end.kernel_receivers.load(Relaxed) != 0;
+        if is_in_use || record.generation() != generation {
+            record.set_phase(SocketPhase::Closed);
+            return None;
+        }
+        self.layout().header.reclaimed.add(record);
         record.reset(pid, opened_at_ns);
         Some(record)
     }

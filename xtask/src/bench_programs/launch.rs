@@ -294,23 +294,31 @@ pub struct Bytes {
 
 impl Bytes {
     pub fn add(&mut self, report: &Value) {
+        let sum = |sums: &Value, kind: &str| {
+            ["sent", "received"]
+                .map(|way| sums[way][kind].as_u64().unwrap_or(0))
+                .into_iter()
+                .fold(0, u64::saturating_add)
+        };
+        let mut add_on_kernel = |reason: &str, bytes: u64| {
+            if bytes > 0 {
+                *self.on_kernel.entry(reason.to_string()).or_default() += bytes;
+            }
+        };
         for socket in report["sockets"].as_array().into_iter().flatten() {
-            let sum = |kind: &str| {
-                ["sent", "received"]
-                    .map(|way| socket[way][kind].as_u64().unwrap_or(0))
-                    .into_iter()
-                    .fold(0, u64::saturating_add)
-            };
-            self.in_memory += sum("memory_bytes");
-            let reason = socket["why"].as_str().unwrap_or(NO_REASON).to_string();
-            *self.on_kernel.entry(reason).or_default() += sum("kernel_bytes");
+            self.in_memory += sum(socket, "memory_bytes");
+            add_on_kernel(socket["why"].as_str().unwrap_or(NO_REASON), sum(socket, "kernel_bytes"));
         }
+        add_on_kernel(SHORT, sum(&report["not_listed"], "kernel_bytes"));
     }
 
     pub fn total(&self) -> u64 {
         self.in_memory + self.on_kernel.values().sum::<u64>()
     }
 }
+
+/// Why bytes of a connection that is not listed went through the kernel.
+const SHORT: &str = "it was closed before the handshake of both ends";
 
 /// Why bytes of a connection in shared memory went through the kernel.
 const NO_REASON: &str = "before both ends had met, or to an end that slept";

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::programs::need;
 use crate::support::{
     BINARY, Run, Running, accelerator, command, copy_program, descends, facts, finish, free_port,
     json, listens, plan_of, run, setting, signal, wait_for, wait_gone,
@@ -332,6 +333,44 @@ fn connections_beyond_the_limit_stay_on_the_kernel_with_the_reason() {
     assert_eq!(report["moved"], 0, "{report}");
     let why = "as many connections are in shared memory as the limit allows";
     assert!(used_sockets(&report).iter().any(|it| it["why"] == why), "{report}");
+}
+
+/// Both ends of as many connections, which carry three bytes each.
+const SHORT_CONNECTIONS: &str = "
+import socket
+listener = socket.create_server(('127.0.0.1', 0))
+for _ in range(600):
+    client = socket.create_connection(listener.getsockname())
+    server, _ = listener.accept()
+    client.sendall(b'abc')
+    assert server.recv(9) == b'abc'
+    server.close()
+    client.close()
+";
+
+#[test]
+fn short_connections_beyond_those_listed_are_summed_up() {
+    let python = need("python3", "python3").display().to_string();
+    let words = ["--stats", "--format", "json", &python, "-c", SHORT_CONNECTIONS];
+    let ended = finish(&mut accel(&words));
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let report = report(&ended);
+    let listed = report["sockets"].as_array().unwrap();
+    let others = &report["not_listed"];
+    let count = others["connections"].as_u64().unwrap();
+    assert!(listed.len() >= 256 && count > 256, "{} listed, {count} not", listed.len());
+    assert_eq!(listed.len() as u64 + count, 1200);
+    let sum = |way: &str, kind: &str| {
+        let of_listed = listed.iter().map(|row| row[way][kind].as_u64().unwrap());
+        of_listed.sum::<u64>() + others[way][kind].as_u64().unwrap()
+    };
+    for way in ["sent", "received"] {
+        assert_eq!((sum(way, "kernel_bytes"), sum(way, "memory_bytes")), (1800, 0), "{way}");
+        assert_eq!(sum(way, "kernel_calls"), 600, "{way}");
+    }
+    assert_eq!(report["share_in_memory"], 0.0);
+    let text = finish(&mut accel(&["--stats", &python, "-c", SHORT_CONNECTIONS])).stderr;
+    assert!(text.contains("more short connections of"), "{text}");
 }
 
 #[test]

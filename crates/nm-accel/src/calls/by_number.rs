@@ -83,6 +83,7 @@ unsafe fn other_syscall(number: c_long, words: [usize; 6]) -> c_long {
             libc::SYS_dup3 => descriptors::dup3(int(a), int(b), int(c)),
             libc::SYS_fcntl => descriptors::fcntl(int(a), int(b), c),
             libc::SYS_close_range => descriptors::close_range(a as _, b as _, int(c)),
+            libc::SYS_socket => sockets::socket(int(a), int(b), int(c)),
             libc::SYS_connect => sockets::connect(int(a), b as _, c as _),
             libc::SYS_accept => sockets::accept(int(a), b as _, c as _),
             libc::SYS_accept4 => sockets::accept4(int(a), b as _, c as _, int(d)),
@@ -111,6 +112,8 @@ unsafe fn other_syscall(number: c_long, words: [usize; 6]) -> c_long {
             libc::SYS_epoll_pwait2 => epoll::epoll_pwait2(int(a), b as _, int(c), d as _, e as _),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_fork => return raw_fork(number, words, 0),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_vfork => return raw_fork(number, words, libc::CLONE_VM as usize),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => descriptors::dup2(int(a), int(b)),
             #[cfg(target_arch = "x86_64")]
@@ -141,8 +144,8 @@ unsafe fn filter(words: [usize; 6]) -> c_long {
     unsafe { kernel::call(libc::SYS_seccomp, operation, b, arguments, d, e, f) as c_long }
 }
 
-/// A fork by number, which runs no fork handlers. A child that shares our memory is a borrower and
-/// needs nothing.
+/// A fork by number, which runs no fork handlers. A child that shares our memory is a borrower: it
+/// is noted only.
 ///
 /// # Safety
 /// As clone(2); the child must not need a stack of its own.
@@ -151,6 +154,8 @@ unsafe fn raw_fork(number: c_long, words: [usize; 6], flags: usize) -> c_long {
     let copies = flags & libc::CLONE_VM as usize == 0;
     if copies {
         processes::before_fork();
+    } else {
+        processes::note_clone(flags);
     }
     // SAFETY: the words are those of the call, which needs no stack of its own.
     let pid = unsafe { kernel::call(number, a, b, c, d, e, f) } as c_long;

@@ -12,7 +12,7 @@ use crate::calls::sockets::fcntl_other;
 use crate::next::next_functions;
 use crate::process::{self, MemoryOwnership, memory_ownership};
 use crate::socket::Socket;
-use crate::{blocking, children, fallback, kernel, multiplex, table};
+use crate::{blocking, children, fallback, kernel, multiplex, table, tcp_sockets};
 
 next_functions! {
     DUP2: unsafe extern "C" fn(c_int, c_int) -> c_int = c"dup2";
@@ -24,6 +24,13 @@ pub fn prepare() {
 }
 
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
+
+/// `fd` is closed, or is about to be, or another one has taken its place.
+#[inline]
+fn closed(fd: c_int) {
+    tcp_sockets::closed(fd);
+    multiplex::descriptor_closed(fd);
+}
 
 fn bad_descriptor() -> c_int {
     kernel::fail(EBADF) as c_int
@@ -77,7 +84,7 @@ fn dup_onto(original: c_int, copy: c_int, flags: c_int) -> c_int {
         // SAFETY: plain numbers.
         let result = unsafe { kernel::dup3(original, copy, flags) };
         if result >= 0 {
-            multiplex::descriptor_closed(copy);
+            closed(copy);
             copied(original, source, copy);
         }
         return result;
@@ -94,7 +101,7 @@ fn dup_onto(original: c_int, copy: c_int, flags: c_int) -> c_int {
         return result;
     }
     let release = table::unbind(copy);
-    multiplex::descriptor_closed(copy);
+    closed(copy);
     // SAFETY: plain numbers.
     let result = unsafe { kernel::dup3(original, copy, flags) };
     if let Some(release) = release {
@@ -175,7 +182,7 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
         if table::is_library_descriptor(fd) {
             return bad_descriptor();
         }
-        multiplex::descriptor_closed(fd);
+        closed(fd);
         // SAFETY: the caller guarantees that it may be closed; it is not one of the library's.
         return unsafe { blocking::close(fd) };
     }
@@ -189,7 +196,7 @@ fn close_known(fd: c_int) -> c_int {
     let mut release = None;
     if memory_ownership() == MemoryOwnership::Owner {
         release = table::unbind(fd);
-        multiplex::descriptor_closed(fd);
+        closed(fd);
     }
     // SAFETY: the program closes its own descriptor.
     let result = unsafe { kernel::close(fd) };
@@ -235,7 +242,7 @@ fn close_known_in(first: u32, last: u32) {
     });
     let end = last.min(table::DESCRIPTORS as u32 - 1);
     for fd in first..=end {
-        multiplex::descriptor_closed(fd.cast_signed());
+        closed(fd.cast_signed());
     }
 }
 

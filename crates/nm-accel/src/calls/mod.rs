@@ -20,5 +20,6 @@ pub fn prepare() {
     descriptors::prepare();
     handover::prepare();
     signals::prepare();
+    sockets::prepare();
     processes::prepare();
 }

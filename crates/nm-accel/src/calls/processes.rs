@@ -1,10 +1,10 @@
 //! fork, exec, spawn and exit: which process owns the table, which processes hold a socket, and
 //! what must return to the kernel before a program without this library gets the descriptor.
 //!
-//! vfork is not interposed, because a wrapper cannot return twice. Its child runs on our memory, so
-//! every function that would change state of this process calls [`memory_ownership`] first. clone
-//! is not interposed either: a child with a copy of the memory is detected by [`memory_ownership`],
-//! one that shares it is a borrower.
+//! The child of vfork runs on our memory, so every function that would change state of this process
+//! calls [`memory_ownership`] first. A wrapper of vfork cannot return twice, so it only notes the
+//! call and jumps to libc's function; so does that of clone. A child of clone with a copy of the
+//! memory is detected by [`memory_ownership`], one that shares it is a borrower.
 
 use std::ffi::{c_char, c_int};
 use std::ptr;
@@ -113,6 +113,102 @@ pub fn after_bare_fork(pid: i64) {
     after_fork_in_parent();
 }
 
+/// vfork and clone, which must run on their caller's own stack frame: each notes the call, then
+/// jumps to libc's function.
+macro_rules! jumps {
+    ($($(#[$doc:meta])* $name:ident -> $note:ident;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As libc's function of this name, whose arguments are in registers.
+        #[cfg(target_arch = "x86_64")]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            // The flags of clone are its third argument.
+            core::arch::naked_asm!(
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "push rcx",
+                "push r8",
+                "push r9",
+                "sub rsp, 8",
+                "mov rdi, rdx",
+                "call {note}",
+                "add rsp, 8",
+                "pop r9",
+                "pop r8",
+                "pop rcx",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "jmp rax",
+                note = sym $note,
+            )
+        }
+
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As libc's function of this name, whose arguments are in registers.
+        #[cfg(target_arch = "aarch64")]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            // The flags of clone are its third argument.
+            core::arch::naked_asm!(
+                "stp x29, x30, [sp, #-80]!",
+                "stp x0, x1, [sp, #16]",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "str x6, [sp, #64]",
+                "mov x0, x2",
+                "bl {note}",
+                "mov x16, x0",
+                "ldp x0, x1, [sp, #16]",
+                "ldp x2, x3, [sp, #32]",
+                "ldp x4, x5, [sp, #48]",
+                "ldr x6, [sp, #64]",
+                "ldp x29, x30, [sp], #80",
+                "br x16",
+                note = sym $note,
+            )
+        }
+    )*};
+}
+
+jumps! {
+    /// `pid_t vfork(void)`
+    vfork -> before_vfork;
+    /// glibc's second name of [`vfork`].
+    __vfork -> before_vfork;
+    /// `int clone(int (*run)(void *), void *stack, int flags, void *argument, ...)`
+    clone -> before_clone;
+    /// glibc's second name of [`clone`].
+    __clone -> before_clone;
+}
+
+/// Notes a vfork; returns the function to jump to.
+extern "C" fn before_vfork() -> usize {
+    process::before_vfork();
+    VFORK.get().map_or(not_supported as *const () as usize, |real| real as usize)
+}
+
+/// Notes a clone with these flags; returns the function to jump to.
+extern "C" fn before_clone(flags: c_int) -> usize {
+    note_clone(flags as usize);
+    CLONE.get().map_or(not_supported as *const () as usize, |real| real as usize)
+}
+
+/// Before a clone with these flags: notes a process that runs on the memory of this one.
+pub fn note_clone(flags: usize) {
+    let [memory, thread] = [libc::CLONE_VM, libc::CLONE_THREAD].map(|flag| flag as usize);
+    if flags & memory != 0 && flags & thread == 0 {
+        process::before_sharing_clone();
+    }
+}
+
 type ForkFn = unsafe extern "C" fn() -> pid_t;
 type Strings = *const *const c_char;
 type ExecFn = unsafe extern "C" fn(*const c_char, Strings) -> c_int;
@@ -132,6 +228,8 @@ type PopenFn = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
 next_functions! {
     FORK: ForkFn = c"fork";
     FORK_BARE: ForkFn = c"_Fork";
+    VFORK: ForkFn = c"vfork";
+    CLONE: ForkFn = c"clone";
     EXECV: ExecFn = c"execv";
     EXECVP: ExecFn = c"execvp";
     EXECVPE: ExecEnvFn = c"execvpe";
@@ -143,7 +241,7 @@ next_functions! {
 }
 
 /// The result of a function that the C library does not have.
-fn not_supported() -> c_int {
+extern "C" fn not_supported() -> c_int {
     kernel::fail(libc::ENOSYS) as c_int
 }
 

@@ -1,4 +1,4 @@
-//! connect, accept, shutdown, options and flags.
+//! socket, connect, accept, shutdown, options and flags.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::mem::MaybeUninit;
@@ -8,10 +8,22 @@ use libc::{sockaddr, sockaddr_storage, socklen_t};
 use nm_ring::conduit::READ_SHUT;
 use nm_ring::ledger::{KernelReason, SocketRole};
 
+use crate::next::next_functions;
 use crate::socket::{Phase, Socket};
-use crate::{blocking, children, fallback, kernel, options, process, rendezvous, table};
+use crate::{
+    blocking, children, fallback, kernel, options, process, rendezvous, table, tcp_sockets,
+};
 
-/// Registers a socket, unless this process only borrows its parent's memory.
+next_functions! {
+    SOCKET: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int = c"socket";
+}
+
+/// Looks the C library's functions up, because the child of a fork must not.
+pub fn prepare() {
+    prepare_functions();
+}
+
+/// Registers a TCP socket, unless this process only borrows its parent's memory.
 fn admit(fd: c_int, role: SocketRole, peer: Option<std::net::SocketAddr>) {
     if process::owner_pid() == 0 || process::is_borrower() {
         return;
@@ -39,6 +51,21 @@ unsafe fn copy(source: *const sockaddr, length: socklen_t) -> sockaddr_storage {
     storage
 }
 
+/// `socket(2)`: the kernel's own; its protocol is stored.
+///
+/// # Safety
+/// As libc's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let Some(real) = SOCKET.get() else { return kernel::fail(libc::ENOSYS) as c_int };
+    // SAFETY: plain numbers, passed on unchanged.
+    let fd = unsafe { real(domain, kind, protocol) };
+    if fd >= 0 && !process::is_borrower() {
+        tcp_sockets::created(fd, domain, kind, protocol);
+    }
+    fd
+}
+
 /// `connect(2)`.
 ///
 /// # Safety
@@ -60,7 +87,7 @@ pub unsafe extern "C-unwind" fn connect(
     match c_int::from(storage.ss_family) {
         libc::AF_INET | libc::AF_INET6 if table::get(fd).is_none_or(|it| !it.is_joined()) => {
             let peer = rendezvous::parse_address(&storage);
-            if !rendezvous::is_registered(fd, peer) {
+            if !rendezvous::is_registered(fd, peer) && is_tcp(fd) {
                 admit(fd, SocketRole::Client, peer);
             }
         }
@@ -114,7 +141,7 @@ pub unsafe extern "C-unwind" fn accept4(
             // SAFETY: the kernel has written the address's full length, and as much of the address
             // as the program's buffer holds.
             let peer = unsafe { complete_address(address, capacity, *length) };
-            admit_accepted(accepted, peer.as_ref());
+            admit_accepted(fd, accepted, peer.as_ref());
         }
         return accepted;
     }
@@ -127,7 +154,7 @@ pub unsafe extern "C-unwind" fn accept4(
     // length is null; the kernel rejects it.
     let accepted = unsafe { blocking::accept4(fd, place, own_size, flags) };
     if accepted >= 0 {
-        admit_accepted(accepted, Some(&storage));
+        admit_accepted(fd, accepted, Some(&storage));
     }
     accepted
 }
@@ -145,8 +172,9 @@ unsafe fn complete_address(
     (length <= capacity).then(|| unsafe { copy(address, length) })
 }
 
-/// Registers an accepted socket. Without its peer's address the kernel is asked for it.
-fn admit_accepted(fd: c_int, peer: Option<&sockaddr_storage>) {
+/// Registers a socket that `listener` has accepted. Without its peer's address the kernel is asked
+/// for it.
+fn admit_accepted(listener: c_int, fd: c_int, peer: Option<&sockaddr_storage>) {
     let asked;
     let peer = match peer {
         Some(peer) => peer,
@@ -155,9 +183,16 @@ fn admit_accepted(fd: c_int, peer: Option<&sockaddr_storage>) {
             &asked
         }
     };
-    if matches!(c_int::from(peer.ss_family), libc::AF_INET | libc::AF_INET6) {
+    if matches!(c_int::from(peer.ss_family), libc::AF_INET | libc::AF_INET6) && is_tcp(listener) {
         admit(fd, SocketRole::Server, rendezvous::parse_address(peer));
     }
+}
+
+fn is_tcp(fd: c_int) -> bool {
+    let errno = kernel::errno();
+    let is_tcp = tcp_sockets::is_tcp(fd);
+    kernel::set_errno(errno);
+    is_tcp
 }
 
 /// `getpeername(2)`; an address of no family if it fails.
@@ -212,16 +247,19 @@ pub unsafe extern "C" fn setsockopt(
     length: socklen_t,
 ) -> c_int {
     let socket = table::get(fd).filter(|socket| socket.phase() != Phase::Kernel);
-    let number = if value.is_null() || (length as usize) < size_of::<c_int>() {
-        0
-    } else {
-        // SAFETY: the program's own value of this length.
-        unsafe { value.cast::<c_int>().read_unaligned() }
-    };
+    let is_complete = !value.is_null() && length as usize >= size_of::<c_int>();
+    // SAFETY: the program's own value of this length.
+    let number = if is_complete { unsafe { value.cast::<c_int>().read_unaligned() } } else { 0 };
     if let Some(socket) = socket
         && options::needs_kernel(level, name, number)
     {
         rendezvous::decline(socket, KernelReason::SocketOption, options::number(level, name));
+    }
+    if let Some(socket) = socket
+        && is_complete
+        && options::keeps_cork(socket, level, name, number)
+    {
+        return 0;
     }
     let on: c_int = 1;
     let is_kept = socket.is_some_and(|socket| options::keeps_nodelay(socket, level, name, number));
@@ -260,10 +298,17 @@ pub unsafe extern "C" fn getsockopt(
     let result = unsafe { kernel::getsockopt(fd, level, name, value, length) };
     if result == 0
         && let Some(socket) = table::get(fd).filter(|socket| socket.phase() != Phase::Kernel)
-        && options::is_off_for_program(socket, level, name)
     {
         // SAFETY: the kernel has just written as many bytes to the value.
-        unsafe { ptr::write_bytes(value.cast::<u8>(), 0, *length as usize) };
+        unsafe {
+            if options::is_off_for_program(socket, level, name) {
+                ptr::write_bytes(value.cast::<u8>(), 0, *length as usize);
+            } else if options::is_on_for_program(socket, level, name) {
+                let on = c_int::from(true).to_ne_bytes();
+                let bytes = (*length as usize).min(on.len());
+                ptr::copy_nonoverlapping(on.as_ptr(), value.cast::<u8>(), bytes);
+            }
+        }
     }
     result
 }

@@ -135,7 +135,9 @@ impl<'a> Call<'a> {
     }
 
     fn wait(&mut self, limit_ns: Option<u64>) -> c_int {
-        if let Some(result) = self.check() {
+        // Without memory to look into, the sleep in the kernel is the only call.
+        let must_check = limit_ns == Some(0) || self.has_memory();
+        if must_check && let Some(result) = self.check() {
             return result;
         }
         if limit_ns == Some(0) {
@@ -146,10 +148,14 @@ impl<'a> Call<'a> {
             if let Some(result) = self.spin(&limit).or_else(|| self.sleep(&limit)) {
                 return result;
             }
+            let is_over = limit.left_ns() == Some(0);
+            if is_over && !self.has_memory() {
+                return 0;
+            }
             if let Some(result) = self.check() {
                 return result;
             }
-            if limit.left_ns() == Some(0) {
+            if is_over {
                 return 0;
             }
         }
@@ -157,6 +163,12 @@ impl<'a> Call<'a> {
 
     fn pairs(&self) -> impl Iterator<Item = (&pollfd, &Source)> {
         self.fds.iter().zip(self.sources.iter())
+    }
+
+    /// Whether memory may have something to report.
+    fn has_memory(&self) -> bool {
+        self.pairs()
+            .any(|(_, source)| source.joined().is_some() || matches!(source, Source::EpollSet(_)))
     }
 
     /// Whether memory has something to report.

@@ -1,8 +1,9 @@
 //! One wait for an epoll set with members that may share memory.
 //!
-//! Memory and the kernel's wait with a time-out of zero are asked in turn; then the thread spins
-//! over the active members, as long as that pays; then all members are counted, and it sleeps in
-//! the kernel's wait, which fills the program's own array.
+//! A set of which no member is active is waited for by the program's own call. Otherwise memory and
+//! the kernel's wait with a time-out of zero are asked in turn; then the thread spins over the
+//! active members, as long as that pays; then all members are counted, and it sleeps in the
+//! kernel's wait, which fills the program's own array.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -41,29 +42,62 @@ pub unsafe fn wait(
 ) -> c_int {
     // SAFETY: the caller guarantees array and mask.
     let call = || unsafe { Call::new(set, epoll, events, limit, mask) };
-    if !set.is_kernel_only() {
+    let Some(sleep) = begin_kernel_wait(set, limit_ns != Some(0)) else {
         blocking::cancellation_point();
         return call().wait(limit_ns);
-    }
+    };
     let begun = limit_ns.filter(|&ns| ns > 0).map(|_| wait::now_ns());
-    // Counted before it is looked again: a thread that adds a member does it the other way round,
-    // and leaves the member counted if it finds this one.
-    let sleep = Sleep::begin(set);
-    if !set.is_kernel_only() {
-        drop(sleep);
-        return call().wait(limit_ns);
-    }
     let count = kernel_wait();
     drop(sleep);
     if count <= 0 || set.is_kernel_only() {
         return count;
     }
-    // Another thread has added a socket while this one slept.
-    let passed = begun.map_or(0, |begun| wait::now_ns().saturating_sub(begun));
-    let left_ns = limit_ns.map(|limit| limit.saturating_sub(passed));
     let mut call = call();
     call.accept(count);
-    call.result().unwrap_or_else(|| call.wait(left_ns))
+    call.result().unwrap_or_else(|| {
+        // All that the kernel reported was not for the program.
+        let passed = begun.map_or(0, |begun| wait::now_ns().saturating_sub(begun));
+        call.wait(limit_ns.map(|limit| limit.saturating_sub(passed)))
+    })
+}
+
+/// Begins a sleep in the program's own call, which may have a time-out of zero, if that is
+/// sufficient for the set.
+#[inline]
+fn begin_kernel_wait(set: &'static EpollSet, may_sleep: bool) -> Option<Sleep> {
+    if set.is_kernel_only() {
+        // Counted before it is looked again: a thread that adds a member does it the other way
+        // round, and leaves the member counted if it finds this one.
+        let sleep = Sleep::begin(set);
+        if set.is_kernel_only() {
+            return Some(sleep);
+        }
+    }
+    if set.has_foreign_changes() {
+        return None;
+    }
+    let mut inner = set.lock()?;
+    if !is_left_to_kernel(set, &mut inner, may_sleep) {
+        return None;
+    }
+    inner.members.begin_call();
+    // Under the set's lock, so that no member becomes active before it is counted.
+    Some(Sleep::begin(set))
+}
+
+/// Whether the kernel's wait is sufficient this time: memory has nothing to report, and no member
+/// is polled there. Begins a trial if one is due, and the thread may sleep.
+fn is_left_to_kernel(set: &'static EpollSet, inner: &mut SetState, may_sleep: bool) -> bool {
+    let has_memory = |inner: &SetState| inner.members.has_watched() || inner.nested.len() > 0;
+    if has_memory(inner) {
+        return false;
+    }
+    let begins_trial = may_sleep && !inner.payoff.is_positive() && inner.payoff.begin_trial();
+    if begins_trial && set.may_activate(inner) {
+        inner.members.activate_used();
+        set.budget.0.store(u64::MAX, Ordering::Relaxed);
+    }
+    !has_memory(inner)
 }
 
 /// A sleep in the kernel's wait, with all members counted. The thread may be cancelled in it.
@@ -110,11 +144,10 @@ impl Call {
     }
 
     fn wait(&mut self, limit_ns: Option<u64>) -> c_int {
-        let may_sleep = limit_ns != Some(0);
-        if let Some(result) = self.check_both(may_sleep) {
+        if let Some(result) = self.check_both() {
             return result;
         }
-        if !may_sleep {
+        if limit_ns == Some(0) {
             return 0;
         }
         let limit = WaitLimit::new(limit_ns);
@@ -126,39 +159,19 @@ impl Call {
                 return result;
             }
             if limit.left_ns() == Some(0) {
-                return self.check_both(false).unwrap_or(0);
+                return self.check_both().unwrap_or(0);
             }
         }
     }
 
-    /// Whether the kernel's wait is sufficient this time: polling memory does not pay, and nothing
-    /// is there. Begins a trial if one is due.
-    fn is_left_to_kernel(&self, inner: &mut SetState) -> bool {
-        if inner.payoff.is_positive() || inner.members.has_watched() || inner.nested.len() > 0 {
-            return false;
-        }
-        if !inner.payoff.begin_trial() {
-            return true;
-        }
-        if self.set.may_activate(inner) {
-            inner.members.activate_used();
-            self.set.budget.0.store(u64::MAX, Ordering::Relaxed);
-        }
-        false
-    }
-
-    /// Asks memory, and the kernel if it is due or memory has nothing. `may_sleep`: nobody need be
-    /// asked if the kernel's wait follows and is sufficient.
-    fn check_both(&mut self, may_sleep: bool) -> Found {
+    /// Asks memory, and the kernel if it is due or memory has nothing.
+    fn check_both(&mut self) -> Found {
         if self.set.has_foreign_changes() {
             self.set.take_over_changes(self.epoll);
         }
         let (mut ask_kernel, mut kernel_first) = (true, true);
         if let Some(mut inner) = self.set.lock() {
             inner.members.begin_call();
-            if may_sleep && self.is_left_to_kernel(&mut inner) {
-                return None;
-            }
             if !self.set.may_activate(&inner) && inner.members.active() > 0 {
                 inner.members.rest_all();
             }

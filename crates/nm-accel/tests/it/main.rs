@@ -8,6 +8,7 @@ mod bodies;
 
 mod calls;
 mod children;
+mod costs;
 mod harness;
 mod model;
 mod spaces;
@@ -42,6 +43,7 @@ mod waits;
 const BODIES: &[&[harness::Body]] = &[
     children::BODIES,
     cancellation::BODIES,
+    costs::PEERS,
     data::BODIES,
     descriptors::BODIES,
     ends::BODIES,

@@ -13,6 +13,8 @@ behaviours![
     keepalive_is_kept,
     reuse_and_priority_are_kept,
     quickack_and_cork_lose_nothing,
+    corked_bytes_reach_a_sleeper_when_the_cork_is_removed,
+    cork_outlives_the_use_of_memory,
     user_timeout_is_kept,
     type_domain_protocol,
     accepting_or_not,
@@ -125,6 +127,42 @@ fn quickack_and_cork_lose_nothing() {
     set_option(pair.client, IPPROTO_TCP, libc::TCP_CORK, 0).unwrap();
     assert_eq!(recv_exact(pair.server, 9), b"held back");
     check_alive(pair);
+}
+
+/// What is corked reaches a receiver that sleeps once the cork is removed, whichever way it goes.
+fn corked_bytes_reach_a_sleeper_when_the_cork_is_removed() {
+    let pair = joined_pair();
+    for round in 0..20_u64 {
+        set_option(pair.client, IPPROTO_TCP, libc::TCP_CORK, 1).unwrap();
+        assert_eq!(tcp(pair.client, libc::TCP_CORK), Ok(1));
+        std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| recv_exact(pair.server, 300));
+            if round % 2 == 0 {
+                std::thread::sleep(std::time::Duration::from_millis(3));
+            }
+            send_all(pair.client, &pattern(round, 300)[..100]);
+            send_all(pair.client, &pattern(round, 300)[100..]);
+            set_option(pair.client, IPPROTO_TCP, libc::TCP_CORK, 0).unwrap();
+            assert_bytes(&receiver.join().unwrap(), &pattern(round, 300));
+        });
+        assert_eq!(tcp(pair.client, libc::TCP_CORK), Ok(0));
+        check_alive(pair);
+    }
+}
+
+/// The kernel must know of a cork that was set while bytes went through memory.
+fn cork_outlives_the_use_of_memory() {
+    let pair = joined_pair();
+    set_option(pair.client, IPPROTO_TCP, libc::TCP_CORK, 1).unwrap();
+    // The socket returns to the kernel.
+    set_option(pair.client, SOL_SOCKET, libc::SO_RCVLOWAT, 2).unwrap();
+    assert_eq!(tcp(pair.client, libc::TCP_CORK), Ok(1));
+    send_all(pair.client, b"held back by the cork");
+    set_option(pair.client, IPPROTO_TCP, libc::TCP_CORK, 0).unwrap();
+    assert_eq!(tcp(pair.client, libc::TCP_CORK), Ok(0));
+    assert_eq!(recv_exact(pair.server, 21), b"held back by the cork");
+    send_all(pair.server, b"answer");
+    assert_eq!(recv_exact(pair.client, 6), b"answer");
 }
 
 fn user_timeout_is_kept() {

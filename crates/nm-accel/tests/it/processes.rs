@@ -44,6 +44,7 @@ behaviours![
     popen_while_connections_are_open,
     vfork_and_exec,
     vfork_child_closes_everything,
+    clone_that_shares_memory_closes_everything,
     std_command_while_connections_are_open,
     descriptor_sent_to_a_child,
     descriptor_sent_with_unread_data,
@@ -575,6 +576,32 @@ fn vfork_child_closes_everything() {
             }
         };
         vfork_and_run(close_all, c"true").join();
+        assert_eq!(recv_exact(pair.server, 6), b"unread");
+        check_direction(pair.client, pair.server);
+        check_direction(pair.server, pair.client);
+    }
+    assert_state(pair.client, JOINED);
+}
+
+/// As container run-times start programs: a child on the same memory, with a stack of its own.
+fn clone_that_shares_memory_closes_everything() {
+    extern "C" fn close_all(_: *mut std::ffi::c_void) -> c_int {
+        for fd in 3..300 {
+            let _ = close(fd);
+        }
+        // SAFETY: ends the child alone.
+        unsafe { libc::_exit(0) }
+    }
+    let pair = joined_pair();
+    let mut stack = vec![0_u128; 1 << 14];
+    for _ in 0..5 {
+        send_all(pair.client, b"unread");
+        let top = stack.as_mut_ptr_range().end.cast();
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        // SAFETY: the stack is live until the child has ended, because the call returns then.
+        let child = unsafe { libc::clone(close_all, top, flags, std::ptr::null_mut()) };
+        assert!(child > 0, "{:?}", errno());
+        Process(child).join();
         assert_eq!(recv_exact(pair.server, 6), b"unread");
         check_direction(pair.client, pair.server);
         check_direction(pair.server, pair.client);

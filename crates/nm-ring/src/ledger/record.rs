@@ -10,7 +10,7 @@ use crate::process_lock::ProcessLock;
 use super::reason::{KernelReason, SocketPhase, SocketRole};
 
 /// First word: a magic number that contains the version of the layout.
-pub const MARK: u64 = 0x6e6d_6c65_6467_0002;
+pub const MARK: u64 = 0x6e6d_6c65_6467_0003;
 
 /// Count of records. Those that were never claimed take no memory.
 pub const RECORDS: usize = 65_536;
@@ -57,6 +57,8 @@ pub(super) struct LedgerHeader {
     pub(super) claimed: AtomicU32,
     /// Where the search for a closed record continues.
     pub(super) cursor: AtomicU32,
+    /// What records had that were reclaimed ([`Ledger::reclaim`](super::Ledger::reclaim)).
+    pub(super) reclaimed: ReclaimedCounts,
     pub(super) program: Text<{ PROGRAM_BYTES / 8 }>,
     pub(super) settings: Text<{ SETTINGS_BYTES / 8 }>,
 }
@@ -110,6 +112,27 @@ pub struct DirectionCounters {
     pub failed_spins: Counter,
     /// Times that both directions had to use the kernel for the time being.
     pub fallbacks: Counter,
+}
+
+/// Sums over connections that have no record any more.
+#[repr(C)]
+pub(super) struct ReclaimedCounts {
+    pub(super) connections: Counter,
+    pub(super) outgoing_bytes: Counter,
+    pub(super) outgoing_calls: Counter,
+    pub(super) incoming_bytes: Counter,
+    pub(super) incoming_calls: Counter,
+}
+
+impl ReclaimedCounts {
+    /// Adds a connection whose bytes went through the kernel alone.
+    pub(super) fn add(&self, record: &Record) {
+        self.connections.add(1);
+        self.outgoing_bytes.add(record.outgoing.kernel_bytes.get());
+        self.outgoing_calls.add(record.outgoing.kernel_calls.get());
+        self.incoming_bytes.add(record.incoming.kernel_bytes.get());
+        self.incoming_calls.add(record.incoming.kernel_calls.get());
+    }
 }
 
 /// How one end uses a joined connection: shared by the processes of the program, and out of the
@@ -260,6 +283,15 @@ impl Record {
         self.family.store(if local.is_ipv4() { 4 } else { 6 }, Relaxed);
     }
 
+    /// Stores the address of the other end, of a socket whose own one is not known yet.
+    pub fn set_peer(&self, peer: SocketAddr) {
+        for (word, value) in self.peer.iter().zip(address_words(peer.ip())) {
+            word.store(value, Relaxed);
+        }
+        self.ports.store(u32::from(peer.port()), Relaxed);
+        self.family.store(if peer.is_ipv4() { 4 } else { 6 }, Relaxed);
+    }
+
     /// Whether this is the address of the other end that was stored.
     pub fn has_peer(&self, peer: SocketAddr) -> bool {
         let stored = self.peer.iter().map(|word| word.load(Relaxed));
@@ -284,22 +316,34 @@ impl Record {
         before.saturating_sub(1)
     }
 
+    /// Prepares a record that was never used before, so that all of it is zero, for a new socket.
+    pub(super) fn begin(&self, pid: u32, opened_at_ns: u64) {
+        self.generation.store(1, Relaxed);
+        self.opened_at_ns.store(opened_at_ns, Relaxed);
+        self.pid.store(pid, Relaxed);
+        self.holders.store(1, Relaxed);
+    }
+
     /// Resets a claimed record for a new socket.
     pub(super) fn reset(&self, pid: u32, opened_at_ns: u64) {
         // Before anything is overwritten, so that a concurrent reader sees the change.
         self.generation.fetch_add(1, Relaxed);
         crate::sync::fence(Release);
-        let zeros = [&self.reason, &self.detail, &self.role, &self.family, &self.ports];
-        for word in zeros.into_iter().chain([&self.nonblocking]) {
+        self.reason.store(0, Relaxed);
+        self.detail.store(0, Relaxed);
+        self.role.store(0, Relaxed);
+        self.family.store(0, Relaxed);
+        self.ports.store(0, Relaxed);
+        self.nonblocking.store(0, Relaxed);
+        for word in &self.local {
             word.store(0, Relaxed);
         }
-        for word in self.local.iter().chain(&self.peer) {
+        for word in &self.peer {
             word.store(0, Relaxed);
         }
         self.end.reset();
-        for counter in self.outgoing.counters().into_iter().chain(self.incoming.counters()) {
-            counter.0.store(0, Relaxed);
-        }
+        self.outgoing.reset();
+        self.incoming.reset();
         self.opened_at_ns.store(opened_at_ns, Relaxed);
         self.pid.store(pid, Relaxed);
         self.holders.store(1, Relaxed);
@@ -310,27 +354,27 @@ impl EndState {
     fn reset(&self) {
         self.send_lock.reset();
         self.receive_lock.reset();
-        let counts = [&self.kernel_senders, &self.kernel_receivers, &self.holds, &self.rejoins];
-        let others = [&self.inheritors, &self.inheritors_checked_at_us, &self.options];
-        for word in counts.into_iter().chain(others) {
-            word.store(0, Relaxed);
-        }
+        self.kernel_senders.store(0, Relaxed);
+        self.kernel_receivers.store(0, Relaxed);
         self.kernel_sent.store(0, Relaxed);
+        self.holds.store(0, Relaxed);
+        self.rejoins.store(0, Relaxed);
+        self.inheritors.store(0, Relaxed);
+        self.inheritors_checked_at_us.store(0, Relaxed);
+        self.options.store(0, Relaxed);
     }
 }
 
 impl DirectionCounters {
-    fn counters(&self) -> [&Counter; 8] {
-        [
-            &self.memory_bytes,
-            &self.memory_calls,
-            &self.kernel_bytes,
-            &self.kernel_calls,
-            &self.sleeps,
-            &self.wakeups,
-            &self.failed_spins,
-            &self.fallbacks,
-        ]
+    fn reset(&self) {
+        self.memory_bytes.0.store(0, Relaxed);
+        self.memory_calls.0.store(0, Relaxed);
+        self.kernel_bytes.0.store(0, Relaxed);
+        self.kernel_calls.0.store(0, Relaxed);
+        self.sleeps.0.store(0, Relaxed);
+        self.wakeups.0.store(0, Relaxed);
+        self.failed_spins.0.store(0, Relaxed);
+        self.fallbacks.0.store(0, Relaxed);
     }
 }
 

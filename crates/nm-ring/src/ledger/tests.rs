@@ -71,6 +71,41 @@ fn closed_records_are_reused_only_when_no_unused_one_is_left() {
 }
 
 #[test]
+fn reclaimed_record_leaves_its_counts_and_is_claimed_once() {
+    let (ledger, file) = ledger();
+    let view = LedgerView::open(file).unwrap();
+    let record = ledger.claim(1, 1).unwrap();
+    record.set_peer("127.0.0.1:7".parse().unwrap());
+    record.outgoing.kernel_bytes.add(10);
+    record.outgoing.kernel_calls.add(1);
+    record.incoming.kernel_bytes.add(300);
+    record.incoming.kernel_calls.add(2);
+    record.set_phase(SocketPhase::Candidate);
+    let seen = view.records().next().unwrap();
+    assert_eq!((seen.local, seen.peer), (None, "127.0.0.1:7".parse().ok()));
+    let generation = record.generation();
+    assert!(ledger.reclaim(record, generation, 1, 2).is_none(), "it is open");
+    assert_eq!(record.release(), 0);
+    assert!(ledger.reclaim(record, generation + 1, 1, 2).is_none(), "another use of it");
+    assert_eq!(record.phase(), SocketPhase::Closed);
+    record.end.kernel_receivers.fetch_add(1, Relaxed);
+    assert!(ledger.reclaim(record, generation, 1, 2).is_none(), "a thread is in a call");
+    record.end.kernel_receivers.fetch_sub(1, Relaxed);
+    assert_eq!(view.reclaimed(), Reclaimed::default());
+    assert!(std::ptr::eq(ledger.reclaim(record, generation, 5, 2).unwrap(), record));
+    assert!(ledger.reclaim(record, generation, 5, 2).is_none(), "only once");
+    let sums = view.reclaimed();
+    assert_eq!((sums.connections, sums.outgoing.kernel_bytes), (1, 10));
+    assert_eq!((sums.outgoing.kernel_calls, sums.incoming.kernel_bytes), (1, 300));
+    assert_eq!((sums.incoming.kernel_calls, sums.incoming.memory_bytes), (2, 0));
+    record.set_phase(SocketPhase::Kernel);
+    let seen = view.records().next().unwrap();
+    assert_eq!((seen.generation, seen.pid, seen.opened_at_ns), (2, 5, 2));
+    assert_eq!((seen.outgoing, seen.incoming), Default::default());
+    assert_eq!((seen.peer, seen.holders), (None, 1));
+}
+
+#[test]
 fn threads_never_claim_the_same_record() {
     let (ledger, _file) = ledger();
     let claim = || -> Vec<usize> {

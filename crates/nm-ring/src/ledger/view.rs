@@ -10,7 +10,7 @@ use nm_sys::shared_memory::{MapMode, Mapping};
 
 use super::reason::{KernelReason, SocketPhase, SocketRole};
 use super::record::{
-    DirectionCounters, LEDGER_BYTES, LedgerLayout, MARK, RECORDS, Record, Text, address,
+    Counter, DirectionCounters, LEDGER_BYTES, LedgerLayout, MARK, RECORDS, Record, Text, address,
 };
 
 /// Attempts to copy a record before it is skipped because it changes all the time.
@@ -50,6 +50,18 @@ impl DirectionCounts {
             fallbacks: flow.fallbacks.get(),
         }
     }
+}
+
+/// Sums over connections whose records were reclaimed: they were short, and all of their bytes went
+/// through the kernel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// How many connections.
+    pub connections: u64,
+    /// What they sent.
+    pub outgoing: DirectionCounts,
+    /// What they received.
+    pub incoming: DirectionCounts,
 }
 
 /// A copy of one record.
@@ -114,7 +126,9 @@ impl RecordView {
             reason: record.reason(),
             detail: record.detail.load(Relaxed),
             role: record.role(),
-            local: address(family, words(&record.local), (ports >> 16) as u16),
+            // A connected socket has no port 0: its own address was not asked for.
+            local: address(family, words(&record.local), (ports >> 16) as u16)
+                .filter(|local| local.port() != 0),
             peer: address(family, words(&record.peer), ports as u16),
             opened_at_ns: record.opened_at_ns.load(Relaxed),
             holders: record.holders.load(Relaxed),
@@ -168,6 +182,21 @@ impl LedgerView {
     /// Settings as text.
     pub fn settings(&self) -> String {
         text(&self.layout().header.settings)
+    }
+
+    /// Sums over connections that have no record any more.
+    pub fn reclaimed(&self) -> Reclaimed {
+        let counts = &self.layout().header.reclaimed;
+        let direction = |bytes: &Counter, calls: &Counter| DirectionCounts {
+            kernel_bytes: bytes.get(),
+            kernel_calls: calls.get(),
+            ..DirectionCounts::default()
+        };
+        Reclaimed {
+            connections: counts.connections.get(),
+            outgoing: direction(&counts.outgoing_bytes, &counts.outgoing_calls),
+            incoming: direction(&counts.incoming_bytes, &counts.incoming_calls),
+        }
     }
 
     /// Copies of all records that are or were in use.

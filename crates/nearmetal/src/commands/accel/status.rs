@@ -13,7 +13,7 @@ use nm_sys::hostfiles::HostFiles;
 use serde::Serialize;
 
 use super::program;
-use super::view::{Row, table};
+use super::view::{Row, UNKNOWN, table};
 use crate::cli::format::Format;
 use crate::exit::Exit;
 use crate::output;
@@ -110,8 +110,11 @@ fn effective_user(files: &HostFiles, pid: u32) -> Option<u32> {
 fn explain_waits(open: Vec<Open>) -> Vec<Row> {
     let ends = open.iter().map(|one| ((one.row.local.clone(), one.row.peer.clone()), one.user));
     let users: BTreeMap<(String, String), Option<u32>> = ends.collect();
+    // A connection that is expected to be short has not asked for its own address yet.
+    let young = open.iter().filter(|one| one.row.local == UNKNOWN);
+    let peers_of_young: BTreeSet<String> = young.map(|one| one.row.peer.clone()).collect();
     let explain = |Open { mut row, waits, user }: Open| {
-        if !waits || row.local == "unknown" {
+        if !waits || row.local == UNKNOWN || peers_of_young.contains(&row.local) {
             return row;
         }
         match (users.get(&(row.peer.clone(), row.local.clone())), user) {
@@ -293,6 +296,10 @@ mod tests {
         assert_eq!(reasons(ends(Some(0), Some(99))), [two(0, 99), two(99, 0), unseen.into()]);
         assert_eq!(reasons(ends(Some(0), Some(0))), ["the handshake", "the handshake", unseen]);
         assert_eq!(reasons(ends(None, Some(99))), ["the handshake", "the handshake", unseen]);
+        // One end has not asked for its own address yet.
+        let young =
+            [open(UNKNOWN, "b:2", None), open("b:2", "a:1", None), open("d:4", "a:1", None)];
+        assert_eq!(reasons(young), ["the handshake", "the handshake", unseen]);
     }
 
     #[test]

@@ -13,6 +13,9 @@ use super::collector::Collected;
 /// Least width of a table of connections, columns.
 const WIDTH_MIN: usize = 160;
 
+/// What is shown for an address that is not known.
+pub const UNKNOWN: &str = "unknown";
+
 /// One connection of one program.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
@@ -67,6 +70,17 @@ impl Traffic {
         }
     }
 
+    fn add(&mut self, other: &Traffic) {
+        for (sum, more) in [
+            (&mut self.memory_bytes, other.memory_bytes),
+            (&mut self.memory_calls, other.memory_calls),
+            (&mut self.kernel_bytes, other.kernel_bytes),
+            (&mut self.kernel_calls, other.kernel_calls),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    }
+
     fn bytes(&self) -> u64 {
         self.memory_bytes.saturating_add(self.kernel_bytes)
     }
@@ -81,7 +95,7 @@ impl Row {
     /// sums saturate, and text is cleaned where it is shown.
     pub fn new(program: &str, connection: &Connection) -> Row {
         let address = |address: &Option<std::net::SocketAddr>| {
-            address.map_or_else(|| "unknown".to_string(), |address| address.to_string())
+            address.map_or_else(|| UNKNOWN.to_string(), |address| address.to_string())
         };
         let record = &connection.record;
         Row {
@@ -150,11 +164,34 @@ pub fn table(rows: &[Row], style: &Style) -> String {
     table.to_text(&Style { width: style.width.max(WIDTH_MIN), ..*style })
 }
 
+/// Short connections whose bytes all went through the kernel, and of which sums were kept only.
+#[derive(Debug, Default, Serialize)]
+pub struct NotListed {
+    pub connections: u64,
+    pub sent: Traffic,
+    pub received: Traffic,
+}
+
+impl NotListed {
+    fn of(collected: &Collected) -> NotListed {
+        let mut sums = NotListed::default();
+        for ledger in &collected.ledgers {
+            let reclaimed = ledger.reclaimed();
+            sums.connections = sums.connections.saturating_add(reclaimed.connections);
+            sums.sent.add(&Traffic::new(&reclaimed.outgoing));
+            sums.received.add(&Traffic::new(&reclaimed.incoming));
+        }
+        sums
+    }
+}
+
 /// The exit report.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Every TCP socket, in the order of the programs.
+    /// Every TCP socket but those of `not_listed`, in the order of the programs.
     pub sockets: Vec<Row>,
+    /// Short connections that are not listed.
+    pub not_listed: NotListed,
     /// How many used shared memory.
     pub moved: usize,
     /// Fraction of all bytes that went through shared memory; absent if there were none.
@@ -177,7 +214,11 @@ impl Report {
                 rows.iter().map(|connection| Row::new(&program, connection)).collect::<Vec<_>>()
             })
             .collect();
-        let directions = || sockets.iter().flat_map(|row| [row.sent, row.received]);
+        let not_listed = NotListed::of(collected);
+        let directions = || {
+            let listed = sockets.iter().flat_map(|row| [row.sent, row.received]);
+            listed.chain([not_listed.sent, not_listed.received])
+        };
         let all: u64 = directions().map(|traffic| traffic.bytes()).fold(0, u64::saturating_add);
         let memory: u64 =
             directions().map(|traffic| traffic.memory_bytes).fold(0, u64::saturating_add);
@@ -187,6 +228,7 @@ impl Report {
             share_in_memory: (all > 0).then(|| memory as f64 / all as f64),
             programs_left_out: collected.dropped,
             sockets,
+            not_listed,
             preloaded,
         }
     }
@@ -212,6 +254,13 @@ impl Report {
                 format!("{sockets}, {} in shared memory ({share})", self.moved)
             }
         };
+        if self.not_listed.connections > 0 {
+            let count = usize::try_from(self.not_listed.connections).unwrap_or(usize::MAX);
+            let more = units::plural(count, "more short connection", "more short connections");
+            let bytes =
+                self.not_listed.sent.bytes().saturating_add(self.not_listed.received.bytes());
+            text += &format!("; {more} of {} bytes on the kernel, not listed", units::count(bytes));
+        }
         if self.programs_left_out > 0 {
             let programs = units::plural(self.programs_left_out, "program is", "programs are");
             text += &format!("; {programs} not listed");

@@ -1,0 +1,116 @@
+//! What the library costs a connection that memory does not serve, in system calls: a program makes
+//! the same number with it and without it.
+
+use libc::{EPOLLET, EPOLLIN, IPPROTO_TCP, POLLIN, SO_LINGER, SOL_SOCKET, TCP_CORK, pollfd};
+use nm_test_support::system_calls;
+
+use crate::calls::*;
+use crate::harness::{Body, Side, accelerated, another, note};
+use crate::support::*;
+
+/// Programs whose system calls are counted.
+pub(crate) const PEERS: &[Body] = &[
+    (concat!(module_path!(), "::short_connections"), short_connections),
+    (concat!(module_path!(), "::waits_without_memory"), waits_without_memory),
+    (concat!(module_path!(), "::corked_answers"), corked_answers),
+];
+
+/// Connections before the count, after which the next ones are expected to be short.
+const BEFORE: usize = 300;
+const COUNTED: usize = 100;
+
+/// System calls of a program on that side, with the default settings.
+#[track_caller]
+fn counted(name: &str, side: Side) -> u64 {
+    let mut program = another(&format!("{}::{name}", module_path!()), side);
+    program.env("NEARMETAL_ACCEL_AFTER", "4");
+    let output = program.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{name} on {side:?}: {text}");
+    text.trim().parse().unwrap_or_else(|_| panic!("no number: {text}"))
+}
+
+#[track_caller]
+fn check_costs_nothing(name: &str) {
+    let (plain, accelerated) = (counted(name, Side::Kernel), counted(name, Side::Accelerated));
+    assert!(plain >= COUNTED as u64, "{plain} calls");
+    // A vector that grows may cost a few, however many connections there are.
+    assert!(accelerated <= plain + 5, "{accelerated} system calls, {plain} without the library");
+}
+
+/// Prints how many system calls `work` makes.
+fn print_calls(work: impl FnOnce() + Send) {
+    let ((), calls) = system_calls(work);
+    note(&calls.values().map(Vec::len).sum::<usize>().to_string());
+}
+
+/// A connection for one request, with its server in an epoll set.
+fn request(listening: Fd, address: &Address, set: Fd) {
+    let client = connected(address);
+    let server = accept4(listening, libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC).unwrap();
+    epoll_ctl(set, libc::EPOLL_CTL_ADD, server, (EPOLLIN | EPOLLET) as u32, 7).unwrap();
+    send_all(client, b"request");
+    assert_eq!(epoll_wait(set, 8, SOON_MS).unwrap().len(), 1);
+    assert_eq!(recv(server, &mut [0; 100], 0), Ok(7));
+    send_all(server, b"answer");
+    close(server).unwrap();
+    assert_eq!(recv_exact(client, 6), b"answer");
+    // Leaves no port in TIME_WAIT.
+    let reset = libc::linger { l_onoff: 1, l_linger: 0 };
+    set_option(client, SOL_SOCKET, SO_LINGER, reset).unwrap();
+    close(client).unwrap();
+}
+
+fn short_connections() {
+    let (listening, address) = listener(Family::V4);
+    let set = epoll_create();
+    (0..BEFORE).for_each(|_| request(listening, &address, set));
+    print_calls(|| (0..COUNTED).for_each(|_| request(listening, &address, set)));
+}
+
+/// Waits by poll and by epoll for a connection that has not joined.
+fn waits_without_memory() {
+    let pair = unused_pair();
+    let set = epoll_create();
+    epoll_ctl(set, libc::EPOLL_CTL_ADD, pair.server, EPOLLIN as u32, 7).unwrap();
+    print_calls(|| {
+        for _ in 0..COUNTED {
+            let mut list = [pollfd { fd: pair.client, events: POLLIN, revents: 0 }];
+            assert_eq!(poll(&mut list, 1), Ok(0));
+            assert_eq!(epoll_wait(set, 8, 1).unwrap(), []);
+            assert_eq!(epoll_wait(set, 8, 0).unwrap(), []);
+        }
+    });
+}
+
+/// Answers as web servers send them, from memory to a receiver that does not sleep.
+fn corked_answers() {
+    let pair = if accelerated() { joined_pair() } else { unused_pair() };
+    print_calls(|| {
+        for _ in 0..COUNTED {
+            set_option(pair.server, IPPROTO_TCP, TCP_CORK, 1).unwrap();
+            assert_eq!(option(pair.server, IPPROTO_TCP, TCP_CORK), Ok(1));
+            send_all(pair.server, b"head");
+            send_all(pair.server, b"body");
+            set_option(pair.server, IPPROTO_TCP, TCP_CORK, 0).unwrap();
+            assert_eq!(recv_exact(pair.client, 8), b"headbody");
+        }
+    });
+}
+
+#[test]
+fn cork_costs_no_system_call_for_bytes_in_memory() {
+    let calls = counted("corked_answers", Side::Accelerated);
+    // The program's question for its value is a call of the kernel.
+    assert!(calls < 2 * COUNTED as u64, "{calls} system calls");
+}
+
+#[test]
+fn short_connections_need_no_more_system_calls_than_without_the_library() {
+    check_costs_nothing("short_connections");
+}
+
+#[test]
+fn waits_for_connections_that_have_not_joined_are_one_system_call_each() {
+    check_costs_nothing("waits_without_memory");
+}
