@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use crate::kernel;
 use crate::socket::Socket;
+use crate::socket::outgoing::CORK_IS_SET;
 
 /// Options that only the kernel supports: level, name, largest value without effect. A socket on
 /// which one of them is set stays on the kernel. `SO_ZEROCOPY` and `SO_OOBINLINE` are not among
@@ -40,9 +41,6 @@ const NODELAY_IS_OURS: u32 = 2;
 
 /// Bit in [`nm_ring::ledger::EndState::options`]: the program has set `TCP_CORK`.
 const CORK_IS_WANTED: u32 = 4;
-
-/// Bit in [`nm_ring::ledger::EndState::options`]: the kernel's `TCP_CORK` is set.
-const CORK_IS_SET: u32 = 8;
 
 /// Whether only the kernel supports this value of this option.
 pub fn needs_kernel(level: c_int, name: c_int, value: c_int) -> bool {

@@ -99,6 +99,8 @@ pub struct Socket {
     kernel_events_seen: AtomicU64,
     /// Time when a sending call last looked whether the peer is dead, ns.
     peer_checked_at_ns: AtomicU64,
+    /// How much the peer had received from memory then.
+    peer_checked_position: AtomicU64,
     /// Time of the first call after this end offered memory that was not accepted yet, ns.
     pub offered_at_ns: AtomicU64,
     /// Error that the kernel reported to a call which had bytes to return: for the next call.
@@ -153,6 +155,7 @@ impl Socket {
             kernel_events: AtomicU64::new(0),
             kernel_events_seen: AtomicU64::new(0),
             peer_checked_at_ns: AtomicU64::new(0),
+            peer_checked_position: AtomicU64::new(0),
             offered_at_ns: AtomicU64::new(0),
             pending_error: AtomicI32::new(0),
             reset_reported: AtomicU32::new(0),
@@ -183,6 +186,7 @@ impl Socket {
             &self.kernel_asked_at_ns,
             &self.kernel_events_seen,
             &self.peer_checked_at_ns,
+            &self.peer_checked_position,
             &self.offered_at_ns,
         ] {
             word.store(0, Ordering::Relaxed);

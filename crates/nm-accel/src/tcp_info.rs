@@ -42,9 +42,17 @@ impl TcpInfo {
     }
 }
 
-/// Bytes that this end has sent through the kernel since the beginning, by the kernel's own count,
-/// so that calls which bypass this library are included. None if the count kept changing.
-pub fn sent_through_kernel(fd: c_int, is_client: bool) -> Option<u64> {
+/// What this end has sent through the kernel.
+pub struct SentBytes {
+    /// All bytes since the beginning.
+    pub count: u64,
+    /// Those of them that the kernel still has.
+    pub queued: c_int,
+}
+
+/// What this end has sent through the kernel, by the kernel's own count, so that calls which bypass
+/// this library are included. None if the count kept changing.
+pub fn sent_through_kernel(fd: c_int, is_client: bool) -> Option<SentBytes> {
     // The connecting end's SYN counts as an acknowledged byte.
     let syn = u64::from(is_client);
     for _ in 0..ATTEMPTS {
@@ -52,7 +60,8 @@ pub fn sent_through_kernel(fd: c_int, is_client: bool) -> Option<u64> {
         let queued = kernel::ioctl_int(fd, libc::TIOCOUTQ as usize)?;
         let after = TcpInfo::read(fd)?;
         if before.bytes_acked == after.bytes_acked {
-            return (after.bytes_acked + queued as u64).checked_sub(syn);
+            let count = (after.bytes_acked + queued as u64).checked_sub(syn)?;
+            return Some(SentBytes { count, queued });
         }
     }
     None
@@ -90,8 +99,9 @@ mod tests {
         server.read_exact(&mut [0; 300]).unwrap();
         assert_eq!(received_through_kernel(server.as_raw_fd()), Some(300));
         assert_eq!(received_through_kernel(client.as_raw_fd()), Some(0));
-        assert_eq!(sent_through_kernel(client.as_raw_fd(), true), Some(1000));
-        assert_eq!(sent_through_kernel(server.as_raw_fd(), false), Some(0));
+        let sent = |fd, is_client| sent_through_kernel(fd, is_client).map(|sent| sent.count);
+        assert_eq!(sent(client.as_raw_fd(), true), Some(1000));
+        assert_eq!(sent(server.as_raw_fd(), false), Some(0));
         client.shutdown(std::net::Shutdown::Write).unwrap();
         // The peer's FIN must not count as a byte.
         server.read_exact(&mut [0; 700]).unwrap();

@@ -14,12 +14,18 @@ use crate::{kernel, process, signals, tcp_info, wait};
 /// Shortest time between two looks for the death of a peer that leaves bytes unread, ns.
 const PEER_CHECK_NS: u64 = 1_000_000;
 
+/// The same while the peer receives something in between, ns.
+const RECEIVING_PEER_CHECK_NS: u64 = 20_000_000;
+
 /// Longest wait of a take back for a call of the kernel that sends: one that takes longer has sent
 /// something.
 const OTHER_SENDER_NS: u64 = 2_000_000;
 
 /// Longest wait for space that the kernel said it had, ns.
 const SPACE_TIMEOUT_NS: u64 = 1_000_000_000;
+
+/// Bit in [`nm_ring::ledger::EndState::options`]: the kernel's `TCP_CORK` is set.
+pub const CORK_IS_SET: u32 = 8;
 
 /// A call of the kernel that sends, from [`Socket::begin_kernel_send`] on.
 pub struct KernelSend<'a>(&'a Socket);
@@ -35,17 +41,21 @@ impl Drop for KernelSend<'_> {
 pub struct TakeBack<'a> {
     socket: &'a Socket,
     fd: c_int,
+    /// Whether the kernel may hold what was sent.
+    must_push: bool,
     _sending: KernelSend<'a>,
 }
 
 impl Drop for TakeBack<'_> {
     fn drop(&mut self) {
         let sent = &self.socket.outgoing().kernel_sent;
-        // The peer may know of the bytes already: the kernel must not hold them because of TCP_CORK
-        // or MSG_MORE. Setting the option pushes what is queued, in spite of both.
-        let errno = kernel::errno();
-        kernel::set_option(self.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
-        kernel::set_errno(errno);
+        if self.must_push {
+            // The peer may know of the bytes already: the kernel must not hold them because of
+            // TCP_CORK or MSG_MORE. Setting the option pushes what is queued, in spite of both.
+            let errno = kernel::errno();
+            kernel::set_option(self.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+            kernel::set_errno(errno);
+        }
         sent.take_backs_ended.fetch_add(1, Ordering::SeqCst);
     }
 }
@@ -182,7 +192,7 @@ impl Socket {
     fn begin_take_back(&self, fd: c_int) -> Option<TakeBack<'_>> {
         let sending = self.count_kernel_sender();
         self.outgoing().kernel_sent.take_backs_begun.fetch_add(1, Ordering::SeqCst);
-        let take_back = TakeBack { socket: self, fd, _sending: sending };
+        let take_back = TakeBack { socket: self, fd, must_push: true, _sending: sending };
         let is_alone = self.end().kernel_senders.load(Ordering::SeqCst) == 1;
         (is_alone && self.all_sent_was_received()).then_some(take_back)
     }
@@ -222,11 +232,15 @@ impl Socket {
     /// The peer leaves bytes unread: if it has died, the kernel says so, and later bytes go there.
     fn look_for_death(&self, fd: c_int) {
         let now = wait::now_ns();
-        let checked = &self.peer_checked_at_ns;
-        if now.wrapping_sub(checked.load(Ordering::Relaxed)) < PEER_CHECK_NS {
+        let (checked, position) = (&self.peer_checked_at_ns, &self.peer_checked_position);
+        let consumed = self.outgoing().consumed();
+        let has_received = position.load(Ordering::Relaxed) != consumed;
+        let pause_ns = if has_received { RECEIVING_PEER_CHECK_NS } else { PEER_CHECK_NS };
+        if now.wrapping_sub(checked.load(Ordering::Relaxed)) < pause_ns {
             return;
         }
         checked.store(now, Ordering::Relaxed);
+        position.store(consumed, Ordering::Relaxed);
         let has_shut = self.peer().state.load(Ordering::Relaxed) & WRITE_SHUT != 0;
         let ended = libc::POLLHUP | libc::POLLERR | if has_shut { 0 } else { libc::POLLRDHUP };
         if kernel::events(fd) & ended != 0 {
@@ -299,10 +313,10 @@ impl Socket {
         }
         // A thread that begins to send now counts its bytes once more: then the count is too high,
         // never equal to the peer's, and read again later (`correct_kernel_sent`).
-        if let Some(count) = tcp_info::sent_through_kernel(fd, self.is_client())
+        if let Some(sent) = tcp_info::sent_through_kernel(fd, self.is_client())
             && end.kernel_senders.load(Ordering::SeqCst) == 0
         {
-            let count = count.saturating_add(1);
+            let count = sent.count.saturating_add(1);
             end.kernel_sent.store(count, Ordering::SeqCst);
             self.outgoing().kernel_sent.sent.store(count, Ordering::Relaxed);
         }
@@ -336,12 +350,15 @@ impl Socket {
         if !self.lock_send() {
             return;
         }
-        if let Some(take_back) = self.begin_take_back(fd) {
+        if let Some(mut take_back) = self.begin_take_back(fd) {
+            // These calls alone send what is taken back, and without MSG_MORE.
+            take_back.must_push = self.end().options.load(Ordering::SeqCst) & CORK_IS_SET != 0;
             let sent = tcp_info::sent_through_kernel(fd, self.is_client());
             let counted = self.end().kernel_sent.load(Ordering::SeqCst);
             // Others may have sent without this library.
-            if sent.map(|count| count.saturating_add(1)) == Some(counted)
-                && kernel_send_space(fd) >= outgoing.readable()
+            if let Some(sent) = sent
+                && sent.count.saturating_add(1) == counted
+                && send_space(fd, sent.queued) >= outgoing.readable()
             {
                 let count = outgoing.take_back(outgoing.consumed());
                 self.send_taken_back(fd, count, count);
@@ -437,10 +454,14 @@ impl Socket {
     }
 }
 
-/// Bytes that the kernel accepts without blocking, at least. Its own overhead counts in the buffer
-/// size, up to as much again.
+/// Bytes that the kernel accepts without blocking, at least.
 fn kernel_send_space(fd: c_int) -> usize {
+    kernel::ioctl_int(fd, libc::TIOCOUTQ as usize).map_or(0, |queued| send_space(fd, queued))
+}
+
+/// The same while so many bytes are queued. The kernel's own overhead counts in the buffer size, up
+/// to as much again.
+fn send_space(fd: c_int, queued: c_int) -> usize {
     let size = kernel::option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
-    let queued = kernel::ioctl_int(fd, libc::TIOCOUTQ as usize).unwrap_or(size);
     usize::try_from(size / 2 - queued).unwrap_or(0)
 }
