@@ -135,10 +135,8 @@ impl<'a> Call<'a> {
     }
 
     fn wait(&mut self, limit_ns: Option<u64>) -> c_int {
-        let mut spin = self.begin_spin();
-        // Without memory to look into, or a spin to prevent, the sleep in the kernel is the only
-        // call.
-        let must_check = limit_ns == Some(0) || spin.is_some() || self.memory_is_ready();
+        // Without memory to look into, the sleep in the kernel is the only call.
+        let must_check = limit_ns == Some(0) || self.has_memory();
         if must_check && let Some(result) = self.check() {
             return result;
         }
@@ -147,8 +145,7 @@ impl<'a> Call<'a> {
         }
         let limit = WaitLimit::new(limit_ns);
         loop {
-            let found = spin.and_then(|spin| self.spin(spin, &limit));
-            if let Some(result) = found.or_else(|| self.sleep(&limit)) {
+            if let Some(result) = self.spin(&limit).or_else(|| self.sleep(&limit)) {
                 return result;
             }
             let is_over = limit.left_ns() == Some(0);
@@ -161,7 +158,6 @@ impl<'a> Call<'a> {
             if is_over {
                 return 0;
             }
-            spin = self.begin_spin();
         }
     }
 
@@ -250,27 +246,17 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The joined socket whose budget decides about a spin: one of which input is wanted.
-    fn spin_target(&self) -> Option<&'static Socket> {
-        self.pairs()
-            .find_map(|(entry, source)| source.joined().filter(|_| entry.events & INPUT != 0))
-    }
-
-    /// Begins a spin, if there is a socket to spin for and that pays.
-    fn begin_spin(&self) -> Option<SetSpin> {
-        let target = self.spin_target()?;
+    /// Spins over the joined sockets of which input is wanted.
+    fn spin(&mut self, limit: &WaitLimit) -> Found {
+        let wants_input = |entry: &pollfd| entry.events & INPUT != 0;
+        let target = self
+            .pairs()
+            .find_map(|(entry, source)| source.joined().filter(|_| wants_input(entry)))?;
         let is_all_memory = self.mask.is_null()
             && self.pairs().all(|(entry, source)| {
                 entry.fd < 0 || source.joined().is_some() && entry.events & !(INPUT | END) == 0
             });
-        let spin = SetSpin::begin(target, &target.spin_budget_ns, !is_all_memory, self.signals);
-        Some(spin).filter(SetSpin::pays)
-    }
-
-    /// Spins over the joined sockets of which input is wanted.
-    fn spin(&mut self, mut spin: SetSpin, limit: &WaitLimit) -> Found {
-        let wants_input = |entry: &pollfd| entry.events & INPUT != 0;
-        let target = self.spin_target()?;
+        let mut spin = SetSpin::begin(target, &target.spin_budget_ns, !is_all_memory, self.signals);
         loop {
             if self.memory_is_ready() {
                 spin.adjust_budget(&target.spin_budget_ns, true);

@@ -87,12 +87,6 @@ impl SetSpin {
         }
     }
 
-    /// Whether spins like this one have paid lately, or this one is to find out. Otherwise a thread
-    /// had better sleep at once.
-    pub fn pays(&self) -> bool {
-        self.is_probe || self.budget_ns > SPIN_NS_MIN
-    }
-
     /// Decides how to go on after an unsuccessful check of memory. `kernel_has_bytes`: so the peer
     /// of a socket says.
     #[inline]
