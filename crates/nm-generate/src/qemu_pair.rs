@@ -151,10 +151,13 @@ fn guest(side: Side, placement: &PairPlacement, request: &PairRequest) -> String
     let words: Vec<&str> = options.iter().map(|(_, option)| option.as_str()).collect();
     let function = passed_function(side, request);
     let words = words.join(" \\\n    ");
+    // A signal may come before the guest is started, or before its number is known.
     let start = format!(
-        "qemu-system-x86_64 \\\n    {words} &\nqemu=$!\n\
-         # Ctrl-C ends this shell only: a program in its background ignores it.\n\
-         trap 'kill \"$qemu\"' INT TERM"
+        "# Ctrl-C ends this shell only: a program in its background ignores it.\n\
+         stopped=\nqemu=\n\
+         trap 'stopped=1; test -z \"$qemu\" || kill \"$qemu\"' INT TERM\n\
+         qemu-system-x86_64 \\\n    {words} &\nqemu=$!\n\
+         test -z \"$stopped\" || kill \"$qemu\""
     );
     let lines = [explained, function, start, pin(side, placement), "wait \"$qemu\"".to_string()];
     let lines: Vec<String> = lines.into_iter().filter(|line| !line.is_empty()).collect();

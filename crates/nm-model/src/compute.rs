@@ -212,7 +212,7 @@ mod tests {
         }
         let refused = "257x1".parse::<Layout>().unwrap_err().to_string();
         assert_eq!(refused, "layout 257x1: threads on a core and cores are 1 to 256, or N");
-        assert!("nx1".parse::<Layout>().unwrap_err().to_string().contains("4xN"), "the forms");
+        assert!(matches!("1x".parse::<Layout>(), Err(LayoutError::Form(_))));
     }
 
     #[test]

@@ -110,7 +110,7 @@ numbered! {
         /// The process has as many connections in shared memory as the limit allows.
         TooManyJoined = "as many connections are in shared memory as the limit allows",
         /// The program may wait for it by system calls that the library does not see.
-        UnknownEpollSet = "the program has an epoll set that it does not use by the C library",
+        UnknownEpollSet = "the program has an epoll set that it does not use through libc",
         /// The program has installed a filter of system calls.
         SystemCallFilter = "the program restricts its system calls (seccomp)",
     }
