@@ -606,7 +606,8 @@ mod tests {
         let folder = place::sockets_folder().unwrap();
         let setup = Setup { folder: folder.path().join("round-1"), ..setup() };
         let failure = round(&setup, &AtomicBool::new(false)).unwrap_err();
-        assert!(failure.message.contains("exited immediately; it printed no message"), "{failure}");
+        let expected = "ended before all links were up; it printed no message";
+        assert!(failure.message.contains(expected), "{failure}");
     }
 
     #[test]

@@ -388,8 +388,10 @@ impl Supervisor {
     fn died(&self, node: &Running) -> Failure {
         let name = node.name();
         let message = match self.last_message(node.role, node.index) {
-            Some(message) => format!("{name} exited immediately; it printed: {message}"),
-            None => format!("{name} exited immediately; it printed no message"),
+            Some(message) => {
+                format!("{name} ended before all links were up; it printed: {message}")
+            }
+            None => format!("{name} ended before all links were up; it printed no message"),
         };
         Failure::new(FailureKind::Peer, message)
     }

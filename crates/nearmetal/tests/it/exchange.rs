@@ -513,8 +513,9 @@ fn a_round_in_which_a_node_ended_by_itself_has_that_doubt() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let running = Running::start(&short(&out, &["--seconds", "4", "--limit", "5000"]));
-    let words = ["exchange", "status", "--folder", out.to_str().unwrap()];
-    wait_for("the network", || (run(&words).code == 0).then_some(()));
+    // A node that ends before all links are up fails the round instead. The load waits by epoll,
+    // which nothing else in that process does.
+    wait_for("the load", || has_epoll_set(running.pid()).then_some(()));
     let is_router =
         |p: &ProcessInfo| p.parent == running.pid() && p.words.iter().any(|word| word == "router");
     signal("KILL", processes().iter().find(|p| is_router(p)).unwrap().pid);
@@ -523,6 +524,13 @@ fn a_round_in_which_a_node_ended_by_itself_has_that_doubt() {
     let result = json(&out.join("result.json"));
     let ended = round_doubts(&result, "node-ended");
     assert_eq!(ended, ["router 0 ended by itself and was restarted"], "{result}");
+}
+
+/// Whether the process has an epoll set open.
+fn has_epoll_set(pid: u32) -> bool {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    let mut targets = entries.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
+    targets.any(|target| target.to_string_lossy().contains("eventpoll"))
 }
 
 /// The details of the first round's doubts of a kind.
