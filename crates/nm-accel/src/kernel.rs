@@ -6,7 +6,7 @@ use std::arch::asm;
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::ptr;
 
-use libc::{pollfd, sockaddr, socklen_t, timespec};
+use libc::{iovec, pollfd, sockaddr, socklen_t, timespec};
 
 /// One system call with the kernel's own convention: a result, or `-errno`.
 ///
@@ -138,6 +138,10 @@ calls! {
     /// `pread64(2)`.
     pread = SYS_pread64(fd: c_int => int(fd), buffer: *mut c_void => at(buffer),
         bytes: usize => bytes, offset: i64 => offset as usize) -> isize;
+    /// `preadv2(2)`; a register of 64 bits holds the whole offset, and `offset_high` is 0.
+    preadv2 = SYS_preadv2(fd: c_int => int(fd), parts: *const iovec => at(parts),
+        count: usize => count, offset: i64 => offset as usize, offset_high: usize => offset_high,
+        flags: c_int => int(flags)) -> isize;
     /// `recvfrom(2)`.
     recvfrom = SYS_recvfrom(fd: c_int => int(fd), buffer: *mut c_void => at(buffer),
         bytes: usize => bytes, flags: c_int => int(flags), address: *mut sockaddr => at(address),

@@ -33,6 +33,7 @@
 // In the crate's own tests the functions are not exported, so the compiler sees no callers.
 #![cfg_attr(test, allow(dead_code))]
 
+mod attempts;
 mod blocking;
 mod calls;
 mod children;

@@ -18,6 +18,7 @@ use nm_ring::conduit::{ConduitEnd, ConduitMapping};
 use nm_ring::ledger::{EndState, Record, SocketPhase, SocketRole};
 use nm_ring::pipe::Pipe;
 
+use crate::attempts::FailedAttempts;
 use crate::kernel;
 
 pub mod holds;
@@ -89,8 +90,10 @@ pub struct Socket {
     pub last_descriptor: AtomicI32,
     /// Spin budget, ns: see `wait`.
     pub spin_budget_ns: AtomicU64,
-    /// Spins without success since the last successful one.
-    pub failed_spins: AtomicU32,
+    /// Spins that found nothing in memory.
+    pub failed_spins: FailedAttempts,
+    /// Waits for the peer to receive what is in the kernel, after which it had not.
+    pub failed_drains: FailedAttempts,
     /// Time when a receiving call last asked the kernel, ns, or `incoming::ASK_AGAIN`.
     kernel_asked_at_ns: AtomicU64,
     /// Waits that have returned events of the kernel for this socket.
@@ -150,7 +153,8 @@ impl Socket {
             duplicate: AtomicI32::new(-1),
             last_descriptor: AtomicI32::new(-1),
             spin_budget_ns: AtomicU64::new(u64::MAX),
-            failed_spins: AtomicU32::new(0),
+            failed_spins: FailedAttempts::new(),
+            failed_drains: FailedAttempts::new(),
             kernel_asked_at_ns: AtomicU64::new(0),
             kernel_events: AtomicU64::new(0),
             kernel_events_seen: AtomicU64::new(0),
@@ -173,7 +177,6 @@ impl Socket {
         for word in [
             &self.calls,
             &self.next_attempt,
-            &self.failed_spins,
             &self.reset_reported,
             &self.peer_is_dead,
             &self.late_take_backs,
@@ -191,6 +194,8 @@ impl Socket {
         ] {
             word.store(0, Ordering::Relaxed);
         }
+        self.failed_spins.reset();
+        self.failed_drains.reset();
         self.pending_error.store(0, Ordering::Relaxed);
         self.spin_budget_ns.store(u64::MAX, Ordering::Relaxed);
         self.duplicate.store(-1, Ordering::Relaxed);

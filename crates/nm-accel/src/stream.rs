@@ -427,7 +427,7 @@ pub fn send(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
         return kernel::fail(errno);
     }
     socket.learn_kernel_sent(request.fd);
-    if total >= BULK_BYTES && !socket.may_send_to_memory() {
+    if total >= BULK_BYTES && !socket.may_send_to_memory() && socket.is_within_memory_limit(total) {
         wait_for_drain(socket, DRAIN_NS);
     }
     let mut pushed = send_to_memory(&request, 0);
@@ -456,11 +456,13 @@ pub fn send(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
 /// Waits a moment until the peer, which is awake, has received what is in the kernel: then memory
 /// can take the next bytes.
 fn wait_for_drain(socket: &'static Socket, limit_ns: u64) {
-    if wait::shares_cpu_with_peer(socket) {
+    let is_likely = || socket.failed_drains.is_next_worth_it();
+    if !socket.is_draining() || wait::shares_cpu_with_peer(socket) || !is_likely() {
         return;
     }
     let mut spin = Spin::begin(limit_ns);
     while socket.is_draining() && spin.step() != SpinStep::Sleep {}
+    socket.failed_drains.note(!socket.is_draining());
 }
 
 /// Whether `SO_SNDTIMEO` is set: it limits a call, and would limit each of its chunks.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
+use crate::attempts::FailedAttempts;
 use crate::settings::Settings;
 use crate::signals;
 use crate::socket::Socket;
@@ -14,10 +15,6 @@ const SPIN_NS_MIN: u64 = 2_000;
 
 /// Interval between two polls of the kernel socket while spinning, ns.
 const KERNEL_CHECK_NS: u64 = 50_000;
-
-/// One of so many unsuccessful spins is as long as the settings allow, to find out whether spinning
-/// pays again.
-const PROBE_EVERY: u32 = 16;
 
 /// Checks of the pipe between two reads of the clock.
 const SPINS_PER_CLOCK_READ: u32 = 64;
@@ -163,8 +160,8 @@ pub fn budget(socket: &Socket) -> u64 {
 }
 
 /// Adjusts the spin budget: an unsuccessful spin halves it, a successful one doubles it. If both
-/// ends have begun to sleep at once, no short spin would ever succeed again, so one of
-/// [`PROBE_EVERY`] is as long as the settings allow.
+/// ends have begun to sleep at once, no short spin would ever succeed again, so one of many is as
+/// long as the settings allow.
 pub fn adjust_budget(socket: &Socket, success: bool) {
     let word = &socket.spin_budget_ns;
     let failed = &socket.failed_spins;
@@ -172,14 +169,12 @@ pub fn adjust_budget(socket: &Socket, success: bool) {
     let old = word.load(Ordering::Relaxed).min(longest);
     let shortest = SPIN_NS_MIN.min(longest);
     let new = if success {
-        if failed.load(Ordering::Relaxed) != 0 {
-            failed.store(0, Ordering::Relaxed);
-        }
+        failed.reset();
         old.saturating_mul(2).min(longest)
     } else {
-        match failed.fetch_add(1, Ordering::Relaxed) + 1 {
-            count if count % PROBE_EVERY == 0 => longest,
-            count if count > PROBE_EVERY => shortest,
+        match failed.add() {
+            count if FailedAttempts::is_trial(count) => longest,
+            count if FailedAttempts::are_many(count) => shortest,
             _ => (old / 2).max(shortest),
         }
     };

@@ -334,7 +334,7 @@ impl<const BYTES: usize> Pipe<BYTES> {
 
     /// Takes all bytes back that the receiver has not consumed, if they were sent after the
     /// position `from` ([`Pipe::sent`] at that time); returns how many. They are the last ones
-    /// sent, and can still be copied by [`Pipe::copy_sent`] until the next push. Called by the
+    /// sent, and stay in the area until the next push ([`Pipe::sent_pieces`]). Called by the
     /// sending thread.
     pub fn take_back(&self, from: u64) -> usize {
         let sent = self.sender.sent.load(Relaxed);
@@ -401,8 +401,43 @@ impl<const BYTES: usize> Pipe<BYTES> {
         self.control.word.load(Relaxed) == control
     }
 
-    /// Lets the sender copy bytes from `position` on that are still in the area, to send them again
-    /// another way; returns how many. Called by the sending thread.
+    /// Where `count` bytes from `position` on lie that are still in the area: one or two pieces, in
+    /// order, or none if they are not all there. For a call of the kernel that sends them again
+    /// another way. They stay there until the next push. Called by the sending thread.
+    #[cfg(not(loom))]
+    pub fn sent_pieces(&self, position: u64, count: usize) -> [(*const u8, usize); 2] {
+        let behind = self.sender.sent.load(Relaxed).wrapping_sub(position);
+        let is_there = behind <= BYTES as u64 && count as u64 <= behind;
+        self.pieces(position, if is_there { count } else { 0 })
+            .map(|(start, bytes)| (start.cast_const(), bytes))
+    }
+
+    /// Where the next bytes go for which there is space, at most `wanted`: one or two pieces, in
+    /// order. For a call of the kernel that fills them, before [`Pipe::push_filled`]. Called by the
+    /// sending thread.
+    #[cfg(not(loom))]
+    pub fn free_pieces(&self, wanted: usize) -> [(*mut u8, usize); 2] {
+        let sent = self.sender.sent.load(Relaxed);
+        self.pieces(sent, self.space_for(sent, wanted).min(wanted))
+    }
+
+    /// Sends the first `count` bytes of [`Pipe::free_pieces`], which have been filled.
+    #[cfg(not(loom))]
+    pub fn push_filled(&self, count: usize) {
+        self.publish(self.sender.sent.load(Relaxed).wrapping_add(count as u64));
+    }
+
+    /// Where `count` bytes from `position` on are, at most all of the area.
+    #[cfg(not(loom))]
+    fn pieces(&self, position: u64, count: usize) -> [(*mut u8, usize); 2] {
+        let at = position as usize % BYTES;
+        let first = count.min(BYTES - at);
+        [(self.area.address(at), first), (self.area.address(0), count - first)]
+    }
+
+    /// Copies bytes from `position` on that are still in the area; returns how many. Called by the
+    /// sending thread.
+    #[cfg(any(test, loom))]
     pub fn copy_sent(&self, position: u64, buffer: &mut [u8]) -> usize {
         let behind = self.sender.sent.load(Relaxed).wrapping_sub(position);
         if behind > BYTES as u64 {

@@ -38,6 +38,13 @@ mod real {
             }
         }
 
+        /// Where the bytes from offset `at` on are, for a call of the kernel. Panics if that is
+        /// outside.
+        pub fn address(&self, at: usize) -> *mut u8 {
+            assert!(at <= N, "an address outside the ring");
+            self.0.get().cast::<u8>().wrapping_add(at)
+        }
+
         /// Fills `buffer` from offset `at` on. Panics if the range is outside.
         #[inline(always)]
         pub fn read(&self, at: usize, buffer: &mut [u8]) {

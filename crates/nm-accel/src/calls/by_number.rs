@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_long};
 use std::ptr;
 
-use super::{data, descriptors, epoll, handover, poll, processes, select, sockets};
+use super::{data, descriptors, epoll, handover, poll, processes, select, sendfile, sockets};
 use crate::{io_uring, kernel, system_call_filter, table};
 
 /// `long syscall(long number, ...)`: calls that this library replaces go to its functions, the rest
@@ -41,7 +41,7 @@ pub unsafe extern "C-unwind" fn syscall(
             libc::SYS_sendmsg => data::sendmsg(int(a), b as _, int(c)),
             libc::SYS_recvmmsg => data::recvmmsg(int(a), b as _, c as _, int(d), e as _) as isize,
             libc::SYS_sendmmsg => data::sendmmsg(int(a), b as _, c as _, int(d)) as isize,
-            libc::SYS_sendfile => data::sendfile(int(a), int(b), c as _, d),
+            libc::SYS_sendfile => sendfile::sendfile(int(a), int(b), c as _, d),
             libc::SYS_splice => handover::splice(int(a), b as _, int(c), d as _, e, f as _),
             libc::SYS_io_uring_setup if !io_uring::before_ring() => kernel::fail(libc::EPERM),
             libc::SYS_io_uring_setup => kernel::call(number, a, b, c, d, e, f),

@@ -14,7 +14,6 @@ use nm_ring::ledger::KernelReason;
 
 use super::control::{ControlSpace, tell_unread};
 use super::handover;
-use crate::socket::outgoing::Pushed;
 use crate::socket::{Phase, Socket};
 use crate::stream::{self, Request};
 use crate::{blocking, children, fallback, kernel, rendezvous, table, wait};
@@ -169,7 +168,7 @@ fn transmit_in_chunks(socket: &'static Socket, fd: c_int, part: &iovec, flags: c
 }
 
 #[cold]
-fn transmit_slow(
+pub(super) fn transmit_slow(
     socket: &'static Socket,
     fd: c_int,
     flags: c_int,
@@ -216,7 +215,7 @@ fn count_sent(socket: &Socket, result: isize) -> isize {
 /// The socket of `fd`, if the library manages it. The calls that ask are cancellation points; for
 /// other descriptors libc's own call is one.
 #[inline(always)]
-fn managed(fd: c_int) -> Option<&'static Socket> {
+pub(super) fn managed(fd: c_int) -> Option<&'static Socket> {
     let socket = table::get(fd)?;
     blocking::cancellation_point();
     Some(socket)
@@ -224,7 +223,7 @@ fn managed(fd: c_int) -> Option<&'static Socket> {
 
 /// One buffer as a vector.
 #[inline(always)]
-fn single_part(buffer: *const c_void, bytes: usize) -> [iovec; 1] {
+pub(super) fn single_part(buffer: *const c_void, bytes: usize) -> [iovec; 1] {
     [iovec { iov_base: buffer.cast_mut(), iov_len: bytes }]
 }
 
@@ -599,87 +598,6 @@ pub unsafe extern "C-unwind" fn sendmmsg(
         }
     }
     count.min(PARTS_MAX as u32) as c_int
-}
-
-/// Bytes of a file that are read at a time for `sendfile`.
-const FILE_BYTES: usize = 16 * 1024;
-
-/// `sendfile(2)`: into a joined socket as far as memory takes it, by reading the file; the kernel
-/// sends the rest itself.
-///
-/// # Safety
-/// As libc's function of this name.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C-unwind" fn sendfile(
-    out: c_int,
-    file: c_int,
-    offset: *mut i64,
-    bytes: usize,
-) -> isize {
-    // SAFETY: the program's own arguments, passed on unchanged.
-    let raw = || unsafe { kernel::sendfile(out, file, offset, bytes) };
-    let Some(socket) = managed(out) else { return raw() };
-    if !socket.is_joined() {
-        return transmit_slow(socket, out, 0, raw);
-    }
-    let Some(_guard) = table::enter(socket, out) else { return raw() };
-    // SAFETY: the program's own variable, if it gives one; else the file's own position is queried.
-    let (begin, is_own) = unsafe {
-        match offset.as_ref() {
-            Some(&at) => (at, false),
-            None => (kernel::lseek(file, 0, libc::SEEK_CUR), true),
-        }
-    };
-    let (sent, pushed) = match begin {
-        0.. => send_file_to_memory(socket, out, file, begin, bytes),
-        _ => (0, Pushed::NOTHING),
-    };
-    let at = begin + sent as i64;
-    if sent > 0 && is_own {
-        // SAFETY: no pointers.
-        unsafe { kernel::lseek(file, at, libc::SEEK_SET) };
-    } else if sent > 0 && !offset.is_null() {
-        // SAFETY: the program's own variable.
-        unsafe { *offset = at };
-    }
-    if sent == bytes && bytes > 0 {
-        return sent as isize;
-    }
-    // SAFETY: the program's own arguments; the offset was moved behind what was sent.
-    let rest = || unsafe { kernel::sendfile(out, file, offset, bytes - sent) };
-    let request = Request { socket, fd: out, parts: &[], flags: 0 };
-    let result = stream::send(request, rest);
-    drop(pushed);
-    if sent > 0 { sent as isize + result.max(0) } else { result }
-}
-
-/// Reads the file from `begin` on and sends to memory what that takes, at most `bytes`; returns how
-/// much.
-fn send_file_to_memory(
-    socket: &'static Socket,
-    out: c_int,
-    file: c_int,
-    begin: i64,
-    bytes: usize,
-) -> (usize, Pushed<'static>) {
-    let mut buffer = [0_u8; FILE_BYTES];
-    let (mut sent, mut pushed) = (0, Pushed::NOTHING);
-    while sent < bytes && socket.may_send_to_memory() {
-        let wanted = FILE_BYTES.min(bytes - sent);
-        let (start, at) = (buffer.as_mut_ptr().cast(), begin + sent as i64);
-        // SAFETY: the buffer is live and of this length.
-        let read = unsafe { kernel::pread(file, start, wanted, at) };
-        let Ok(read) = usize::try_from(read) else { break };
-        let parts = single_part(buffer.as_ptr().cast(), read);
-        let request = Request { socket, fd: out, parts: &parts, flags: 0 };
-        let now;
-        (now, pushed) = stream::send_to_memory_alone(&request);
-        sent += now;
-        if now < read || read == 0 {
-            break;
-        }
-    }
-    (sent, pushed)
 }
 
 unsafe extern "C" {

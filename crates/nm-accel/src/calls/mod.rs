@@ -11,6 +11,7 @@ pub mod poll;
 pub mod processes;
 mod second_names;
 pub mod select;
+pub mod sendfile;
 pub mod signals;
 pub mod sockets;
 

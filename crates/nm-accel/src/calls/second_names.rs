@@ -7,7 +7,9 @@ use libc::{
     FILE, aiocb, fd_set, iovec, nfds_t, pid_t, pollfd, sigevent, sockaddr, socklen_t, timeval,
 };
 
-use super::{aio, data, descriptors, handover, poll, processes, select, signals, sockets};
+use super::{
+    aio, data, descriptors, handover, poll, processes, select, sendfile, signals, sockets,
+};
 
 /// Declares second names: each calls the function of the first name in this library.
 macro_rules! second_names {
@@ -38,7 +40,7 @@ second_names! {
         flags: c_int) -> isize;
     pwritev64v2 = data::pwritev2(fd: c_int, vector: *const iovec, count: c_int, offset: i64,
         flags: c_int) -> isize;
-    sendfile64 = data::sendfile(out: c_int, file: c_int, offset: *mut i64, bytes: usize) -> isize;
+    sendfile64 = sendfile::sendfile(out: c_int, file: c_int, offset: *mut i64, bytes: usize) -> isize;
     __dup2 = descriptors::dup2(original: c_int, copy: c_int) -> c_int;
     fcntl64 = descriptors::fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
     __fcntl = descriptors::fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;

@@ -135,8 +135,9 @@ impl<'a> Call<'a> {
     }
 
     fn wait(&mut self, limit_ns: Option<u64>) -> c_int {
-        // Without memory to look into, the sleep in the kernel is the only call.
-        let must_check = limit_ns == Some(0) || self.has_memory();
+        // Without memory that is worth looking into, the sleep in the kernel is the only call.
+        let memory_pays = self.has_memory() && self.memory_pays();
+        let must_check = limit_ns == Some(0) || memory_pays || self.memory_is_ready();
         if must_check && let Some(result) = self.check() {
             return result;
         }
@@ -145,7 +146,8 @@ impl<'a> Call<'a> {
         }
         let limit = WaitLimit::new(limit_ns);
         loop {
-            if let Some(result) = self.spin(&limit).or_else(|| self.sleep(&limit)) {
+            let spun = if memory_pays { self.spin(&limit) } else { None };
+            if let Some(result) = spun.or_else(|| self.sleep(&limit)) {
                 return result;
             }
             let is_over = limit.left_ns() == Some(0);
@@ -175,6 +177,18 @@ impl<'a> Call<'a> {
     #[inline]
     fn memory_is_ready(&self) -> bool {
         self.pairs().any(|(entry, source)| source.memory_events(entry) != 0)
+    }
+
+    /// The joined socket whose spins show whether memory is of use.
+    fn spin_target(&self) -> Option<&'static Socket> {
+        self.pairs()
+            .find_map(|(entry, source)| source.joined().filter(|_| entry.events & INPUT != 0))
+    }
+
+    /// Whether to look into memory before the sleep: not if all that has come lately came through
+    /// the kernel.
+    fn memory_pays(&self) -> bool {
+        self.spin_target().is_none_or(|target| target.failed_spins.is_next_worth_it())
     }
 
     /// Whether memory reports everything that is asked for.
@@ -249,9 +263,7 @@ impl<'a> Call<'a> {
     /// Spins over the joined sockets of which input is wanted.
     fn spin(&mut self, limit: &WaitLimit) -> Found {
         let wants_input = |entry: &pollfd| entry.events & INPUT != 0;
-        let target = self
-            .pairs()
-            .find_map(|(entry, source)| source.joined().filter(|_| wants_input(entry)))?;
+        let target = self.spin_target()?;
         let is_all_memory = self.mask.is_null()
             && self.pairs().all(|(entry, source)| {
                 entry.fd < 0 || source.joined().is_some() && entry.events & !(INPUT | END) == 0
@@ -260,6 +272,7 @@ impl<'a> Call<'a> {
         loop {
             if self.memory_is_ready() {
                 spin.adjust_budget(&target.spin_budget_ns, true);
+                target.failed_spins.note(true);
                 return self.check();
             }
             let kernel_has_bytes = self.pairs().any(|(entry, source)| {
@@ -269,6 +282,7 @@ impl<'a> Call<'a> {
                 SetSpinStep::Retry => {}
                 SetSpinStep::CheckKernel => {
                     if let Some(result) = self.check_kernel(false) {
+                        target.failed_spins.note(false);
                         return Some(result);
                     }
                     if limit.left_ns() == Some(0) {
@@ -277,6 +291,7 @@ impl<'a> Call<'a> {
                 }
                 SetSpinStep::Sleep => {
                     spin.adjust_budget(&target.spin_budget_ns, false);
+                    target.failed_spins.note(false);
                     return None;
                 }
                 SetSpinStep::Interrupted => return Some(kernel::fail(libc::EINTR) as c_int),

@@ -1,6 +1,6 @@
 //! The outgoing direction: when it may use memory, and how bytes are taken back from there.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{Ordering, fence};
 
@@ -372,18 +372,50 @@ impl Socket {
     /// Under the send lock.
     fn send_taken_back(&self, fd: c_int, distance: usize, count: usize) {
         let outgoing = self.outgoing();
-        let mut buffer = [0_u8; 4096];
-        let mut left = count;
-        while left > 0 {
-            let from = outgoing.sent().wrapping_sub((distance - count + left) as u64);
-            let bytes = outgoing.copy_sent(from, &mut buffer).min(left);
-            let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-            let start = buffer.as_ptr().cast();
-            // SAFETY: the buffer is live and at least `bytes` long.
-            let sent = unsafe { kernel::sendto(fd, start, bytes, flags, ptr::null(), 0) };
+        let from = outgoing.sent().wrapping_sub(distance as u64);
+        // The peer can write there too, but only to what it receives.
+        let mut sent = 0;
+        for (start, bytes) in outgoing.sent_pieces(from, count) {
+            let is_last = sent + bytes == count;
+            // SAFETY: the bytes lie in the connection's memory, which is mapped.
+            let now = unsafe { self.send_piece(fd, start.cast(), bytes, is_last) };
+            sent += now;
+            if now < bytes {
+                break;
+            }
+        }
+        if sent < count {
+            // Only a peer that violates the protocol gets here: rather no stream than one with a
+            // gap.
+            // SAFETY: no pointers.
+            unsafe { kernel::shutdown(fd, libc::SHUT_RDWR) };
+        }
+        let counters = &self.record().outgoing;
+        counters.kernel_bytes.add(sent as u64);
+        counters.memory_bytes.add_exclusive(0_u64.wrapping_sub(count as u64));
+    }
+
+    /// Sends one piece through the kernel and counts it; returns how much of it was sent.
+    ///
+    /// # Safety
+    /// `start` points to `bytes` mapped bytes.
+    unsafe fn send_piece(
+        &self,
+        fd: c_int,
+        start: *const c_void,
+        bytes: usize,
+        is_last: bool,
+    ) -> usize {
+        let more = if is_last { 0 } else { libc::MSG_MORE };
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | more;
+        let mut done = 0;
+        while done < bytes {
+            let start = start.wrapping_byte_add(done);
+            // SAFETY: the caller guarantees the bytes.
+            let sent = unsafe { kernel::sendto(fd, start, bytes - done, flags, ptr::null(), 0) };
             if sent > 0 {
                 self.count_kernel_sent(sent as usize);
-                left -= sent as usize;
+                done += sent as usize;
             } else if sent < 0 && kernel::errno() == libc::EAGAIN {
                 // Rare: the kernel had space, but not for this many small segments.
                 let mut writable = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
@@ -394,15 +426,7 @@ impl Socket {
                 break;
             }
         }
-        if left > 0 {
-            // Only a peer that violates the protocol gets here: rather no stream than one with a
-            // gap.
-            // SAFETY: no pointers.
-            unsafe { kernel::shutdown(fd, libc::SHUT_RDWR) };
-        }
-        let counters = &self.record().outgoing;
-        counters.kernel_bytes.add((count - left) as u64);
-        counters.memory_bytes.add_exclusive(0_u64.wrapping_sub(count as u64));
+        done
     }
 
     /// Before the kernel sends its FIN: nothing more is sent to memory, and no thread is about to.

@@ -1,0 +1,79 @@
+//! Attempts that may be in vain: made ever again while they pay, else now and then.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// After so many failures in a row, one of so many attempts is made.
+const TRIAL_EVERY: u32 = 16;
+
+/// Attempts of one kind that failed since the last one that succeeded.
+#[derive(Debug, Default)]
+pub struct FailedAttempts(AtomicU32);
+
+impl FailedAttempts {
+    /// None.
+    pub const fn new() -> FailedAttempts {
+        FailedAttempts(AtomicU32::new(0))
+    }
+
+    /// Forgets them.
+    pub fn reset(&self) {
+        if self.0.load(Ordering::Relaxed) != 0 {
+            self.0.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts one more failure; returns how many there are.
+    pub fn add(&self) -> u32 {
+        self.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
+    /// Notes how an attempt ended.
+    pub fn note(&self, success: bool) {
+        if success {
+            self.reset();
+        } else {
+            self.add();
+        }
+    }
+
+    /// Whether to make the next attempt. One that is left out counts as a failure.
+    pub fn is_next_worth_it(&self) -> bool {
+        let failed = self.0.load(Ordering::Relaxed);
+        if failed < TRIAL_EVERY || FailedAttempts::is_trial(failed) {
+            return true;
+        }
+        self.add();
+        false
+    }
+
+    /// Whether the attempt after so many failures is a trial.
+    pub fn is_trial(failed: u32) -> bool {
+        failed.is_multiple_of(TRIAL_EVERY)
+    }
+
+    /// Whether so many failures say that the next attempt will fail too.
+    pub fn are_many(failed: u32) -> bool {
+        failed > TRIAL_EVERY
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_many_failures_one_attempt_of_sixteen_is_made() {
+        let failed = FailedAttempts::new();
+        let mut made = vec![];
+        for attempt in 0..64 {
+            if failed.is_next_worth_it() {
+                made.push(attempt);
+                failed.note(false);
+            }
+        }
+        assert_eq!(made, (0..17).chain([32, 48]).collect::<Vec<_>>());
+        assert!(failed.is_next_worth_it());
+        failed.note(true);
+        assert!((0..16).all(|_| failed.is_next_worth_it()), "one success, and all are made");
+    }
+}
