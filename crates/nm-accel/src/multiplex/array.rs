@@ -150,8 +150,9 @@ impl<'a> Call<'a> {
             if let Some(result) = spun.or_else(|| self.sleep(&limit)) {
                 return result;
             }
+            // The kernel has just said that it has nothing.
             let is_over = limit.left_ns() == Some(0);
-            if is_over && !self.has_memory() {
+            if is_over && !self.memory_is_ready() {
                 return 0;
             }
             if let Some(result) = self.check() {

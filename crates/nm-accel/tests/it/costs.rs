@@ -1,7 +1,9 @@
 //! What the library costs a connection that memory does not serve, in system calls: a program makes
 //! the same number with it and without it.
 
-use libc::{EPOLLET, EPOLLIN, IPPROTO_TCP, POLLIN, SO_LINGER, SOL_SOCKET, TCP_CORK, pollfd};
+use libc::{
+    EPOLLET, EPOLLIN, IPPROTO_TCP, POLLIN, SO_LINGER, SO_SNDBUF, SOL_SOCKET, TCP_CORK, pollfd,
+};
 use nm_test_support::system_calls;
 
 use crate::calls::*;
@@ -13,11 +15,19 @@ pub(crate) const PEERS: &[Body] = &[
     (concat!(module_path!(), "::short_connections"), short_connections),
     (concat!(module_path!(), "::waits_without_memory"), waits_without_memory),
     (concat!(module_path!(), "::corked_answers"), corked_answers),
+    (concat!(module_path!(), "::large_messages_taken_back"), large_messages_taken_back),
+    (
+        concat!(module_path!(), "::waits_for_what_the_kernel_carries"),
+        waits_for_what_the_kernel_carries,
+    ),
 ];
 
 /// Connections before the count, after which the next ones are expected to be short.
 const BEFORE: usize = 300;
 const COUNTED: usize = 100;
+
+/// Bytes of a message that takes much of a pipe.
+const LARGE_BYTES: usize = 100_000;
 
 /// System calls of a program on that side, with the default settings.
 #[track_caller]
@@ -96,6 +106,56 @@ fn corked_answers() {
             assert_eq!(recv_exact(pair.client, 8), b"headbody");
         }
     });
+}
+
+/// Messages that the peer has not received when their sender goes to sleep.
+fn large_messages_taken_back() {
+    let pair = if accelerated() { joined_pair() } else { unused_pair() };
+    let message = pattern(1, LARGE_BYTES);
+    print_calls(|| {
+        for _ in 0..COUNTED {
+            send_all(pair.client, &message);
+            let mut list = [pollfd { fd: pair.client, events: POLLIN, revents: 0 }];
+            assert_eq!(poll(&mut list, 1), Ok(0));
+            assert_bytes(&recv_exact(pair.server, LARGE_BYTES), &message);
+        }
+    });
+}
+
+/// Waits for messages that memory may not hold, because the sender's buffer is smaller.
+fn waits_for_what_the_kernel_carries() {
+    let pair = if accelerated() { joined_pair() } else { unused_pair() };
+    set_option(pair.client, SOL_SOCKET, SO_SNDBUF, 8 * 1024).unwrap();
+    let message = pattern(1, 10_000);
+    let round = || {
+        let mut list = [pollfd { fd: pair.server, events: POLLIN, revents: 0 }];
+        assert_eq!(poll(&mut list, 1), Ok(0));
+        send_all(pair.client, &message);
+        assert_eq!(poll(&mut list, SOON_MS), Ok(1));
+        assert_bytes(&recv_exact(pair.server, message.len()), &message);
+    };
+    (0..BEFORE).for_each(|_| round());
+    print_calls(|| (0..COUNTED).for_each(|_| round()));
+}
+
+#[test]
+fn taking_back_a_large_message_is_one_call_that_sends() {
+    let calls = counted("large_messages_taken_back", Side::Accelerated);
+    // Beside it, the sender asks the kernel for its space and counts, and the receiver may be
+    // given the message in pieces.
+    assert!(calls <= 20 * COUNTED as u64, "{calls} system calls");
+}
+
+#[test]
+fn waits_that_memory_never_answers_soon_cost_nothing() {
+    let side = |side| counted("waits_for_what_the_kernel_carries", side);
+    let (plain, accelerated) = (side(Side::Kernel), side(Side::Accelerated));
+    // Now and then memory is tried again, and the count of bytes is read from the kernel.
+    let trials = COUNTED as u64 / 4;
+    assert!(
+        accelerated <= plain + trials,
+        "{accelerated} system calls, {plain} without the library"
+    );
 }
 
 #[test]

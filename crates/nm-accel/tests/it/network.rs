@@ -37,6 +37,7 @@ behaviours![
     sendfile_moves_the_files_position,
     sendfile_with_an_offset,
     sendfile_larger_than_the_buffer,
+    sendfile_of_a_file_on_disk,
     sendfile_on_a_full_socket,
     splice_out_of_a_socket,
     splice_into_a_socket,
@@ -433,6 +434,25 @@ fn sendfile_larger_than_the_buffer() {
         });
         assert_bytes(&recv_exact(pair.server, bytes.len()), &bytes);
     });
+}
+
+/// Whether or not its pages are in the kernel's cache.
+fn sendfile_of_a_file_on_disk() {
+    let pair = joined_pair();
+    let bytes = pattern(1, 150_001);
+    let mut file = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut file, &bytes).unwrap();
+    file.sync_all().unwrap();
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+    for is_cached in [true, false] {
+        if !is_cached {
+            // SAFETY: no pointers.
+            assert_eq!(unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
+        }
+        let mut offset = 1;
+        assert_eq!(sendfile(pair.client, fd, Some(&mut offset), 200_000), Ok(150_000));
+        assert_bytes(&recv_exact(pair.server, 150_000), &bytes[1..]);
+    }
 }
 
 fn sendfile_on_a_full_socket() {
