@@ -94,6 +94,10 @@ pub struct Socket {
     pub failed_spins: FailedAttempts,
     /// Waits for the peer to receive what is in the kernel, after which it had not.
     pub failed_drains: FailedAttempts,
+    /// Sends to memory whose bytes went through the kernel in the end.
+    pub failed_sends: FailedAttempts,
+    /// Not zero if so did those of the last send to memory.
+    was_taken_back: AtomicU32,
     /// Time when a receiving call last asked the kernel, ns, or `incoming::ASK_AGAIN`.
     kernel_asked_at_ns: AtomicU64,
     /// Waits that have returned events of the kernel for this socket.
@@ -155,6 +159,8 @@ impl Socket {
             spin_budget_ns: AtomicU64::new(u64::MAX),
             failed_spins: FailedAttempts::new(),
             failed_drains: FailedAttempts::new(),
+            failed_sends: FailedAttempts::new(),
+            was_taken_back: AtomicU32::new(0),
             kernel_asked_at_ns: AtomicU64::new(0),
             kernel_events: AtomicU64::new(0),
             kernel_events_seen: AtomicU64::new(0),
@@ -177,6 +183,7 @@ impl Socket {
         for word in [
             &self.calls,
             &self.next_attempt,
+            &self.was_taken_back,
             &self.reset_reported,
             &self.peer_is_dead,
             &self.late_take_backs,
@@ -196,6 +203,7 @@ impl Socket {
         }
         self.failed_spins.reset();
         self.failed_drains.reset();
+        self.failed_sends.reset();
         self.pending_error.store(0, Ordering::Relaxed);
         self.spin_budget_ns.store(u64::MAX, Ordering::Relaxed);
         self.duplicate.store(-1, Ordering::Relaxed);

@@ -427,6 +427,9 @@ pub fn send(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
         return kernel::fail(errno);
     }
     socket.learn_kernel_sent(request.fd);
+    if !socket.failed_sends.is_next_worth_it() {
+        return send_to_kernel(&request, 0, total, raw);
+    }
     if total >= BULK_BYTES && !socket.may_send_to_memory() && socket.is_within_memory_limit(total) {
         wait_for_drain(socket, DRAIN_NS);
     }

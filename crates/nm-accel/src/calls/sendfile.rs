@@ -43,7 +43,9 @@ pub unsafe extern "C-unwind" fn sendfile(
         }
     };
     let (sent, pushed) = match begin {
-        0.. => send_file_to_memory(socket, out, file, begin, bytes),
+        0.. if socket.failed_sends.is_next_worth_it() => {
+            send_file_to_memory(socket, out, file, begin, bytes)
+        }
         _ => (0, Pushed::NOTHING),
     };
     let at = begin + sent as i64;

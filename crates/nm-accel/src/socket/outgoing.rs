@@ -162,8 +162,27 @@ impl Socket {
         }
         if outgoing.readable() > count {
             self.look_for_death(fd);
+        } else if count > 0 {
+            self.note_send(take_back.is_some());
         }
         Pushed { count, take_back }
+    }
+
+    /// The peer has received all that was sent to memory before, unless it was taken back. So will
+    /// it be with the bytes that were just sent, if `is_taken_back`.
+    #[inline(always)]
+    fn note_send(&self, is_taken_back: bool) {
+        if self.was_taken_back.load(Ordering::Relaxed) == 0 {
+            self.failed_sends.reset();
+        } else if !is_taken_back {
+            self.was_taken_back.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// What was sent to memory was taken back: a send through the kernel would have been cheaper.
+    fn note_take_back(&self) {
+        self.failed_sends.add();
+        self.was_taken_back.store(1, Ordering::Relaxed);
     }
 
     /// Somebody began to rely on the kernel while a call pushed `count` bytes: takes back all that
@@ -179,6 +198,9 @@ impl Socket {
         }
         let Some(take_back) = self.begin_take_back_soon(fd) else { return (count, None) };
         let taken_back = outgoing.take_back(outgoing.consumed());
+        if taken_back > 0 {
+            self.note_take_back();
+        }
         if taken_back > count {
             self.send_taken_back(fd, taken_back, taken_back - count);
         }
@@ -361,6 +383,7 @@ impl Socket {
                 && send_space(fd, sent.queued) >= outgoing.readable()
             {
                 let count = outgoing.take_back(outgoing.consumed());
+                self.note_take_back();
                 self.send_taken_back(fd, count, count);
             }
             drop(take_back);
