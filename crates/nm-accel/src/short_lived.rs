@@ -1,7 +1,8 @@
-//! Whether the program's connections are short. The search for the other end of a connection costs
-//! about as much as a request, so a program whose connections carry one request each begins it
-//! later, when a connection has lasted longer than those before. Until then it does not ask for the
-//! connection's own address either.
+//! Whether the program's connections are short. Until the two ends of a connection share memory,
+//! each has spent about as much time as memory saves it in [`SHORT_CALLS`] calls at the worst. So a
+//! program whose connections end before that begins the search for the other end later, when a
+//! connection has lasted longer than those before. Until then it does not ask for the connection's
+//! own address either.
 //!
 //! A new record in the ledger takes a new page of memory now and then, which costs more than all
 //! else that a short connection needs of this library. So once a process has closed many, the next
@@ -14,7 +15,7 @@ use nm_ring::ledger::{KernelReason, Record};
 use crate::lock::Lock;
 
 /// A connection that ends before it has made so many data calls is short.
-const SHORT_CALLS: u32 = 16;
+const SHORT_CALLS: u32 = 256;
 
 /// Short connections in a row after which the next one is expected to be short.
 const STREAK_MIN: u32 = 8;
@@ -22,9 +23,9 @@ const STREAK_MIN: u32 = 8;
 /// Short connections in a row.
 static STREAK: AtomicU32 = AtomicU32::new(0);
 
-/// A connection has ended after so many data calls; `has_joined`: its ends had met.
-pub fn connection_ended(calls: u32, has_joined: bool) {
-    if has_joined || calls >= SHORT_CALLS {
+/// A connection has ended after so many data calls, through the kernel and through memory.
+pub fn connection_ended(calls: u32) {
+    if calls >= SHORT_CALLS {
         STREAK.store(0, Ordering::Relaxed);
     } else if STREAK.load(Ordering::Relaxed) < STREAK_MIN {
         STREAK.fetch_add(1, Ordering::Relaxed);
@@ -110,16 +111,14 @@ mod tests {
     /// The only test of this binary that ends connections: the count is one of the process.
     #[test]
     fn connections_look_for_their_other_ends_later_while_the_ones_before_were_short() {
-        (0..STREAK_MIN - 1).for_each(|_| connection_ended(3, false));
+        (0..STREAK_MIN - 1).for_each(|_| connection_ended(3));
         assert_eq!(first_attempt(), 0);
-        connection_ended(0, false);
+        connection_ended(0);
         assert_eq!(first_attempt(), SHORT_CALLS);
-        connection_ended(SHORT_CALLS, false);
+        connection_ended(SHORT_CALLS);
         assert_eq!(first_attempt(), 0);
-        (0..STREAK_MIN).for_each(|_| connection_ended(15, false));
+        (0..STREAK_MIN).for_each(|_| connection_ended(SHORT_CALLS - 1));
         assert_eq!(first_attempt(), SHORT_CALLS);
-        connection_ended(9, true);
-        assert_eq!(first_attempt(), 0);
     }
 
     #[test]

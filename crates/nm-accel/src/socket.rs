@@ -241,6 +241,13 @@ impl Socket {
         unsafe { &*self.record.load(Ordering::Relaxed) }
     }
 
+    /// Data calls so far, through the kernel and through memory.
+    pub fn data_calls(&self) -> u32 {
+        let record = self.record();
+        let memory = record.incoming.memory_calls.get() + record.outgoing.memory_calls.get();
+        self.calls.load(Ordering::Relaxed).saturating_add(u32::try_from(memory).unwrap_or(u32::MAX))
+    }
+
     /// What the processes of the program share about this end.
     #[inline(always)]
     pub fn end(&self) -> &'static EndState {

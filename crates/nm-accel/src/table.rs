@@ -135,7 +135,7 @@ impl PendingClose {
 fn drop_descriptor(socket: &'static Socket, fd: c_int) -> PendingClose {
     let last = socket.descriptors.fetch_sub(1, Ordering::AcqRel) == 1;
     if last {
-        short_lived::connection_ended(socket.calls.load(Ordering::Relaxed), socket.is_joined());
+        short_lived::connection_ended(socket.data_calls());
         let mut duplicate = -1;
         if fd >= 0 && socket.is_joined() && socket.has_active_calls() {
             // SAFETY: duplicates a descriptor; the duplicate is ours.

@@ -37,7 +37,7 @@ const LARGE_BYTES: usize = 100_000;
 #[track_caller]
 fn counted(name: &str, side: Side) -> u64 {
     let mut program = another(&format!("{}::{name}", module_path!()), side);
-    program.env("NEARMETAL_ACCEL_AFTER", "4");
+    program.env("NEARMETAL_ACCEL_AFTER", "32");
     let output = program.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{name} on {side:?}: {text}");
