@@ -5,6 +5,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// After so many failures in a row, one of so many attempts is made.
 const TRIAL_EVERY: u32 = 16;
 
+/// What to do about the next attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Make it: the last ones succeeded, or few have failed.
+    Make,
+    /// Make it, thoroughly: it finds out whether attempts succeed again.
+    Trial,
+    /// Leave it out.
+    LeaveOut,
+}
+
 /// Attempts of one kind that failed since the last one that succeeded.
 #[derive(Debug, Default)]
 pub struct FailedAttempts(AtomicU32);
@@ -36,14 +47,23 @@ impl FailedAttempts {
         }
     }
 
-    /// Whether to make the next attempt. One that is left out counts as a failure.
-    pub fn is_next_worth_it(&self) -> bool {
-        let failed = self.0.load(Ordering::Relaxed);
-        if failed < TRIAL_EVERY || FailedAttempts::is_trial(failed) {
-            return true;
+    /// What to do about the next attempt. One that is left out counts as a failure.
+    #[inline]
+    pub fn next(&self) -> Next {
+        match self.0.load(Ordering::Relaxed) {
+            0..TRIAL_EVERY => Next::Make,
+            failed if FailedAttempts::is_trial(failed) => Next::Trial,
+            _ => {
+                self.add();
+                Next::LeaveOut
+            }
         }
-        self.add();
-        false
+    }
+
+    /// Whether to make the next attempt: see [`FailedAttempts::next`].
+    #[inline]
+    pub fn is_next_worth_it(&self) -> bool {
+        self.next() != Next::LeaveOut
     }
 
     /// Whether the attempt after so many failures is a trial.

@@ -8,6 +8,7 @@ use libc::{c_int, pollfd, timespec};
 use super::epoll_set::EpollSet;
 use super::registry;
 use super::spin::{SetSpin, SetSpinStep};
+use crate::attempts::Next;
 use crate::socket::{Phase, Socket};
 use crate::table::CallGuard;
 use crate::wait::WaitLimit;
@@ -136,8 +137,9 @@ impl<'a> Call<'a> {
 
     fn wait(&mut self, limit_ns: Option<u64>) -> c_int {
         // Without memory that is worth looking into, the sleep in the kernel is the only call.
-        let memory_pays = self.has_memory() && self.memory_pays();
-        let must_check = limit_ns == Some(0) || memory_pays || self.memory_is_ready();
+        let attempt = self.next_attempt();
+        let looks = attempt != Next::LeaveOut;
+        let must_check = limit_ns == Some(0) || looks || self.memory_is_ready();
         if must_check && let Some(result) = self.check() {
             return result;
         }
@@ -146,7 +148,7 @@ impl<'a> Call<'a> {
         }
         let limit = WaitLimit::new(limit_ns);
         loop {
-            let spun = if memory_pays { self.spin(&limit) } else { None };
+            let spun = if looks { self.spin(attempt, &limit) } else { None };
             if let Some(result) = spun.or_else(|| self.sleep(&limit)) {
                 return result;
             }
@@ -186,10 +188,14 @@ impl<'a> Call<'a> {
             .find_map(|(entry, source)| source.joined().filter(|_| entry.events & INPUT != 0))
     }
 
-    /// Whether to look into memory before the sleep: not if all that has come lately came through
-    /// the kernel.
-    fn memory_pays(&self) -> bool {
-        self.spin_target().is_none_or(|target| target.failed_spins.is_next_worth_it())
+    /// Whether to look into memory before the sleep: not if there is none, nor if all that has come
+    /// lately came through the kernel.
+    fn next_attempt(&self) -> Next {
+        match self.spin_target() {
+            Some(target) => target.failed_spins.next(),
+            None if self.has_memory() => Next::Make,
+            None => Next::LeaveOut,
+        }
     }
 
     /// Whether memory reports everything that is asked for.
@@ -262,17 +268,18 @@ impl<'a> Call<'a> {
     }
 
     /// Spins over the joined sockets of which input is wanted.
-    fn spin(&mut self, limit: &WaitLimit) -> Found {
+    fn spin(&mut self, attempt: Next, limit: &WaitLimit) -> Found {
         let wants_input = |entry: &pollfd| entry.events & INPUT != 0;
         let target = self.spin_target()?;
         let is_all_memory = self.mask.is_null()
             && self.pairs().all(|(entry, source)| {
                 entry.fd < 0 || source.joined().is_some() && entry.events & !(INPUT | END) == 0
             });
-        let mut spin = SetSpin::begin(target, &target.spin_budget_ns, !is_all_memory, self.signals);
+        let (is_trial, budget) = (attempt == Next::Trial, &target.spin_budget_ns);
+        let mut spin = SetSpin::begin(target, budget, !is_all_memory, is_trial, self.signals);
         loop {
             if self.memory_is_ready() {
-                spin.adjust_budget(&target.spin_budget_ns, true);
+                spin.adjust_budget(budget, true);
                 target.failed_spins.note(true);
                 return self.check();
             }
@@ -291,7 +298,7 @@ impl<'a> Call<'a> {
                     }
                 }
                 SetSpinStep::Sleep => {
-                    spin.adjust_budget(&target.spin_budget_ns, false);
+                    spin.adjust_budget(budget, false);
                     target.failed_spins.note(false);
                     return None;
                 }

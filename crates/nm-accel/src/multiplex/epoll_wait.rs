@@ -300,7 +300,7 @@ impl Call {
             let mut inner = self.set.lock()?;
             let target: SocketRef = inner.members.spin_target()?;
             let is_all_memory = self.set.has_sockets_only() && inner.members.is_all_active();
-            SetSpin::begin(target.socket, &self.set.budget.0, !is_all_memory, self.signals)
+            SetSpin::begin(target.socket, &self.set.budget.0, !is_all_memory, false, self.signals)
         };
         loop {
             let (found, kernel_has_bytes) = self.check_memory();

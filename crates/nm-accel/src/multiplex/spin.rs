@@ -58,19 +58,21 @@ impl SetSpin {
     /// descriptors which memory does not show. `signals` is [`signals::delivery_count`] at the
     /// beginning of the call.
     ///
-    /// `word` is the budget that earlier spins of the same kind have left, ns.
+    /// `word` is the budget that earlier spins of the same kind have left, ns; a trial does not
+    /// depend on it.
     pub fn begin(
         socket: &Socket,
         word: &AtomicU64,
         check_kernel_often: bool,
+        is_trial: bool,
         signals: u32,
     ) -> SetSpin {
         let mut budget_ns = match wait::budget(socket) {
             0 => 0,
             _ => word.load(Ordering::Relaxed).min(wait::spin_ns_max()),
         };
-        let is_probe =
-            budget_ns > 0 && SPIN_COUNT.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROBE_EVERY);
+        let is_due = || SPIN_COUNT.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROBE_EVERY);
+        let is_probe = budget_ns > 0 && (is_trial || is_due());
         if is_probe {
             budget_ns = wait::spin_ns_max();
         }

@@ -138,7 +138,7 @@ def pool_server(port):
         while True:
             connection, _ = listening.accept()
             # Long enough that an accelerator has met the peer when the socket is handed on.
-            for _ in range(20):
+            for _ in range(100):
                 connection.sendall(connection.recv(65536))
             socket.send_fds(ours, [connection.recv(65536)], [connection.fileno()])
             connection.close()
