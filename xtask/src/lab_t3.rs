@@ -1,7 +1,7 @@
 //! A bare-metal host that QEMU emulates: a processor with virtualization, an IOMMU with interrupt
-//! remapping and two SR-IOV NICs. In it `nearmetal lab` starts guests on KVM, with vhost-net and
-//! with a NIC passed through to each, so that these parts are tested on machines that have none of
-//! it. Figures mean nothing there.
+//! remapping and two SR-IOV NICs. In it `nearmetal lab` starts guests on KVM, with a virtual
+//! function and with a NIC passed through to each, and with vhost-net, so that these parts are
+//! tested on machines that have none of it. Figures mean nothing there.
 
 mod host_image;
 mod packages;
@@ -19,14 +19,30 @@ use crate::shell;
 use packages::Packages;
 
 /// What the emulated host must report, each with code 0.
-const STEPS: [&str; 7] =
-    ["ready", "plan", "vhost", "vhost-result", "sriov", "sriov-result", "unchanged"];
+const STEPS: [&str; 9] = [
+    "ready",
+    "plan",
+    "functions",
+    "functions-result",
+    "nics",
+    "nics-result",
+    "vhost",
+    "vhost-result",
+    "unchanged",
+];
 
 /// Longest time that it may say nothing. A step is silent until its end.
 const SILENCE_MAX: Duration = Duration::from_secs(1_200);
 
 /// Memory of the emulated host, MiB: its files, two guests and their files.
-const MEMORY_MIB: u32 = 3_000;
+const MEMORY_MIB: u32 = 2_800;
+
+/// From this size on the machine type q35 puts a part of the memory above 4 GiB, MiB.
+const LOW_MEMORY_MIB: u32 = 2_816;
+
+// With memory there, the firmware puts the registers of virtual functions there too. QEMU 10.0 then
+// uses only the lower half of their address (a defect until 10.1.2): their driver reaches nothing.
+const _: () = assert!(MEMORY_MIB < LOW_MEMORY_MIB);
 
 pub fn run() -> Result<()> {
     let begin = Moment::now();

@@ -61,8 +61,13 @@ pub enum GuestError {
     #[error("nobody has opened the other end of the port `{CONTROL_PORT}`")]
     NoController,
     /// The NIC is not there.
-    #[error("no network device has the address {0}")]
-    NoDevice(String),
+    #[error("no network device has the address {wanted}: {}", present_devices(.present))]
+    NoDevice {
+        /// Its hardware address.
+        wanted: String,
+        /// Names and addresses of those that are there.
+        present: Vec<String>,
+    },
     /// There is no NIC, or several.
     #[error("there is not exactly one network device, but {0}: give the address of one (nm.mac=)")]
     Devices(String),
@@ -72,6 +77,18 @@ pub enum GuestError {
     /// The agent failed.
     #[error(transparent)]
     Agent(#[from] Failure),
+}
+
+/// The devices that are there, and what is likely if one of them should have another address.
+fn present_devices(devices: &[String]) -> String {
+    if devices.is_empty() {
+        return "there is none that a driver of this guest's kernel knows".to_string();
+    }
+    format!(
+        "there is {}. A virtual function takes a random address if the driver of its device, \
+         which the host has, does not answer it",
+        devices.join(", ")
+    )
 }
 
 impl GuestError {
@@ -247,11 +264,41 @@ fn find_link(links: &Links, mac: Option<[u8; 6]>) -> Result<String, GuestError> 
     match mac {
         Some(mac) => {
             let has_it = |name: &String| links.hardware_address(name) == Some(mac);
-            wait_for(|| devices().into_iter().find(has_it))
-                .ok_or_else(|| GuestError::NoDevice(hardware_address::text(mac)))
+            let with_address = |name: String| match links.hardware_address(&name) {
+                Some(address) => format!("{name} with {}", hardware_address::text(address)),
+                None => name,
+            };
+            wait_for(|| devices().into_iter().find(has_it)).ok_or_else(|| GuestError::NoDevice {
+                wanted: hardware_address::text(mac),
+                present: devices().into_iter().map(with_address).collect(),
+            })
         }
         None => wait_for(|| <[String; 1]>::try_from(devices()).ok())
             .map(|[name]| name)
             .ok_or_else(|| GuestError::Devices(format!("{:?}", devices()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_of_a_missing_device_names_those_that_are_there() {
+        let text = |present: &[&str]| {
+            let present = present.iter().map(ToString::to_string).collect();
+            GuestError::NoDevice { wanted: "52:54:00:6e:6d:01".to_string(), present }.to_string()
+        };
+        let none = text(&[]);
+        assert!(
+            none.starts_with("no network device has the address 52:54:00:6e:6d:01: "),
+            "{none}"
+        );
+        assert!(
+            none.ends_with("there is none that a driver of this guest's kernel knows"),
+            "{none}"
+        );
+        let other = text(&["eth0 with ca:38:f2:f0:02:de"]);
+        assert!(other.contains("there is eth0 with ca:38:f2:f0:02:de. A virtual"), "{other}");
     }
 }

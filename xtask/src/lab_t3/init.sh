@@ -51,19 +51,22 @@ measured() {
     [ "$count" -gt 0 ]
 }
 
+# lab NAME ARGUMENTS...: one step that measures, and one that looks for the measured series.
+lab() {
+    guests=$1
+    shift
+    step "$guests" nearmetal lab run "$@" --execution kvm --guest-cpus 1 --memory-mib 256 \
+        --seconds 1 --rounds 1 --out "/root/$guests"
+    step "$guests-result" measured "/root/$guests"
+    tail -n 12 "/root/$guests"/agent-*.log
+}
+
 echo "t3: ready 0 $(cut -d. -f1 /proc/uptime)"
 state >/root/before
 step plan nearmetal lab plan
-for environment in sriov vhost; do
-    nics=
-    # The NICs themselves: virtual functions need answers of their device's driver within a second,
-    # which a processor that is emulated twice does not give.
-    [ "$environment" = sriov ] && nics="--nic eth0 --nic eth1"
-    step "$environment" nearmetal lab run --env "$environment" --execution kvm $nics \
-        --guest-cpus 1 --memory-mib 256 --seconds 1 --rounds 1 --out "/root/$environment"
-    step "$environment-result" measured "/root/$environment"
-    tail -n 12 "/root/$environment"/agent-*.log
-done
+lab functions --env sriov --nic eth0
+lab nics --env sriov --nic eth0 --nic eth1
+lab vhost --env vhost
 state >/root/after
 step unchanged diff /root/before /root/after
 echo "t3: done 0 0"

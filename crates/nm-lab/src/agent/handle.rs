@@ -587,7 +587,7 @@ impl Handle {
         };
         self.wait_for_stderr();
         let failure = Failure::new(FailureKind::Peer, how);
-        match self.stderr_lines.lock().ok().and_then(|lines| lines.last().cloned()) {
+        match self.stderr_lines.lock().ok().and_then(|lines| last_reason(&lines).cloned()) {
             Some(last) => failure.hint(format!("the last line of its error output: {last}")),
             None => failure,
         }
@@ -637,6 +637,13 @@ fn lock(output: &Output) -> MutexGuard<'_, Box<dyn Write + Send>> {
     output.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The last line of an error output that may say why its process ended.
+fn last_reason(lines: &[String]) -> Option<&String> {
+    // The kernel of a guest writes this last of all, after what its agent has to say.
+    let is_reason = |line: &&String| !line.ends_with("reboot: Power down");
+    lines.iter().rev().find(is_reason).or(lines.last())
+}
+
 /// How a process ended, as a clause after `ended`.
 fn ending(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt;
@@ -683,5 +690,24 @@ fn copy_stderr(input: impl Read, mut log: Option<File>, last_lines: &Mutex<Vec<S
             }
             lines.push(text);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn power_off_of_a_guest_is_not_its_reason() {
+        let last = |lines: &[&str]| {
+            let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
+            last_reason(&lines).cloned()
+        };
+        let off = "[   90.468290] reboot: Power down";
+        let reason = "nearmetal guest: eth0 has no carrier; powering off";
+        assert_eq!(last(&["warning", reason, off]).as_deref(), Some(reason));
+        assert_eq!(last(&[reason, "Kernel panic"]).as_deref(), Some("Kernel panic"));
+        assert_eq!(last(&[off]).as_deref(), Some(off));
+        assert_eq!(last(&[]), None);
     }
 }
