@@ -40,7 +40,7 @@ pub struct Settings {
     pub share: Option<&'static CStr>,
     /// Group whose members may share memory with this user's processes.
     pub group: Option<u32>,
-    /// Most connections of this process in shared memory, each of which takes 516 KiB.
+    /// Most connections of this process in shared memory, each of which takes up to 516 KiB.
     pub joined_max: usize,
     /// Socket that receives the ledger.
     pub report: Option<&'static CStr>,

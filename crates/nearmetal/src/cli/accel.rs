@@ -26,8 +26,8 @@ pub struct AccelRunArgs {
     /// Longest spin before a sleep, µs; 0 sleeps at once. Found by itself if not given.
     #[arg(long, value_name = "N")]
     pub spin_us: Option<u32>,
-    /// Most connections of a process in shared memory, each of which takes 516 KiB; further ones
-    /// stay on the kernel.
+    /// Most connections of a process in shared memory, each of which takes up to 516 KiB; further
+    /// ones stay on the kernel.
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub connections_max: u32,
     /// Stay in front of the program and write a report to stderr when it has ended: each TCP

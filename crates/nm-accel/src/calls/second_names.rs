@@ -40,7 +40,8 @@ second_names! {
         flags: c_int) -> isize;
     pwritev64v2 = data::pwritev2(fd: c_int, vector: *const iovec, count: c_int, offset: i64,
         flags: c_int) -> isize;
-    sendfile64 = sendfile::sendfile(out: c_int, file: c_int, offset: *mut i64, bytes: usize) -> isize;
+    sendfile64 = sendfile::sendfile(out: c_int, file: c_int, offset: *mut i64, bytes: usize)
+        -> isize;
     __dup2 = descriptors::dup2(original: c_int, copy: c_int) -> c_int;
     fcntl64 = descriptors::fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
     __fcntl = descriptors::fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
