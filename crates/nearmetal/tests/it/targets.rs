@@ -4,7 +4,19 @@ use serde_json::Value;
 
 use crate::support::{Run, free_port, json, run, server};
 
-const SHORT: &[&str] = &["--sizes", "1,64", "--maxms", "10", "--miniter", "40", "--warmupms", "1"];
+const SHORT: &[&str] = &[
+    "--sizes",
+    "1,64",
+    "--maxms",
+    "10",
+    "--miniter",
+    "40",
+    "--warmupms",
+    "1",
+    // On a busy machine the other end may stand still for seconds.
+    "--timeout",
+    "10000",
+];
 
 fn client(words: &[&str], port: u16, more: &[&str]) -> Run {
     let port = port.to_string();

@@ -13,8 +13,8 @@ use crate::calls::*;
 use crate::harness::{accelerated, mark, pin_to, run_and_exit, state};
 
 /// Time limit for anything that must happen.
-pub(crate) const SOON: Duration = Duration::from_secs(10);
-pub(crate) const SOON_MS: c_int = 10_000;
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+pub(crate) const SOON_MS: c_int = 30_000;
 /// States that the library reports.
 pub(crate) const KERNEL: i32 = 1;
 pub(crate) const JOINED: i32 = 3;
