@@ -45,9 +45,10 @@ fn nodes_of(pid: u32) -> Vec<u32> {
     all.map(|p| p.pid).collect()
 }
 
-/// Load on such a network that is recorded and goes on until it is ended, once it runs.
+/// Load on such a network that is recorded and goes on until it is ended, once it runs. A busy
+/// machine carries it, so that all is answered soon after the end.
 fn endless(out: &Path, nodes: &str, durability: &str) -> Running {
-    let day = ["exchange", "ramp", "--step", "500:500", "--phase-seconds", "600", "--record"];
+    let day = ["exchange", "ramp", "--step", "100:100", "--phase-seconds", "600", "--record"];
     let network = ["--nodes", nodes, "--durability", durability, "--warmup", "100"];
     let running = Running::start(&[&day[..], &network, &["--out", out.to_str().unwrap()]].concat());
     wait_for_seconds(out, 1);

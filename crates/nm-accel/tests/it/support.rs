@@ -404,6 +404,23 @@ pub(crate) fn fill_from(fd: Fd, seed: u64, mut sent: usize) -> usize {
     sent
 }
 
+/// The error of a call that sends a byte more than [`fill`] has sent, of which there are `sent`.
+/// The kernel may find space for some bytes long after it refused others.
+#[track_caller]
+pub(crate) fn refused_byte(
+    seed: u64,
+    sent: &mut usize,
+    call: impl Fn(&[u8]) -> Outcome,
+) -> Outcome {
+    loop {
+        let result = call(&pattern_at(seed, *sent, 1));
+        match result {
+            Ok(count) => *sent += count,
+            Err(_) => return result,
+        }
+    }
+}
+
 /// Waits until one of `events` is reported; errors and hang-ups count.
 #[track_caller]
 pub(crate) fn wait_for(fd: Fd, events: i16) {
