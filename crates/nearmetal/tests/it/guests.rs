@@ -153,8 +153,8 @@ fn trials(environment: &str, stacks: &str, probe: &str) -> String {
     format!("[[trials]]\nenvironments = [\"{environment}\"]\nstacks = {stacks}\nprobe = {probe}\n")
 }
 
-const SHORT_PINGPONG: &str = "\"pingpong\"\nsizes = [64]\nmax_ms = 100\nmin_iterations = 10\nwarmup_ms = 5\n\
-     timeout_ms = 10000";
+const SHORT_PINGPONG: &str = "\"pingpong\"\nsizes = [64]\nmax_ms = 100\nmin_iterations = 10\n\
+     warmup_ms = 5\ntimeout_ms = 10000";
 
 #[test]
 fn every_probe_runs_between_two_guests_on_a_wire() {
