@@ -59,7 +59,14 @@ fn stream_and_rr_are_judged_by_their_targets() {
     let _server = server("rr", port);
     let stream = ["stream", "127.0.0.1", "--seconds", "0.1", "--omit", "10", "--format", "json"];
     for (target, code) in [("throughput > 1 kb/s", 0), ("throughput > 100000 Gb/s", 1)] {
-        let run = client(&stream, port, &["--target", target]);
+        // On a busy machine a round may have no byte, which decides nothing.
+        let measure = || client(&stream, port, &["--target", target]);
+        let mut run = measure();
+        for _ in 0..5 {
+            if run.code == 3 {
+                run = measure();
+            }
+        }
         assert_eq!(run.code, code, "{target}: {}{}", run.stdout, run.stderr);
         let result: Value = serde_json::from_str(&run.stdout).unwrap();
         assert_eq!(result["verdicts"][0]["require"], target);
