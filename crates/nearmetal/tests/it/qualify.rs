@@ -216,14 +216,14 @@ fn a_target_or_reference_that_matches_nothing_is_an_error_of_the_plan() {
     for (rest, line, word, near) in [
         (
             format!("{met}[[targets]]\nrequire='median < 1ns'\non='loopbak/*'\n"),
-            25,
+            27,
             "loopbak/*",
             "loopback/*",
         ),
-        (format!("{met}{comparison}"), 24, "deftech-hft-bm-sfc925", "deftech-hft-bm-sfc9250"),
+        (format!("{met}{comparison}"), 26, "deftech-hft-bm-sfc925", "deftech-hft-bm-sfc9250"),
         (
             format!("{met}[[comparisons]]\na='loopback/tcp-blockin'\nb='loopback/*'\n"),
-            24,
+            26,
             "loopback/tcp-blockin",
             "loopback/tcp-blocking",
         ),
