@@ -388,8 +388,9 @@ pub(crate) fn fill(fd: Fd, seed: u64) -> usize {
 /// The same after `sent` bytes of the pattern: returns how many were sent altogether.
 #[track_caller]
 pub(crate) fn fill_from(fd: Fd, seed: u64, mut sent: usize) -> usize {
+    // Where CPUs are busy, the kernel may take some time to see that the peer's end took bytes.
     let (mut chunk, mut refused) = (16_384, 0);
-    while refused < 3 {
+    while refused < 10 {
         match send(fd, &pattern_at(seed, sent, chunk), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
             Ok(count) => {
                 sent += count;
