@@ -132,7 +132,7 @@ fn servers_are_found_by_name_and_by_address_with_port() {
         let address = format!("{host}:{port}");
         let words =
             ["pingpong", "tcp", &address, "--sizes", "1", "--maxms", "5", "--miniter", "20"];
-        let run = run(&[&words[..], &["--format", "json"]].concat());
+        let run = run(&[&words[..], &["--timeout", "10000", "--format", "json"]].concat());
         assert_eq!(run.code, 0, "{host}: {}", run.stderr);
         let result: Value = serde_json::from_str(&run.stdout).unwrap();
         assert_eq!(result["series"][0]["key"]["environment"], host);
@@ -148,7 +148,8 @@ fn ipv4_clients_are_shown_as_such() {
     let text = port.to_string();
     let server = Running::start(&["rr", "server", "--once", "--port", &text]);
     wait_for("the server", || listens(port).then_some(()));
-    let client = run(&["rr", "127.0.0.1", "--port", &text, "--closed", "--seconds", "0.1"]);
+    let words = ["rr", "127.0.0.1", "--port", &text, "--closed", "--seconds", "0.1"];
+    let client = run(&[&words[..], &["--deadline", "10000"]].concat());
     assert_eq!(client.code, 0, "{}", client.stderr);
     let server = server.finish();
     assert!(server.stderr.contains("\nclient 127.0.0.1:"), "{}", server.stderr);
@@ -164,7 +165,7 @@ fn rounds_before_the_end_of_the_server_are_kept() {
     let (text, out_text) = (port.to_string(), out.to_str().unwrap());
     let mut words = vec!["pingpong", "tcp", "127.0.0.1", "--port", &text, "--out", out_text];
     words.extend(["--sizes", "1", "--maxms", "300", "--miniter", "20", "--rounds", "100"]);
-    words.extend(["--maxiter", "100000000"]);
+    words.extend(["--maxiter", "100000000", "--timeout", "10000"]);
     let client = Running::start(&words);
     wait_for("two rounds", || {
         let result = out.join("result.json");

@@ -155,6 +155,8 @@ fn what_pingpong_prints_and_keeps_is_read_back_with_the_same_figures() {
             "1,64",
             "--maxms",
             "50",
+            "--timeout",
+            "10000",
             "--sfnt",
             "--out",
             "run",

@@ -10,10 +10,10 @@ use crate::support::{
     BINARY, Running, copy_program, json, run, signal, small_plan, wait_for, wait_gone,
 };
 
-/// A run that takes half a minute if nobody ends it, when it has measured something.
+/// A run that takes minutes if nobody ends it, when it has measured something.
 fn long_run(folder: &Path) -> Running {
     fs::create_dir_all(folder).unwrap();
-    let plan = small_plan(folder, r#"["loopback"]"#, 100, 80);
+    let plan = small_plan(folder, r#"["loopback"]"#, 1000, 80);
     let out = folder.join("out");
     let words = ["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()];
     let running = Running::start(&words);

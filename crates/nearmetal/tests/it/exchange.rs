@@ -45,6 +45,65 @@ fn nodes_of(pid: u32) -> Vec<u32> {
     all.map(|p| p.pid).collect()
 }
 
+/// Load on such a network that is recorded and goes on until it is ended, once it runs. A busy
+/// machine carries it, so that all is answered soon after the end.
+fn endless(out: &Path, nodes: &str, durability: &str) -> Running {
+    let day = ["exchange", "ramp", "--step", "100:100", "--phase-seconds", "600", "--record"];
+    let network = ["--nodes", nodes, "--durability", durability, "--warmup", "100"];
+    let running = Running::start(&[&day[..], &network, &["--out", out.to_str().unwrap()]].concat());
+    wait_for_seconds(out, 1);
+    running
+}
+
+/// Waits until so many more seconds of such a load were counted.
+fn wait_for_seconds(out: &Path, more: usize) {
+    let seconds = || {
+        let text = fs::read_to_string(out.join("seconds.csv")).unwrap_or_default();
+        text.lines().count().saturating_sub(1)
+    };
+    let before = seconds();
+    wait_for("seconds of load", || (seconds() >= before + more).then_some(()));
+}
+
+/// Ends such a load, of which nothing was lost.
+fn end_and_verify(running: Running, out: &Path) {
+    signal("INT", running.pid());
+    let ended = running.finish();
+    assert_eq!(ended.code, 130, "{}{}", ended.stdout, ended.stderr);
+    let verified = run(&["exchange", "verify", out.to_str().unwrap()]);
+    assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
+}
+
+/// What `exchange status` says in JSON, if all nodes are up and each cell has a leader.
+fn all_led(status: &Run) -> Option<Value> {
+    let status: Value = serde_json::from_str(&status.stdout).ok()?;
+    let all =
+        |list: &str, has: fn(&Value) -> bool| status[list].as_array().unwrap().iter().all(has);
+    let is_led = all("nodes", |node| node["is_up"] == true)
+        && all("cells", |cell| cell["leader"].is_u64())
+        && status["control"]["leader"].is_u64();
+    is_led.then_some(status)
+}
+
+/// Whether a node was started more than once, by this status.
+fn was_restarted(status: &Value, role: &str, index: u64) -> bool {
+    let mut nodes = status["nodes"].as_array().unwrap().iter();
+    let node = nodes.find(|node| node["role"] == role && node["index"] == index).unwrap();
+    node["starts"].as_u64() > Some(1)
+}
+
+/// Kills a node as `kill -9` does, and waits until it is back and all is led.
+fn kill_and_wait(running: &Running, (role, index): (&str, u64), ask: &dyn Fn(&[&str]) -> Run) {
+    let words = ["--role", role, "--index", &index.to_string()].map(String::from);
+    let is_it = |of: &[String]| of.windows(4).any(|four| four == words);
+    let node = processes().into_iter().find(|p| p.parent == running.pid() && is_it(&p.words));
+    signal("KILL", node.unwrap().pid);
+    wait_for("the killed node", || {
+        let status = all_led(&ask(&["status", "--format", "json"]))?;
+        was_restarted(&status, role, index).then_some(())
+    });
+}
+
 #[test]
 fn a_stall_beyond_its_limit_is_refused() {
     for stall in ["1e9", "nan", "10001"] {
@@ -209,10 +268,8 @@ fn status_and_moves_of_a_running_network() {
     let more = ["--nodes", "1-2-3-1", "--durability", "memory-quorum", "--seconds", "600"];
     let running = Running::start(&short(&out, &[&more[..], &["--rate", "200"]].concat()));
     let asked = ["exchange", "status", "--folder", out_text, "--format", "json"];
-    let status = wait_for("the network", || {
-        let status = run(&asked);
-        (status.code == 0).then(|| serde_json::from_str::<Value>(&status.stdout).unwrap())
-    });
+    wait_for("the load", || has_epoll_set(running.pid()).then_some(()));
+    let status = wait_for("the network", || all_led(&run(&asked)));
     assert_eq!(status["nodes"].as_array().unwrap().len(), 7, "{status}");
     assert!(status["nodes"].as_array().unwrap().iter().all(|node| node["starts"] == 1), "{status}");
     let cells: Vec<_> = status["cells"].as_array().unwrap().iter().map(|c| &c["leader"]).collect();
@@ -241,11 +298,13 @@ fn status_and_moves_of_a_running_network() {
     let is_leader = |words_of: &[String]| words_of.windows(4).any(|four| four == words);
     let killed = processes().into_iter().find(|p| p.parent == running.pid() && is_leader(&p.words));
     signal("KILL", killed.unwrap().pid);
-    let text = wait_for("the next leader", || {
-        let text = run(&["exchange", "status", "--folder", out_text]);
-        (text.code == 0 && text.stdout.contains("start 2")).then_some(text.stdout)
+    wait_for("the killed node", || {
+        let status = all_led(&run(&asked))?;
+        was_restarted(&status, "mediator", leader).then_some(())
     });
+    let text = run(&["exchange", "status", "--folder", out_text]).stdout;
     assert!(text.contains("7 of 7 nodes are up"), "{text}");
+    assert!(text.contains("start 2"), "{text}");
     assert!(text.contains("3 of 3 cells have a leader"), "{text}");
     assert!(text.contains("2 in cell 1, 3 in cell 1, 1000000 in cell 0"), "{text}");
     signal("INT", running.pid());
@@ -280,18 +339,20 @@ fn a_drained_mediator_carries_nothing_and_its_end_loses_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("out");
         let out_text = out.to_str().unwrap();
-        let more = ["--nodes", "2-2-3-1", "--durability", durability, "--seconds", "20"];
-        let running = Running::start(&short(&out, &[&more[..], &["--record"]].concat()));
+        let running = endless(&out, "2-2-3-1", durability);
         let ask = |words: &[&str]| run(&[&["exchange"], words, &["--folder", out_text]].concat());
-        wait_for("the network", || (ask(&["status"]).code == 0).then_some(()));
+        wait_for("the network", || all_led(&ask(&["status", "--format", "json"])));
         let drained = ask(&["drain", "mediator:0"]);
         assert_eq!(drained.code, 0, "{}{}", drained.stdout, drained.stderr);
         assert!(drained.stdout.contains("mediator 0 can be stopped: "), "{}", drained.stdout);
-        let status = ask(&["status", "--format", "json"]);
-        let status: Value = serde_json::from_str(&status.stdout).unwrap();
-        assert_ne!(status["control"]["leader"], 0, "{status}");
-        let cells = status["cells"].as_array().unwrap();
-        assert_eq!(durability == "none", cells.iter().any(|it| it["leader"] == 0), "{status}");
+        // If the others stand still it is elected again, and hands over again.
+        let status = wait_for("others that lead", || {
+            let status = all_led(&ask(&["status", "--format", "json"]))?;
+            let leads = |of: &Value| of["leader"] == 0;
+            let leads_cell = status["cells"].as_array().unwrap().iter().any(leads);
+            let is_as_wanted = !leads(&status["control"]) && leads_cell == (durability == "none");
+            is_as_wanted.then_some(status)
+        });
         let is_drained = |status: &Value| -> Vec<bool> {
             let nodes = status["nodes"].as_array().unwrap().iter();
             let mediators = nodes.filter(|node| node["role"] == "mediator");
@@ -329,14 +390,9 @@ fn a_drained_mediator_carries_nothing_and_its_end_loses_nothing() {
             assert!(done.stdout.contains(line), "{words:?}: {}", done.stdout);
         }
         check_drained_gateway(&ask);
-        let words = ["--role", "mediator", "--index", "0"].map(String::from);
-        let is_it = |words_of: &[String]| words_of.windows(4).any(|four| four == words);
-        let killed = processes().into_iter().find(|p| p.parent == running.pid() && is_it(&p.words));
-        signal("KILL", killed.unwrap().pid);
-        let ended = running.finish();
-        assert!([1, 3].contains(&ended.code), "{}{}", ended.stdout, ended.stderr);
-        let verified = run(&["exchange", "verify", out_text]);
-        assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
+        kill_and_wait(&running, ("mediator", 0), &ask);
+        wait_for_seconds(&out, 1);
+        end_and_verify(running, &out);
     }
 }
 
@@ -347,10 +403,9 @@ fn replicas_are_replaced_by_those_of_other_nodes_and_nothing_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let out_text = out.to_str().unwrap();
-    let more = ["--nodes", "1-1-3-2", "--durability", "disk-quorum", "--seconds", "20"];
-    let running = Running::start(&short(&out, &[&more[..], &["--record"]].concat()));
+    let running = endless(&out, "1-1-3-2", "disk-quorum");
     let ask = |words: &[&str]| run(&[&["exchange"], words, &["--folder", out_text]].concat());
-    wait_for("the network", || (ask(&["status"]).code == 0).then_some(()));
+    wait_for("the network", || all_led(&ask(&["status", "--format", "json"])));
     assert!(
         ask(&["status"]).stdout.contains("replicas at mediator 0, mediator 1, processor 0"),
         "{}",
@@ -383,17 +438,11 @@ fn replicas_are_replaced_by_those_of_other_nodes_and_nothing_is_lost() {
         found.sort_unstable();
         assert_eq!(found, expected, "{words:?}");
     }
-    for (role, index) in [("processor", "0"), ("mediator", "0")] {
-        let words = ["--role", role, "--index", index].map(String::from);
-        let is_it = |of: &[String]| of.windows(4).any(|four| four == words);
-        let node = processes().into_iter().find(|p| p.parent == running.pid() && is_it(&p.words));
-        signal("KILL", node.unwrap().pid);
-        wait_for("the killed node", || (ask(&["status"]).code == 0).then_some(()));
+    for node in [("processor", 0), ("mediator", 0)] {
+        kill_and_wait(&running, node, &ask);
     }
-    let ended = running.finish();
-    assert!([0, 1, 3].contains(&ended.code), "{}{}", ended.stdout, ended.stderr);
-    let verified = run(&["exchange", "verify", out_text]);
-    assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
+    wait_for_seconds(&out, 1);
+    end_and_verify(running, &out);
 }
 
 /// One mediator has too much to do by these settings, and two are spare.

@@ -14,7 +14,7 @@ use nm_exchange_lab::supervise::{RestartReason, Supervisor};
 use nm_sys::clock::Moment;
 
 use crate::exchange_net::{Load, Net, Wire};
-use crate::support::{BINARY, PATIENCE, Run, finish, signal};
+use crate::support::{BINARY, PATIENCE, Run, finish, signal, wait_for};
 
 /// Stands before the C library's `fdatasync`, and takes its time while the file is there that
 /// `SLOW_DISK` names.
@@ -107,10 +107,11 @@ fn slow_disks_everywhere_delay_and_lose_nothing() {
     all.iter().for_each(|node| slow.slow_down(*node, true));
     // How much is answered meanwhile is not promised: a cell may change its leader all the time.
     load.send(100, 0.5);
+    let is_named = |node: &(Role, usize)| slow.net.output(node.0, node.1).contains(SLOW_SENTENCE);
+    wait_for("a slow disk to be named", || all.iter().any(is_named).then_some(()));
     all.iter().for_each(|node| slow.slow_down(*node, false));
     load.all_answered("afterwards", 100);
     slow.net.prove(load);
-    assert!(all.iter().any(|node| slow.net.output(node.0, node.1).contains(SLOW_SENTENCE)));
 }
 
 /// A file system of its own below one folder, seen only by those that this process lets in. It goes
@@ -128,7 +129,7 @@ impl Disk {
         command.args(["--mount", "--propagation", "private", "sh", "-c", &mount]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let disk = Disk(command.spawn().unwrap());
-        crate::support::wait_for("a file system", || {
+        wait_for("a file system", || {
             let mounts = fs::read_to_string(format!("/proc/{}/mounts", disk.0.id())).ok()?;
             mounts.contains(folder.to_str().unwrap()).then_some(())
         });
@@ -417,7 +418,8 @@ fn a_cell_goes_on_from_its_snapshot_and_journal_when_all_of_its_nodes_were_kille
         }
         load.all_answered("before", 200);
     }
-    assert!(snapshots(&net), "32 MiB of batches make a snapshot");
+    // 32 MiB of batches make a snapshot, which is written beside them.
+    wait_for("a snapshot of each replica", || snapshots(&net).then_some(()));
     // Something for the journal behind it.
     load.all_answered("after the snapshot", 60);
     let ready: Vec<usize> =

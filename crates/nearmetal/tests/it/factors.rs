@@ -15,7 +15,7 @@ fn plan(folder: &Path, factors: &str) -> String {
     let text = format!(
         "name = \"factors\"\nrounds = 2\n[[trials]]\nenvironments = [\"loopback\"]\n\
          stacks = [\"tcp-blocking\"]\nprobe = \"pingpong\"\nsizes = [64]\nmax_ms = 100\n\
-         min_iterations = 20\nwarmup_ms = 2\nthink_time_us = 100\n{factors}"
+         min_iterations = 20\nwarmup_ms = 2\ntimeout_ms = 10000\nthink_time_us = 100\n{factors}"
     );
     fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_string()

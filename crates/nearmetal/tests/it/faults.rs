@@ -11,9 +11,9 @@ use crate::support::{
     Running, agents_of, finish, json, plan_of, run, signal, small_plan, wait_for, wait_gone,
 };
 
-/// A run in two namespaces that takes half a minute if nobody ends it.
+/// A run in two namespaces that takes minutes if nobody ends it.
 fn long_run(folder: &Path) -> Running {
-    let plan = small_plan(folder, r#"["netns"]"#, 100, 80);
+    let plan = small_plan(folder, r#"["netns"]"#, 1000, 80);
     let out = folder.join("out");
     Running::start(&["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()])
 }
@@ -145,7 +145,10 @@ fn a_killed_parent_leaves_no_agent_and_no_link() {
 fn killed_agent_fails_its_trial_only() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
-    let plan = small_plan(folder.path(), r#"["netns"]"#, 5, 150);
+    // Trials as long as they may be: most of the run is still to come when the agent is killed.
+    let plan = small_plan(folder.path(), r#"["netns"]"#, 5, 300);
+    let text = fs::read_to_string(&plan).unwrap();
+    fs::write(&plan, text.replace("max_iterations = 2000", "max_iterations = 1000000")).unwrap();
     let running = Running::start(&[
         "qualify",
         "--plan",
@@ -173,7 +176,7 @@ fn an_agent_killed_over_shared_memory_is_named_and_leaves_none() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let stacks = r#"["shm-spin", "shm-blocking"]"#;
-    let plan = plan_of(folder.path(), r#"["netns"]"#, stacks, 40, 60);
+    let plan = plan_of(folder.path(), r#"["netns"]"#, stacks, 1000, 60);
     let words = ["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()];
     let running = Running::start(&words);
     wait_for("the first round", || (rounds_kept(&out) >= 1).then_some(()));

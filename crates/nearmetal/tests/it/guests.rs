@@ -153,8 +153,8 @@ fn trials(environment: &str, stacks: &str, probe: &str) -> String {
     format!("[[trials]]\nenvironments = [\"{environment}\"]\nstacks = {stacks}\nprobe = {probe}\n")
 }
 
-const SHORT_PINGPONG: &str =
-    "\"pingpong\"\nsizes = [64]\nmax_ms = 100\nmin_iterations = 10\nwarmup_ms = 5";
+const SHORT_PINGPONG: &str = "\"pingpong\"\nsizes = [64]\nmax_ms = 100\nmin_iterations = 10\n\
+     warmup_ms = 5\ntimeout_ms = 10000";
 
 #[test]
 fn every_probe_runs_between_two_guests_on_a_wire() {
@@ -166,7 +166,10 @@ fn every_probe_runs_between_two_guests_on_a_wire() {
             SHORT_PINGPONG,
         ),
         of(r#"["tcp-blocking"]"#, "\"stream\"\nseconds = 0.3\nomit_ms = 10\nmax_cv_percent = 99"),
-        of(r#"["tcp-blocking"]"#, "\"rr\"\nrate_per_s = 50.0\nseconds = 0.3\nwarmup_ms = 10"),
+        of(
+            r#"["tcp-blocking"]"#,
+            "\"rr\"\nrate_per_s = 50.0\nseconds = 0.3\nwarmup_ms = 10\ndeadline_ms = 10000",
+        ),
         of(r#"["cpu-spin"]"#, "\"compute\"\nlayouts = [\"1x1\"]\nrepeats = 1"),
         of(r#"["cpu-spin"]"#, "\"jitter\"\nseconds = 0.3"),
         "[[targets]]\nrequire = \"median < 1000s\"\n".to_string(),
@@ -382,6 +385,10 @@ fn killed_run_leaves_no_guest() {
     });
     signal("KILL", running.pid());
     drop(running);
+    // A process of its own removes its files.
+    wait_long("the end of its files", || {
+        (fs::read_dir(lab.path("tmp")).unwrap().count() == 0).then_some(())
+    });
     lab.assert_nothing_left(&guests);
 }
 

@@ -134,6 +134,7 @@ fn rows_that_cannot_run_stay_in_the_report_with_their_reason() {
     let plan = folder.path().join("vm.toml");
     let text = "name='vm'\n[[trials]]\nenvironments=['loopback','vm']\nstacks=['tcp-blocking']\n\
                 probe='pingpong'\nsizes=[1]\nmax_ms=5\nmin_iterations=20\nwarmup_ms=1\n\
+                timeout_ms=10000\n\
                 [[targets]]\nrequire='median < 1s'\n";
     fs::write(&plan, text).unwrap();
     let out = folder.path().join("out");
@@ -168,7 +169,7 @@ fn tcp_over_af_xdp_is_a_row_like_any_other() {
     let plan = folder.path().join("xdp.toml");
     let text = "name='xdp'\nrounds=1\n[[trials]]\nenvironments=['netns']\n\
                 stacks=['xdp-tcp-spin','tcp-spin']\nprobe='pingpong'\nsizes=[64]\nmax_ms=50\n\
-                min_iterations=20\nwarmup_ms=1\n";
+                min_iterations=20\nwarmup_ms=1\ntimeout_ms=10000\n";
     fs::write(&plan, text).unwrap();
     let out = folder.path().join("out");
     let (plan, out_text) = (plan.to_str().unwrap(), out.to_str().unwrap());
@@ -190,8 +191,9 @@ fn tcp_over_af_xdp_is_a_row_like_any_other() {
 const ROWS: &str = "name='rows'\nrounds=5\n\
     [[trials]]\nenvironments=['loopback']\nstacks=['tcp-blocking','shm-blocking']\n\
     probe='pingpong'\nsizes=[1]\nmax_ms=5\nmin_iterations=20\nwarmup_ms=1\n\
+    timeout_ms=10000\n\
     [[trials]]\nenvironments=['vm']\nstacks=['tcp-blocking']\noptional=true\n\
-    probe='pingpong'\nsizes=[1]\nmax_ms=5\nmin_iterations=20\nwarmup_ms=1\n";
+    probe='pingpong'\nsizes=[1]\nmax_ms=5\nmin_iterations=20\nwarmup_ms=1\ntimeout_ms=10000\n";
 
 /// A target that everything meets.
 fn met(rest: &str) -> String {
@@ -214,14 +216,14 @@ fn a_target_or_reference_that_matches_nothing_is_an_error_of_the_plan() {
     for (rest, line, word, near) in [
         (
             format!("{met}[[targets]]\nrequire='median < 1ns'\non='loopbak/*'\n"),
-            25,
+            27,
             "loopbak/*",
             "loopback/*",
         ),
-        (format!("{met}{comparison}"), 24, "deftech-hft-bm-sfc925", "deftech-hft-bm-sfc9250"),
+        (format!("{met}{comparison}"), 26, "deftech-hft-bm-sfc925", "deftech-hft-bm-sfc9250"),
         (
             format!("{met}[[comparisons]]\na='loopback/tcp-blockin'\nb='loopback/*'\n"),
-            24,
+            26,
             "loopback/tcp-blockin",
             "loopback/tcp-blocking",
         ),

@@ -28,7 +28,8 @@ fn run_with_stalls(words: &[&str], victim: Victim, statistic: &str) -> (f64, Val
     let server = server("rr", port);
     let port_text = port.to_string();
     let mut args = vec!["rr", "127.0.0.1", "--seconds", "1.5", "--format", "json"];
-    args.extend(["--port", port_text.as_str()]);
+    // On a busy machine either may stand still for longer than the stalls.
+    args.extend(["--port", port_text.as_str(), "--deadline", "10000"]);
     args.extend(words);
     let client = Running::start(&args);
     let pid = match victim {

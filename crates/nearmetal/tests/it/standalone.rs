@@ -28,6 +28,8 @@ fn pingpong_serves_one_client_after_the_other() {
             "20",
             "--warmupms",
             "1",
+            "--timeout",
+            "10000",
             "--format",
             "json",
         ];
@@ -54,6 +56,8 @@ fn sfnt_columns_are_that_tools() {
         "200",
         "--warmupms",
         "1",
+        "--timeout",
+        "10000",
         "--spin",
         "--percentile",
         "90",
@@ -125,7 +129,8 @@ fn rr_open_and_closed() {
         .collect();
     assert!(statistics.contains(&"round-trip-from-intended-send"), "{statistics:?}");
     assert!(statistics.contains(&"round-trip"), "{statistics:?}");
-    let run = client("rr", port, &["127.0.0.1", "--closed", "--seconds", "0.2"]);
+    let closed = ["127.0.0.1", "--closed", "--seconds", "0.2", "--deadline", "10000"];
+    let run = client("rr", port, &closed);
     assert_eq!(run.code, 0, "{}", run.stderr);
     assert!(run.stdout.contains("closed loop"), "{}", run.stdout);
 }
@@ -138,6 +143,7 @@ fn client_under_a_wrapper_keeps_its_cpus() {
     let mut command = std::process::Command::new("taskset");
     command.args(["-c", "0", crate::support::BINARY, "pingpong", "udp", "127.0.0.1", "--port"]);
     command.args([&text, "--sizes", "8", "--maxms", "20", "--miniter", "20", "--format", "json"]);
+    command.args(["--timeout", "10000"]);
     let run = crate::support::finish(command.stdin(std::process::Stdio::null()));
     assert_eq!(run.code, 0, "{}", run.stderr);
     let result: Value = serde_json::from_str(&run.stdout).unwrap();

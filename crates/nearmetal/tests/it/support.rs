@@ -64,14 +64,14 @@ pub fn small_plan(folder: &Path, environments: &str, rounds: u32, ms: u32) -> Pa
     plan_of(folder, environments, r#"["tcp-blocking", "udp-blocking"]"#, rounds, ms)
 }
 
-/// The same of other stacks.
+/// The same of other stacks. On a busy machine either end may stand still for seconds.
 pub fn plan_of(folder: &Path, environments: &str, stacks: &str, rounds: u32, ms: u32) -> PathBuf {
     let path = folder.join("small.toml");
     let text = format!(
         "name = \"small\"\nrounds = {rounds}\nreferences = [\"deftech-hft-bm-sfc9250\"]\n\
          [[trials]]\nenvironments = {environments}\nstacks = {stacks}\n\
          probe = \"pingpong\"\nsizes = [1, 64]\nmax_ms = {ms}\nmin_iterations = 20\n\
-         max_iterations = 2000\nwarmup_ms = 2\n\
+         max_iterations = 2000\nwarmup_ms = 2\ntimeout_ms = 10000\n\
          [[targets]]\nrequire = \"median < 1s\"\n"
     );
     std::fs::write(&path, text).expect("the folder can be written");
@@ -243,10 +243,10 @@ pub fn accelerator() {
     });
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago. It is below those that the kernel gives to connections, and
+/// no other test of this program gets it: either could take it before its server does.
 pub fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound").port()
+    nm_exchange_lab::place::free_ports(1).expect("a free port")[0]
 }
 
 /// A stand-alone server on loopback that is ready for clients.

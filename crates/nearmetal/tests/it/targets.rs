@@ -4,7 +4,19 @@ use serde_json::Value;
 
 use crate::support::{Run, free_port, json, run, server};
 
-const SHORT: &[&str] = &["--sizes", "1,64", "--maxms", "10", "--miniter", "40", "--warmupms", "1"];
+const SHORT: &[&str] = &[
+    "--sizes",
+    "1,64",
+    "--maxms",
+    "10",
+    "--miniter",
+    "40",
+    "--warmupms",
+    "1",
+    // On a busy machine the other end may stand still for seconds.
+    "--timeout",
+    "10000",
+];
 
 fn client(words: &[&str], port: u16, more: &[&str]) -> Run {
     let port = port.to_string();
@@ -47,7 +59,14 @@ fn stream_and_rr_are_judged_by_their_targets() {
     let _server = server("rr", port);
     let stream = ["stream", "127.0.0.1", "--seconds", "0.1", "--omit", "10", "--format", "json"];
     for (target, code) in [("throughput > 1 kb/s", 0), ("throughput > 100000 Gb/s", 1)] {
-        let run = client(&stream, port, &["--target", target]);
+        // On a busy machine a round may have no byte, which decides nothing.
+        let measure = || client(&stream, port, &["--target", target]);
+        let mut run = measure();
+        for _ in 0..5 {
+            if run.code == 3 {
+                run = measure();
+            }
+        }
         assert_eq!(run.code, code, "{target}: {}{}", run.stdout, run.stderr);
         let result: Value = serde_json::from_str(&run.stdout).unwrap();
         assert_eq!(result["verdicts"][0]["require"], target);

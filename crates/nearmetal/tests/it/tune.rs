@@ -312,9 +312,10 @@ fn watchers(tree: &Tree) -> Vec<u32> {
 fn an_unconfirmed_run_is_undone_although_its_shell_was_killed() {
     let tree = Tree::new();
     let before = tree.files();
+    // Long enough that a busy machine gets to all that happens here before it.
     let apply = format!(
-        "'{BINARY}' tune apply --only mem.thp,mem.ksm --confirm-within 3 --root '{}' --state '{}'; \
-         sleep 1000",
+        "'{BINARY}' tune apply --only mem.thp,mem.ksm --confirm-within 15 --root '{}' \
+         --state '{}'; sleep 1000",
         tree.root().display(),
         tree.state().display()
     );

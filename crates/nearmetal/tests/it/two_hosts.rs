@@ -31,7 +31,7 @@ fn installed() -> String {
 fn pingpong(ms: u32) -> String {
     format!(
         "[[trials]]\nenvironments = [\"ssh\"]\nstacks = [\"tcp-blocking\"]\nprobe = \"pingpong\"\n\
-         sizes = [64]\nmax_ms = {ms}\nwarmup_ms = 2\nmin_iterations = 20\n"
+         sizes = [64]\nmax_ms = {ms}\nwarmup_ms = 2\nmin_iterations = 20\ntimeout_ms = 10000\n"
     )
 }
 
@@ -44,6 +44,7 @@ sizes = [64]
 max_ms = 50
 warmup_ms = 2
 min_iterations = 20
+timeout_ms = 10000
 
 [[trials]]
 environments = ["ssh"]
@@ -61,6 +62,7 @@ sizes = ["64"]
 rate_per_s = 500
 seconds = 0.2
 warmup_ms = 10
+deadline_ms = 10000
 
 [[trials]]
 environments = ["ssh"]
@@ -205,7 +207,8 @@ fn a_copied_program_leaves_nothing_on_the_hosts() {
 fn a_host_that_is_cut_off_ends_its_agent_and_the_rest_of_the_plan_goes_on() {
     let hosts = Hosts::new(2);
     let elsewhere = "[[trials]]\nenvironments = [\"loopback\"]\nstacks = [\"tcp-blocking\"]\n\
-        probe = \"pingpong\"\nsizes = [64]\nmax_ms = 50\nwarmup_ms = 2\nmin_iterations = 20\n";
+        probe = \"pingpong\"\nsizes = [64]\nmax_ms = 50\nwarmup_ms = 2\nmin_iterations = 20\n\
+        timeout_ms = 10000\n";
     let trials = pingpong(60_000) + elsewhere;
     let (plan, out) = (plan(&hosts.path(""), &installed(), &trials), hosts.path("out"));
     let more = ["--rounds", "4", "--format", "json"];

@@ -67,10 +67,11 @@ fn recvmsg_is_interrupted() {
 
 fn send_is_interrupted() {
     let pair = joined_pair();
-    let sent = fill(pair.client, 1);
+    let mut sent = fill(pair.client, 1);
     on_alarm(0);
-    assert_eq!(send(pair.client, b"x", 0), Err(INTR));
-    assert_eq!(write(pair.client, b"x"), Err(INTR));
+    let send = |byte: &[u8]| send(pair.client, byte, 0);
+    assert_eq!(refused_byte(1, &mut sent, send), Err(INTR));
+    assert_eq!(refused_byte(1, &mut sent, |byte| write(pair.client, byte)), Err(INTR));
     alarm_every(0);
     assert_bytes(&recv_exact(pair.server, sent), &pattern(1, sent));
     assert_eq!(recv(pair.server, &mut [0], libc::MSG_DONTWAIT), Err(AGAIN));

@@ -13,8 +13,8 @@ use crate::calls::*;
 use crate::harness::{accelerated, mark, pin_to, run_and_exit, state};
 
 /// Time limit for anything that must happen.
-pub(crate) const SOON: Duration = Duration::from_secs(10);
-pub(crate) const SOON_MS: c_int = 10_000;
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+pub(crate) const SOON_MS: c_int = 30_000;
 /// States that the library reports.
 pub(crate) const KERNEL: i32 = 1;
 pub(crate) const JOINED: i32 = 3;
@@ -388,8 +388,9 @@ pub(crate) fn fill(fd: Fd, seed: u64) -> usize {
 /// The same after `sent` bytes of the pattern: returns how many were sent altogether.
 #[track_caller]
 pub(crate) fn fill_from(fd: Fd, seed: u64, mut sent: usize) -> usize {
+    // Where CPUs are busy, the kernel may take some time to see that the peer's end took bytes.
     let (mut chunk, mut refused) = (16_384, 0);
-    while refused < 3 {
+    while refused < 10 {
         match send(fd, &pattern_at(seed, sent, chunk), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
             Ok(count) => {
                 sent += count;
@@ -402,6 +403,23 @@ pub(crate) fn fill_from(fd: Fd, seed: u64, mut sent: usize) -> usize {
         }
     }
     sent
+}
+
+/// The error of a call that sends a byte more than [`fill`] has sent, of which there are `sent`.
+/// The kernel may find space for some bytes long after it refused others.
+#[track_caller]
+pub(crate) fn refused_byte(
+    seed: u64,
+    sent: &mut usize,
+    call: impl Fn(&[u8]) -> Outcome,
+) -> Outcome {
+    loop {
+        let result = call(&pattern_at(seed, *sent, 1));
+        match result {
+            Ok(count) => *sent += count,
+            Err(_) => return result,
+        }
+    }
 }
 
 /// Waits until one of `events` is reported; errors and hang-ups count.

@@ -125,9 +125,10 @@ fn wait_for_all_without_data_times_out() {
 
 fn send_times_out() {
     let pair = joined_pair();
-    let sent = fill(pair.client, 1);
+    let mut sent = fill(pair.client, 1);
     set_limit(pair.client, SO_SNDTIMEO, 60);
-    assert_eq!(at_least(60, || send(pair.client, b"x", 0)), Err(AGAIN));
+    let one = |byte: &[u8]| send(pair.client, byte, 0);
+    assert_eq!(at_least(60, || refused_byte(1, &mut sent, one)), Err(AGAIN));
     assert_bytes(&recv_exact(pair.server, sent), &pattern(1, sent));
     assert_eq!(send(pair.client, b"x", 0), Ok(1));
     assert_eq!(recv_exact(pair.server, 1), b"x");

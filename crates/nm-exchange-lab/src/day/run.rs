@@ -34,6 +34,10 @@ pub const OPERATOR_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the load generator may take to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long a load that was stopped waits for what is not delivered yet: an overloaded network has
+/// some seconds of it.
+const DRAIN_AFTER_STOP_S: f64 = 10.0;
+
 /// Setup of a day.
 #[derive(Debug, Clone)]
 pub struct DaySetup {
@@ -265,8 +269,9 @@ fn drive_load(
         generator.round(&pace, stop)?;
     }
     let end = generator.profile(script.segments(), DRAIN_AFTER_KILLS_S, sink, started, stop);
-    // Of a load that was stopped, what was delivered is logged all the same.
-    let limit_s = if end.is_ok() { DRAIN_AFTER_KILLS_S } else { 1.0 };
+    // Of a load that was stopped, what is delivered is logged all the same: `verify` takes what is
+    // not in the log for lost.
+    let limit_s = if end.is_ok() { DRAIN_AFTER_KILLS_S } else { DRAIN_AFTER_STOP_S };
     generator.end(Duration::from_secs_f64(limit_s))?;
     end
 }

@@ -532,12 +532,17 @@ impl Generator {
         if self.log.is_none() {
             return Ok(());
         }
-        // Empty books after a loss of state never catch up with a session, hence the limit.
-        let deadline = Deadline::after(RESEND_LIMIT);
         for index in 0..self.connections.count() {
             self.clients.request_resends(index, None, self.connections.output(index));
         }
+        // Empty books after a loss of state never catch up with a session, hence the limit. It
+        // begins anew with each session that is served: an overloaded network takes its time.
+        let (mut deadline, mut fewest) = (Deadline::after(RESEND_LIMIT), usize::MAX);
         while self.clients.awaiting_resend() > 0 && !deadline.passed() {
+            if self.clients.awaiting_resend() < fewest {
+                (deadline, fewest) =
+                    (Deadline::after(RESEND_LIMIT), self.clients.awaiting_resend());
+            }
             let until_ns = monotonic_ns() + SLEEP_MAX_NS;
             while self.clients.awaiting_resend() > 0 && monotonic_ns() < until_ns {
                 self.connections.flush_all(&mut self.clients);

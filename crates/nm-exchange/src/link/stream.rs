@@ -40,7 +40,11 @@ impl Stream {
     /// The system's error.
     pub fn connect(address: &Address, limit: Duration) -> io::Result<Stream> {
         match address {
-            Address::Tcp(address) => TcpStream::connect_timeout(address, limit).map(Stream::Tcp),
+            Address::Tcp(address) => {
+                // No time at all is an error of its own, which says nothing about the peer.
+                let limit = limit.max(Duration::from_millis(1));
+                TcpStream::connect_timeout(address, limit).map(Stream::Tcp)
+            }
             Address::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
             Address::Shm(path) => {
                 let socket = UnixStream::connect(path)?;

@@ -48,7 +48,7 @@ pub fn now() -> Machine {
 /// Waits until everything of `during` that was not in `before` is gone, for which the kernel takes
 /// some time. What other programs created in the meantime is ignored.
 pub fn assert_removed(before: &Machine, during: &Machine) {
-    let limit = Deadline::after(Duration::from_secs(10));
+    let limit = Deadline::after(Duration::from_secs(60));
     loop {
         let after = now();
         let left = |before: &BTreeSet<String>, during: &BTreeSet<String>, after| -> Vec<String> {

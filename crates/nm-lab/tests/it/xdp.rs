@@ -38,7 +38,7 @@ pub const TESTS: &[Test] = &[
     ("xdp::loopback_is_refused_with_a_reason", loopback),
 ];
 
-pub const LONG: Duration = Duration::from_secs(10);
+pub const LONG: Duration = Duration::from_secs(30);
 
 /// An environment with AF_XDP; none if it is not available on this machine.
 pub fn start(kind: &str) -> Option<Environment> {
@@ -198,7 +198,7 @@ fn other_traffic() {
     let client = Namespace::network_of(environment.pair.client.pid()).unwrap();
     let server = Namespace::network_of(environment.pair.server.pid()).unwrap();
     let (client_ip, server_ip) = (environment.pair.client_address, environment.pair.server_address);
-    let outcome = with_meanwhile(&mut environment, "xdp-spin", 1_500, || {
+    let outcome = with_meanwhile(&mut environment, "xdp-spin", 3_000, || {
         assert!(is_taken(&client, client_ip) && is_taken(&server, server_ip));
         let listener = inside(&server, || TcpListener::bind((server_ip, 0)).unwrap());
         let address = listener.local_addr().unwrap();

@@ -21,6 +21,10 @@ use crate::exit::{Exit, Stop};
 /// Samples beyond a percentile below which it is not measured.
 const SAMPLES_BEYOND_MIN: f64 = 10.0;
 
+/// How long an answer may take, ms. On a machine with other work an end may stand still for
+/// seconds; that is no reason to give up the whole experiment.
+const ANSWER_MS_MAX: u64 = 10_000;
+
 /// The two ends of the ping-pong.
 pub enum Ends {
     /// On this host.
@@ -69,6 +73,7 @@ pub fn probe(args: &AbArgs) -> Result<ProbeSpec> {
         sizes: vec![args.size],
         max_ms: args.ms,
         warmup_ms: args.ms / 10,
+        timeout_ms: ANSWER_MS_MAX,
         percentiles: chosen,
         ..PingpongSpec::default()
     });
