@@ -94,9 +94,9 @@ pub struct Socket {
     pub failed_spins: FailedAttempts,
     /// Waits for the peer to receive what is in the kernel, after which it had not.
     pub failed_drains: FailedAttempts,
-    /// Sends to memory whose bytes went through the kernel in the end.
+    /// Large sends to memory whose bytes went through the kernel in the end.
     pub failed_sends: FailedAttempts,
-    /// Not zero if so did those of the last send to memory.
+    /// Not zero if so did those of the last large one.
     was_taken_back: AtomicU32,
     /// Time when a receiving call last asked the kernel, ns, or `incoming::ASK_AGAIN`.
     kernel_asked_at_ns: AtomicU64,

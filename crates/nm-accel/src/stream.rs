@@ -14,7 +14,7 @@ use libc::iovec;
 use nm_ring::ledger::KernelReason;
 
 use crate::socket::Socket;
-use crate::socket::outgoing::Pushed;
+use crate::socket::outgoing::{LARGE_BYTES, Pushed};
 use crate::wait::{self, Spin, SpinStep, WaitLimit};
 use crate::{kernel, options, signals};
 
@@ -427,7 +427,7 @@ pub fn send(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
         return kernel::fail(errno);
     }
     socket.learn_kernel_sent(request.fd);
-    if !socket.failed_sends.is_next_worth_it() {
+    if !is_worth_memory(socket, total) {
         return send_to_kernel(&request, 0, total, raw);
     }
     if total >= BULK_BYTES && !socket.may_send_to_memory() && socket.is_within_memory_limit(total) {
@@ -454,6 +454,13 @@ pub fn send(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
     drop(pushed);
     kernel::set_errno(errno);
     result
+}
+
+/// Whether to send so many bytes to memory: not if that has failed again and again, and would cost
+/// a copy of many bytes once more.
+#[inline]
+pub fn is_worth_memory(socket: &Socket, bytes: usize) -> bool {
+    bytes < LARGE_BYTES || socket.peer_sleeps_for_memory() || socket.failed_sends.is_next_worth_it()
 }
 
 /// Waits a moment until the peer, which is awake, has received what is in the kernel: then memory

@@ -43,7 +43,7 @@ pub unsafe extern "C-unwind" fn sendfile(
         }
     };
     let (sent, pushed) = match begin {
-        0.. if socket.failed_sends.is_next_worth_it() => {
+        0.. if stream::is_worth_memory(socket, bytes) => {
             send_file_to_memory(socket, out, file, begin, bytes)
         }
         _ => (0, Pushed::NOTHING),

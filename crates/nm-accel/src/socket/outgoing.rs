@@ -24,6 +24,9 @@ const OTHER_SENDER_NS: u64 = 2_000_000;
 /// Longest wait for space that the kernel said it had, ns.
 const SPACE_TIMEOUT_NS: u64 = 1_000_000_000;
 
+/// From so many bytes on it matters whether they are copied to memory in vain.
+pub const LARGE_BYTES: usize = 8 * 1024;
+
 /// Bit in [`nm_ring::ledger::EndState::options`]: the kernel's `TCP_CORK` is set.
 pub const CORK_IS_SET: u32 = 8;
 
@@ -157,21 +160,20 @@ impl Socket {
             counters.memory_calls.add_exclusive(1);
         }
         self.unlock_send();
-        if count > 0 && outgoing.kernel_use.sleeper.load(Ordering::Relaxed) != 0 {
-            self.wake_sleeper();
+        if count > 0 {
+            self.wake_sleeper_if_any();
         }
         if outgoing.readable() > count {
             self.look_for_death(fd);
-        } else if count > 0 {
-            self.note_send(take_back.is_some());
+        } else if count >= LARGE_BYTES {
+            self.note_large_send(take_back.is_some());
         }
         Pushed { count, take_back }
     }
 
     /// The peer has received all that was sent to memory before, unless it was taken back. So will
     /// it be with the bytes that were just sent, if `is_taken_back`.
-    #[inline(always)]
-    fn note_send(&self, is_taken_back: bool) {
+    fn note_large_send(&self, is_taken_back: bool) {
         if self.was_taken_back.load(Ordering::Relaxed) == 0 {
             self.failed_sends.reset();
         } else if !is_taken_back {
@@ -179,10 +181,13 @@ impl Socket {
         }
     }
 
-    /// What was sent to memory was taken back: a send through the kernel would have been cheaper.
-    fn note_take_back(&self) {
-        self.failed_sends.add();
-        self.was_taken_back.store(1, Ordering::Relaxed);
+    /// So many bytes that were sent to memory were taken back: a send through the kernel would have
+    /// been cheaper.
+    fn note_take_back(&self, bytes: usize) {
+        if bytes >= LARGE_BYTES {
+            self.failed_sends.add();
+            self.was_taken_back.store(1, Ordering::Relaxed);
+        }
     }
 
     /// Somebody began to rely on the kernel while a call pushed `count` bytes: takes back all that
@@ -198,9 +203,7 @@ impl Socket {
         }
         let Some(take_back) = self.begin_take_back_soon(fd) else { return (count, None) };
         let taken_back = outgoing.take_back(outgoing.consumed());
-        if taken_back > 0 {
-            self.note_take_back();
-        }
+        self.note_take_back(taken_back);
         if taken_back > count {
             self.send_taken_back(fd, taken_back, taken_back - count);
         }
@@ -239,6 +242,19 @@ impl Socket {
     fn all_sent_was_received(&self) -> bool {
         let received = self.outgoing().kernel_use.received.load(Ordering::SeqCst);
         received == self.end().kernel_sent.load(Ordering::SeqCst) && received != 0
+    }
+
+    /// Whether a thread of the peer sleeps until memory has bytes.
+    #[inline(always)]
+    pub fn peer_sleeps_for_memory(&self) -> bool {
+        self.outgoing().kernel_use.sleeper.load(Ordering::Relaxed) != 0
+    }
+
+    #[inline(always)]
+    fn wake_sleeper_if_any(&self) {
+        if self.peer_sleeps_for_memory() {
+            self.wake_sleeper();
+        }
     }
 
     /// Wakes a thread of the peer that sleeps until memory has bytes.
@@ -310,6 +326,9 @@ impl Socket {
         if sent.load(Ordering::Relaxed) != 0 {
             let now = sent.fetch_add(bytes as u64, Ordering::SeqCst) + bytes as u64;
             self.outgoing().kernel_sent.sent.store(now, Ordering::Relaxed);
+            // A thread of the peer that sleeps until memory has bytes looks at this count first.
+            fence(Ordering::SeqCst);
+            self.wake_sleeper_if_any();
         }
     }
 
@@ -383,7 +402,7 @@ impl Socket {
                 && send_space(fd, sent.queued) >= outgoing.readable()
             {
                 let count = outgoing.take_back(outgoing.consumed());
-                self.note_take_back();
+                self.note_take_back(count);
                 self.send_taken_back(fd, count, count);
             }
             drop(take_back);
