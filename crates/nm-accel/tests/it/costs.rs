@@ -13,6 +13,7 @@ use crate::support::*;
 /// Programs whose system calls are counted.
 pub(crate) const PEERS: &[Body] = &[
     (concat!(module_path!(), "::short_connections"), short_connections),
+    (concat!(module_path!(), "::connections_of_some_requests"), connections_of_some_requests),
     (concat!(module_path!(), "::waits_without_memory"), waits_without_memory),
     (concat!(module_path!(), "::corked_answers"), corked_answers),
     (concat!(module_path!(), "::few_large_messages_taken_back"), few_large_messages_taken_back),
@@ -58,28 +59,41 @@ fn print_calls(work: impl FnOnce() + Send) {
     note(&calls.values().map(Vec::len).sum::<usize>().to_string());
 }
 
-/// A connection for one request, with its server in an epoll set.
-fn request(listening: Fd, address: &Address, set: Fd) {
+/// A connection for so many requests, with its server in an epoll set.
+fn requests(count: usize, listening: Fd, address: &Address, set: Fd) {
     let client = connected(address);
     let server = accept4(listening, libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC).unwrap();
     epoll_ctl(set, libc::EPOLL_CTL_ADD, server, (EPOLLIN | EPOLLET) as u32, 7).unwrap();
-    send_all(client, b"request");
-    assert_eq!(epoll_wait(set, 8, SOON_MS).unwrap().len(), 1);
-    assert_eq!(recv(server, &mut [0; 100], 0), Ok(7));
-    send_all(server, b"answer");
-    close(server).unwrap();
-    assert_eq!(recv_exact(client, 6), b"answer");
+    for rest in (0..count).rev() {
+        send_all(client, b"request");
+        assert_eq!(epoll_wait(set, 8, SOON_MS).unwrap().len(), 1);
+        assert_eq!(recv(server, &mut [0; 100], 0), Ok(7));
+        send_all(server, b"answer");
+        if rest == 0 {
+            close(server).unwrap();
+        }
+        assert_eq!(recv_exact(client, 6), b"answer");
+    }
     // Leaves no port in TIME_WAIT.
     let reset = libc::linger { l_onoff: 1, l_linger: 0 };
     set_option(client, SOL_SOCKET, SO_LINGER, reset).unwrap();
     close(client).unwrap();
 }
 
-fn short_connections() {
+/// Connections one after the other, of so many requests each.
+fn connections_of(count: usize) {
     let (listening, address) = listener(Family::V4);
     let set = epoll_create();
-    (0..BEFORE).for_each(|_| request(listening, &address, set));
-    print_calls(|| (0..COUNTED).for_each(|_| request(listening, &address, set)));
+    (0..BEFORE).for_each(|_| requests(count, listening, &address, set));
+    print_calls(|| (0..COUNTED).for_each(|_| requests(count, listening, &address, set)));
+}
+
+fn short_connections() {
+    connections_of(1);
+}
+
+fn connections_of_some_requests() {
+    connections_of(40);
 }
 
 /// Waits by poll and by epoll for a connection that has not joined.
@@ -191,6 +205,11 @@ fn cork_costs_no_system_call_for_bytes_in_memory() {
 #[test]
 fn short_connections_need_no_more_system_calls_than_without_the_library() {
     check_costs_nothing("short_connections");
+}
+
+#[test]
+fn connections_that_end_before_meeting_pays_do_not_meet() {
+    check_costs_nothing("connections_of_some_requests");
 }
 
 #[test]
