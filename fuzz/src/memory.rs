@@ -28,7 +28,7 @@ pub fn pipe(bytes: &[u8]) {
         peer.write_all_at(word, at).expect("the memory is writable");
         let word = word.iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
         let length = (word >> 7) as usize % buffer.len();
-        match step % 7 {
+        match step % 8 {
             0 => assert!(out.push(&buffer[..length]) <= length),
             1 => assert!(out.push(&buffer[..length % 57]) <= length % 57),
             2 => assert!(back.pull(&mut buffer[..length]) <= length),
@@ -38,7 +38,23 @@ pub fn pipe(bytes: &[u8]) {
                 let parts = [&buffer[..length % 60], &buffer[..length]];
                 assert!(out.push_parts(parts.into_iter()) <= 60 + length);
             }
-            _ => assert!(out.copy_sent(word, &mut buffer[..length]) <= length),
+            6 => {
+                for (start, count) in out.sent_pieces(word, length) {
+                    assert!(count <= length);
+                    // SAFETY: a piece lies in the memory, which is mapped; nobody writes now.
+                    let piece = unsafe { std::slice::from_raw_parts(start, count) };
+                    buffer[..count].copy_from_slice(piece);
+                }
+            }
+            _ => {
+                let pieces = out.free_pieces(length);
+                for (start, count) in pieces {
+                    assert!(count <= length);
+                    // SAFETY: as above.
+                    unsafe { start.write_bytes(1, count) };
+                }
+                out.push_filled(pieces[0].1 + pieces[1].1);
+            }
         }
         assert!(back.readable() <= PIPE_BYTES && out.writable() <= PIPE_BYTES);
     }

@@ -144,8 +144,10 @@ impl From<ProbeError> for Failure {
             ProbeError::RequestCount { .. } => {
                 new(FailureKind::BadRequest).hint("lower the rate or the time, and run more rounds")
             }
-            ProbeError::ResponseTimeout { .. } => new(FailureKind::Peer)
-                .hint("check that the peer's machine is alive, or raise timeout_ms"),
+            ProbeError::ResponseTimeout { .. } => new(FailureKind::Peer).hint(
+                "check that the peer's machine is alive, or give a response more time: timeout_ms \
+                 of a ping-pong (--timeout), deadline_ms of requests (--deadline)",
+            ),
             ProbeError::Silence { .. } => new(FailureKind::Peer)
                 .hint("check that the peer runs and that messages of this size get through"),
             ProbeError::NoStart(_) | ProbeError::NothingReceived(_) => {

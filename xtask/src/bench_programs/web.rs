@@ -13,9 +13,17 @@ use crate::bench_programs::launch::{
 /// Size of the file that is asked for, bytes.
 const SIZE: usize = 1400;
 
+/// Size of the large one, bytes.
+const LARGE_SIZE: usize = 100_000;
+
+/// Requests after which a server closes a connection, if it closes any.
+const REQUESTS_OF_SHORT: u32 = 16;
+
 #[derive(Clone, Copy)]
 enum Server {
     Nginx,
+    /// nginx that closes a connection after [`REQUESTS_OF_SHORT`] requests.
+    NginxShort,
     /// nginx in front of itself.
     NginxProxy,
     Lighttpd,
@@ -32,13 +40,16 @@ enum Load {
     AbClosing(u32),
     /// wrk with so many connections.
     Wrk(u32),
+    /// wrk with so many connections, for the large file.
+    WrkLarge(u32),
 }
 
 pub fn cases() -> Vec<Case> {
-    use Load::{Ab, AbClosing, Wrk};
-    let list: [(Server, &[Load]); 5] = [
-        (Server::Nginx, &[Ab(1), Ab(8), Ab(64), AbClosing(8), Wrk(1), Wrk(20)]),
-        (Server::NginxProxy, &[Wrk(20)]),
+    use Load::{Ab, AbClosing, Wrk, WrkLarge};
+    let list: [(Server, &[Load]); 6] = [
+        (Server::Nginx, &[Ab(1), Ab(8), Ab(64), AbClosing(8), Wrk(1), Wrk(20), WrkLarge(8)]),
+        (Server::NginxShort, &[Ab(8)]),
+        (Server::NginxProxy, &[Wrk(20), WrkLarge(8)]),
         (Server::Lighttpd, &[Ab(1), Ab(8), Wrk(20)]),
         (Server::ApachePrefork, &[Ab(1), Ab(8), AbClosing(8), Wrk(8)]),
         (Server::ApacheEvent, &[Ab(1), Ab(8), AbClosing(8), Wrk(8)]),
@@ -56,6 +67,7 @@ impl Server {
     fn name(self) -> &'static str {
         match self {
             Server::Nginx => "nginx",
+            Server::NginxShort => "nginx with 16 requests a connection",
             Server::NginxProxy => "nginx as a proxy of itself",
             Server::Lighttpd => "lighttpd",
             Server::ApachePrefork => "Apache httpd, prefork",
@@ -72,7 +84,8 @@ impl Server {
 
     fn configuration(self, folder: &str, port: u16) -> String {
         match self {
-            Server::Nginx | Server::NginxProxy => nginx(folder, port),
+            Server::Nginx | Server::NginxProxy => nginx(folder, port, 10_000_000),
+            Server::NginxShort => nginx(folder, port, REQUESTS_OF_SHORT),
             Server::Lighttpd => format!(
                 "server.document-root = \"{folder}\"\nserver.bind = \"127.0.0.1\"\n\
                  server.port = {port}\nserver.max-keep-alive-requests = 100000\n\
@@ -88,7 +101,7 @@ impl Server {
         let file = format!("{at}/server.conf");
         std::fs::write(&file, self.configuration(&at, port))?;
         let (words, signal): (Vec<&str>, _) = match self {
-            Server::Nginx | Server::NginxProxy => {
+            Server::Nginx | Server::NginxShort | Server::NginxProxy => {
                 (vec!["nginx", "-p", &at, "-e", "stderr", "-c", &file], "QUIT")
             }
             Server::Lighttpd => (vec!["lighttpd", "-D", "-f", &file], "INT"),
@@ -100,7 +113,7 @@ impl Server {
     }
 }
 
-fn nginx(folder: &str, port: u16) -> String {
+fn nginx(folder: &str, port: u16, requests: u32) -> String {
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .iter()
         .map(|name| format!("  {name}_temp_path {folder}/{name};\n"))
@@ -109,7 +122,7 @@ fn nginx(folder: &str, port: u16) -> String {
         "daemon off;\nworker_processes 2;\nuser root;\npid {folder}/pid;\nerror_log stderr;\n\
          events {{ worker_connections 512; }}\n\
          http {{\n{temporary}  access_log off;\n  sendfile on;\n  tcp_nopush on;\n  \
-         keepalive_requests 10000000;\n  upstream own {{ server 127.0.0.1:{port}; keepalive 8; \
+         keepalive_requests {requests};\n  upstream own {{ server 127.0.0.1:{port}; keepalive 8; \
          }}\n  server {{\n    listen 127.0.0.1:{port} reuseport;\n    root {folder};\n    \
          location /through/ {{ proxy_pass http://own/; proxy_http_version 1.1; \
          proxy_set_header Connection \"\"; }}\n  }}\n}}\n"
@@ -134,6 +147,7 @@ impl Load {
             Load::Ab(count) => format!("ab -k -c {count}"),
             Load::AbClosing(count) => format!("ab -c {count}"),
             Load::Wrk(count) => format!("wrk -c {count}"),
+            Load::WrkLarge(count) => format!("wrk -c {count}, 100 kB"),
         }
     }
 
@@ -142,7 +156,7 @@ impl Load {
             Load::Ab(count) => (&["ab", "-q", "-k", "-t", "1", "-n", "10000000"], count),
             // More would leave no port free: each stays in TIME_WAIT.
             Load::AbClosing(count) => (&["ab", "-q", "-n", "3000"], count),
-            Load::Wrk(count) => (&["wrk", "-t", "1", "-d", "1s"], count),
+            Load::Wrk(count) | Load::WrkLarge(count) => (&["wrk", "-t", "1", "-d", "1s"], count),
         };
         let mut command = launcher.client(words);
         command.arg("-c").arg(count.to_string()).arg(url);
@@ -152,7 +166,7 @@ impl Load {
     /// Requests a second, if none failed.
     fn rate(self, text: &str) -> Result<Option<f64>> {
         let key = match self {
-            Load::Wrk(_) => {
+            Load::Wrk(_) | Load::WrkLarge(_) => {
                 if text.contains("Socket errors") || text.contains("Non-2xx") {
                     bail!("wrk counted faults: {text}");
                 }
@@ -180,11 +194,15 @@ fn measure(launcher: &Launcher<'_>, server: Server, load: Load) -> Result<Outcom
     ])?;
     let name = server.name().replace([' ', ','], "-");
     let (folder, _) = launcher.folder.subfolder(&name, server.user())?;
-    std::fs::write(folder.join("file"), vec![b'x'; SIZE])?;
+    let (file, size) = match load {
+        Load::WrkLarge(_) => ("large", LARGE_SIZE),
+        _ => ("file", SIZE),
+    };
+    std::fs::write(folder.join(file), vec![b'x'; size])?;
     let port = free_port()?;
     let _service = server.start(launcher, &folder, port)?;
-    let path = if matches!(server, Server::NginxProxy) { "through/file" } else { "file" };
-    let mut command = load.command(launcher, &format!("http://127.0.0.1:{port}/{path}"));
+    let through = if matches!(server, Server::NginxProxy) { "through/" } else { "" };
+    let mut command = load.command(launcher, &format!("http://127.0.0.1:{port}/{through}{file}"));
     let (stdout, reports) = launcher.finish(server.user().of(&mut command))?;
     match load.rate(&stdout)? {
         Some(rate) => Ok(Outcome { rate, reports }),

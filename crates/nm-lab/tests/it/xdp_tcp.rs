@@ -3,10 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
+use nm_lab::environment::Environment;
 use nm_lab::trial;
 use nm_model::probe::{RrSpec, StreamSpec};
 use nm_model::result::RoundData;
-use nm_model::{Case, DoubtKind, FailureKind, Metric, ProbeSpec};
+use nm_model::{Case, Doubt, DoubtKind, FailureKind, Metric, ProbeSpec};
 use nm_model::{SettingKind, Settings};
 use nm_sys::clock::Deadline;
 use nm_sys::namespace::Namespace;
@@ -283,15 +284,25 @@ fn busy_poll() {
 /// Sends more datagrams than the ring has entries while the receiving process is stopped.
 fn dropped_frames() {
     let Some(mut environment) = start("netns") else { return };
+    // On a busy machine a measurement may end before its server stands still.
+    let doubt = (0..5).find_map(|_| doubt_of_a_flood(&mut environment));
+    let detail = doubt.expect("a doubt about dropped frames").detail;
+    assert!(detail.contains(&environment.pair.server_address.to_string()), "{detail}");
+}
+
+/// The doubt of a measurement whose server gets more than its memory takes while it stands still.
+fn doubt_of_a_flood(environment: &mut Environment) -> Option<Doubt> {
     let pid = environment.pair.server.pid();
     let client = Namespace::network_of(environment.pair.client.pid()).unwrap();
     let server = Namespace::network_of(pid).unwrap();
     let (client_ip, server_ip) = (environment.pair.client_address, environment.pair.server_address);
-    let outcome = with_meanwhile(&mut environment, "xdp-spin", 1_500, || {
+    let outcome = with_meanwhile(environment, "xdp-spin", 1_500, || {
         let table =
             inside(&server, || std::fs::read_to_string("/proc/thread-self/net/udp").unwrap());
-        let own = table.lines().nth(1).and_then(|line| line.split_whitespace().nth(1)).unwrap();
-        let port = u16::from_str_radix(own.split_once(':').unwrap().1, 16).unwrap();
+        // None: the measurement has ended.
+        let own = table.lines().nth(1).and_then(|line| line.split_whitespace().nth(1));
+        let Some((_, port)) = own.and_then(|own| own.split_once(':')) else { return };
+        let port = u16::from_str_radix(port, 16).unwrap();
         signal(pid, Signal::STOP);
         inside(&client, || {
             let flood = UdpSocket::bind((client_ip, 0)).unwrap();
@@ -303,8 +314,7 @@ fn dropped_frames() {
     });
     let outcome = outcome.unwrap_or_else(|interrupted| panic!("{}", interrupted.failure));
     let doubts = &outcome.measured[0].round.doubts;
-    let doubt = doubts.iter().find(|doubt| doubt.kind == DoubtKind::FramesDropped).unwrap();
-    assert!(doubt.detail.contains(&server_ip.to_string()), "{doubt:?}");
+    doubts.iter().find(|doubt| doubt.kind == DoubtKind::FramesDropped).cloned()
 }
 
 fn signal(pid: u32, signal: Signal) {
