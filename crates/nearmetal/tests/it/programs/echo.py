@@ -304,6 +304,8 @@ def children_client(port):
 
     def daemon():
         assert os.system("(sleep 0.2 &)") == 0
+        # As long as it lives, the kernel carries the connection that it inherited.
+        time.sleep(0.3)
 
     starts = [
         lambda: os.popen("uname").read(),
