@@ -11,7 +11,7 @@ use nm_ring::pipe::PIPE_BYTES;
 /// What a hostile peer writes anywhere into the shared memory of a connection: the pipes of the
 /// other end must not read out of bounds, or return more than was requested.
 pub fn pipe(bytes: &[u8]) {
-    let Ok((victim, file)) = ConduitMapping::new() else { return };
+    let Ok((victim, file)) = ConduitMapping::<PIPE_BYTES>::new() else { return };
     let peer = File::from(file);
     let (out, back) = (victim.outgoing(Creator), victim.incoming(Creator));
     let mut buffer = vec![0; PIPE_BYTES + 99];

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use nm_ring::conduit::{CONDUIT_BYTES, ConduitMapping};
+use nm_ring::pipe::PIPE_BYTES;
 use nm_ring::ledger::{Ledger, LedgerView};
 
 /// Most descriptors in one message here: more than a receiver takes.
@@ -44,7 +45,7 @@ fn receive(receiver: &OwnedFd, may_have_descriptor: bool) {
     if let Ok(copy) = descriptor.try_clone() {
         let _ = LedgerView::open(copy).map(|view| view.records().count());
     }
-    if let Ok(mapped) = ConduitMapping::open(descriptor) {
+    if let Ok(mapped) = ConduitMapping::<PIPE_BYTES>::open(descriptor) {
         // Memory that was accepted has its full size: reading the end of it does not fault.
         mapped.outgoing(nm_ring::EndpointRole::Opener).readable();
         mapped.incoming(nm_ring::EndpointRole::Opener).readable();
@@ -54,7 +55,7 @@ fn receive(receiver: &OwnedFd, may_have_descriptor: bool) {
 /// Files of each kind that may come: memory that is right, and what is not.
 fn kinds() -> Vec<OwnedFd> {
     let mut all: Vec<OwnedFd> = vec![];
-    all.extend(ConduitMapping::new().ok().map(|(_, file)| file));
+    all.extend(ConduitMapping::<PIPE_BYTES>::new().ok().map(|(_, file)| file));
     all.extend(Ledger::create(1, "program", "", 1).ok().map(|(_, file)| file));
     all.extend(File::open("/dev/null").ok().map(OwnedFd::from));
     all.extend(File::open("/").ok().map(OwnedFd::from));

@@ -535,7 +535,7 @@ fn offer_memory(
     if joined_sockets() >= Settings::get().joined_max {
         return Err(Refusal::Own(KernelReason::TooManyJoined));
     }
-    let Ok((mapped, memory)) = ConduitMapping::sparse() else {
+    let Ok((mapped, memory)) = ConduitMapping::new() else {
         return Err(Refusal::Own(KernelReason::OutOfResources));
     };
     let message = [VERSION, CONDUIT_BYTES as u32];
@@ -689,7 +689,7 @@ fn reason_of(message: Message) -> KernelReason {
 
 /// Joins with memory that the peer has offered, if it is valid.
 fn take_offer(socket: &'static Socket, fd: c_int, memory: Option<OwnedFd>) {
-    let Some(Ok(mapped)) = memory.map(ConduitMapping::open_sparse) else { return };
+    let Some(Ok(mapped)) = memory.map(ConduitMapping::open) else { return };
     // The connection must still be established: its addresses may be reused after that.
     if TcpInfo::read(fd).is_none_or(|info| info.state != ESTABLISHED) {
         return;

@@ -1,8 +1,7 @@
-//! Whether the program's connections are short. Until the two ends of a connection share memory,
-//! each has spent about as much time as memory saves it in [`SHORT_CALLS`] calls at the worst. So a
-//! program whose connections end before that begins the search for the other end later, when a
-//! connection has lasted longer than those before. Until then it does not ask for the connection's
-//! own address either.
+//! Whether the program's connections are short. What the two ends of a connection spend until they
+//! share memory pays only if it lasts. So a program whose connections end early begins the search
+//! for the other end later, when a connection has lasted longer than those before. Until then it
+//! does not ask for the connection's own address either.
 //!
 //! A new record in the ledger takes a new page of memory now and then, which costs more than all
 //! else that a short connection needs of this library. So once a process has closed many, the next

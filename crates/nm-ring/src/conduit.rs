@@ -126,54 +126,27 @@ impl<const BYTES: usize> Conduit<BYTES> {
 #[derive(Debug)]
 pub struct ConduitMapping<const BYTES: usize = PIPE_BYTES>(Mapping);
 
-impl ConduitMapping {
-    /// Creates a socket's region with all pages allocated, and returns the descriptor to hand to
-    /// the other process.
-    ///
-    /// # Errors
-    /// The system's error, such as `ENOMEM` or `EMFILE`.
-    pub fn new() -> io::Result<(ConduitMapping, OwnedFd)> {
-        ConduitMapping::create(MapMode::Populated)
-    }
-
-    /// Maps a socket's region that another process created. The descriptor is closed.
-    ///
-    /// # Errors
-    /// `EINVAL` if it is not sealed, of another size or another version.
-    pub fn open(file: OwnedFd) -> io::Result<ConduitMapping> {
-        ConduitMapping::map(file, MapMode::Populated)
-    }
-}
-
 impl<const BYTES: usize> ConduitMapping<BYTES> {
     /// Creates a region whose pages are allocated at first use, and returns the descriptor to hand
     /// to the other process.
     ///
     /// # Errors
     /// The system's error, such as `ENOMEM` or `EMFILE`.
-    pub fn sparse() -> io::Result<(ConduitMapping<BYTES>, OwnedFd)> {
-        ConduitMapping::create(MapMode::Sparse)
-    }
-
-    /// Maps a region that another process created by [`ConduitMapping::sparse`]. The descriptor is
-    /// closed.
-    ///
-    /// # Errors
-    /// `EINVAL` if it is not sealed, of another size or another version.
-    pub fn open_sparse(file: OwnedFd) -> io::Result<ConduitMapping<BYTES>> {
-        ConduitMapping::map(file, MapMode::Sparse)
-    }
-
-    fn create(mode: MapMode) -> io::Result<(ConduitMapping<BYTES>, OwnedFd)> {
+    pub fn new() -> io::Result<(ConduitMapping<BYTES>, OwnedFd)> {
         let bytes = size_of::<Conduit<BYTES>>();
-        let (mapping, file) = Mapping::new("nearmetal-conduit", bytes, mode)?;
+        let (mapping, file) = Mapping::new("nearmetal-conduit", bytes, MapMode::Sparse)?;
         let mapped = ConduitMapping(mapping);
         mapped.mark.store(MARK, Release);
         Ok((mapped, file))
     }
 
-    fn map(file: OwnedFd, mode: MapMode) -> io::Result<ConduitMapping<BYTES>> {
-        let mapped = ConduitMapping(Mapping::open(&file, size_of::<Conduit<BYTES>>(), mode)?);
+    /// Maps a region that another process created. The descriptor is closed.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is not sealed, of another size or another version.
+    pub fn open(file: OwnedFd) -> io::Result<ConduitMapping<BYTES>> {
+        let bytes = size_of::<Conduit<BYTES>>();
+        let mapped = ConduitMapping(Mapping::open(&file, bytes, MapMode::Sparse)?);
         if mapped.mark.load(Acquire) != MARK {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
@@ -200,8 +173,8 @@ mod tests {
 
     #[test]
     fn two_mappings_are_one_conduit() {
-        let (first, file) = ConduitMapping::new().unwrap();
-        let second = ConduitMapping::open(file).unwrap();
+        let (first, file) = ConduitMapping::<PIPE_BYTES>::new().unwrap();
+        let second = ConduitMapping::<PIPE_BYTES>::open(file).unwrap();
         assert_eq!(first.outgoing(EndpointRole::Creator).push(b"there"), 5);
         assert_eq!(second.outgoing(EndpointRole::Opener).push(b"back"), 4);
         let mut buffer = [0; 8];
@@ -222,8 +195,8 @@ mod tests {
     #[test]
     fn memory_that_is_no_conduit_is_rejected() {
         let (_mapping, file) = Mapping::new("x", CONDUIT_BYTES, MapMode::Sparse).unwrap();
-        assert!(ConduitMapping::open(file).is_err(), "no mark");
+        assert!(ConduitMapping::<PIPE_BYTES>::open(file).is_err(), "no mark");
         let (_mapping, file) = Mapping::new("x", CONDUIT_BYTES - 128, MapMode::Sparse).unwrap();
-        assert!(ConduitMapping::open(file).is_err(), "too short");
+        assert!(ConduitMapping::<PIPE_BYTES>::open(file).is_err(), "too short");
     }
 }

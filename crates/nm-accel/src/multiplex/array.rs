@@ -230,6 +230,9 @@ impl<'a> Call<'a> {
     /// Asks memory, and the kernel unless memory has reported everything.
     fn check(&mut self) -> Found {
         let is_ready = self.memory_is_ready();
+        if is_ready && let Some(target) = self.spin_target() {
+            target.failed_spins.reset();
+        }
         if is_ready && self.memory_is_sufficient() && !Call::is_kernel_turn() {
             self.fds.iter_mut().for_each(|entry| entry.revents = 0);
             return Some(self.add_memory_events()).filter(|&found| found > 0);
@@ -280,7 +283,6 @@ impl<'a> Call<'a> {
         loop {
             if self.memory_is_ready() {
                 spin.adjust_budget(budget, true);
-                target.failed_spins.note(true);
                 return self.check();
             }
             let kernel_has_bytes = self.pairs().any(|(entry, source)| {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, POLLIN, POLLOUT};
 use nm_ring::EndpointRole;
 use nm_ring::conduit::{CONDUIT_BYTES, ConduitMapping};
+use nm_ring::pipe::PIPE_BYTES;
 use nm_sys::clock::{Deadline, Moment};
 
 use crate::calls::*;
@@ -377,7 +378,7 @@ fn squat() {
     let mut visits = vec![];
     if attack_kind.contains("overwrite") {
         let visitor = accept(rendezvous).unwrap();
-        let mapped = ConduitMapping::open(first_descriptor(visitor)).unwrap();
+        let mapped = ConduitMapping::<PIPE_BYTES>::open(first_descriptor(visitor)).unwrap();
         mapped.opened.store(1, Relaxed);
         claim_received(&mapped, EndpointRole::Opener);
         overwrite(&mapped, attack_kind.ends_with("control"), fd);
@@ -467,7 +468,7 @@ fn rendezvous_connection(attack_kind: &str) -> Fd {
 /// Sends the attack's message to the rendezvous; returns the memory if it was valid.
 fn attack_rendezvous(rendezvous: Fd, attack_kind: &str) -> Option<ConduitMapping> {
     let size = CONDUIT_BYTES as u32;
-    let (mapped, memory) = ConduitMapping::new().unwrap();
+    let (mapped, memory) = ConduitMapping::<PIPE_BYTES>::new().unwrap();
     let offer_memory = |words: [u32; 2], memory: Fd| offer(rendezvous, words, &[memory]);
     match attack_kind {
         "garbage" => drop(send(rendezvous, b"not a message of the rendezvous protocol", 0)),

@@ -80,7 +80,7 @@ impl ShmStream {
     /// The system's error; [`ErrorKind::PermissionDenied`] for another user's process.
     pub fn accept(socket: UnixStream) -> io::Result<ShmStream> {
         check_user(&socket)?;
-        let (memory, file) = ConduitMapping::sparse()?;
+        let (memory, file) = ConduitMapping::new()?;
         let (doorbell, peer_doorbell) = (Waker::new()?, Waker::new()?);
         let descriptors = [file.as_fd(), peer_doorbell.as_fd(), doorbell.as_fd()];
         unix::send_descriptors(socket.as_fd(), &handshake(), &descriptors)?;
@@ -107,7 +107,7 @@ impl ShmStream {
             return Err(invalid("the peer's shared memory has another version or size"));
         }
         socket.set_nonblocking(true)?;
-        let memory = ConduitMapping::open_sparse(file)?;
+        let memory = ConduitMapping::open(file)?;
         let (role, doorbell) = (EndpointRole::Opener, doorbell.into());
         let rings = Arc::new(ShmRings { memory, role, doorbell });
         Ok(ShmStream { rings, peer_doorbell: peer_doorbell.into(), socket })

@@ -17,8 +17,8 @@ use crate::processes::{FORK_LOCK, wait_for};
 
 /// Two mappings of one conduit.
 fn mapped() -> (ConduitMapping, ConduitMapping) {
-    let (first, file) = ConduitMapping::new().unwrap();
-    (first, ConduitMapping::open(file).unwrap())
+    let (first, file) = ConduitMapping::<PIPE_BYTES>::new().unwrap();
+    (first, ConduitMapping::<PIPE_BYTES>::open(file).unwrap())
 }
 
 /// Bytes that differ from their neighbours, and do not repeat soon.
@@ -360,7 +360,7 @@ proptest! {
 
     #[test]
     fn random_writes_never_make_a_pipe_panic_read_outside_or_hang(random in random_writes()) {
-        let (first, file) = ConduitMapping::new().unwrap();
+        let (first, file) = ConduitMapping::<PIPE_BYTES>::new().unwrap();
         let raw = SharedMemory::open(file, CONDUIT_BYTES).unwrap();
         run_steps(&raw, &first, &random);
     }
@@ -368,7 +368,7 @@ proptest! {
 
 #[test]
 fn peer_that_overwrites_memory_all_the_time_causes_no_fault() {
-    let (first, file) = ConduitMapping::new().unwrap();
+    let (first, file) = ConduitMapping::<PIPE_BYTES>::new().unwrap();
     let raw = SharedMemory::open(file, CONDUIT_BYTES).unwrap();
     let done = AtomicBool::new(false);
     let words = (CONDUIT_BYTES - 384) / 2 / 8;
