@@ -273,15 +273,15 @@ impl<S: WaitSocket> Members<S> {
 
     /// Makes the kernel wake a thread that sleeps on the set, if memory has something to report
     /// that the present call has not reported: the registration of that member is extended by
-    /// writability. [`Members::next_outdated`] tells the kernel.
-    pub fn request_wake_up(&mut self) {
-        if let Some(index) = self.unreported()
-            && let Some(member) = self.get(index)
-            && !member.is_waking
-        {
-            member.is_waking = true;
-            self.outdated.push(index);
-        }
+    /// writability. [`Members::next_outdated`] tells the kernel. False if nothing was extended.
+    pub fn request_wake_up(&mut self) -> bool {
+        let Some(index) = self.unreported() else { return false };
+        let Some(member) = self.get(index).filter(|member| !member.is_waking) else {
+            return false;
+        };
+        member.is_waking = true;
+        self.outdated.push(index);
+        true
     }
 
     /// `fd` is about to be closed: ends what [`Members::request_wake_up`] began.

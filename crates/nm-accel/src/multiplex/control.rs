@@ -175,8 +175,8 @@ impl EpollSet {
     /// Brings the kernel's registrations up to date, and wakes a thread that sleeps in the kernel
     /// if memory has something for it.
     pub fn settle(&self, inner: &mut SetState, epoll: c_int) {
-        if inner.members.has_watched() && self.has_waiters() {
-            inner.members.request_wake_up();
+        if inner.members.has_watched() && self.has_waiters() && inner.members.request_wake_up() {
+            self.wake_ups.fetch_add(1, Ordering::SeqCst);
         }
         if inner.members.has_outdated() {
             self.update_registrations(inner, epoll);

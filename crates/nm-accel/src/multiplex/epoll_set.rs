@@ -41,6 +41,9 @@ pub struct EpollSet {
     pub budget: Budget,
     /// Threads that sleep in the kernel's wait.
     sleepers: AtomicU32,
+    /// Count of registrations that were extended to wake a thread: see
+    /// [`Members::request_wake_up`].
+    pub(super) wake_ups: AtomicU32,
     /// It is waited for through poll, select or another set, or was passed to another process.
     is_external: AtomicBool,
     /// Another process may use it that cannot be counted: what its members count stays.

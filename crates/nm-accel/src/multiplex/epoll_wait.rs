@@ -42,14 +42,13 @@ pub unsafe fn wait(
 ) -> c_int {
     // SAFETY: the caller guarantees array and mask.
     let call = || unsafe { Call::new(set, epoll, events, limit, mask) };
-    let Some(sleep) = begin_kernel_wait(set, limit_ns != Some(0)) else {
+    let Some(kernel_call) = KernelCall::begin(set, limit_ns != Some(0)) else {
         blocking::cancellation_point();
         return call().wait(limit_ns);
     };
     let begun = limit_ns.filter(|&ns| ns > 0).map(|_| wait::now_ns());
     let count = kernel_wait();
-    drop(sleep);
-    if count <= 0 || set.is_kernel_only() {
+    if count <= 0 || kernel_call.end() {
         return count;
     }
     let mut call = call();
@@ -61,28 +60,44 @@ pub unsafe fn wait(
     })
 }
 
-/// Begins a sleep in the program's own call, which may have a time-out of zero, if that is
-/// sufficient for the set.
-#[inline]
-fn begin_kernel_wait(set: &'static EpollSet, may_sleep: bool) -> Option<Sleep> {
-    if set.is_kernel_only() {
-        // Counted before it is looked again: a thread that adds a member does it the other way
-        // round, and leaves the member counted if it finds this one.
-        let sleep = Sleep::begin(set);
+/// A wait by the program's own call, which may have a time-out of zero.
+struct KernelCall {
+    sleep: Sleep,
+    /// Count of the set's wake-ups when the set had no member; none if it had some.
+    wake_ups: Option<u32>,
+}
+
+impl KernelCall {
+    /// Begins the wait, if it is sufficient for the set.
+    #[inline]
+    fn begin(set: &'static EpollSet, may_sleep: bool) -> Option<KernelCall> {
         if set.is_kernel_only() {
-            return Some(sleep);
+            // Counted before it is looked again: a thread that adds a member does it the other way
+            // round, and leaves the member counted if it finds this one.
+            let sleep = Sleep::begin(set);
+            let wake_ups = Some(set.wake_ups.load(Ordering::SeqCst));
+            if set.is_kernel_only() {
+                return Some(KernelCall { sleep, wake_ups });
+            }
         }
+        if set.has_foreign_changes() {
+            return None;
+        }
+        let mut inner = set.lock()?;
+        if !is_left_to_kernel(set, &mut inner, may_sleep) {
+            return None;
+        }
+        inner.members.begin_call();
+        // Under the set's lock, so that no member becomes active before it is counted.
+        Some(KernelCall { sleep: Sleep::begin(set), wake_ups: None })
     }
-    if set.has_foreign_changes() {
-        return None;
+
+    /// Ends the wait. Whether all that the kernel has reported is the program's: a member that came
+    /// and went meanwhile may have woken the thread by an event that nobody requested.
+    fn end(self) -> bool {
+        let set = self.sleep.0;
+        self.wake_ups == Some(set.wake_ups.load(Ordering::SeqCst)) && set.is_kernel_only()
     }
-    let mut inner = set.lock()?;
-    if !is_left_to_kernel(set, &mut inner, may_sleep) {
-        return None;
-    }
-    inner.members.begin_call();
-    // Under the set's lock, so that no member becomes active before it is counted.
-    Some(Sleep::begin(set))
 }
 
 /// Whether the kernel's wait is sufficient this time: memory has nothing to report, and no member
@@ -407,5 +422,58 @@ fn flush(rested: &[(SocketRef, c_int)]) {
             member.socket.flush_to_kernel(fd);
             kernel::set_errno(errno);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::multiplex::bits::WRITABLE;
+    use crate::multiplex::member::Member;
+
+    const INPUT: u32 = libc::EPOLLIN as u32;
+
+    /// What a wait in a set without members finds if `meanwhile` happens during the kernel's wait
+    /// and that reports `kernel`.
+    fn found_by_wait(
+        kernel: &[(u32, u64)],
+        meanwhile: impl FnOnce(&'static EpollSet),
+    ) -> Vec<(u32, u64)> {
+        let set: &'static EpollSet = Box::leak(Box::default());
+        // SAFETY: no pointers.
+        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        assert!(epoll >= 0);
+        let mut space = [epoll_event { events: 0, u64: 0 }; 4];
+        for (entry, &(events, data)) in space.iter_mut().zip(kernel) {
+            *entry = epoll_event { events, u64: data };
+        }
+        let kernel_wait = || {
+            meanwhile(set);
+            kernel.len() as c_int
+        };
+        let (first, mask) = (space.as_mut_ptr(), std::ptr::null());
+        // SAFETY: the array is live, and there is no mask.
+        let count = unsafe { wait(set, epoll, first, 4, Some(0), mask, kernel_wait) };
+        // SAFETY: closes a descriptor of this test.
+        unsafe { libc::close(epoll) };
+        space[..count as usize].iter().map(|event| (event.events, event.u64)).collect()
+    }
+
+    /// A member with bytes in memory comes, so that threads that sleep are woken, and goes.
+    fn come_and_go(set: &'static EpollSet) {
+        let mut inner = set.lock().expect("no other thread uses it");
+        let mut member = Member::new(700, INPUT, 2, None);
+        member.is_waking = true;
+        set.wake_ups.fetch_add(1, Ordering::SeqCst);
+        inner.members.insert(member, false);
+        inner.members.remove(700);
+    }
+
+    #[test]
+    fn event_that_woke_a_thread_for_a_member_that_has_gone_is_not_reported() {
+        assert_eq!(found_by_wait(&[(WRITABLE, 2)], come_and_go), []);
+        let with_another = [(WRITABLE, 2), (INPUT, 1)];
+        assert_eq!(found_by_wait(&with_another, come_and_go), [(INPUT, 1)]);
+        assert_eq!(found_by_wait(&[(WRITABLE, 2)], |_| ()), [(WRITABLE, 2)]);
     }
 }
