@@ -69,6 +69,7 @@ use socket::Phase;
 extern "C" fn begin() {
     let errno = kernel::errno();
     process::take_ownership();
+    process::prepare_thread_count();
     wait::prepare();
     children::prepare(rendezvous::prepare());
     calls::prepare();

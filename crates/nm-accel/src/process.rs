@@ -3,7 +3,9 @@
 
 use std::cell::Cell;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering,
+};
 
 use nm_ring::process_lock::OTHER_NAMESPACE;
 
@@ -44,6 +46,10 @@ const NO_BORROWER: u32 = 0;
 const BY_VFORK: u32 = 1;
 /// By clone: nobody knows which threads are the child's.
 const BY_CLONE: u32 = 2;
+
+/// The C library's `__libc_single_threaded` (glibc 2.32): not zero while the process certainly has
+/// one thread only. Null where the library does not have it.
+static C_LIBRARY_SAYS_ONE_THREAD: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::null_mut());
 
 std::thread_local! {
     /// Whether this thread has called vfork, and may be its child.
@@ -93,6 +99,24 @@ pub fn prepare(adopt_copy: fn()) {
         unsafe { &*mark }.store(1, Ordering::Relaxed);
         FORK_MARK.store(mark, Ordering::Relaxed);
     }
+}
+
+/// Looks for what says how many threads the process has.
+pub fn prepare_thread_count() {
+    // SAFETY: the name ends in NUL. The symbol is a variable, which stays where it is.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    C_LIBRARY_SAYS_ONE_THREAD.store(found.cast(), Ordering::Relaxed);
+}
+
+/// Whether no other thread can be in a call at the same time: the program has started none through
+/// the C library. A child of vfork runs instead of its parent.
+#[inline(always)]
+pub fn has_one_thread() -> bool {
+    // SAFETY: null, or the C library's variable of one byte, which is only written before a thread
+    // starts and in the child of a fork.
+    let says = unsafe { C_LIBRARY_SAYS_ONE_THREAD.load(Ordering::Relaxed).as_ref() };
+    says.is_some_and(|says| says.load(Ordering::Relaxed) != 0)
+        && BORROWERS.load(Ordering::Relaxed) != BY_CLONE
 }
 
 /// Whether copies of the process can be detected.

@@ -121,37 +121,39 @@ pub fn sleep_timeout(timeout_ns: Option<u64>) -> *mut timespec {
 /// or leave by siglongjmp and never return to unlock. Signals that an instruction caused (such as
 /// SIGSEGV) and one-shot handlers are not deferred.
 pub struct Deferral {
-    // Not `Send`: a deferral belongs to its thread.
-    thread: std::marker::PhantomData<*const ()>,
+    /// The thread that it belongs to, so that it is not `Send`.
+    thread: *const ThreadSignals,
 }
 
 /// Begins a [`Deferral`].
+#[inline(always)]
 pub fn defer_handlers() -> Deferral {
     THREAD_SIGNALS.with(|thread| {
         let depth = thread.deferrals.load(Ordering::Relaxed);
         thread.deferrals.store(depth + 1, Ordering::Relaxed);
-    });
-    compiler_fence(Ordering::SeqCst);
-    Deferral { thread: std::marker::PhantomData }
+        compiler_fence(Ordering::SeqCst);
+        Deferral { thread }
+    })
 }
 
 impl Drop for Deferral {
+    #[inline(always)]
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
-        THREAD_SIGNALS.with(|thread| {
-            let depth = thread.deferrals.load(Ordering::Relaxed);
-            if depth == 1 && thread.deferred_count.load(Ordering::Relaxed) != 0 {
-                requeue_deferred(thread);
-            } else {
-                thread.deferrals.store(depth - 1, Ordering::Relaxed);
-                compiler_fence(Ordering::SeqCst);
-                // A signal that arrived between the check and the store.
-                if depth == 1 && thread.deferred_count.load(Ordering::Relaxed) != 0 {
-                    thread.deferrals.store(1, Ordering::Relaxed);
-                    requeue_deferred(thread);
-                }
+        // SAFETY: the state of the calling thread, which lives as long as that: a deferral does not
+        // leave its thread, and is dropped before that ends.
+        let thread = unsafe { &*self.thread };
+        let depth = thread.deferrals.load(Ordering::Relaxed);
+        if depth != 1 || thread.deferred_count.load(Ordering::Relaxed) == 0 {
+            thread.deferrals.store(depth - 1, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+            // A signal may have arrived between the check and the store.
+            if depth != 1 || thread.deferred_count.load(Ordering::Relaxed) == 0 {
+                return;
             }
-        });
+            thread.deferrals.store(1, Ordering::Relaxed);
+        }
+        requeue_deferred(thread);
     }
 }
 

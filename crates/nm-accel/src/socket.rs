@@ -14,12 +14,12 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use nm_ring::EndpointRole;
-use nm_ring::conduit::{ConduitEnd, ConduitMapping};
+use nm_ring::conduit::{Conduit, ConduitEnd, ConduitMapping};
 use nm_ring::ledger::{EndState, Record, SocketPhase, SocketRole};
 use nm_ring::pipe::Pipe;
 
 use crate::attempts::FailedAttempts;
-use crate::kernel;
+use crate::{kernel, process};
 
 pub mod holds;
 pub mod incoming;
@@ -55,6 +55,24 @@ const CLOSE_IN_PROGRESS: u32 = 1 << 30;
 /// Flag in `active_calls`: the memory has been released.
 const RELEASED: u32 = 1 << 29;
 
+/// Adds to a word that no other thread changes meanwhile, and returns what it was. A signal handler
+/// of this thread may change it in between, and is not overwritten: on x86-64 an instruction adds in
+/// memory, and costs a tenth of one that locks other CPUs out.
+#[inline(always)]
+fn add_uncontended(word: &AtomicU32, number: u32) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: the word is live; only this thread writes it, by single instructions.
+        unsafe {
+            std::arch::asm!("add dword ptr [{word}], {number:e}", word = in(reg) word.as_ptr(),
+                number = in(reg) number, options(nostack));
+        }
+        word.load(Ordering::Acquire).wrapping_sub(number)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    word.fetch_add(number, Ordering::AcqRel)
+}
+
 /// One open file description.
 #[repr(C, align(128))]
 pub struct Socket {
@@ -62,10 +80,14 @@ pub struct Socket {
     /// moves them into shared memory, where the peer sees them.
     phase_and_reliances: AtomicU32,
     active_calls: AtomicU32,
-    role: AtomicU32,
     is_mapped: AtomicU32,
     record: AtomicPtr<Record>,
     conduit: UnsafeCell<MaybeUninit<ConduitMapping>>,
+    /// The parts of the region as this end sees it; null while there is none.
+    outgoing: AtomicPtr<Pipe>,
+    incoming: AtomicPtr<Pipe>,
+    own: AtomicPtr<ConduitEnd>,
+    peer: AtomicPtr<ConduitEnd>,
     /// Count of this process's descriptors of it.
     pub descriptors: AtomicU32,
     generation: AtomicU32,
@@ -108,6 +130,8 @@ pub struct Socket {
     peer_checked_at_ns: AtomicU64,
     /// How much the peer had received from memory then.
     peer_checked_position: AtomicU64,
+    /// Bytes that this end had received from memory when it sent last.
+    consumed_at_last_send: AtomicU64,
     /// Time of the first call after this end offered memory that was not accepted yet, ns.
     pub offered_at_ns: AtomicU64,
     /// Error that the kernel reported to a call which had bytes to return: for the next call.
@@ -141,10 +165,13 @@ impl Socket {
         Socket {
             phase_and_reliances: AtomicU32::new(KERNEL),
             active_calls: AtomicU32::new(0),
-            role: AtomicU32::new(0),
             is_mapped: AtomicU32::new(0),
             record: AtomicPtr::new(ptr::null_mut()),
             conduit: UnsafeCell::new(MaybeUninit::uninit()),
+            outgoing: AtomicPtr::new(ptr::null_mut()),
+            incoming: AtomicPtr::new(ptr::null_mut()),
+            own: AtomicPtr::new(ptr::null_mut()),
+            peer: AtomicPtr::new(ptr::null_mut()),
             descriptors: AtomicU32::new(0),
             generation: AtomicU32::new(0),
             index: AtomicU32::new(0),
@@ -166,6 +193,7 @@ impl Socket {
             kernel_events_seen: AtomicU64::new(0),
             peer_checked_at_ns: AtomicU64::new(0),
             peer_checked_position: AtomicU64::new(0),
+            consumed_at_last_send: AtomicU64::new(0),
             offered_at_ns: AtomicU64::new(0),
             pending_error: AtomicI32::new(0),
             reset_reported: AtomicU32::new(0),
@@ -197,6 +225,7 @@ impl Socket {
             &self.kernel_events_seen,
             &self.peer_checked_at_ns,
             &self.peer_checked_position,
+            &self.consumed_at_last_send,
             &self.offered_at_ns,
         ] {
             word.store(0, Ordering::Relaxed);
@@ -254,6 +283,13 @@ impl Socket {
         &self.record().end
     }
 
+    /// Whether nobody else can send or receive at this end now: no other thread, and no other
+    /// process.
+    #[inline(always)]
+    pub(super) fn has_one_user(&self) -> bool {
+        process::has_one_thread() && self.record().holders.load(Ordering::Acquire) == 1
+    }
+
     /// Whether this end made the connection.
     pub fn is_client(&self) -> bool {
         self.record().role() == SocketRole::Client
@@ -269,38 +305,39 @@ impl Socket {
         unsafe { (*self.conduit.get()).assume_init_ref() }
     }
 
-    /// Which end this is.
+    /// The part of the region that `pointer` leads to.
+    ///
+    /// Only for a joined socket, during a call (`table::enter`).
     #[inline(always)]
-    pub fn role(&self) -> EndpointRole {
-        if self.role.load(Ordering::Relaxed) == 0 {
-            EndpointRole::Creator
-        } else {
-            EndpointRole::Opener
-        }
+    fn part<'a, T>(&'a self, pointer: &AtomicPtr<T>) -> &'a T {
+        debug_assert!(self.is_mapped.load(Ordering::Relaxed) != 0, "a joined socket has memory");
+        // SAFETY: written with the region, before the phase became `Joined`, and callers check the
+        // phase first; the region consists of atomics and of bytes behind `UnsafeCell`.
+        unsafe { &*pointer.load(Ordering::Relaxed) }
     }
 
     /// The pipe that this end sends by.
     #[inline(always)]
     pub fn outgoing(&self) -> &Pipe {
-        self.conduit().outgoing(self.role())
+        self.part(&self.outgoing)
     }
 
     /// The pipe that this end receives from.
     #[inline(always)]
     pub fn incoming(&self) -> &Pipe {
-        self.conduit().incoming(self.role())
+        self.part(&self.incoming)
     }
 
     /// This end's shared state.
     #[inline(always)]
     pub fn own(&self) -> &ConduitEnd {
-        self.conduit().own(self.role())
+        self.part(&self.own)
     }
 
     /// The other end's shared state, which must not be trusted.
     #[inline(always)]
     pub fn peer(&self) -> &ConduitEnd {
-        self.conduit().peer(self.role())
+        self.part(&self.peer)
     }
 
     /// Whether the description is non-blocking.
@@ -335,8 +372,13 @@ impl Socket {
         assert_eq!(self.is_mapped.load(Ordering::Relaxed), 0, "a socket gets memory once");
         // SAFETY: the phase is not `Joined` yet, so no thread reads it; the rendezvous lock admits
         // one thread at a time.
-        unsafe { (*self.conduit.get()).write(mapped) };
-        self.role.store(u32::from(role == EndpointRole::Opener), Ordering::Relaxed);
+        let region: &Conduit = unsafe { (*self.conduit.get()).write(mapped) };
+        let (pipes, ends) = (&region.pipes, &region.ends);
+        let (own, peer) = (role as usize, 1 - role as usize);
+        self.outgoing.store(ptr::from_ref(&pipes[own]).cast_mut(), Ordering::Relaxed);
+        self.incoming.store(ptr::from_ref(&pipes[peer]).cast_mut(), Ordering::Relaxed);
+        self.own.store(ptr::from_ref(&ends[own]).cast_mut(), Ordering::Relaxed);
+        self.peer.store(ptr::from_ref(&ends[peer]).cast_mut(), Ordering::Relaxed);
         self.is_mapped.store(1, Ordering::Release);
     }
 
@@ -392,13 +434,20 @@ impl Socket {
     /// [`Socket::end_call`], whatever the result.
     #[inline(always)]
     pub fn begin_call(&self) -> bool {
-        self.active_calls.fetch_add(1, Ordering::AcqRel) & (CLOSING | RELEASED) == 0
+        let before = match process::has_one_thread() {
+            true => add_uncontended(&self.active_calls, 1),
+            false => self.active_calls.fetch_add(1, Ordering::AcqRel),
+        };
+        before & (CLOSING | RELEASED) == 0
     }
 
     /// Ends a call.
     #[inline(always)]
     pub fn end_call(&self) -> Remains {
-        let before = self.active_calls.fetch_sub(1, Ordering::AcqRel);
+        let before = match process::has_one_thread() {
+            true => add_uncontended(&self.active_calls, 1_u32.wrapping_neg()),
+            false => self.active_calls.fetch_sub(1, Ordering::AcqRel),
+        };
         if before == CLOSING + 1 { self.claim_release() } else { Remains::Nothing }
     }
 

@@ -54,6 +54,7 @@ pub const CHUNK_BYTES: usize = 128 * 1024;
 const CALLS_PER_CORRECTION: u32 = 64;
 
 /// Total bytes of a vector.
+#[inline(always)]
 pub fn total(parts: &[iovec]) -> usize {
     parts.iter().fold(0, |sum, part| sum.saturating_add(part.iov_len))
 }
@@ -374,7 +375,7 @@ fn wait_for_memory(request: &Request<'_>, limit: &WaitLimit) -> bool {
             wait::adjust_budget(socket, true);
             return true;
         }
-        if socket.kernel_has_bytes_for_us() || limit.interrupted() {
+        if socket.kernel_has_bytes_for_us() || spin.is_clock_due() && limit.interrupted() {
             return false;
         }
         match spin.step() {

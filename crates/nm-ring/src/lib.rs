@@ -37,6 +37,7 @@ mod sync;
 pub mod wake;
 #[cfg(not(loom))]
 pub mod window;
+mod words;
 
 #[cfg(all(test, loom))]
 mod loom_tests;

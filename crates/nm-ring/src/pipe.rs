@@ -32,6 +32,7 @@
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use crate::sync::{AtomicU32, AtomicU64, Bytes, fence};
+use crate::words;
 
 /// Bytes that may be in flight in one direction of a socket.
 pub const PIPE_BYTES: usize = if cfg!(loom) { 16 } else { 256 * 1024 };
@@ -280,14 +281,7 @@ impl<const BYTES: usize> Pipe<BYTES> {
         self.control.word.store(pack(sent, 0), Release);
         // A thread that sees one of the words below also sees the control word above.
         fence(Release);
-        let mut chunks = bytes.chunks_exact(8);
-        let mut words = self.control.inline.iter();
-        for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
-            word.store(word_of_8_bytes(chunk), Relaxed);
-        }
-        if let (rest @ [_, ..], Some(word)) = (chunks.remainder(), words.next()) {
-            word.store(word_of_bytes(rest), Relaxed);
-        }
+        words::store_bytes(bytes, |idx, word| self.control.inline[idx].store(word, Relaxed));
         self.control.word.store(pack(position, bytes.len()), Release);
         // A waiting receiver can read the inline bytes already; the area is for one that reads
         // after the next push.
@@ -383,14 +377,7 @@ impl<const BYTES: usize> Pipe<BYTES> {
     #[inline(always)]
     fn copy_inline(&self, control: u64, from: usize, buffer: &mut [u8]) -> bool {
         if from == 0 {
-            let mut chunks = buffer.chunks_exact_mut(8);
-            let mut words = self.control.inline.iter();
-            for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
-                chunk.copy_from_slice(&word.load(Relaxed).to_le_bytes());
-            }
-            if let (rest @ [_, ..], Some(word)) = (chunks.into_remainder(), words.next()) {
-                bytes_of_word(word.load(Relaxed), rest);
-            }
+            words::load_bytes(buffer, |idx| self.control.inline[idx].load(Relaxed));
         } else {
             for (idx, byte) in (from..INLINE_BYTES_MAX).zip(buffer.iter_mut()) {
                 *byte = (self.control.inline[idx / 8].load(Relaxed) >> (idx % 8 * 8)) as u8;
@@ -545,30 +532,6 @@ impl<const BYTES: usize> Pipe<BYTES> {
 #[inline(always)]
 fn take_flag(flag: &AtomicU32) -> bool {
     flag.load(Relaxed) != 0 && flag.swap(0, Acquire) != 0
-}
-
-/// Eight bytes as a word.
-#[inline(always)]
-fn word_of_8_bytes(bytes: &[u8]) -> u64 {
-    bytes.try_into().map_or(0, u64::from_le_bytes)
-}
-
-/// At most eight bytes as a word.
-#[inline(always)]
-fn word_of_bytes(bytes: &[u8]) -> u64 {
-    let mut word = 0;
-    for (idx, byte) in bytes.iter().enumerate() {
-        word |= u64::from(*byte) << (idx * 8);
-    }
-    word
-}
-
-/// At most eight bytes of a word.
-#[inline(always)]
-fn bytes_of_word(word: u64, bytes: &mut [u8]) {
-    for (idx, byte) in bytes.iter_mut().enumerate() {
-        *byte = (word >> (idx * 8)) as u8;
-    }
 }
 
 #[cfg(loom)]

@@ -58,6 +58,17 @@ impl ProcessLock {
         if self.try_lock(owner) { LockOutcome::Acquired } else { self.lock_slowly(owner) }
     }
 
+    /// As [`ProcessLock::lock`] for a thread that nobody competes with until it unlocks: without an
+    /// instruction that locks other CPUs out. Others may have held it before.
+    #[inline(always)]
+    pub fn lock_alone(&self, owner: u32) -> LockOutcome {
+        if self.owner.load(Acquire) != 0 {
+            return self.lock_slowly(owner);
+        }
+        self.owner.store(owner, Relaxed);
+        LockOutcome::Acquired
+    }
+
     /// Locks if it is free.
     #[inline(always)]
     pub fn try_lock(&self, owner: u32) -> bool {

@@ -283,7 +283,9 @@ impl Socket {
     /// caller defers signal handlers while it holds the lock.
     #[inline(always)]
     pub fn lock_receive(&self) -> bool {
-        self.end().receive_lock.lock(process::lock_owner()) != LockOutcome::TimedOut
+        let (lock, owner) = (&self.end().receive_lock, process::lock_owner());
+        let outcome = if self.has_one_user() { lock.lock_alone(owner) } else { lock.lock(owner) };
+        outcome != LockOutcome::TimedOut
     }
 
     /// Unlocks receiving from memory.

@@ -28,6 +28,7 @@ behaviours![
     siginterrupt_turns_restart_off,
     handler_that_writes,
     handler_that_reads_another_connection,
+    handler_that_closes_the_connection,
     program_sees_its_own_handler,
     reset_after_one,
     handler_gets_its_information,
@@ -256,6 +257,28 @@ fn handler_that_reads_another_connection() {
     check_undisturbed(pair);
     eventually("it was called", || HANDLED.load(SeqCst) > 0);
     assert_eq!(recv(other.server, &mut [0], libc::MSG_DONTWAIT), Err(AGAIN));
+}
+
+extern "C" fn close_direction(_: c_int) {
+    alarm_every(0);
+    close(WAY.load(SeqCst)).unwrap();
+}
+
+/// Of a program with one thread: the call that is interrupted still uses the connection.
+fn handler_that_closes_the_connection() {
+    for _ in 0..3 {
+        let pair = joined_pair();
+        WAY.store(pair.server, SeqCst);
+        handle(SIGALRM, close_direction, 0);
+        alarm_every(20);
+        let first = recv(pair.server, &mut [0; 4], 0);
+        // The signal may come before the call on a busy machine.
+        assert!(first == Err(INTR) || first == Err(BADF), "{first:?}");
+        assert_eq!(recv(pair.server, &mut [0; 4], 0), Err(BADF));
+        assert_eq!(recv(pair.client, &mut [0; 4], 0), Ok(0));
+        close(pair.client).unwrap();
+    }
+    check_undisturbed(joined_pair());
 }
 
 fn program_sees_its_own_handler() {

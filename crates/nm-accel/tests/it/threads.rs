@@ -22,6 +22,7 @@ behaviours![
     each_thread_has_a_connection,
     each_thread_has_a_set,
     connection_passes_from_thread_to_thread,
+    threads_come_and_go_beside_a_connection,
     busy_connection_comes_and_goes_while_a_thread_waits,
     removed_while_a_thread_waits,
     modified_while_a_thread_waits,
@@ -521,6 +522,24 @@ fn duplicate_closed_while_a_thread_waits() {
 }
 
 /// What was sent before the close arrives; the close may come at any moment.
+/// A connection is used by a program with one thread, by several at once, and by one again.
+fn threads_come_and_go_beside_a_connection() {
+    let pair = joined_pair();
+    for _ in 0..20 {
+        for _ in 0..50 {
+            send_all(pair.client, b"alone");
+            assert_eq!(recv_exact(pair.server, 5), b"alone");
+        }
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| recv_exact(pair.server, 800));
+                scope.spawn(|| (0..200).for_each(|_| send_all(pair.client, b"both")));
+            }
+        });
+    }
+    join_both_ends(pair);
+}
+
 fn one_thread_sends_another_closes() {
     for round in 0..20 {
         let pair = joined_pair();

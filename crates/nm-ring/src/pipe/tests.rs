@@ -49,7 +49,7 @@ fn pipe_recovers_from_a_sender_killed_after_each_step() {
             pipe.control.word.store(pack(6, 0), Release);
         }
         if step >= 2 {
-            pipe.control.inline[0].store(word_of_8_bytes(b"dying\0\0\0"), Relaxed);
+            pipe.control.inline[0].store(u64::from_le_bytes(*b"dying\0\0\0"), Relaxed);
         }
         if step >= 3 {
             pipe.control.word.store(pack(11, 5), Release);

@@ -266,6 +266,21 @@ fn waiting_for_a_lock_that_is_never_released_times_out() {
 }
 
 #[test]
+fn lock_of_a_thread_without_competitors_is_seen_by_later_ones() {
+    let (lock, own) = (ProcessLock::new(), std::process::id());
+    assert_eq!(lock.lock_alone(own), LockOutcome::Acquired);
+    assert!(!lock.try_lock(own));
+    lock.unlock();
+    // Held by a process that has died: no process has this id.
+    let dead = 0x7fff_fff0;
+    assert!(lock.try_lock(dead));
+    assert_eq!(lock.lock_alone(own), LockOutcome::TakenFromDeadProcess);
+    assert_eq!(lock.lock_alone(own), LockOutcome::TimedOut, "it is held already");
+    lock.unlock();
+    assert_eq!((lock.owner(), lock.lock(own)), (0, LockOutcome::Acquired));
+}
+
+#[test]
 fn lock_excludes_other_threads() {
     let (a, b) = mapped();
     let (lock, own) = (ProcessLock::new(), std::process::id());
