@@ -49,7 +49,7 @@ const BY_CLONE: u32 = 2;
 
 /// The C library's `__libc_single_threaded` (glibc 2.32): not zero while the process certainly has
 /// one thread only. Null where the library does not have it.
-static C_LIBRARY_SAYS_ONE_THREAD: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::null_mut());
+static SINGLE_THREADED: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::null_mut());
 
 std::thread_local! {
     /// Whether this thread has called vfork, and may be its child.
@@ -101,11 +101,11 @@ pub fn prepare(adopt_copy: fn()) {
     }
 }
 
-/// Looks for what says how many threads the process has.
+/// Looks up [`SINGLE_THREADED`].
 pub fn prepare_thread_count() {
     // SAFETY: the name ends in NUL. The symbol is a variable, which stays where it is.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
-    C_LIBRARY_SAYS_ONE_THREAD.store(found.cast(), Ordering::Relaxed);
+    SINGLE_THREADED.store(found.cast(), Ordering::Relaxed);
 }
 
 /// Whether no other thread can be in a call at the same time: the program has started none through
@@ -114,8 +114,8 @@ pub fn prepare_thread_count() {
 pub fn has_one_thread() -> bool {
     // SAFETY: null, or the C library's variable of one byte, which is only written before a thread
     // starts and in the child of a fork.
-    let says = unsafe { C_LIBRARY_SAYS_ONE_THREAD.load(Ordering::Relaxed).as_ref() };
-    says.is_some_and(|says| says.load(Ordering::Relaxed) != 0)
+    let is_single = unsafe { SINGLE_THREADED.load(Ordering::Relaxed).as_ref() };
+    is_single.is_some_and(|is_single| is_single.load(Ordering::Relaxed) != 0)
         && BORROWERS.load(Ordering::Relaxed) != BY_CLONE
 }
 

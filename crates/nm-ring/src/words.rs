@@ -5,8 +5,8 @@
 /// with zeros.
 #[inline(always)]
 pub fn store_bytes(bytes: &[u8], mut store: impl FnMut(usize, u64)) {
-    let (whole, rest) = bytes.as_chunks::<8>();
-    for (idx, chunk) in whole.iter().enumerate() {
+    let (complete, rest) = bytes.as_chunks::<8>();
+    for (idx, chunk) in complete.iter().enumerate() {
         store(idx, u64::from_le_bytes(*chunk));
     }
     if rest.is_empty() {
@@ -16,20 +16,20 @@ pub fn store_bytes(bytes: &[u8], mut store: impl FnMut(usize, u64)) {
         Some(end) => u64::from_le_bytes(*end) >> (8 * (8 - rest.len())),
         None => short_word(rest),
     };
-    store(whole.len(), last);
+    store(complete.len(), last);
 }
 
 /// Fills `bytes` from the words that `load` returns by index.
 #[inline(always)]
 pub fn load_bytes(bytes: &mut [u8], load: impl Fn(usize) -> u64) {
-    let (whole, rest) = bytes.as_chunks_mut::<8>();
-    for (idx, chunk) in whole.iter_mut().enumerate() {
+    let (complete, rest) = bytes.as_chunks_mut::<8>();
+    for (idx, chunk) in complete.iter_mut().enumerate() {
         *chunk = load(idx).to_le_bytes();
     }
     if rest.is_empty() {
         return;
     }
-    let (count, bits) = (whole.len(), 8 * rest.len());
+    let (count, bits) = (complete.len(), 8 * rest.len());
     let last = load(count);
     match bytes.last_chunk_mut::<8>() {
         // The end of the word before, and the last one behind it.
