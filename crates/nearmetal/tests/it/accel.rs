@@ -445,7 +445,12 @@ fn accelerated_rows_record_the_bypass() {
     assert_eq!(run.code, 3, "one round supports no verdict: {}{}", run.stdout, run.stderr);
     let result = json(&out.join("result.json"));
     let series = result["series"].as_array().unwrap();
-    assert_eq!(series.len(), 2 * 2 * 2, "{}", run.stderr);
+    // On a busy machine the ends of a blocking row may sleep whenever the other one sends.
+    let never_awake = "waited in the kernel whenever bytes were sent";
+    let is_excused = |failure: &&Value| failure["reason"].as_str().unwrap().contains(never_awake);
+    let excused = result["failures"].as_array().unwrap().iter().filter(is_excused).count();
+    assert_eq!(series.len() + excused, 2 * 2 * 2, "{}", run.stderr);
+    assert!(excused <= 2 * 2, "spinning ends are awake: {}", run.stderr);
     let cpus = nm_sys::cpu::allowed().len();
     for series in series {
         assert_eq!(series["comparability"]["bypass"], "accel");
