@@ -22,6 +22,7 @@ use nm_sys::clock::Deadline;
 use nm_sys::private_folder::{self, PrivateFolder};
 use nm_sys::process::ChildProcess;
 
+use crate::bounded_lines::BoundedLines;
 use crate::host_protocol::{END_LIMIT, Report, Request, SILENCE_LIMIT, VERSION};
 use crate::hosts::SECRET;
 use crate::recording::{DATA, NETWORK};
@@ -98,7 +99,7 @@ fn system(error: &dyn std::error::Error) -> Failure {
 
 /// Passes the requests on, until the input ends or has a line that is none.
 fn read_requests(input: impl BufRead, requests: &Sender<Event>) {
-    for line in input.lines().map_while(Result::ok) {
+    for line in BoundedLines::new(input) {
         let Ok(request) = serde_json::from_str(&line) else { break };
         if requests.send(Event::Request(request)).is_err() {
             return;
@@ -194,14 +195,14 @@ impl Agent<'_> {
         let reports = self.events.clone();
         let logs = self.events.clone();
         let read_log = move || {
-            for text in BufReader::new(stderr).lines().map_while(Result::ok) {
+            for text in BoundedLines::new(BufReader::new(stderr)) {
                 let _ = logs.send(Event::Report(Report::Log { slot, text }));
             }
         };
         let log = thread::Builder::new().name(format!("log {role} {index}")).spawn(read_log);
         let log = log.map_err(failure)?;
         let read_output = move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            for line in BoundedLines::new(BufReader::new(stdout)) {
                 // A line that is not JSON is not a message.
                 let Ok(line) = serde_json::from_str(&line) else { continue };
                 let _ = reports.send(Event::Report(Report::Node { slot, start, line }));

@@ -4,7 +4,7 @@
 //! lasted [`crate::host_protocol::SILENCE_LIMIT`]; then both ends give up, each by itself.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +18,7 @@ use nm_sys::clock::{Deadline, monotonic_ns};
 use nm_sys::process::ChildProcess;
 use thiserror::Error;
 
+use crate::bounded_lines::BoundedLines;
 use crate::host_protocol::{ALIVE_INTERVAL, END_LIMIT, Report, Request, VERSION};
 use crate::hosts::{Host, HostFiles};
 use crate::recording::DATA;
@@ -154,7 +155,7 @@ impl Remote {
             }
         };
         let read = move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            for line in BoundedLines::new(BufReader::new(stdout)) {
                 // Shells may write what they like before the agent begins.
                 let Ok(report) = serde_json::from_str::<Report>(&line) else { continue };
                 received.store(monotonic_ns(), Ordering::Relaxed);

@@ -12,7 +12,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -25,6 +25,7 @@ use nm_sys::clock::{Deadline, monotonic_ns};
 use nm_sys::process::ChildProcess;
 use serde_json::Value;
 
+use crate::bounded_lines::BoundedLines;
 use crate::host_protocol::{END_LIMIT, Report, Request, SILENCE_LIMIT};
 use crate::hosts::{HostFiles, Placement};
 use crate::recording::{DATA, NETWORK};
@@ -326,7 +327,7 @@ impl Supervisor {
             process.take_stdout().ok_or_else(|| failure("read from", &"it has no output"))?;
         let sender = self.sender.clone();
         let read_output = move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            for line in BoundedLines::new(BufReader::new(stdout)) {
                 // A line that is not JSON is not a message.
                 let Ok(line) = serde_json::from_str(&line) else { continue };
                 if sender.send(Message::Line { slot, start, line: Some(line) }).is_err() {

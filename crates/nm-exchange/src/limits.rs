@@ -47,6 +47,12 @@ pub const GATEWAY_BYTES_MAX: usize = 1 << 30;
 /// there is room for others.
 pub const FREE_BYTES_SHARE: usize = 4;
 
+/// Resend requests of one client link that are under way; the others wait for answers.
+pub const LINK_RESEND_REQUESTS_MAX: usize = 16;
+
+/// Resend requests of all clients of a gateway that are under way.
+pub const RESEND_REQUESTS_MAX: usize = 256;
+
 /// Times in a row that a cell may not know the predecessor of a session's oldest request, although
 /// its gateway has sent the request again each time, until it is refused.
 pub const UNKNOWN_PREDECESSOR_NAKS_MAX: u32 = 8;

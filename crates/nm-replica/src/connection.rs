@@ -103,15 +103,30 @@ impl Connection {
         Ok(connection)
     }
 
-    /// The handshake of a connection that was accepted; without a key there is none.
+    /// The handshake of a connection that was accepted. Without a key there is none, but a frame
+    /// must begin in the same time.
     ///
     /// # Errors
-    /// The system's error, or if the other end does not have the key.
+    /// The system's error, or if the other end does not have the key or sends nothing.
     pub async fn authenticate(&mut self, key: Option<&Key>) -> io::Result<()> {
         match key {
             Some(key) => handshake::accept(&mut self.stream, key).await,
-            None => Ok(()),
+            None => {
+                let begun = tokio::time::timeout(handshake::LIMIT, self.begin()).await;
+                begun.unwrap_or_else(|_| Err(handshake::late()))
+            }
         }
+    }
+
+    /// Waits for the beginning of a first frame.
+    async fn begin(&mut self) -> io::Result<()> {
+        while self.input.len() < header::KIND.end() {
+            self.input.reserve(ROOM_BYTES);
+            if self.stream.read_buf(&mut self.input).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        self.complete_body().map(drop)
     }
 
     /// Sends a frame whose body is what `encode` appends, followed by the attachment.

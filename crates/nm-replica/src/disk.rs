@@ -32,9 +32,14 @@ const WAITING_BYTES_MAX: usize = 256 << 20;
 /// Minimum time between two reports of a slow disk.
 const SLOW_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Time without work after which the journal's watermark is advanced. What was synced in that time
-/// before a crash is not below the watermark, unless something was written after it.
+/// Time without work after which the journal's watermark is advanced, as it is at an orderly end.
+/// What was synced in that time before a crash is not below the watermark, unless something was
+/// written after it.
 const WATERMARK_IDLE: Duration = Duration::from_millis(200);
+
+/// Time after which it is advanced although there always is work: else a file that loses all from
+/// some place on would be taken for one that was never written further.
+const WATERMARK_BUSY: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 5_000 });
 
 /// An entry as a record of the journal.
 #[derive(Debug)]
@@ -118,6 +123,7 @@ impl Disk {
             acks,
             events,
             reported_slow: None,
+            watermark_at: Moment::now(),
             waiting_bytes: Arc::clone(&waiting_bytes),
             status: Arc::clone(&status),
             done: 0,
@@ -203,6 +209,8 @@ struct Worker {
     events: Arc<EventSender>,
     /// When the disk was last reported to be slow.
     reported_slow: Option<Moment>,
+    /// When the watermark was advanced, or there was nothing to advance.
+    watermark_at: Moment,
     waiting_bytes: Arc<AtomicUsize>,
     status: Arc<Mutex<Status>>,
     /// Number of the last task that was done.
@@ -221,9 +229,14 @@ impl Worker {
     fn run(&mut self, queue: &Receiver<QueuedTask>) {
         while let Some(first) = self.next_task(queue) {
             let round = self.write(first, queue);
-            if !self.finish(round) {
+            let is_used = self.finish(round);
+            let is_late = self.watermark_at.elapsed() > WATERMARK_BUSY;
+            if !is_used || is_late && !self.advance_watermark() {
                 return;
             }
+        }
+        if self.journal.is_watermark_due() {
+            self.advance_watermark();
         }
     }
 
@@ -236,11 +249,14 @@ impl Worker {
                 Err(_) => return None,
             }
         }
-        queue.recv().ok()
+        let task = queue.recv().ok();
+        self.watermark_at = Moment::now();
+        task
     }
 
     /// Advances the watermark; whether the disk is still used.
     fn advance_watermark(&mut self) -> bool {
+        self.watermark_at = Moment::now();
         match self.journal.advance_watermark() {
             Ok(()) => true,
             Err(error) => {
@@ -292,7 +308,7 @@ impl Worker {
     async fn run_simulated(mut self, queue: Receiver<QueuedTask>) {
         use std::sync::mpsc::TryRecvError;
 
-        let mut idle = Duration::ZERO;
+        let [mut idle, mut busy] = [Duration::ZERO; 2];
         let tick = Duration::from_millis(1);
         loop {
             match queue.try_recv() {
@@ -301,9 +317,13 @@ impl Worker {
                     let mut round = self.write(first, &queue);
                     round.result = round.result.and_then(|()| Ok(self.journal.flush()?));
                     tokio::time::sleep(tick * (crate::random::number() % 4) as u32).await;
-                    if !self.finish(round) {
+                    let is_used = self.finish(round);
+                    busy += tick;
+                    let is_late = busy > WATERMARK_BUSY;
+                    if !is_used || is_late && !self.advance_watermark() {
                         return;
                     }
+                    busy = if is_late { Duration::ZERO } else { busy };
                 }
                 Err(TryRecvError::Empty) => {
                     tokio::time::sleep(tick).await;

@@ -1,6 +1,7 @@
-//! Lets connections of other replicas in when they have authenticated.
+//! Lets connections of other replicas in when they have authenticated, or have begun a frame where
+//! there is no key.
 
-use std::io::ErrorKind;
+use std::io::ErrorKind::{InvalidData, TimedOut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use crate::log::LogEvent;
 use crate::open_replicas::OpenReplicas;
 use crate::requests::serve_connection;
 
-/// Connections of one node whose peer has not proved yet that it has the key; further ones are
-/// closed at once.
+/// Connections of one node whose peer has not proved yet that it has the key, or, where there is no
+/// key, has sent nothing; further ones are closed at once.
 const UNAUTHENTICATED_MAX: usize = 256;
 
 /// Least time between two reports of refused connections.
@@ -41,12 +42,17 @@ impl Gate {
         };
         let gate = Arc::clone(self);
         tokio::spawn(async move {
-            if let Err(error) = connection.authenticate(gate.node.key()).await {
-                return gate.report(&error.to_string());
+            let key = gate.node.key();
+            if let Err(error) = connection.authenticate(key).await {
+                // Without a key, an end before the first frame is nothing to report.
+                if key.is_some() || matches!(error.kind(), InvalidData | TimedOut) {
+                    gate.report(&error.to_string());
+                }
+                return;
             }
             drop(permit);
             let end = serve_connection(connection, Arc::clone(&gate.node)).await;
-            if end.kind() == ErrorKind::InvalidData {
+            if end.kind() == InvalidData {
                 gate.report(&end.to_string());
             }
         });

@@ -24,8 +24,8 @@ const MAGIC: [u8; 8] = *b"nmauth01";
 /// What both ends claim to be.
 const CLAIM: &[u8] = b"replica";
 
-/// Time limit of a handshake.
-const LIMIT: Duration = Duration::from_secs(5);
+/// Time limit of a handshake, and of the first bytes where there is none.
+pub const LIMIT: Duration = Duration::from_secs(5);
 
 /// The connecting end.
 ///
@@ -84,7 +84,7 @@ fn unproven() -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, message)
 }
 
-fn late() -> io::Error {
+pub fn late() -> io::Error {
     let message = format!("its handshake was not complete after {} s", LIMIT.as_secs());
     io::Error::new(io::ErrorKind::TimedOut, message)
 }

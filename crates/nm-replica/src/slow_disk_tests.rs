@@ -172,6 +172,32 @@ fn a_slow_disk_is_reported_once_and_nobody_waits_for_it() {
     group.settle();
 }
 
+/// Whatever part of the journal is damaged after an orderly end, also the last record, is not taken
+/// for a torn write.
+#[test]
+fn the_watermark_has_all_that_was_synced_before_an_orderly_end() {
+    let mut group = TestGroup::new();
+    group.commit_more(50);
+    group.settle();
+    group.replicas.clear();
+    for own in 0..3 {
+        assert!(crate::journal::is_covered(&group.disk(own)), "replica {own}");
+    }
+}
+
+/// Load that never pauses must not keep the watermark where the file began.
+#[test]
+fn the_watermark_is_advanced_under_load_as_well() {
+    let mut group = TestGroup::new();
+    group.commit_more(1);
+    let disks: Vec<PathBuf> = (0..3).map(|own| group.disk(own)).collect();
+    let watermarks = || disks.iter().map(|disk| crate::journal::watermark_index(disk));
+    let before: Vec<u64> = watermarks().collect();
+    group.until(true, "all watermarks are advanced twice", |_| {
+        watermarks().zip(&before).all(|(now, before)| now > before + 100)
+    });
+}
+
 /// The leader's machine crashes before its disk had what the two others had: it comes back without
 /// it, and with one of the two alone.
 #[test]

@@ -151,6 +151,15 @@ impl Link {
         Ok(true)
     }
 
+    /// Frees the space that a burst has taken; the bytes that are held: the backlog, and what has
+    /// arrived of a frame.
+    pub fn shrink(&mut self) -> usize {
+        if self.output.is_empty() && self.output.capacity() > READ_BYTES {
+            self.output = vec![];
+        }
+        self.output.len() + self.input.shrink(READ_BYTES)
+    }
+
     /// Frees the space of what was written, once that is the larger part.
     fn keep_backlog(&mut self) -> Result<(), LinkError> {
         let backlog = self.output.len() - self.written;

@@ -51,6 +51,14 @@ impl ReceiveBuffer {
         Ok(Some(ReceivedFrame { header, body_bytes, bytes }))
     }
 
+    /// Frees the space beyond `kept_bytes` if nothing waits in it; the bytes that wait.
+    pub(super) fn shrink(&mut self, kept_bytes: usize) -> usize {
+        if self.start == self.end && self.bytes.len() > kept_bytes {
+            *self = ReceiveBuffer::default();
+        }
+        self.end - self.start
+    }
+
     /// Free space of at least `bytes` behind what was received.
     pub(super) fn free_space(&mut self, bytes: usize) -> &mut [u8] {
         if self.start == self.end {

@@ -188,13 +188,16 @@ impl EventLoop<'_> {
         while outcome.is_ok() {
             outcome = match input.next_frame() {
                 Ok(None) => break,
-                Ok(Some(mut frame)) => self.handle(id, &mut frame),
+                Ok(Some(mut frame)) => {
+                    self.handle(id, &mut frame).and_then(|()| self.links.flush_if_long(id))
+                }
                 Err(error) => Err(LinkError::from(error).into()),
             };
         }
         if let Some(link) = self.links.link(id) {
             link.input = input;
         }
+        self.links.count_held(id);
         if let Err(reason) = outcome.and(received.map_err(PeerError::from)) {
             self.close(id, &reason);
         }

@@ -46,6 +46,7 @@ use super::control::answer_links;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
 use super::pending::{self, AfterNak, PendingRequests, Place};
+use super::resend_requests::{self, ResendRequests};
 
 /// How often requests without reply are checked for time-outs, ns.
 const CHECK_NS: u64 = 50_000_000;
@@ -72,8 +73,9 @@ pub struct Gateway {
     map: InstrumentMap,
     /// Instruments that have moved, as their new cells announced: the map may not have it yet.
     announced: BTreeMap<InstrumentId, Placement>,
+    resend_requests: ResendRequests,
     /// Resend requests that came back, because the instrument is in another cell.
-    resend_requests: BTreeMap<StreamKey, Header>,
+    returned: BTreeMap<StreamKey, Header>,
     index: usize,
     /// The router that gets the requests.
     router: usize,
@@ -103,7 +105,8 @@ impl Gateway {
             network: network.clone(),
             map: InstrumentMap::of(network),
             announced: BTreeMap::new(),
-            resend_requests: BTreeMap::new(),
+            resend_requests: ResendRequests::default(),
+            returned: BTreeMap::new(),
             index,
             router: network.routers_of(index)[0],
             led_cells: BTreeMap::new(),
@@ -287,7 +290,7 @@ impl Gateway {
 
     /// Whether anything is checked for time-outs, or sent again with the next check.
     fn has_checks(&self) -> bool {
-        !self.checked.is_empty() || !self.resend_requests.is_empty()
+        !self.checked.is_empty() || !self.returned.is_empty() || !self.resend_requests.is_empty()
     }
 
     /// Checks a stream for time-outs from now on.
@@ -400,16 +403,67 @@ impl Gateway {
         self.clients.ids().for_each(|client| links.send(client, &header, &[], 0));
     }
 
+    /// A client sends a resend request, which is sent on when it may be.
+    fn resend_request(
+        &mut self,
+        from: LinkId,
+        header: &Header,
+        now_ns: u64,
+    ) -> Result<(), PeerError> {
+        self.check_owner(header.session, from)?;
+        if self.resend_requests.adds_waiting(from, header) {
+            let held = self.clients.hold(from, resend_requests::WAITING_BYTES);
+            held.map_err(PeerError::TooManyResendRequests)?;
+        }
+        self.add_resend_request(from, header, now_ns);
+        Ok(())
+    }
+
+    /// Adds a resend request whose bytes are counted.
+    fn add_resend_request(&mut self, from: LinkId, header: &Header, now_ns: u64) {
+        if !self.has_checks() {
+            self.next_check_ns = now_ns + CHECK_NS;
+        }
+        self.resend_requests.push(from, header);
+    }
+
+    /// Adds resend requests that waited for the answer to another one.
+    fn repeat_resend_requests(
+        &mut self,
+        requests: impl IntoIterator<Item = (LinkId, Header)>,
+        now_ns: u64,
+    ) {
+        for (from, header) in requests {
+            if self.clients.link_of(header.session) == Some(from) {
+                if self.resend_requests.adds_waiting(from, &header) {
+                    self.clients.hold_anyway(from, resend_requests::WAITING_BYTES);
+                }
+                self.add_resend_request(from, &header, now_ns);
+            }
+        }
+    }
+
+    /// Sends the resend requests that may be under way.
+    fn send_resend_requests(&mut self, links: &mut Links) {
+        while let Some((from, header)) = self.resend_requests.pop() {
+            self.clients.release(from, resend_requests::WAITING_BYTES);
+            let is_owned = self.clients.link_of(header.session) == Some(from);
+            if is_owned && self.forward_resend_request(links, &header) {
+                self.resend_requests.sent(from, &header, links.now_ns);
+            }
+        }
+    }
+
     /// Forwards a resend request to the cell's processor, or to the other one. Without a link the
     /// session is asked to send it again when there is one.
-    fn forward_resend_request(&self, links: &mut Links, header: &Header) {
+    fn forward_resend_request(&self, links: &mut Links, header: &Header) -> bool {
         let (cell, map_version) = (self.cell_of(header.instrument), self.map.version());
         let header = Header { flags: 0, gateway: self.index as u16, cell, map_version, ..*header };
         let processors = self.network.processors_of(cell).into_iter();
         let mut up = processors.filter_map(|processor| links.to(Role::Processor, processor));
-        if let Some(processor) = up.next() {
-            links.send(processor, &header, &[], 0);
-        }
+        let Some(processor) = up.next() else { return false };
+        links.send(processor, &header, &[], 0);
+        true
     }
 
     /// Keeps a resend request that came back until the next check: its instrument is between two
@@ -417,19 +471,22 @@ impl Gateway {
     fn keep_resend_request(&mut self, header: &Header, now_ns: u64) {
         let (instrument, session) = (header.instrument, header.session);
         if self.clients.link_of(session).is_some() {
-            if self.checked.is_empty() && self.resend_requests.is_empty() {
+            if !self.has_checks() {
                 self.next_check_ns = now_ns + CHECK_NS;
             }
-            self.resend_requests.insert((instrument, session), *header);
+            self.resend_requests.came_back(header, now_ns);
+            self.returned.insert((instrument, session), *header);
         }
     }
 
     /// Resends requests that have timed out, and stops checking those that have replies.
     fn check_timeouts(&mut self, links: &mut Links) {
-        for (_, header) in std::mem::take(&mut self.resend_requests) {
+        for (_, header) in std::mem::take(&mut self.returned) {
             self.forward_resend_request(links, &header);
         }
         let now_ns = links.now_ns;
+        let again = self.resend_requests.expire(now_ns);
+        self.repeat_resend_requests(again, now_ns);
         let least_ns = (self.slowest_ns * 3).min(pending::TIMEOUT_NS_MAX);
         self.slowest_ns -= self.slowest_ns / 8;
         let (streams, resends) = (&mut self.streams, &mut self.resends);
@@ -521,6 +578,10 @@ impl Gateway {
         frame: &mut ReceivedFrame<'_>,
     ) {
         let Header { session, flags, .. } = frame.header;
+        if flags & wire::RESENT != 0 {
+            let again = self.resend_requests.answered(&frame.header);
+            self.repeat_resend_requests(again, links.now_ns);
+        }
         if let Some(client) = self.clients.link_of(session) {
             if flags & wire::REFUSED != 0 {
                 wire::set_flags(frame.bytes, wire::REFUSED, 0);
@@ -613,6 +674,8 @@ impl Behaviour for Gateway {
             for session in self.clients.sessions_of(id) {
                 self.drop_session(session);
             }
+            let waiting = self.resend_requests.remove_link(id);
+            self.clients.release(id, waiting * resend_requests::WAITING_BYTES);
             self.clients.remove(id);
             self.forget_dropped();
             return;
@@ -620,6 +683,11 @@ impl Behaviour for Gateway {
         if let Peer::Node(Role::Router, index) = peer {
             self.led_cells.remove(&index);
             self.choose_router(links);
+        }
+        if let Peer::Node(Role::Processor, _) = peer {
+            // Answers may be lost with the link.
+            let again = self.resend_requests.expire(u64::MAX);
+            self.repeat_resend_requests(again, links.now_ns);
         }
         self.send_report(links);
     }
@@ -634,9 +702,7 @@ impl Behaviour for Gateway {
             (Peer::Client, FrameKind::Request) => self.request(links, from.0, frame),
             (Peer::Client, FrameKind::Hello) => self.hello(links, frame.header.session, from.0),
             (Peer::Client, FrameKind::ResendRequest) => {
-                self.check_owner(frame.header.session, from.0)?;
-                self.forward_resend_request(links, &frame.header);
-                Ok(())
+                self.resend_request(from.0, &frame.header, links.now_ns)
             }
             (Peer::Node(Role::Router, index), FrameKind::Leader) => {
                 self.on_leader(links, index, frame.header.cell);
@@ -673,6 +739,7 @@ impl Behaviour for Gateway {
             self.check_timeouts(links);
         }
         self.send_waiting(links);
+        self.send_resend_requests(links);
         Ok(())
     }
 

@@ -21,6 +21,9 @@ pub struct Limits {
     pub client_backlog_bytes_max: usize,
     /// Backlog of an observer, or of a peer that has not completed the handshake, bytes.
     pub observer_backlog_bytes_max: usize,
+    /// Bytes of all peers that are no nodes: backlogs, and what they have sent of a frame. Beyond
+    /// it the link that holds the most is closed.
+    pub foreign_bytes_max: usize,
     /// Time after which a link is closed whose peer, not a node, takes nothing of its backlog.
     pub slow_timeout: Duration,
     /// Pause of accepting connections when the system has no descriptor or memory for one.
@@ -38,6 +41,7 @@ impl Limits {
         observers_max: 256,
         client_backlog_bytes_max: 64 << 20,
         observer_backlog_bytes_max: 16 << 20,
+        foreign_bytes_max: 1 << 30,
         slow_timeout: Duration::from_secs(30),
         accept_pause: Duration::from_millis(100),
         refused_pause: Duration::from_millis(500),

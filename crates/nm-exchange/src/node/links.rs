@@ -62,6 +62,13 @@ const LINKS_MAX: usize = 1 << 16;
 /// read, ns.
 const CHECK_NS: u64 = 100_000_000;
 
+/// Bytes that may be gathered for links in one iteration; then they are written at once. A frame
+/// for all clients is as many frames.
+const GATHERED_BYTES_MAX: usize = 32 << 20;
+
+/// Answers to the frames of one read that may be gathered before they are written, bytes.
+const ANSWERS_BYTES_MAX: usize = 1 << 20;
+
 /// A peer takes nothing of its backlog.
 #[derive(Debug, Clone, Copy)]
 struct Stall {
@@ -88,13 +95,20 @@ struct Entry {
     stall: Option<Stall>,
     /// Whether it is among the links that are checked.
     is_watched: bool,
+    /// What it counts for in [`Links::foreign_bytes`].
+    held_bytes: usize,
+    /// Whether it is about to be closed. Nothing more is written to it.
+    has_failed: bool,
 }
 
 impl Entry {
+    fn is_node(&self) -> bool {
+        matches!(self.peer, Peer::Node(..))
+    }
+
     /// Whether it has to be checked for the limits on time.
     fn needs_watching(&self) -> bool {
-        let is_node = matches!(self.peer, Peer::Node(..));
-        !self.is_established || (self.stall.is_some() && !is_node)
+        !self.is_established || (self.stall.is_some() && !self.is_node())
     }
 
     /// Why it is to be closed, if its peer takes too long.
@@ -105,9 +119,8 @@ impl Entry {
         if !self.is_established && exceeds(self.made_ns, limits.hello_timeout) {
             return Some(PeerError::HandshakeTimeout(limits.hello_timeout));
         }
-        let is_node = matches!(self.peer, Peer::Node(..));
         let stall = self.stall.filter(|stall| exceeds(stall.since_ns, limits.slow_timeout));
-        stall.filter(|_| !is_node).map(|_| PeerError::Slow(limits.slow_timeout))
+        stall.filter(|_| !self.is_node()).map(|_| PeerError::Slow(limits.slow_timeout))
     }
 }
 
@@ -151,6 +164,12 @@ pub struct Links {
     accepted: Accepted,
     generation: u64,
     to_be_flushed: Vec<LinkId>,
+    /// Bytes that were forwarded since the links were written last.
+    gathered_bytes: usize,
+    /// Links that failed when they were written within an iteration.
+    failed_early: Vec<(LinkId, PeerError)>,
+    /// Bytes of all peers that are no nodes: what waits for them, and incomplete frames of theirs.
+    foreign_bytes: usize,
     /// Links that are checked for the limits on time, and when they are the next time.
     watched: Vec<LinkId>,
     next_check_ns: u64,
@@ -222,6 +241,9 @@ impl Links {
             accepted: Accepted::default(),
             generation: 0,
             to_be_flushed: vec![],
+            gathered_bytes: 0,
+            failed_early: vec![],
+            foreign_bytes: 0,
             watched: vec![],
             next_check_ns: 0,
             nodes: BTreeMap::new(),
@@ -320,6 +342,8 @@ impl Links {
             nonces: None,
             stall: None,
             is_watched: false,
+            held_bytes: 0,
+            has_failed: false,
         });
         self.watch_if_needed(id);
         Ok(id)
@@ -420,7 +444,8 @@ impl Links {
     /// The backlog of a link, which is flushed at the end of the iteration.
     pub fn output(&mut self, id: LinkId) -> Option<&mut Vec<u8>> {
         self.frames_out += 1;
-        let entry = self.entries.get_mut(id.slot())?.as_mut().filter(|entry| entry.id == id)?;
+        let entry = self.entries.get_mut(id.slot())?.as_mut();
+        let entry = entry.filter(|entry| entry.id == id && !entry.has_failed)?;
         if !entry.is_to_be_flushed {
             entry.is_to_be_flushed = true;
             self.to_be_flushed.push(id);
@@ -432,6 +457,7 @@ impl Links {
     pub fn forward(&mut self, id: LinkId, bytes: &[u8]) {
         if let Some(output) = self.output(id) {
             output.extend_from_slice(bytes);
+            self.gathered(bytes.len());
         }
     }
 
@@ -439,11 +465,24 @@ impl Links {
     pub fn send(&mut self, id: LinkId, header: &Header, body: &[u8], size_bytes: usize) {
         if let Some(output) = self.output(id) {
             wire::write(header, body, size_bytes, output);
+            self.gathered(body.len().max(size_bytes));
+        }
+    }
+
+    /// So many bytes were added to backlogs: writes them if they are many.
+    fn gathered(&mut self, bytes: usize) {
+        self.gathered_bytes += bytes;
+        if self.gathered_bytes > GATHERED_BYTES_MAX {
+            let mut failed = std::mem::take(&mut self.failed_early);
+            self.flush(&mut failed);
+            self.failed_early = failed;
         }
     }
 
     /// Writes the backlogs of this iteration; appends the links that failed.
     pub fn flush(&mut self, failed: &mut Vec<(LinkId, PeerError)>) {
+        failed.append(&mut self.failed_early);
+        self.gathered_bytes = 0;
         let mut ids = std::mem::take(&mut self.to_be_flushed);
         for id in ids.drain(..) {
             if let Err(error) = self.flush_one(id) {
@@ -451,6 +490,43 @@ impl Links {
             }
         }
         self.to_be_flushed = ids;
+        while self.foreign_bytes > self.limits.foreign_bytes_max {
+            let Some(id) = self.fail_largest() else { return };
+            failed.push((id, PeerError::TooManyForeignBytes(self.limits.foreign_bytes_max)));
+        }
+    }
+
+    /// Writes the backlog of a link whose peer is no node, if it is long: a read of small questions
+    /// may have long answers.
+    pub fn flush_if_long(&mut self, id: LinkId) -> Result<(), PeerError> {
+        let is_long = |entry: &Entry| entry.link.output.len() > ANSWERS_BYTES_MAX;
+        match self.entry(id) {
+            Some(entry) if !entry.is_node() && is_long(entry) => self.flush_one(id),
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts what a link holds, unless its peer is a node, and frees what it does not need now.
+    pub fn count_held(&mut self, id: LinkId) {
+        let Links { entries, foreign_bytes, .. } = self;
+        let entry = entries.get_mut(id.slot()).and_then(Option::as_mut);
+        let Some(entry) = entry.filter(|entry| entry.id == id && !entry.has_failed) else { return };
+        let held_bytes = if entry.is_node() { 0 } else { entry.link.shrink() };
+        *foreign_bytes = *foreign_bytes + held_bytes - entry.held_bytes;
+        entry.held_bytes = held_bytes;
+    }
+
+    /// Gives up the link that holds the most of all whose peers are no nodes; which one.
+    fn fail_largest(&mut self) -> Option<LinkId> {
+        let entries = self.entries.iter_mut().flatten();
+        let largest = entries.max_by_key(|entry| entry.held_bytes)?;
+        if largest.held_bytes == 0 {
+            return None;
+        }
+        self.foreign_bytes -= std::mem::take(&mut largest.held_bytes);
+        largest.has_failed = true;
+        largest.link.output = vec![];
+        Some(largest.id)
     }
 
     /// Writes the backlog of a link.
@@ -462,7 +538,12 @@ impl Links {
             return Ok(());
         }
         entry.is_to_be_flushed = false;
-        let wants_write = !entry.link.flush()?;
+        if entry.has_failed {
+            return Ok(());
+        }
+        let flushed = entry.link.flush();
+        entry.has_failed = flushed.is_err();
+        let wants_write = !flushed?;
         if wants_write {
             let written_total = entry.link.written_total();
             let known = entry.stall.filter(|stall| stall.written_total == written_total);
@@ -475,6 +556,7 @@ impl Links {
             self.poller.want_write(&entry.link, id.0, wants_write)?;
             self.watch_if_needed(id);
         }
+        self.count_held(id);
         Ok(())
     }
 
@@ -493,6 +575,7 @@ impl Links {
         let slot = self.entries.get_mut(id.slot())?;
         let entry = slot.take_if(|entry| entry.id == id)?;
         self.poller.remove(&entry.link);
+        self.foreign_bytes -= entry.held_bytes;
         if let Some(count) = self.accepted.of(entry.peer) {
             *count -= 1;
         }
@@ -677,5 +760,92 @@ fn connect(
             waker.wake();
         }
         pause = (pause * 2).min(PAUSES[1]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::Durability;
+    use crate::testing::TestRing;
+    use std::os::unix::net::UnixStream;
+
+    /// The links of a gateway, and the streams of clients that read nothing.
+    fn with_clients(limits: Limits, count: usize) -> (Links, Vec<(LinkId, UnixStream)>) {
+        let ring = TestRing::new("1-1-1-1", Durability::None);
+        let mut links = Links::simulated(&ring.network, (Role::Gateway, 0), 1).unwrap();
+        links.limits = limits;
+        let clients = (0..count).map(|_| {
+            let (near, far) = UnixStream::pair().unwrap();
+            let link = Link::new(Stream::Unix(near)).unwrap();
+            let id = links.insert(link, Peer::Client, false).unwrap();
+            links.accepted.clients += 1;
+            (id, far)
+        });
+        let clients = clients.collect();
+        (links, clients)
+    }
+
+    #[test]
+    fn what_is_gathered_in_one_iteration_is_written_before_it_is_much() {
+        let limits = Limits { client_backlog_bytes_max: 1 << 20, ..Limits::STANDARD };
+        let (mut links, clients) = with_clients(limits, 2);
+        let [(silent, _silent_end), (other, _other_end)] = &clients[..] else { panic!() };
+        for _ in 0..200 {
+            links.forward(*silent, &[7; 1 << 20]);
+        }
+        let gathered = links.link(*silent).unwrap().output.len();
+        assert!(gathered <= GATHERED_BYTES_MAX + (1 << 20), "{gathered}");
+        assert!(links.output(*silent).is_none(), "it is about to be closed");
+        links.forward(*other, &[7; 100]);
+        let mut failed = vec![];
+        links.flush(&mut failed);
+        assert_eq!(failed.len(), 1, "{failed:?}");
+        assert!(matches!(failed[0].1, PeerError::Link(LinkError::BacklogFull { .. })));
+        links.close(*silent, Duration::ZERO);
+        assert_eq!((links.foreign_bytes, links.accepted.clients), (0, 1));
+    }
+
+    #[test]
+    fn beyond_the_bytes_of_all_the_link_that_holds_the_most_is_given_up() {
+        let limits = Limits { foreign_bytes_max: 32 << 20, ..Limits::STANDARD };
+        let (mut links, clients) = with_clients(limits, 9);
+        let mut failed = vec![];
+        for round in 1..=3 {
+            for (number, (id, _end)) in clients.iter().enumerate() {
+                links.forward(*id, &vec![7; number << 21]);
+            }
+            links.flush(&mut failed);
+            assert!(links.foreign_bytes <= 32 << 20, "{round}: {}", links.foreign_bytes);
+        }
+        let given_up: Vec<LinkId> = failed.iter().map(|(id, _)| *id).collect();
+        assert!(!given_up.is_empty() && given_up.len() < 7, "{failed:?}");
+        assert!(failed.iter().all(|(_, why)| matches!(why, PeerError::TooManyForeignBytes(_))));
+        for (id, _end) in &clients {
+            assert_eq!(links.output(*id).is_none(), given_up.contains(id));
+            links.close(*id, Duration::ZERO);
+        }
+        assert!(
+            clients[..2].iter().all(|(id, _)| !given_up.contains(id)),
+            "those with little stay"
+        );
+        assert_eq!(links.foreign_bytes, 0);
+    }
+
+    #[test]
+    fn the_space_of_a_burst_is_freed() {
+        let (mut links, mut clients) = with_clients(Limits::STANDARD, 1);
+        let (id, end) = &mut clients[0];
+        links.forward(*id, &vec![7; 24 << 20]);
+        let mut failed = vec![];
+        links.flush(&mut failed);
+        assert!(links.foreign_bytes > 1 << 20);
+        end.set_nonblocking(true).unwrap();
+        while links.foreign_bytes > 0 {
+            let _ = std::io::Read::read(end, &mut [0; 1 << 16]);
+            links.flush_one(*id).unwrap();
+        }
+        assert!(failed.is_empty());
+        assert_eq!(links.link(*id).unwrap().output.capacity(), 0);
     }
 }

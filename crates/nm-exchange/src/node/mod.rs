@@ -23,6 +23,7 @@ mod processor;
 mod replica;
 mod replicated;
 mod reply_path;
+mod resend_requests;
 mod responses;
 mod router;
 mod warnings;

@@ -89,6 +89,11 @@ pub enum PeerError {
     /// It takes nothing of its backlog.
     #[error("it has read nothing for {} s, although data wait for it", .0.as_secs_f64())]
     Slow(Duration),
+    /// All peers that are no nodes hold too many bytes, and this one the most.
+    #[error(
+        "more than {0} bytes wait for clients and observers together, and most of them for this one"
+    )]
+    TooManyForeignBytes(usize),
     /// The node has as many clients as it may.
     #[error("the gateway has {0} clients, the most that it accepts")]
     TooManyClients(usize),
@@ -129,6 +134,9 @@ pub enum PeerError {
         /// The limit.
         reason: RefusalReason,
     },
+    /// A client asks for the events of more sessions and instruments than its link may hold.
+    #[error("it sent too many resend requests: {0}")]
+    TooManyResendRequests(RefusalReason),
     /// A client comes to a gateway that is to carry nothing.
     #[error("gateway {0} is drained and takes no more sessions: connect to another gateway")]
     Drained(usize),
@@ -147,6 +155,8 @@ impl PeerError {
     pub fn is_for_peer(&self) -> bool {
         match self {
             PeerError::Link(error) => error.is_other_version(),
+            // A frame may have been cut off.
+            PeerError::TooManyForeignBytes(_) => false,
             PeerError::Io(_) | PeerError::Refused(_) => false,
             _ => true,
         }
@@ -176,6 +186,7 @@ impl PeerError {
             PeerError::Replaced => "replaced",
             PeerError::HandshakeTimeout(_) => "handshake timeout",
             PeerError::Slow(_) => "slow",
+            PeerError::TooManyForeignBytes(_) => "bytes of all",
             PeerError::TooManyClients(_) => "clients",
             PeerError::TooManyObservers(_) => "observers",
             PeerError::NoProof(_) => "no proof",
@@ -185,6 +196,7 @@ impl PeerError {
             PeerError::Random(_) => "random numbers",
             PeerError::ForeignSession(_) => "foreign session",
             PeerError::SessionNotAdded { .. } => "session not added",
+            PeerError::TooManyResendRequests(_) => "resend requests",
             PeerError::Drained(_) => "drained",
             PeerError::Refused(_) => "refused by peer",
         }

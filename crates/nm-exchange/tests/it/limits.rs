@@ -10,7 +10,7 @@ use std::time::Duration;
 use nm_book::order::Side;
 use nm_exchange::client::ClientError;
 use nm_exchange::control::admin::Observer;
-use nm_exchange::message::{Close, Hello};
+use nm_exchange::message::{Close, Hello, ResendRequest};
 use nm_exchange::network::{Durability, Role};
 use nm_exchange::node::Limits;
 use nm_exchange::testing::{Client, LIMIT, TestRing, assert_executed_once, order, trade};
@@ -187,6 +187,69 @@ fn a_client_with_too_large_a_backlog_is_ended_and_the_others_trade() {
 fn a_client_that_takes_nothing_for_too_long_is_ended_and_the_others_trade() {
     let limits = Limits { slow_timeout: Duration::from_millis(500), ..Limits::STANDARD };
     does_not_read(limits, "it has read nothing for 0.5 s, although data wait for it");
+}
+
+#[test]
+fn clients_that_do_not_read_are_ended_before_they_hold_too_much_together() {
+    let limits = Limits { foreign_bytes_max: 4 << 20, ..Limits::STANDARD };
+    let mut ring = ring(limits);
+    let silent_readers: Vec<UnixStream> = (0..20).map(|k| idle_client(&ring, 100 + k)).collect();
+    let mut active = Client::new(&ring, 0, &[1]);
+    let warning = "more than 4194304 bytes wait for clients and observers together";
+    let deadline = Deadline::after(LIMIT);
+    for seq in 1.. {
+        if ring.warnings.lock().unwrap().iter().any(|line| line.contains(warning)) {
+            break;
+        }
+        assert!(!deadline.passed(), "no `{warning}`: {:?}", ring.warnings.lock().unwrap());
+        for number in 0..50 {
+            let order = order(1, seq * 50 + number, Side::Buy, 100);
+            active.request(1, number as u32 % 5, wire::PUBLIC, &order);
+        }
+        while active.waiting() > 0 {
+            assert!(!deadline.passed(), "no reply");
+            active.turn();
+        }
+    }
+    let open = || silent_readers.iter().filter(|reader| is_open(reader)).count();
+    assert!(active.link.is_some() && open() > 0, "only those go that hold the most");
+    trade(&mut [active], 10, |_| {});
+    ring.stop_all();
+}
+
+/// Each answer is a hundred times as long as the request for it.
+#[test]
+fn a_client_that_sends_resend_requests_without_end_holds_up_nobody() {
+    let ring = ring(Limits::STANDARD);
+    let mut greedy = Client::new(&ring, 0, &[7]);
+    for seq in 1..=500 {
+        greedy.request(7, 1, 0, &order(7, seq, Side::Buy, 100));
+    }
+    let deadline = Deadline::after(LIMIT);
+    while greedy.waiting() > 0 {
+        assert!(!deadline.passed(), "no reply");
+        greedy.turn();
+    }
+    const REQUESTS: usize = 50_000;
+    let link = greedy.link.as_mut().unwrap();
+    let request = ResendRequest { session: 7, instrument: 1, acknowledged: 0 };
+    for _ in 0..REQUESTS {
+        wire::write(&request.header(), &[], 0, &mut link.output);
+    }
+    link.flush().unwrap();
+    let mut others = [Client::new(&ring, 0, &[1])];
+    trade(&mut others, 50, |_| {
+        greedy.turn();
+    });
+    while greedy.link.as_mut().is_some_and(|link| !link.flush().unwrap()) {
+        assert!(!deadline.passed(), "its requests are not read");
+        greedy.turn();
+    }
+    drop(greedy);
+    let ended = ring.stop();
+    let gateway = ended.iter().find(|ended| ended.role == Role::Gateway).unwrap();
+    assert!(gateway.frames_in > REQUESTS as u64, "{gateway:?}");
+    assert!(gateway.frames_out < REQUESTS as u64 / 2, "{gateway:?}");
 }
 
 #[test]

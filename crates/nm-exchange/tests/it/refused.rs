@@ -221,6 +221,8 @@ fn the_page_of_limits_has_the_numbers_of_the_code() {
         PENDING_REQUESTS_MAX,
         GATEWAY_BYTES_MAX,
         FREE_BYTES_SHARE,
+        LINK_RESEND_REQUESTS_MAX,
+        RESEND_REQUESTS_MAX,
         UNKNOWN_PREDECESSOR_NAKS_MAX,
         MOVED_INSTRUMENTS_MAX,
         MOVES_PENDING_MAX,

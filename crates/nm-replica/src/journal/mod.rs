@@ -24,7 +24,7 @@ pub use error::{Damage, JournalError};
 pub use reader::Reader;
 pub(crate) use reader::last_record;
 #[cfg(test)]
-pub(crate) use reader::{files, is_covered};
+pub(crate) use reader::{files, is_covered, watermark_index};
 pub use record::{Found, Record, RecordKind, Settings};
 pub use recorder::Recorder;
 pub use writer::Journal;

@@ -254,6 +254,12 @@ pub fn last_record(folder: &Path) -> Result<Option<(u64, u64)>, JournalError> {
     Ok(Some(last).filter(|_| watermark.file <= newest))
 }
 
+/// Index of the last record below the watermark of a journal.
+#[cfg(test)]
+pub fn watermark_index(folder: &Path) -> u64 {
+    Watermark::read(folder).unwrap().index()
+}
+
 /// Whether damage of every record of the journal in a folder differs from a torn write.
 #[cfg(test)]
 pub fn is_covered(folder: &Path) -> bool {

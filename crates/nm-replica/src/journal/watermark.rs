@@ -2,9 +2,9 @@
 //!
 //! Each record says what the disk had before it, so that damage is not taken for a torn write if a
 //! record follows. The watermark says the same for the end of the journal. It is advanced when
-//! the journal has been idle for a while and when a file begins, never while records wait. What was
-//! synced last, before a crash that came within that time, is not below it: if such a record is
-//! damaged as well, it is taken for a torn write.
+//! the journal has been idle for a while, at an orderly end, when a file begins, and every few
+//! seconds of uninterrupted work. What was synced last, before a crash that came within that time,
+//! is not below it: if such a record is damaged as well, it is taken for a torn write.
 //!
 //! It also has the salt of the newest file, so that the file's records can be read without its
 //! header.

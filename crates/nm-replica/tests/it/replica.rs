@@ -586,6 +586,26 @@ fn replicas_with_a_key_accept_none_without_it() {
 }
 
 #[test]
+fn without_a_key_connections_that_send_nothing_are_limited_and_ended_as_well() {
+    let mut group = TestGroup::new(3, false, settings());
+    group.commit_more(20);
+    let Address::Unix(path) = &group.addresses[0] else { panic!("replicas use Unix sockets") };
+    let strangers: Vec<UnixStream> = (0..300).map(|_| UnixStream::connect(path).unwrap()).collect();
+    for stranger in &strangers {
+        stranger.set_nonblocking(true).unwrap();
+    }
+    let closed = |strangers: &[UnixStream]| {
+        strangers.iter().filter(|stranger| matches!((&**stranger).read(&mut [0]), Ok(0))).count()
+    };
+    group.until(true, "those beyond 256 are closed", |_| closed(&strangers) >= 300 - 256);
+    group.until(true, "all are closed", |_| closed(&strangers) == 300);
+    let degraded = &group.replicas[0].as_ref().unwrap().degraded;
+    assert!(degraded.iter().any(|line| line.contains("to replicas were refused")), "{degraded:?}");
+    group.commit_more(20);
+    group.settle();
+}
+
+#[test]
 fn a_request_in_another_version_is_refused_and_reported() {
     let mut group = TestGroup::new(3, false, settings());
     group.commit_more(20);

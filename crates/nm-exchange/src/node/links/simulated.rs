@@ -36,6 +36,7 @@ impl Links {
 
     /// The backlogs of this iteration, in the order of the links.
     pub fn take_output(&mut self) -> Vec<(LinkId, Vec<u8>)> {
+        self.gathered_bytes = 0;
         let mut ids = std::mem::take(&mut self.to_be_flushed);
         ids.sort_unstable_by_key(|id| id.0);
         let mut taken = vec![];
