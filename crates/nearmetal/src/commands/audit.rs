@@ -17,6 +17,7 @@ use nm_sys::complete_file::{self, Origin};
 use nm_sys::hostfiles::parse_list;
 
 use crate::cli::audit::{AuditArgs, AuditFormat};
+use crate::cli::cpu_list::CpuList;
 use crate::commands::cpus::not_online;
 use crate::exit::{Exit, Stop};
 use crate::output;
@@ -96,9 +97,9 @@ fn show(audit: &Audit, args: &AuditArgs) -> Result<()> {
 
 fn workload(args: &AuditArgs) -> Result<Workload> {
     let parse = |text: &String| {
-        parse_list(text).filter(|cpus| cpus.len() <= limits::CPUS_MAX).ok_or_else(|| {
+        text.parse::<CpuList>().map(|list| list.0).map_err(|_| {
             Stop::usage(format!(
-                "--cpus {text} is no list of at most {} CPUs; write for example 2-3,8",
+                "--cpus `{text}` is no list of at most {} CPUs; write for example 2-3,8",
                 limits::CPUS_MAX
             ))
         })
@@ -119,7 +120,7 @@ fn check_named(snapshot: &Snapshot, workload: &Workload) -> Result<()> {
         && let Some(link) = workload.links.iter().find(|link| !links.contains(link))
     {
         let known = links.join(", ");
-        return Err(Stop::usage(format!("--link: there is no network link {link}, but {known}")));
+        return Err(Stop::usage(format!("--link: there is no network link `{link}`, but {known}")));
     }
     if let Some(pid) = workload.pid {
         let folder = format!("/proc/{pid}/");
@@ -144,7 +145,7 @@ fn name_workload(snapshot: &mut Snapshot, workload: Workload) {
 fn interval(seconds: f64) -> Result<Option<Duration>> {
     let max = limits::SNAPSHOT_INTERVAL_S_MAX;
     if !(0.0..=max).contains(&seconds) {
-        return Err(Stop::usage(format!("--interval is {seconds}, must be 0 to {max} s")));
+        return Err(Stop::usage(format!("--interval is {seconds:?}, must be 0 to {max} s")));
     }
     Ok((seconds > 0.0).then(|| Duration::from_secs_f64(seconds)))
 }
