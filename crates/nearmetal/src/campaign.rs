@@ -152,8 +152,8 @@ impl Runner {
         self.options.affinity.as_ref()
     }
 
-    /// Announces `what` runs, its trials of at most (without a limit: about) `duration_s` in all, and
-    /// shows their progress.
+    /// Announces `what` runs, its trials of at most (without a limit: about) `duration_s` in all,
+    /// and shows their progress.
     pub fn show_progress(&mut self, what: &str, duration_s: f64, is_limit: bool) {
         if self.show.is_quiet {
             return;

@@ -141,7 +141,7 @@ impl CpuJitter {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Balance {
-    /// Time that the thread was ready but other threads ran, ns; absent if the kernel does not tell.
+    /// Time that the thread was ready but others ran, ns; absent if the kernel does not tell.
     pub run_delay_ns: Option<u64>,
     /// Time in interrupts, ns; absent if the kernel does not account for it.
     pub interrupts_ns: Option<u64>,
@@ -157,9 +157,9 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// The balance of `lost_ns` with its known parts. The kernel also counts delays that are shorter
-    /// than the threshold, and steal in steps of 10 ms, which other threads may have lost: a part
-    /// is at most what is left.
+    /// The balance of `lost_ns` with its known parts. The kernel also counts delays that are
+    /// shorter than the threshold, and steal in steps of 10 ms, which other threads may have lost:
+    /// a part is at most what is left.
     #[must_use]
     pub fn of(self, lost_ns: u64) -> Balance {
         let mut left = lost_ns;
@@ -202,8 +202,8 @@ impl Balance {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Counted {
-    /// Time that the thread was ready but did not run, as the scheduler counts it, ns; absent if the
-    /// kernel does not tell.
+    /// Time that the thread was ready but did not run, as the scheduler counts it, ns; absent if
+    /// the kernel does not tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_delay_ns: Option<u64>,
     /// Stolen time of the CPU, whichever thread lost it, ns; absent if the kernel does not tell.

@@ -20,8 +20,8 @@ impl FromStr for CpuList {
 
     fn from_str(text: &str) -> Result<CpuList, CpuListError> {
         // The kernel reads `0,,1`; from a person it is a slip.
-        let is_whole = text.split(',').all(|part| !part.trim().is_empty());
-        match parse_list(text).filter(|_| is_whole) {
+        let has_no_gap = text.split(',').all(|part| !part.trim().is_empty());
+        match parse_list(text).filter(|_| has_no_gap) {
             Some(cpus) if !cpus.is_empty() && cpus.len() <= CPUS_MAX => Ok(CpuList(cpus)),
             _ => Err(CpuListError(text.chars().take(80).collect())),
         }

@@ -297,9 +297,9 @@ fn nothing_passes_where_nothing_can_be_read() {
 fn what_passes_by_one_file_has_that_file_as_evidence() {
     let mut wrong = vec![];
     for name in ["metal-two-sockets", "kvm-guest", "container-quota"] {
-        let whole = snapshot_of(name);
-        for (path, text) in &whole.files {
-            let mut one = Snapshot { version: whole.version, ..Snapshot::default() };
+        let complete = snapshot_of(name);
+        for (path, text) in &complete.files {
+            let mut one = Snapshot { version: complete.version, ..Snapshot::default() };
             one.files.insert(path.clone(), text.clone());
             for finding in audit(&one).of(FindingStatus::Pass) {
                 let is_of_it = |seen: &Evidence| seen.raw.is_some() && path.starts_with(&seen.path);
