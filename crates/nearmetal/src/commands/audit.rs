@@ -60,20 +60,20 @@ pub fn run(args: &AuditArgs) -> Result<Exit> {
     Ok(args.fail_on.map_or(Exit::Pass, |severity| judged(&audit, severity)))
 }
 
-/// The exit code of `--fail-on`. A few checks are undecided on every machine; where most are, what
-/// was read is too little to say that nothing is wrong.
+/// The exit code of `--fail-on`. A few checks are undecided on every machine; where most of those
+/// that count are, what was read is too little to say that nothing is wrong.
 fn judged(audit: &Audit, severity: Severity) -> Exit {
     if audit.failed(severity).next().is_some() {
         return Exit::Fail;
     }
-    let decided = audit.of(FindingStatus::Pass).count() + audit.of(FindingStatus::Fail).count();
-    let undecided = audit.of(FindingStatus::Unknown).count();
+    let count = |status| audit.of(status).filter(|one| one.severity >= severity).count();
+    let (decided, undecided) = (count(FindingStatus::Pass), count(FindingStatus::Unknown));
     if undecided <= decided {
         return Exit::Pass;
     }
     output::message(&format!(
-        "--fail-on {severity}: inconclusive, because the evidence of {undecided} checks of {} is \
-         missing; run it as root on the machine, or audit a complete snapshot",
+        "--fail-on {severity}: inconclusive, because the evidence of {undecided} checks of {} of \
+         that severity or more is missing; run it as root on the machine, or audit a complete snapshot",
         decided + undecided
     ));
     Exit::Inconclusive
@@ -178,4 +178,24 @@ fn read(path: &Path) -> Result<Snapshot> {
         return Err(Stop::usage(format!("{} is no snapshot of `audit --save`", path.display())));
     }
     Ok(snapshot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is decided about lesser checks says nothing about those that count.
+    #[test]
+    fn undecided_checks_of_the_severity_are_no_pass() {
+        let mut audit = nm_audit::audit(&Snapshot::default());
+        for finding in &mut audit.findings {
+            if finding.severity < Severity::Critical {
+                finding.status = FindingStatus::Pass;
+            }
+        }
+        assert_eq!(judged(&audit, Severity::Critical), Exit::Inconclusive);
+        assert_eq!(judged(&audit, Severity::Info), Exit::Pass);
+        audit.findings.iter_mut().for_each(|finding| finding.status = FindingStatus::Pass);
+        assert_eq!(judged(&audit, Severity::Critical), Exit::Pass);
+    }
 }
