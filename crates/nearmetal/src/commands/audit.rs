@@ -72,8 +72,8 @@ fn judged(audit: &Audit, severity: Severity) -> Exit {
         return Exit::Pass;
     }
     output::message(&format!(
-        "--fail-on {severity}: inconclusive, because the evidence of {undecided} checks of {} of \
-         that severity or more is missing; run it as root on the machine, or audit a complete snapshot",
+        "--fail-on {severity}: inconclusive, because the evidence of {undecided} such checks of {} \
+         is missing; run it as root on the machine, or audit a complete snapshot",
         decided + undecided
     ));
     Exit::Inconclusive
