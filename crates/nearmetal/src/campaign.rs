@@ -152,13 +152,15 @@ impl Runner {
         self.options.affinity.as_ref()
     }
 
-    /// Announces `what` runs, its trials of at most `duration_s` in all, and shows their progress.
-    pub fn show_progress(&mut self, what: &str, duration_s: f64) {
+    /// Announces `what` runs, its trials of at most (without a limit: about) `duration_s` in all,
+    /// and shows their progress.
+    pub fn show_progress(&mut self, what: &str, duration_s: f64, is_limit: bool) {
         if self.show.is_quiet {
             return;
         }
-        let longest = units::duration(duration_s);
-        output::message(&format!("{what}: at most {longest}; Ctrl-C keeps what is done"));
+        let duration = units::duration(duration_s);
+        let bound = if is_limit { "at most" } else { "about" };
+        output::message(&format!("{what}: {bound} {duration}; Ctrl-C keeps what is done"));
         self.progress = Progress::new(duration_s);
     }
 

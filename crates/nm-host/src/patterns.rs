@@ -205,6 +205,7 @@ fn memory() -> Vec<Pattern> {
     ));
     all.extend(in_folder(What::Counter, "/sys/devices/system/edac/mc/mc#", "ce_count ue_count"));
     all.push(Pattern::text("/sys/module/page_reporting/parameters/page_reporting_order"));
+    all.push(present("/sys/bus"));
     all.push(present("/sys/bus/virtio/drivers/virtio_balloon/virtio#"));
     all
 }

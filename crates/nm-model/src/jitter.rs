@@ -136,12 +136,12 @@ impl CpuJitter {
 }
 
 /// What explains the time that a thread lost. The parts and [`Balance::unexplained_ns`] add up to
-/// the lost time, exactly.
+/// the lost time, exactly; none is more than what those before it leave. What the kernel counted is
+/// in [`Counted`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Balance {
-    /// Time that the thread was ready but other threads ran, as the scheduler counts it, ns; absent
-    /// if the kernel does not tell.
+    /// Time that the thread was ready but others ran, ns; absent if the kernel does not tell.
     pub run_delay_ns: Option<u64>,
     /// Time in interrupts, ns; absent if the kernel does not account for it.
     pub interrupts_ns: Option<u64>,
@@ -149,8 +149,7 @@ pub struct Balance {
     pub steal_ns: Option<u64>,
     /// Resolution of the stolen time, ns.
     pub steal_step_ns: u64,
-    /// What is left of the lost time, ns. Below zero if the parts, whose clocks differ from ours,
-    /// are more than the gaps.
+    /// What is left of the lost time, ns. Below zero only in results of earlier versions.
     pub unexplained_ns: i64,
     /// The part of the gaps in which the thread was not preempted that no interrupt can explain,
     /// because there were more gaps than interrupts: the sum of the shortest ones in excess, ns.
@@ -158,13 +157,22 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// The balance of `lost_ns` with its known parts.
+    /// The balance of `lost_ns` with its known parts. The kernel also counts delays that are
+    /// shorter than the threshold, and steal in steps of 10 ms, which other threads may have lost:
+    /// a part is at most what is left.
     #[must_use]
     pub fn of(self, lost_ns: u64) -> Balance {
-        let explained = i128::from(self.explained_ns());
-        let left = i128::from(lost_ns) - explained;
-        let bounded = left.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
-        Balance { unexplained_ns: bounded as i64, ..self }
+        let mut left = lost_ns;
+        let mut take = |part: Option<u64>| {
+            let part = part.map(|ns| ns.min(left));
+            left -= part.unwrap_or(0);
+            part
+        };
+        let run_delay_ns = take(self.run_delay_ns);
+        let interrupts_ns = take(self.interrupts_ns);
+        let steal_ns = take(self.steal_ns);
+        let unexplained_ns = i64::try_from(left).unwrap_or(i64::MAX);
+        Balance { run_delay_ns, interrupts_ns, steal_ns, unexplained_ns, ..self }
     }
 
     /// The known parts together, ns.
@@ -194,6 +202,13 @@ impl Balance {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Counted {
+    /// Time that the thread was ready but did not run, as the scheduler counts it, ns; absent if
+    /// the kernel does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_delay_ns: Option<u64>,
+    /// Stolen time of the CPU, whichever thread lost it, ns; absent if the kernel does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steal_ns: Option<u64>,
     /// Context switches because the kernel ran another thread.
     pub involuntary_switches: u64,
     /// Page faults that needed no reading.
@@ -278,7 +293,7 @@ mod tests {
         let unknown = Balance { below_system_min_ns: 30, ..Balance::default() }.of(100);
         assert_eq!((unknown.unexplained_ns, unknown.below_system_ns()), (100, 30));
         let more = Balance { run_delay_ns: Some(120), ..Balance::default() }.of(100);
-        assert_eq!((more.unexplained_ns, more.below_system_ns()), (-20, 0));
+        assert_eq!((more.unexplained_ns, more.below_system_ns()), (0, 0));
     }
 
     #[test]
@@ -307,6 +322,7 @@ mod tests {
             let balance = parts.of(lost_ns);
             let sum = i128::from(balance.explained_ns()) + i128::from(balance.unexplained_ns);
             prop_assert_eq!(sum, i128::from(lost_ns));
+            prop_assert!(balance.explained_ns() <= lost_ns && balance.unexplained_ns >= 0);
             prop_assert!(balance.below_system_ns() <= lost_ns);
         }
     }

@@ -12,7 +12,7 @@ use crate::metric::{Metric, PERCENTILES};
 use crate::plan::{Plan, PlanComparison, PlanRow, PlanTarget, SubPlan, TrialBlock, published_run};
 use crate::probe::{Case, ProbeKind, ProbeSpec};
 use crate::selector::{Selector, glob};
-use crate::target::MissingUnit;
+use crate::target::LimitError;
 use crate::words::{UnknownWord, known, nearest};
 
 /// A published run that plans may name.
@@ -81,7 +81,7 @@ pub(crate) enum CheckError {
     #[error(transparent)]
     Hosts(#[from] HostsFault),
     #[error(transparent)]
-    MissingUnit(#[from] MissingUnit),
+    Limit(#[from] LimitError),
     #[error("target on `{on}` matches no row of the plan{hint}")]
     TargetOn { on: Selector, hint: Box<Hint> },
     #[error("target for probe `{probe}` matches no row of the plan: {run}")]
@@ -246,7 +246,7 @@ type TargetFault = (&'static str, CheckError);
 
 /// Checks that a target is for at least one row: each of its conditions leaves one.
 fn check_target(target: &PlanTarget, all: &[PlanRow<'_>]) -> Result<(), TargetFault> {
-    target.require.check_unit().map_err(|error| ("require", error.into()))?;
+    target.require.check_limit().map_err(|error| ("require", error.into()))?;
     let mut rows: Vec<PlanRow<'_>> =
         all.iter().copied().filter(|row| is_on(&target.on, row)).collect();
     if rows.is_empty() {

@@ -428,7 +428,12 @@ impl ProbeSpec {
         }
     }
 
-    /// How long one round of all cases takes at most, s, without set-up.
+    /// Whether [`ProbeSpec::duration_s`] is a limit: jobs of the processor take what they take.
+    pub fn has_time_limit(&self) -> bool {
+        !matches!(self, ProbeSpec::Compute(_))
+    }
+
+    /// How long one round of all cases takes at most, s, without set-up; about, if it has no limit.
     pub fn duration_s(&self) -> f64 {
         match self {
             ProbeSpec::Pingpong(s) => {

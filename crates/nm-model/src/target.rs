@@ -108,26 +108,54 @@ pub enum TargetError {
     },
 }
 
-/// A target whose limit is a latency without a unit.
+/// Why a limit decides nothing, as one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("target `{0}` has no unit: write ns, us, ms or s behind the number")]
-pub struct MissingUnit(String);
+pub enum LimitError {
+    /// A latency without a unit.
+    #[error("target `{0}` has no unit: write ns, us, ms or s behind the number")]
+    NoUnit(String),
+    /// No measurement could break it.
+    #[error("target `{target}` cannot fail: its figure is {range}")]
+    CannotFail {
+        /// The target.
+        target: String,
+        /// What the figure can be.
+        range: &'static str,
+    },
+    /// No measurement could meet it.
+    #[error("target `{target}` cannot be met: its figure is {range}")]
+    CannotBeMet {
+        /// The target.
+        target: String,
+        /// What the figure can be.
+        range: &'static str,
+    },
+}
 
 impl Target {
-    /// Checks that a latency has a unit, behind its number or in the metric's name. Text is read
-    /// without this check, as ns: results of earlier versions have such targets.
+    /// Checks that the limit can be met and can fail, and that a latency has a unit, behind its
+    /// number or in the metric's name. Text is read without this check, as ns: results of earlier
+    /// versions have such targets.
     ///
     /// # Errors
-    /// If it has none.
-    pub fn check_unit(&self) -> Result<(), MissingUnit> {
+    /// If the target decides nothing, or has no unit.
+    pub fn check_limit(&self) -> Result<(), LimitError> {
         let requirement = self.text.split(" at ").next().unwrap_or_default();
         let is_bare = Op::split(requirement).is_some_and(|(name, _, limit)| {
             !name.contains('_') && limit.ends_with(|last: char| !last.is_alphabetic())
         });
         let is_latency = self.metric.quantity() == Quantity::Latency;
-        match is_latency && is_bare && self.limit != 0.0 {
-            true => Err(MissingUnit(self.text.clone())),
-            false => Ok(()),
+        if is_latency && is_bare && self.limit != 0.0 {
+            return Err(LimitError::NoUnit(self.text.clone()));
+        }
+        let is_ratio = self.metric.quantity() == Quantity::Ratio;
+        let range = if is_ratio { "0 to 100 %" } else { "0 or more" };
+        let highest = if is_ratio { 1.0 } else { f64::INFINITY };
+        let target = self.text.clone();
+        match (self.op.holds(0.0, self.limit), self.op.holds(highest, self.limit)) {
+            (true, true) => Err(LimitError::CannotFail { target, range }),
+            (false, false) => Err(LimitError::CannotBeMet { target, range }),
+            _ => Ok(()),
         }
     }
 
@@ -269,13 +297,32 @@ mod tests {
     #[test]
     fn a_latency_needs_a_unit_and_other_figures_need_none() {
         for text in ["p99 < 500", "median <= 1_000. at size<=64"] {
-            let error = target(text).check_unit().unwrap_err().to_string();
+            let error = target(text).check_limit().unwrap_err().to_string();
             let wanted =
                 format!("target `{text}` has no unit: write ns, us, ms or s behind the number");
             assert_eq!(error, wanted);
         }
         for text in ["p99_us < 500", "p99 < 500us", "max <= 0", "loss <= 0.1", "throughput >= 3"] {
-            assert_eq!(target(text).check_unit(), Ok(()), "{text}");
+            assert_eq!(target(text).check_limit(), Ok(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_limit_can_be_met_and_can_fail() {
+        for (text, wanted) in [
+            ("time-lost < 150%", "cannot fail: its figure is 0 to 100 %"),
+            ("time-lost <= 1", "cannot fail: its figure is 0 to 100 %"),
+            ("loss < 2", "cannot fail: its figure is 0 to 100 %"),
+            ("loss >= 0", "cannot fail: its figure is 0 to 100 %"),
+            ("rate >= 0", "cannot fail: its figure is 0 or more"),
+            ("p99 < -3us", "cannot be met: its figure is 0 or more"),
+            ("time-lost > 1", "cannot be met: its figure is 0 to 100 %"),
+        ] {
+            let error = target(text).check_limit().unwrap_err().to_string();
+            assert_eq!(error, format!("target `{text}` {wanted}"));
+        }
+        for text in ["time-lost < 1", "loss <= 0", "time-lost > 0", "rate > 0", "max > 1s"] {
+            assert_eq!(target(text).check_limit(), Ok(()), "{text}");
         }
     }
 

@@ -68,6 +68,14 @@ pub struct Window {
     pub slice: u64,
 }
 
+impl Window {
+    /// The same window with another begin.
+    #[must_use]
+    pub fn moved_to(self, begin: u64) -> Window {
+        Window { begin, end: begin + (self.end - self.begin), ..self }
+    }
+}
+
 /// Whether the thread was preempted since it was asked for the last time.
 pub trait Preemption {
     /// Begins to watch.
@@ -233,6 +241,23 @@ pub fn watch(
         }
     }
     Span { first, last: previous }
+}
+
+/// Adds the time from the last stamp to `stamp` as one more gap, if it is that long.
+pub fn add_last(
+    window: &Window,
+    record: &mut GapRecord,
+    span: &mut Span,
+    stamp: u64,
+    preemption: &impl Preemption,
+) {
+    let length = stamp.saturating_sub(span.last);
+    if length < window.threshold {
+        return;
+    }
+    let start = span.last - window.begin;
+    record.add(Gap { start, length, preempted: preemption.happened() }, window.slice);
+    span.last = stamp;
 }
 
 /// The smallest of many steps of the loop on this CPU, ticks.

@@ -147,6 +147,8 @@ fn cpu_jitter(
         preempted_ns: sees.then(|| clock.ns(record.preempted())),
         balance: balance(one, counters, clock, machine),
         counted: Counted {
+            run_delay_ns: one.scheduled.run_delay_ns,
+            steal_ns: steal_ns(counters),
             involuntary_switches: one.involuntary_switches,
             minor_faults: one.minor_faults,
             interrupts: counters.interrupts.clone().map(|rows| largest(rows, rows_max)),
@@ -192,17 +194,19 @@ fn largest(rows: Rows, rows_max: usize) -> Rows {
 
 /// What explains the lost time of one CPU.
 fn balance(one: &Watched, counters: &CpuCounters, clock: Clock, machine: Machine) -> Balance {
-    let step_ns = CpuCounters::tick_ns();
-    let steal_ns = counters.steal_ticks.map(|ticks| ticks.saturating_mul(step_ns));
     Balance {
         run_delay_ns: one.scheduled.run_delay_ns,
         interrupts_ns: interrupts_ns(one, counters, clock, machine),
-        steal_ns,
-        steal_step_ns: step_ns,
+        steal_ns: steal_ns(counters),
+        steal_step_ns: CpuCounters::tick_ns(),
         unexplained_ns: 0,
         below_system_min_ns: below_system_min_ns(one, counters, clock),
     }
     .of(clock.ns(one.record.lost()))
+}
+
+fn steal_ns(counters: &CpuCounters) -> Option<u64> {
+    counters.steal_ticks.map(|ticks| ticks.saturating_mul(CpuCounters::tick_ns()))
 }
 
 /// Time in interrupts: what is left of the time if neither this thread ran nor it waited, less
@@ -216,7 +220,7 @@ fn interrupts_ns(
     let number = counters.interrupt_count()?;
     let over_ns = clock.ns(one.scheduled_over);
     let scheduled_ns = one.scheduled.ran_ns.saturating_add(one.scheduled.run_delay_ns?);
-    let steal_ns = counters.steal_ticks.unwrap_or(0).saturating_mul(CpuCounters::tick_ns());
+    let steal_ns = steal_ns(counters).unwrap_or(0);
     let rest_ns = over_ns.saturating_sub(scheduled_ns).saturating_sub(steal_ns);
     let is_plausible = rest_ns >= number.saturating_mul(INTERRUPT_MIN_NS);
     (machine.accounts_interrupts == Some(true) && is_plausible).then_some(rest_ns)
@@ -281,7 +285,7 @@ fn missing(all: &AllWatched, jitter: &JitterRound) -> Vec<String> {
 fn below_system(cpu: &CpuJitter, jitter: &JitterRound) -> Option<Doubt> {
     let (below_ns, balance) = (cpu.balance.below_system_ns(), &cpu.balance);
     let lost = format!("at least {:.1} ms of CPU {}", below_ns as f64 / 1e6, cpu.cpu);
-    let is_silent = balance.steal_ns == Some(0) && below_ns > balance.steal_step_ns;
+    let is_silent = cpu.counted.steal_ns == Some(0) && below_ns > balance.steal_step_ns;
     if jitter.is_guest == Some(true) && is_silent {
         let detail = format!("{lost} were lost below the OS, but the hypervisor reported no steal");
         return Some(Doubt::new(DoubtKind::StealNotAccounted, detail));

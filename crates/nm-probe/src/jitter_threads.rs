@@ -30,6 +30,13 @@ const LEAD_NS: u64 = 2_000_000;
 /// From the reading of a thread's counters to the start of its loop.
 const COUNTERS_NS: u64 = 300_000;
 
+/// Longest time from before the reading of a thread's counters to the start of its loop: what the
+/// scheduler counts meanwhile is in no gap.
+const START_MAX_NS: u64 = 3 * COUNTERS_NS;
+
+/// How often a thread tries to start without being interrupted.
+const STARTS_MAX: usize = 100;
+
 /// How long the loop runs before, so that its code is in memory.
 const WARMUP_NS: u64 = 1_000_000;
 
@@ -190,16 +197,15 @@ fn watch_cpu(cpu: u32, name: String, common: &Common<'_>) -> Result<Watched, Pro
     common.step.fetch_max(gap_loop::smallest_step(clock), Ordering::Relaxed);
     let watch = thread.watch();
     let window = arrival.arrive().ok_or(ProbeError::Cancelled)?;
-    let counters_at = window.begin.saturating_sub(clock.ticks(COUNTERS_NS));
-    while clock.now() < counters_at {
-        std::hint::spin_loop();
-    }
-    let (scheduled, scheduled_at) = (ScheduledTime::now(), clock.now());
-    let counters = ThreadCounters::now();
+    let Start { window, scheduled, scheduled_at, counters } = start(window, clock);
     let cancelled = || control.cancelled();
-    let span = gap_loop::watch(&window, &mut record, || clock.now(), &mut flag, cancelled);
+    let mut span = gap_loop::watch(&window, &mut record, || clock.now(), &mut flag, cancelled);
     let now = ThreadCounters::now();
     let (scheduled_end, scheduled_end_at) = (ScheduledTime::now(), clock.now());
+    // The scheduler has counted a delay in here, so it is a gap as well.
+    if scheduled_end_at.saturating_sub(span.last) > clock.ticks(COUNTERS_NS) {
+        gap_loop::add_last(&window, &mut record, &mut span, scheduled_end_at, &flag);
+    }
     drop(flag);
     if control.cancelled() {
         return Err(ProbeError::Cancelled);
@@ -217,6 +223,36 @@ fn watch_cpu(cpu: u32, name: String, common: &Common<'_>) -> Result<Watched, Pro
         placement,
         doubts,
     })
+}
+
+/// The start of a thread's loop.
+struct Start {
+    window: Window,
+    scheduled: ScheduledTime,
+    scheduled_at: u64,
+    counters: ThreadCounters,
+}
+
+/// Reads a thread's counters right before `window` begins. A thread that does not run then watches
+/// later, and as long as the others.
+fn start(window: Window, clock: Clock) -> Start {
+    let counters_at = window.begin.saturating_sub(clock.ticks(COUNTERS_NS));
+    while clock.now() < counters_at {
+        std::hint::spin_loop();
+    }
+    let mut tries = 0..STARTS_MAX;
+    loop {
+        let before = clock.now();
+        let (scheduled, scheduled_at) = (ScheduledTime::now(), clock.now());
+        let counters = ThreadCounters::now();
+        let mut now = clock.now();
+        while now < window.begin {
+            now = clock.now();
+        }
+        if now - before <= clock.ticks(START_MAX_NS) || tries.next().is_none() {
+            return Start { window: window.moved_to(now), scheduled, scheduled_at, counters };
+        }
+    }
 }
 
 /// Runs the loop once with every step a gap.
@@ -253,6 +289,25 @@ mod tests {
         let spec = JitterSpec { cpus: vec![3, 1, 3], ..JitterSpec::default() };
         assert_eq!(cpus(&spec), [1, 3]);
         assert_eq!(cpus(&JitterSpec::default()), cpu::allowed());
+    }
+
+    /// A thread that did not run when the window began has no gap for that time, so it must not
+    /// count as a shorter window either: the whole of it could be over.
+    #[test]
+    fn a_late_thread_watches_as_long_as_the_others() {
+        let clock = Clock::system();
+        let length = clock.ticks(50_000_000);
+        let begin = clock.now();
+        let window = Window { begin, end: begin + length, threshold: 1, slice: length };
+        while clock.now() < window.end {
+            std::hint::spin_loop();
+        }
+        let late = start(window, clock).window;
+        assert!(late.begin >= window.end, "{late:?}");
+        assert_eq!(late.end - late.begin, length);
+        let ahead = clock.now() + clock.ticks(10_000_000);
+        let early = start(Window { begin: ahead, end: ahead + length, ..window }, clock).window;
+        assert!(early.begin >= ahead && early.end - early.begin == length, "{early:?}");
     }
 
     #[test]

@@ -10,6 +10,8 @@ pub mod threatened;
 use nm_model::finding::{Audit, Finding, UndoClass};
 use nm_model::{FindingStatus, Severity};
 
+use crate::units;
+
 /// Failed findings by severity, the most severe first; only those that there are.
 pub fn by_severity(audit: &Audit) -> Vec<(Severity, Vec<&Finding>)> {
     let of = |severity: Severity| {
@@ -52,9 +54,10 @@ pub fn machine_line(audit: &Audit) -> String {
         [] => "no network device".to_string(),
         links => links.join(", "),
     };
+    let cpus = units::plural(machine.cpus as usize, "CPU", "CPUs");
     format!(
-        "{name} · {} · Linux {kernel} · {} CPUs · workload: CPUs {}, {links}",
-        machine.layer, machine.cpus, machine.workload_cpus
+        "{name} · {} · Linux {kernel} · {cpus} · workload: CPUs {}, {links}",
+        machine.layer, machine.workload_cpus
     )
 }
 

@@ -21,8 +21,10 @@ pub struct HostFiles {
 
 #[derive(Debug, Clone)]
 enum Source {
-    /// Files below a folder that is used in place of `/`.
-    Root(PathBuf),
+    /// The machine's own.
+    Own,
+    /// Files below a folder that is used in place of `/`, and that folder without symbolic links.
+    Root(PathBuf, PathBuf),
     /// Files that were read before.
     Recorded(Arc<RecordedFiles>),
 }
@@ -42,14 +44,20 @@ pub struct RecordedFiles {
 
 impl Default for HostFiles {
     fn default() -> HostFiles {
-        HostFiles::new("/")
+        HostFiles { source: Source::Own }
     }
 }
 
 impl HostFiles {
-    /// Files below `root`.
+    /// Files below `root`. What symbolic links out of it lead to is not read: a tree may be
+    /// somebody else's, and what is read of it is shown.
     pub fn new(root: impl Into<PathBuf>) -> HostFiles {
-        HostFiles { source: Source::Root(root.into()) }
+        let root = root.into();
+        if root == Path::new("/") {
+            return HostFiles::default();
+        }
+        let real = root.canonicalize().unwrap_or_else(|_| root.clone());
+        HostFiles { source: Source::Root(root, real) }
     }
 
     /// Files that were read before.
@@ -60,15 +68,31 @@ impl HostFiles {
     /// The full path of `path`, which begins with `/`.
     pub fn path(&self, path: &str) -> PathBuf {
         match &self.source {
-            Source::Root(root) => root.join(path.trim_start_matches('/')),
-            Source::Recorded(_) => PathBuf::from(path),
+            Source::Root(root, _) => root.join(path.trim_start_matches('/')),
+            Source::Own | Source::Recorded(_) => PathBuf::from(path),
+        }
+    }
+
+    /// The full path of `path`, if it is there and below the root.
+    ///
+    /// # Errors
+    /// If it is not there, or symbolic links lead out of the root.
+    pub fn inside(&self, path: &str) -> io::Result<PathBuf> {
+        let full = self.path(path);
+        let Source::Root(_, root) = &self.source else { return Ok(full) };
+        match full.canonicalize()?.starts_with(root) {
+            true => Ok(full),
+            false => {
+                let reason = "a symbolic link leads out of the folder";
+                Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
+            }
         }
     }
 
     /// The content of a file without surrounding white space; absent if unreadable or empty.
     pub fn text(&self, path: &str) -> Option<String> {
         let text = match &self.source {
-            Source::Root(_) => self.read(path, FILE_BYTES_MAX).ok()?.0,
+            Source::Own | Source::Root(..) => self.read(path, FILE_BYTES_MAX).ok()?.0,
             Source::Recorded(recorded) => recorded.files.get(path)?.clone(),
         };
         (!text.is_empty()).then_some(text)
@@ -82,8 +106,8 @@ impl HostFiles {
     pub fn read(&self, path: &str, bytes_max: u64) -> io::Result<(String, bool)> {
         let mut bytes = vec![];
         match &self.source {
-            Source::Root(_) => {
-                let file = open(&self.path(path))?;
+            Source::Own | Source::Root(..) => {
+                let file = open(&self.inside(path)?)?;
                 file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
             }
             Source::Recorded(recorded) => {
@@ -113,7 +137,7 @@ impl HostFiles {
         if let Source::Recorded(recorded) = &self.source {
             return recorded.folders.get(path).cloned().unwrap_or_default();
         }
-        let Ok(entries) = std::fs::read_dir(self.path(path)) else { return vec![] };
+        let Ok(entries) = self.inside(path).and_then(std::fs::read_dir) else { return vec![] };
         let mut names: Vec<String> =
             entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort();
@@ -123,7 +147,8 @@ impl HostFiles {
     /// Whether the file or folder exists.
     pub fn exists(&self, path: &str) -> bool {
         match &self.source {
-            Source::Root(_) => self.path(path).exists(),
+            Source::Own => Path::new(path).exists(),
+            Source::Root(..) => self.inside(path).is_ok(),
             Source::Recorded(recorded) => {
                 recorded.files.contains_key(path)
                     || recorded.folders.contains_key(path)
@@ -138,7 +163,9 @@ impl HostFiles {
         if let Source::Recorded(recorded) = &self.source {
             return recorded.symlinks.get(path).cloned();
         }
-        let target = std::fs::read_link(self.path(path)).ok()?;
+        let (folder, name) = path.rsplit_once('/')?;
+        let folder = if folder.is_empty() { "/" } else { folder };
+        let target = std::fs::read_link(self.inside(folder).ok()?.join(name)).ok()?;
         Some(Path::file_name(&target)?.to_string_lossy().into_owned())
     }
 }

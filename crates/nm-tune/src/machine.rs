@@ -163,10 +163,11 @@ impl HostMachine {
     }
 
     fn read_file(&self, path: &str) -> Result<String, AccessError> {
-        let path = self.files.path(path);
+        let name = path;
+        let path = self.files.path(name);
         let error = |source| AccessError::File { action: "read", path: path.clone(), source };
         let mut bytes = vec![];
-        let file = File::open(&path).map_err(error)?;
+        let file = self.files.inside(name).and_then(File::open).map_err(error)?;
         file.take(VALUE_BYTES_MAX).read_to_end(&mut bytes).map_err(error)?;
         String::from_utf8(bytes).map_err(|wrong| AccessError::Form {
             path: path.clone(),
@@ -176,7 +177,8 @@ impl HostMachine {
 
     /// Writes a file of the kernel in one call, or replaces one of a recorded tree.
     fn write_file(&self, path: &str, text: &str) -> Result<(), AccessError> {
-        let path = self.files.path(path);
+        let name = path;
+        let path = self.files.path(name);
         let error = |source| AccessError::File { action: "write", path: path.clone(), source };
         if self.is_live() {
             let mut file = OpenOptions::new().write(true).open(&path).map_err(error)?;
@@ -184,7 +186,7 @@ impl HostMachine {
         }
         // The kernel changes a value in one step, so the file is replaced in one step too.
         let new = path.with_extension("nearmetal-new");
-        std::fs::metadata(&path).map_err(error)?;
+        self.files.inside(name).map_err(error)?;
         std::fs::write(&new, text).map_err(error)?;
         std::fs::rename(&new, &path).map_err(error)
     }

@@ -42,7 +42,7 @@ pub struct AuditArgs {
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     pub interval: f64,
     /// Exit code 1 if a finding has at least this severity: info, low, medium, high, critical; 3 if
-    /// more checks are undecided, for want of evidence, than decided.
+    /// more such checks are undecided, for want of evidence, than decided.
     #[arg(long, value_name = "SEVERITY")]
     pub fail_on: Option<Severity>,
     /// Form of what is written to stdout.

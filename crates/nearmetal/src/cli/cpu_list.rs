@@ -19,7 +19,9 @@ impl FromStr for CpuList {
     type Err = CpuListError;
 
     fn from_str(text: &str) -> Result<CpuList, CpuListError> {
-        match parse_list(text) {
+        // The kernel reads `0,,1`; from a person it is a slip.
+        let has_no_gap = text.split(',').all(|part| !part.trim().is_empty());
+        match parse_list(text).filter(|_| has_no_gap) {
             Some(cpus) if !cpus.is_empty() && cpus.len() <= CPUS_MAX => Ok(CpuList(cpus)),
             _ => Err(CpuListError(text.chars().take(80).collect())),
         }
@@ -33,7 +35,7 @@ mod tests {
     #[test]
     fn lists_of_cpus_are_read_or_refused() {
         assert_eq!("0-2,5".parse(), Ok(CpuList(vec![0, 1, 2, 5])));
-        for text in ["", "x", "3-", "1;2", "0-1024"] {
+        for text in ["", "x", "3-", "1;2", "0-1024", "0,,1", "0,", ","] {
             let error = text.parse::<CpuList>().unwrap_err().to_string();
             assert!(error.contains("0-3,8"), "{error}");
         }

@@ -1,6 +1,6 @@
 //! Options of `tune`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use nm_model::limits;
@@ -76,6 +76,30 @@ pub struct PlaceArgs {
     pub state: PathBuf,
     #[command(flatten)]
     pub root: RootArgs,
+}
+
+impl PlaceArgs {
+    /// The command `nearmetal tune VERB RUN` for the run of these folders, for a shell.
+    pub fn command(&self, verb: &str, run: &RunId) -> String {
+        let mut text = format!("nearmetal tune {verb} {run}");
+        if self.state != Path::new(nm_tune::journal::FOLDER) {
+            text += &format!(" --state {}", quoted(&self.state));
+        }
+        if let Some(root) = &self.root.root {
+            text += &format!(" --root {}", quoted(root));
+        }
+        text
+    }
+}
+
+/// A path as one word of a shell.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%=".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.into_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
 }
 
 #[derive(Debug, Args)]

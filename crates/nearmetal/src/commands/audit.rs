@@ -17,6 +17,7 @@ use nm_sys::complete_file::{self, Origin};
 use nm_sys::hostfiles::parse_list;
 
 use crate::cli::audit::{AuditArgs, AuditFormat};
+use crate::cli::cpu_list::CpuList;
 use crate::commands::cpus::not_online;
 use crate::exit::{Exit, Stop};
 use crate::output;
@@ -59,20 +60,20 @@ pub fn run(args: &AuditArgs) -> Result<Exit> {
     Ok(args.fail_on.map_or(Exit::Pass, |severity| judged(&audit, severity)))
 }
 
-/// The exit code of `--fail-on`. A few checks are undecided on every machine; where most are, what
-/// was read is too little to say that nothing is wrong.
+/// The exit code of `--fail-on`. A few checks are undecided on every machine; where most of those
+/// that count are, what was read is too little to say that nothing is wrong.
 fn judged(audit: &Audit, severity: Severity) -> Exit {
     if audit.failed(severity).next().is_some() {
         return Exit::Fail;
     }
-    let decided = audit.of(FindingStatus::Pass).count() + audit.of(FindingStatus::Fail).count();
-    let undecided = audit.of(FindingStatus::Unknown).count();
+    let count = |status| audit.of(status).filter(|one| one.severity >= severity).count();
+    let (decided, undecided) = (count(FindingStatus::Pass), count(FindingStatus::Unknown));
     if undecided <= decided {
         return Exit::Pass;
     }
     output::message(&format!(
-        "--fail-on {severity}: inconclusive, because the evidence of {undecided} checks of {} is \
-         missing; run it as root on the machine, or audit a complete snapshot",
+        "--fail-on {severity}: inconclusive, because the evidence of {undecided} such checks of {} \
+         is missing; run it as root on the machine, or audit a complete snapshot",
         decided + undecided
     ));
     Exit::Inconclusive
@@ -96,9 +97,9 @@ fn show(audit: &Audit, args: &AuditArgs) -> Result<()> {
 
 fn workload(args: &AuditArgs) -> Result<Workload> {
     let parse = |text: &String| {
-        parse_list(text).filter(|cpus| cpus.len() <= limits::CPUS_MAX).ok_or_else(|| {
+        text.parse::<CpuList>().map(|list| list.0).map_err(|_| {
             Stop::usage(format!(
-                "--cpus {text} is no list of at most {} CPUs; write for example 2-3,8",
+                "--cpus `{text}` is no list of at most {} CPUs; write for example 2-3,8",
                 limits::CPUS_MAX
             ))
         })
@@ -119,7 +120,7 @@ fn check_named(snapshot: &Snapshot, workload: &Workload) -> Result<()> {
         && let Some(link) = workload.links.iter().find(|link| !links.contains(link))
     {
         let known = links.join(", ");
-        return Err(Stop::usage(format!("--link: there is no network link {link}, but {known}")));
+        return Err(Stop::usage(format!("--link: there is no network link `{link}`, but {known}")));
     }
     if let Some(pid) = workload.pid {
         let folder = format!("/proc/{pid}/");
@@ -144,7 +145,7 @@ fn name_workload(snapshot: &mut Snapshot, workload: Workload) {
 fn interval(seconds: f64) -> Result<Option<Duration>> {
     let max = limits::SNAPSHOT_INTERVAL_S_MAX;
     if !(0.0..=max).contains(&seconds) {
-        return Err(Stop::usage(format!("--interval is {seconds}, must be 0 to {max} s")));
+        return Err(Stop::usage(format!("--interval is {seconds:?}, must be 0 to {max} s")));
     }
     Ok((seconds > 0.0).then(|| Duration::from_secs_f64(seconds)))
 }
@@ -177,4 +178,24 @@ fn read(path: &Path) -> Result<Snapshot> {
         return Err(Stop::usage(format!("{} is no snapshot of `audit --save`", path.display())));
     }
     Ok(snapshot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is decided about lesser checks says nothing about those that count.
+    #[test]
+    fn undecided_checks_of_the_severity_are_no_pass() {
+        let mut audit = nm_audit::audit(&Snapshot::default());
+        for finding in &mut audit.findings {
+            if finding.severity < Severity::Critical {
+                finding.status = FindingStatus::Pass;
+            }
+        }
+        assert_eq!(judged(&audit, Severity::Critical), Exit::Inconclusive);
+        assert_eq!(judged(&audit, Severity::Info), Exit::Pass);
+        audit.findings.iter_mut().for_each(|finding| finding.status = FindingStatus::Pass);
+        assert_eq!(judged(&audit, Severity::Critical), Exit::Pass);
+    }
 }

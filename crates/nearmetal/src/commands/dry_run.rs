@@ -22,6 +22,9 @@ struct Listing<'a> {
     hosts: Option<&'a HostsSpec>,
     /// Longest time of measuring, s.
     longest_s: f64,
+    /// Whether that is a limit, and no estimate.
+    #[serde(skip)]
+    has_time_limit: bool,
     /// The part of it that rows with a factor take, s.
     longest_with_factors_s: f64,
     /// Rows that would run.
@@ -107,6 +110,11 @@ pub fn longest_s(campaign: &Campaign) -> f64 {
     campaign.trials.iter().map(|trial| trial.probe.duration_s()).sum()
 }
 
+/// Whether [`longest_s`] is a limit, and no estimate.
+pub fn has_time_limit(campaign: &Campaign) -> bool {
+    campaign.trials.iter().all(|trial| trial.probe.has_time_limit())
+}
+
 impl<'a> Listing<'a> {
     fn of(campaign: &'a Campaign) -> Listing<'a> {
         let row = |trial: &Trial| Row {
@@ -123,6 +131,7 @@ impl<'a> Listing<'a> {
             rounds: campaign.plan.rounds,
             hosts: campaign.plan.hosts.as_ref(),
             longest_s: longest_s(campaign),
+            has_time_limit: has_time_limit(campaign),
             longest_with_factors_s: factors.iter().map(|factor| factor.longest_s).sum(),
             rows: first_round.map(row).collect(),
             factors,
@@ -134,12 +143,13 @@ impl<'a> Listing<'a> {
     fn to_text(&self) -> String {
         let Listing { plan, rounds, rows, factors, not_available, not_judged, .. } = self;
         let longest = units::duration(self.longest_s);
+        let bound = if self.has_time_limit { "at most" } else { "about" };
         let with_factors = match self.longest_with_factors_s {
             s if s > 0.0 => format!(", {} of it with factors", units::duration(s)),
             _ => String::new(),
         };
         let mut text =
-            format!("{plan}: {rounds} rounds, at most {longest} of measuring{with_factors}\n");
+            format!("{plan}: {rounds} rounds, {bound} {longest} of measuring{with_factors}\n");
         let has_hosts = rows.iter().any(|row| row.environment == EnvironmentKind::Ssh);
         text += &match self.hosts {
             Some(hosts) if has_hosts => format!("  hosts of ssh: {hosts}\n"),

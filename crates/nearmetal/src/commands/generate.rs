@@ -53,6 +53,10 @@ fn request(guest: &GuestArgs, disk: Option<String>) -> Result<Request> {
 }
 
 fn place(guest: &GuestArgs, request: &Request) -> Result<Placement> {
+    if !guest.root.is_dir() {
+        let root = guest.root.display();
+        return Err(Stop::usage(format!("--root: there is no folder {root}")));
+    }
     let layout = nm_generate::read(&guest.root);
     nm_generate::place(&layout, request).map_err(|error| {
         let exit = match error {

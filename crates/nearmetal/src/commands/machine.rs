@@ -56,7 +56,8 @@ impl MachineRun<'_> {
         let mut pair = Pair::over_network(ENVIRONMENT, agents, (own, own))?;
         runner.recorder.facts(ENVIRONMENT, Side::Client, pair.facts(Side::Client).clone());
         let what = format!("{kind}, {}", units::plural(rounds as usize, "round", "rounds"));
-        runner.show_progress(&what, probe.duration_s() * f64::from(rounds));
+        let duration_s = probe.duration_s() * f64::from(rounds);
+        runner.show_progress(&what, duration_s, probe.has_time_limit());
         for round in 0..rounds {
             let label = format!("round {}/{rounds}  {kind}", round + 1);
             let row = RowId {

@@ -99,7 +99,8 @@ pub fn run_trials(
 ) -> Result<()> {
     let trials = units::plural(campaign.trials.len(), "trial", "trials");
     let what = format!("plan {}, {trials}", campaign.plan.name);
-    runner.show_progress(&what, dry_run::longest_s(campaign));
+    let is_limit = dry_run::has_time_limit(campaign);
+    runner.show_progress(&what, dry_run::longest_s(campaign), is_limit);
     for trial in &campaign.trials {
         let Trial { environment, stack, probe, round, factor } = trial;
         let (round, rounds) = (round + 1, campaign.plan.rounds);

@@ -121,7 +121,8 @@ pub fn measure(
         runner.recorder.facts(pair.environment.as_str(), side, pair.facts(side).clone());
     }
     let what = format!("{}, {}", probe.kind(), units::plural(rounds as usize, "round", "rounds"));
-    runner.show_progress(&what, probe.duration_s() * f64::from(rounds));
+    let duration_s = probe.duration_s() * f64::from(rounds);
+    runner.show_progress(&what, duration_s, probe.has_time_limit());
     for round in 0..rounds {
         let label = format!("round {}/{rounds}  {stacks}", round + 1);
         let row = RowId {

@@ -2,7 +2,7 @@
 
 use nm_lab::trial::unavailable_case;
 use nm_model::plan::{PlanTarget, Scope};
-use nm_model::target::MissingUnit;
+use nm_model::target::LimitError;
 use nm_model::{Case, Metric, Plan, ProbeKind, ProbeSpec, Selector, StackPair, Target};
 
 /// Rounds of a run with targets, if the user gives none: fewer support no verdict.
@@ -22,9 +22,9 @@ pub enum TargetFault {
     /// No case meets the conditions.
     #[error("target `{target}` covers none of the cases that would be measured: {cases}")]
     Cases { target: String, cases: String },
-    /// A latency without a unit.
+    /// The limit decides nothing.
     #[error(transparent)]
-    MissingUnit(#[from] MissingUnit),
+    Limit(#[from] LimitError),
     /// A case that it covers cannot be measured.
     #[error("target `{target}` covers {case}, which cannot be measured: {reason}")]
     Unavailable { target: String, case: Case, reason: String },
@@ -50,7 +50,7 @@ pub fn plan(
     rounds: u32,
 ) -> Result<Option<Plan>, TargetFault> {
     for target in targets {
-        target.check_unit()?;
+        target.check_limit()?;
         check_metric(target, probe)?;
         check_cases(target, probe, stacks)?;
     }

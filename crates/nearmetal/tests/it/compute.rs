@@ -130,6 +130,15 @@ fn impossible_requests_are_refused_with_the_reason() {
     }
 }
 
+/// A job takes what it takes, so no time is promised.
+#[test]
+fn the_time_of_jobs_is_an_estimate() {
+    let run = run(&["compute", "--workload", "alu", "--layout", "2x1", "--repeats", "1"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(run.stderr.contains("compute, 1 round: about "), "{}", run.stderr);
+    assert!(!run.stderr.contains("at most"), "{}", run.stderr);
+}
+
 #[test]
 fn a_plan_with_the_probe_is_measured_judged_and_reported() {
     let folder = tempfile::tempdir().unwrap();

@@ -74,4 +74,7 @@ fn a_host_that_cannot_carry_the_guest_and_bad_input_have_codes_of_their_own() {
     let empty = generate(&folder.path().join("proc"), "openstack", &[]);
     assert_eq!(empty.code, 2, "{}", empty.stderr);
     assert!(empty.stderr.contains("CPUs are unknown"), "{}", empty.stderr);
+    let absent = generate(&folder.path().join("absent"), "openstack", &[]);
+    assert_eq!(absent.code, 2, "{}", absent.stderr);
+    assert!(absent.stderr.contains("--root: there is no folder"), "{}", absent.stderr);
 }

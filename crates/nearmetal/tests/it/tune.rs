@@ -144,6 +144,32 @@ fn apply_and_undo_restore_every_byte() {
     assert!(nothing.code == 0 && nothing.stderr.contains("nothing to undo"), "{nothing:?}");
 }
 
+/// What `apply` says is run as it is, in a shell: the folders of the run are part of it.
+#[test]
+fn the_command_that_is_named_undoes_the_run() {
+    let tree = Tree::new();
+    let before = tree.files();
+    let applied = tree.tune(&["apply", "--only", "mem.thp", "--confirm-within", "3600"]);
+    assert_eq!(applied.code, 0, "{applied:?}");
+    assert_ne!(tree.files(), before);
+    let named = |text: &str, begin: &str| {
+        let at = text.find(begin).unwrap_or_else(|| panic!("{begin}: {text}")) + begin.len();
+        text[at..].split(['\n', '`']).next().unwrap().to_string()
+    };
+    let refused = tree.tune(&["apply", "--only", "mem.thp"]);
+    let program = BINARY.to_string();
+    for command in [
+        named(&applied.stderr, "unless you keep it with: nearmetal"),
+        named(&refused.stderr, "put back what was there with `nearmetal"),
+    ] {
+        let mut shell = Command::new("sh");
+        let run = finish(shell.args(["-c", &format!("'{program}'{command}")]));
+        assert_eq!(run.code, 0, "{command}: {run:?}");
+    }
+    assert_eq!(tree.files(), before);
+    assert_eq!(tree.last_status(), "closed");
+}
+
 #[test]
 fn a_folder_of_journals_that_is_not_there_is_refused_and_not_made() {
     let folder = tempfile::tempdir().unwrap();
@@ -280,7 +306,7 @@ fn wrong_input_is_refused_in_one_sentence() {
         (vec!["apply", "--cpus", "2-7"], "CPU 4 is not online; the machine has CPUs 0-3"),
         (vec!["apply", "--cpus", "7"], "CPU 7 is not online"),
         (vec!["apply", "--link", "a/b"], "is not the name of a network link"),
-        (vec!["apply", "--link", "nosuch0"], "there is no network link nosuch0, but "),
+        (vec!["apply", "--link", "nosuch0"], "there is no network link `nosuch0`, but "),
         (vec!["apply", "--confirm-within", "0"], "from 1 to 86400"),
         (vec!["apply", "--confirm-within", "86401"], "from 1 to 86400"),
         (vec!["undo", "../x"], "is not the id of a run"),

@@ -14,6 +14,11 @@ pub fn unread(machine: &Machine<'_>, what: &str, paths: &[&str]) -> Observed {
     Observed::unknown(format!("{what} could not be read")).with(evidence)
 }
 
+/// Unknown, because no CPU of the machine is known: what holds for all of none says nothing.
+pub fn no_cpu(machine: &Machine<'_>) -> Observed {
+    unread(machine, "the CPUs of the machine", &["/sys/devices/system/cpu/online"])
+}
+
 /// The finding of a check of network devices where none is known to be in use.
 pub fn no_link(machine: &Machine<'_>) -> Observed {
     match machine.knows_links() {

@@ -8,7 +8,7 @@ use nm_model::finding::Confidence::{Documented, Judgement};
 use nm_model::finding::FixKind::{Command, KernelCommandLine};
 use nm_model::finding::{Evidence, Threat, UndoClass};
 
-use super::common::{no_link, overlap, unread};
+use super::common::{no_cpu, no_link, overlap, unread};
 use crate::check::Check;
 use crate::machine::{Machine, net};
 use crate::observed::{Observed, evidence};
@@ -152,6 +152,9 @@ fn balance(m: &Machine<'_>) -> Observed {
     });
     let (path, banned) = banned.unwrap_or((files[0], vec![]));
     // It also leaves out isolated CPUs and those without a tick by itself.
+    if m.hot.is_empty() {
+        return no_cpu(m);
+    }
     let isolated = m.isolated();
     let is_free = |cpu: &&u32| !banned.contains(cpu) && !isolated.contains(cpu);
     let open: Vec<u32> = m.hot.iter().filter(is_free).copied().collect();
@@ -321,6 +324,9 @@ fn squeeze(m: &Machine<'_>) -> Observed {
 }
 
 fn steering(m: &Machine<'_>) -> Observed {
+    if m.hot.is_empty() {
+        return no_cpu(m);
+    }
     let mut seen = vec![];
     let mut faults = vec![];
     let mut link_at_fault = None;

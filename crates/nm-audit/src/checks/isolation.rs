@@ -5,7 +5,7 @@ use nm_model::finding::Confidence::{Judgement, Measured};
 use nm_model::finding::FixKind::{Command, KernelCommandLine, Record};
 use nm_model::finding::{Threat, UndoClass};
 
-use super::common::{chosen, overlap, plural, unread};
+use super::common::{chosen, no_cpu, overlap, plural, unread};
 use crate::check::Check;
 use crate::machine::Machine;
 use crate::observed::{Observed, evidence};
@@ -154,6 +154,9 @@ fn set(m: &Machine<'_>) -> Observed {
     if m.online.len() == 1 {
         return Observed::not_applicable(ONE_CPU);
     }
+    if m.hot.is_empty() {
+        return no_cpu(m);
+    }
     let Some(isolated) = m.list(ISOLATED) else {
         return unread(m, "the set of isolated CPUs", &[ISOLATED]);
     };
@@ -191,6 +194,9 @@ fn nohz(m: &Machine<'_>) -> Observed {
     if m.online.len() == 1 {
         return Observed::not_applicable(ONE_CPU);
     }
+    if m.hot.is_empty() {
+        return no_cpu(m);
+    }
     let is_built = config(m).map(|(_, text)| text.contains("CONFIG_NO_HZ_FULL=y"));
     // The file is there in every kernel that can, and holds `(null)` if nothing was asked for.
     let list = m.text(NOHZ).filter(|text| *text != "(null)").map(|_| m.list(NOHZ));
@@ -221,6 +227,9 @@ fn rcu(m: &Machine<'_>) -> Observed {
     if m.online.len() == 1 {
         return Observed::not_applicable(ONE_CPU);
     }
+    if m.hot.is_empty() {
+        return no_cpu(m);
+    }
     const PATH: &str = "/proc/cmdline";
     if m.text(PATH).is_none() {
         return unread(m, "the kernel's command line", &[PATH]);
@@ -245,6 +254,9 @@ fn rcu(m: &Machine<'_>) -> Observed {
 }
 
 fn workqueue(m: &Machine<'_>) -> Observed {
+    if m.hot.is_empty() {
+        return no_cpu(m);
+    }
     const PATH: &str = "/sys/devices/virtual/workqueue/cpumask";
     let Some(cpus) = m.text(PATH).and_then(cpu_list::parse_mask) else {
         return unread(m, "the CPUs of work queues", &[PATH]);

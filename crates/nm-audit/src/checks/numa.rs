@@ -5,7 +5,7 @@ use nm_model::finding::Confidence::{Documented, Judgement};
 use nm_model::finding::FixKind::{Application, Command, Hypervisor};
 use nm_model::finding::{Threat, UndoClass};
 
-use super::common::{by_content, group_evidence, no_link, setting, unread};
+use super::common::{by_content, group_evidence, no_cpu, no_link, setting, unread};
 use crate::check::Check;
 use crate::machine::{Machine, cpu, net};
 use crate::observed::Observed;
@@ -92,6 +92,9 @@ fn nic(m: &Machine<'_>) -> Observed {
     if known.is_empty() {
         let path = net(m.links.first().copied().unwrap_or("eth0"), "device/numa_node");
         return unread(m, "the NUMA node of the network device", &[&path]);
+    }
+    if m.hot.is_empty() {
+        return no_cpu(m);
     }
     let of_node = |node: i64| -> Vec<u32> {
         let all = m.facts.cpu.numa_nodes.iter();

@@ -5,7 +5,7 @@ use nm_model::finding::Confidence::{Documented, Judgement, Measured};
 use nm_model::finding::FixKind::{Command, Firmware, Hardware, Record};
 use nm_model::finding::{Threat, UndoClass};
 
-use super::common::{by_content, group_evidence, plural, unread};
+use super::common::{by_content, group_evidence, no_cpu, plural, unread};
 use crate::check::Check;
 use crate::machine::{Layer, Machine, cpu};
 use crate::observed::{Observed, evidence, missing};
@@ -338,6 +338,9 @@ fn smt(m: &Machine<'_>) -> Observed {
             "which CPUs share a core",
             &[ACTIVE, &cpu(0, "topology/thread_siblings_list")],
         );
+    }
+    if m.hot.is_empty() {
+        return no_cpu(m);
     }
     let mut shared: Vec<u32> = vec![];
     let mut seen = vec![m.evidence(ACTIVE, "hyper-threading in use")];

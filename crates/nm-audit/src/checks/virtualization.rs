@@ -144,6 +144,7 @@ fn layer(m: &Machine<'_>) -> Observed {
         seen.push(evidence("CPUID 0x40000000", name, text.as_str()));
     }
     seen.push(m.evidence(product, "product name"));
+    seen.push(m.evidence("/sys/class/dmi/id/sys_vendor", "who made the machine"));
     seen.push(m.evidence("/sys/hypervisor/type", "hypervisor, as the kernel names it"));
     seen.push(m.evidence("/proc/cpuinfo", "its flag `hypervisor` is set in guests"));
     match m.layer {
@@ -332,7 +333,7 @@ fn model(m: &Machine<'_>) -> Observed {
 
 fn balloon(m: &Machine<'_>) -> Observed {
     const DRIVER: &str = "/sys/bus/virtio/drivers/virtio_balloon";
-    const ONLINE: &str = "/sys/devices/system/cpu/online";
+    const BUS: &str = "/sys/bus";
     if m.layer == Layer::Metal {
         return Observed::not_applicable(NOT_A_GUEST);
     }
@@ -343,9 +344,9 @@ fn balloon(m: &Machine<'_>) -> Observed {
             "device of the balloon's driver",
         )]);
     }
-    // Where sysfs is hidden, so is the driver.
-    if m.text(ONLINE).is_none() {
-        return unread(m, "the memory balloon", &[DRIVER, ONLINE]);
+    // Where the buses are hidden, so is the driver.
+    if !m.has(BUS) && !m.covers("/sys/bus/") {
+        return unread(m, "the memory balloon", &[DRIVER, BUS]);
     }
     Observed::pass("no memory balloon is in use").with([evidence(
         DRIVER,

@@ -291,6 +291,45 @@ fn nothing_passes_where_nothing_can_be_read() {
     assert_eq!(found.of(FindingStatus::Fail).count(), 0);
 }
 
+/// Of a tree with one file, what passes does so by that file, and not because nothing speaks
+/// against it.
+#[test]
+fn what_passes_by_one_file_has_that_file_as_evidence() {
+    let mut wrong = vec![];
+    for name in ["metal-two-sockets", "kvm-guest", "container-quota"] {
+        let complete = snapshot_of(name);
+        for (path, text) in &complete.files {
+            let mut one = Snapshot { version: complete.version, ..Snapshot::default() };
+            one.files.insert(path.clone(), text.clone());
+            for finding in audit(&one).of(FindingStatus::Pass) {
+                let is_of_it = |seen: &Evidence| seen.raw.is_some() && path.starts_with(&seen.path);
+                if !finding.evidence.iter().any(is_of_it) {
+                    wrong.push(format!("{path}: {}: {}", finding.id, finding.summary));
+                }
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+/// The command line is known, and no CPU is.
+#[test]
+fn what_holds_for_all_of_no_cpu_is_unknown() {
+    let mut snapshot = Snapshot::default();
+    for (path, text) in [
+        ("/proc/cmdline", "quiet nohz_full=1-3"),
+        ("/sys/devices/system/cpu/isolated", ""),
+        ("/sys/devices/virtual/workqueue/cpumask", "ff"),
+    ] {
+        snapshot.files.insert(path.to_string(), text.to_string());
+    }
+    let found = audit(&snapshot);
+    let of_cpus = |id: &str| id.starts_with("iso.") || id.starts_with("irq.");
+    let passed: Vec<&str> =
+        found.of(FindingStatus::Pass).map(|one| one.id.as_str()).filter(|id| of_cpus(id)).collect();
+    assert_eq!(passed, Vec::<&str>::new());
+}
+
 #[test]
 fn every_check_fails_and_passes_in_some_tree() {
     let mut statuses: BTreeMap<String, Vec<FindingStatus>> = BTreeMap::new();

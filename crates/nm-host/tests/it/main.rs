@@ -1,5 +1,8 @@
 //! Facts read from fixture trees and from this machine.
 
+mod record;
+mod root;
+
 use std::path::Path;
 use std::time::Duration;
 

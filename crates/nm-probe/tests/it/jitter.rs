@@ -85,6 +85,18 @@ fn preempted_gaps_are_the_involuntary_switches_and_last_as_long_as_the_run_delay
     panic!("{seen:#?}");
 }
 
+/// In a short round what the scheduler counted before and after the loop would be much of it.
+#[test]
+fn parts_are_no_more_than_what_was_lost_in_short_rounds_on_a_shared_cpu() {
+    let _alone = alone();
+    for _ in 0..20 {
+        let one = of_last_cpu(0.05, true);
+        assert!(one.elapsed_ns >= 49_000_000, "watched for less than the round: {one:?}");
+        assert!(one.balance.explained_ns() <= one.lost_ns, "{one:?}");
+        assert!(one.balance.unexplained_ns >= 0, "{one:?}");
+    }
+}
+
 #[test]
 fn without_another_thread_few_gaps_are_preempted() {
     let _alone = alone();

@@ -3,6 +3,7 @@
 mod conflicts;
 mod faults;
 mod folder;
+mod links;
 mod namespaces;
 mod plans;
 mod random;

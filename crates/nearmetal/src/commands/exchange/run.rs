@@ -32,7 +32,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let round_s = ProbeSpec::Exchange(setups[0].spec.clone()).duration_s();
     let trials = args.rounds as usize * setups.len();
     let what = format!("exchange, {}", units::plural(args.rounds as usize, "round", "rounds"));
-    runner.show_progress(&what, round_s * trials as f64);
+    runner.show_progress(&what, round_s * trials as f64, true);
     for trial in 0..trials {
         let round = (trial / setups.len()) as u32;
         // In every second round the other one is first, so that both come as early.

@@ -36,7 +36,8 @@ pub fn run(args: &AbArgs) -> Result<Exit> {
     let mut ends = Ends::start(args.environment, args.server.as_ref(), &args.stack)?;
     let begin = session::begin(&args.place, &machine, None)?;
     let log = folder.begin(&begin, &lock).map_err(session::journal_error)?;
-    let mut switch = Switch { machine, log, run: Run::begun(begin), changes };
+    let undo = args.place.command("undo", &begin.run);
+    let mut switch = Switch { machine, log, run: Run::begun(begin), changes, undo };
     let mut rounds = Rounds::new(args.percentile);
     let blocks = args.rounds.div_ceil(OF_BLOCK);
     announce(args, blocks);
@@ -119,6 +120,8 @@ struct Switch {
     log: FileLog,
     run: Run,
     changes: Vec<StepChange>,
+    /// The command that puts back what was there.
+    undo: String,
 }
 
 impl Switch {
@@ -137,8 +140,7 @@ impl Switch {
     fn apply(&mut self, interrupted: &AtomicBool) -> Result<()> {
         let (machine, log, run) = (&mut self.machine, &mut self.log, &mut self.run);
         let applied = apply_some(machine, log, run, &self.changes, interrupted);
-        let id = self.run.begin.run.clone();
-        let applied = applied.map_err(|error| session::apply_error(error, &id))?;
+        let applied = applied.map_err(|error| session::apply_error(error, &self.undo))?;
         let is_in_force = self.run.changes.iter().any(|change| change.state.is_open());
         match is_in_force || applied.is_interrupted {
             true => Ok(()),
@@ -160,9 +162,8 @@ impl Switch {
     }
 
     fn record(&mut self, what: &Record) -> Result<()> {
-        let id = self.run.begin.run.clone();
         let log: &mut dyn Log = &mut self.log;
-        record(log, &mut self.run, what).map_err(|error| session::apply_error(error, &id))
+        record(log, &mut self.run, what).map_err(|error| session::apply_error(error, &self.undo))
     }
 }
 
@@ -182,10 +183,9 @@ fn finish(args: &AbArgs, mut switch: Switch, rounds: &Rounds) -> Result<Exit> {
         Format::Json => output::json(&record)?,
         Format::Text => output::data(&text(&record))?,
     }
-    let id = &switch.run.begin.run;
     match (decision.keeps, decision.chosen.relation) {
         (true, _) => {
-            output::message(&format!("undo it with: nearmetal tune undo {id}"));
+            output::message(&format!("undo it with: {}", switch.undo));
             Ok(Exit::Pass)
         }
         (false, Some(Relation::Better | Relation::Worse)) => Ok(Exit::Fail),

@@ -32,15 +32,17 @@ pub fn run(args: &ApplyArgs) -> Result<Exit> {
         confirm::start_watch(&id, seconds, &args.place)?;
     }
     let mut run = Run::begun(begin);
+    let undo = args.place.command("undo", &id);
     let applied = nm_tune::apply(&mut machine, &mut log, &mut run, &changes, &interrupted)
-        .map_err(|error| session::apply_error(error, &id))?;
+        .map_err(|error| session::apply_error(error, &undo))?;
     for line in lines(&applied) {
         output::data(&(line + "\n"))?;
     }
-    output::message(&format!("undo it with: nearmetal tune undo {id}"));
+    output::message(&format!("undo it with: {undo}"));
     if let Some(seconds) = args.confirm_within {
         output::message(&format!(
-            "it is undone in {seconds} s, unless you keep it with: nearmetal tune confirm {id}"
+            "it is undone in {seconds} s, unless you keep it with: {}",
+            args.place.command("confirm", &id)
         ));
     }
     match exit(&applied) {

@@ -117,6 +117,7 @@ pub fn run(args: &ConfirmArgs) -> Result<Exit> {
     }
     let mut log = folder.resume(id, &lock).map_err(session::journal_error)?;
     log.append(&Record::Confirmed).map_err(session::journal_error)?;
-    output::message(&format!("run {id} is kept; undo it with: nearmetal tune undo {id}"));
+    let undo = args.place.command("undo", id);
+    output::message(&format!("run {id} is kept; undo it with: {undo}"));
     Ok(Exit::Pass)
 }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use jiff::Timestamp;
 use nm_tune::apply::ApplyError;
 use nm_tune::journal::{FOLDER, Folder, JournalError, Lock};
-use nm_tune::machine::{HostMachine, Machine};
+use nm_tune::machine::{HostMachine, Machine, Origin};
 use nm_tune::plan::{Choice, Planned, PlannedStep, Selection, plan};
 use nm_tune::record::{Begin, FORMAT, RunId};
 use nm_tune::run::{Change, Run, Status};
@@ -56,7 +56,7 @@ pub fn steps(selection: &Selection, machine: &dyn Machine) -> Result<Vec<Planned
     if let Some(link) = selection.choice.link.as_ref().filter(|link| !links.contains(link)) {
         let known: Vec<&str> = links.iter().map(|link| link.as_str()).collect();
         let known = known.join(", ");
-        return Err(Stop::usage(format!("--link: there is no network link {link}, but {known}")));
+        return Err(Stop::usage(format!("--link: there is no network link `{link}`, but {known}")));
     }
     plan(selection, machine).map_err(|error| Stop::usage(error.to_string()))
 }
@@ -135,9 +135,13 @@ pub fn begin(args: &PlaceArgs, machine: &dyn Machine, confirm: Option<u64>) -> R
         started: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         version: env!("CARGO_PKG_VERSION").to_string(),
         root: root_text(args.root.root.as_deref())?,
-        origin: machine.origin()?,
+        origin: origin(machine)?,
         confirm_within_s: confirm,
     })
+}
+
+fn origin(machine: &dyn Machine) -> Result<Origin> {
+    machine.origin().map_err(|error| Stop::with(Exit::Environment, error.to_string()))
 }
 
 /// Refuses to begin while another run is unfinished. Those that a restart of the machine has ended
@@ -148,7 +152,7 @@ pub fn check_finished(
     machine: &mut HostMachine,
     args: &PlaceArgs,
 ) -> Result<()> {
-    let (boot_id, root) = (machine.origin()?.boot_id, root_text(args.root.root.as_deref())?);
+    let (boot_id, root) = (origin(machine)?.boot_id, root_text(args.root.root.as_deref())?);
     for mut run in folder.runs().map_err(journal_error)? {
         let is_earlier = |change: &Change| change.intent.origin.boot_id != boot_id;
         let is_here = run.begin.root == root;
@@ -164,16 +168,16 @@ pub fn check_finished(
         }
         let confirm = match status {
             Status::AwaitsConfirmation => {
-                format!("keep it with `nearmetal tune confirm {id}`, or ")
+                format!("keep it with `{}`, or ", args.command("confirm", id))
             }
             _ => String::new(),
         };
         return Err(Stop::with(
             Exit::Conflict,
             format!(
-                "run {id} is unfinished ({}): {confirm}put back what was there with `nearmetal \
-                     tune undo {id}`",
-                status.text()
+                "run {id} is unfinished ({}): {confirm}put back what was there with `{}`",
+                status.text(),
+                args.command("undo", id)
             ),
         ));
     }
@@ -235,8 +239,8 @@ pub fn journal_error(error: JournalError) -> anyhow::Error {
 }
 
 /// An error of applying, after which the run can be undone.
-pub fn apply_error(error: ApplyError, run: &RunId) -> anyhow::Error {
-    let text = format!("{error}; put back what was there with `nearmetal tune undo {run}`");
+pub fn apply_error(error: ApplyError, undo: &str) -> anyhow::Error {
+    let text = format!("{error}; put back what was there with `{undo}`");
     Stop::with(Exit::Environment, text)
 }
 

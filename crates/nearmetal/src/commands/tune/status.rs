@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use anyhow::Result;
+use nm_report::units;
 use nm_tune::run::Run;
 use serde_json::{Value, json};
 
@@ -34,7 +35,8 @@ fn text(runs: &[Run]) -> String {
     for run in runs {
         let (id, status) = (&run.begin.run, run.status().text());
         let steps = names(run).join(", ");
-        let _ = writeln!(text, "{id}  {status}: {} changes ({steps})", open(run));
+        let changes = units::plural(open(run), "change", "changes");
+        let _ = writeln!(text, "{id}  {status}: {changes} ({steps})");
         for decision in &run.decisions {
             let what = if decision.kept { "kept" } else { "not kept" };
             let _ = writeln!(text, "  {}: {what}: {}", decision.step, decision.reason);

@@ -46,7 +46,7 @@ pub fn run(args: &UndoArgs) -> Result<Exit> {
     }
     match undone.is_interrupted {
         true => {
-            let message = format!("interrupted; `nearmetal tune undo {id}` goes on");
+            let message = format!("interrupted; `{}` goes on", args.place.command("undo", &id));
             Err(Stop::with(Exit::Interrupted, message))
         }
         false => {
