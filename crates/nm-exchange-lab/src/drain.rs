@@ -225,7 +225,9 @@ fn wait_until_open(network: &Network, index: usize) -> Result<(), Failure> {
 fn check(network: &Network, role: Role, index: usize) -> Result<(), DrainError> {
     let count = network.nodes(role).len();
     match role {
-        _ if index >= count => Err(DrainError::NoSuchNode { role, index, count }),
+        _ if index >= count || network.is_removed(role, index) => {
+            Err(DrainError::NoSuchNode { role, index, count })
+        }
         Role::Router | Role::Processor if count == 1 => Err(DrainError::OnlyOne(role)),
         Role::Router => Err(DrainError::Router(index)),
         Role::Processor => Err(DrainError::Processor(index)),
@@ -238,7 +240,7 @@ fn check(network: &Network, role: Role, index: usize) -> Result<(), DrainError> 
 fn can_be_replaced(mediator: u16, network: &Network, status: &NetworkStatus) -> bool {
     let works = |other: u16| other != mediator && !status.is_drained((Role::Mediator, other));
     if network.durability == Durability::None {
-        return (0..network.mediator.len() as u16).any(works);
+        return network.cells().any(works);
     }
     status
         .cells

@@ -73,8 +73,11 @@ impl Operator for RollingRestart {
             return Ok(vec![]);
         }
         let running = self.running.get_or_insert_with(|| {
-            self.all = view.network.all().count();
-            Running::start(view.network.clone())
+            // Mediators may have been added to it.
+            let now = admin::status(view.network, ANSWER_LIMIT).map(|status| status.network);
+            let network = now.unwrap_or_else(|_| view.network.clone());
+            self.all = network.all().count();
+            Running::start(network)
         });
         if let Some((role, index)) = running.restarting {
             if !view.supervisor.is_ready(role, index) {

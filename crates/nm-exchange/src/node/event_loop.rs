@@ -1,12 +1,13 @@
 //! The event loop of a node.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock;
 use nm_sys::poll::Readiness;
 
+use crate::control::{InstrumentMap, admin};
 use crate::link::{LinkError, Listener, ReceivedFrame};
 use crate::network::{Durability, Network, NetworkError, Role};
 use crate::wire::FrameKind;
@@ -19,6 +20,9 @@ use super::limits::Limits;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
 use super::{gateway, mediator, processor, replicated, router};
+
+/// How long a mediator that the network file lacks asks where it listens.
+const FIND_LIMIT: Duration = Duration::from_secs(10);
 
 const STOP: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
@@ -50,7 +54,18 @@ pub fn run_with_limits(
     limits: &Limits,
     report: &mut dyn FnMut(&NodeEvent),
 ) -> Result<NodeSummary, Failure> {
-    let Some(own) = network.nodes(role).get(index) else {
+    let is_added = role == Role::Mediator && index >= network.mediator.len();
+    let asked = match is_added && network.has_control() {
+        true => {
+            let stopped =
+                || nm_sys::poll::readable(stop.as_raw_fd(), Duration::ZERO).unwrap_or_default();
+            Some(admin::find_mediator(network, index, FIND_LIMIT, stopped)?)
+        }
+        false => None,
+    };
+    let network = asked.as_ref().unwrap_or(network);
+    let Some(own) = network.nodes(role).get(index).filter(|_| !network.is_removed(role, index))
+    else {
         let count = network.nodes(role).len();
         let message = format!("there is no {role} {index}: the network has {count} {role} nodes");
         return Err(Failure::new(FailureKind::BadRequest, message));
@@ -146,6 +161,14 @@ impl EventLoop<'_> {
             for message in self.links.warnings.take(self.links.now_ns) {
                 self.warn(message);
             }
+            if self.links.take_network_change() {
+                self.report_mediators();
+                if self.links.network().is_removed(self.own.0, self.own.1) {
+                    self.warn("it was removed from the network, and ends".to_string());
+                    self.behaviour.on_stop()?;
+                    return Ok(self.end());
+                }
+            }
             let is_ready = self.links.all_up() && self.behaviour.is_ready();
             if is_ready && !was_ready {
                 let (role, index) = self.own;
@@ -240,6 +263,14 @@ impl EventLoop<'_> {
             Peer::Node(..) if was_up => self.links.warnings.push(message),
             _ => self.links.warnings.push_limited(reason.reason(), self.links.now_ns, message),
         }
+    }
+
+    fn report_mediators(&mut self) {
+        let (role, index) = self.own;
+        let network = self.links.network();
+        let founders = network.founders();
+        let added = InstrumentMap::of(network).added().to_vec();
+        (self.report)(&NodeEvent::Mediators { role, index, founders, added });
     }
 
     fn warn(&mut self, message: String) {
