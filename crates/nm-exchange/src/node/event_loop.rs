@@ -24,6 +24,13 @@ use super::{gateway, mediator, processor, replicated, router};
 /// How long a mediator that the network file lacks asks where it listens.
 const FIND_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long control may take to say whether a mediator was removed. The node stands still meanwhile,
+/// which does little harm where others refuse it.
+const DOUBT_LIMIT: Duration = Duration::from_millis(500);
+
+/// Time between two such questions, ns.
+const DOUBT_NS: u64 = 2_000_000_000;
+
 const STOP: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
 const CONNECTOR: u64 = u64::MAX - 2;
@@ -92,7 +99,9 @@ pub fn run_with_limits(
     }
     report(&NodeEvent::Listening { role, index, address: own.address.to_string() });
     let (frames_in, turns) = (0, 0);
-    EventLoop { own: (role, index), acceptor, links, behaviour, frames_in, turns, report }.run()
+    let membership = MembershipDoubt::default();
+    let own = (role, index);
+    EventLoop { own, acceptor, links, behaviour, membership, frames_in, turns, report }.run()
 }
 
 /// What a node of this class does in this network.
@@ -113,11 +122,32 @@ fn behaviour(network: &Network, role: Role, index: usize) -> Result<Box<dyn Beha
     })
 }
 
+/// Whether an added mediator has reason to ask if it was removed: a node has refused it. It may have
+/// been removed while it had no link by which it could learn that.
+#[derive(Debug, Default)]
+struct MembershipDoubt {
+    is_open: bool,
+    /// Before this it does not ask again, ns.
+    next_ns: u64,
+}
+
+impl MembershipDoubt {
+    /// Whether it is time to ask.
+    fn take(&mut self, now_ns: u64) -> bool {
+        let is_due = self.is_open && now_ns >= self.next_ns;
+        if is_due {
+            (self.is_open, self.next_ns) = (false, now_ns + DOUBT_NS);
+        }
+        is_due
+    }
+}
+
 struct EventLoop<'a> {
     own: (Role, usize),
     acceptor: Acceptor,
     links: Links,
     behaviour: Box<dyn Behaviour>,
+    membership: MembershipDoubt,
     frames_in: u64,
     turns: u64,
     report: &'a mut dyn FnMut(&NodeEvent),
@@ -160,6 +190,9 @@ impl EventLoop<'_> {
             }
             for message in self.links.warnings.take(self.links.now_ns) {
                 self.warn(message);
+            }
+            if self.membership.take(self.links.now_ns) {
+                self.ask_for_mediators();
             }
             if self.links.take_network_change() {
                 self.report_mediators();
@@ -244,6 +277,9 @@ impl EventLoop<'_> {
         if reason.is_for_peer() {
             self.links.refuse(id, reason);
         }
+        let is_added =
+            self.own.0 == Role::Mediator && self.own.1 >= self.links.network().founders();
+        self.membership.is_open |= is_added && matches!(reason, PeerError::Refused(_));
         let refused_pause = self.links.limits.refused_pause;
         let pause = if reason.is_lasting() { refused_pause } else { Duration::ZERO };
         let Some((peer, was_up)) = self.links.close(id, pause) else { return };
@@ -262,6 +298,14 @@ impl EventLoop<'_> {
         match peer {
             Peer::Node(..) if was_up => self.links.warnings.push(message),
             _ => self.links.warnings.push_limited(reason.reason(), self.links.now_ns, message),
+        }
+    }
+
+    /// Asks control which mediators there are. Without an answer it goes on as it is.
+    fn ask_for_mediators(&mut self) {
+        let status = admin::status(self.links.network(), DOUBT_LIMIT);
+        if let Ok(status) = status {
+            self.links.update_mediators(&InstrumentMap::of(&status.network));
         }
     }
 

@@ -150,6 +150,23 @@ fn a_mediator_that_was_added_survives_the_restart_of_all_nodes() {
     });
 }
 
+/// Routers look for it where it does not listen, so it has the news from nobody. Processors, to
+/// which it makes its links itself, refuse it: then it asks control.
+#[test]
+fn a_mediator_that_is_removed_while_it_is_cut_off_from_routers_ends() {
+    let mut ring = TestRing::new("1-1-1-1", Durability::None);
+    ring.start();
+    let address = listening(&ring, "more");
+    assert_eq!(admin::add_mediator(&ring.network, &address, LIMIT).unwrap(), 1);
+    let mut elsewhere = ring.network.clone();
+    elsewhere.mediator.push(listening(&ring, "elsewhere"));
+    elsewhere.added_mediators = 1;
+    ring.start_one(Role::Mediator, 1, &elsewhere, &Arc::default());
+    admin::remove_mediator(&ring.network, 1, LIMIT).unwrap();
+    ring.wait_for_warning("it was removed from the network, and ends");
+    ring.stop();
+}
+
 #[test]
 fn what_cannot_be_added_or_removed_is_refused_with_a_sentence() {
     let mut ring = TestRing::new("1-1-2-1", Durability::MemoryQuorum);
