@@ -24,8 +24,8 @@ use super::{gateway, mediator, processor, replicated, router};
 /// How long a mediator that the network file lacks asks where it listens.
 const FIND_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long control may take to say whether a mediator was removed. The node stands still meanwhile,
-/// which does little harm where others refuse it.
+/// How long control may take to answer whether a mediator was removed. The node stands still
+/// meanwhile, which does little harm where others refuse it.
 const DOUBT_LIMIT: Duration = Duration::from_millis(500);
 
 /// Time between two such questions, ns.
@@ -122,8 +122,8 @@ fn behaviour(network: &Network, role: Role, index: usize) -> Result<Box<dyn Beha
     })
 }
 
-/// Whether an added mediator has reason to ask if it was removed: a node has refused it. It may have
-/// been removed while it had no link by which it could learn that.
+/// Whether an added mediator has reason to ask if it was removed: a node has refused it. It may
+/// have been removed while it had no link by which it could learn that.
 #[derive(Debug, Default)]
 struct MembershipDoubt {
     is_open: bool,
