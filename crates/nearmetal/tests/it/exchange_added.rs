@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::exchange::{all_led, end_and_verify, endless, kill_and_wait, wait_for_seconds};
-use crate::support::{Run, processes, run, wait_for};
+use crate::support::{Run, Running, json, processes, run, wait_for};
 
 /// The status, once all is up and led and there are so many cells.
 fn led(ask: &dyn Fn(&[&str]) -> Run, cells: usize) -> Value {
@@ -93,6 +93,28 @@ fn a_mediator_that_the_file_lacks_is_added_killed_and_removed_under_load() {
     assert!(!runs_mediator(&out, 2) && runs_mediator(&out, 3));
     wait_for_seconds(&out, 1);
     end_and_verify(running, &out);
+}
+
+/// It came before the restarts began, and is drained and restarted as the others are.
+#[test]
+fn a_rolling_restart_restarts_a_mediator_that_was_added() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let out_text = out.to_str().unwrap();
+    let day = ["exchange", "ramp", "--rolling-restart", "100", "--phase-seconds", "20", "--record"];
+    let network = ["--nodes", "1-1-2-1", "--durability", "memory-quorum", "--warmup", "100"];
+    let running = Running::start(&[&day[..], &network, &["--out", out_text]].concat());
+    let ask = |words: &[&str]| run(&[&["exchange"], words, &["--folder", out_text]].concat());
+    led(&ask, 2);
+    passes(&ask(&["add"]), "its cell 2 is spare");
+    passes(&ask(&["grow"]), "cell 2 is filled");
+    let ended = running.finish();
+    assert!([0, 1, 3].contains(&ended.code), "{}{}", ended.stdout, ended.stderr);
+    let day = json(&out.join("day.json"));
+    let events = day["events"].as_array().unwrap().iter();
+    let restarts = events.filter(|event| event["detail"] == "mediator 2 was restarted").count();
+    assert_eq!(restarts, 1, "{day}");
+    passes(&run(&["exchange", "verify", out_text]), "nothing lost");
 }
 
 /// Where cells have one replica, its instruments move to it and away again.
