@@ -139,13 +139,25 @@ impl Drained {
 /// If it is no mediator or gateway, nothing can do its work, or others do not lead its groups or
 /// have its clients in time; it is drained all the same then, and hands over as soon as it can.
 pub fn drain(network: &Network, role: Role, index: usize) -> Result<Drained, Failure> {
+    drain_within(network, (role, index), CLIENTS_LIMIT)
+}
+
+/// As [`drain`], where the clients of a gateway may take so long to go to another one.
+///
+/// # Errors
+/// As [`drain`].
+pub fn drain_within(
+    network: &Network,
+    (role, index): (Role, usize),
+    clients_limit: Duration,
+) -> Result<Drained, Failure> {
     check(network, role, index)?;
     if network.nodes(role).len() == 1 {
         Err(DrainError::OnlyOne(role))?;
     }
     let status = admin::status(network, ANSWER_LIMIT)?;
     if role == Role::Gateway {
-        return drain_gateway(network, index, &status);
+        return drain_gateway(network, index, &status, clients_limit);
     }
     let mediator = index as u16;
     if !can_be_replaced(mediator, network, &status) {
@@ -167,6 +179,7 @@ fn drain_gateway(
     network: &Network,
     index: usize,
     status: &NetworkStatus,
+    limit: Duration,
 ) -> Result<Drained, Failure> {
     let mut gateways = status.nodes.iter().filter(|node| node.role == Role::Gateway);
     if !gateways.any(|node| node.index != index && node.is_up && !node.is_drained) {
@@ -174,7 +187,7 @@ fn drain_gateway(
     }
     let before = gateway_work(network, index)?.map_or(0, |work| work.sessions);
     admin::set_drained(network, (Role::Gateway, index as u16), true, LOG_LIMIT)?;
-    let deadline = Deadline::after(CLIENTS_LIMIT);
+    let deadline = Deadline::after(limit);
     loop {
         let work = gateway_work(network, index)?;
         let left = work.map(|work| (work.is_leaving, work.sessions));
@@ -183,7 +196,7 @@ fn drain_gateway(
         }
         if deadline.passed() {
             let (_, sessions) = left.ok_or(DrainError::NoAnswer(index))?;
-            let seconds = CLIENTS_LIMIT.as_secs();
+            let seconds = limit.as_secs();
             Err(DrainError::ClientsStay { index, sessions, seconds })?;
         }
         std::thread::sleep(POLL_INTERVAL);
@@ -225,7 +238,9 @@ fn wait_until_open(network: &Network, index: usize) -> Result<(), Failure> {
 fn check(network: &Network, role: Role, index: usize) -> Result<(), DrainError> {
     let count = network.nodes(role).len();
     match role {
-        _ if index >= count => Err(DrainError::NoSuchNode { role, index, count }),
+        _ if index >= count || network.is_removed(role, index) => {
+            Err(DrainError::NoSuchNode { role, index, count })
+        }
         Role::Router | Role::Processor if count == 1 => Err(DrainError::OnlyOne(role)),
         Role::Router => Err(DrainError::Router(index)),
         Role::Processor => Err(DrainError::Processor(index)),
@@ -238,7 +253,7 @@ fn check(network: &Network, role: Role, index: usize) -> Result<(), DrainError> 
 fn can_be_replaced(mediator: u16, network: &Network, status: &NetworkStatus) -> bool {
     let works = |other: u16| other != mediator && !status.is_drained((Role::Mediator, other));
     if network.durability == Durability::None {
-        return (0..network.mediator.len() as u16).any(works);
+        return network.cells().any(works);
     }
     status
         .cells

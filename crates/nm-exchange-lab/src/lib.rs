@@ -8,6 +8,7 @@
 //! A [`day`] is one run whose load changes by a script.
 #![forbid(unsafe_code)]
 
+pub mod add;
 mod bounded_lines;
 pub mod day;
 pub mod drain;

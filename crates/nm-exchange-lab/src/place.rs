@@ -102,6 +102,43 @@ pub fn network(
     }))
 }
 
+/// Addresses on this machine for one more mediator of a network whose nodes listen here.
+///
+/// # Errors
+/// If its nodes listen where other hosts can reach them, or there are not enough ports.
+pub fn one_more_mediator(network: &Network) -> Result<Node, Failure> {
+    let first = &network.mediator[0];
+    let far = |address: &SocketAddr| !address.ip().to_canonical().is_loopback();
+    let elsewhere = |address: String| {
+        let message = format!(
+            "mediator 0 listens at {address}, which other hosts may reach: say where the new one \
+             is to listen, by --address and --replication"
+        );
+        Failure::new(FailureKind::BadRequest, message)
+    };
+    // The number that it will have is not known, and its files must be no other one's.
+    let name = format!("mediator-{:x}-{:x}", std::process::id(), nm_sys::clock::monotonic_ns());
+    let mut ports = free_ports(2)?.into_iter();
+    let mut port = || SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), ports.next().unwrap_or(0));
+    let address = match &first.address {
+        Address::Tcp(address) if far(address) => return Err(elsewhere(address.to_string())),
+        Address::Tcp(_) => Address::Tcp(port()),
+        Address::Unix(path) => Address::Unix(path.with_file_name(&name)),
+        Address::Shm(path) => Address::Shm(path.with_file_name(&name)),
+    };
+    let replication = match &first.replication {
+        None => None,
+        Some(nm_replica::Address::Tcp(address)) if far(address) => {
+            return Err(elsewhere(address.to_string()));
+        }
+        Some(nm_replica::Address::Tcp(_)) => Some(nm_replica::Address::Tcp(port())),
+        Some(nm_replica::Address::Unix(path)) => {
+            Some(nm_replica::Address::Unix(path.with_file_name(format!("{name}-replication"))))
+        }
+    };
+    Ok(Node { address, replication })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,11 +169,18 @@ mod tests {
         let (processor, mediator) = (&shm.processor[0], &unix.mediator[1]);
         assert_eq!(replication(processor).unwrap(), "unix:/s/processor-0-replication");
         assert_eq!(replication(mediator).unwrap(), "unix:/s/mediator-1-replication");
+        // One more listens beside the others, at addresses of its own.
+        let more = one_more_mediator(&unix).unwrap();
+        assert!(more.address.to_string().starts_with("unix:/s/mediator-"), "{more:?}");
+        assert!(replication(&more).unwrap().ends_with("-replication") && more != unix.mediator[1]);
+        assert!(one_more_mediator(&shm).unwrap().address.to_string().starts_with("shm:/s/"));
         let hosts = hosts::parse("a 192.0.2.1\nb 192.0.2.2 mediator").unwrap();
         let placement = Placement::new(&hosts, counts, Durability::None, Path::new("/data"));
         let far = network(counts, LinkTransport::Tcp, Path::new("/s"), &placement).unwrap();
         assert!(far.mediator[0].address.to_string().starts_with("192.0.2.2:"));
         assert!(far.gateway[0].address.to_string().starts_with("192.0.2.1:"));
         assert_eq!(far.gateway[0].replication, None);
+        let refused = one_more_mediator(&far).unwrap_err().message;
+        assert!(refused.contains("which other hosts may reach"), "{refused}");
     }
 }

@@ -151,6 +151,10 @@ impl PolicyRunner {
     ) -> Result<Vec<Decided>, Failure> {
         self.collect_moves();
         let status = admin::status(&self.network, ANSWER_LIMIT)?;
+        if !status.network.has_mediators_of(&self.network) {
+            self.network = status.network.clone();
+            self.active.retain(|cell| status.cell(*cell).is_some());
+        }
         let work = admin::work(&self.network, ANSWER_LIMIT)?;
         self.measure(&status, &work, now_ns)?;
         let is_first = self.last.is_empty();

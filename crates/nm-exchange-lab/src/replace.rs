@@ -182,11 +182,11 @@ fn check_places(
     cell: u16,
     (from, to): (Place, Place),
 ) -> Result<(), ReplaceError> {
-    let cells = network.mediator.len();
+    let cells = network.cells().count();
     if network.durability == Durability::None {
         return Err(ReplaceError::NotReplicated);
     }
-    if usize::from(cell) >= cells {
+    if !network.cells().any(|known| known == cell) {
         return Err(ReplaceError::NoSuchCell { cell, cells });
     }
     let places = network.replica_places(cell);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nm_book::order::InstrumentId;
 use nm_exchange::control::Work;
-use nm_exchange::control::admin::{self, MoveOutcome, NetworkStatus};
+use nm_exchange::control::admin::{self, CellStatus, MoveOutcome, NetworkStatus};
 use nm_exchange::network::Network;
 use nm_model::{Failure, FailureKind};
 use thiserror::Error;
@@ -26,7 +26,7 @@ const COUNTED: Duration = Duration::from_millis(1_000);
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ResizeError {
     /// All cells have instruments.
-    #[error("no cell is spare: all {0} have instruments; start the network with more mediators")]
+    #[error("no cell is spare: all {0} have instruments; `nearmetal exchange add` adds a mediator")]
     NoSpare(usize),
     /// The cell does not exist.
     #[error("there is no cell {cell}: the network has {cells}")]
@@ -77,9 +77,9 @@ pub fn grow(network: &Network, cell: Option<u16>) -> Result<Resized, Failure> {
     let cell = match cell {
         Some(cell) => check(cell, &status, &loads, false)?,
         None => {
-            let takes = |cell: u16| status.takes_instruments(&status.cells[usize::from(cell)]);
-            let is_spare = |cell: &u16| !loads.contains_key(cell) && takes(*cell);
-            let spare = (0..status.cells.len() as u16).find(is_spare);
+            let is_spare =
+                |it: &&CellStatus| !loads.contains_key(&it.cell) && status.takes_instruments(it);
+            let spare = status.cells.iter().find(is_spare).map(|it| it.cell);
             check(spare.ok_or(ResizeError::NoSpare(status.cells.len()))?, &status, &loads, false)?
         }
     };
@@ -124,7 +124,7 @@ fn take_all(
     status: &NetworkStatus,
     loads: &BTreeMap<u16, Loads>,
 ) -> Result<Resized, Failure> {
-    let is_up = |cell: &u16| status.takes_instruments(&status.cells[usize::from(*cell)]);
+    let is_up = |cell: &u16| status.cell(*cell).is_some_and(|it| status.takes_instruments(it));
     let others: BTreeMap<u16, Loads> = loads
         .iter()
         .filter(|(it, _)| **it != cell && is_up(it))
@@ -145,7 +145,7 @@ fn check(
     is_to_have_instruments: bool,
 ) -> Result<u16, ResizeError> {
     let cells = status.cells.len();
-    let Some(known) = status.cells.get(usize::from(cell)) else {
+    let Some(known) = status.cell(cell) else {
         return Err(ResizeError::NoSuchCell { cell, cells });
     };
     match (loads.contains_key(&cell), is_to_have_instruments) {

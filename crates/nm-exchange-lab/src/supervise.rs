@@ -19,6 +19,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use nm_exchange::control::AddedMediator;
 use nm_exchange::network::{Durability, Network, Role};
 use nm_model::{Failure, FailureKind};
 use nm_sys::clock::{Deadline, monotonic_ns};
@@ -172,6 +173,11 @@ pub struct Supervisor {
     program: PathBuf,
     environment: Vec<(OsString, OsString)>,
     network_file: PathBuf,
+    /// What the network's file says: mediators that are added later as well, so that nodes that
+    /// are restarted, and `verify`, know of them from the beginning.
+    network: Network,
+    /// Whether mediators were added or removed, and the file does not have them yet.
+    is_network_changed: bool,
     folder: PathBuf,
     logs: PathBuf,
     nodes: Vec<Running>,
@@ -236,15 +242,14 @@ impl Supervisor {
         };
         fs::create_dir_all(&logs).map_err(write_failure)?;
         let network_file = folder.join(NETWORK);
-        let network_text = network
-            .to_toml()
-            .map_err(|error| Failure::new(FailureKind::BadRequest, error.to_string()))?;
-        fs::write(&network_file, &network_text).map_err(write_failure)?;
+        write_network(network, &network_file)?;
         let (sender, messages) = channel();
         Ok(Supervisor {
             program: program.to_path_buf(),
             environment: environment.to_vec(),
             network_file,
+            network: network.clone(),
+            is_network_changed: false,
             folder: folder.to_path_buf(),
             logs,
             nodes: vec![],
@@ -472,6 +477,7 @@ impl Supervisor {
                     restart.ready_ns = Some(monotonic_ns());
                 }
             }
+            Some("mediators") => self.learn_mediators(&line),
             Some("end") => {
                 node.end = Some(NodeEnd {
                     role: node.role,
@@ -487,6 +493,54 @@ impl Supervisor {
             }
             _ => {}
         }
+    }
+
+    /// A node knows which mediators were added to the network and removed from it: the first one
+    /// that knows more counts.
+    fn learn_mediators(&mut self, line: &Value) {
+        let Ok(added) = serde_json::from_value::<Vec<AddedMediator>>(line["added"].clone()) else {
+            return;
+        };
+        let founders = self.network.founders();
+        for (at, AddedMediator { node, is_removed }) in added.into_iter().enumerate() {
+            let index = founders + at;
+            if index == self.network.mediator.len() {
+                self.network.mediator.push(node);
+                self.network.added_mediators += 1;
+                self.is_network_changed = true;
+            }
+            if is_removed {
+                self.is_network_changed |= self.network.removed_mediators.insert(index);
+            }
+        }
+    }
+
+    /// Starts the mediators that were added, and expects the end of those that were removed. On
+    /// other hosts they are started by hand.
+    fn follow_mediators(&mut self) -> Result<(), Failure> {
+        if !std::mem::take(&mut self.is_network_changed) {
+            return Ok(());
+        }
+        write_network(&self.network, &self.network_file)?;
+        let by_ns = monotonic_ns() + END_LIMIT.as_nanos() as u64;
+        for index in self.network.founders()..self.network.mediator.len() {
+            let is_it = |node: &&mut Running| (node.role, node.index) == (Role::Mediator, index);
+            let known = self.nodes.iter_mut().find(is_it);
+            match (known, self.network.is_removed(Role::Mediator, index)) {
+                (Some(node), true) if node.ends_by_ns.is_none() => node.ends_by_ns = Some(by_ns),
+                (None, false) if self.hosts.is_empty() => self.add(Role::Mediator, index, None)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a node that has ended is not started again: it was removed from the network, or it
+    /// was added and does not start, for example because its address is in use.
+    fn is_given_up(&self, node: &Running) -> bool {
+        let Running { role, index, start, .. } = *node;
+        let is_added = role == Role::Mediator && index >= self.network.founders();
+        self.network.is_removed(role, index) || (is_added && start >= RESTARTS_MAX)
     }
 
     /// Appends a sentence to a node's log. If that fails it is dropped, because the node keeps
@@ -566,12 +620,16 @@ impl Supervisor {
     pub fn restart_dead_nodes(&mut self, wait: Duration) -> Result<(), Failure> {
         self.receive_messages(wait);
         self.check_hosts()?;
+        self.follow_mediators()?;
         self.kill_late_nodes();
         let now_ns = monotonic_ns();
         for slot in 0..self.nodes.len() {
             let is_lost = |host: usize| self.hosts[host].is_lost();
             let node = &self.nodes[slot];
-            if !node.has_ended || matches!(node.runner, Runner::Host(host) if is_lost(host)) {
+            if !node.has_ended || self.is_given_up(node) {
+                continue;
+            }
+            if matches!(node.runner, Runner::Host(host) if is_lost(host)) {
                 continue;
             }
             let (role, index) = (self.nodes[slot].role, self.nodes[slot].index);
@@ -624,6 +682,7 @@ impl Supervisor {
     /// Class, index and process id of each node of this machine.
     pub fn pids(&self) -> Vec<(Role, usize, u32)> {
         let pid = |node: &Running| match &node.runner {
+            Runner::Process(..) if node.has_ended => None,
             Runner::Process(process, _) => Some((node.role, node.index, process.pid())),
             Runner::Host(_) => None,
         };
@@ -687,4 +746,17 @@ impl Supervisor {
         // Fails if a log is left in it, which is intended.
         let _ = fs::remove_dir(&self.logs);
     }
+}
+
+/// Writes a network's file: whoever reads it meanwhile has the one before, or this one.
+fn write_network(network: &Network, file: &Path) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| {
+        let message = format!("{} cannot be written: {error}", file.display());
+        Failure::new(FailureKind::System, message)
+    };
+    let text = network
+        .to_toml()
+        .map_err(|error| Failure::new(FailureKind::BadRequest, error.to_string()))?;
+    let new = file.with_extension("new");
+    fs::write(&new, text).and_then(|()| fs::rename(&new, file)).map_err(failed)
 }

@@ -57,6 +57,9 @@ pub const RESEND_REQUESTS_MAX: usize = 256;
 /// its gateway has sent the request again each time, until it is refused.
 pub const UNKNOWN_PREDECESSOR_NAKS_MAX: u32 = 8;
 
+/// Bytes of an address of a node in the map and in control's state.
+pub const ADDRESS_BYTES_MAX: usize = 256;
+
 /// Instruments that may have moved, as the instrument map has them.
 pub const MOVED_INSTRUMENTS_MAX: usize = 10_000;
 

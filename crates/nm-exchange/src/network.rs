@@ -7,6 +7,8 @@
 //! record = false               # whether batches are recorded without durability, too
 //! secret = "secret"            # file, see [`nm_auth`]; needed unless all addresses are local
 //! spare_mediators = 0          # so many mediators, the last ones, begin without instruments
+//! added_mediators = 0          # so many mediators, behind those, were added while it ran
+//! removed_mediators = []       # which of these were removed again
 //!
 //! [[gateway]]
 //! address = "127.0.0.1:5001"   # or "unix:/run/exchange/gateway-0"
@@ -28,7 +30,13 @@
 //! gateways. The upstream end makes the link.
 //!
 //! One more group of replicas keeps what all nodes must agree on: see [`crate::control`].
+//!
+//! A network that runs can get more mediators than its file has
+//! ([`InstrumentMap::extended`](crate::control::InstrumentMap::extended)). Where replicas are, and
+//! which cells have instruments at first, follows from the *founders* alone: the mediators that
+//! were not added. So it stays as it is when one is added.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -141,6 +149,13 @@ pub struct Network {
     /// How many mediators, the last ones, have no instruments at first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub spare_mediators: usize,
+    /// How many mediators, the last ones, were added while the network ran: they have no
+    /// instruments at first, and replicas of their own cells only.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub added_mediators: usize,
+    /// Those of them that were removed again.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub removed_mediators: BTreeSet<usize>,
     /// Gateways.
     pub gateway: Vec<Node>,
     /// Routers.
@@ -207,6 +222,17 @@ pub enum NetworkError {
         /// How many there are.
         mediators: usize,
     },
+    /// All mediators were added.
+    #[error("it has {added} added mediators of {mediators}: one must have been there first")]
+    TooManyAdded {
+        /// How many were added.
+        added: usize,
+        /// How many there are.
+        mediators: usize,
+    },
+    /// A mediator was removed that was never added.
+    #[error("it has removed mediator {0}, which was not added: only the last ones were")]
+    NeverAdded(usize),
     /// Journals have no place.
     #[error("it has no `data` folder for its journals")]
     NoDataFolder,
@@ -242,6 +268,8 @@ impl Network {
             record: false,
             secret: None,
             spare_mediators: 0,
+            added_mediators: 0,
+            removed_mediators: BTreeSet::new(),
             gateway: nodes(Role::Gateway),
             router: nodes(Role::Router),
             mediator: nodes(Role::Mediator),
@@ -317,9 +345,17 @@ impl Network {
                 return Err(NetworkError::NodeCount { role, count });
             }
         }
-        let (spares, mediators) = (network.spare_mediators, network.mediator.len());
-        if spares >= mediators {
-            return Err(NetworkError::TooManySpares { spares, mediators });
+        let (added, mediators) = (network.added_mediators, network.mediator.len());
+        if added >= mediators {
+            return Err(NetworkError::TooManyAdded { added, mediators });
+        }
+        let (spares, founders) = (network.spare_mediators, network.founders());
+        if spares >= founders {
+            return Err(NetworkError::TooManySpares { spares, mediators: founders });
+        }
+        let was_added = |index: &usize| (founders..mediators).contains(index);
+        if let Some(index) = network.removed_mediators.iter().find(|index| !was_added(index)) {
+            return Err(NetworkError::NeverAdded(*index));
         }
         let mut known = std::collections::HashSet::new();
         let durability = network.durability;
@@ -357,11 +393,35 @@ impl Network {
         }
     }
 
-    /// Every node with its class and index, in the ring's order.
+    /// Every node with its class and index, in the ring's order; none that was removed.
     pub fn all(&self) -> impl Iterator<Item = (Role, usize, &Node)> {
-        Role::ALL.iter().flat_map(|role| {
+        let all = Role::ALL.iter().flat_map(|role| {
             self.nodes(*role).iter().enumerate().map(|(index, node)| (*role, index, node))
-        })
+        });
+        all.filter(|(role, index, _)| !self.is_removed(*role, *index))
+    }
+
+    /// How many mediators the network began with.
+    pub fn founders(&self) -> usize {
+        self.mediator.len().saturating_sub(self.added_mediators)
+    }
+
+    /// Whether a node was removed.
+    pub fn is_removed(&self, role: Role, index: usize) -> bool {
+        role == Role::Mediator && self.removed_mediators.contains(&index)
+    }
+
+    /// Whether the same mediators were added to a network and removed from it: their numbers never
+    /// fall.
+    pub fn has_mediators_of(&self, other: &Network) -> bool {
+        let counts = |it: &Network| (it.added_mediators, it.removed_mediators.len());
+        counts(self) == counts(other)
+    }
+
+    /// The cells that there are: one for each mediator that was not removed.
+    pub fn cells(&self) -> impl Iterator<Item = u16> {
+        let all = 0..self.mediator.len();
+        all.filter(|cell| !self.is_removed(Role::Mediator, *cell)).map(|cell| cell as u16)
     }
 
     /// How many nodes there are of each class.
@@ -376,11 +436,12 @@ impl Network {
     /// The nodes to which a node makes its links, by class and index.
     pub fn downstream(&self, role: Role, index: usize) -> Vec<(Role, usize)> {
         match role {
+            _ if self.is_removed(role, index) => vec![],
             Role::Gateway => {
                 let routers = self.routers_of(index).into_iter();
                 routers.map(|router| (Role::Router, router)).collect()
             }
-            Role::Router => (0..self.mediator.len()).map(|i| (Role::Mediator, i)).collect(),
+            Role::Router => self.cells().map(|cell| (Role::Mediator, usize::from(cell))).collect(),
             Role::Mediator => {
                 let processors = match self.durability {
                     Durability::None => self.processors_of(index as u16),
@@ -410,7 +471,7 @@ impl Network {
 
     /// How many cells have instruments at first.
     pub fn active_cells(&self) -> u16 {
-        self.mediator.len().saturating_sub(self.spare_mediators).max(1) as u16
+        self.founders().saturating_sub(self.spare_mediators).max(1) as u16
     }
 
     /// The cell of an instrument that has not moved.
@@ -443,40 +504,46 @@ impl Network {
 
     /// The cells whose replies may take a processor.
     pub fn cells_through(&self, processor: usize) -> Vec<u16> {
-        let cells = 0..self.mediator.len() as u16;
-        cells.filter(|cell| self.processors_of(*cell).contains(&processor)).collect()
+        self.cells().filter(|cell| self.processors_of(*cell).contains(&processor)).collect()
     }
 
-    /// Where the replicas of a cell are at first: its mediator, the next one if there is one, its
-    /// processor. Those of the control group: three mediators, or all there are and the first
+    /// Where the replicas of a cell are at first: its mediator, the next founder if there is one,
+    /// its processor. Those of the control group: three mediators, or all there are and the first
     /// processor. When one node dies, a majority remains wherever there are two mediators. Without
     /// durability only mediators have one of control, and nothing is lost with it but the books of
     /// the same node.
     pub fn replicas(&self, cell: u16) -> Vec<(Role, usize)> {
         if cell == CONTROL {
-            let mediators = 0..self.mediator.len().min(3);
+            let mediators = 0..self.founders().min(3);
             let mut voters: Vec<_> = mediators.map(|index| (Role::Mediator, index)).collect();
             if voters.len() < 3 && self.durability != Durability::None {
                 voters.push((Role::Processor, 0));
             }
             return voters;
         }
-        let (cell, mediators) = (usize::from(cell), self.mediator.len());
+        let (cell, founders) = (usize::from(cell), self.founders());
         let mut replicas = vec![(Role::Mediator, cell)];
-        if mediators > 1 {
-            replicas.push((Role::Mediator, (cell + 1) % mediators));
+        if founders > 1 || cell >= founders {
+            replicas.push((Role::Mediator, (cell + 1) % founders));
         }
         replicas.push((Role::Processor, cell % self.processor.len()));
         replicas
     }
 
     /// The nodes that may have a replica of a group, no more than there may be: those that have one
-    /// at first, then, for a cell, the other mediators and processors where replicas can listen.
+    /// at first, then, for a cell, the other founders and processors where replicas can listen. A
+    /// log knows a place by its position, so it must never change.
     pub fn replica_places(&self, group: u16) -> Vec<(Role, usize)> {
         let mut places = self.replicas(group);
         if group != CONTROL {
-            let can_have_one = |(role, _, node): &(Role, usize, &Node)| {
-                matches!(role, Role::Mediator | Role::Processor) && node.replication.is_some()
+            let founders = self.founders();
+            let can_have_one = |(role, index, node): &(Role, usize, &Node)| {
+                let may_have = match role {
+                    Role::Mediator => *index < founders,
+                    Role::Processor => true,
+                    Role::Gateway | Role::Router => false,
+                };
+                may_have && node.replication.is_some()
             };
             let others = self.all().filter(can_have_one).map(|(role, index, _)| (role, index));
             let others: Vec<_> = others.filter(|place| !places.contains(place)).collect();
@@ -488,8 +555,7 @@ impl Network {
 
     /// The cells that a node has a replica of at first.
     pub fn cells_at(&self, role: Role, index: usize) -> Vec<u16> {
-        let cells = 0..self.mediator.len() as u16;
-        cells.filter(|cell| self.replicas(*cell).contains(&(role, index))).collect()
+        self.cells().filter(|cell| self.replicas(*cell).contains(&(role, index))).collect()
     }
 
     /// The groups that a node has a replica of at first: its cells, then control.
@@ -663,6 +729,56 @@ mod tests {
         }
         assert!(none.has_control());
         assert_eq!((none.groups_at(m, 1), none.groups_at(p, 0)), (vec![CONTROL], vec![]));
+    }
+
+    #[test]
+    fn a_mediator_that_is_added_changes_nothing_for_the_others() {
+        let mut before = network("2-2-3-2");
+        before.durability = Durability::MemoryQuorum;
+        before.spare_mediators = 1;
+        for node in before.mediator.iter_mut().chain(&mut before.processor) {
+            let unix: Address = format!("unix:/r/{}", node.address).parse().unwrap();
+            node.replication = Some(unix.try_into().unwrap());
+        }
+        let mut after = before.clone();
+        for name in ["a", "b"] {
+            let address: Address = format!("unix:/{name}").parse().unwrap();
+            let replication = format!("unix:/{name}-r").parse::<Address>().unwrap();
+            let replication = Some(replication.try_into().unwrap());
+            after.mediator.push(Node { address, replication });
+        }
+        after.added_mediators = 2;
+        let groups = [0, 1, 2, CONTROL];
+        for group in groups {
+            assert_eq!(after.replicas(group), before.replicas(group));
+            assert_eq!(after.replica_places(group), before.replica_places(group));
+        }
+        assert_eq!((after.founders(), after.active_cells()), (3, before.active_cells()));
+        let (m, p) = (Role::Mediator, Role::Processor);
+        assert_eq!(after.replicas(3), [(m, 3), (m, 1), (p, 1)]);
+        let places = after.replica_places(4);
+        assert_eq!(places, [(m, 4), (m, 2), (p, 0), (m, 0), (m, 1), (p, 1)]);
+        assert_eq!(after.groups_at(m, 1), [0, 1, 3, CONTROL]);
+        assert_eq!(after.groups_at(m, 4), [4]);
+        assert_eq!(after.upstream_count(m, 4), 2);
+        // It is removed again.
+        after.removed_mediators.insert(3);
+        assert_eq!(after.cells().collect::<Vec<_>>(), [0, 1, 2, 4]);
+        assert_eq!(after.groups_at(m, 1), before.groups_at(m, 1));
+        assert_eq!(after.all().filter(|(role, ..)| *role == m).count(), 4);
+        assert_eq!(after.downstream(Role::Router, 0), [0, 1, 2, 4].map(|index| (m, index)));
+        assert!(after.downstream(m, 3).is_empty() && after.cells_through(1) == [0, 1, 2, 4]);
+        assert_eq!(after.replicas(4), [(m, 4), (m, 2), (p, 0)]);
+        assert_eq!(Network::parse(&after.to_toml().unwrap()).unwrap(), after);
+        let refused = |change: &dyn Fn(&mut Network)| {
+            let mut wrong = after.clone();
+            change(&mut wrong);
+            Network::parse(&wrong.to_toml().unwrap()).unwrap_err().to_string()
+        };
+        assert!(refused(&|it| it.added_mediators = 5).contains("5 added mediators of 5"));
+        assert!(refused(&|it| it.spare_mediators = 3).contains("3 spare mediators of 3"));
+        let never = refused(&|it| it.removed_mediators.extend([2]));
+        assert!(never.contains("mediator 2, which was not added"), "{never}");
     }
 
     #[test]

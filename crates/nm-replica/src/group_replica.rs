@@ -1,7 +1,7 @@
 //! One replica of a group at this node, and what it knows of its leader.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +27,9 @@ pub struct GroupReplica {
     /// Whether it was opened because a leader asked for it.
     pub joins: bool,
     stage: Mutex<Stage>,
+    /// Whether its node has given it up, and what says so.
+    is_closed: AtomicBool,
+    closed: Notify,
 }
 
 /// Whether a replica takes part in its group yet.
@@ -135,12 +138,32 @@ impl GroupReplica {
         (store, joins): (LogStore, bool),
         start: u64,
     ) -> GroupReplica {
-        GroupReplica { group, events, store, joins, stage: Mutex::new(Stage::Empty(start)) }
+        let stage = Mutex::new(Stage::Empty(start));
+        let (is_closed, closed) = (AtomicBool::new(false), Notify::new());
+        GroupReplica { group, events, store, joins, stage, is_closed, closed }
     }
 
     /// Its number in the group.
     pub fn id(&self) -> NodeId {
         self.group.own as NodeId + 1
+    }
+
+    /// It ends, because there is no such group any more.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.closed.notify_one();
+    }
+
+    /// Whether [`GroupReplica::close`] was called.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it is closed.
+    pub async fn wait_closed(&self) {
+        while !self.is_closed() {
+            self.closed.notified().await;
+        }
     }
 
     /// Reports that it cannot work as it should.

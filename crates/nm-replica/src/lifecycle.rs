@@ -49,14 +49,19 @@ pub fn open(group: Group, joins: bool, waker: Waker) -> Result<(Opened, RaftLog)
     Ok(((Arc::new(replica), is_known, commands), log))
 }
 
-/// Runs a replica until it is outside of its group.
+/// Runs a replica until it is outside of its group, or closed.
 ///
 /// # Errors
 /// If it fails before.
 pub async fn run((replica, is_known, commands): Opened) -> Result<(), ReplicaError> {
     let replica = &replica;
     if !is_known && let Stage::Empty(start) = replica.stage() {
-        let Some(state) = bootstrap::find_hard_state(replica, start).await else { return Ok(()) };
+        let found = tokio::select! {
+            biased;
+            () = replica.wait_closed() => None,
+            state = bootstrap::find_hard_state(replica, start) => state,
+        };
+        let Some(state) = found else { return Ok(()) };
         replica.store.save(|none| *none = state).await?;
     }
     let snapshot_due = Arc::new(Notify::new());
@@ -73,6 +78,7 @@ pub async fn run((replica, is_known, commands): Opened) -> Result<(), ReplicaErr
         biased;
         () = handle_commands(replica, &engine, &snapshots, commands) => false,
         () = membership::wait_outside(replica, &engine) => true,
+        () = replica.wait_closed() => true,
     };
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
     if is_outside {

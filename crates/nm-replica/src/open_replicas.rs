@@ -1,6 +1,7 @@
 //! The replicas that a node has at the moment, and the groups that it may get one of.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +21,12 @@ pub struct OpenReplicas {
     /// Where the logs of replicas go that join later.
     joined: Sender<RaftLog>,
     groups: Mutex<Groups>,
+}
+
+impl fmt::Debug for OpenReplicas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenReplicas").finish_non_exhaustive()
+    }
 }
 
 #[derive(Default)]
@@ -84,6 +91,20 @@ impl OpenReplicas {
         }
     }
 
+    /// The node may get a replica of one more group, when its leader asks for that.
+    pub fn may_join(&self, group: Group) {
+        self.groups().others.insert(group.id, group);
+    }
+
+    /// There is no such group any more: the replica of it ends, if the node has one.
+    pub fn close(&self, group: u16) {
+        let mut groups = self.groups();
+        groups.others.remove(&group);
+        if let Some(replica) = groups.open.get(&group) {
+            replica.close();
+        }
+    }
+
     /// Runs a replica.
     pub fn start(self: &Arc<Self>, opened: Opened) {
         let (node, replica) = (Arc::clone(self), Arc::clone(&opened.0));
@@ -97,12 +118,14 @@ impl OpenReplicas {
         });
     }
 
-    /// Removes a replica that has ended because it is outside of its group. It may join again.
+    /// Removes a replica that has ended. It may join again, unless the group has ended as well.
     fn remove(&self, replica: &GroupReplica) {
         let id = replica.group.id;
         let mut groups = self.groups();
         groups.open.remove(&id);
-        groups.others.insert(id, replica.group.clone());
+        if !replica.is_closed() {
+            groups.others.insert(id, replica.group.clone());
+        }
         replica.events.send(LogEvent::Removed);
     }
 }

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 
 use nm_sys::poll::Waker;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
@@ -28,6 +29,9 @@ pub struct Replicas {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
     joined: Receiver<RaftLog>,
+    node: Arc<OpenReplicas>,
+    runtime: Handle,
+    waker: Waker,
 }
 
 impl Replicas {
@@ -59,12 +63,37 @@ impl Replicas {
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let (stop, stopped) = oneshot::channel();
         let (sender, joined) = channel();
-        let node = Arc::new(OpenReplicas::new(others, key, sender, waker));
+        let node = Arc::new(OpenReplicas::new(others, key, sender, waker.clone()));
+        let (of_thread, handle) = (Arc::clone(&node), runtime.handle().clone());
         let thread = std::thread::Builder::new()
             .name("replication".to_string())
-            .spawn(move || runtime.block_on(serve(socket, replicas, node, stopped)))
+            .spawn(move || runtime.block_on(serve(socket, replicas, of_thread, stopped)))
             .map_err(failed)?;
-        Ok((Replicas { stop: Some(stop), thread: Some(thread), joined }, logs))
+        let (stop, thread, runtime) = (Some(stop), Some(thread), handle);
+        Ok((Replicas { stop, thread, joined, node, runtime, waker }, logs))
+    }
+
+    /// Opens the replica of one more group, which the node has from the group's beginning on, or
+    /// had before it was restarted; gives the data loop's end of it.
+    ///
+    /// # Errors
+    /// If its folder cannot be used or is damaged.
+    pub fn open(&self, group: Group) -> Result<RaftLog, ReplicaError> {
+        let (opened, log) = open(group, false, self.waker.clone())?;
+        let _context = self.runtime.enter();
+        self.node.start(opened);
+        Ok(log)
+    }
+
+    /// The node may get a replica of one more group: see [`Replicas::next_joined`].
+    pub fn may_join(&self, group: Group) {
+        self.node.may_join(group);
+    }
+
+    /// There is no such group any more. The replica of it, if the node has one, reports
+    /// [`LogEvent::Removed`].
+    pub fn close(&self, group: u16) {
+        self.node.close(group);
     }
 
     /// The data loop's end of the next replica that the node got. To be called until there is none

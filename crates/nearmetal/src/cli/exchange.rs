@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use nm_auth::SESSIONS_MAX;
+use nm_exchange::link::Address;
 use nm_exchange::network::{NODES_MAX, Role, UnknownRole};
 use nm_exchange_lab::day::DAY_SECONDS_MAX;
 use nm_exchange_lab::load::Arrivals;
@@ -78,6 +79,22 @@ pub enum ExchangeCommand {
         nearmetal exchange shrink --cell 3 --network network.toml\n\n\
         Exit code: 0 done, 2 the cell has no instruments, 5 moves were refused, 4 no node answers")]
     Shrink(ResizeArgs),
+    /// Add a mediator that its network file lacks to a running network, with a cell of its own.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange add --folder nearmetal-out/RUN\n  \
+        nearmetal exchange add --network network.toml --address 127.0.0.1:7001 \
+        --replication 127.0.0.1:7002\n\n\
+        `exchange run` starts it, as it has started the others. Where nodes were started by hand,\n\
+        so is this one, by the command that is printed. The new cell is spare: `exchange grow`,\n\
+        `exchange move` or policies give it instruments.\n\
+        Exit code: 0 done, 2 it cannot be added, 4 no node answers")]
+    Add(AddArgs),
+    /// Remove a mediator that was added, when its instruments have moved to other cells.
+    #[command(after_help = "Example:\n  \
+        nearmetal exchange remove mediator:4 --folder nearmetal-out/RUN\n\n\
+        Exit code: 0 done, 2 it was not added while the network ran, or no other cell could take \
+        its instruments, 5 moves were refused, 4 no node answers")]
+    Remove(ChosenNodeArgs),
     /// Make a mediator or gateway of a running network carry nothing, so that it can be stopped.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange drain mediator:1 --network network.toml\n  \
@@ -220,6 +237,19 @@ pub struct ResizeArgs {
     /// The cell; the first spare one, or the last that has instruments, if not given.
     #[arg(long)]
     pub cell: Option<u16>,
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct AddArgs {
+    /// Where it is to listen; a free address of this machine, if the network's are of this machine.
+    #[arg(long, value_name = "ADDRESS")]
+    pub address: Option<Address>,
+    /// Where it is to listen for other replicas of its cell; as the other mediators, if neither
+    /// address is given.
+    #[arg(long, value_name = "ADDRESS", requires = "address")]
+    pub replication: Option<Address>,
     #[command(flatten)]
     pub access: AccessArgs,
 }

@@ -47,7 +47,7 @@ fn nodes_of(pid: u32) -> Vec<u32> {
 
 /// Load on such a network that is recorded and goes on until it is ended, once it runs. A busy
 /// machine carries it, so that all is answered soon after the end.
-fn endless(out: &Path, nodes: &str, durability: &str) -> Running {
+pub fn endless(out: &Path, nodes: &str, durability: &str) -> Running {
     let day = ["exchange", "ramp", "--step", "100:100", "--phase-seconds", "600", "--record"];
     let network = ["--nodes", nodes, "--durability", durability, "--warmup", "100"];
     let running = Running::start(&[&day[..], &network, &["--out", out.to_str().unwrap()]].concat());
@@ -56,7 +56,7 @@ fn endless(out: &Path, nodes: &str, durability: &str) -> Running {
 }
 
 /// Waits until so many more seconds of such a load were counted.
-fn wait_for_seconds(out: &Path, more: usize) {
+pub fn wait_for_seconds(out: &Path, more: usize) {
     let seconds = || {
         let text = fs::read_to_string(out.join("seconds.csv")).unwrap_or_default();
         text.lines().count().saturating_sub(1)
@@ -66,7 +66,7 @@ fn wait_for_seconds(out: &Path, more: usize) {
 }
 
 /// Ends such a load, of which nothing was lost.
-fn end_and_verify(running: Running, out: &Path) {
+pub fn end_and_verify(running: Running, out: &Path) {
     signal("INT", running.pid());
     let ended = running.finish();
     assert_eq!(ended.code, 130, "{}{}", ended.stdout, ended.stderr);
@@ -75,7 +75,7 @@ fn end_and_verify(running: Running, out: &Path) {
 }
 
 /// What `exchange status` says in JSON, if all nodes are up and each cell has a leader.
-fn all_led(status: &Run) -> Option<Value> {
+pub fn all_led(status: &Run) -> Option<Value> {
     let status: Value = serde_json::from_str(&status.stdout).ok()?;
     let all =
         |list: &str, has: fn(&Value) -> bool| status[list].as_array().unwrap().iter().all(has);
@@ -93,7 +93,7 @@ fn was_restarted(status: &Value, role: &str, index: u64) -> bool {
 }
 
 /// Kills a node as `kill -9` does, and waits until it is back and all is led.
-fn kill_and_wait(running: &Running, (role, index): (&str, u64), ask: &dyn Fn(&[&str]) -> Run) {
+pub fn kill_and_wait(running: &Running, (role, index): (&str, u64), ask: &dyn Fn(&[&str]) -> Run) {
     let words = ["--role", role, "--index", &index.to_string()].map(String::from);
     let is_it = |of: &[String]| of.windows(4).any(|four| four == words);
     let node = processes().into_iter().find(|p| p.parent == running.pid() && is_it(&p.words));

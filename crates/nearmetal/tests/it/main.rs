@@ -7,6 +7,7 @@ mod compare;
 mod compute;
 mod concurrent;
 mod exchange;
+mod exchange_added;
 mod exchange_faults;
 mod exchange_hosts;
 mod exchange_hosts_ssh;

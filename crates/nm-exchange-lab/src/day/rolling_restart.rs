@@ -73,8 +73,11 @@ impl Operator for RollingRestart {
             return Ok(vec![]);
         }
         let running = self.running.get_or_insert_with(|| {
-            self.all = view.network.all().count();
-            Running::start(view.network.clone())
+            // Mediators may have been added to it.
+            let now = admin::status(view.network, ANSWER_LIMIT).map(|status| status.network);
+            let network = now.unwrap_or_else(|_| view.network.clone());
+            self.all = network.all().count();
+            Running::start(network)
         });
         if let Some((role, index)) = running.restarting {
             if !view.supervisor.is_ready(role, index) {
@@ -123,7 +126,8 @@ impl Running {
         let (ready, is_ready) = channel();
         std::thread::spawn(move || {
             for (role, index, _) in network.all() {
-                let restarted = restart(&network, (role, index), &reporter, &is_ready);
+                let waiting = (&is_ready, READY_LIMIT);
+                let restarted = restart(&network, (role, index), &reporter, waiting);
                 if let Err(failure) = restarted {
                     // It fails if the day has ended.
                     let _ = reporter.send(Err(named(failure, (role, index))));
@@ -146,7 +150,7 @@ fn restart(
     network: &Network,
     (role, index): NodeId,
     reporter: &Sender<Result<Report, Failure>>,
-    is_ready: &Receiver<()>,
+    (is_ready, ready_limit): (&Receiver<()>, Duration),
 ) -> Result<(), Failure> {
     let ended = || Failure::new(FailureKind::Cancelled, "the day has ended");
     let report = |report| reporter.send(Ok(report)).map_err(|_| ended());
@@ -161,8 +165,8 @@ fn restart(
         report(Report::Event(event.until(monotonic_ns())))?;
     }
     report(Report::Restart((role, index)))?;
-    is_ready.recv_timeout(READY_LIMIT).map_err(|_| {
-        let message = format!("it was not ready after {} s", READY_LIMIT.as_secs());
+    is_ready.recv_timeout(ready_limit).map_err(|_| {
+        let message = format!("it was not ready after {} s", ready_limit.as_secs_f64());
         Failure::new(FailureKind::Peer, message)
     })?;
     wait_until_healthy(network)?;
@@ -203,6 +207,23 @@ fn wait_until_healthy(network: &Network) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nm_exchange::network::Node;
+
+    #[test]
+    fn a_node_that_is_not_ready_in_time_ends_the_rolling_restart() {
+        let network = Network::new("1-2-1-1".parse().unwrap(), |role, index| Node {
+            address: format!("unix:/nowhere/{role}-{index}").parse().unwrap(),
+            replication: None,
+        });
+        let ((reporter, reports), (_ready, is_ready)) = (channel(), channel());
+        let (node, limit) = ((Role::Router, 1), Duration::from_millis(250));
+        let late = restart(&network, node, &reporter, (&is_ready, limit)).unwrap_err();
+        assert!(matches!(reports.try_recv(), Ok(Ok(Report::Restart(of))) if of == node));
+        let late = named(late, node);
+        assert_eq!(late.kind, FailureKind::Peer);
+        let message = "the rolling restart ended at router 1: it was not ready after 0.25 s";
+        assert_eq!(late.message, message);
+    }
 
     #[test]
     fn what_was_not_restarted_is_reported() {

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use nm_book::order::Side;
 use nm_exchange::client::{self, ClientError};
 use nm_exchange::control::admin;
 use nm_exchange::message::Hello;
 use nm_exchange::network::{Durability, Network, Role};
-use nm_exchange::testing::TestRing;
+use nm_exchange::testing::{Client, TestRing, order};
 use nm_exchange::wire::FrameKind;
 use nm_exchange_lab::drain::{self, Drained};
 use nm_model::{Failure, FailureKind};
@@ -155,6 +156,32 @@ fn the_clients_of_a_gateway_that_ends_go_to_another_one_and_nothing_is_lost() {
     load.send_and_await_all(100);
     let findings = load.verify(ring);
     assert!(findings.not_guaranteed.is_empty(), "{findings:?}");
+}
+
+/// Its client does not know that it is asked to go. The gateway stays drained, and has no sessions
+/// when the client has ended.
+#[test]
+fn clients_that_stay_at_a_drained_gateway_are_counted_when_the_time_is_over() {
+    let mut ring = TestRing::new("2-1-1-1", Durability::None);
+    ring.start();
+    let network = ring.network.clone();
+    let mut client = Client::new(&ring, 1, &[1, 2, 3]);
+    client.request(1, 0, 0, &order(1, 1, Side::Buy, 100));
+    let deadline = Deadline::after(LIMIT);
+    while client.waiting() > 0 {
+        assert!(!deadline.passed(), "no reply");
+        client.turn();
+    }
+    let limit = Duration::from_secs(1);
+    let stays = drain::drain_within(&network, (Role::Gateway, 1), limit).unwrap_err();
+    assert_eq!(stays.kind, FailureKind::Peer, "{stays:?}");
+    let message = "after 1 s 3 sessions are still at gateway 1: their clients do not go";
+    assert!(stays.message.starts_with(message), "{stays:?}");
+    assert_eq!(sessions(&network), [(0, false), (3, true)]);
+    drop(client);
+    let drained = drain(&network, 1).unwrap();
+    assert!(drained.sessions <= Some(3) && sessions(&network)[1] == (0, true), "{drained:?}");
+    ring.stop_all();
 }
 
 /// Its clients would have nowhere to go.

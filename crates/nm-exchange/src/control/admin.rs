@@ -11,9 +11,10 @@ use serde::Serialize;
 use crate::client::{self, ClientError};
 use crate::link::{Address, Link};
 use crate::message::Hello;
-use crate::network::{CONTROL, Durability, Network, NetworkError, Role};
+use crate::network::{CONTROL, Durability, Network, NetworkError, Node, Role};
 use crate::wire::{self, FrameKind, Header};
 
+use super::added::{AddError, RemoveError, share_an_address};
 use super::admin_message::{AdminRequest, AdminResponse, CellReplicas, Work};
 use super::node_id::NodeId;
 use super::state::State;
@@ -115,7 +116,8 @@ impl Access<'_> {
         request: &AdminRequest,
         limit: Duration,
     ) -> Result<AdminResponse, ClientError> {
-        let address = &self.network.mediator[usize::from(mediator)].address;
+        let address = &self.network.mediator.get(usize::from(mediator));
+        let address = &address.ok_or(ClientError::Unexpected)?.address;
         let mut observer = match request.is_change() {
             true => Observer::connect(address, Hello::Operator, self.credentials.as_ref(), limit)?,
             false => self.observe(address, limit)?,
@@ -188,6 +190,9 @@ pub struct MapException {
 /// The status of a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NetworkStatus {
+    /// The network with the mediators that were added to it.
+    #[serde(skip)]
+    pub network: Network,
     /// When a request counts as executed.
     pub durability: Durability,
     /// The control group; none if nothing is replicated: the map is then the network file's.
@@ -216,6 +221,11 @@ impl NetworkStatus {
         self.nodes.iter().all(|node| node.is_up)
             && self.cells.iter().all(|cell| cell.leader.is_some())
             && self.control.as_ref().is_none_or(is_led)
+    }
+
+    /// A cell, unless it was removed.
+    pub fn cell(&self, cell: u16) -> Option<&CellStatus> {
+        self.cells.iter().find(|known| known.cell == cell)
     }
 
     /// Whether a node is drained.
@@ -305,12 +315,15 @@ fn replica_status(
 
 /// Which mediator does not answer, and why.
 fn named(network: &Network, index: u16, error: &ClientError) -> String {
-    let address = &network.mediator[usize::from(index)].address;
-    format!("mediator {index} at {address}: {error}")
+    match network.mediator.get(usize::from(index)) {
+        Some(node) => format!("mediator {index} at {}: {error}", node.address),
+        None => format!("mediator {index}: {error}"),
+    }
 }
 
 fn status_with_control(network: &Network, replica: &ReplicaStatus) -> NetworkStatus {
     let state = &replica.state;
+    let network = state.routes().map.extended(network);
     let nodes = network.all().map(|(role, index, node)| {
         let known = state.nodes().get(&(role, index as u16));
         NodeStatus {
@@ -324,7 +337,7 @@ fn status_with_control(network: &Network, replica: &ReplicaStatus) -> NetworkSta
         }
     });
     let routes = state.routes();
-    let cells = (0..routes.map.cells()).map(|cell| {
+    let cells = network.cells().map(|cell| {
         let known = routes.leaders.get(&cell);
         let leader = known.filter(|leader| state.is_running(leader)).map(|it| it.mediator);
         CellStatus { cell, leader, term: known.map_or(0, |leader| leader.term), voters: vec![] }
@@ -351,6 +364,7 @@ fn status_with_control(network: &Network, replica: &ReplicaStatus) -> NetworkSta
             .iter()
             .map(|(at, to)| exception(*at, to.cell))
             .collect(),
+        network,
     }
 }
 
@@ -378,6 +392,7 @@ fn status_without_control(access: &Access<'_>, limit: Duration) -> Result<Networ
         CellStatus { cell, leader: node.is_up.then_some(cell), term: 0, voters: vec![] }
     });
     Ok(NetworkStatus {
+        network: network.clone(),
         durability: network.durability,
         control: None,
         cells: cells.collect(),
@@ -432,8 +447,9 @@ pub fn move_all(
     if !network.has_control() {
         return bad(NO_CONTROL.to_string());
     }
-    let cells = network.mediator.len();
-    if let Some((_, cell)) = moves.iter().find(|(_, cell)| usize::from(*cell) >= cells) {
+    let has_cell = |cell: u16| network.cells().any(|known| known == cell);
+    if let Some((_, cell)) = moves.iter().find(|(_, cell)| !has_cell(*cell)) {
+        let cells = network.cells().count();
         return bad(format!("there is no cell {cell}: the network has {cells}"));
     }
     let access = Access::new(network)?;
@@ -516,20 +532,33 @@ pub fn set_drained(
     is_drained: bool,
     limit: Duration,
 ) -> Result<(), Failure> {
+    let request = AdminRequest::Drain { node, is_drained };
+    change(network, &request, limit, |state| {
+        Ok(state.routes().map.drained().contains(&node) == is_drained)
+    })
+}
+
+/// The state of control, as its leader has it, after a change was asked for that `is_done` shows;
+/// asks again until that is so.
+fn change(
+    network: &Network,
+    request: &AdminRequest,
+    limit: Duration,
+    mut is_done: impl FnMut(&State) -> Result<bool, Failure>,
+) -> Result<(), Failure> {
     if !network.has_control() {
         return Err(Failure::new(FailureKind::BadRequest, NO_CONTROL));
     }
     let access = Access::new(network)?;
     let deadline = Deadline::after(limit);
-    let request = AdminRequest::Drain { node, is_drained };
     loop {
         let mut reason = "none of its mediators leads it".to_string();
         for voter in mediators(network) {
-            match access.request(voter, &request, deadline.remaining().min(HANDSHAKE_LIMIT)) {
-                Ok(AdminResponse::Status { state, leading_term: Some(_), .. })
-                    if state.routes().map.drained().contains(&node) == is_drained =>
-                {
-                    return Ok(());
+            match access.request(voter, request, deadline.remaining().min(HANDSHAKE_LIMIT)) {
+                Ok(AdminResponse::Status { state, leading_term: Some(_), .. }) => {
+                    if is_done(&state)? {
+                        return Ok(());
+                    }
                 }
                 Ok(_) => {}
                 Err(error) if error.is_lasting() => {
@@ -539,16 +568,104 @@ pub fn set_drained(
             }
         }
         if deadline.passed() {
-            let message = format!(
-                "control has not logged within {} s whether {} {} is drained: {reason}",
-                limit.as_secs(),
-                node.0,
-                node.1
-            );
+            let seconds = limit.as_secs();
+            let message = format!("control has not logged the change within {seconds} s: {reason}");
             return Err(Failure::new(FailureKind::Peer, message));
         }
         std::thread::sleep(RETRY_PAUSE);
     }
+}
+
+/// Adds a mediator that listens at these addresses to a running network, with a cell of its own;
+/// its number. One that is part of the network already is not added again.
+///
+/// # Errors
+/// If the network can have no more, an address is taken, or control does not log it within `limit`.
+pub fn add_mediator(network: &Network, node: &Node, limit: Duration) -> Result<u16, Failure> {
+    let bad = |message: String| Failure::new(FailureKind::BadRequest, message);
+    let founders = network.founders();
+    let is_founder = |role: Role, index: usize| role != Role::Mediator || index < founders;
+    let mut all = network.all();
+    if let Some((role, index, _)) =
+        all.find(|(role, index, it)| is_founder(*role, *index) && share_an_address(it, node))
+    {
+        return Err(bad(format!("{role} {index} listens at one of these addresses")));
+    }
+    let mut extended = network.clone();
+    extended.mediator.push(node.clone());
+    let (role, index, durability) = (Role::Mediator, network.mediator.len(), network.durability);
+    if durability != Durability::None && node.replication.is_none() {
+        let missing = NetworkError::NoReplicationAddress { role, index, durability };
+        return Err(bad(missing.to_string()));
+    }
+    if network.secret.is_none() {
+        extended.secret_of_nodes().map_err(|error| bad(error.to_string()))?;
+    }
+    let (mut added, request) = (None, AdminRequest::Add(node.clone()));
+    change(network, &request, limit, |state| {
+        added = state.plan_add(node).map_err(|error: AddError| bad(error.to_string()))?;
+        Ok(added.is_some())
+    })?;
+    // It is done when there is a number.
+    Ok(added.unwrap_or_default())
+}
+
+/// The network with the mediators that were added to it, as control has them; `index` is to be one
+/// of them. Asks until `limit`, or until `is_given_up`.
+///
+/// # Errors
+/// If no node that could know it answers, or this mediator was never added or is removed.
+pub fn find_mediator(
+    network: &Network,
+    index: usize,
+    limit: Duration,
+    is_given_up: impl Fn() -> bool,
+) -> Result<Network, Failure> {
+    let bad = |message: String| Failure::new(FailureKind::BadRequest, message);
+    let deadline = Deadline::after(limit);
+    loop {
+        let known = status(network, HANDSHAKE_LIMIT).map(|status| status.network);
+        let is_known = |known: &Network| index < known.mediator.len();
+        match known {
+            Ok(known) if known.is_removed(Role::Mediator, index) => {
+                return Err(bad(format!("mediator {index} was removed from the network")));
+            }
+            Ok(known) if is_known(&known) => return Ok(known),
+            Ok(known) if deadline.passed() || is_given_up() => {
+                let count = known.mediator.len();
+                return Err(bad(format!(
+                    "there is no mediator {index}: the network has had {count} mediators, and \
+                     `nearmetal exchange add` adds one"
+                )));
+            }
+            Err(failure) if deadline.passed() || is_given_up() => {
+                let message = format!(
+                    "mediator {index} is not in the network file, and where it listens could not \
+                     be asked: {}",
+                    failure.message
+                );
+                return Err(Failure { message, ..failure });
+            }
+            _ => std::thread::sleep(RETRY_PAUSE),
+        }
+    }
+}
+
+/// Removes a mediator that was added, and its cell.
+///
+/// # Errors
+/// If it was not added, its cell has instruments, or control does not log it within `limit`.
+pub fn remove_mediator(network: &Network, mediator: u16, limit: Duration) -> Result<(), Failure> {
+    let bad = |error: RemoveError| Failure::new(FailureKind::BadRequest, error.to_string());
+    let (request, mut was_there) = (AdminRequest::Remove { mediator }, false);
+    change(network, &request, limit, |state| match state.plan_remove(mediator) {
+        Ok(()) => {
+            was_there = true;
+            Ok(false)
+        }
+        Err(RemoveError::NoSuchMediator(_)) if was_there => Ok(true),
+        Err(error) => Err(bad(error)),
+    })
 }
 
 /// The replicas of a cell, as a mediator knows them; none if it has none of the cell.
@@ -595,12 +712,13 @@ fn request_replicas(
 
 /// Asks the leaders of the cells for their replicas, which may be others than at first. What does
 /// not answer in time stays unknown.
-pub fn ask_for_replicas(network: &Network, status: &mut NetworkStatus, limit: Duration) {
+pub fn ask_for_replicas(status: &mut NetworkStatus, limit: Duration) {
     let deadline = Deadline::after(limit);
+    let network = status.network.clone();
     let is_replicated = network.durability != Durability::None;
     for cell in status.cells.iter_mut().filter(|_| is_replicated) {
         let Some(leader) = cell.leader.filter(|_| !deadline.passed()) else { continue };
-        let known = replicas(network, leader, cell.cell, deadline.remaining());
+        let known = replicas(&network, leader, cell.cell, deadline.remaining());
         let voters = known.ok().flatten().map_or(vec![], |known| known.voters);
         cell.voters = voters.iter().map(|(role, index)| format!("{role} {index}")).collect();
     }
@@ -613,7 +731,8 @@ pub fn ask_for_replicas(network: &Network, status: &mut NetworkStatus, limit: Du
 pub fn work(network: &Network, limit: Duration) -> Result<Vec<(u16, Work)>, Failure> {
     let access = Access::new(network)?;
     let mut all = vec![];
-    for mediator in 0..network.mediator.len() as u16 {
+    // Each cell has the number of its mediator.
+    for mediator in network.cells() {
         let answer = access.request(mediator, &AdminRequest::Work, limit);
         if let Ok(AdminResponse::Work(work)) = answer {
             all.push((mediator, work));

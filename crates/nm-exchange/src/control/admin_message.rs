@@ -5,14 +5,16 @@ use nm_codec::{DecodeError, Put, Reader};
 use nm_replica::MEMBERS_MAX;
 use nm_sys::clock;
 
+use crate::network::Node;
 use crate::wire;
 
+use super::added::{read_addresses, write_addresses};
 use super::link_latency::{self, LinkLatency};
 use super::node_id::{NodeId, read_node, write_node};
 use super::state::State;
 
 /// What an observer asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdminRequest {
     /// The state of control.
     Status,
@@ -48,6 +50,14 @@ pub enum AdminRequest {
         /// The node that is to have one.
         to: NodeId,
     },
+    /// To add a mediator that listens at these addresses. The answer is the state before; the
+    /// status shows when it is done.
+    Add(Node),
+    /// To remove a mediator that was added. The answer is the state before.
+    Remove {
+        /// Which.
+        mediator: u16,
+    },
 }
 
 /// The codes of requests.
@@ -59,6 +69,8 @@ enum RequestCode {
     Drain,
     Replicas,
     Replace,
+    Add,
+    Remove,
 }
 
 nm_codec::codes!(RequestCode {
@@ -68,6 +80,8 @@ nm_codec::codes!(RequestCode {
     Replicas = 4,
     Replace = 5,
     Drain = 6,
+    Add = 7,
+    Remove = 8,
 });
 
 impl AdminRequest {
@@ -77,7 +91,9 @@ impl AdminRequest {
             AdminRequest::Status | AdminRequest::Work | AdminRequest::Replicas { .. } => false,
             AdminRequest::Move { .. }
             | AdminRequest::Drain { .. }
-            | AdminRequest::Replace { .. } => true,
+            | AdminRequest::Replace { .. }
+            | AdminRequest::Add(_)
+            | AdminRequest::Remove { .. } => true,
         }
     }
 
@@ -107,6 +123,14 @@ impl AdminRequest {
                 write_node(*from, &mut out);
                 write_node(*to, &mut out);
             }
+            AdminRequest::Add(node) => {
+                out.put_u8(RequestCode::Add.code());
+                write_addresses(node, &mut out);
+            }
+            AdminRequest::Remove { mediator } => {
+                out.put_u8(RequestCode::Remove.code());
+                out.put_u16(*mediator);
+            }
         }
         out
     }
@@ -134,6 +158,8 @@ impl AdminRequest {
                 from: read_node(&mut reader)?,
                 to: read_node(&mut reader)?,
             },
+            RequestCode::Add => AdminRequest::Add(read_addresses(&mut reader)?),
+            RequestCode::Remove => AdminRequest::Remove { mediator: reader.u16("mediator")? },
         };
         reader.finish("request")?;
         Ok(request)
@@ -475,7 +501,14 @@ mod tests {
             let replicas = AdminRequest::Replicas { cell };
             let replace = AdminRequest::Replace { cell, from, to };
             let plain = [AdminRequest::Status, AdminRequest::Work];
-            for request in plain.into_iter().chain([asks, drain, replicas, replace]) {
+            let [address, replica] = [0, 1].map(|at| format!("127.0.0.1:{}", 1 + at + cell / 2));
+            let replication = replica.parse::<crate::link::Address>().unwrap().try_into().ok();
+            let node = Node { address: address.parse().unwrap(), replication };
+            let add = AdminRequest::Add(node.clone());
+            let add_other = AdminRequest::Add(Node { replication: None, ..node });
+            let remove = AdminRequest::Remove { mediator: cell };
+            let changes = [asks, drain, replicas, replace, add, add_other, remove];
+            for request in plain.into_iter().chain(changes) {
                 prop_assert_eq!(AdminRequest::decode(&request.encode()), Ok(request));
             }
             let mut response = response;

@@ -4,12 +4,11 @@ use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Put, Reader};
 
 use crate::moves::{MoveId, MoveRefusal};
+use crate::network::Node;
 
+use super::added::{read_address, read_addresses, write_address, write_addresses};
 use super::node_id::{NodeId, read_node, write_node};
 use super::routing::{CellLeader, InstrumentMap};
-
-/// Most bytes of a node's address; the rest is cut off.
-const ADDRESS_BYTES_MAX: usize = 256;
 
 /// A change of control's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +57,13 @@ pub enum Command {
         /// Whether it is to carry nothing.
         is_drained: bool,
     },
+    /// The network gets another mediator, which listens at these addresses, and its cell.
+    Add(Node),
+    /// A mediator that was added is no part of the network any more, and neither is its cell.
+    Remove {
+        /// Which.
+        mediator: u16,
+    },
     /// A newer map than the state has: all replicas of control have lost their memory.
     RestoreMap(InstrumentMap),
 }
@@ -72,6 +78,8 @@ enum CommandCode {
     MoveEnded,
     RestoreMap,
     Drain,
+    Add,
+    Remove,
 }
 
 nm_codec::codes!(CommandCode {
@@ -83,6 +91,8 @@ nm_codec::codes!(CommandCode {
     RestoreMap = 6,
     // 7 was that of a mediator alone.
     Drain = 8,
+    Add = 9,
+    Remove = 10,
 });
 
 impl Command {
@@ -95,6 +105,8 @@ impl Command {
             Command::MoveEnded { .. } => CommandCode::MoveEnded,
             Command::RestoreMap(_) => CommandCode::RestoreMap,
             Command::Drain { .. } => CommandCode::Drain,
+            Command::Add(_) => CommandCode::Add,
+            Command::Remove { .. } => CommandCode::Remove,
         }
     }
 
@@ -132,6 +144,8 @@ impl Command {
                 write_node(*node, out);
                 out.put_bool(*is_drained);
             }
+            Command::Add(node) => write_addresses(node, out),
+            Command::Remove { mediator } => out.put_u16(*mediator),
         }
     }
 
@@ -167,28 +181,10 @@ impl Command {
             CommandCode::Drain => {
                 Command::Drain { node: read_node(reader)?, is_drained: reader.bool("is_drained")? }
             }
+            CommandCode::Add => Command::Add(read_addresses(reader)?),
+            CommandCode::Remove => Command::Remove { mediator: reader.u16("mediator")? },
         })
     }
-}
-
-/// Appends a node's address.
-pub fn write_address(address: &str, out: &mut Vec<u8>) {
-    let mut end = address.len().min(ADDRESS_BYTES_MAX);
-    while !address.is_char_boundary(end) {
-        end -= 1;
-    }
-    out.put_u16(end as u16);
-    out.put(&address.as_bytes()[..end]);
-}
-
-/// Reads what [`write_address`] appended.
-///
-/// # Errors
-/// If it is not UTF-8.
-pub fn read_address(reader: &mut Reader<'_>) -> Result<String, DecodeError> {
-    let length = usize::from(reader.u16("address_bytes")?);
-    let bytes = reader.bytes("address", length)?.to_vec();
-    String::from_utf8(bytes).map_err(|_| DecodeError::invalid("address", "is not UTF-8"))
 }
 
 /// An entry of control's log: commands, and the time at which they were proposed, ms since 1970.

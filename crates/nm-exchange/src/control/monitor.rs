@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::network::Network;
+use crate::network::{Network, Node};
 
+use super::added::share_an_address;
 use super::command::Command;
 use super::membership::MembershipReport;
 use super::node_id::NodeId;
@@ -59,7 +60,7 @@ impl MembershipMonitor {
             reported.entry(*node).or_default().insert(*start);
         }
         let mut commands = vec![];
-        for (role, index, configured) in self.network.all() {
+        for (role, index, configured) in state.routes().map.extended(&self.network).all() {
             let node = (role, index as u16);
             let known = state.nodes().get(&node);
             match (reported.get(&node), known) {
@@ -97,6 +98,11 @@ impl MembershipMonitor {
         }
         latest.retain(|cell, leader| state.accepts_leader(*cell, leader));
         latest.into_iter().map(|(cell, leader)| Command::Leader { cell, leader }).collect()
+    }
+
+    /// Whether a node of the network's file listens at one of these addresses.
+    pub fn is_taken(&self, node: &Node) -> bool {
+        self.network.all().any(|(_, _, known)| share_an_address(known, node))
     }
 
     /// Whether a reported map is newer than this one.

@@ -6,8 +6,9 @@ use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Put, Reader};
 
 use crate::limits::MOVED_INSTRUMENTS_MAX;
-use crate::network::{NODES_MAX, Network, Role};
+use crate::network::{NODES_MAX, Network, Node, Role};
 
+use super::added::{AddedMediator, read_addresses, write_addresses};
 use super::node_id::{NodeId, read_node, write_node};
 
 /// Where an instrument that has moved is.
@@ -20,12 +21,15 @@ pub struct Placement {
 }
 
 /// Which cell each instrument belongs to: by the rule `instrument % active cells`, but for those
-/// that have moved; and which mediators and gateways are to carry nothing.
+/// that have moved; which mediators and gateways are to carry nothing; and which mediators were
+/// added to those that the network began with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstrumentMap {
     version: u32,
-    cells: u16,
+    /// How many cells the network began with.
+    founded: u16,
     active: u16,
+    added: Vec<AddedMediator>,
     moved: BTreeMap<InstrumentId, Placement>,
     drained: BTreeSet<NodeId>,
 }
@@ -38,18 +42,26 @@ impl InstrumentMap {
 
     /// The map that a network of this file begins with.
     pub fn of(network: &Network) -> InstrumentMap {
-        InstrumentMap::with_spares(network.mediator.len(), network.spare_mediators)
+        let founders = network.founders();
+        let map = InstrumentMap::with_spares(founders, network.spare_mediators);
+        let added = network.mediator.iter().enumerate().skip(founders);
+        let added = added.map(|(index, node)| AddedMediator {
+            node: node.clone(),
+            is_removed: network.is_removed(Role::Mediator, index),
+        });
+        InstrumentMap { added: added.collect(), ..map }
     }
 
     /// The same as [`InstrumentMap::new`], where the last `spares` cells have no instruments at
     /// first.
     pub fn with_spares(cells: usize, spares: usize) -> InstrumentMap {
         let count = |cells: usize| cells.clamp(1, 1 << 15) as u16;
-        let (cells, active) = (count(cells), count(cells.saturating_sub(spares)));
+        let (founded, active) = (count(cells), count(cells.saturating_sub(spares)));
         InstrumentMap {
             version: 0,
-            cells,
+            founded,
             active,
+            added: vec![],
             moved: BTreeMap::new(),
             drained: BTreeSet::new(),
         }
@@ -60,9 +72,58 @@ impl InstrumentMap {
         self.version
     }
 
-    /// How many cells there are.
+    /// How many cells there ever were: their numbers are below it.
     pub fn cells(&self) -> u16 {
-        self.cells
+        self.founded + self.added.len() as u16
+    }
+
+    /// Whether there is a cell of this number, and its mediator was not removed.
+    pub fn has_cell(&self, cell: u16) -> bool {
+        let added = cell.checked_sub(self.founded).map(usize::from);
+        added.is_none_or(|at| self.added.get(at).is_some_and(|it| !it.is_removed))
+    }
+
+    /// How many cells there are.
+    pub fn cell_count(&self) -> usize {
+        (0..self.cells()).filter(|cell| self.has_cell(*cell)).count()
+    }
+
+    /// How many cells the network began with: the first ones.
+    pub fn founded(&self) -> u16 {
+        self.founded
+    }
+
+    /// The mediators that were added, in the order of their numbers.
+    pub fn added(&self) -> &[AddedMediator] {
+        &self.added
+    }
+
+    /// Adds a mediator and its cell, in the next version.
+    pub fn add(&mut self, node: Node) {
+        self.version += 1;
+        self.added.push(AddedMediator { node, is_removed: false });
+    }
+
+    /// Removes a mediator that was added, with its cell, in the next version.
+    pub fn remove(&mut self, mediator: u16) {
+        let added = mediator.checked_sub(self.founded).map(usize::from);
+        let Some(added) = added.and_then(|at| self.added.get_mut(at)) else { return };
+        if !std::mem::replace(&mut added.is_removed, true) {
+            self.version += 1;
+            self.drained.remove(&(Role::Mediator, mediator));
+        }
+    }
+
+    /// A network with the mediators that were added.
+    pub fn extended(&self, network: &Network) -> Network {
+        let founders = network.founders();
+        let mut extended = network.clone();
+        extended.mediator.truncate(founders);
+        extended.mediator.extend(self.added.iter().map(|added| added.node.clone()));
+        extended.added_mediators = self.added.len();
+        let removed = self.added.iter().enumerate().filter(|(_, added)| added.is_removed);
+        extended.removed_mediators = removed.map(|(at, _)| founders + at).collect();
+        extended
     }
 
     /// Instruments that have moved, also those that are back, with their cells.
@@ -92,7 +153,7 @@ impl InstrumentMap {
 
     /// Assigns an instrument to a cell by a move, in the next version.
     pub fn assign(&mut self, instrument: InstrumentId, at: Placement) {
-        assert!(at.cell < self.cells, "there is no cell {}", at.cell);
+        assert!(self.has_cell(at.cell), "there is no cell {}", at.cell);
         self.version += 1;
         self.moved.insert(instrument, at);
     }
@@ -106,7 +167,7 @@ impl InstrumentMap {
     /// are, the map does not know.
     pub fn can_be_drained(&self, (role, index): NodeId) -> bool {
         match role {
-            Role::Mediator => index < self.cells,
+            Role::Mediator => self.has_cell(index),
             Role::Gateway => usize::from(index) < NODES_MAX,
             Role::Router | Role::Processor => false,
         }
@@ -124,7 +185,7 @@ impl InstrumentMap {
 
     /// Whether another map of the same network is newer.
     pub fn is_older_than(&self, other: &InstrumentMap) -> bool {
-        let is_same = (other.cells, other.active) == (self.cells, self.active);
+        let is_same = (other.founded, other.active) == (self.founded, self.active);
         is_same && other.version > self.version
     }
 
@@ -140,8 +201,13 @@ impl InstrumentMap {
     /// Appends its bytes.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.put_u32(self.version);
-        out.put_u16(self.cells);
+        out.put_u16(self.founded);
         out.put_u16(self.active);
+        out.put_u16(self.added.len() as u16);
+        for AddedMediator { node, is_removed } in &self.added {
+            write_addresses(node, out);
+            out.put_bool(*is_removed);
+        }
         out.put_u32(self.moved.len() as u32);
         for (instrument, at) in &self.moved {
             out.put_u32(*instrument);
@@ -157,20 +223,28 @@ impl InstrumentMap {
     /// # Errors
     /// If the bytes are not a map.
     pub fn read(reader: &mut Reader<'_>) -> Result<InstrumentMap, DecodeError> {
-        let (version, cells) = (reader.u32("map_version")?, reader.u16("cells")?);
+        let (version, founded) = (reader.u32("map_version")?, reader.u16("cells")?);
         let active = reader.u16("active_cells")?;
-        if active == 0 || active > cells {
+        if active == 0 || active > founded || founded > 1 << 15 {
             return Err(DecodeError::invalid("active_cells", "is not a number of cells"));
         }
+        let mut added = vec![];
+        for _ in 0..reader.u16("added_mediators")? {
+            let node = read_addresses(reader)?;
+            added.push(AddedMediator { node, is_removed: reader.bool("is_removed")? });
+        }
+        if added.len() > NODES_MAX {
+            return Err(DecodeError::invalid("added_mediators", "are more than a network has"));
+        }
         let (moved, drained) = (BTreeMap::new(), BTreeSet::new());
-        let mut map = InstrumentMap { version, cells, active, moved, drained };
+        let mut map = InstrumentMap { version, founded, active, added, moved, drained };
         let count = reader.u32("moved")? as usize;
         if count > MOVED_INSTRUMENTS_MAX {
             return Err(DecodeError::invalid("moved", "are more than a map may have"));
         }
         for _ in 0..count {
             let (instrument, cell) = (reader.u32("instrument")?, reader.u16("cell")?);
-            if cell >= cells {
+            if cell >= map.cells() {
                 return Err(DecodeError::invalid("cell", "does not exist"));
             }
             map.moved.insert(instrument, Placement { cell, epoch: reader.u32("epoch")? });
@@ -325,6 +399,51 @@ mod tests {
         assert!(!cannot.iter().any(|node| map.can_be_drained(*node)));
     }
 
+    fn node(name: &str) -> Node {
+        let replica = |text: String| text.parse::<crate::link::Address>().unwrap();
+        Node {
+            address: format!("unix:/{name}").parse().unwrap(),
+            replication: Some(replica(format!("unix:/{name}-r")).try_into().unwrap()),
+        }
+    }
+
+    #[test]
+    fn a_cell_that_is_added_has_the_next_number_and_keeps_it_when_it_is_removed() {
+        let mut map = InstrumentMap::with_spares(3, 1);
+        let first = map.clone();
+        map.add(node("a"));
+        map.add(node("b"));
+        assert_eq!((map.version(), map.cells(), map.cell_count(), map.founded()), (2, 5, 5, 3));
+        assert_eq!(map.cell_of(4), 0, "the rule stays as it was");
+        map.assign(4, Placement { cell: 3, epoch: 1 });
+        map.set_drained((Role::Mediator, 3), true);
+        map.remove(3);
+        map.remove(3);
+        map.remove(0);
+        map.remove(9);
+        assert_eq!((map.version(), map.cells(), map.cell_count()), (5, 5, 4));
+        assert!(map.drained().is_empty() && !map.can_be_drained((Role::Mediator, 3)));
+        let has = |cell| map.has_cell(cell);
+        assert_eq!([0, 2, 3, 4, 5].map(has), [true, true, false, true, false]);
+        // It is a map of the same network, and that has all of the mediators.
+        let mut old = first.clone();
+        assert!(old.update(&map) && old == map);
+        let counts = "1-1-3-1".parse().unwrap();
+        let network = Network::new(counts, |role, index| node(&format!("{role}-{index}")));
+        let network = Network { spare_mediators: 1, ..network };
+        let extended = map.extended(&network);
+        assert_eq!(extended.mediator[3..], [node("a"), node("b")]);
+        assert_eq!((extended.founders(), extended.cells().last()), (3, Some(4)));
+        assert!(extended.is_removed(Role::Mediator, 3) && first.extended(&network) == network);
+        // Who begins with a newer file has the same mediators.
+        let of_file = InstrumentMap::of(&extended);
+        assert_eq!((of_file.added(), of_file.version()), (map.added(), 0));
+        assert_eq!(map.extended(&extended), extended);
+        let mut bytes = vec![];
+        map.write(&mut bytes);
+        assert_eq!(InstrumentMap::read(&mut Reader::new(&bytes)), Ok(map));
+    }
+
     #[test]
     fn spare_cells_have_no_instruments_at_first() {
         let mut map = InstrumentMap::with_spares(4, 2);
@@ -359,9 +478,11 @@ mod tests {
                 0..5,
             ),
             drained in prop::collection::vec(drained(), 0..4),
+            added in prop::collection::vec("[a-zé]{1,9}", 0..4),
             noise in prop::collection::vec(any::<u8>(), 0..60),
         ) {
             let mut map = InstrumentMap::new(5);
+            added.iter().for_each(|name| map.add(node(name)));
             for (instrument, cell) in assigned {
                 map.assign(instrument, Placement { cell, epoch: instrument / 2 });
             }

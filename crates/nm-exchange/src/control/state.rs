@@ -8,9 +8,12 @@ use thiserror::Error;
 
 use crate::limits::{MOVED_INSTRUMENTS_MAX, MOVES_PENDING_MAX};
 use crate::moves::{MoveId, MoveRefusal};
-use crate::network::Role;
+use crate::network::{CONTROL, NODES_MAX, Node, Role};
 
-use super::command::{Command, read_address, write_address};
+use super::added::{
+    AddError, RemoveError, long_address, read_address, share_an_address, write_address,
+};
+use super::command::Command;
 use super::node_id::{NodeId, read_node, write_node};
 use super::routing::{CellLeader, InstrumentMap, Placement, RoutingTable};
 
@@ -19,7 +22,7 @@ use super::routing::{CellLeader, InstrumentMap, Placement, RoutingTable};
 const LOST_EPOCHS: u32 = 1 << 16;
 
 /// First bytes of a saved state, with the version.
-const MAGIC: &[u8; 8] = b"nmctrl04";
+const MAGIC: &[u8; 8] = b"nmctrl05";
 
 /// What is known of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +68,7 @@ pub enum MoveError {
         /// The cell that was asked for.
         cell: u16,
         /// How many there are.
-        cells: u16,
+        cells: usize,
     },
     /// The map is full.
     #[error("{MOVED_INSTRUMENTS_MAX} instruments have moved, the most that the map can have")]
@@ -140,6 +143,9 @@ impl State {
     /// Whether a mediator that claims to lead a cell is its leader from now on, and is not known as
     /// such yet.
     pub fn accepts_leader(&self, cell: u16, leader: &CellLeader) -> bool {
+        if cell != CONTROL && !self.routes.map.has_cell(cell) {
+            return false;
+        }
         let known = self.routes.leaders.get(&cell);
         known.is_none_or(|known| known.is_superseded_by(leader, |known| self.is_running(known)))
     }
@@ -150,8 +156,8 @@ impl State {
     /// If it cannot be moved there.
     pub fn plan_move(&self, instrument: InstrumentId, cell: u16) -> Result<bool, MoveError> {
         let map = &self.routes.map;
-        if cell >= map.cells() {
-            return Err(MoveError::NoSuchCell { cell, cells: map.cells() });
+        if !map.has_cell(cell) {
+            return Err(MoveError::NoSuchCell { cell, cells: map.cell_count() });
         }
         if let Some(pending) = self.pending.get(&instrument) {
             let cell = (pending.cell != cell).then_some(pending.cell);
@@ -170,6 +176,50 @@ impl State {
             return Err(MoveError::MapFull);
         }
         Ok(true)
+    }
+
+    /// The number of the mediator that listens at these addresses, if it is part of the network
+    /// already, or none if it can be added.
+    ///
+    /// # Errors
+    /// If it cannot.
+    pub fn plan_add(&self, node: &Node) -> Result<Option<u16>, AddError> {
+        let map = &self.routes.map;
+        let mut known = map.added().iter().zip(map.founded()..).filter(|(it, _)| !it.is_removed);
+        if let Some((added, mediator)) = known.find(|(it, _)| share_an_address(&it.node, node)) {
+            let is_same = added.node == *node;
+            return if is_same {
+                Ok(Some(mediator))
+            } else {
+                Err(AddError::AddressTaken(mediator))
+            };
+        }
+        match long_address(node) {
+            Some(address) => Err(AddError::LongAddress(address)),
+            None if usize::from(map.cells()) >= NODES_MAX => Err(AddError::TooMany),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether a mediator can be removed.
+    ///
+    /// # Errors
+    /// If it was not added, or its cell has instruments.
+    pub fn plan_remove(&self, mediator: u16) -> Result<(), RemoveError> {
+        let map = &self.routes.map;
+        if mediator < map.founded() {
+            return Err(RemoveError::Founder(mediator));
+        }
+        if !map.has_cell(mediator) {
+            return Err(RemoveError::NoSuchMediator(mediator));
+        }
+        // No instrument is in an added cell by the rule.
+        let there = map.moved().values().filter(|at| at.cell == mediator).count();
+        let coming = self.pending.values().filter(|to| to.cell == mediator).count();
+        match there + coming {
+            0 => Ok(()),
+            instruments => Err(RemoveError::HasInstruments { cell: mediator, instruments }),
+        }
     }
 
     /// Applies a command at a time, ms since 1970; the moves that ended by it. A command that does
@@ -195,8 +245,21 @@ impl State {
                     self.routes.map.set_drained(*node, *is_drained);
                 }
             }
+            Command::Add(node) => {
+                if self.plan_add(node) == Ok(None) {
+                    self.routes.map.add(node.clone());
+                }
+            }
+            Command::Remove { mediator } => {
+                if self.plan_remove(*mediator).is_ok() {
+                    self.routes.map.remove(*mediator);
+                    self.routes.leaders.remove(mediator);
+                    self.nodes.remove(&(Role::Mediator, *mediator));
+                }
+            }
             Command::RestoreMap(map) => {
                 if self.routes.map.update(map) {
+                    self.pending.retain(|_, pending| map.has_cell(pending.cell));
                     let newest = map.moved().values().map(|at| at.epoch).max().unwrap_or(0);
                     self.last_epoch = self.last_epoch.max(newest).saturating_add(LOST_EPOCHS);
                 }
@@ -218,13 +281,16 @@ impl State {
         let PendingMove { cell, .. } =
             self.pending.get(&instrument).copied().filter(|pending| pending.epoch == epoch)?;
         self.pending.remove(&instrument);
-        if refusal.is_none() {
+        if refusal.is_none() && self.routes.map.has_cell(cell) {
             self.routes.map.assign(instrument, Placement { cell, epoch });
         }
         Some(EndedMove { instrument, cell, refusal })
     }
 
     fn join(&mut self, node: NodeId, start: u64, address: &str, now_ms: u64) {
+        if node.0 == Role::Mediator && !self.routes.map.has_cell(node.1) {
+            return;
+        }
         let member = self.nodes.entry(node).or_insert_with(|| Member {
             address: String::new(),
             starts: 0,
@@ -300,7 +366,7 @@ impl State {
         let (last_epoch, mut pending) = (reader.u32("last_epoch")?, BTreeMap::new());
         for _ in 0..reader.u32("pending_moves")? {
             let (instrument, cell) = (reader.u32("instrument")?, reader.u16("cell")?);
-            if cell >= routes.map.cells() {
+            if !routes.map.has_cell(cell) {
                 return Err(DecodeError::invalid("cell", "does not exist"));
             }
             pending.insert(instrument, PendingMove { cell, epoch: reader.u32("epoch")? });
@@ -314,10 +380,16 @@ impl State {
 mod tests {
     use super::*;
     use crate::control::{decode_batch, encode_batch};
+    use crate::limits::ADDRESS_BYTES_MAX;
     use proptest::prelude::*;
 
     fn node() -> impl Strategy<Value = NodeId> {
         (prop::sample::select(Role::ALL), 0..4u16)
+    }
+
+    /// The addresses of a mediator that is added.
+    fn listening(at: usize) -> Node {
+        Node { address: format!("unix:/run/{at}").parse().unwrap(), replication: None }
     }
 
     fn leader() -> impl Strategy<Value = CellLeader> {
@@ -343,6 +415,8 @@ mod tests {
             }),
             1 => (node(), any::<bool>())
                 .prop_map(|(node, is_drained)| Command::Drain { node, is_drained }),
+            1 => (0..3usize).prop_map(|at| Command::Add(listening(at))),
+            1 => (2..7u16).prop_map(|mediator| Command::Remove { mediator }),
             1 => prop::collection::vec((0..4u32, 0..3u16), 0..4).prop_map(|assigned| {
                 let mut map = InstrumentMap::new(3);
                 for (instrument, cell) in assigned {
@@ -356,7 +430,8 @@ mod tests {
     proptest! {
         /// Batches are read back; replicas that begin at any saved state come to the same one;
         /// starts and the map's version never go back, and the map changes only when a move has
-        /// ended, a node is drained or works again, or it is restored.
+        /// ended, a node is drained or works again, a mediator is added or removed, or it is
+        /// restored; no instrument is in a cell that was removed, or on its way there.
         #[test]
         fn a_state_follows_from_its_commands(
             batches in prop::collection::vec(prop::collection::vec(command(), 0..4), 1..60),
@@ -379,8 +454,17 @@ mod tests {
                     let (old, new) = (&before.routes.map, &state.routes.map);
                     prop_assert!(new.version() >= old.version());
                     let moved = ended.filter(|ended| ended.refusal.is_none());
-                    let changes = matches!(command, Command::RestoreMap(_) | Command::Drain { .. });
+                    let changes = matches!(
+                        command,
+                        Command::RestoreMap(_)
+                            | Command::Drain { .. }
+                            | Command::Add(_)
+                            | Command::Remove { .. }
+                    );
                     prop_assert!(new == old || moved.is_some() || changes);
+                    let has_cell = |at: &Placement| new.has_cell(at.cell);
+                    prop_assert!(new.moved().values().all(has_cell));
+                    prop_assert!(state.pending.values().all(|to| new.has_cell(to.cell)));
                     if let Some(EndedMove { instrument, cell, .. }) = moved {
                         let pending = before.pending[&instrument];
                         prop_assert_eq!(new.version(), old.version() + 1);
@@ -455,6 +539,57 @@ mod tests {
         assert_eq!(refused, Some(EndedMove { instrument: 0, cell: 1, refusal }));
         assert_eq!((state.routes.map.cell_of(0), state.routes.map.version()), (0, 1));
         assert_eq!(state.pending_moves().len(), 0);
+    }
+
+    #[test]
+    fn a_mediator_is_added_once_and_removed_when_its_cell_is_empty() {
+        let mut state = State::new(InstrumentMap::new(2));
+        assert_eq!(state.plan_add(&listening(0)), Ok(None));
+        for _ in 0..2 {
+            state.apply(&Command::Add(listening(0)), 1);
+        }
+        assert_eq!((state.routes.map.cells(), state.plan_add(&listening(0))), (3, Ok(Some(2))));
+        let other = "unix:/run/r".parse::<crate::link::Address>().unwrap().try_into().unwrap();
+        let clash = Node { replication: Some(other), ..listening(0) };
+        assert_eq!(state.plan_add(&clash), Err(AddError::AddressTaken(2)));
+        let long = format!("unix:/{}", "a".repeat(ADDRESS_BYTES_MAX));
+        let long = Node { address: long.parse().unwrap(), replication: None };
+        assert!(matches!(state.plan_add(&long), Err(AddError::LongAddress(_))));
+        // Instruments are there, or come.
+        state.apply(&Command::Move { instrument: 0, cell: 2 }, 1);
+        let full = RemoveError::HasInstruments { cell: 2, instruments: 1 };
+        assert_eq!(state.plan_remove(2), Err(full.clone()));
+        let ended = |epoch| {
+            let id = MoveId { instrument: 0, epoch };
+            Command::MoveEnded { id, refusal: None }
+        };
+        state.apply(&ended(1), 1);
+        state.apply(&Command::Remove { mediator: 2 }, 1);
+        assert_eq!((state.plan_remove(2), state.routes.map.cell_count()), (Err(full), 3));
+        state.apply(&Command::Move { instrument: 0, cell: 1 }, 1);
+        state.apply(&ended(2), 1);
+        // What was known of it goes with it, and nothing late brings it back.
+        let leader = CellLeader { mediator: 2, term: 3, start: 4 };
+        state.apply(&Command::Leader { cell: 2, leader }, 1);
+        let node = (Role::Mediator, 2);
+        state.apply(&Command::Joined { node, start: 4, address: "a".to_string() }, 1);
+        assert!(state.routes.leaders.contains_key(&2) && state.nodes.contains_key(&node));
+        state.apply(&Command::Remove { mediator: 2 }, 1);
+        assert!(state.routes.leaders.is_empty() && state.nodes.is_empty());
+        state.apply(&Command::Leader { cell: 2, leader }, 1);
+        assert!(state.routes.leaders.is_empty());
+        assert_eq!(state.plan_move(0, 2), Err(MoveError::NoSuchCell { cell: 2, cells: 2 }));
+        assert_eq!(state.plan_remove(2), Err(RemoveError::NoSuchMediator(2)));
+        assert_eq!(state.plan_remove(1), Err(RemoveError::Founder(1)));
+        // Its addresses are free again, its number is not.
+        state.apply(&Command::Add(listening(0)), 1);
+        assert_eq!(state.plan_add(&listening(0)), Ok(Some(3)));
+        for at in 1..NODES_MAX {
+            state.apply(&Command::Add(listening(at)), 1);
+        }
+        assert_eq!(usize::from(state.routes.map.cells()), NODES_MAX);
+        assert_eq!(state.plan_add(&listening(NODES_MAX)), Err(AddError::TooMany));
+        assert_eq!(State::load(&state.save()).unwrap(), state);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A node's replica of the control group: applies the log, proposes changes of the membership if it
 //! leads, sends routers the routing table, and answers observers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nm_model::agent::Failure;
 use nm_replica::{Log, LogEvent};
@@ -14,7 +14,7 @@ use crate::control::{
 };
 use crate::limits::MOVES_ORDERED_MAX;
 use crate::moves::{MoveEnded, MoveId, MoveOrder};
-use crate::network::{CONTROL, Durability, Network, Role};
+use crate::network::{CONTROL, Durability, NODES_MAX, Network, Node, Role};
 use crate::time;
 use crate::wire::{FrameKind, Header};
 
@@ -64,6 +64,9 @@ pub struct Control<L> {
     waiting: Vec<Waiting>,
     /// Nodes that operators want to be drained, or to work again; not logged yet.
     drains: BTreeMap<NodeId, bool>,
+    /// Mediators that operators want to add, and to remove; not logged yet.
+    adds: Vec<Node>,
+    removals: BTreeSet<u16>,
     /// Moves that have ended, as the cells say; not logged yet.
     ended: BTreeMap<InstrumentId, Command>,
     /// Moves that are under way: when they were last ordered, ns.
@@ -92,6 +95,8 @@ impl<L: Log> Control<L> {
             sent_routes: None,
             waiting: vec![],
             drains: BTreeMap::new(),
+            adds: vec![],
+            removals: BTreeSet::new(),
             ended: BTreeMap::new(),
             ordered: BTreeMap::new(),
             orders: 0,
@@ -170,6 +175,8 @@ impl<L: Log> Control<L> {
     fn end_term(&mut self, links: &mut Links) {
         self.sent_routes = None;
         self.drains.clear();
+        self.adds.clear();
+        self.removals.clear();
         self.ended.clear();
         self.ordered.clear();
         for Waiting { operator, .. } in std::mem::take(&mut self.waiting) {
@@ -247,8 +254,27 @@ impl<L: Log> Control<L> {
             AdminRequest::Replicas { .. } | AdminRequest::Replace { .. } => {
                 AdminResponse::NotLeading
             }
-            AdminRequest::Drain { .. } if self.log.leading_term().is_none() => {
+            AdminRequest::Drain { .. } | AdminRequest::Add(_) | AdminRequest::Remove { .. }
+                if self.log.leading_term().is_none() =>
+            {
                 AdminResponse::NotLeading
+            }
+            AdminRequest::Add(node) => {
+                let is_possible = self.state.plan_add(&node) == Ok(None)
+                    && !self.monitor.is_taken(&node)
+                    && (node.replication.is_some() || !self.has_replicas)
+                    && self.adds.len() < NODES_MAX;
+                if is_possible && !self.adds.contains(&node) {
+                    self.adds.push(node);
+                    (self.is_changed, self.proposed_ns) = (true, 0);
+                }
+                self.status(links.now_ns)
+            }
+            AdminRequest::Remove { mediator } => {
+                if self.state.plan_remove(mediator).is_ok() && self.removals.insert(mediator) {
+                    (self.is_changed, self.proposed_ns) = (true, 0);
+                }
+                self.status(links.now_ns)
             }
             AdminRequest::Drain { node, is_drained } => {
                 if self.state.routes().map.can_be_drained(node) {
@@ -349,6 +375,7 @@ impl<L: Log> Control<L> {
             commands.extend(self.ended.values().cloned());
             commands.extend(self.new_moves());
             commands.extend(self.new_drains());
+            commands.extend(self.new_mediators());
         }
         self.track_unlogged(links, !commands.is_empty());
         if leading_term.is_some() {
@@ -383,6 +410,20 @@ impl<L: Log> Control<L> {
         drains
             .map(|(node, is_drained)| Command::Drain { node: *node, is_drained: *is_drained })
             .collect()
+    }
+
+    /// Mediators that operators want to add or to remove, and that are not logged yet. What has
+    /// become impossible is dropped: the operator sees that in the state.
+    fn new_mediators(&mut self) -> Vec<Command> {
+        let state = &self.state;
+        if self.monitor.has_newer_map(&state.routes().map) {
+            return vec![];
+        }
+        self.adds.retain(|node| state.plan_add(node) == Ok(None));
+        self.removals.retain(|mediator| state.plan_remove(*mediator).is_ok());
+        let adds = self.adds.iter().cloned().map(Command::Add);
+        let removals = self.removals.iter().map(|mediator| Command::Remove { mediator: *mediator });
+        adds.chain(removals).collect()
     }
 
     /// Refuses the moves that cannot be made any more, because others came before.
@@ -505,9 +546,13 @@ pub fn answer<L: Log>(
 ) -> Result<(), PeerError> {
     match (control, request) {
         (_, AdminRequest::Work) => respond_work(links, from.0, work()),
-        (_, AdminRequest::Drain { .. } | AdminRequest::Replace { .. })
-            if from.1 != Peer::Operator =>
-        {
+        (
+            _,
+            AdminRequest::Drain { .. }
+            | AdminRequest::Replace { .. }
+            | AdminRequest::Add(_)
+            | AdminRequest::Remove { .. },
+        ) if from.1 != Peer::Operator => {
             let (peer, kind) = (from.1, FrameKind::AdminRequest);
             return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Mediator });
         }
@@ -540,6 +585,14 @@ fn respond_work(links: &mut Links, to: LinkId, work: Work) {
 /// Answers an observer or operator.
 pub fn respond(links: &mut Links, to: LinkId, response: &AdminResponse) {
     links.send(to, &Header::new(FrameKind::AdminResponse), &response.encode(), 0);
+}
+
+/// Tells processors which mediators were added, if there are such: they get no routing tables else.
+pub fn send_mediators(links: &mut Links, processors: &[LinkId], map: &InstrumentMap) {
+    if !map.added().is_empty() {
+        let routes = RoutingTable::new(map.clone());
+        processors.iter().for_each(|to| send_routes(links, *to, &routes));
+    }
 }
 
 /// Sends a routing table over a link.

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::control::AddedMediator;
 use crate::network::Role;
 
 /// What a node reports.
@@ -23,6 +24,17 @@ pub enum NodeEvent {
         role: Role,
         /// Index.
         index: usize,
+    },
+    /// Mediators were added to the network, or removed from it.
+    Mediators {
+        /// Class.
+        role: Role,
+        /// Index.
+        index: usize,
+        /// How many mediators the network began with.
+        founders: usize,
+        /// Those that were added, in the order of their numbers.
+        added: Vec<AddedMediator>,
     },
     /// A link is closed, or something was refused.
     #[serde(rename = "trouble")]

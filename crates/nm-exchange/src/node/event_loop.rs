@@ -1,12 +1,13 @@
 //! The event loop of a node.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock;
 use nm_sys::poll::Readiness;
 
+use crate::control::{InstrumentMap, admin};
 use crate::link::{LinkError, Listener, ReceivedFrame};
 use crate::network::{Durability, Network, NetworkError, Role};
 use crate::wire::FrameKind;
@@ -19,6 +20,16 @@ use super::limits::Limits;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
 use super::{gateway, mediator, processor, replicated, router};
+
+/// How long a mediator that the network file lacks asks where it listens.
+const FIND_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long control may take to answer whether a mediator was removed. The node stands still
+/// meanwhile, which does little harm where others refuse it.
+const DOUBT_LIMIT: Duration = Duration::from_millis(500);
+
+/// Time between two such questions, ns.
+const DOUBT_NS: u64 = 2_000_000_000;
 
 const STOP: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
@@ -50,7 +61,18 @@ pub fn run_with_limits(
     limits: &Limits,
     report: &mut dyn FnMut(&NodeEvent),
 ) -> Result<NodeSummary, Failure> {
-    let Some(own) = network.nodes(role).get(index) else {
+    let is_added = role == Role::Mediator && index >= network.mediator.len();
+    let asked = match is_added && network.has_control() {
+        true => {
+            let stopped =
+                || nm_sys::poll::readable(stop.as_raw_fd(), Duration::ZERO).unwrap_or_default();
+            Some(admin::find_mediator(network, index, FIND_LIMIT, stopped)?)
+        }
+        false => None,
+    };
+    let network = asked.as_ref().unwrap_or(network);
+    let Some(own) = network.nodes(role).get(index).filter(|_| !network.is_removed(role, index))
+    else {
         let count = network.nodes(role).len();
         let message = format!("there is no {role} {index}: the network has {count} {role} nodes");
         return Err(Failure::new(FailureKind::BadRequest, message));
@@ -77,7 +99,9 @@ pub fn run_with_limits(
     }
     report(&NodeEvent::Listening { role, index, address: own.address.to_string() });
     let (frames_in, turns) = (0, 0);
-    EventLoop { own: (role, index), acceptor, links, behaviour, frames_in, turns, report }.run()
+    let membership = MembershipDoubt::default();
+    let own = (role, index);
+    EventLoop { own, acceptor, links, behaviour, membership, frames_in, turns, report }.run()
 }
 
 /// What a node of this class does in this network.
@@ -98,11 +122,32 @@ fn behaviour(network: &Network, role: Role, index: usize) -> Result<Box<dyn Beha
     })
 }
 
+/// Whether an added mediator has reason to ask if it was removed: a node has refused it. It may
+/// have been removed while it had no link by which it could learn that.
+#[derive(Debug, Default)]
+struct MembershipDoubt {
+    is_open: bool,
+    /// Before this it does not ask again, ns.
+    next_ns: u64,
+}
+
+impl MembershipDoubt {
+    /// Whether it is time to ask.
+    fn take(&mut self, now_ns: u64) -> bool {
+        let is_due = self.is_open && now_ns >= self.next_ns;
+        if is_due {
+            (self.is_open, self.next_ns) = (false, now_ns + DOUBT_NS);
+        }
+        is_due
+    }
+}
+
 struct EventLoop<'a> {
     own: (Role, usize),
     acceptor: Acceptor,
     links: Links,
     behaviour: Box<dyn Behaviour>,
+    membership: MembershipDoubt,
     frames_in: u64,
     turns: u64,
     report: &'a mut dyn FnMut(&NodeEvent),
@@ -145,6 +190,17 @@ impl EventLoop<'_> {
             }
             for message in self.links.warnings.take(self.links.now_ns) {
                 self.warn(message);
+            }
+            if self.membership.take(self.links.now_ns) {
+                self.ask_for_mediators();
+            }
+            if self.links.take_network_change() {
+                self.report_mediators();
+                if self.links.network().is_removed(self.own.0, self.own.1) {
+                    self.warn("it was removed from the network, and ends".to_string());
+                    self.behaviour.on_stop()?;
+                    return Ok(self.end());
+                }
             }
             let is_ready = self.links.all_up() && self.behaviour.is_ready();
             if is_ready && !was_ready {
@@ -224,6 +280,9 @@ impl EventLoop<'_> {
         if reason.is_for_peer() {
             self.links.refuse(id, reason);
         }
+        let is_added =
+            self.own.0 == Role::Mediator && self.own.1 >= self.links.network().founders();
+        self.membership.is_open |= is_added && matches!(reason, PeerError::Refused(_));
         let refused_pause = self.links.limits.refused_pause;
         let pause = if reason.is_lasting() { refused_pause } else { Duration::ZERO };
         let Some((peer, was_up)) = self.links.close(id, pause) else { return };
@@ -243,6 +302,22 @@ impl EventLoop<'_> {
             Peer::Node(..) if was_up => self.links.warnings.push(message),
             _ => self.links.warnings.push_limited(reason.reason(), self.links.now_ns, message),
         }
+    }
+
+    /// Asks control which mediators there are. Without an answer it goes on as it is.
+    fn ask_for_mediators(&mut self) {
+        let status = admin::status(self.links.network(), DOUBT_LIMIT);
+        if let Ok(status) = status {
+            self.links.update_mediators(&InstrumentMap::of(&status.network));
+        }
+    }
+
+    fn report_mediators(&mut self) {
+        let (role, index) = self.own;
+        let network = self.links.network();
+        let founders = network.founders();
+        let added = InstrumentMap::of(network).added().to_vec();
+        (self.report)(&NodeEvent::Mediators { role, index, founders, added });
     }
 
     fn warn(&mut self, message: String) {

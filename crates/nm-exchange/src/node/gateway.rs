@@ -159,10 +159,11 @@ impl Gateway {
     /// whether that is another one than before. Which requests reached that one is not known, so
     /// those without a reply are sent again by the new one.
     fn choose_router(&mut self, links: &Links) -> bool {
-        let cells = usize::from(self.map.cells());
+        let cells = self.map.cell_count();
         let routers = self.network.routers_of(self.index);
         let is_complete = |router: &&usize| {
-            self.led_cells.get(router).is_some_and(|led_cells| led_cells.len() == cells)
+            let led_cells = self.led_cells.get(router).into_iter().flatten();
+            led_cells.filter(|cell| self.map.has_cell(**cell)).count() == cells
         };
         let is_connected = |router: &&usize| self.led_cells.contains_key(router);
         let best = routers.iter().find(is_complete).or(routers.iter().find(is_connected));
@@ -176,7 +177,7 @@ impl Gateway {
 
     /// A router announces a leader: what was on the way to the one before is lost.
     fn on_leader(&mut self, links: &mut Links, router: usize, cell: u16) {
-        if let Some(led_cells) = self.led_cells.get_mut(&router).filter(|_| cell < self.map.cells())
+        if let Some(led_cells) = self.led_cells.get_mut(&router).filter(|_| self.map.has_cell(cell))
         {
             led_cells.insert(cell);
         }
@@ -513,6 +514,7 @@ impl Gateway {
         if self.is_leaving() && !was_leaving {
             self.clients.ids().for_each(|client| self.send_away(links, client));
         }
+        links.update_mediators(&self.map);
         self.announced.retain(|instrument, at| at.epoch > map.epoch_of(*instrument));
         let (index, announced) = (self.index as u16, &self.announced);
         for (key, stream) in &mut self.streams {
@@ -543,7 +545,7 @@ impl Gateway {
         let MoveEnded { id: MoveId { instrument, epoch }, cell, refusal } = *ended;
         let known = self.announced.get(&instrument).map_or(0, |at| at.epoch);
         let is_news = epoch > known && epoch > self.map.epoch_of(instrument);
-        if refusal.is_some() || !is_news || cell >= self.map.cells() {
+        if refusal.is_some() || !is_news || !self.map.has_cell(cell) {
             return;
         }
         self.announced.insert(instrument, Placement { cell, epoch });

@@ -18,6 +18,10 @@ pub struct Logs<L> {
     pub thread: Option<Replicas>,
     /// The next log that the node gets while it runs, with the number of its group.
     pub next_joined: fn(&Replicas) -> Option<(u16, L)>,
+    /// Opens the log of a group of a cell that is added while the node runs.
+    pub open: fn(&Replicas, Group) -> Result<L, Failure>,
+    /// The settings of its groups.
+    pub settings: Settings,
 }
 
 impl Logs<RaftLog> {
@@ -28,18 +32,25 @@ impl Logs<RaftLog> {
     pub fn start(network: &Network, role: Role, index: usize) -> Result<Logs<RaftLog>, Failure> {
         let system = |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
         let waker = Waker::new().map_err(system)?;
+        let settings = of_network(network, Settings::default())?;
         let may_be_given_cells = network.durability != Durability::None;
         if network.groups_at(role, index).is_empty() && !may_be_given_cells {
-            return Ok(Logs { waker, of_groups: vec![], thread: None, next_joined });
+            let (of_groups, thread) = (vec![], None);
+            return Ok(Logs { waker, of_groups, thread, next_joined, open, settings });
         }
         let (thread, logs) = start(network, role, index, Settings::default(), waker.clone())?;
         let of_groups = logs.into_iter().map(|log| (log.group_id(), log)).collect();
-        Ok(Logs { waker, of_groups, thread: Some(thread), next_joined })
+        let thread = Some(thread);
+        Ok(Logs { waker, of_groups, thread, next_joined, open, settings })
     }
 }
 
 fn next_joined(thread: &Replicas) -> Option<(u16, RaftLog)> {
     thread.next_joined().map(|log| (log.group_id(), log))
+}
+
+fn open(thread: &Replicas, group: Group) -> Result<RaftLog, Failure> {
+    Ok(thread.open(group)?)
 }
 
 /// Starts the replicas of a node of a network, and gives the data loop's end of each: those of
@@ -55,11 +66,53 @@ pub fn start(
     settings: Settings,
     waker: Waker,
 ) -> Result<(Replicas, Vec<RaftLog>), Failure> {
-    let wrong = |message: String| Failure::new(FailureKind::BadRequest, message);
-    let address = |role: Role, index: usize| -> Result<Address, Failure> {
-        let node = network.nodes(role).get(index);
-        node.and_then(|node| node.replication.clone())
-            .ok_or_else(|| wrong(format!("{role} {index} of the network has no `replication`")))
+    let settings = of_network(network, settings)?;
+    let node = (role, index);
+    let of_first = network.groups_at(role, index);
+    let others = network.cells().filter(|_| network.durability != Durability::None);
+    let others = others.filter(|cell| !of_first.contains(cell));
+    let group = |id: u16| group(network, node, id, settings).transpose();
+    let others: Vec<Group> = others.filter_map(group).collect::<Result<_, _>>()?;
+    let (mut groups, others): (Vec<Group>, Vec<Group>) = others.into_iter().partition(has_files);
+    let first = of_first.into_iter().filter_map(group);
+    groups.splice(..0, first.collect::<Result<Vec<Group>, _>>()?);
+    Ok(Replicas::start(&replication(network, node)?, groups, others, waker)?)
+}
+
+/// Settings with what the network file says: the key, and whether everything is kept.
+///
+/// # Errors
+/// If the secret cannot be read.
+fn of_network(network: &Network, settings: Settings) -> Result<Settings, Failure> {
+    let secret = network.secret_of_nodes().map_err(|error| wrong(error.to_string()))?;
+    let key = secret.map(|secret| secret.key(Right::Node));
+    Ok(Settings { keep_all: settings.keep_all || network.record, key, ..settings })
+}
+
+fn wrong(message: String) -> Failure {
+    Failure::new(FailureKind::BadRequest, message)
+}
+
+/// Where a node's replicas listen.
+fn replication(network: &Network, (role, index): (Role, usize)) -> Result<Address, Failure> {
+    let node = network.nodes(role).get(index);
+    node.and_then(|node| node.replication.clone())
+        .ok_or_else(|| wrong(format!("{role} {index} of the network has no `replication`")))
+}
+
+/// A group as the replica at a node sees it; none if the node may not have one.
+///
+/// # Errors
+/// If the network file lacks something that replication needs.
+pub fn group(
+    network: &Network,
+    (role, index): (Role, usize),
+    id: u16,
+    settings: Settings,
+) -> Result<Option<Group>, Failure> {
+    let places = network.replica_places(id);
+    let Some(own) = places.iter().position(|place| *place == (role, index)) else {
+        return Ok(None);
     };
     let folder = match network.durability {
         Durability::DiskQuorum => Some(network.folder(role, index).ok_or_else(|| {
@@ -67,40 +120,24 @@ pub fn start(
         })?),
         _ => None,
     };
-    let secret = network.secret_of_nodes().map_err(|error| wrong(error.to_string()))?;
-    let key = secret.map(|secret| secret.key(Right::Node));
-    let settings = Settings { keep_all: settings.keep_all || network.record, key, ..settings };
-    let group = |id: u16| -> Result<Option<Group>, Failure> {
-        let places = network.replica_places(id);
-        let Some(own) = places.iter().position(|place| *place == (role, index)) else {
-            return Ok(None);
-        };
-        let member = |(role, index): &(Role, usize)| -> Result<Member, Failure> {
-            let address = address(*role, *index)?;
-            Ok(Member { address, may_lead: *role == Role::Mediator })
-        };
-        Ok(Some(Group {
-            id,
-            name: group_name(id),
-            members: places.iter().map(member).collect::<Result<_, _>>()?,
-            voters: network.replicas(id).len(),
-            own,
-            folder: folder.as_ref().map(|folder| folder.join(group_name(id))),
-            settings: of_group(settings, id),
-        }))
+    let member = |place: &(Role, usize)| -> Result<Member, Failure> {
+        let address = replication(network, *place)?;
+        Ok(Member { address, may_lead: place.0 == Role::Mediator })
     };
-    let of_first = network.groups_at(role, index);
-    let cells = 0..network.mediator.len() as u16;
-    let cells = cells.filter(|_| network.durability != Durability::None);
-    let others = cells.filter(|cell| !of_first.contains(cell));
-    // The files of a replica that the node was given later show that it has one.
-    let has_files = |group: &Group| group.folder.as_ref().is_some_and(|folder| folder.is_dir());
-    let others: Vec<Group> =
-        others.filter_map(|id| group(id).transpose()).collect::<Result<_, _>>()?;
-    let (mut groups, others): (Vec<Group>, Vec<Group>) = others.into_iter().partition(has_files);
-    let first = of_first.into_iter().filter_map(|id| group(id).transpose());
-    groups.splice(..0, first.collect::<Result<Vec<Group>, _>>()?);
-    Ok(Replicas::start(&address(role, index)?, groups, others, waker)?)
+    Ok(Some(Group {
+        id,
+        name: group_name(id),
+        members: places.iter().map(member).collect::<Result<_, _>>()?,
+        voters: network.replicas(id).len(),
+        own,
+        folder: folder.as_ref().map(|folder| folder.join(group_name(id))),
+        settings: of_group(settings, id),
+    }))
+}
+
+/// Whether there are files of a replica, which show that the node has one that it was given later.
+pub fn has_files(group: &Group) -> bool {
+    group.folder.as_ref().is_some_and(|folder| folder.is_dir())
 }
 
 /// The settings of a group: control writes little, and keeps it in small files.

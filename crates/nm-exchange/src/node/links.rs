@@ -13,7 +13,7 @@ use nm_auth::{Nonces, Secret};
 use nm_sys::clock;
 use nm_sys::poll::Waker;
 
-use crate::control::LinkLatency;
+use crate::control::{InstrumentMap, LinkLatency};
 use crate::link::{Address, Link, LinkError, LinkPoller, ReceivedFrame, Stream};
 use crate::message::{Challenge, Close, Hello, Welcome};
 use crate::network::{Network, Role};
@@ -68,6 +68,19 @@ const GATHERED_BYTES_MAX: usize = 32 << 20;
 
 /// Answers to the frames of one read that may be gathered before they are written, bytes.
 const ANSWERS_BYTES_MAX: usize = 1 << 20;
+
+/// How long a mediator that was removed may take to learn that and to end, until its links are
+/// closed, ns. One that is cut off at once could fail to write before it reads the news.
+const REMOVED_NS: u64 = 5_000_000_000;
+
+/// A link with a mediator that was removed.
+#[derive(Debug, Clone, Copy)]
+struct Outdated {
+    link: LinkId,
+    mediator: usize,
+    /// When it is closed, ns.
+    due_ns: u64,
+}
 
 /// A peer takes nothing of its backlog.
 #[derive(Debug, Clone, Copy)]
@@ -178,13 +191,25 @@ pub struct Links {
     starts: BTreeMap<(Role, usize), u64>,
     /// Nodes that it is linked to when all links are up.
     peers_count: usize,
-    requests: Sender<ConnectRequest>,
+    /// Links with mediators that were removed.
+    outdated: Vec<Outdated>,
+    /// Whether the network has changed since that was last asked.
+    is_network_changed: bool,
+    requests: Sender<ConnectorOrder>,
     connected: Receiver<(Role, usize, Stream)>,
     connector: Waker,
 }
 
 /// Takes what is to be connected, gives what was, and is woken then.
-type Connector = (Sender<ConnectRequest>, Receiver<(Role, usize, Stream)>, Waker);
+type Connector = (Sender<ConnectorOrder>, Receiver<(Role, usize, Stream)>, Waker);
+
+/// What the connector is to do.
+#[derive(Debug)]
+enum ConnectorOrder {
+    Connect(ConnectRequest),
+    /// A node is no part of the network any more.
+    Forget(Role, usize),
+}
 
 /// A node to connect to.
 #[derive(Debug)]
@@ -250,6 +275,8 @@ impl Links {
             starts: BTreeMap::new(),
             peers_count: network.downstream(role, index).len()
                 + network.upstream_count(role, index),
+            outdated: vec![],
+            is_network_changed: false,
             requests,
             connected,
             connector,
@@ -261,10 +288,60 @@ impl Links {
         &self.connector
     }
 
+    /// Has the connector make a link, unless the node was removed.
     fn request_link(&self, role: Role, index: usize, at_ns: u64) {
-        let address = self.network.nodes(role)[index].address.clone();
+        let node = self.network.nodes(role).get(index);
+        let Some(node) = node.filter(|_| !self.network.is_removed(role, index)) else { return };
+        let address = node.address.clone();
+        let request = ConnectRequest { role, index, address, at_ns };
         // The thread lives as long as this does.
-        let _ = self.requests.send(ConnectRequest { role, index, address, at_ns });
+        let _ = self.requests.send(ConnectorOrder::Connect(request));
+    }
+
+    /// The network with the mediators that were added to it, and without those that were removed,
+    /// as far as this node knows.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// Takes over the mediators that a map has; whether they are others than before.
+    pub fn update_mediators(&mut self, map: &InstrumentMap) -> bool {
+        let removed = map.added().iter().filter(|added| added.is_removed).count();
+        let Network { added_mediators, removed_mediators, .. } = &self.network;
+        let is_changed =
+            (*added_mediators, removed_mediators.len()) != (map.added().len(), removed);
+        if is_changed {
+            self.update_network(map.extended(&self.network));
+        }
+        is_changed
+    }
+
+    /// Mediators were added to the network, or removed: links to the new ones are made, and those
+    /// with the removed ones are closed when those have had time to end.
+    fn update_network(&mut self, network: Network) {
+        let (role, index) = self.own;
+        let before = std::mem::replace(&mut self.network, network);
+        let (known, wanted) =
+            (before.downstream(role, index), self.network.downstream(role, index));
+        for (role, index) in wanted.iter().filter(|peer| !known.contains(peer)) {
+            self.request_link(*role, *index, 0);
+        }
+        for (role, index) in known.iter().filter(|peer| !wanted.contains(peer)) {
+            let _ = self.requests.send(ConnectorOrder::Forget(*role, *index));
+        }
+        self.peers_count = wanted.len() + self.network.upstream_count(role, index);
+        let linked = self.nodes.iter().filter(|(peer, _)| self.network.is_removed(peer.0, peer.1));
+        let due_ns = self.now_ns + REMOVED_NS;
+        let linked = linked.map(|(peer, id)| Outdated { link: *id, mediator: peer.1, due_ns });
+        let is_new = |it: &Outdated| self.outdated.iter().all(|known| known.link != it.link);
+        let new: Vec<Outdated> = linked.filter(is_new).collect();
+        self.outdated.extend(new);
+        self.is_network_changed = true;
+    }
+
+    /// Whether mediators were added or removed since this was asked.
+    pub fn take_network_change(&mut self) -> bool {
+        std::mem::take(&mut self.is_network_changed)
     }
 
     /// Takes the links that were connected since, and sends hello on them.
@@ -363,11 +440,15 @@ impl Links {
 
     /// When [`Links::check`] is due.
     pub fn deadline_ns(&self) -> Option<u64> {
-        (!self.watched.is_empty()).then_some(self.next_check_ns)
+        let watched = (!self.watched.is_empty()).then_some(self.next_check_ns);
+        let outdated = self.outdated.iter().map(|it| it.due_ns).min();
+        [watched, outdated].into_iter().flatten().min()
     }
 
     /// Appends the links whose peers take too long, if it is time to look for them.
     pub fn check(&mut self, failed: &mut Vec<(LinkId, PeerError)>) {
+        let due = self.outdated.iter().filter(|it| it.due_ns <= self.now_ns);
+        failed.extend(due.map(|it| (it.link, PeerError::Removed(it.mediator))));
         if self.watched.is_empty() || self.now_ns < self.next_check_ns {
             return;
         }
@@ -438,7 +519,7 @@ impl Links {
 
     /// Whether all links to other nodes are up.
     pub fn all_up(&self) -> bool {
-        self.nodes.len() == self.peers_count
+        self.nodes.len() == self.peers_count + self.outdated.len()
     }
 
     /// The backlog of a link, which is flushed at the end of the iteration.
@@ -576,6 +657,7 @@ impl Links {
         let entry = slot.take_if(|entry| entry.id == id)?;
         self.poller.remove(&entry.link);
         self.foreign_bytes -= entry.held_bytes;
+        self.outdated.retain(|it| it.link != id);
         if let Some(count) = self.accepted.of(entry.peer) {
             *count -= 1;
         }
@@ -610,6 +692,9 @@ impl Links {
             }
             (FrameKind::Welcome, Peer::Node(role, index)) if is_new => {
                 let nonces = entry.nonces;
+                if self.network.is_removed(role, index) {
+                    return Err(PeerError::Removed(index));
+                }
                 let (welcome, proof) =
                     Welcome::decode(&frame.header, frame.body()).map_err(undecodable)?;
                 let answer = (&welcome, proof.as_ref());
@@ -627,8 +712,7 @@ impl Links {
                     return Err(PeerError::RepeatedHandshake);
                 }
                 let Some((peer, start)) = self.accepted(&hello) else {
-                    let (role, index) = self.own;
-                    return Err(PeerError::NotLinked { role, index });
+                    return Err(self.not_linked(&hello));
                 };
                 let challenge = self.entry(id).and_then(|entry| entry.challenge);
                 let welcome = self.welcome(peer, &hello);
@@ -697,9 +781,21 @@ impl Links {
             Hello::Operator => Some((Peer::Operator, 0)),
             Hello::Node { role, index, start } => {
                 let is_linked = index < self.network.nodes(role).len()
+                    && !self.network.is_removed(self.own.0, self.own.1)
                     && self.network.downstream(role, index).contains(&self.own);
                 is_linked.then_some((Peer::Node(role, index), start))
             }
+        }
+    }
+
+    /// Why a peer is not to be linked to this node.
+    fn not_linked(&self, hello: &Hello) -> PeerError {
+        let (role, index) = self.own;
+        match *hello {
+            Hello::Node { role, index, .. } if self.network.is_removed(role, index) => {
+                PeerError::Removed(index)
+            }
+            _ => PeerError::NotLinked { role, index },
         }
     }
 
@@ -730,7 +826,7 @@ pub struct Handshake {
 /// The connector's thread: tries to connect to what is requested until it succeeds; ends with the
 /// node.
 fn connect(
-    requested: &Receiver<ConnectRequest>,
+    requested: &Receiver<ConnectorOrder>,
     done: &Sender<(Role, usize, Stream)>,
     waker: &Waker,
 ) {
@@ -739,9 +835,12 @@ fn connect(
     loop {
         let limit = if open.is_empty() { Duration::from_secs(3600) } else { pause };
         match requested.recv_timeout(limit) {
-            Ok(request) => {
+            Ok(ConnectorOrder::Connect(request)) => {
                 open.push(request);
                 pause = PAUSES[0];
+            }
+            Ok(ConnectorOrder::Forget(role, index)) => {
+                open.retain(|request| (request.role, request.index) != (role, index));
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,

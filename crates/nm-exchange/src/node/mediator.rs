@@ -24,7 +24,7 @@ use crate::wire::{self, Frame, FrameKind};
 
 use super::behaviour::Behaviour;
 use super::cell_moves::{self, CellMoves};
-use super::control::{answer, send_routes};
+use super::control::{answer, send_mediators, send_routes};
 use super::groups::Logs;
 use super::hand_over::HandOverTimer;
 use super::links::{LinkId, Links};
@@ -236,9 +236,13 @@ impl<L: Log> Mediator<L> {
         }
     }
 
-    fn update_map(&mut self, map: &InstrumentMap) {
+    fn update_map(&mut self, links: &mut Links, map: &InstrumentMap) {
         if self.map.update(map) {
             self.moves.on_map();
+            if links.update_mediators(&self.map) {
+                let processors = links.all_to(Role::Processor);
+                send_mediators(links, &processors, &self.map);
+            }
         }
     }
 }
@@ -246,7 +250,11 @@ impl<L: Log> Mediator<L> {
 impl<L: Log> Behaviour for Mediator<L> {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
         match peer {
-            Peer::Node(Role::Processor, _) => self.update_reply_path(links),
+            Peer::Node(Role::Processor, index) => {
+                let processor: Vec<LinkId> = links.to(Role::Processor, index).into_iter().collect();
+                send_mediators(links, &processor, &self.map);
+                self.update_reply_path(links);
+            }
             Peer::Node(Role::Router, index) => {
                 let router = links.to(Role::Router, index);
                 if let (Some(_), Some(router)) = (self.replies.link(links), router) {
@@ -286,7 +294,7 @@ impl<L: Log> Behaviour for Mediator<L> {
             (Peer::Node(Role::Router, _), FrameKind::RoutingTable) => {
                 let routes = RoutingTable::decode(frame.body())
                     .map_err(PeerError::decode(from.1, frame.header.kind))?;
-                self.update_map(&routes.map);
+                self.update_map(links, &routes.map);
                 Ok(())
             }
             (Peer::Node(Role::Router, index), FrameKind::MembershipReport) => {
@@ -335,7 +343,7 @@ impl<L: Log> Behaviour for Mediator<L> {
         if let Some(replica) = &mut self.control {
             replica.handle_events(links);
             let map = replica.control.routes().map.clone();
-            self.update_map(&map);
+            self.update_map(links, &map);
         }
         Ok(())
     }

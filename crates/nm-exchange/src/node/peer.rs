@@ -77,6 +77,9 @@ pub enum PeerError {
         /// Index of this node.
         index: usize,
     },
+    /// The peer is a mediator that was removed.
+    #[error("mediator {0} was removed from the network")]
+    Removed(usize),
     /// The handshake was over.
     #[error("it sent a second handshake")]
     RepeatedHandshake,
@@ -182,6 +185,7 @@ impl PeerError {
             PeerError::UnexpectedFrame { .. } => "unexpected frame",
             PeerError::Decode { .. } => "content",
             PeerError::NotLinked { .. } => "not linked",
+            PeerError::Removed(_) => "removed",
             PeerError::RepeatedHandshake => "second handshake",
             PeerError::Replaced => "replaced",
             PeerError::HandshakeTimeout(_) => "handshake timeout",

@@ -1,6 +1,7 @@
 //! Transaction processor: sends replies and broadcasts out, and forwards resend requests to
 //! mediators.
 
+use crate::control::{InstrumentMap, RoutingTable};
 use crate::link::ReceivedFrame;
 use crate::network::{Network, Role};
 use crate::wire::{self, FrameKind, Header};
@@ -13,7 +14,10 @@ use super::responses::{report_event_loss, report_loss};
 /// A processor that forwards what its mediators send.
 #[derive(Debug)]
 pub struct Processor {
+    index: usize,
     gateways: usize,
+    /// The map, as of the last change of the mediators.
+    map: InstrumentMap,
     cells: Vec<u16>,
     replies: u64,
 }
@@ -22,7 +26,8 @@ impl Processor {
     /// A processor.
     pub fn new(network: &Network, index: usize) -> Processor {
         let cells = network.cells_through(index);
-        Processor { gateways: network.gateway.len(), cells, replies: 0 }
+        let (map, gateways) = (InstrumentMap::of(network), network.gateway.len());
+        Processor { index, gateways, map, cells, replies: 0 }
     }
 }
 
@@ -57,6 +62,13 @@ impl Behaviour for Processor {
             }
             (Peer::Node(Role::Gateway, index), FrameKind::Private) => {
                 forward_elsewhere(links, frame.bytes, index);
+            }
+            (Peer::Node(Role::Mediator, _), FrameKind::RoutingTable) => {
+                let routes =
+                    RoutingTable::decode(frame.body()).map_err(PeerError::decode(peer, kind))?;
+                if self.map.update(&routes.map) && links.update_mediators(&self.map) {
+                    self.cells = links.network().cells_through(self.index);
+                }
             }
             (Peer::Node(Role::Mediator, _), _) => match forward(links, frame, self.gateways) {
                 true => self.replies += u64::from(kind == FrameKind::Reply),

@@ -7,7 +7,7 @@ use nm_book::book::Book;
 use nm_codec::DecodeError;
 use nm_model::agent::{Failure, FailureKind};
 use nm_replica::journal::{self, Recorder};
-use nm_replica::{Log, LogEvent, Refused, Replicas};
+use nm_replica::{Group, Log, LogEvent, Refused, Replicas, Settings};
 use nm_sys::poll::Waker;
 
 use crate::background;
@@ -24,7 +24,7 @@ use crate::wire::Frame;
 
 use super::cell_moves::CellMoves;
 use super::control::Control;
-use super::groups::Logs;
+use super::groups::{self, Logs};
 use super::links::{LinkId, Links};
 use super::responses::report_loss;
 use super::workload::Workload;
@@ -380,6 +380,9 @@ pub struct ReplicaSet<L> {
     /// The thread of the logs, which ends with this, and what gives its new ones.
     thread: Option<Replicas>,
     next_joined: fn(&Replicas) -> Option<(u16, L)>,
+    /// What opens the logs of cells that are added.
+    open: fn(&Replicas, Group) -> Result<L, Failure>,
+    settings: Settings,
 }
 
 impl<L: Log> ReplicaSet<L> {
@@ -392,9 +395,18 @@ impl<L: Log> ReplicaSet<L> {
         node: (Role, usize),
         logs: Logs<L>,
     ) -> Result<ReplicaSet<L>, Failure> {
-        let Logs { waker, of_groups, thread, next_joined } = logs;
-        let (network, replicas, control) = (network.clone(), vec![], None);
-        let mut set = ReplicaSet { network, node, waker, replicas, control, thread, next_joined };
+        let Logs { waker, of_groups, thread, next_joined, open, settings } = logs;
+        let mut set = ReplicaSet {
+            network: network.clone(),
+            node,
+            waker,
+            replicas: vec![],
+            control: None,
+            thread,
+            next_joined,
+            open,
+            settings,
+        };
         for (number, log) in of_groups {
             match number {
                 CONTROL => set.control = Some(Control::new(&set.network, log)),
@@ -432,6 +444,25 @@ impl<L: Log> ReplicaSet<L> {
         replica.cell.accepts_unknown_sessions = network.durability == Durability::MemoryQuorum;
         self.replicas.push(replica);
         Ok(())
+    }
+
+    /// Cells were added to the network or removed: this node opens its replicas of the new ones,
+    /// and ends those of the others.
+    fn update_network(&mut self, network: &Network) -> Result<(), Failure> {
+        let before = std::mem::replace(&mut self.network, network.clone());
+        let (mut opened, Some(thread)) = (vec![], &self.thread) else { return Ok(()) };
+        let (old, new): (Vec<u16>, Vec<u16>) =
+            (before.cells().collect(), network.cells().collect());
+        old.iter().filter(|cell| !new.contains(cell)).for_each(|cell| thread.close(*cell));
+        for cell in new.into_iter().filter(|cell| !old.contains(cell)) {
+            let group = groups::group(network, self.node, cell, self.settings)?;
+            let Some(group) = group else { continue };
+            match network.replicas(cell).contains(&self.node) || groups::has_files(&group) {
+                true => opened.push((cell, (self.open)(thread, group)?)),
+                false => thread.may_join(group),
+            }
+        }
+        opened.into_iter().try_for_each(|(cell, log)| self.add(cell, log))
     }
 
     /// There is a new map.
@@ -479,10 +510,12 @@ impl<L: Log> ReplicaSet<L> {
         }
         self.replicas.iter_mut().try_for_each(|replica| replica.handle_events(links, apply))?;
         for mut removed in self.replicas.extract_if(.., |replica| replica.is_removed) {
-            links.warnings.push(format!(
-                "another replica of cell {} has replaced this node's",
-                removed.number
-            ));
+            let cell = removed.number;
+            let is_left = !self.network.is_removed(Role::Mediator, usize::from(cell));
+            links.warnings.push(match is_left {
+                true => format!("another replica of cell {cell} has replaced this node's"),
+                false => format!("cell {cell} was removed, and so is this node's replica of it"),
+            });
             removed.on_stop()?;
         }
         Ok(())
@@ -493,6 +526,10 @@ impl<L: Log> ReplicaSet<L> {
     /// # Errors
     /// If a record cannot be written.
     pub fn on_iteration(&mut self, links: &mut Links, map: &InstrumentMap) -> Result<(), Failure> {
+        if !links.network().has_mediators_of(&self.network) {
+            let network = links.network().clone();
+            self.update_network(&network)?;
+        }
         if let Some(control) = &mut self.control {
             let led = |replica: &Replica<L>| Some((replica.number, replica.log.leading_term()?));
             control.on_iteration(links, self.replicas.iter().filter_map(led));

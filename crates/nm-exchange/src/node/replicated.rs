@@ -22,7 +22,7 @@ use crate::wire::{self, FrameKind, Header};
 
 use super::behaviour::Behaviour;
 use super::cell_moves;
-use super::control::{answer, respond, send_routes};
+use super::control::{answer, respond, send_mediators, send_routes};
 use super::groups::Logs;
 use super::hand_over::HandOverTimer;
 use super::links::{LinkId, Links};
@@ -179,6 +179,20 @@ impl<L: Log> Mediator<L> {
         replica.is_some_and(|replica| replica.enqueue(frame.bytes))
     }
 
+    /// Takes over a newer map; processors learn from here which mediators were added.
+    fn update_map(&mut self, links: &mut Links, map: &InstrumentMap) {
+        if self.map.update(map) {
+            self.cells.on_map();
+            if links.update_mediators(&self.map) {
+                self.network = links.network().clone();
+                self.replies.retain(|cell, _| self.map.has_cell(*cell));
+                self.replying.retain(|cell| self.map.has_cell(*cell));
+                let processors = links.all_to(Role::Processor);
+                send_mediators(links, &processors, &self.map);
+            }
+        }
+    }
+
     /// A frame of a move.
     fn move_frame(
         &mut self,
@@ -220,6 +234,7 @@ impl<L: Log> Behaviour for Mediator<L> {
             self.ask_to_catch_up(links, index);
             self.update_reply_paths(links);
             let processor: Vec<LinkId> = links.to(Role::Processor, index).into_iter().collect();
+            send_mediators(links, &processor, &self.map);
             self.cells.replicas.iter().for_each(|replica| replica.announce(links, &processor));
         }
         if let Peer::Node(Role::Router, index) = peer
@@ -253,9 +268,7 @@ impl<L: Log> Behaviour for Mediator<L> {
             }
             (Peer::Node(Role::Router, _), FrameKind::RoutingTable, _) => {
                 let routes = RoutingTable::decode(frame.body()).map_err(undecodable)?;
-                if self.map.update(&routes.map) {
-                    self.cells.on_map();
-                }
+                self.update_map(links, &routes.map);
             }
             (
                 Peer::Node(Role::Router, _),
@@ -317,9 +330,10 @@ impl<L: Log> Behaviour for Mediator<L> {
         self.handle_events(links)?;
         self.update_reply_paths(links);
         if let Some(control) = &self.cells.control
-            && self.map.update(&control.routes().map)
+            && self.map.is_older_than(&control.routes().map)
         {
-            self.cells.on_map();
+            let map = control.routes().map.clone();
+            self.update_map(links, &map);
         }
         Ok(())
     }
@@ -375,12 +389,15 @@ fn answer_replicas<L: Log>(
 #[derive(Debug)]
 pub struct Processor<L> {
     pub(super) cells: ReplicaSet<L>,
-    /// The map that the network begins with: a processor leads nothing, and needs no other.
+    /// The map, as of the last change of the mediators: a processor leads nothing, and needs no
+    /// newer one.
     map: InstrumentMap,
     responses: Responses,
-    /// Cells whose replies may take this way, and how many mediators there are.
+    /// Which one it is, the cells whose replies may take this way, and with how many mediators
+    /// the network began.
+    index: usize,
     cells_through: Vec<u16>,
-    mediators: u16,
+    founders: u16,
     /// By cell: the mediator that leads it, and its term.
     leaders: BTreeMap<u16, (u32, usize)>,
     /// By cell and mediator: the entry that it waits for, and until when links to all gateways are
@@ -402,7 +419,8 @@ impl<L: Log> Processor<L> {
             cells: ReplicaSet::new(network, (Role::Processor, index), logs)?,
             map: InstrumentMap::of(network),
             cells_through: network.cells_through(index),
-            mediators: network.mediator.len() as u16,
+            founders: network.founders() as u16,
+            index,
             leaders: BTreeMap::new(),
             catch_ups: BTreeMap::new(),
             responses: Responses::default(),
@@ -417,6 +435,22 @@ impl<L: Log> Processor<L> {
     fn cells_sent(&self) -> BTreeSet<u16> {
         let own = self.cells.replicas.iter().map(|replica| replica.number);
         self.cells_through.iter().copied().chain(own).collect()
+    }
+
+    /// A mediator knows that others were added or removed. Whatever was on its way from a cell that
+    /// was removed is asked for in the cells that have its instruments now.
+    fn update_map(&mut self, links: &mut Links, map: &InstrumentMap) {
+        if !self.map.update(map) || !links.update_mediators(&self.map) {
+            return;
+        }
+        let before = self.cells_sent();
+        self.cells_through = links.network().cells_through(self.index);
+        for cell in before.into_iter().filter(|cell| !self.map.has_cell(*cell)) {
+            self.leaders.remove(&cell);
+            for gateway in links.all_to(Role::Gateway) {
+                report_loss(links, gateway, cell);
+            }
+        }
     }
 
     /// Notifies the mediators that wait until this processor can send the replies of a cell.
@@ -450,7 +484,7 @@ impl<L: Log> Processor<L> {
             return;
         }
         let leader = self.leaders.get(&cell).map(|(_, mediator)| *mediator);
-        let first = [cell, cell.wrapping_add(1) % self.mediators].map(usize::from);
+        let first = [cell, cell.wrapping_add(1) % self.founders].map(usize::from);
         let mut up = leader
             .into_iter()
             .chain(first)
@@ -490,6 +524,12 @@ impl<L: Log> Behaviour for Processor<L> {
             }
             (Peer::Node(Role::Gateway, index), FrameKind::Private) => {
                 processor::forward_elsewhere(links, frame.bytes, index);
+                Ok(())
+            }
+            (Peer::Node(Role::Mediator, _), FrameKind::RoutingTable) => {
+                let routes =
+                    RoutingTable::decode(frame.body()).map_err(PeerError::decode(peer, kind))?;
+                self.update_map(links, &routes.map);
                 Ok(())
             }
             (Peer::Node(Role::Mediator, index), FrameKind::Leader) => {

@@ -54,7 +54,7 @@ impl Router {
         leader: CellLeader,
         is_by_control: bool,
     ) {
-        if cell >= self.routes.map.cells() {
+        if !self.routes.map.has_cell(cell) {
             return;
         }
         let is_running = |leader: &CellLeader| {
@@ -92,8 +92,11 @@ impl Router {
     fn update(&mut self, links: &mut Links, routes: &RoutingTable) {
         if self.routes.map.update(&routes.map) {
             self.is_report_due = true;
+            let map = &self.routes.map;
+            self.routes.leaders.retain(|cell, _| map.has_cell(*cell));
             let all = [links.all_to(Role::Gateway), links.all_to(Role::Mediator)].concat();
             all.into_iter().for_each(|to| self.send_routes(links, to));
+            links.update_mediators(&self.routes.map);
         }
         for (cell, leader) in &routes.leaders {
             self.update_leader(links, *cell, *leader, true);
@@ -212,7 +215,7 @@ impl Behaviour for Router {
     }
 
     fn is_ready(&self) -> bool {
-        self.routes.leaders.len() == usize::from(self.routes.map.cells())
+        self.routes.leaders.len() == self.routes.map.cell_count()
     }
 
     fn counts(&self) -> (u64, u64) {

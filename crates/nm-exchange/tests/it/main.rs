@@ -1,5 +1,6 @@
 //! Tests of the nodes, in one binary.
 
+mod added;
 mod authentication;
 mod control;
 mod drained_gateway;

@@ -229,7 +229,8 @@ fn the_page_of_limits_has_the_numbers_of_the_code() {
         MOVES_ORDERED_MAX,
         CELL_LEAVING_MAX,
         LEAVING_REQUESTS_BYTES_MAX,
-        REFUSED_MOVES_MAX
+        REFUSED_MOVES_MAX,
+        ADDRESS_BYTES_MAX
     ];
     // Nor is one missing on the page.
     let sources =

@@ -643,6 +643,65 @@ fn killed_followers_catch_up_from_entries_or_a_snapshot() {
     }
 }
 
+/// Opens a group at all nodes, and waits until it has agreed on one batch.
+fn open_everywhere(nodes: &[Replicas], group: impl Fn(usize) -> Group) -> Vec<RaftLog> {
+    let opened = nodes.iter().enumerate().map(|(own, node)| node.open(group(own)).unwrap());
+    let mut logs: Vec<RaftLog> = opened.collect();
+    let (mut committed, mut is_proposed) = (vec![0; logs.len()], false);
+    let deadline = Deadline::after(LIMIT);
+    while committed.contains(&0) {
+        assert!(!deadline.passed(), "committed {committed:?}");
+        for (log, committed) in logs.iter_mut().zip(&mut committed) {
+            while let Some(event) = log.next_event() {
+                *committed += usize::from(matches!(event, LogEvent::Committed { .. }));
+            }
+            if !is_proposed && log.can_propose() {
+                is_proposed = log.propose(vec![1; 100]).is_ok();
+            }
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    logs
+}
+
+#[test]
+fn a_group_begins_and_ends_while_its_nodes_run() {
+    let folder = TempDir::new().unwrap();
+    let at = |own: usize| Address::Unix(folder.path().join(format!("replica-{own}")));
+    let group = |own: usize| Group {
+        id: 9,
+        name: "group-9".to_string(),
+        members: (0..3).map(|to| Member { address: at(to), may_lead: true }).collect(),
+        voters: 3,
+        own,
+        folder: None,
+        settings: settings(),
+    };
+    let start = |own| Replicas::start(&at(own), vec![], vec![], Waker::new().unwrap()).unwrap().0;
+    let nodes: Vec<Replicas> = (0..3).map(start).collect();
+    // Its number can be used again, because nothing is left of it.
+    for _ in 0..2 {
+        let logs = open_everywhere(&nodes, group);
+        nodes.iter().for_each(|node| node.close(9));
+        let deadline = Deadline::after(LIMIT);
+        for mut log in logs {
+            while !matches!(log.next_event(), Some(LogEvent::Removed)) {
+                assert!(!deadline.passed(), "a replica goes on");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    // One that waits for the others ends as well, and one that nobody has asked to join.
+    let mut alone = nodes[0].open(group(0)).unwrap();
+    nodes[1].may_join(group(1));
+    nodes[..2].iter().for_each(|node| node.close(9));
+    let deadline = Deadline::after(LIMIT);
+    while !matches!(alone.next_event(), Some(LogEvent::Removed)) {
+        assert!(!deadline.passed(), "the replica goes on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn a_group_restarts_from_its_disks() {
     let mut group = TestGroup::new(3, true, Settings { snapshot_bytes: 64 << 10, ..settings() });

@@ -1,5 +1,6 @@
 //! `nearmetal exchange`: the commands of the exchange, one file each.
 
+mod add;
 mod host;
 mod moves;
 mod node;
@@ -33,6 +34,8 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Move(args) => moves::run(args),
         ExchangeCommand::Grow(args) => moves::grow(args),
         ExchangeCommand::Shrink(args) => moves::shrink(args),
+        ExchangeCommand::Add(args) => add::add(args),
+        ExchangeCommand::Remove(args) => add::remove(args),
         ExchangeCommand::Drain(args) => moves::drain(args),
         ExchangeCommand::Replace(args) => moves::replace(args),
         ExchangeCommand::Resume(args) => moves::resume(args),

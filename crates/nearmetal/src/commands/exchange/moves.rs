@@ -38,13 +38,13 @@ pub fn run(args: &MoveArgs) -> Result<Exit> {
 
 /// Gives a spare cell its share of the load.
 pub fn grow(args: &ResizeArgs) -> Result<Exit> {
-    let network = status::network(&args.access)?;
+    let network = status::current(&args.access)?;
     show(&resize::grow(&network, args.cell)?, "filled", args.access.format.format)
 }
 
 /// Takes all instruments from a cell.
 pub fn shrink(args: &ResizeArgs) -> Result<Exit> {
-    let network = status::network(&args.access)?;
+    let network = status::current(&args.access)?;
     show(&resize::shrink(&network, args.cell)?, "emptied", args.access.format.format)
 }
 
@@ -65,7 +65,7 @@ fn show(resized: &Resized, verb: &str, format: Format) -> Result<Exit> {
 
 /// Makes a mediator or gateway carry nothing.
 pub fn drain(args: &ChosenNodeArgs) -> Result<Exit> {
-    let network = status::network(&args.access)?;
+    let network = status::current(&args.access)?;
     let (role, index) = args.node;
     let drained = drain::drain(&network, role, index)?;
     let refused = drained.refused();
@@ -84,7 +84,7 @@ pub fn drain(args: &ChosenNodeArgs) -> Result<Exit> {
 
 /// Lets a drained node work again.
 pub fn resume(args: &ChosenNodeArgs) -> Result<Exit> {
-    let network = status::network(&args.access)?;
+    let network = status::current(&args.access)?;
     let (role, index) = args.node;
     let was_drained = drain::resume(&network, role, index)?;
     match args.access.format.format {
@@ -101,7 +101,7 @@ pub fn resume(args: &ChosenNodeArgs) -> Result<Exit> {
 
 /// Replaces a replica of a cell by one of another node.
 pub fn replace(args: &ReplaceArgs) -> Result<Exit> {
-    let network = status::network(&args.access)?;
+    let network = status::current(&args.access)?;
     let place = |(role, index)| Place(role, index);
     let (cell, from, to) = (args.cell, place(args.from), place(args.to));
     let Replaced { voters, took_ms } = replace::replace(&network, cell, from, to)?;
@@ -137,7 +137,7 @@ pub fn assign(args: &AssignArgs) -> Result<Exit> {
 }
 
 fn move_all(instruments: &[u32], cell: u16, access: &AccessArgs) -> Result<Vec<MoveOutcome>> {
-    let network = status::network(access)?;
+    let network = status::current(access)?;
     let mut unique = instruments.to_vec();
     unique.sort_unstable();
     unique.dedup();

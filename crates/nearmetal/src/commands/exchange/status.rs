@@ -11,7 +11,7 @@ use nm_exchange::control::admin::{self, ControlStatus, NetworkStatus, NodeStatus
 use nm_exchange::network::Network;
 use nm_report::style::Tone;
 
-use crate::cli::exchange::{AccessArgs, StatusArgs};
+use crate::cli::exchange::{AccessArgs, RunningArgs, StatusArgs};
 use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
@@ -23,7 +23,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 pub fn run(args: &StatusArgs) -> Result<Exit> {
     let network = network(&args.access)?;
     let mut status = admin::status(&network, ANSWER_LIMIT)?;
-    admin::ask_for_replicas(&network, &mut status, ANSWER_LIMIT);
+    admin::ask_for_replicas(&mut status, ANSWER_LIMIT);
     match args.access.format.format {
         Format::Json => output::json(&status)?,
         Format::Text => output::data(&text(&status))?,
@@ -34,16 +34,30 @@ pub fn run(args: &StatusArgs) -> Result<Exit> {
 /// The running network that is asked for.
 pub fn network(access: &AccessArgs) -> Result<Network> {
     let AccessArgs { running, credentials, .. } = access;
-    let file = match (&running.network, &running.folder) {
-        (Some(file), _) => file.clone(),
-        (None, Some(folder)) => newest(folder)?,
-        (None, None) => return Err(Stop::usage("give --network or --folder")),
-    };
-    let mut network = Network::read(&file).map_err(|error| Stop::usage(error.to_string()))?;
+    let mut network =
+        Network::read(&file(running)?).map_err(|error| Stop::usage(error.to_string()))?;
     if let Some(credentials) = &credentials.credentials {
         network.secret = Some(credentials.clone());
     }
     Ok(network)
+}
+
+/// The running network that is asked for, with the mediators that were added to it.
+pub fn current(access: &AccessArgs) -> Result<Network> {
+    let network = network(access)?;
+    match network.has_control() {
+        true => Ok(admin::status(&network, ANSWER_LIMIT)?.network),
+        false => Ok(network),
+    }
+}
+
+/// The file of the running network that is asked for.
+pub fn file(running: &RunningArgs) -> Result<PathBuf> {
+    match (&running.network, &running.folder) {
+        (Some(file), _) => Ok(file.clone()),
+        (None, Some(folder)) => newest(folder),
+        (None, None) => Err(Stop::usage("give --network or --folder")),
+    }
 }
 
 /// The network file of the current round of a run: the newest one.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use nm_book::testing::Random;
 use nm_codec::fnv1a_on;
-use nm_replica::Shared;
+use nm_replica::{Settings, Shared};
 use nm_sys::poll::Waker;
 
 use crate::batch;
@@ -579,7 +579,14 @@ impl Ring {
     fn running(&self, id: NodeId, of_groups: Vec<(u16, SimulatedLog)>) -> Running {
         let (network, (role, index)) = (&self.network, id);
         let waker = Waker::new().expect("a waker");
-        let logs = Logs { waker, of_groups, thread: None, next_joined: |_| None };
+        let logs = Logs {
+            waker,
+            of_groups,
+            thread: None,
+            next_joined: |_| None,
+            open: |_, _| unreachable!("a simulated node has no thread"),
+            settings: Settings::default(),
+        };
         match role {
             Role::Gateway => Running::Gateway(Gateway::new(network, index)),
             Role::Router => Running::Router(Router::new(network)),

@@ -1,0 +1,136 @@
+//! Mediators that the network file lacks: added to networks of processes under load, killed, and
+//! removed again; the recording proves that nothing was lost.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::exchange::{all_led, end_and_verify, endless, kill_and_wait, wait_for_seconds};
+use crate::support::{Run, Running, json, processes, run, wait_for};
+
+/// The status, once all is up and led and there are so many cells.
+fn led(ask: &dyn Fn(&[&str]) -> Run, cells: usize) -> Value {
+    wait_for("all that is led", || {
+        let status = all_led(&ask(&["status", "--format", "json"]))?;
+        (status["cells"].as_array().unwrap().len() == cells).then_some(status)
+    })
+}
+
+/// Instruments in a cell, by the map.
+fn instruments_in(status: &Value, cell: u64) -> usize {
+    let exceptions = status["exceptions"].as_array().unwrap();
+    exceptions.iter().filter(|one| one["cell"] == cell).count()
+}
+
+fn passes(done: &Run, line: &str) {
+    assert_eq!(done.code, 0, "{}{}", done.stdout, done.stderr);
+    assert!(done.stdout.contains(line), "{}", done.stdout);
+}
+
+/// Whether this machine runs a mediator of a network in this folder.
+fn runs_mediator(out: &Path, index: usize) -> bool {
+    let words = ["--role", "mediator", "--index", &index.to_string()].map(String::from);
+    let folder = out.to_str().unwrap();
+    let is_it = |of: &[String]| {
+        of.windows(4).any(|four| four == words) && of.iter().any(|word| word.starts_with(folder))
+    };
+    processes().iter().any(|process| is_it(&process.words))
+}
+
+/// What is refused, with exit code 2 and the reason.
+fn check_refusals(ask: &dyn Fn(&[&str]) -> Run) {
+    for (words, why) in [
+        (&["remove", "mediator:0"][..], "the network began with it"),
+        (&["remove", "mediator:9"], "there is no mediator 9"),
+        (&["remove", "router:0"], "only mediators that were added can"),
+        (&["move", "1", "--to", "9"], "there is no cell 9"),
+        (&["add", "--address", "here"], "is not an address"),
+        (&["add", "--replication", "127.0.0.1:9"], "--address"),
+        (
+            &["add", "--address", "unix:/m", "--replication", "shm:/r"],
+            "not an address of a replica",
+        ),
+        (&["add", "--address", "192.0.2.1:9", "--replication", "192.0.2.1:10"], "has no secret"),
+    ] {
+        let refused = ask(words);
+        assert_eq!(refused.code, 2, "{words:?}: {}{}", refused.stdout, refused.stderr);
+        assert!(refused.stderr.contains(why), "{words:?}: {}", refused.stderr);
+    }
+}
+
+/// Added, filled, killed, drained, emptied and removed: the second one has the next number.
+#[test]
+fn a_mediator_that_the_file_lacks_is_added_killed_and_removed_under_load() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let out_text = out.to_str().unwrap();
+    let running = endless(&out, "1-2-2-2", "disk-quorum");
+    let ask = |words: &[&str]| run(&[&["exchange"], words, &["--folder", out_text]].concat());
+    led(&ask, 2);
+    assert!(ask(&["grow"]).stderr.contains("no cell is spare"));
+    check_refusals(&ask);
+    passes(&ask(&["add"]), "its cell 2 is spare");
+    let status = led(&ask, 3);
+    assert_eq!((instruments_in(&status, 2), status["nodes"].as_array().unwrap().len()), (0, 8));
+    passes(&ask(&["grow"]), "cell 2 is filled");
+    assert!(instruments_in(&led(&ask, 3), 2) > 0);
+    // Another one leads its cell, and then it is back; the others restart with it.
+    for node in [("mediator", 2), ("mediator", 1), ("processor", 0), ("router", 0)] {
+        kill_and_wait(&running, node, &ask);
+    }
+    passes(&ask(&["drain", "mediator:2"]), "mediator 2 can be stopped");
+    passes(&ask(&["resume", "mediator:2"]), "mediator 2 works again");
+    wait_for_seconds(&out, 1);
+    passes(&ask(&["remove", "mediator:2"]), "mediator 2 was removed: ");
+    let status = led(&ask, 2);
+    assert_eq!((instruments_in(&status, 2), status["nodes"].as_array().unwrap().len()), (0, 7));
+    wait_for("the end of its process", || (!runs_mediator(&out, 2)).then_some(()));
+    // Nobody starts it again, and its number is not given away.
+    kill_and_wait(&running, ("mediator", 1), &ask);
+    passes(&ask(&["add"]), "its cell 3 is spare");
+    passes(&ask(&["move", "1", "--to", "3"]), "instrument 1 is in cell 3");
+    assert_eq!(ask(&["remove", "mediator:2"]).code, 2);
+    assert!(!runs_mediator(&out, 2) && runs_mediator(&out, 3));
+    wait_for_seconds(&out, 1);
+    end_and_verify(running, &out);
+}
+
+/// It came before the restarts began, and is drained and restarted as the others are.
+#[test]
+fn a_rolling_restart_restarts_a_mediator_that_was_added() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let out_text = out.to_str().unwrap();
+    let day = ["exchange", "ramp", "--rolling-restart", "100", "--phase-seconds", "20", "--record"];
+    let network = ["--nodes", "1-1-2-1", "--durability", "memory-quorum", "--warmup", "100"];
+    let running = Running::start(&[&day[..], &network, &["--out", out_text]].concat());
+    let ask = |words: &[&str]| run(&[&["exchange"], words, &["--folder", out_text]].concat());
+    led(&ask, 2);
+    passes(&ask(&["add"]), "its cell 2 is spare");
+    passes(&ask(&["grow"]), "cell 2 is filled");
+    let ended = running.finish();
+    assert!([0, 1, 3].contains(&ended.code), "{}{}", ended.stdout, ended.stderr);
+    let day = json(&out.join("day.json"));
+    let events = day["events"].as_array().unwrap().iter();
+    let restarts = events.filter(|event| event["detail"] == "mediator 2 was restarted").count();
+    assert_eq!(restarts, 1, "{day}");
+    passes(&run(&["exchange", "verify", out_text]), "nothing lost");
+}
+
+/// Where cells have one replica, its instruments move to it and away again.
+#[test]
+fn a_mediator_is_added_and_removed_without_durability() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let out_text = out.to_str().unwrap();
+    let running = endless(&out, "2-1-1-1", "none");
+    let ask = |words: &[&str]| run(&[&["exchange"], words, &["--folder", out_text]].concat());
+    led(&ask, 1);
+    passes(&ask(&["add"]), "its cell 1 is spare");
+    passes(&ask(&["grow", "--cell", "1"]), "cell 1 is filled");
+    wait_for_seconds(&out, 1);
+    passes(&ask(&["remove", "mediator:1"]), "mediator 1 was removed: ");
+    assert_eq!(instruments_in(&led(&ask, 1), 1), 0);
+    wait_for_seconds(&out, 1);
+    end_and_verify(running, &out);
+}

@@ -1,0 +1,122 @@
+//! Mediators that were added to a running network, as the map has them.
+
+use nm_codec::{DecodeError, Put, Reader};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::limits::ADDRESS_BYTES_MAX;
+use crate::link;
+use crate::network::{NODES_MAX, Node};
+
+/// A mediator that the network did not begin with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddedMediator {
+    /// Where it listens.
+    pub node: Node,
+    /// Whether it was removed again. Its number is not given to another one, because files of its
+    /// cell may be left.
+    pub is_removed: bool,
+}
+
+/// Why a mediator cannot be added.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum AddError {
+    /// The network has had as many as it can have.
+    #[error("the network has had {NODES_MAX} mediators, removed ones included, the most possible")]
+    TooMany,
+    /// An address cannot be part of the map.
+    #[error("the address `{0}` has more than {ADDRESS_BYTES_MAX} bytes")]
+    LongAddress(String),
+    /// Another one listens there.
+    #[error("mediator {0}, which was added before, listens at one of its addresses")]
+    AddressTaken(u16),
+}
+
+/// Why a mediator cannot be removed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum RemoveError {
+    /// It was there first.
+    #[error(
+        "mediator {0} cannot be removed, because the network began with it: only those that were \
+         added while it ran can"
+    )]
+    Founder(u16),
+    /// There is none.
+    #[error("there is no mediator {0}: none was added with this number, or it was removed")]
+    NoSuchMediator(u16),
+    /// Its cell has instruments.
+    #[error("cell {cell} has {instruments} instruments, or they are on their way to it")]
+    HasInstruments {
+        /// Which.
+        cell: u16,
+        /// How many.
+        instruments: usize,
+    },
+}
+
+/// The addresses of a node as text.
+fn addresses(node: &Node) -> impl Iterator<Item = String> {
+    let replication = node.replication.as_ref().map(ToString::to_string);
+    std::iter::once(node.address.to_string()).chain(replication)
+}
+
+/// Whether two nodes would listen at the same place.
+pub fn share_an_address(one: &Node, other: &Node) -> bool {
+    addresses(one).any(|address| addresses(other).any(|it| it == address))
+}
+
+/// An address of a node that is too long for the map.
+pub fn long_address(node: &Node) -> Option<String> {
+    addresses(node).find(|address| address.len() > ADDRESS_BYTES_MAX)
+}
+
+/// Appends the addresses of a node.
+pub fn write_addresses(node: &Node, out: &mut Vec<u8>) {
+    write_address(&node.address.to_string(), out);
+    out.put_bool(node.replication.is_some());
+    if let Some(replication) = &node.replication {
+        write_address(&replication.to_string(), out);
+    }
+}
+
+/// Reads what [`write_addresses`] appended.
+///
+/// # Errors
+/// If they are no addresses.
+pub fn read_addresses(reader: &mut Reader<'_>) -> Result<Node, DecodeError> {
+    let mut next = || -> Result<link::Address, DecodeError> {
+        let text = read_address(reader)?;
+        text.parse().map_err(|_| DecodeError::invalid("address", "is not one of a node"))
+    };
+    let address = next()?;
+    let replication = match reader.bool("has_replication")? {
+        true => Some(read_address(reader)?),
+        false => None,
+    };
+    let of_replica = |text: String| {
+        let address: Option<link::Address> = text.parse().ok();
+        let address = address.and_then(|address| address.try_into().ok());
+        address.ok_or_else(|| DecodeError::invalid("replication", "is not an address of a replica"))
+    };
+    Ok(Node { address, replication: replication.map(of_replica).transpose()? })
+}
+
+/// Appends a node's address; of one that is too long, the beginning.
+pub fn write_address(address: &str, out: &mut Vec<u8>) {
+    let mut end = address.len().min(ADDRESS_BYTES_MAX);
+    while !address.is_char_boundary(end) {
+        end -= 1;
+    }
+    out.put_u16(end as u16);
+    out.put(&address.as_bytes()[..end]);
+}
+
+/// Reads what [`write_address`] appended.
+///
+/// # Errors
+/// If it is not UTF-8.
+pub fn read_address(reader: &mut Reader<'_>) -> Result<String, DecodeError> {
+    let length = usize::from(reader.u16("address_bytes")?);
+    let bytes = reader.bytes("address", length)?.to_vec();
+    String::from_utf8(bytes).map_err(|_| DecodeError::invalid("address", "is not UTF-8"))
+}
