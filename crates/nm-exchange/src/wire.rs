@@ -312,6 +312,7 @@ pub fn set_flags(frame: &mut [u8], mask: u16, flags: u16) {
 ///
 /// # Errors
 /// If these bytes do not begin a frame; the link cannot be used any more then.
+#[inline]
 pub fn read(bytes: &[u8]) -> Result<Option<Frame<'_>>, DecodeError> {
     let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let version = field::VERSION.get(head);

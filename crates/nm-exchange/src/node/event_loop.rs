@@ -244,11 +244,12 @@ impl EventLoop<'_> {
         while outcome.is_ok() {
             outcome = match input.next_frame() {
                 Ok(None) => break,
-                Ok(Some(mut frame)) => {
-                    self.handle(id, &mut frame).and_then(|()| self.links.flush_if_long(id))
-                }
+                Ok(Some(mut frame)) => self.handle(id, &mut frame),
                 Err(error) => Err(LinkError::from(error).into()),
             };
+            if outcome.is_ok() && self.links.has_long_answers(id) {
+                outcome = self.links.flush_one(id);
+            }
         }
         if let Some(link) = self.links.link(id) {
             link.input = input;

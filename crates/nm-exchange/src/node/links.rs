@@ -577,14 +577,12 @@ impl Links {
         }
     }
 
-    /// Writes the backlog of a link whose peer is no node, if it is long: a read of small questions
-    /// may have long answers.
-    pub fn flush_if_long(&mut self, id: LinkId) -> Result<(), PeerError> {
+    /// Whether the backlog of a link whose peer is no node is to be written at once, because it is
+    /// long: a read of small questions may have long answers.
+    #[inline]
+    pub fn has_long_answers(&mut self, id: LinkId) -> bool {
         let is_long = |entry: &Entry| entry.link.output.len() > ANSWERS_BYTES_MAX;
-        match self.entry(id) {
-            Some(entry) if !entry.is_node() && is_long(entry) => self.flush_one(id),
-            _ => Ok(()),
-        }
+        self.entry(id).is_some_and(|entry| is_long(entry) && !entry.is_node())
     }
 
     /// Counts what a link holds, unless its peer is a node, and frees what it does not need now.
