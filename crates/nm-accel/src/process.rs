@@ -51,6 +51,10 @@ const BY_CLONE: u32 = 2;
 /// one thread only. Null where the library does not have it.
 static SINGLE_THREADED: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::null_mut());
 
+/// Set when the program makes a thread without the part of the C library that counts them, or a
+/// process that runs on this memory beside it.
+static SHARES_MEMORY: AtomicBool = AtomicBool::new(false);
+
 std::thread_local! {
     /// Whether this thread has called vfork, and may be its child.
     static HAS_VFORKED: Cell<bool> = const { Cell::new(false) };
@@ -108,15 +112,14 @@ pub fn prepare_thread_count() {
     SINGLE_THREADED.store(found.cast(), Ordering::Relaxed);
 }
 
-/// Whether no other thread can be in a call at the same time: the program has started none through
-/// the C library. A child of vfork runs instead of its parent.
+/// Whether no other thread can be in a call at the same time: the program has started none. A child
+/// of vfork runs instead of its parent.
 #[inline(always)]
 pub fn has_one_thread() -> bool {
     // SAFETY: null, or the C library's variable of one byte, which is only written before a thread
     // starts and in the child of a fork.
     let is_single = unsafe { SINGLE_THREADED.load(Ordering::Relaxed).as_ref() };
-    is_single.is_some_and(|is_single| is_single.load(Ordering::Relaxed) != 0)
-        && BORROWERS.load(Ordering::Relaxed) != BY_CLONE
+    is_single.is_some_and(|is_single| is_single.load(Ordering::Relaxed) != 0) && !shares_memory()
 }
 
 /// Whether copies of the process can be detected.
@@ -155,6 +158,17 @@ pub fn is_restricted() -> bool {
 pub fn before_vfork() {
     HAS_VFORKED.set(true);
     BORROWERS.fetch_max(BY_VFORK, Ordering::Relaxed);
+}
+
+/// The calling thread is about to make a thread or a process that runs on this memory beside it.
+pub fn before_memory_is_shared() {
+    SHARES_MEMORY.store(true, Ordering::SeqCst);
+}
+
+/// Whether [`before_memory_is_shared`] was ever called.
+#[inline(always)]
+pub fn shares_memory() -> bool {
+    SHARES_MEMORY.load(Ordering::Relaxed)
 }
 
 /// The calling thread is about to make a process that runs on this memory beside it.

@@ -56,8 +56,8 @@ const CLOSE_IN_PROGRESS: u32 = 1 << 30;
 const RELEASED: u32 = 1 << 29;
 
 /// Adds to a word that no other thread changes meanwhile, and returns what it was. A change by a
-/// signal handler of this thread is not overwritten: on x86-64 one instruction adds in memory, at a
-/// tenth of the cost of one that locks other CPUs out.
+/// signal handler of this thread is not overwritten: on x86-64 one instruction adds in memory, and
+/// costs less than one that locks other CPUs out.
 #[inline(always)]
 fn add_uncontended(word: &AtomicU32, number: u32) -> u32 {
     #[cfg(target_arch = "x86_64")]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 use nm_model::limits;
 use nm_model::{Metric, StackPair};
+use nm_ssh::quoted;
 use nm_stats::experiment::{ROUNDS_DEFAULT, ROUNDS_MAX, ROUNDS_MIN};
 use nm_tune::record::RunId;
 use nm_tune::step::StepId;
@@ -83,22 +84,12 @@ impl PlaceArgs {
     pub fn command(&self, verb: &str, run: &RunId) -> String {
         let mut text = format!("nearmetal tune {verb} {run}");
         if self.state != Path::new(nm_tune::journal::FOLDER) {
-            text += &format!(" --state {}", quoted(&self.state));
+            text += &format!(" --state {}", quoted(&self.state.to_string_lossy()));
         }
         if let Some(root) = &self.root.root {
-            text += &format!(" --root {}", quoted(root));
+            text += &format!(" --root {}", quoted(&root.to_string_lossy()));
         }
         text
-    }
-}
-
-/// A path as one word of a shell.
-fn quoted(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%=".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.into_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
     }
 }
 

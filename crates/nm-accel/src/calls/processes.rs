@@ -201,9 +201,13 @@ extern "C" fn before_clone(flags: c_int) -> usize {
     CLONE.get().map_or(not_supported as *const () as usize, |real| real as usize)
 }
 
-/// Before a clone with these flags: notes a process that runs on the memory of this one.
+/// Before a clone with these flags: notes a thread, and a process that runs on the memory of this
+/// one. Not for vfork, whose child runs instead of its parent.
 pub fn note_clone(flags: usize) {
     let [memory, thread] = [libc::CLONE_VM, libc::CLONE_THREAD].map(|flag| flag as usize);
+    if flags & memory != 0 && flags & libc::CLONE_VFORK as usize == 0 {
+        process::before_memory_is_shared();
+    }
     if flags & memory != 0 && flags & thread == 0 {
         process::before_sharing_clone();
     }
@@ -609,4 +613,19 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     // SAFETY: ends the process, as the other name does.
     unsafe { _exit(status) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_is_made_by_clone_is_noted_and_the_child_of_a_vfork_is_not() {
+        let [memory, vfork] = [libc::CLONE_VM, libc::CLONE_VFORK].map(|flag| flag as usize);
+        note_clone(0);
+        note_clone(memory | vfork);
+        assert!(!process::shares_memory());
+        note_clone(memory | libc::CLONE_THREAD as usize);
+        assert!(process::shares_memory() && !process::has_one_thread());
+    }
 }

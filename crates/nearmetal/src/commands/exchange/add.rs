@@ -29,7 +29,7 @@ pub fn add(args: &AddArgs) -> Result<Exit> {
     let file = status::file(&access.running)?;
     let command = format!(
         "nearmetal exchange node --role mediator --index {mediator} --network {}",
-        file.display()
+        nm_ssh::quoted(&file.to_string_lossy())
     );
     match access.format.format {
         Format::Json => output::json(&json!({
