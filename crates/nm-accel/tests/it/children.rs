@@ -24,6 +24,12 @@ behaviours![
     descriptor_for_the_locks_is_not_left_open,
     fork_while_threads_are_in_every_call,
     start_while_threads_use_the_socket,
+    program_that_lives_on_writes_and_reads_later,
+    program_that_lives_on_closes_the_socket,
+    program_that_lives_on_outlives_our_descriptor,
+    program_that_lives_on_starts_another_one,
+    killed_program_holds_nothing,
+    many_sockets_are_held_and_are_free_again,
 ];
 
 /// A joined connection whose descriptors started programs inherit.
@@ -332,4 +338,111 @@ fn start_while_threads_use_the_socket() {
         },
     );
     check_memory_is_used(pair);
+}
+
+/// A shell that runs `script`, whose `read` waits for a line from us: the program, the end of the
+/// pipe for our lines, and that of its output.
+fn shell(script: &str) -> (Process, Fd, Fd) {
+    let [out, into] = pipe();
+    let (process, output) = posix_spawn(&["sh", "-c", script], &[(out, 0)]);
+    close(out).unwrap();
+    (process, into, output)
+}
+
+/// Ends a shell whose script waits for a last line.
+fn end_shell((process, into, output): (Process, Fd, Fd)) {
+    send_line(into);
+    process.join();
+    close(into).unwrap();
+    close(output).unwrap();
+}
+
+fn send_line(into: Fd) {
+    assert_eq!(write(into, b"go\n"), Ok(3));
+}
+
+fn program_that_lives_on_writes_and_reads_later() {
+    let pair = inheritable_pair();
+    let fd = pair.client;
+    let script = format!(
+        "read go; printf from-it >&{fd}; read line <&{fd}; printf %s \"$line\" >&{fd}; read go"
+    );
+    let program = shell(&script);
+    for _ in 0..20 {
+        exchange(pair);
+    }
+    send_all(fd, b"before ");
+    send_line(program.1);
+    assert_eq!(recv_exact(pair.server, 14), b"before from-it");
+    send_all(pair.server, b"to it\n");
+    assert_eq!(recv_exact(pair.server, 5), b"to it");
+    check_it_is_held(pair);
+    end_shell(program);
+    check_memory_is_used(pair);
+}
+
+/// The end of the stream comes with the last close, which is the program's or ours.
+fn program_that_lives_on_closes_the_socket() {
+    let pair = inheritable_pair();
+    let fd = pair.client;
+    assert!(fd < 10, "a shell's redirections take one digit");
+    let program = shell(&format!("read go; exec {fd}>&-; echo closed; read go"));
+    exchange(pair);
+    send_all(fd, b"the last bytes");
+    close(fd).unwrap();
+    assert_eq!(recv_exact(pair.server, 14), b"the last bytes");
+    assert_eq!(recv(pair.server, &mut [0; 8], libc::MSG_DONTWAIT), Err(AGAIN));
+    send_line(program.1);
+    assert_eq!(recv(pair.server, &mut [0; 8], 0), Ok(0));
+    end_shell(program);
+}
+
+fn program_that_lives_on_outlives_our_descriptor() {
+    let pair = inheritable_pair();
+    let fd = pair.client;
+    let program = shell(&format!("read go; printf late >&{fd}; read line <&{fd}; read go"));
+    exchange(pair);
+    send_all(fd, b"early ");
+    close(fd).unwrap();
+    send_line(program.1);
+    assert_eq!(recv_exact(pair.server, 10), b"early late");
+    send_all(pair.server, b"an answer\n");
+    end_shell(program);
+    assert_eq!(recv(pair.server, &mut [0; 8], 0), Ok(0));
+}
+
+fn program_that_lives_on_starts_another_one() {
+    let pair = inheritable_pair();
+    let fd = pair.client;
+    let program = shell(&format!("read go; env printf by-another >&{fd}; read go"));
+    exchange(pair);
+    send_line(program.1);
+    assert_eq!(recv_exact(pair.server, 10), b"by-another");
+    exchange(pair);
+    end_shell(program);
+    check_memory_is_used(pair);
+}
+
+fn killed_program_holds_nothing() {
+    let pair = inheritable_pair();
+    let (process, into, output) = shell("read go");
+    check_it_is_held(pair);
+    process.kill();
+    for fd in [into, output] {
+        close(fd).unwrap();
+    }
+    check_memory_is_used(pair);
+}
+
+fn many_sockets_are_held_and_are_free_again() {
+    let pairs: Vec<Pair> = (0..20).map(|_| inheritable_pair()).collect();
+    let program = shell("read go");
+    for pair in &pairs {
+        exchange(*pair);
+        assert_ne!(state(pair.client), Some(JOINED), "a program holds the socket");
+    }
+    end_shell(program);
+    for pair in &pairs {
+        check_memory_is_used(*pair);
+    }
 }
