@@ -39,10 +39,10 @@ usage: cargo xtask bench-builds --before DIR [--rounds N] [--only TEXT] [--out F
 /// Rounds, if no number is given.
 const ROUNDS: usize = 7;
 
-/// Where cargo builds this tree.
-const OWN_TARGET: &str = "target";
+/// Where cargo builds this tree, and an earlier commit.
+const TARGET: &str = "target";
 
-/// Where an earlier commit is unpacked and built.
+/// Where an earlier commit is unpacked.
 const COMMIT_FOLDER: &str = "target/bench-commit";
 
 /// A bench that takes so much longer in the median is slower, if it did in every round.
@@ -169,7 +169,7 @@ fn compare_builds(folder_before: &Path, options: &Options) -> Result<[Figures; 2
     }
     let folder = cases::Folder::make()?;
     let book_before = Some(folder_before.join("book")).filter(|path| path.is_file());
-    let own_book = bench_program(&shell::root(), OWN_TARGET, "nm-book", "book")?;
+    let own_book = bench_program(&shell::root(), "nm-book", "book")?;
     let sides = [
         Side::new(before, book_before, &folder, &options.only),
         Side::new(Build::current(), Some(own_book), &folder, &options.only),
@@ -242,27 +242,27 @@ impl Benches {
         let [tar, to] = [&archive, &tree].map(|path| path.display().to_string());
         shell::run(&format!("git archive --output {tar} {commit}"))?;
         shell::run(&format!("tar -xf {tar} -C {to}"))?;
-        let target = format!("{COMMIT_FOLDER}/target");
-        Ok([Benches::of(&tree, &target)?, Benches::of(&shell::root(), OWN_TARGET)?])
+        // One folder for both: their dependencies are the same, and built once.
+        Ok([Benches::of(&tree)?, Benches::of(&shell::root())?])
     }
 
-    /// Builds those of the tree in `root`, in the folder `target` of this tree.
-    fn of(root: &Path, target: &str) -> Result<Benches> {
+    /// Builds those of the tree in `root`.
+    fn of(root: &Path) -> Result<Benches> {
         let build = |package: &str, name: &str| {
             let source = root.join(format!("crates/{package}/benches/{name}.rs"));
             if !source.is_file() {
                 return Ok(None);
             }
-            bench_program(root, target, package, name).map(Some)
+            bench_program(root, package, name).map(Some)
         };
         Ok(Benches { book: build("nm-book", "book")?, ring: build("nm-ring", "ring")? })
     }
 }
 
 /// Builds a bench, and returns its program. With low priority: CI builds it beside the tests.
-fn bench_program(root: &Path, target: &str, package: &str, name: &str) -> Result<PathBuf> {
+fn bench_program(root: &Path, package: &str, name: &str) -> Result<PathBuf> {
     let line = format!(
-        "nice -n 19 cargo bench --locked --manifest-path {}/Cargo.toml --target-dir {target} \
+        "nice -n 19 cargo bench --locked --manifest-path {}/Cargo.toml --target-dir {TARGET} \
          -p {package} --bench {name} --no-run --message-format json",
         root.display()
     );
