@@ -10,10 +10,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::shell;
+use crate::{leftovers, shell};
 
-/// Names of the two namespaces and their addresses.
-const NAMESPACES: [(&str, &str); 2] = [("nmbench-a", "10.78.1.1"), ("nmbench-b", "10.78.1.2")];
+/// Start of the namespaces' names, before the number of the process.
+const NAMESPACE: &str = "nmbench-";
+
+/// Addresses of the client's and the server's end.
+const ADDRESSES: [&str; 2] = ["10.78.1.1", "10.78.1.2"];
 pub const CLIENT_CPU: u32 = 1;
 pub const SERVER_CPU: u32 = 0;
 
@@ -33,7 +36,7 @@ impl Network {
     pub fn address(self) -> &'static str {
         match self {
             Network::Loopback => "127.0.0.1",
-            Network::Veth => NAMESPACES[1].1,
+            Network::Veth => ADDRESSES[1],
         }
     }
 
@@ -41,9 +44,14 @@ impl Network {
     fn exec_prefix(self, end: usize) -> String {
         match self {
             Network::Loopback => String::new(),
-            Network::Veth => format!("ip netns exec {} ", NAMESPACES[end].0),
+            Network::Veth => format!("ip netns exec {} ", namespaces()[end]),
         }
     }
+}
+
+/// Names of the client's and the server's namespace: those of another run stay as they are.
+fn namespaces() -> [String; 2] {
+    ["a", "b"].map(|end| format!("{}-{end}", leftovers::own_name(NAMESPACE)))
 }
 
 /// Two namespaces joined by a veth pair; removed on drop.
@@ -51,8 +59,9 @@ pub struct VethPair;
 
 impl VethPair {
     pub fn create() -> Result<VethPair> {
+        leftovers::remove_namespaces(NAMESPACE);
         let pair = VethPair;
-        let [(a, a_address), (b, b_address)] = NAMESPACES;
+        let ([a, b], [a_address, b_address]) = (namespaces(), ADDRESSES);
         for line in [
             format!("ip netns add {a}"),
             format!("ip netns add {b}"),
@@ -75,9 +84,7 @@ impl VethPair {
 
 impl Drop for VethPair {
     fn drop(&mut self) {
-        for (name, _) in NAMESPACES {
-            let _ = shell::output(&format!("ip netns del {name}"));
-        }
+        namespaces().iter().for_each(|name| leftovers::remove_namespace(name));
     }
 }
 

@@ -16,6 +16,7 @@ mod exchange_peers;
 mod exchange_round;
 mod fuzz;
 mod lab_t3;
+mod leftovers;
 mod peer;
 mod redis_load;
 mod schedule;

@@ -1,12 +1,12 @@
 //! The plans that are built in, and plans from files.
 
 use std::borrow::Cow;
-use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
-use nm_model::Plan;
 use nm_model::words::UnknownWord;
+use nm_model::{Plan, limits};
+use nm_sys::text_file;
 use nm_tune::step::StepId;
 
 use crate::exit::Stop;
@@ -54,7 +54,7 @@ pub fn load(word: &str) -> Result<Plan> {
     };
     let (text, shown) = match is_file(name) {
         true => {
-            let text = fs::read_to_string(name)
+            let text = text_file::read(Path::new(name), limits::PLAN_BYTES_MAX)
                 .map_err(|error| Stop::usage(format!("cannot read plan {name}: {error}")))?;
             (Cow::Owned(text), name.to_string())
         }

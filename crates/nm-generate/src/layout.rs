@@ -86,6 +86,8 @@ pub enum NicFunction {
     Parent {
         /// The virtual functions that exist now.
         virtual_functions: Vec<PciAddress>,
+        /// How many there are by the device's own count.
+        n_enabled: u32,
     },
     /// A virtual function.
     Virtual,

@@ -138,6 +138,17 @@ pub enum PlaceError {
         /// Its virtual functions.
         functions: String,
     },
+    /// A physical function that counts virtual ones of which no device is there.
+    #[error(
+        "{nic} has {count} by `sriov_numvfs`, whose devices are not here: record them as well, or \
+         remove them (`echo 0 > /sys/bus/pci/devices/{nic}/sriov_numvfs`)"
+    )]
+    CountsVirtualFunctions {
+        /// The device.
+        nic: PciAddress,
+        /// How many, in words.
+        count: String,
+    },
     /// Devices that cannot be separated.
     #[error(
         "{nic} is in one IOMMU group with {mates}: they can only be passed to a guest together. \
@@ -214,11 +225,16 @@ fn find_nic<'a>(host: &'a HostLayout, asked: &str) -> Result<&'a Nic, PlaceError
 
 fn check_nic(nic: &Nic) -> Result<(), PlaceError> {
     let address = nic.address;
-    if let NicFunction::Parent { virtual_functions } = &nic.function
-        && !virtual_functions.is_empty()
-    {
-        let functions = some_of(virtual_functions.iter().map(PciAddress::to_string));
-        return Err(PlaceError::HasVirtualFunctions { nic: address, functions });
+    if let NicFunction::Parent { virtual_functions, n_enabled } = &nic.function {
+        if !virtual_functions.is_empty() {
+            let functions = some_of(virtual_functions.iter().map(PciAddress::to_string));
+            return Err(PlaceError::HasVirtualFunctions { nic: address, functions });
+        }
+        if *n_enabled > 0 {
+            let ending = if *n_enabled == 1 { "" } else { "s" };
+            let count = format!("{n_enabled} virtual function{ending}");
+            return Err(PlaceError::CountsVirtualFunctions { nic: address, count });
+        }
     }
     if !nic.group_mates.is_empty() {
         let mates = some_of(nic.group_mates.iter().map(PciAddress::to_string));

@@ -137,6 +137,7 @@ fn function(files: &HostFiles, address: PciAddress, all: &[PciAddress]) -> NicFu
                 .filter(|other| parent_of(**other) == Some(address))
                 .copied()
                 .collect(),
+            n_enabled: files.value(&format!("{DEVICES}/{address}/sriov_numvfs")).unwrap_or(0),
         },
     }
 }

@@ -23,7 +23,7 @@ use nm_model::verdict::{Comparison, Outcome, Relation};
 use crate::envdiff::envdiff_of;
 use crate::options::{CompareOptions, Setup};
 use crate::pairing::{Pairing, SeriesPair, pair};
-use crate::rows::{Draft, decide, is_close, metrics, single, together};
+use crate::rows::{Draft, decide, is_close, metrics, single, together, too_few_for_family};
 use crate::select::{Selector, paths};
 use crate::wording::{count, list, ratio};
 
@@ -353,6 +353,7 @@ fn reasons(
         reasons.push(format!("not like for like: {}", each.join(", ")));
     }
     let counts = |draft: &&Draft| options.fail_on.contains(&draft.row.metric);
+    reasons.extend(too_few_for_family(overall.iter().filter(counts)));
     let is_clear = |draft: &&Draft| draft.row.relation != Relation::Unclear;
     let (mut counting, others): (Vec<&Draft>, Vec<&Draft>) = overall.iter().partition(counts);
     counting.sort_by_key(|draft| draft.row.relation != Relation::Worse);

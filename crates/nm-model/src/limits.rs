@@ -111,6 +111,12 @@ pub const SNAPSHOT_BYTES_MAX: usize = 64 << 20;
 /// Longest snapshot file that is read, bytes: JSON with escapes.
 pub const SNAPSHOT_JSON_BYTES_MAX: u64 = 256 << 20;
 
+/// Longest plan that is read, bytes.
+pub const PLAN_BYTES_MAX: u64 = 4 << 20;
+
+/// Longest result that is read, bytes: as JSON, or in a report.
+pub const RESULT_BYTES_MAX: u64 = 4 << 30;
+
 /// Most network links of a snapshot.
 pub const SNAPSHOT_LINKS_MAX: usize = 1_024;
 
@@ -277,6 +283,8 @@ mod tests {
             ("PCI devices", PCI_DEVICES_MAX as u64),
             ("factors", FACTORS_MAX as u64),
             ("moves", EXCHANGE_MOVES_PER_MINUTE_MAX as u64),
+            ("plan", PLAN_BYTES_MAX),
+            ("result", RESULT_BYTES_MAX),
             ("stall", EXCHANGE_STALL_MS_MAX as u64),
             ("margin", MARGIN_PERCENT_MAX as u64),
         ] {

@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 
 use nm_model::result::{SCHEMA_VERSION, Series};
 use nm_model::v1::RunResultV1;
-use nm_model::{Failure, FailureKind, RunResult, SeriesKey};
+use nm_model::{Failure, FailureKind, RunResult, SeriesKey, limits};
 use nm_stats::rounds;
 use nm_sys::complete_file::{self, Origin};
+use nm_sys::text_file;
 
 use crate::{csv, hlog, html, junit, markdown, openmetrics, sfnt};
 
@@ -219,7 +220,7 @@ fn unique(taken: &mut BTreeMap<String, u32>, text: &str) -> String {
 /// If it cannot be read, is damaged (with the line) or has a newer format.
 pub fn load(path: &Path) -> Result<RunResult, Failure> {
     let file = if path.is_dir() { path.join(RESULT) } else { path.to_path_buf() };
-    let text = fs::read_to_string(&file).map_err(|error| {
+    let text = text_file::read(&file, limits::RESULT_BYTES_MAX).map_err(|error| {
         let failure = failure("read", &file, &error);
         match error.kind() {
             ErrorKind::NotFound => failure.hint("give a result folder, result.json or report.html"),
@@ -294,21 +295,41 @@ fn drop_partial_estimates(result: &mut RunResult) {
     }
 }
 
-/// Writes all reports of the folder again from its result, with the same bytes if `check` leaves it
-/// as it is.
+/// Writes all reports of a folder again from its result, with the same bytes if `check` leaves it
+/// as it is. `path` is the folder, or its result or report. Gives the result and the report's path.
 ///
 /// # Errors
 /// If the result or the references cannot be read, or a file cannot be written.
-pub fn rebuild(path: &Path, check: impl FnOnce(&mut RunResult)) -> Result<RunResult, Failure> {
-    let path = match path.is_file() {
-        true => path.parent().unwrap_or(Path::new(".")),
-        false => path,
-    };
-    let mut result = load(path)?;
-    let references = load_references(path)?;
+pub fn rebuild(
+    path: &Path,
+    check: impl FnOnce(&mut RunResult),
+) -> Result<(RunResult, PathBuf), Failure> {
+    let folder = folder_of(path)?;
+    let mut result = load(&folder.path)?;
+    let references = load_references(&folder.path)?;
     check(&mut result);
-    ResultFolder { path: path.to_path_buf(), _lock: None }.finish(&result, &references)?;
-    Ok(result)
+    folder.finish(&result, &references)?;
+    Ok((result, folder.report()))
+}
+
+/// The folder that is named by itself, or by its result or report. Another file is refused: the
+/// reports of a folder are those of the result in it.
+fn folder_of(path: &Path) -> Result<ResultFolder, Failure> {
+    let folder = match path.parent() {
+        Some(parent) if path.is_file() => {
+            let is_part = [RESULT, REPORT].iter().any(|name| path.ends_with(name));
+            if !is_part {
+                let message =
+                    format!("{} is neither {RESULT} nor {REPORT} of a folder", path.display());
+                let failure = Failure::new(FailureKind::BadRequest, message);
+                return Err(failure.hint("give a result folder"));
+            }
+            // The parent of a name alone is empty.
+            Path::new(".").join(parent)
+        }
+        _ => path.to_path_buf(),
+    };
+    Ok(ResultFolder { path: folder, _lock: None })
 }
 
 /// The reference runs kept in a folder; none if there is no such file.
@@ -317,7 +338,7 @@ pub fn rebuild(path: &Path, check: impl FnOnce(&mut RunResult)) -> Result<RunRes
 /// If the file cannot be read or is damaged.
 pub fn load_references(path: &Path) -> Result<Vec<RunResult>, Failure> {
     let file = path.join(REFERENCES);
-    match fs::read_to_string(&file) {
+    match text_file::read(&file, limits::RESULT_BYTES_MAX) {
         Ok(text) => parse_references(&text, &file.display().to_string()).map_err(|failure| {
             failure.hint("delete it; the report is then made without reference runs")
         }),
@@ -356,6 +377,8 @@ fn failure(what: &str, path: &Path, error: &io::Error) -> Failure {
     let kind = match error.kind() {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => FailureKind::Permission,
         ErrorKind::NotFound | ErrorKind::NotADirectory => FailureKind::BadRequest,
+        // No UTF-8, a device, too long.
+        ErrorKind::InvalidData | ErrorKind::InvalidInput => FailureKind::BadRequest,
         _ => FailureKind::System,
     };
     let failure = Failure::new(kind, format!("cannot {what} {}: {error}", path.display()));

@@ -28,5 +28,6 @@ pub mod shared_memory;
 pub mod signal;
 pub mod socket;
 pub mod tap;
+pub mod text_file;
 pub mod unix;
 pub mod xdp;

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::bench::{self, Build, CLIENT_CPU, Network, SERVER_CPU, Server, client, require_tool};
 use crate::bench_bypass::figures::{Case, Figure};
+use crate::leftovers;
 
 /// Message sizes of nearmetal's own probe, bytes.
 pub const SIZES: [u32; 4] = [1, 64, 256, 1024];
@@ -97,12 +98,17 @@ fn require_shared_memory(stderr: &str) -> Result<()> {
     bail!("no connection was in shared memory: {}", reasons.join(", "))
 }
 
+/// Start of the folder's name, before the number of the process.
+const FOLDER: &str = "nearmetal-bench-";
+
 /// The temporary folder of the run, removed at its end.
 pub struct Folder(PathBuf);
 
 impl Folder {
     pub fn make() -> Result<Folder> {
-        let path = std::env::temp_dir().join(format!("nearmetal-bench-{}", std::process::id()));
+        let within = std::env::temp_dir();
+        leftovers::remove_folders(&within, FOLDER);
+        let path = within.join(leftovers::own_name(FOLDER));
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Folder(path))
     }

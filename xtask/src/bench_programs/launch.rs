@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::bench::{Build, CLIENT_CPU, SERVER_CPU, require_tool};
-use crate::shell;
+use crate::{leftovers, shell};
 
 /// Longest time of one client, s.
 const TIMEOUT_S: &str = "60";
@@ -35,8 +35,9 @@ impl Folder {
     /// A folder that every user can read, with copies of the build's files: some programs run as
     /// nobody, who may not read where it was built.
     pub fn make(build: Build) -> Result<Folder> {
-        remove_folders_of_killed_runs();
-        let path = std::env::temp_dir().join(format!("{FOLDER}{}", std::process::id()));
+        let within = std::env::temp_dir();
+        leftovers::remove_folders(&within, FOLDER);
+        let path = within.join(leftovers::own_name(FOLDER));
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         let folder = Folder { binary: path.join("nearmetal"), path };
         open_to_all(&folder.path)?;
@@ -70,17 +71,6 @@ impl Folder {
 
 /// Name of a run's folder, before the number of its process.
 const FOLDER: &str = "nearmetal-programs-";
-
-/// Removes the folders of runs that were killed: no process has their number.
-fn remove_folders_of_killed_runs() {
-    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix(FOLDER));
-        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-            let _ = std::fs::remove_dir_all(entry.path());
-        }
-    }
-}
 
 fn open_to_all(path: &Path) -> Result<()> {
     Ok(std::fs::set_permissions(path, PermissionsExt::from_mode(0o755))?)

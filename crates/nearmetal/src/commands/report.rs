@@ -16,9 +16,8 @@ const NOTE: &str = "recorded outcome";
 
 pub fn run(args: &ReportArgs) -> Result<Exit> {
     let show = Show::of(&args.show)?;
-    let result = folder::rebuild(&args.folder, judge_again)?;
-    let report = Some(args.folder.join(folder::REPORT));
-    FinishedRun { result, report, show, aborted_by: None }.show()?;
+    let (result, report) = folder::rebuild(&args.folder, judge_again)?;
+    FinishedRun { result, report: Some(report), show, aborted_by: None }.show()?;
     Ok(Exit::Pass)
 }
 

@@ -226,6 +226,22 @@ fn a_plan_that_is_not_there_is_named() {
 }
 
 #[test]
+fn a_plan_that_is_too_long_or_a_device_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("long.toml");
+    let text = format!("name = \"long\"\n#{}", "x".repeat(4 << 20));
+    fs::write(&path, text).unwrap();
+    for (plan, why) in [
+        (path.to_str().unwrap(), "it has more than 4194304 bytes"),
+        ("/dev/zero", "it is a device, not a file"),
+    ] {
+        let refused = run(&["qualify", "--plan", plan, "--dry-run"]);
+        assert_eq!((refused.code, refused.stderr.lines().count()), (2, 1), "{}", refused.stderr);
+        assert!(refused.stderr.trim_end().ends_with(why), "{}", refused.stderr);
+    }
+}
+
+#[test]
 fn full_disk_is_reported_and_keeps_the_last_complete_file() {
     let folder = tempfile::tempdir().unwrap();
     let plan = small_plan(folder.path(), r#"["loopback"]"#, 40, 10);

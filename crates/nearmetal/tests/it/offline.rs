@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::support::{command, json, root, run};
+use crate::support::{command, json, root, run, run_in};
 
 #[test]
 fn the_published_guest_against_bare_metal() {
@@ -114,6 +114,46 @@ fn a_result_of_a_newer_version_or_a_damaged_one_is_refused() {
         let run = run(&["report", folder.path().to_str().unwrap()]);
         assert_eq!((run.code, run.stderr.lines().count()), (2, 1), "{text}: {}", run.stderr);
     }
+}
+
+#[test]
+fn a_result_that_is_too_long_or_a_device_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("result.json");
+    let sparse = fs::File::create(&path).unwrap();
+    sparse.set_len((4 << 30) + 1).unwrap();
+    let binary = folder.path().join("binary.json");
+    fs::write(&binary, [0xff, 0xfe]).unwrap();
+    for (result, why) in [
+        (path.to_str().unwrap(), "it has more than 4294967296 bytes"),
+        (binary.to_str().unwrap(), "stream did not contain valid UTF-8"),
+        ("/dev/zero", "it is a device, not a file"),
+    ] {
+        let refused = run(&["compare", result, "reference:deftech-hft-vm-pf"]);
+        assert_eq!((refused.code, refused.stderr.lines().count()), (2, 1), "{}", refused.stderr);
+        assert!(refused.stderr.trim_end().ends_with(why), "{}", refused.stderr);
+    }
+}
+
+/// A name alone was taken for a folder without a name, and another file for the result beside it.
+#[test]
+fn a_report_is_made_again_by_the_name_of_its_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = "# cmdline: sfnt-pingpong tcp\n# size mean min median max %ile stddev iter\n\
+                 64 5000 4000 4900 90000 7000 300 100000\n";
+    fs::write(folder.path().join("table.txt"), table).unwrap();
+    let nearmetal = |words: &[&str]| run_in(folder.path(), words);
+    assert_eq!(nearmetal(&["import", "table.txt", "--out", "."]).code, 0);
+    for name in ["result.json", "report.html", "./result.json", "."] {
+        let again = nearmetal(&["report", name]);
+        assert_eq!(again.code, 0, "{name}: {}", again.stderr);
+        let report = again.stdout.lines().find_map(|line| line.strip_prefix("report: ")).unwrap();
+        assert!(folder.path().join(report).is_file(), "{name}: {report}");
+    }
+    fs::copy(folder.path().join("result.json"), folder.path().join("earlier.json")).unwrap();
+    let other = nearmetal(&["report", "earlier.json"]);
+    assert_eq!((other.code, other.stderr.lines().count()), (2, 1), "{}", other.stderr);
+    assert!(other.stderr.contains("earlier.json is neither result.json nor"), "{}", other.stderr);
 }
 
 #[test]

@@ -16,6 +16,8 @@ pub struct Device {
     pub node: i32,
     pub link: Option<&'static str>,
     pub vfs_max: Option<u32>,
+    /// `sriov_numvfs`
+    pub vfs_enabled: u32,
     pub parent: Option<&'static str>,
     pub group: u32,
 }
@@ -44,6 +46,7 @@ pub fn server() -> Host {
         node,
         link,
         vfs_max: None,
+        vfs_enabled: 0,
         parent: None,
         group,
     };
@@ -138,6 +141,7 @@ impl Host {
         }
         if let Some(max) = device.vfs_max {
             write(root, &format!("{folder}/sriov_totalvfs"), &max.to_string());
+            write(root, &format!("{folder}/sriov_numvfs"), &device.vfs_enabled.to_string());
         }
         if let Some(parent) = device.parent {
             symlink(format!("../{parent}"), root.join(&folder).join("physfn")).unwrap();

@@ -24,7 +24,9 @@ fn a_layout_is_read_from_a_recorded_tree() {
     assert_eq!(layout.nics.len(), 5, "a bridge is no network device");
     let parent = &layout.nics[0];
     assert_eq!((parent.vendor, parent.product, parent.node), (0x8086, 0x1592, Some(0)));
-    let NicFunction::Parent { virtual_functions } = &parent.function else { panic!("{parent:?}") };
+    let NicFunction::Parent { virtual_functions, .. } = &parent.function else {
+        panic!("{parent:?}")
+    };
     assert_eq!(virtual_functions[0].to_string(), "0000:3b:01.0");
     assert_eq!(layout.nics[1].function, NicFunction::Virtual);
     assert!(layout.nics[2].group_mates.is_empty(), "a bridge shares any group");
@@ -90,6 +92,13 @@ fn what_the_host_lacks_is_named() {
     assert!(lacks(|h| h.devices[4].node = -1).contains("NUMA node of 0000:af:00.0 is unknown"));
     let shared = lacks(|h| h.devices[5].group = 4);
     assert!(shared.contains("one IOMMU group with 0000:af:00.1"), "{shared}");
+    // A recording that lacks the devices of virtual functions.
+    let counted = lacks(|h| h.devices[4].vfs_enabled = 2);
+    assert!(
+        counted
+            .starts_with("0000:af:00.0 has 2 virtual functions by `sriov_numvfs`, whose devices"),
+        "{counted}"
+    );
     let nothing = place(&HostLayout::default(), &request()).unwrap_err();
     assert_eq!(nothing, PlaceError::NoCpus);
 }

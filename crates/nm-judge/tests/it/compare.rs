@@ -48,6 +48,38 @@ fn worse_beyond_the_margin_fails() {
     assert_eq!(row(&better, Metric::Median), Relation::Better);
 }
 
+/// Seven stacks have 14 figures that count. Rounds that do not overlap are in two modes, so five a
+/// side reach 4 / C(10,5) = 0.016, which the correction raises to 0.22; six reach 0.06, seven 0.02.
+#[test]
+fn rounds_too_few_for_the_number_of_figures_are_named() {
+    let stacks = |factor: f64, n: usize| {
+        let mut run = result(None);
+        for stack in ["tcp", "udp", "unix", "mcast", "shm", "xdp", "xdp-tcp"] {
+            run.series.push(pingpong("netns", stack, 64, &steady(4000.0 * factor, n)));
+        }
+        run
+    };
+    let compared =
+        |factor, n| compare(&stacks(1.0, n), &stacks(factor, n), &CompareOptions::default());
+    for n in [5, 6] {
+        let few = compared(3.0, n);
+        assert_eq!(few.outcome, Outcome::Inconclusive, "{:?}", few.reasons);
+        let expected = format!(
+            "{n} rounds a side can show no difference in 14 figures at once, however large; 7 \
+             can: measure more rounds, or compare fewer series or figures"
+        );
+        assert_eq!(few.reasons[0], expected);
+    }
+    let enough = compared(3.0, 7);
+    assert_eq!(enough.outcome, Outcome::Fail, "{:?}", enough.reasons);
+    // What needs no probability is decided with five as well.
+    let equal = compared(1.0, 5);
+    assert_eq!(equal.outcome, Outcome::Pass, "{:?}", equal.reasons);
+    for comparison in [enough, equal] {
+        assert!(!comparison.reasons.iter().any(|reason| reason.contains("at once")));
+    }
+}
+
 #[test]
 fn runs_that_were_not_interleaved_get_a_reason() {
     let at = |started: &str| {

@@ -69,6 +69,11 @@ fn parts(json: &Value) -> Result<Parts<'_>, ImportFault> {
     let (Some(start), Some(end)) = (json.get("start"), json.get("end")) else {
         return wrong("JSON without `start` and `end`; expected is the output of iperf3 -J");
     };
+    if start.get("accepted_connection").is_some() {
+        return wrong(
+            "the output of iperf3's server, which lacks what the client counted; read the client's",
+        );
+    }
     let Some(test) = start.get("test_start") else {
         return wrong("iperf3's JSON has no `test_start`; the test did not begin");
     };

@@ -153,9 +153,10 @@ fn omni(
     import: &mut ResultBuilder,
 ) -> Result<(), ImportFault> {
     let field = |name: &str| -> Result<Option<f64>, ImportFault> {
-        // netperf leaves `-1` where it took no figure.
+        // netperf leaves -1 where it took no figure, with as many decimals as the figure has.
         match fields.get(name).map(String::as_str) {
-            None | Some("" | "-1" | "-1.00") => Ok(None),
+            None | Some("") => Ok(None),
+            Some(text) if text.parse() == Ok(-1.0) => Ok(None),
             Some(text) => number(at, name, text).map(Some),
         }
     };
@@ -165,10 +166,15 @@ fn omni(
     let throughput = field("THROUGHPUT")?;
     let latencies =
         ["RT_LATENCY", "MEAN_LATENCY", "P50_LATENCY", "P99_LATENCY", "TRANSACTION_RATE"];
+    // `-k all` names them in a test of throughput as well, without a figure.
+    let mut has_latency = false;
+    for name in latencies {
+        has_latency |= field(name)?.is_some();
+    }
     let are_transactions = units == "Trans/s"
         || is_request_response(title)
         || text("DIRECTION") == "Send|Recv"
-        || latencies.iter().any(|name| fields.contains_key(*name));
+        || has_latency;
     let size = |name: &str| fields.get(name).and_then(|text| text.parse().ok());
     if are_transactions {
         let is_rate = units.is_empty() || units == "Trans/s";

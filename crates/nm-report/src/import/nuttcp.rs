@@ -101,7 +101,10 @@ fn run(
     let protocol = if is_udp { "udp" } else { "tcp" };
     let text = |name: &str| fields.get(name).map_or_else(String::new, |text| text.to_string());
     if !is_udp {
-        import.doubt(DoubtKind::Inferred, "write size 65536 B, nuttcp's default for TCP");
+        import.doubt(
+            DoubtKind::Inferred,
+            "one flow and writes of 65536 B, nuttcp's defaults for TCP: its line names neither",
+        );
     }
     import.push(ImportedRun {
         stack: format!("nuttcp-{protocol}"),

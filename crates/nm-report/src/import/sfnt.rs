@@ -139,10 +139,53 @@ fn about(
     Ok(())
 }
 
+/// Options of the tool that take no value, or one behind `=`.
+const FLAGS: [&str; 13] = [
+    "connect",
+    "forkboth",
+    "help",
+    "ipv4",
+    "ipv6",
+    "mcastloop",
+    "more",
+    "nodelay",
+    "quiet",
+    "rtt",
+    "spin",
+    "v6only",
+    "verbose",
+];
+
+/// The options of a command line with their values, and the words that belong to none. The value
+/// of an option is behind `=` or the next word.
+fn options(text: &str) -> (Vec<(&str, Option<&str>)>, Vec<&str>) {
+    let (mut options, mut others) = (vec![], vec![]);
+    // The first word is the program.
+    let mut words = text.split_whitespace().skip(1);
+    while let Some(word) = words.next() {
+        match word.strip_prefix("--").map(|option| (option, option.split_once('='))) {
+            Some((_, Some((name, value)))) => options.push((name, Some(value))),
+            Some((name, None)) if FLAGS.contains(&name) => options.push((name, None)),
+            Some((name, None)) => options.push((name, words.next())),
+            None => others.push(word),
+        }
+    }
+    (options, others)
+}
+
+/// The last value of an option for the client and the server, which `;` separates.
+fn ends<'a>(options: &[(&str, Option<&'a str>)], name: &str) -> Option<[&'a str; 2]> {
+    let (_, value) = options.iter().rev().find(|(known, _)| *known == name)?;
+    // A flag without a value is set.
+    let value = value.unwrap_or("1");
+    let (client, server) = value.split_once(';').unwrap_or((value, value));
+    Some([client, server])
+}
+
 /// Protocol, way of waiting and statistic from the tool's own command line.
 fn command(text: &str, header: &mut Header) {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let protocol = words.iter().find_map(|word| match *word {
+    let (options, others) = options(text);
+    let protocol = others.first().and_then(|word| match word.to_ascii_lowercase().as_str() {
         "tcp" => Some("tcp"),
         "udp" => Some("udp"),
         "unix_stream" => Some("unix"),
@@ -150,18 +193,25 @@ fn command(text: &str, header: &mut Header) {
         "pipe" => Some("pipe"),
         _ => None,
     });
-    let muxer = words.iter().find_map(|word| word.strip_prefix("--muxer="));
-    let mode = match (muxer, words.contains(&"--spin")) {
-        (Some(muxer), true) if muxer != "none" => format!("{muxer}-spin"),
-        (Some(muxer), false) if muxer != "none" => muxer.to_string(),
-        (_, true) => "spin".to_string(),
-        _ => "blocking".to_string(),
-    };
-    if words.contains(&"--rtt") {
+    let muxers = ends(&options, "muxer").unwrap_or(["none"; 2]);
+    let spins = ends(&options, "spin").unwrap_or(["0"; 2]);
+    let [client, server] = [0, 1].map(|end| match (muxers[end], spins[end] != "0") {
+        ("none" | "", true) => "spin".to_string(),
+        ("none" | "", false) => "blocking".to_string(),
+        (muxer, true) => format!("{muxer}-spin"),
+        (muxer, false) => muxer.to_string(),
+    });
+    if ends(&options, "rtt").is_some_and(|[value, _]| value != "0") {
         header.statistic = Statistic::RoundTrip;
     }
     if let Some(protocol) = protocol {
-        header.stack = format!("{protocol}-{mode}");
+        let (stack, mode) = match client == server {
+            true => (format!("{protocol}-{client}"), client),
+            false => {
+                (format!("{protocol}-{client}:{protocol}-{server}"), format!("{client}:{server}"))
+            }
+        };
+        header.stack = stack;
         header.comparability.protocol = Some(protocol.to_string());
         header.comparability.mode = Some(mode);
         header.comparability.bypass = Some("none".to_string());

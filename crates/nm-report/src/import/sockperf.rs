@@ -55,9 +55,9 @@ pub(super) fn read(text: &str, import: &mut ResultBuilder) -> Result<(), ImportF
     flush(run, import)
 }
 
-/// Text between `key` and the next of `ends`.
+/// The word behind `key`. Older versions fill figures up with spaces.
 fn after<'a>(line: &'a str, key: &str) -> Option<&'a str> {
-    let rest = &line[line.find(key)? + key.len()..];
+    let rest = line[line.find(key)? + key.len()..].trim_start();
     let end = rest.find([';', ',', ')', ' ']).unwrap_or(rest.len());
     Some(&rest[..end])
 }
@@ -69,7 +69,9 @@ fn figures(at: usize, line: &str, run: &mut Run) -> Result<(), ImportFault> {
     } else if line.starts_with("====> avg-") {
         let is_full = line.starts_with("====> avg-rtt");
         run.statistic = Some(if is_full { Statistic::RoundTrip } else { Statistic::HalfRoundTrip });
-        let mean = after(line, if is_full { "avg-rtt=" } else { "avg-latency=" });
+        // The second is the name of versions before 3.
+        let mut names = ["avg-latency=", "avg-lat=", "avg-rtt="].into_iter();
+        let mean = names.find_map(|name| after(line, name));
         run.mean_us = mean.map(us).transpose()?;
         run.stddev_us = after(line, "std-dev=").map(us).transpose()?;
     } else if let Some(dropped) = after(line, "# dropped messages = ") {
@@ -99,6 +101,12 @@ fn figures(at: usize, line: &str, run: &mut Run) -> Result<(), ImportFault> {
                 run.percentiles.push((percent, value));
             }
         }
+    } else if after(line, "Printing statistics for Server No:").is_some_and(|nth| nth != "0") {
+        return fault(
+            at,
+            "figures of several servers, which would be mixed; run sockperf with one server, \
+             without --srv-num",
+        );
     } else if line.starts_with("Summary: Message Rate") {
         return fault(
             at,
@@ -111,30 +119,41 @@ fn figures(at: usize, line: &str, run: &mut Run) -> Result<(), ImportFault> {
     Ok(())
 }
 
-/// The value of `-m 64`, `--msg-size=64` and the like in a command line.
-fn option<'a>(command: &'a str, short: &str, long: &str) -> Option<&'a str> {
+/// The value of `-m 64`, `-m64`, `--msg-size=64` and the like in a command line.
+fn option<'a>(command: &'a str, short: Option<&str>, long: &str) -> Option<&'a str> {
     let mut words = command.split_whitespace();
     while let Some(word) = words.next() {
-        if word == short || word == long {
+        if word == long || Some(word) == short {
             return words.next();
         }
         if let Some(value) = word.strip_prefix(long).and_then(|rest| rest.strip_prefix('=')) {
             return Some(value);
         }
+        let joined = short.and_then(|short| word.strip_prefix(short));
+        if joined.is_some() {
+            return joined;
+        }
     }
     None
+}
+
+/// Whether messages are sent on a schedule, whatever has come back.
+fn is_under_load(command: &str) -> bool {
+    let mode = command.split_whitespace().next().unwrap_or_default();
+    ["under-load", "ul", "playback", "pb"].contains(&mode)
 }
 
 /// Ends a run; one without figures is dropped.
 fn flush(run: Run, import: &mut ResultBuilder) -> Result<(), ImportFault> {
     let (Some(statistic), Some(mean_us)) = (run.statistic, run.mean_us) else { return Ok(()) };
     let command = run.command.unwrap_or_default();
-    let size: Option<u32> = option(&command, "-m", "--msg-size").and_then(|size| size.parse().ok());
-    let is_loaded = command.starts_with("under-load");
+    let size: Option<u32> =
+        option(&command, Some("-m"), "--msg-size").and_then(|size| size.parse().ok());
+    let is_loaded = is_under_load(&command);
     let (probe, case) = match size {
         Some(size_bytes) if is_loaded => {
             let size = RrSize { request_bytes: size_bytes, response_bytes: size_bytes };
-            let rate: Option<f64> = option(&command, "--mps", "--mps")
+            let rate: Option<f64> = option(&command, None, "--mps")
                 .and_then(|rate| rate.parse().ok())
                 .filter(|rate| (0.0..1e9).contains(rate));
             (ProbeKind::Rr, Case::Request { size, rate_per_s: rate })

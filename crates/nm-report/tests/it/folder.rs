@@ -93,7 +93,7 @@ fn a_run_is_saved_and_rebuilt_byte_for_byte() {
     for name in ["report.html", "report.md", "series.csv", "junit.xml", "metrics.prom"] {
         fs::remove_file(folder.path().join(name)).unwrap();
     }
-    assert_eq!(folder::rebuild(folder.path(), |_| ()).unwrap(), run);
+    assert_eq!(folder::rebuild(folder.path(), |_| ()).unwrap(), (run.clone(), folder.report()));
     assert_eq!(files(folder.path()), before);
     // The result can also be had from the page alone.
     assert_eq!(folder::load(&folder.report()).unwrap(), run);

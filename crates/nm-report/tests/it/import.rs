@@ -143,6 +143,32 @@ fn sfnt_statistic_and_percentile_come_from_the_header() {
     assert_eq!(value(&bare.series[0], Metric::Percentile(99.0)), Some(2166.0));
 }
 
+/// A value stands behind `=` or is the next word; `;` separates those of client and server.
+#[test]
+fn sfnt_options_are_read_in_every_form() {
+    for (options, stack, statistic) in [
+        ("--spin --muxer epoll tcp", "tcp-epoll-spin", Statistic::HalfRoundTrip),
+        ("--muxer=poll udp 192.0.2.1", "udp-poll", Statistic::HalfRoundTrip),
+        ("--affinity 1;1 --rtt=1 tcp 192.0.2.1", "tcp-blocking", Statistic::RoundTrip),
+        ("--rtt --spin=0 TCP 192.0.2.1", "tcp-blocking", Statistic::RoundTrip),
+        ("--rtt=0 --spin=1;0 tcp host", "tcp-spin:tcp-blocking", Statistic::HalfRoundTrip),
+        ("--muxer epoll;none tcp host", "tcp-epoll:tcp-blocking", Statistic::HalfRoundTrip),
+        // The value of another option names no protocol.
+        ("--raw tcp --sizes 64 udp host", "udp-blocking", Statistic::HalfRoundTrip),
+    ] {
+        let text = format!(
+            "# cmdline: ./sfnt-pingpong {options}\n# percentile=99\n\
+             #\tsize\tmean\tmin\tmedian\tmax\t%ile\tstddev\titer\n\
+             \t64\t5000\t4000\t4900\t90000\t7000\t300\t100000\n"
+        );
+        let found = only_of(&text);
+        assert_eq!((&*found.key.stack, found.key.statistic), (stack, statistic), "{options}");
+        let mode = found.comparability.mode.unwrap();
+        let modes = stack.replace("tcp-", "").replace("udp-", "");
+        assert_eq!(mode, modes, "{options}");
+    }
+}
+
 /// What one value of a sweep is worth after it was printed without a fraction.
 #[track_caller]
 fn assert_printed(found: &Series, measured: &Series, percentile: f64) {
@@ -366,6 +392,41 @@ fn sockperfs_size_and_mode_come_from_its_command_line() {
 }
 
 #[test]
+fn sockperfs_short_names_of_modes_and_joined_values_are_read() {
+    let output = text("sockperf-under-load.txt");
+    let key = |command: &str| {
+        let result = read(&format!("$ sockperf {command}\n{output}"), "x").unwrap();
+        (result.series[0].key.probe, result.series[0].key.case)
+    };
+    for command in ["ul -i 127.0.0.1 --mps 1000 -m64", "ul --mps=1000 --msg-size=64"] {
+        let (probe, case) = key(command);
+        assert_eq!((probe, case.size_bytes()), (ProbeKind::Rr, Some(64)), "{command}");
+        assert!(matches!(case, Case::Request { rate_per_s: Some(1000.0), .. }), "{command}");
+    }
+    assert_eq!(key("pb --data-file x"), (ProbeKind::Rr, Case::Total));
+    let message = Case::Message { size_bytes: 64 };
+    assert_eq!(key("pp -i 127.0.0.1 -m64"), (ProbeKind::Pingpong, message));
+}
+
+#[test]
+fn older_sockperf_output_is_read() {
+    let older = text("sockperf-ping-pong-tcp.txt").replace("avg-latency=", "avg-lat= ");
+    assert_eq!(value(&only_of(&older), Metric::Mean), Some(33_324.0));
+}
+
+/// The mean was that of the last server, the percentiles those of the first.
+#[test]
+fn figures_of_several_sockperf_servers_are_refused() {
+    let one = text("sockperf-ping-pong-udp.txt");
+    let (_, figures) = one.split_once("Server No: 0").unwrap();
+    let both = format!("{one}sockperf: ========= Printing statistics for Server No: 1{figures}");
+    let line = one.lines().count() + 1;
+    assert!(
+        error(&both).to_string().starts_with(&format!("x.txt:{line}: figures of several servers"))
+    );
+}
+
+#[test]
 fn newer_sockperf_output_is_read() {
     let newer = text("sockperf-ping-pong-tcp.txt").replace(
         "(std-dev=10.677)",
@@ -415,6 +476,19 @@ fn iperf3_counts_at_the_receivers() {
     let udp = only("iperf3-udp.json");
     assert_eq!(udp.key.stack, "iperf3-udp");
     assert!((value(&udp, Metric::Throughput).unwrap() - 0.050_065).abs() < 1e-5);
+}
+
+/// The server does not know what arrived at the client, and leaves zeros.
+#[test]
+fn the_output_of_iperf3s_server_is_refused() {
+    let client = text("iperf3-r.json");
+    let server = client.replacen("\"connecting_to\"", "\"accepted_connection\"", 1);
+    assert_ne!(server, client);
+    assert_eq!(
+        error(&server).to_string(),
+        "x.txt: the output of iperf3's server, which lacks what the client counted; read the \
+         client's"
+    );
 }
 
 #[test]
@@ -493,6 +567,17 @@ fn netperf_csv_is_read_whatever_its_columns_are() {
     let back = only_of(&back);
     assert_eq!(back.key.case.to_string(), "1-uni-1, 16384 B writes");
     assert_eq!(flows(&back).flows[0].sender, Side::Server);
+}
+
+/// `-k all` and `-o all` name figures that the test did not take.
+#[test]
+fn netperf_figures_that_were_not_taken_are_absent() {
+    let throughput = "THROUGHPUT=9413.55\nTHROUGHPUT_UNITS=10^6bits/s\nELAPSED_TIME=10.00\n";
+    let absent = "TRANSACTION_RATE=-1.000\nRT_LATENCY=-1.000\nP50_LATENCY=-1\nMEAN_LATENCY=-1.00\n";
+    let title = netperf_title("MIGRATED TCP STREAM");
+    carries(&only_of(&format!("{title}{throughput}{absent}")), 9.413_55);
+    let negative = read(&format!("{title}{throughput}RT_LATENCY=-2.000\n"), "x").unwrap_err();
+    assert!(negative.to_string().contains("RT_LATENCY is `-2.000`"), "{negative}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use anyhow::Result;
 use nm_exchange_lab::policy_runner::{Decided, PolicyRunner, Settings};
 use nm_exchange_lab::sites::{LatencyInUse, LatencyOrigin, SiteLatency};
 use nm_report::units;
-use nm_sys::clock;
+use nm_sys::{clock, text_file};
 use serde::Serialize;
 
 use crate::campaign::interrupt;
@@ -78,11 +78,7 @@ pub fn run(args: &PolicyArgs) -> Result<Exit> {
 /// Reads a file of settings.
 pub fn read(path: &std::path::Path) -> Result<Settings> {
     let wrong = |why: String| Stop::usage(format!("{}: {why}", path.display()));
-    let length = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
-    if length > SETTINGS_BYTES_MAX {
-        return Err(wrong(format!("it has {length} bytes, at most {SETTINGS_BYTES_MAX} are read")));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let text = text_file::read(path, SETTINGS_BYTES_MAX).map_err(|e| wrong(e.to_string()))?;
     toml::from_str(&text).map_err(|error| wrong(error.message().to_string()))
 }
 
