@@ -146,66 +146,44 @@ fn protocol_of(title: &str) -> Option<&'static str> {
     })
 }
 
+/// A figure of the list; absent where netperf took none and left -1, with as many decimals as the
+/// figure has.
+fn figure(at: usize, fields: &Fields, name: &str) -> Result<Option<f64>, ImportFault> {
+    match fields.get(name).map(String::as_str) {
+        None | Some("") => Ok(None),
+        Some(text) if text.parse() == Ok(-1.0) => Ok(None),
+        Some(text) => number(at, name, text).map(Some),
+    }
+}
+
+fn size(fields: &Fields, name: &str) -> Option<u32> {
+    fields.get(name).and_then(|text| text.parse().ok())
+}
+
 fn omni(
     at: usize,
     title: &str,
     fields: &Fields,
     import: &mut ResultBuilder,
 ) -> Result<(), ImportFault> {
-    let field = |name: &str| -> Result<Option<f64>, ImportFault> {
-        // netperf leaves -1 where it took no figure, with as many decimals as the figure has.
-        match fields.get(name).map(String::as_str) {
-            None | Some("") => Ok(None),
-            Some(text) if text.parse() == Ok(-1.0) => Ok(None),
-            Some(text) => number(at, name, text).map(Some),
-        }
-    };
     let text = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
     let protocol = protocol_of(text("PROTOCOL")).or_else(|| protocol_of(title));
     let units = text("THROUGHPUT_UNITS");
-    let throughput = field("THROUGHPUT")?;
-    let latencies =
-        ["RT_LATENCY", "MEAN_LATENCY", "P50_LATENCY", "P99_LATENCY", "TRANSACTION_RATE"];
     // `-k all` names them in a test of throughput as well, without a figure.
     let mut has_latency = false;
-    for name in latencies {
-        has_latency |= field(name)?.is_some();
+    for name in ["RT_LATENCY", "MEAN_LATENCY", "P50_LATENCY", "P99_LATENCY", "TRANSACTION_RATE"] {
+        has_latency |= figure(at, fields, name)?.is_some();
     }
     let are_transactions = units == "Trans/s"
         || is_request_response(title)
         || text("DIRECTION") == "Send|Recv"
         || has_latency;
-    let size = |name: &str| fields.get(name).and_then(|text| text.parse().ok());
     if are_transactions {
-        let is_rate = units.is_empty() || units == "Trans/s";
-        let rate = field("TRANSACTION_RATE")?.or(throughput.filter(|_| is_rate));
-        let us = |name: &str| Ok::<_, ImportFault>(field(name)?.map(|us| us * 1e3));
-        let mean_ns = us("MEAN_LATENCY")?.or(us("RT_LATENCY")?);
-        let count = field("ELAPSED_TIME")?.zip(rate).map(|(seconds, rate)| (rate * seconds) as u64);
-        let mut percentiles = vec![];
-        for (percent, name) in [(50.0, "P50_LATENCY"), (90.0, "P90_LATENCY"), (99.0, "P99_LATENCY")]
-        {
-            if let Some(ns) = us(name)? {
-                percentiles.push(percentile(percent, ns, count));
-            }
-        }
-        let data = LatencyRound {
-            count,
-            mean_ns,
-            min_ns: us("MIN_LATENCY")?,
-            max_ns: us("MAX_LATENCY")?,
-            stddev_ns: us("STDDEV_LATENCY")?,
-            percentiles,
-            rate_per_s: rate,
-            ..Default::default()
-        };
-        if rate.or(data.mean_ns).is_none() && data.percentiles.is_empty() {
-            return fault(at, "neither a rate nor a latency; ask for -o THROUGHPUT,MEAN_LATENCY");
-        }
-        let sizes = (size("REQUEST_SIZE"), size("RESPONSE_SIZE"));
+        let data = latencies(at, fields, units)?;
+        let sizes = (size(fields, "REQUEST_SIZE"), size(fields, "RESPONSE_SIZE"));
         return transactions(at, title, protocol, sizes, data, import);
     }
-    let Some(throughput) = throughput else {
+    let Some(throughput) = figure(at, fields, "THROUGHPUT")? else {
         return fault(
             at,
             "no throughput among the figures; ask for -o THROUGHPUT,THROUGHPUT_UNITS",
@@ -216,11 +194,40 @@ fn omni(
     }
     let units = if units.is_empty() { DEFAULT_UNITS } else { units };
     let gbps = throughput * gbps_of(at, units)?;
-    let seconds = field("ELAPSED_TIME")?.unwrap_or(0.0);
+    let seconds = figure(at, fields, "ELAPSED_TIME")?.unwrap_or(0.0);
     // What the other end did not send is there as -1.
-    let write = size("LOCAL_SEND_SIZE").or(size("REMOTE_SEND_SIZE"));
+    let write = size(fields, "LOCAL_SEND_SIZE").or(size(fields, "REMOTE_SEND_SIZE"));
     let title = if text("DIRECTION") == "Receive" { "OMNI Receive" } else { title };
     stream(at, title, protocol, write, gbps, seconds, import)
+}
+
+/// The figures of a test of requests and responses.
+fn latencies(at: usize, fields: &Fields, units: &str) -> Result<LatencyRound, ImportFault> {
+    let field = |name: &str| figure(at, fields, name);
+    let us = |name: &str| Ok::<_, ImportFault>(field(name)?.map(|us| us * 1e3));
+    let is_rate = units.is_empty() || units == "Trans/s";
+    let rate = field("TRANSACTION_RATE")?.or(field("THROUGHPUT")?.filter(|_| is_rate));
+    let count = field("ELAPSED_TIME")?.zip(rate).map(|(seconds, rate)| (rate * seconds) as u64);
+    let mut percentiles = vec![];
+    for (percent, name) in [(50.0, "P50_LATENCY"), (90.0, "P90_LATENCY"), (99.0, "P99_LATENCY")] {
+        if let Some(ns) = us(name)? {
+            percentiles.push(percentile(percent, ns, count));
+        }
+    }
+    let data = LatencyRound {
+        count,
+        mean_ns: us("MEAN_LATENCY")?.or(us("RT_LATENCY")?),
+        min_ns: us("MIN_LATENCY")?,
+        max_ns: us("MAX_LATENCY")?,
+        stddev_ns: us("STDDEV_LATENCY")?,
+        percentiles,
+        rate_per_s: rate,
+        ..Default::default()
+    };
+    if rate.or(data.mean_ns).is_none() && data.percentiles.is_empty() {
+        return fault(at, "neither a rate nor a latency; ask for -o THROUGHPUT,MEAN_LATENCY");
+    }
+    Ok(data)
 }
 
 /// Whether the title is that of a test of requests and responses.
