@@ -168,6 +168,8 @@ fn the_command_that_is_named_undoes_the_run() {
     }
     assert_eq!(tree.files(), before);
     assert_eq!(tree.last_status(), "closed");
+    // It looks at the journal, which goes with the tree.
+    wait_for("the end of the watcher", || watchers(&tree).is_empty().then_some(()));
 }
 
 #[test]
