@@ -7,7 +7,8 @@
 //!
 //! - **Bootstrap.** Each start without state has a random number. When the first member sees that
 //!   all others have no state either, it writes down the numbers of all: the group's *bootstrap
-//!   ids*. A replica whose number is among them is new, has not voted, and takes part.
+//!   ids*. A replica whose number is among them is new, has not voted, and takes part. The first
+//!   entry of the group is written when all members know that it has begun, and not before.
 //! - **Recovery.** Any other voter has lost its state. It asks all others for theirs. Whatever it
 //!   acknowledged, it acknowledged to one of them or together with one of them; so it takes the
 //!   highest vote of all as its own, and remembers the highest last entry of all as the *required
@@ -209,6 +210,13 @@ impl OtherNodes<'_> {
             ask.extend(sets.into_iter().flatten());
         }
         statuses
+    }
+
+    /// Whether all others that the group begins with know that it has begun.
+    pub async fn all_begun(&mut self) -> bool {
+        let (own, statuses) = (self.replica.id(), self.statuses().await);
+        let has_begun = |id| matches!(statuses.get(&id), Some(ReplicaStatus::Active { .. }));
+        (1..=self.replica.group.voters as NodeId).all(|id| id == own || has_begun(id))
     }
 
     /// Asks a node to find out whether it is still part of the group, if it answers.

@@ -14,6 +14,7 @@ use std::time::Duration;
 use openraft::{EmptyNode, ServerState};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::bootstrap::OtherNodes;
 use crate::connection::Peer;
 use crate::group::Member;
 use crate::group_replica::{CHECK_INTERVAL, Engine, GroupReplica};
@@ -30,12 +31,23 @@ const STEP_DOWN_LEASES: u32 = 4;
 /// Longest silence after which such a replica asks another one to campaign.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
-/// Writes the members as the group's first entry; which of them does it does not matter.
+/// Writes the members as the group's first entry, as soon as all of them know that the group has
+/// begun; which of them does it does not matter. If some could acknowledge entries before all know,
+/// and lost their state, the others would begin the group once more, without those entries.
 pub async fn initialize(replica: Arc<GroupReplica>, engine: Arc<Engine>) {
     if !replica.may_lead() || replica.group.own >= replica.group.voters {
         return;
     }
     sleep(replica.lease() * replica.group.own as u32 * 2).await;
+    let mut others = OtherNodes::new(&replica);
+    let mut reported = Instant::now();
+    while matches!(engine.raft.is_initialized().await, Ok(false)) && !others.all_begun().await {
+        sleep(CHECK_INTERVAL).await;
+        if reported.elapsed() > REPORT_INTERVAL {
+            reported = Instant::now();
+            replica.report_degraded("the group begins when all its replicas answer that they have");
+        }
+    }
     if matches!(engine.raft.is_initialized().await, Ok(false)) {
         let ids = 1..=replica.group.voters as NodeId;
         let members: BTreeMap<_, _> = ids.map(|id| (id, EmptyNode::new())).collect();

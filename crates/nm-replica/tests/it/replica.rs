@@ -736,6 +736,29 @@ fn two_replicas_of_three_that_lose_their_state_report_it_and_wait() {
     assert_eq!(group.leader(), None);
 }
 
+/// If two of three could begin alone and both lost their state, the third would begin the group
+/// once more with them, and nobody would know what they had acknowledged.
+#[test]
+fn a_group_begins_when_all_its_replicas_know_that_it_has() {
+    let mut group = TestGroup::gated((3, 0), false, settings(), true);
+    (0..3).for_each(|own| group.kill(own));
+    let set = |group: &TestGroup, is_open: bool| {
+        for to in [0, 1] {
+            group.gates[2][to].as_ref().unwrap().is_open.store(is_open, Ordering::Relaxed);
+        }
+    };
+    set(&group, false);
+    (0..3).for_each(|own| group.start(own));
+    group.until(true, "the first reports that it waits", |group| {
+        let degraded = &group.replicas[0].as_ref().unwrap().degraded;
+        degraded.iter().any(|why| why.contains("when all its replicas answer"))
+    });
+    assert_eq!((group.acknowledged.len(), group.leader()), (0, None));
+    set(&group, true);
+    group.commit_more(20);
+    group.settle();
+}
+
 #[test]
 fn groups_of_one_and_of_two_work() {
     for on_disk in [false, true] {
