@@ -121,7 +121,8 @@ fn figures(folder: &Path, goal_ms: Option<f64>) -> Option<String> {
         all
     };
     let (p99, cpu) = (sorted(p99_ms), sorted(nodes_cpu_us));
-    let median_cpu = cpu.get(cpu.len() / 2).map_or("n/a".to_string(), |us| format!("{us:.1}"));
+    let middle = cpu.get(cpu.len() / 2).zip(cpu.get(cpu.len().saturating_sub(1) / 2));
+    let median_cpu = middle.map_or("n/a".to_string(), |(a, b)| format!("{:.1}", (a + b) / 2.0));
     let cells = ["mean", "p90", "es10", "p99"]
         .map(|metric| ms(metric).map_or("n/a".to_string(), |ms| format!("{ms:.2}")));
     let verdict = result["outcome"].as_str().unwrap_or("n/a");
