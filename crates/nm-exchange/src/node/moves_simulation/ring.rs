@@ -41,7 +41,7 @@ pub enum Running {
     /// As a router.
     Router(Router),
     /// As a mediator.
-    Mediator(Mediator<SimulatedLog>),
+    Mediator(Box<Mediator<SimulatedLog>>),
     /// As a processor.
     Processor(Processor<SimulatedLog>),
 }
@@ -51,7 +51,7 @@ impl Running {
         match self {
             Running::Gateway(gateway) => gateway,
             Running::Router(router) => router,
-            Running::Mediator(mediator) => mediator,
+            Running::Mediator(mediator) => &mut **mediator,
             Running::Processor(processor) => processor,
         }
     }
@@ -595,7 +595,7 @@ impl Ring {
                 for replica in &mut mediator.cells.replicas {
                     replica.moves.frame_bytes = self.frame_bytes;
                 }
-                Running::Mediator(mediator)
+                Running::Mediator(Box::new(mediator))
             }
             Role::Processor => {
                 Running::Processor(Processor::new(network, index, logs).expect("a processor"))
