@@ -1,8 +1,8 @@
-//! Adds a mediator, with a cell of its own, or a router to a running network, and removes it again.
+//! Adds a mediator, with a cell of its own, or a router to a running network, and removes it.
 //!
 //! A router that was added takes its turn of the gateways when it is up, and those go on to the
-//! next one when it is removed. A cell that was added is spare: it gets instruments by [`resize::grow`], by moves, or from the
-//! policies.
+//! next one when it is removed. A cell that was added is spare: it gets instruments by
+//! [`resize::grow`], by moves, or from the policies.
 
 use std::time::Duration;
 

@@ -19,8 +19,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use nm_exchange::control::AddedNode;
-use nm_exchange::network::{Durability, Network, Role};
+use nm_exchange::network::{AddedNode, Durability, Network, Role};
 use nm_model::{Failure, FailureKind};
 use nm_sys::clock::{Deadline, monotonic_ns};
 use nm_sys::process::ChildProcess;

@@ -53,7 +53,6 @@ pub use nm_model::exchange::{Durability, NodeCounts};
 pub use nm_replica::Address as ReplicaAddress;
 use nm_replica::MEMBERS_MAX;
 
-use crate::control::AddedNode;
 use crate::link::Address;
 
 /// Number of the control group, which is not a cell.
@@ -130,6 +129,16 @@ pub struct Node {
     /// Where it accepts the other replicas of its cells.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "replica_address")]
     pub replication: Option<ReplicaAddress>,
+}
+
+/// A node that the network did not begin with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddedNode {
+    /// Where it listens.
+    pub node: Node,
+    /// Whether it was removed again. Its number is not given to another one, because files of a
+    /// mediator's cell may be left, and nodes that were cut off may still look for it.
+    pub is_removed: bool,
 }
 
 /// A network.
@@ -817,7 +826,7 @@ mod tests {
         assert_eq!(it.downstream(Role::Router, 3), [(Role::Mediator, 0)]);
         assert_eq!(Network::parse(&it.to_toml().unwrap()).unwrap(), it);
         it.removed_routers.insert(2);
-        assert_eq!(first(&it), [0, 1, 3, 0, 1, 3]);
+        assert_eq!(first(&it), [0, 1, 3, 1, 0, 3]);
         assert!(all(&it).iter().all(|routers| !routers.contains(&2)));
         assert!(it.downstream(Role::Router, 2).is_empty());
         it.removed_routers.insert(3);

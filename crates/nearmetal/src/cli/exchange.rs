@@ -90,7 +90,7 @@ pub enum ExchangeCommand {
         `exchange move` or policies give it instruments.\n\
         Exit code: 0 done, 2 it cannot be added, 4 no node answers")]
     Add(AddArgs),
-    /// Remove a router that was added, or a mediator, when its instruments have moved to other cells.
+    /// Remove a router that was added, or a mediator, when its instruments have moved away.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange remove mediator:4 --folder nearmetal-out/RUN\n  \
         nearmetal exchange remove router:2 --folder nearmetal-out/RUN\n\n\

@@ -1,5 +1,5 @@
-//! Mediators and routers that the network file lacks: added to networks of processes under load, killed, and
-//! removed again; the recording proves that nothing was lost.
+//! Mediators and routers that the network file lacks: added to networks of processes under load,
+//! killed, and removed again; the recording proves that nothing was lost.
 
 use std::path::Path;
 
@@ -120,8 +120,8 @@ fn a_mediator_that_the_file_lacks_is_added_killed_and_removed_under_load() {
     end_and_verify(running, &out);
 }
 
-/// With one router at first, the added one has the turn of the second gateway, and of both while the
-/// first router is down. The next one has the next number.
+/// With one router at first, the added one has the turn of the second gateway, and of both while
+/// the first router is down. The next one has the next number.
 #[test]
 fn a_router_that_the_file_lacks_is_added_killed_and_removed_under_load() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,6 @@
 //! Nodes that were added to a running network, as the map has them.
 
 use nm_codec::{DecodeError, Put, Reader};
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::limits::ADDRESS_BYTES_MAX;
@@ -9,16 +8,6 @@ use crate::link;
 use crate::network::{NODES_MAX, Node, Role};
 
 use super::node_id::NodeId;
-
-/// A node that the network did not begin with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AddedNode {
-    /// Where it listens.
-    pub node: Node,
-    /// Whether it was removed again. Its number is not given to another one, because files of a
-    /// mediator's cell may be left, and nodes that were cut off may still look for it.
-    pub is_removed: bool,
-}
 
 /// Why a node cannot be added.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

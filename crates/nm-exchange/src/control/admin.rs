@@ -11,10 +11,10 @@ use serde::Serialize;
 use crate::client::{self, ClientError};
 use crate::link::{Address, Link};
 use crate::message::Hello;
-use crate::network::{CONTROL, Durability, Network, NetworkError, Node, Role};
+use crate::network::{AddedNode, CONTROL, Durability, Network, NetworkError, Node, Role};
 use crate::wire::{self, FrameKind, Header};
 
-use super::added::{AddError, AddedNode, RemoveError, share_an_address};
+use super::added::{AddError, RemoveError, share_an_address};
 use super::admin_message::{AdminRequest, AdminResponse, CellReplicas, Work};
 use super::node_id::NodeId;
 use super::routing::InstrumentMap;

@@ -64,7 +64,7 @@ pub enum Command {
         /// Where it listens.
         node: Node,
     },
-    /// A node that was added is no part of the network any more; of a mediator, neither is its cell.
+    /// A node that was added is no part of the network any more, and neither is a mediator's cell.
     Remove(NodeId),
     /// A newer map than the state has: all replicas of control have lost their memory.
     RestoreMap(InstrumentMap),

@@ -37,7 +37,7 @@ mod node_id;
 mod routing;
 mod state;
 
-pub use added::{AddError, AddedNode, RemoveError, share_an_address};
+pub use added::{AddError, RemoveError, share_an_address};
 pub use admin_message::{AdminRequest, AdminResponse, CellReplicas, InstrumentWork, Work};
 pub use command::{Command, decode_batch, encode_batch};
 pub use link_latency::{LinkLatency, WORK_LINKS_MAX};

@@ -6,9 +6,9 @@ use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Put, Reader};
 
 use crate::limits::MOVED_INSTRUMENTS_MAX;
-use crate::network::{NODES_MAX, Network, Node, Role};
+use crate::network::{AddedNode, NODES_MAX, Network, Node, Role};
 
-use super::added::{AddedNode, read_addresses, write_addresses};
+use super::added::{read_addresses, write_addresses};
 use super::node_id::{NodeId, read_node, write_node};
 
 /// Where an instrument that has moved is.

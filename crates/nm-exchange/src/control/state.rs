@@ -272,7 +272,11 @@ impl State {
             }
             Command::RestoreMap(map) => {
                 if self.routes.map.update(map) {
-                    self.pending.retain(|_, pending| map.has_cell(pending.cell));
+                    // One that the map has, or a later one of the same instrument, has ended: no
+                    // cell would ever carry it out.
+                    self.pending.retain(|instrument, pending| {
+                        map.has_cell(pending.cell) && map.epoch_of(*instrument) < pending.epoch
+                    });
                     let newest = map.moved().values().map(|at| at.epoch).max().unwrap_or(0);
                     self.last_epoch = self.last_epoch.max(newest).saturating_add(LOST_EPOCHS);
                 }
@@ -641,6 +645,23 @@ mod tests {
         }
         assert_eq!(state.routes.map.added(role).len(), NODES_MAX - 1);
         assert_eq!(state.plan_add(role, &listening(0)), Err(AddError::TooMany(role)));
+    }
+
+    #[test]
+    fn moves_that_a_restored_map_has_are_not_under_way_any_more() {
+        let mut state = State::new(InstrumentMap::new(3));
+        for instrument in [1, 2, 4] {
+            state.apply(&Command::Move { instrument, cell: 0 }, 1);
+        }
+        let mut map = InstrumentMap::new(3);
+        map.assign(1, Placement { cell: 0, epoch: 1 });
+        map.assign(2, Placement { cell: 1, epoch: 9 });
+        state.apply(&Command::RestoreMap(map), 1);
+        assert_eq!(state.pending_moves().keys().copied().collect::<Vec<_>>(), [4]);
+        assert_eq!((state.plan_move(1, 0), state.plan_move(1, 2)), (Ok(false), Ok(true)));
+        assert_eq!(state.plan_move(2, 0), Ok(true), "it is asked for again, with a new number");
+        state.apply(&Command::Move { instrument: 2, cell: 0 }, 1);
+        assert!(state.pending[&2].epoch > 9);
     }
 
     #[test]

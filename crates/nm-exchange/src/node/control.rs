@@ -459,6 +459,10 @@ impl<L: Log> Control<L> {
     /// while; through one router after the other.
     fn order_moves(&mut self, links: &mut Links) {
         self.refuse_impossible(links);
+        // A restored map ends moves without a word of their cells.
+        let pending = self.state.pending_moves();
+        self.ordered.retain(|instrument, _| pending.contains_key(instrument));
+        self.ended.retain(|instrument, _| pending.contains_key(instrument));
         let routers = links.all_to(Role::Router);
         if routers.is_empty() || self.state.pending_moves().is_empty() {
             return;

@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use crate::control::AddedNode;
-use crate::network::Role;
+use crate::network::{AddedNode, Role};
 
 /// What a node reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -43,7 +43,7 @@ pub enum Running {
     /// As a mediator.
     Mediator(Box<Mediator<SimulatedLog>>),
     /// As a processor.
-    Processor(Processor<SimulatedLog>),
+    Processor(Box<Processor<SimulatedLog>>),
 }
 
 impl Running {
@@ -52,7 +52,7 @@ impl Running {
             Running::Gateway(gateway) => gateway,
             Running::Router(router) => router,
             Running::Mediator(mediator) => &mut **mediator,
-            Running::Processor(processor) => processor,
+            Running::Processor(processor) => &mut **processor,
         }
     }
 }
@@ -598,7 +598,8 @@ impl Ring {
                 Running::Mediator(Box::new(mediator))
             }
             Role::Processor => {
-                Running::Processor(Processor::new(network, index, logs).expect("a processor"))
+                let processor = Processor::new(network, index, logs).expect("a processor");
+                Running::Processor(Box::new(processor))
             }
         }
     }
