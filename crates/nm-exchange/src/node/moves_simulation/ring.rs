@@ -37,7 +37,7 @@ pub type NodeId = (Role, usize);
 #[derive(Debug)]
 pub enum Running {
     /// As a gateway.
-    Gateway(Gateway),
+    Gateway(Box<Gateway>),
     /// As a router.
     Router(Router),
     /// As a mediator.
@@ -49,7 +49,7 @@ pub enum Running {
 impl Running {
     fn behaviour(&mut self) -> &mut dyn Behaviour {
         match self {
-            Running::Gateway(gateway) => gateway,
+            Running::Gateway(gateway) => &mut **gateway,
             Running::Router(router) => router,
             Running::Mediator(mediator) => &mut **mediator,
             Running::Processor(processor) => &mut **processor,
@@ -588,7 +588,7 @@ impl Ring {
             settings: Settings::default(),
         };
         match role {
-            Role::Gateway => Running::Gateway(Gateway::new(network, index)),
+            Role::Gateway => Running::Gateway(Box::new(Gateway::new(network, index))),
             Role::Router => Running::Router(Router::new(network)),
             Role::Mediator => {
                 let mut mediator = Mediator::new(network, index, logs).expect("a mediator");
