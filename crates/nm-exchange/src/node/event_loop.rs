@@ -21,7 +21,7 @@ use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
 use super::{gateway, mediator, processor, replicated, router};
 
-/// How long a mediator that the network file lacks asks where it listens.
+/// How long a node that the network file lacks asks where it listens.
 const FIND_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long control may take to answer whether a mediator was removed. The node stands still
