@@ -102,22 +102,22 @@ pub fn network(
     }))
 }
 
-/// Addresses on this machine for one more mediator of a network whose nodes listen here.
+/// Addresses on this machine for one more node of a class, in a network whose nodes listen here.
 ///
 /// # Errors
 /// If its nodes listen where other hosts can reach them, or there are not enough ports.
-pub fn one_more_mediator(network: &Network) -> Result<Node, Failure> {
-    let first = &network.mediator[0];
+pub fn one_more(network: &Network, role: Role) -> Result<Node, Failure> {
+    let first = &network.nodes(role)[0];
     let far = |address: &SocketAddr| !address.ip().to_canonical().is_loopback();
     let elsewhere = |address: String| {
         let message = format!(
-            "mediator 0 listens at {address}, which other hosts may reach: say where the new one \
-             is to listen, by --address and --replication"
+            "{role} 0 listens at {address}, which other hosts may reach: say where the new one is \
+             to listen, by --address, and a mediator for other replicas by --replication"
         );
         Failure::new(FailureKind::BadRequest, message)
     };
     // The number that it will have is not known, and its files must be no other one's.
-    let name = format!("mediator-{:x}-{:x}", std::process::id(), nm_sys::clock::monotonic_ns());
+    let name = format!("{role}-{:x}-{:x}", std::process::id(), nm_sys::clock::monotonic_ns());
     let mut ports = free_ports(2)?.into_iter();
     let mut port = || SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), ports.next().unwrap_or(0));
     let address = match &first.address {
@@ -170,17 +170,17 @@ mod tests {
         assert_eq!(replication(processor).unwrap(), "unix:/s/processor-0-replication");
         assert_eq!(replication(mediator).unwrap(), "unix:/s/mediator-1-replication");
         // One more listens beside the others, at addresses of its own.
-        let more = one_more_mediator(&unix).unwrap();
+        let more = one_more(&unix, Role::Mediator).unwrap();
         assert!(more.address.to_string().starts_with("unix:/s/mediator-"), "{more:?}");
         assert!(replication(&more).unwrap().ends_with("-replication") && more != unix.mediator[1]);
-        assert!(one_more_mediator(&shm).unwrap().address.to_string().starts_with("shm:/s/"));
+        assert!(one_more(&shm, Role::Mediator).unwrap().address.to_string().starts_with("shm:/s/"));
         let hosts = hosts::parse("a 192.0.2.1\nb 192.0.2.2 mediator").unwrap();
         let placement = Placement::new(&hosts, counts, Durability::None, Path::new("/data"));
         let far = network(counts, LinkTransport::Tcp, Path::new("/s"), &placement).unwrap();
         assert!(far.mediator[0].address.to_string().starts_with("192.0.2.2:"));
         assert!(far.gateway[0].address.to_string().starts_with("192.0.2.1:"));
         assert_eq!(far.gateway[0].replication, None);
-        let refused = one_more_mediator(&far).unwrap_err().message;
+        let refused = one_more(&far, Role::Mediator).unwrap_err().message;
         assert!(refused.contains("which other hosts may reach"), "{refused}");
     }
 }

@@ -151,7 +151,7 @@ impl PolicyRunner {
     ) -> Result<Vec<Decided>, Failure> {
         self.collect_moves();
         let status = admin::status(&self.network, ANSWER_LIMIT)?;
-        if !status.network.has_mediators_of(&self.network) {
+        if !status.network.has_nodes_of(&self.network) {
             self.network = status.network.clone();
             self.active.retain(|cell| status.cell(*cell).is_some());
         }

@@ -19,8 +19,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use nm_exchange::control::AddedMediator;
-use nm_exchange::network::{Durability, Network, Role};
+use nm_exchange::network::{AddedNode, Durability, Network, Role};
 use nm_model::{Failure, FailureKind};
 use nm_sys::clock::{Deadline, monotonic_ns};
 use nm_sys::process::ChildProcess;
@@ -477,7 +476,7 @@ impl Supervisor {
                     restart.ready_ns = Some(monotonic_ns());
                 }
             }
-            Some("mediators") => self.learn_mediators(&line),
+            Some("added-nodes") => self.learn_added(&line),
             Some("end") => {
                 node.end = Some(NodeEnd {
                     role: node.role,
@@ -495,40 +494,41 @@ impl Supervisor {
         }
     }
 
-    /// A node knows which mediators were added to the network and removed from it: the first one
-    /// that knows more counts.
-    fn learn_mediators(&mut self, line: &Value) {
-        let Ok(added) = serde_json::from_value::<Vec<AddedMediator>>(line["added"].clone()) else {
-            return;
-        };
-        let founders = self.network.founders();
-        for (at, AddedMediator { node, is_removed }) in added.into_iter().enumerate() {
-            let index = founders + at;
-            if index == self.network.mediator.len() {
-                self.network.mediator.push(node);
-                self.network.added_mediators += 1;
+    /// A node knows which others were added to the network and removed from it: the first one that
+    /// knows more counts.
+    fn learn_added(&mut self, line: &Value) {
+        for (role, field) in [(Role::Mediator, "mediators"), (Role::Router, "routers")] {
+            let Ok(added) = serde_json::from_value::<Vec<AddedNode>>(line[field].clone()) else {
+                continue;
+            };
+            let removed = added.iter().filter(|it| it.is_removed).count();
+            let (known, known_removed) = self.network.added_counts(role);
+            // None is added or removed without the others that were before.
+            if added.len() + removed > known + known_removed {
+                self.network.set_added(role, &added);
                 self.is_network_changed = true;
-            }
-            if is_removed {
-                self.is_network_changed |= self.network.removed_mediators.insert(index);
             }
         }
     }
 
-    /// Starts the mediators that were added, and expects the end of those that were removed. On
-    /// other hosts they are started by hand.
-    fn follow_mediators(&mut self) -> Result<(), Failure> {
+    /// Starts the nodes that were added, and expects the end of those that were removed. On other
+    /// hosts they are started by hand.
+    fn follow_added(&mut self) -> Result<(), Failure> {
         if !std::mem::take(&mut self.is_network_changed) {
             return Ok(());
         }
         write_network(&self.network, &self.network_file)?;
         let by_ns = monotonic_ns() + END_LIMIT.as_nanos() as u64;
-        for index in self.network.founders()..self.network.mediator.len() {
-            let is_it = |node: &&mut Running| (node.role, node.index) == (Role::Mediator, index);
+        let added = [Role::Mediator, Role::Router].into_iter().flat_map(|role| {
+            let all = self.network.founders_of(role)..self.network.nodes(role).len();
+            all.map(move |index| (role, index))
+        });
+        for (role, index) in added.collect::<Vec<_>>() {
+            let is_it = |node: &&mut Running| (node.role, node.index) == (role, index);
             let known = self.nodes.iter_mut().find(is_it);
-            match (known, self.network.is_removed(Role::Mediator, index)) {
+            match (known, self.network.is_removed(role, index)) {
                 (Some(node), true) if node.ends_by_ns.is_none() => node.ends_by_ns = Some(by_ns),
-                (None, false) if self.hosts.is_empty() => self.add(Role::Mediator, index, None)?,
+                (None, false) if self.hosts.is_empty() => self.add(role, index, None)?,
                 _ => {}
             }
         }
@@ -539,7 +539,7 @@ impl Supervisor {
     /// was added and does not start, for example because its address is in use.
     fn is_given_up(&self, node: &Running) -> bool {
         let Running { role, index, start, .. } = *node;
-        let is_added = role == Role::Mediator && index >= self.network.founders();
+        let is_added = self.network.was_added(role, index);
         self.network.is_removed(role, index) || (is_added && start >= RESTARTS_MAX)
     }
 
@@ -620,7 +620,7 @@ impl Supervisor {
     pub fn restart_dead_nodes(&mut self, wait: Duration) -> Result<(), Failure> {
         self.receive_messages(wait);
         self.check_hosts()?;
-        self.follow_mediators()?;
+        self.follow_added()?;
         self.kill_late_nodes();
         let now_ns = monotonic_ns();
         for slot in 0..self.nodes.len() {

@@ -9,6 +9,8 @@
 //! spare_mediators = 0          # so many mediators, the last ones, begin without instruments
 //! added_mediators = 0          # so many mediators, behind those, were added while it ran
 //! removed_mediators = []       # which of these were removed again
+//! added_routers = 0            # the same for routers: the last ones
+//! removed_routers = []
 //!
 //! [[gateway]]
 //! address = "127.0.0.1:5001"   # or "unix:/run/exchange/gateway-0"
@@ -25,13 +27,13 @@
 //! replication = "127.0.0.1:5006"
 //! ```
 //!
-//! Each gateway has links to two routers, of which it uses one, each router to all mediators, each
-//! mediator to two processors, or to all where cells have replicas, and each processor to all
-//! gateways. The upstream end makes the link.
+//! Each gateway has links to two routers, of which it uses one, and to those that were added, each
+//! router to all mediators, each mediator to two processors, or to all where cells have replicas,
+//! and each processor to all gateways. The upstream end makes the link.
 //!
 //! One more group of replicas keeps what all nodes must agree on: see [`crate::control`].
 //!
-//! A network that runs can get more mediators than its file has
+//! A network that runs can get more mediators and routers than its file has
 //! ([`InstrumentMap::extended`](crate::control::InstrumentMap::extended)). Where replicas are, and
 //! which cells have instruments at first, follows from the *founders* alone: the mediators that
 //! were not added. So it stays as it is when one is added.
@@ -129,6 +131,16 @@ pub struct Node {
     pub replication: Option<ReplicaAddress>,
 }
 
+/// A node that the network did not begin with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddedNode {
+    /// Where it listens.
+    pub node: Node,
+    /// Whether it was removed again. Its number is not given to another one, because files of a
+    /// mediator's cell may be left, and nodes that were cut off may still look for it.
+    pub is_removed: bool,
+}
+
 /// A network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -156,6 +168,12 @@ pub struct Network {
     /// Those of them that were removed again.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub removed_mediators: BTreeSet<usize>,
+    /// How many routers, the last ones, were added while the network ran.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub added_routers: usize,
+    /// Those of them that were removed again.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub removed_routers: BTreeSet<usize>,
     /// Gateways.
     pub gateway: Vec<Node>,
     /// Routers.
@@ -222,17 +240,19 @@ pub enum NetworkError {
         /// How many there are.
         mediators: usize,
     },
-    /// All mediators were added.
-    #[error("it has {added} added mediators of {mediators}: one must have been there first")]
+    /// All nodes of a class were added.
+    #[error("it has {added} added {role}s of {count}: one must have been there first")]
     TooManyAdded {
+        /// Which class.
+        role: Role,
         /// How many were added.
         added: usize,
         /// How many there are.
-        mediators: usize,
+        count: usize,
     },
-    /// A mediator was removed that was never added.
-    #[error("it has removed mediator {0}, which was not added: only the last ones were")]
-    NeverAdded(usize),
+    /// A node was removed that was never added.
+    #[error("it has removed {0} {1}, which was not added: only the last ones were")]
+    NeverAdded(Role, usize),
     /// Journals have no place.
     #[error("it has no `data` folder for its journals")]
     NoDataFolder,
@@ -270,6 +290,8 @@ impl Network {
             spare_mediators: 0,
             added_mediators: 0,
             removed_mediators: BTreeSet::new(),
+            added_routers: 0,
+            removed_routers: BTreeSet::new(),
             gateway: nodes(Role::Gateway),
             router: nodes(Role::Router),
             mediator: nodes(Role::Mediator),
@@ -345,17 +367,20 @@ impl Network {
                 return Err(NetworkError::NodeCount { role, count });
             }
         }
-        let (added, mediators) = (network.added_mediators, network.mediator.len());
-        if added >= mediators {
-            return Err(NetworkError::TooManyAdded { added, mediators });
+        for role in [Role::Mediator, Role::Router] {
+            let (count, (added, removed)) = (network.nodes(role).len(), network.added(role));
+            if added >= count {
+                return Err(NetworkError::TooManyAdded { role, added, count });
+            }
+            let was_added = |index: &usize| (count - added..count).contains(index);
+            if let Some(index) = removed.and_then(|all| all.iter().find(|index| !was_added(index)))
+            {
+                return Err(NetworkError::NeverAdded(role, *index));
+            }
         }
         let (spares, founders) = (network.spare_mediators, network.founders());
         if spares >= founders {
             return Err(NetworkError::TooManySpares { spares, mediators: founders });
-        }
-        let was_added = |index: &usize| (founders..mediators).contains(index);
-        if let Some(index) = network.removed_mediators.iter().find(|index| !was_added(index)) {
-            return Err(NetworkError::NeverAdded(*index));
         }
         let mut known = std::collections::HashSet::new();
         let durability = network.durability;
@@ -403,19 +428,60 @@ impl Network {
 
     /// How many mediators the network began with.
     pub fn founders(&self) -> usize {
-        self.mediator.len().saturating_sub(self.added_mediators)
+        self.founders_of(Role::Mediator)
+    }
+
+    /// How many nodes of a class the network began with.
+    pub fn founders_of(&self, role: Role) -> usize {
+        self.nodes(role).len().saturating_sub(self.added(role).0)
+    }
+
+    /// How many nodes of a class were added, and which of them were removed again.
+    fn added(&self, role: Role) -> (usize, Option<&BTreeSet<usize>>) {
+        match role {
+            Role::Mediator => (self.added_mediators, Some(&self.removed_mediators)),
+            Role::Router => (self.added_routers, Some(&self.removed_routers)),
+            Role::Gateway | Role::Processor => (0, None),
+        }
+    }
+
+    /// Takes over the nodes of a class that were added.
+    pub fn set_added(&mut self, role: Role, added: &[AddedNode]) {
+        let founders = self.founders_of(role);
+        let (nodes, count, removed) = match role {
+            Role::Mediator => {
+                (&mut self.mediator, &mut self.added_mediators, &mut self.removed_mediators)
+            }
+            Role::Router => (&mut self.router, &mut self.added_routers, &mut self.removed_routers),
+            Role::Gateway | Role::Processor => return,
+        };
+        nodes.truncate(founders);
+        nodes.extend(added.iter().map(|it| it.node.clone()));
+        *count = added.len();
+        let all = added.iter().enumerate().filter(|(_, it)| it.is_removed);
+        *removed = all.map(|(at, _)| founders + at).collect();
+    }
+
+    /// Whether a node was added while the network ran.
+    pub fn was_added(&self, role: Role, index: usize) -> bool {
+        index >= self.founders_of(role)
     }
 
     /// Whether a node was removed.
     pub fn is_removed(&self, role: Role, index: usize) -> bool {
-        role == Role::Mediator && self.removed_mediators.contains(&index)
+        self.added(role).1.is_some_and(|removed| removed.contains(&index))
     }
 
-    /// Whether the same mediators were added to a network and removed from it: their numbers never
+    /// Whether the same nodes were added to a network and removed from it: their numbers never
     /// fall.
-    pub fn has_mediators_of(&self, other: &Network) -> bool {
-        let counts = |it: &Network| (it.added_mediators, it.removed_mediators.len());
-        counts(self) == counts(other)
+    pub fn has_nodes_of(&self, other: &Network) -> bool {
+        Role::ALL.iter().all(|role| self.added_counts(*role) == other.added_counts(*role))
+    }
+
+    /// How many nodes of a class were added, and how many of them removed again.
+    pub fn added_counts(&self, role: Role) -> (usize, usize) {
+        let (added, removed) = self.added(role);
+        (added, removed.map_or(0, BTreeSet::len))
     }
 
     /// The cells that there are: one for each mediator that was not removed.
@@ -456,11 +522,21 @@ impl Network {
         }
     }
 
-    /// The routers that a gateway uses: the first one, and another one if that fails.
+    /// The routers that a gateway uses: the first one, and the next one if that fails. Two of them
+    /// are of those that the network began with, and the others those that were added: so no link
+    /// is given up for a router that may not be up yet. Gateways take turns at all routers.
     pub fn routers_of(&self, gateway: usize) -> Vec<usize> {
-        let count = self.router.len();
-        let mut routers = vec![gateway % count, (gateway + 1) % count];
+        let founders = self.founders_of(Role::Router);
+        let mut added: Vec<usize> = (founders..self.router.len()).collect();
+        added.retain(|router| !self.is_removed(Role::Router, *router));
+        let mut routers = vec![gateway % founders, (gateway + 1) % founders];
         routers.dedup();
+        let turn = gateway % (founders + added.len());
+        if let Some(at) = turn.checked_sub(founders) {
+            added.rotate_left(at);
+            routers.insert(0, added.remove(0));
+        }
+        routers.extend(added);
         routers
     }
 
@@ -729,6 +805,40 @@ mod tests {
         }
         assert!(none.has_control());
         assert_eq!((none.groups_at(m, 1), none.groups_at(p, 0)), (vec![CONTROL], vec![]));
+    }
+
+    #[test]
+    fn gateways_take_turns_at_routers_that_were_added_and_keep_their_links() {
+        let mut it = network("6-2-1-1");
+        let before: Vec<_> = (0..6).map(|gateway| it.routers_of(gateway)).collect();
+        for name in ["a", "b"] {
+            let address = format!("unix:/{name}").parse().unwrap();
+            it.router.push(Node { address, replication: None });
+        }
+        it.added_routers = 2;
+        let all = |it: &Network| (0..6).map(|at| it.routers_of(at)).collect::<Vec<_>>();
+        let first = |it: &Network| all(it).iter().map(|routers| routers[0]).collect::<Vec<_>>();
+        assert_eq!(first(&it), [0, 1, 2, 3, 0, 1]);
+        for (before, after) in before.iter().zip(all(&it)) {
+            assert!(before.iter().all(|router| after.contains(router)) && after.len() == 4);
+        }
+        assert_eq!((it.upstream_count(Role::Router, 2), it.counts().of_class[1]), (6, 4));
+        assert_eq!(it.downstream(Role::Router, 3), [(Role::Mediator, 0)]);
+        assert_eq!(Network::parse(&it.to_toml().unwrap()).unwrap(), it);
+        it.removed_routers.insert(2);
+        assert_eq!(first(&it), [0, 1, 3, 1, 0, 3]);
+        assert!(all(&it).iter().all(|routers| !routers.contains(&2)));
+        assert!(it.downstream(Role::Router, 2).is_empty());
+        it.removed_routers.insert(3);
+        assert_eq!(all(&it), before);
+        let refused = |change: &dyn Fn(&mut Network)| {
+            let mut wrong = it.clone();
+            change(&mut wrong);
+            Network::parse(&wrong.to_toml().unwrap()).unwrap_err().to_string()
+        };
+        assert!(refused(&|it| it.added_routers = 4).contains("4 added routers of 4"));
+        let never = refused(&|it| it.removed_routers.extend([0]));
+        assert!(never.contains("router 0, which was not added"), "{never}");
     }
 
     #[test]

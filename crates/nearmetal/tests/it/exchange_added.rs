@@ -1,5 +1,5 @@
-//! Mediators that the network file lacks: added to networks of processes under load, killed, and
-//! removed again; the recording proves that nothing was lost.
+//! Mediators and routers that the network file lacks: added to networks of processes under load,
+//! killed, and removed again; the recording proves that nothing was lost.
 
 use std::path::Path;
 
@@ -38,9 +38,9 @@ fn add(ask: &dyn Fn(&[&str]) -> Run, mediator: u64) {
     });
 }
 
-/// Whether this machine runs a mediator of a network in this folder.
-fn runs_mediator(out: &Path, index: usize) -> bool {
-    let words = ["--role", "mediator", "--index", &index.to_string()].map(String::from);
+/// Whether this machine runs a node of a network in this folder.
+fn runs(out: &Path, role: &str, index: usize) -> bool {
+    let words = ["--role", role, "--index", &index.to_string()].map(String::from);
     let folder = out.to_str().unwrap();
     let is_it = |of: &[String]| {
         of.windows(4).any(|four| four == words) && of.iter().any(|word| word.starts_with(folder))
@@ -53,7 +53,16 @@ fn check_refusals(ask: &dyn Fn(&[&str]) -> Run) {
     for (words, why) in [
         (&["remove", "mediator:0"][..], "the network began with it"),
         (&["remove", "mediator:9"], "there is no mediator 9"),
-        (&["remove", "router:0"], "only mediators that were added can"),
+        (&["remove", "router:0"], "the network began with it"),
+        (&["remove", "router:2"], "there is no router 2"),
+        (&["remove", "gateway:0"], "only mediators and routers that were added can"),
+        (&["add", "gateway"], "only mediators and routers can"),
+        (&["add", "processor"], "only mediators and routers can"),
+        (&["add", "broker"], "is not a class of nodes"),
+        (
+            &["add", "router", "--address", "unix:/r", "--replication", "unix:/s"],
+            "a router has no replicas",
+        ),
         (&["move", "1", "--to", "9"], "there is no cell 9"),
         (&["add", "--address", "here"], "is not an address"),
         (&["add", "--replication", "127.0.0.1:9"], "--address"),
@@ -95,7 +104,7 @@ fn a_mediator_that_the_file_lacks_is_added_killed_and_removed_under_load() {
     passes(&ask(&["remove", "mediator:2"]), "mediator 2 was removed: ");
     let status = led(&ask, 2);
     assert_eq!((instruments_in(&status, 2), status["nodes"].as_array().unwrap().len()), (0, 7));
-    wait_for("the end of its process", || (!runs_mediator(&out, 2)).then_some(()));
+    wait_for("the end of its process", || (!runs(&out, "mediator", 2)).then_some(()));
     // Nobody starts it again, and its number is not given away.
     kill_and_wait(&running, ("mediator", 1), &ask);
     add(&ask, 3);
@@ -106,7 +115,46 @@ fn a_mediator_that_the_file_lacks_is_added_killed_and_removed_under_load() {
     });
     passes(&moved, "instrument 1 is in cell 3");
     assert_eq!(ask(&["remove", "mediator:2"]).code, 2);
-    assert!(!runs_mediator(&out, 2) && runs_mediator(&out, 3));
+    assert!(!runs(&out, "mediator", 2) && runs(&out, "mediator", 3));
+    wait_for_seconds(&out, 1);
+    end_and_verify(running, &out);
+}
+
+/// With one router at first, the added one has the turn of the second gateway, and of both while
+/// the first router is down. The next one has the next number.
+#[test]
+fn a_router_that_the_file_lacks_is_added_killed_and_removed_under_load() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let out_text = out.to_str().unwrap();
+    let running = endless(&out, "2-1-2-2", "disk-quorum");
+    let ask = |words: &[&str]| run(&[&["exchange"], words, &["--folder", out_text]].concat());
+    let nodes = |count: usize| {
+        wait_for("so many nodes, which are up", || {
+            let status = all_led(&ask(&["status", "--format", "json"]))?;
+            (status["nodes"].as_array().unwrap().len() == count).then_some(())
+        });
+    };
+    nodes(7);
+    let added = ask(&["add", "router"]);
+    passes(&added, "router 1 was added at ");
+    assert!(added.stderr.contains("router 1 is logged; waiting until it is up"), "{added:?}");
+    nodes(8);
+    wait_for_seconds(&out, 1);
+    for node in [("router", 0), ("router", 1), ("gateway", 1), ("mediator", 0)] {
+        kill_and_wait(&running, node, &ask);
+    }
+    wait_for_seconds(&out, 1);
+    passes(&ask(&["remove", "router:1"]), "router 1 was removed");
+    nodes(7);
+    wait_for("the end of its process", || (!runs(&out, "router", 1)).then_some(()));
+    assert_eq!(ask(&["remove", "router:1"]).code, 2);
+    let again = ask(&["add", "router", "--format", "json"]);
+    assert_eq!(again.code, 0, "{}", again.stderr);
+    let again: Value = serde_json::from_str(&again.stdout).unwrap();
+    assert_eq!(again["router"], 2);
+    nodes(8);
+    assert!(!runs(&out, "router", 1) && runs(&out, "router", 2));
     wait_for_seconds(&out, 1);
     end_and_verify(running, &out);
 }

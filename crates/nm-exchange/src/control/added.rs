@@ -1,49 +1,50 @@
-//! Mediators that were added to a running network, as the map has them.
+//! Nodes that were added to a running network, as the map has them.
 
 use nm_codec::{DecodeError, Put, Reader};
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::limits::ADDRESS_BYTES_MAX;
 use crate::link;
-use crate::network::{NODES_MAX, Node};
+use crate::network::{NODES_MAX, Node, Role};
 
-/// A mediator that the network did not begin with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AddedMediator {
-    /// Where it listens.
-    pub node: Node,
-    /// Whether it was removed again. Its number is not given to another one, because files of its
-    /// cell may be left.
-    pub is_removed: bool,
-}
+use super::node_id::NodeId;
 
-/// Why a mediator cannot be added.
+/// Why a node cannot be added.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AddError {
+    /// Nodes of this class take part in the layout of the others.
+    #[error("a {0} cannot be added to a running network: only mediators and routers can")]
+    FixedClass(Role),
     /// The network has had as many as it can have.
-    #[error("the network has had {NODES_MAX} mediators, removed ones included, the most possible")]
-    TooMany,
+    #[error("the network has had {NODES_MAX} {0}s, removed ones included, the most possible")]
+    TooMany(Role),
     /// An address cannot be part of the map.
     #[error("the address `{0}` has more than {ADDRESS_BYTES_MAX} bytes")]
     LongAddress(String),
     /// Another one listens there.
-    #[error("mediator {0}, which was added before, listens at one of its addresses")]
-    AddressTaken(u16),
+    #[error("{} {}, which was added before, listens at one of its addresses", .0.0, .0.1)]
+    AddressTaken(NodeId),
 }
 
-/// Why a mediator cannot be removed.
+/// Why a node cannot be removed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RemoveError {
+    /// Nodes of this class cannot be added.
+    #[error("{} {} cannot be removed: only mediators and routers that were added can", .0.0, .0.1)]
+    FixedClass(NodeId),
     /// It was there first.
     #[error(
-        "mediator {0} cannot be removed, because the network began with it: only those that were \
-         added while it ran can"
+        "{} {} cannot be removed, because the network began with it: only those that were added \
+         while it ran can",
+        .0.0, .0.1
     )]
-    Founder(u16),
+    Founder(NodeId),
     /// There is none.
-    #[error("there is no mediator {0}: none was added with this number, or it was removed")]
-    NoSuchMediator(u16),
+    #[error(
+        "there is no {} {}: none was added with this number, or it was removed",
+        .0.0, .0.1
+    )]
+    NoSuchNode(NodeId),
     /// Its cell has instruments.
     #[error("cell {cell} has {instruments} instruments, or they are on their way to it")]
     HasInstruments {

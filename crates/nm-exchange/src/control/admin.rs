@@ -11,12 +11,13 @@ use serde::Serialize;
 use crate::client::{self, ClientError};
 use crate::link::{Address, Link};
 use crate::message::Hello;
-use crate::network::{CONTROL, Durability, Network, NetworkError, Node, Role};
+use crate::network::{AddedNode, CONTROL, Durability, Network, NetworkError, Node, Role};
 use crate::wire::{self, FrameKind, Header};
 
 use super::added::{AddError, RemoveError, share_an_address};
 use super::admin_message::{AdminRequest, AdminResponse, CellReplicas, Work};
 use super::node_id::NodeId;
+use super::routing::InstrumentMap;
 use super::state::State;
 
 /// How long a leader of control is looked for.
@@ -576,48 +577,52 @@ fn change(
     }
 }
 
-/// Adds a mediator that listens at these addresses to a running network, with a cell of its own;
-/// its number. One that is part of the network already is not added again.
+/// Adds a node of a class that listens at these addresses to a running network, a mediator with a
+/// cell of its own; its number. One that is part of the network already is not added again.
 ///
 /// # Errors
 /// If the network can have no more, an address is taken, or control does not log it within `limit`.
-pub fn add_mediator(network: &Network, node: &Node, limit: Duration) -> Result<u16, Failure> {
+pub fn add_node(
+    network: &Network,
+    role: Role,
+    node: &Node,
+    limit: Duration,
+) -> Result<u16, Failure> {
     let bad = |message: String| Failure::new(FailureKind::BadRequest, message);
-    let founders = network.founders();
-    let is_founder = |role: Role, index: usize| role != Role::Mediator || index < founders;
-    let mut all = network.all();
-    if let Some((role, index, _)) =
-        all.find(|(role, index, it)| is_founder(*role, *index) && share_an_address(it, node))
-    {
+    let mut founders = network.all().filter(|(role, index, _)| !network.was_added(*role, *index));
+    if let Some((role, index, _)) = founders.find(|(_, _, it)| share_an_address(it, node)) {
         return Err(bad(format!("{role} {index} listens at one of these addresses")));
     }
     let mut extended = network.clone();
-    extended.mediator.push(node.clone());
-    let (role, index, durability) = (Role::Mediator, network.mediator.len(), network.durability);
-    if durability != Durability::None && node.replication.is_none() {
+    let mut added = InstrumentMap::of(network).added(role).to_vec();
+    added.push(AddedNode { node: node.clone(), is_removed: false });
+    extended.set_added(role, &added);
+    let (index, durability) = (network.nodes(role).len(), network.durability);
+    let has_replicas = role == Role::Mediator && durability != Durability::None;
+    if has_replicas && node.replication.is_none() {
         let missing = NetworkError::NoReplicationAddress { role, index, durability };
         return Err(bad(missing.to_string()));
     }
     if network.secret.is_none() {
         extended.secret_of_nodes().map_err(|error| bad(error.to_string()))?;
     }
-    let (mut added, request) = (None, AdminRequest::Add(node.clone()));
+    let (mut added, request) = (None, AdminRequest::Add { role, node: node.clone() });
     change(network, &request, limit, |state| {
-        added = state.plan_add(node).map_err(|error: AddError| bad(error.to_string()))?;
+        added = state.plan_add(role, node).map_err(|error: AddError| bad(error.to_string()))?;
         Ok(added.is_some())
     })?;
     // It is done when there is a number.
     Ok(added.unwrap_or_default())
 }
 
-/// The network with the mediators that were added to it, as control has them; `index` is to be one
-/// of them. Asks until `limit`, or until `is_given_up`.
+/// The network with the nodes that were added to it, as control has them; this one is to be one of
+/// them. Asks until `limit`, or until `is_given_up`.
 ///
 /// # Errors
-/// If no node that could know it answers, or this mediator was never added or is removed.
-pub fn find_mediator(
+/// If no node that could know it answers, or this node was never added or is removed.
+pub fn find_node(
     network: &Network,
-    index: usize,
+    (role, index): (Role, usize),
     limit: Duration,
     is_given_up: impl Fn() -> bool,
 ) -> Result<Network, Failure> {
@@ -625,22 +630,22 @@ pub fn find_mediator(
     let deadline = Deadline::after(limit);
     loop {
         let known = status(network, HANDSHAKE_LIMIT).map(|status| status.network);
-        let is_known = |known: &Network| index < known.mediator.len();
+        let is_known = |known: &Network| index < known.nodes(role).len();
         match known {
-            Ok(known) if known.is_removed(Role::Mediator, index) => {
-                return Err(bad(format!("mediator {index} was removed from the network")));
+            Ok(known) if known.is_removed(role, index) => {
+                return Err(bad(format!("{role} {index} was removed from the network")));
             }
             Ok(known) if is_known(&known) => return Ok(known),
             Ok(known) if deadline.passed() || is_given_up() => {
-                let count = known.mediator.len();
+                let count = known.nodes(role).len();
                 return Err(bad(format!(
-                    "there is no mediator {index}: the network has had {count} mediators, and \
-                     `nearmetal exchange add` adds one"
+                    "there is no {role} {index}: the network has had {count} {role} nodes, and \
+                     `nearmetal exchange add {role}` adds one"
                 )));
             }
             Err(failure) if deadline.passed() || is_given_up() => {
                 let message = format!(
-                    "mediator {index} is not in the network file, and where it listens could not \
+                    "{role} {index} is not in the network file, and where it listens could not \
                      be asked: {}",
                     failure.message
                 );
@@ -651,19 +656,20 @@ pub fn find_mediator(
     }
 }
 
-/// Removes a mediator that was added, and its cell.
+/// Removes a node that was added, a mediator with its cell.
 ///
 /// # Errors
-/// If it was not added, its cell has instruments, or control does not log it within `limit`.
-pub fn remove_mediator(network: &Network, mediator: u16, limit: Duration) -> Result<(), Failure> {
+/// If it was not added, is a mediator whose cell has instruments, or control does not log it within
+/// `limit`.
+pub fn remove_node(network: &Network, node: NodeId, limit: Duration) -> Result<(), Failure> {
     let bad = |error: RemoveError| Failure::new(FailureKind::BadRequest, error.to_string());
-    let (request, mut was_there) = (AdminRequest::Remove { mediator }, false);
-    change(network, &request, limit, |state| match state.plan_remove(mediator) {
+    let (request, mut was_there) = (AdminRequest::Remove(node), false);
+    change(network, &request, limit, |state| match state.plan_remove(node) {
         Ok(()) => {
             was_there = true;
             Ok(false)
         }
-        Err(RemoveError::NoSuchMediator(_)) if was_there => Ok(true),
+        Err(RemoveError::NoSuchNode(_)) if was_there => Ok(true),
         Err(error) => Err(bad(error)),
     })
 }

@@ -5,7 +5,7 @@ use nm_codec::{DecodeError, Put, Reader};
 use nm_replica::MEMBERS_MAX;
 use nm_sys::clock;
 
-use crate::network::Node;
+use crate::network::{Node, Role};
 use crate::wire;
 
 use super::added::{read_addresses, write_addresses};
@@ -50,14 +50,15 @@ pub enum AdminRequest {
         /// The node that is to have one.
         to: NodeId,
     },
-    /// To add a mediator that listens at these addresses. The answer is the state before; the
-    /// status shows when it is done.
-    Add(Node),
-    /// To remove a mediator that was added. The answer is the state before.
-    Remove {
-        /// Which.
-        mediator: u16,
+    /// To add a node. The answer is the state before; the status shows when it is done.
+    Add {
+        /// Class.
+        role: Role,
+        /// Where it listens.
+        node: Node,
     },
+    /// To remove a node that was added. The answer is the state before.
+    Remove(NodeId),
 }
 
 /// The codes of requests.
@@ -92,8 +93,8 @@ impl AdminRequest {
             AdminRequest::Move { .. }
             | AdminRequest::Drain { .. }
             | AdminRequest::Replace { .. }
-            | AdminRequest::Add(_)
-            | AdminRequest::Remove { .. } => true,
+            | AdminRequest::Add { .. }
+            | AdminRequest::Remove(_) => true,
         }
     }
 
@@ -123,13 +124,14 @@ impl AdminRequest {
                 write_node(*from, &mut out);
                 write_node(*to, &mut out);
             }
-            AdminRequest::Add(node) => {
+            AdminRequest::Add { role, node } => {
                 out.put_u8(RequestCode::Add.code());
+                out.put_u8(role.code());
                 write_addresses(node, &mut out);
             }
-            AdminRequest::Remove { mediator } => {
+            AdminRequest::Remove(node) => {
                 out.put_u8(RequestCode::Remove.code());
-                out.put_u16(*mediator);
+                write_node(*node, &mut out);
             }
         }
         out
@@ -158,8 +160,11 @@ impl AdminRequest {
                 from: read_node(&mut reader)?,
                 to: read_node(&mut reader)?,
             },
-            RequestCode::Add => AdminRequest::Add(read_addresses(&mut reader)?),
-            RequestCode::Remove => AdminRequest::Remove { mediator: reader.u16("mediator")? },
+            RequestCode::Add => AdminRequest::Add {
+                role: Role::from_code("role", reader.u8("role")?)?,
+                node: read_addresses(&mut reader)?,
+            },
+            RequestCode::Remove => AdminRequest::Remove(read_node(&mut reader)?),
         };
         reader.finish("request")?;
         Ok(request)
@@ -504,9 +509,10 @@ mod tests {
             let [address, replica] = [0, 1].map(|at| format!("127.0.0.1:{}", 1 + at + cell / 2));
             let replication = replica.parse::<crate::link::Address>().unwrap().try_into().ok();
             let node = Node { address: address.parse().unwrap(), replication };
-            let add = AdminRequest::Add(node.clone());
-            let add_other = AdminRequest::Add(Node { replication: None, ..node });
-            let remove = AdminRequest::Remove { mediator: cell };
+            let add = AdminRequest::Add { role: from.0, node: node.clone() };
+            let other = Node { replication: None, ..node };
+            let add_other = AdminRequest::Add { role: to.0, node: other };
+            let remove = AdminRequest::Remove(from);
             let changes = [asks, drain, replicas, replace, add, add_other, remove];
             for request in plain.into_iter().chain(changes) {
                 prop_assert_eq!(AdminRequest::decode(&request.encode()), Ok(request));

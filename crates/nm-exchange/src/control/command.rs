@@ -4,7 +4,7 @@ use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Put, Reader};
 
 use crate::moves::{MoveId, MoveRefusal};
-use crate::network::Node;
+use crate::network::{Node, Role};
 
 use super::added::{read_address, read_addresses, write_address, write_addresses};
 use super::node_id::{NodeId, read_node, write_node};
@@ -57,13 +57,15 @@ pub enum Command {
         /// Whether it is to carry nothing.
         is_drained: bool,
     },
-    /// The network gets another mediator, which listens at these addresses, and its cell.
-    Add(Node),
-    /// A mediator that was added is no part of the network any more, and neither is its cell.
-    Remove {
-        /// Which.
-        mediator: u16,
+    /// The network gets another node; a mediator with its cell.
+    Add {
+        /// Class.
+        role: Role,
+        /// Where it listens.
+        node: Node,
     },
+    /// A node that was added is no part of the network any more, and neither is a mediator's cell.
+    Remove(NodeId),
     /// A newer map than the state has: all replicas of control have lost their memory.
     RestoreMap(InstrumentMap),
 }
@@ -91,8 +93,9 @@ nm_codec::codes!(CommandCode {
     RestoreMap = 6,
     // 7 was that of a mediator alone.
     Drain = 8,
-    Add = 9,
-    Remove = 10,
+    // 9 and 10 were those of mediators alone.
+    Add = 11,
+    Remove = 12,
 });
 
 impl Command {
@@ -105,8 +108,8 @@ impl Command {
             Command::MoveEnded { .. } => CommandCode::MoveEnded,
             Command::RestoreMap(_) => CommandCode::RestoreMap,
             Command::Drain { .. } => CommandCode::Drain,
-            Command::Add(_) => CommandCode::Add,
-            Command::Remove { .. } => CommandCode::Remove,
+            Command::Add { .. } => CommandCode::Add,
+            Command::Remove(_) => CommandCode::Remove,
         }
     }
 
@@ -144,8 +147,11 @@ impl Command {
                 write_node(*node, out);
                 out.put_bool(*is_drained);
             }
-            Command::Add(node) => write_addresses(node, out),
-            Command::Remove { mediator } => out.put_u16(*mediator),
+            Command::Add { role, node } => {
+                out.put_u8(role.code());
+                write_addresses(node, out);
+            }
+            Command::Remove(node) => write_node(*node, out),
         }
     }
 
@@ -181,8 +187,11 @@ impl Command {
             CommandCode::Drain => {
                 Command::Drain { node: read_node(reader)?, is_drained: reader.bool("is_drained")? }
             }
-            CommandCode::Add => Command::Add(read_addresses(reader)?),
-            CommandCode::Remove => Command::Remove { mediator: reader.u16("mediator")? },
+            CommandCode::Add => Command::Add {
+                role: Role::from_code("role", reader.u8("role")?)?,
+                node: read_addresses(reader)?,
+            },
+            CommandCode::Remove => Command::Remove(read_node(reader)?),
         })
     }
 }

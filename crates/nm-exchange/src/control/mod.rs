@@ -17,11 +17,11 @@
 //! gateway keeps a request that comes to the wrong cell, and sends it again by the new map. A new
 //! leader of control finds the moves in the log, and continues with them.
 //!
-//! **Mediators that are added.** The map also has the mediators that the network did not begin
-//! with, and their addresses: every node learns of them as it learns of moves, makes its links to
-//! them, and opens its replicas of their cells ([`InstrumentMap::extended`]). One that is removed
-//! stays listed as such, so that its number and the files of its cell are never those of another
-//! one.
+//! **Nodes that are added.** The map also has the mediators and routers that the network did not
+//! begin with, and their addresses: every node learns of them as it learns of moves, makes its
+//! links to them, and opens its replicas of the mediators' cells ([`InstrumentMap::extended`]). One
+//! that is removed stays listed as such, so that its number and the files of its cell are never
+//! those of another one.
 //!
 //! Control has a log in memory also where cells have none (`durability = "none"`). Without
 //! addresses for its replicas in the network file there is no control: the map is the file's.
@@ -37,7 +37,7 @@ mod node_id;
 mod routing;
 mod state;
 
-pub use added::{AddError, AddedMediator, RemoveError, share_an_address};
+pub use added::{AddError, RemoveError, share_an_address};
 pub use admin_message::{AdminRequest, AdminResponse, CellReplicas, InstrumentWork, Work};
 pub use command::{Command, decode_batch, encode_batch};
 pub use link_latency::{LinkLatency, WORK_LINKS_MAX};

@@ -6,9 +6,9 @@ use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Put, Reader};
 
 use crate::limits::MOVED_INSTRUMENTS_MAX;
-use crate::network::{NODES_MAX, Network, Node, Role};
+use crate::network::{AddedNode, NODES_MAX, Network, Node, Role};
 
-use super::added::{AddedMediator, read_addresses, write_addresses};
+use super::added::{read_addresses, write_addresses};
 use super::node_id::{NodeId, read_node, write_node};
 
 /// Where an instrument that has moved is.
@@ -21,15 +21,18 @@ pub struct Placement {
 }
 
 /// Which cell each instrument belongs to: by the rule `instrument % active cells`, but for those
-/// that have moved; which mediators and gateways are to carry nothing; and which mediators were
-/// added to those that the network began with.
+/// that have moved; which mediators and gateways are to carry nothing; and which mediators and
+/// routers were added to those that the network began with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstrumentMap {
     version: u32,
     /// How many cells the network began with.
     founded: u16,
     active: u16,
-    added: Vec<AddedMediator>,
+    added: Vec<AddedNode>,
+    /// How many routers the network began with.
+    founded_routers: u16,
+    added_routers: Vec<AddedNode>,
     moved: BTreeMap<InstrumentId, Placement>,
     drained: BTreeSet<NodeId>,
 }
@@ -44,12 +47,20 @@ impl InstrumentMap {
     pub fn of(network: &Network) -> InstrumentMap {
         let founders = network.founders();
         let map = InstrumentMap::with_spares(founders, network.spare_mediators);
-        let added = network.mediator.iter().enumerate().skip(founders);
-        let added = added.map(|(index, node)| AddedMediator {
-            node: node.clone(),
-            is_removed: network.is_removed(Role::Mediator, index),
-        });
-        InstrumentMap { added: added.collect(), ..map }
+        let added = |role: Role| {
+            let nodes = network.nodes(role).iter().enumerate().skip(network.founders_of(role));
+            let added = nodes.map(|(index, node)| AddedNode {
+                node: node.clone(),
+                is_removed: network.is_removed(role, index),
+            });
+            added.collect()
+        };
+        InstrumentMap {
+            added: added(Role::Mediator),
+            founded_routers: network.founders_of(Role::Router) as u16,
+            added_routers: added(Role::Router),
+            ..map
+        }
     }
 
     /// The same as [`InstrumentMap::new`], where the last `spares` cells have no instruments at
@@ -62,6 +73,8 @@ impl InstrumentMap {
             founded,
             active,
             added: vec![],
+            founded_routers: 1,
+            added_routers: vec![],
             moved: BTreeMap::new(),
             drained: BTreeSet::new(),
         }
@@ -88,41 +101,74 @@ impl InstrumentMap {
         (0..self.cells()).filter(|cell| self.has_cell(*cell)).count()
     }
 
-    /// How many cells the network began with: the first ones.
-    pub fn founded(&self) -> u16 {
-        self.founded
-    }
-
-    /// The mediators that were added, in the order of their numbers.
-    pub fn added(&self) -> &[AddedMediator] {
-        &self.added
-    }
-
-    /// Adds a mediator and its cell, in the next version.
-    pub fn add(&mut self, node: Node) {
-        self.version += 1;
-        self.added.push(AddedMediator { node, is_removed: false });
-    }
-
-    /// Removes a mediator that was added, with its cell, in the next version.
-    pub fn remove(&mut self, mediator: u16) {
-        let added = mediator.checked_sub(self.founded).map(usize::from);
-        let Some(added) = added.and_then(|at| self.added.get_mut(at)) else { return };
-        if !std::mem::replace(&mut added.is_removed, true) {
-            self.version += 1;
-            self.drained.remove(&(Role::Mediator, mediator));
+    /// How many nodes of a class that can be added the network began with: the first ones.
+    pub fn founded(&self, role: Role) -> u16 {
+        match role {
+            Role::Mediator => self.founded,
+            Role::Router => self.founded_routers,
+            Role::Gateway | Role::Processor => 0,
         }
     }
 
-    /// A network with the mediators that were added.
+    /// The nodes of a class that were added, in the order of their numbers.
+    pub fn added(&self, role: Role) -> &[AddedNode] {
+        match role {
+            Role::Mediator => &self.added,
+            Role::Router => &self.added_routers,
+            Role::Gateway | Role::Processor => &[],
+        }
+    }
+
+    /// Of a class whose nodes can be added: those that were.
+    fn added_mut(&mut self, role: Role) -> Option<&mut Vec<AddedNode>> {
+        match role {
+            Role::Mediator => Some(&mut self.added),
+            Role::Router => Some(&mut self.added_routers),
+            Role::Gateway | Role::Processor => None,
+        }
+    }
+
+    /// Whether a node was removed, or was never added.
+    pub fn lacks(&self, (role, index): NodeId) -> bool {
+        let is_added_class = matches!(role, Role::Mediator | Role::Router);
+        let at = index.checked_sub(self.founded(role)).filter(|_| is_added_class);
+        let added = |at: u16| self.added(role).get(usize::from(at));
+        at.is_some_and(|at| added(at).is_none_or(|it| it.is_removed))
+    }
+
+    /// Adds a mediator and its cell, or a router, in the next version.
+    pub fn add(&mut self, role: Role, node: Node) {
+        if let Some(added) = self.added_mut(role) {
+            added.push(AddedNode { node, is_removed: false });
+            self.version += 1;
+        }
+    }
+
+    /// Removes a node that was added, a mediator with its cell, in the next version.
+    pub fn remove(&mut self, (role, index): NodeId) {
+        let at = index.checked_sub(self.founded(role)).map(usize::from);
+        let added = at.and_then(|at| self.added_mut(role)?.get_mut(at));
+        let is_new = added.is_some_and(|it| !std::mem::replace(&mut it.is_removed, true));
+        if is_new {
+            self.version += 1;
+            self.drained.remove(&(role, index));
+        }
+    }
+
+    /// Whether the same nodes were added to a network, and removed from it, as this map has.
+    pub fn has_nodes_of(&self, network: &Network) -> bool {
+        [Role::Mediator, Role::Router].into_iter().all(|role| {
+            let removed = self.added(role).iter().filter(|it| it.is_removed).count();
+            network.added_counts(role) == (self.added(role).len(), removed)
+        })
+    }
+
+    /// A network with the nodes that were added.
     pub fn extended(&self, network: &Network) -> Network {
-        let founders = network.founders();
         let mut extended = network.clone();
-        extended.mediator.truncate(founders);
-        extended.mediator.extend(self.added.iter().map(|added| added.node.clone()));
-        extended.added_mediators = self.added.len();
-        let removed = self.added.iter().enumerate().filter(|(_, added)| added.is_removed);
-        extended.removed_mediators = removed.map(|(at, _)| founders + at).collect();
+        for role in [Role::Mediator, Role::Router] {
+            extended.set_added(role, self.added(role));
+        }
         extended
     }
 
@@ -203,11 +249,9 @@ impl InstrumentMap {
         out.put_u32(self.version);
         out.put_u16(self.founded);
         out.put_u16(self.active);
-        out.put_u16(self.added.len() as u16);
-        for AddedMediator { node, is_removed } in &self.added {
-            write_addresses(node, out);
-            out.put_bool(*is_removed);
-        }
+        write_added(&self.added, out);
+        out.put_u16(self.founded_routers);
+        write_added(&self.added_routers, out);
         out.put_u32(self.moved.len() as u32);
         for (instrument, at) in &self.moved {
             out.put_u32(*instrument);
@@ -228,16 +272,20 @@ impl InstrumentMap {
         if active == 0 || active > founded || founded > 1 << 15 {
             return Err(DecodeError::invalid("active_cells", "is not a number of cells"));
         }
-        let mut added = vec![];
-        for _ in 0..reader.u16("added_mediators")? {
-            let node = read_addresses(reader)?;
-            added.push(AddedMediator { node, is_removed: reader.bool("is_removed")? });
-        }
-        if added.len() > NODES_MAX {
-            return Err(DecodeError::invalid("added_mediators", "are more than a network has"));
-        }
+        let added = read_added("added_mediators", reader)?;
+        let founded_routers = reader.u16("routers")?;
+        let added_routers = read_added("added_routers", reader)?;
         let (moved, drained) = (BTreeMap::new(), BTreeSet::new());
-        let mut map = InstrumentMap { version, founded, active, added, moved, drained };
+        let mut map = InstrumentMap {
+            version,
+            founded,
+            active,
+            added,
+            founded_routers,
+            added_routers,
+            moved,
+            drained,
+        };
         let count = reader.u32("moved")? as usize;
         if count > MOVED_INSTRUMENTS_MAX {
             return Err(DecodeError::invalid("moved", "are more than a map may have"));
@@ -258,6 +306,28 @@ impl InstrumentMap {
         }
         Ok(map)
     }
+}
+
+/// Appends the nodes of a class that were added.
+fn write_added(added: &[AddedNode], out: &mut Vec<u8>) {
+    out.put_u16(added.len() as u16);
+    for AddedNode { node, is_removed } in added {
+        write_addresses(node, out);
+        out.put_bool(*is_removed);
+    }
+}
+
+/// Reads what [`write_added`] appended.
+fn read_added(field: &'static str, reader: &mut Reader<'_>) -> Result<Vec<AddedNode>, DecodeError> {
+    let mut added = vec![];
+    for _ in 0..reader.u16(field)? {
+        let node = read_addresses(reader)?;
+        added.push(AddedNode { node, is_removed: reader.bool("is_removed")? });
+    }
+    if added.len() > NODES_MAX {
+        return Err(DecodeError::invalid(field, "are more than a network has"));
+    }
+    Ok(added)
 }
 
 /// The leader of a cell.
@@ -411,16 +481,16 @@ mod tests {
     fn a_cell_that_is_added_has_the_next_number_and_keeps_it_when_it_is_removed() {
         let mut map = InstrumentMap::with_spares(3, 1);
         let first = map.clone();
-        map.add(node("a"));
-        map.add(node("b"));
-        assert_eq!((map.version(), map.cells(), map.cell_count(), map.founded()), (2, 5, 5, 3));
+        map.add(Role::Mediator, node("a"));
+        map.add(Role::Mediator, node("b"));
+        assert_eq!((map.version(), map.cells(), map.cell_count()), (2, 5, 5));
+        assert_eq!(map.founded(Role::Mediator), 3);
         assert_eq!(map.cell_of(4), 0, "the rule stays as it was");
         map.assign(4, Placement { cell: 3, epoch: 1 });
         map.set_drained((Role::Mediator, 3), true);
-        map.remove(3);
-        map.remove(3);
-        map.remove(0);
-        map.remove(9);
+        for index in [3, 3, 0, 9] {
+            map.remove((Role::Mediator, index));
+        }
         assert_eq!((map.version(), map.cells(), map.cell_count()), (5, 5, 4));
         assert!(map.drained().is_empty() && !map.can_be_drained((Role::Mediator, 3)));
         let has = |cell| map.has_cell(cell);
@@ -437,7 +507,10 @@ mod tests {
         assert!(extended.is_removed(Role::Mediator, 3) && first.extended(&network) == network);
         // Who begins with a newer file has the same mediators.
         let of_file = InstrumentMap::of(&extended);
-        assert_eq!((of_file.added(), of_file.version()), (map.added(), 0));
+        assert_eq!(
+            (of_file.added(Role::Mediator), of_file.version()),
+            (map.added(Role::Mediator), 0)
+        );
         assert_eq!(map.extended(&extended), extended);
         let mut bytes = vec![];
         map.write(&mut bytes);
@@ -478,11 +551,13 @@ mod tests {
                 0..5,
             ),
             drained in prop::collection::vec(drained(), 0..4),
-            added in prop::collection::vec("[a-zé]{1,9}", 0..4),
+            added in prop::collection::vec(("[a-zé]{1,9}", any::<bool>()), 0..4),
             noise in prop::collection::vec(any::<u8>(), 0..60),
         ) {
             let mut map = InstrumentMap::new(5);
-            added.iter().for_each(|name| map.add(node(name)));
+            for (name, is_router) in &added {
+                map.add(if *is_router { Role::Router } else { Role::Mediator }, node(name));
+            }
             for (instrument, cell) in assigned {
                 map.assign(instrument, Placement { cell, epoch: instrument / 2 });
             }

@@ -22,7 +22,7 @@ use super::routing::{CellLeader, InstrumentMap, Placement, RoutingTable};
 const LOST_EPOCHS: u32 = 1 << 16;
 
 /// First bytes of a saved state, with the version.
-const MAGIC: &[u8; 8] = b"nmctrl05";
+const MAGIC: &[u8; 8] = b"nmctrl06";
 
 /// What is known of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -178,47 +178,58 @@ impl State {
         Ok(true)
     }
 
-    /// The number of the mediator that listens at these addresses, if it is part of the network
-    /// already, or none if it can be added.
+    /// The number of the node of this class that listens at these addresses, if it is part of the
+    /// network already, or none if it can be added.
     ///
     /// # Errors
     /// If it cannot.
-    pub fn plan_add(&self, node: &Node) -> Result<Option<u16>, AddError> {
+    pub fn plan_add(&self, role: Role, node: &Node) -> Result<Option<u16>, AddError> {
         let map = &self.routes.map;
-        let mut known = map.added().iter().zip(map.founded()..).filter(|(it, _)| !it.is_removed);
-        if let Some((added, mediator)) = known.find(|(it, _)| share_an_address(&it.node, node)) {
-            let is_same = added.node == *node;
-            return if is_same {
-                Ok(Some(mediator))
-            } else {
-                Err(AddError::AddressTaken(mediator))
-            };
+        for known_role in [Role::Mediator, Role::Router] {
+            let known = map.added(known_role).iter().zip(map.founded(known_role)..);
+            let mut known = known.filter(|(it, _)| !it.is_removed);
+            if let Some((added, index)) = known.find(|(it, _)| share_an_address(&it.node, node)) {
+                return match (known_role, &added.node) == (role, node) {
+                    true => Ok(Some(index)),
+                    false => Err(AddError::AddressTaken((known_role, index))),
+                };
+            }
         }
+        if matches!(role, Role::Gateway | Role::Processor) {
+            return Err(AddError::FixedClass(role));
+        }
+        let count = usize::from(map.founded(role)) + map.added(role).len();
         match long_address(node) {
             Some(address) => Err(AddError::LongAddress(address)),
-            None if usize::from(map.cells()) >= NODES_MAX => Err(AddError::TooMany),
+            None if count >= NODES_MAX => Err(AddError::TooMany(role)),
             None => Ok(None),
         }
     }
 
-    /// Whether a mediator can be removed.
+    /// Whether a node can be removed.
     ///
     /// # Errors
-    /// If it was not added, or its cell has instruments.
-    pub fn plan_remove(&self, mediator: u16) -> Result<(), RemoveError> {
-        let map = &self.routes.map;
-        if mediator < map.founded() {
-            return Err(RemoveError::Founder(mediator));
+    /// If it was not added, or is a mediator whose cell has instruments.
+    pub fn plan_remove(&self, node: NodeId) -> Result<(), RemoveError> {
+        let (map, (role, index)) = (&self.routes.map, node);
+        if matches!(role, Role::Gateway | Role::Processor) {
+            return Err(RemoveError::FixedClass(node));
         }
-        if !map.has_cell(mediator) {
-            return Err(RemoveError::NoSuchMediator(mediator));
+        if index < map.founded(role) {
+            return Err(RemoveError::Founder(node));
+        }
+        if map.lacks(node) {
+            return Err(RemoveError::NoSuchNode(node));
+        }
+        if role == Role::Router {
+            return Ok(());
         }
         // No instrument is in an added cell by the rule.
-        let there = map.moved().values().filter(|at| at.cell == mediator).count();
-        let coming = self.pending.values().filter(|to| to.cell == mediator).count();
+        let there = map.moved().values().filter(|at| at.cell == index).count();
+        let coming = self.pending.values().filter(|to| to.cell == index).count();
         match there + coming {
             0 => Ok(()),
-            instruments => Err(RemoveError::HasInstruments { cell: mediator, instruments }),
+            instruments => Err(RemoveError::HasInstruments { cell: index, instruments }),
         }
     }
 
@@ -245,21 +256,27 @@ impl State {
                     self.routes.map.set_drained(*node, *is_drained);
                 }
             }
-            Command::Add(node) => {
-                if self.plan_add(node) == Ok(None) {
-                    self.routes.map.add(node.clone());
+            Command::Add { role, node } => {
+                if self.plan_add(*role, node) == Ok(None) {
+                    self.routes.map.add(*role, node.clone());
                 }
             }
-            Command::Remove { mediator } => {
-                if self.plan_remove(*mediator).is_ok() {
-                    self.routes.map.remove(*mediator);
-                    self.routes.leaders.remove(mediator);
-                    self.nodes.remove(&(Role::Mediator, *mediator));
+            Command::Remove(node) => {
+                if self.plan_remove(*node).is_ok() {
+                    self.routes.map.remove(*node);
+                    self.nodes.remove(node);
+                    if let (Role::Mediator, cell) = node {
+                        self.routes.leaders.remove(cell);
+                    }
                 }
             }
             Command::RestoreMap(map) => {
                 if self.routes.map.update(map) {
-                    self.pending.retain(|_, pending| map.has_cell(pending.cell));
+                    // One that the map has, or a later one of the same instrument, has ended: no
+                    // cell would ever carry it out.
+                    self.pending.retain(|instrument, pending| {
+                        map.has_cell(pending.cell) && map.epoch_of(*instrument) < pending.epoch
+                    });
                     let newest = map.moved().values().map(|at| at.epoch).max().unwrap_or(0);
                     self.last_epoch = self.last_epoch.max(newest).saturating_add(LOST_EPOCHS);
                 }
@@ -288,7 +305,7 @@ impl State {
     }
 
     fn join(&mut self, node: NodeId, start: u64, address: &str, now_ms: u64) {
-        if node.0 == Role::Mediator && !self.routes.map.has_cell(node.1) {
+        if self.routes.map.lacks(node) {
             return;
         }
         let member = self.nodes.entry(node).or_insert_with(|| Member {
@@ -415,8 +432,9 @@ mod tests {
             }),
             1 => (node(), any::<bool>())
                 .prop_map(|(node, is_drained)| Command::Drain { node, is_drained }),
-            1 => (0..3usize).prop_map(|at| Command::Add(listening(at))),
-            1 => (2..7u16).prop_map(|mediator| Command::Remove { mediator }),
+            1 => (prop::sample::select(Role::ALL), 0..3usize)
+                .prop_map(|(role, at)| Command::Add { role, node: listening(at) }),
+            1 => (prop::sample::select(Role::ALL), 0..7u16).prop_map(Command::Remove),
             1 => prop::collection::vec((0..4u32, 0..3u16), 0..4).prop_map(|assigned| {
                 let mut map = InstrumentMap::new(3);
                 for (instrument, cell) in assigned {
@@ -430,7 +448,7 @@ mod tests {
     proptest! {
         /// Batches are read back; replicas that begin at any saved state come to the same one;
         /// starts and the map's version never go back, and the map changes only when a move has
-        /// ended, a node is drained or works again, a mediator is added or removed, or it is
+        /// ended, a node is drained or works again, one is added or removed, or it is
         /// restored; no instrument is in a cell that was removed, or on its way there.
         #[test]
         fn a_state_follows_from_its_commands(
@@ -458,8 +476,8 @@ mod tests {
                         command,
                         Command::RestoreMap(_)
                             | Command::Drain { .. }
-                            | Command::Add(_)
-                            | Command::Remove { .. }
+                            | Command::Add { .. }
+                            | Command::Remove(_)
                     );
                     prop_assert!(new == old || moved.is_some() || changes);
                     let has_cell = |at: &Placement| new.has_cell(at.cell);
@@ -544,28 +562,31 @@ mod tests {
     #[test]
     fn a_mediator_is_added_once_and_removed_when_its_cell_is_empty() {
         let mut state = State::new(InstrumentMap::new(2));
-        assert_eq!(state.plan_add(&listening(0)), Ok(None));
+        let role = Role::Mediator;
+        let add = |at| Command::Add { role, node: listening(at) };
+        let plan_add = |state: &State, node: &Node| state.plan_add(role, node);
+        assert_eq!(plan_add(&state, &listening(0)), Ok(None));
         for _ in 0..2 {
-            state.apply(&Command::Add(listening(0)), 1);
+            state.apply(&add(0), 1);
         }
-        assert_eq!((state.routes.map.cells(), state.plan_add(&listening(0))), (3, Ok(Some(2))));
+        assert_eq!((state.routes.map.cells(), plan_add(&state, &listening(0))), (3, Ok(Some(2))));
         let other = "unix:/run/r".parse::<crate::link::Address>().unwrap().try_into().unwrap();
         let clash = Node { replication: Some(other), ..listening(0) };
-        assert_eq!(state.plan_add(&clash), Err(AddError::AddressTaken(2)));
+        assert_eq!(plan_add(&state, &clash), Err(AddError::AddressTaken((role, 2))));
         let long = format!("unix:/{}", "a".repeat(ADDRESS_BYTES_MAX));
         let long = Node { address: long.parse().unwrap(), replication: None };
-        assert!(matches!(state.plan_add(&long), Err(AddError::LongAddress(_))));
+        assert!(matches!(plan_add(&state, &long), Err(AddError::LongAddress(_))));
         // Instruments are there, or come.
         state.apply(&Command::Move { instrument: 0, cell: 2 }, 1);
         let full = RemoveError::HasInstruments { cell: 2, instruments: 1 };
-        assert_eq!(state.plan_remove(2), Err(full.clone()));
+        assert_eq!(state.plan_remove((role, 2)), Err(full.clone()));
         let ended = |epoch| {
             let id = MoveId { instrument: 0, epoch };
             Command::MoveEnded { id, refusal: None }
         };
         state.apply(&ended(1), 1);
-        state.apply(&Command::Remove { mediator: 2 }, 1);
-        assert_eq!((state.plan_remove(2), state.routes.map.cell_count()), (Err(full), 3));
+        state.apply(&Command::Remove((role, 2)), 1);
+        assert_eq!((state.plan_remove((role, 2)), state.routes.map.cell_count()), (Err(full), 3));
         state.apply(&Command::Move { instrument: 0, cell: 1 }, 1);
         state.apply(&ended(2), 1);
         // What was known of it goes with it, and nothing late brings it back.
@@ -574,22 +595,73 @@ mod tests {
         let node = (Role::Mediator, 2);
         state.apply(&Command::Joined { node, start: 4, address: "a".to_string() }, 1);
         assert!(state.routes.leaders.contains_key(&2) && state.nodes.contains_key(&node));
-        state.apply(&Command::Remove { mediator: 2 }, 1);
+        state.apply(&Command::Remove((role, 2)), 1);
         assert!(state.routes.leaders.is_empty() && state.nodes.is_empty());
         state.apply(&Command::Leader { cell: 2, leader }, 1);
         assert!(state.routes.leaders.is_empty());
         assert_eq!(state.plan_move(0, 2), Err(MoveError::NoSuchCell { cell: 2, cells: 2 }));
-        assert_eq!(state.plan_remove(2), Err(RemoveError::NoSuchMediator(2)));
-        assert_eq!(state.plan_remove(1), Err(RemoveError::Founder(1)));
+        assert_eq!(state.plan_remove((role, 2)), Err(RemoveError::NoSuchNode((role, 2))));
+        assert_eq!(state.plan_remove((role, 1)), Err(RemoveError::Founder((role, 1))));
         // Its addresses are free again, its number is not.
-        state.apply(&Command::Add(listening(0)), 1);
-        assert_eq!(state.plan_add(&listening(0)), Ok(Some(3)));
+        state.apply(&add(0), 1);
+        assert_eq!(plan_add(&state, &listening(0)), Ok(Some(3)));
         for at in 1..NODES_MAX {
-            state.apply(&Command::Add(listening(at)), 1);
+            state.apply(&add(at), 1);
         }
         assert_eq!(usize::from(state.routes.map.cells()), NODES_MAX);
-        assert_eq!(state.plan_add(&listening(NODES_MAX)), Err(AddError::TooMany));
+        assert_eq!(plan_add(&state, &listening(NODES_MAX)), Err(AddError::TooMany(role)));
         assert_eq!(State::load(&state.save()).unwrap(), state);
+    }
+
+    #[test]
+    fn a_router_is_added_once_and_removed_and_cells_stay_as_they_are() {
+        let mut state = State::new(InstrumentMap::new(2));
+        let (role, router) = (Role::Router, (Role::Router, 1));
+        let add = |at| Command::Add { role, node: listening(at) };
+        for _ in 0..2 {
+            state.apply(&add(0), 1);
+        }
+        let map = &state.routes.map;
+        assert_eq!((map.version(), map.cells(), map.added(role).len()), (1, 2, 1));
+        assert_eq!(state.plan_add(role, &listening(0)), Ok(Some(1)));
+        // No mediator can listen there, and nodes of other classes cannot be added at all.
+        let taken = state.plan_add(Role::Mediator, &listening(0));
+        assert_eq!(taken, Err(AddError::AddressTaken(router)));
+        for role in [Role::Gateway, Role::Processor] {
+            assert_eq!(state.plan_add(role, &listening(1)), Err(AddError::FixedClass(role)));
+            assert_eq!(state.plan_remove((role, 0)), Err(RemoveError::FixedClass((role, 0))));
+        }
+        let joined = Command::Joined { node: router, start: 4, address: "a".to_string() };
+        state.apply(&joined, 1);
+        assert!(state.nodes[&router].is_up);
+        state.apply(&Command::Remove(router), 1);
+        state.apply(&joined, 1);
+        assert!(state.nodes.is_empty(), "nothing late brings it back");
+        assert_eq!(state.plan_remove((role, 0)), Err(RemoveError::Founder((role, 0))));
+        assert_eq!(state.plan_remove(router), Err(RemoveError::NoSuchNode(router)));
+        assert_eq!(State::load(&state.save()).unwrap(), state);
+        for at in 1..NODES_MAX {
+            state.apply(&add(at), 1);
+        }
+        assert_eq!(state.routes.map.added(role).len(), NODES_MAX - 1);
+        assert_eq!(state.plan_add(role, &listening(0)), Err(AddError::TooMany(role)));
+    }
+
+    #[test]
+    fn moves_that_a_restored_map_has_are_not_under_way_any_more() {
+        let mut state = State::new(InstrumentMap::new(3));
+        for instrument in [1, 2, 4] {
+            state.apply(&Command::Move { instrument, cell: 0 }, 1);
+        }
+        let mut map = InstrumentMap::new(3);
+        map.assign(1, Placement { cell: 0, epoch: 1 });
+        map.assign(2, Placement { cell: 1, epoch: 9 });
+        state.apply(&Command::RestoreMap(map), 1);
+        assert_eq!(state.pending_moves().keys().copied().collect::<Vec<_>>(), [4]);
+        assert_eq!((state.plan_move(1, 0), state.plan_move(1, 2)), (Ok(false), Ok(true)));
+        assert_eq!(state.plan_move(2, 0), Ok(true), "it is asked for again, with a new number");
+        state.apply(&Command::Move { instrument: 2, cell: 0 }, 1);
+        assert!(state.pending[&2].epoch > 9);
     }
 
     #[test]

@@ -64,9 +64,9 @@ pub struct Control<L> {
     waiting: Vec<Waiting>,
     /// Nodes that operators want to be drained, or to work again; not logged yet.
     drains: BTreeMap<NodeId, bool>,
-    /// Mediators that operators want to add, and to remove; not logged yet.
-    adds: Vec<Node>,
-    removals: BTreeSet<u16>,
+    /// Nodes that operators want to add, and to remove; not logged yet.
+    adds: Vec<(Role, Node)>,
+    removals: BTreeSet<NodeId>,
     /// Moves that have ended, as the cells say; not logged yet.
     ended: BTreeMap<InstrumentId, Command>,
     /// Moves that are under way: when they were last ordered, ns.
@@ -254,24 +254,26 @@ impl<L: Log> Control<L> {
             AdminRequest::Replicas { .. } | AdminRequest::Replace { .. } => {
                 AdminResponse::NotLeading
             }
-            AdminRequest::Drain { .. } | AdminRequest::Add(_) | AdminRequest::Remove { .. }
+            AdminRequest::Drain { .. } | AdminRequest::Add { .. } | AdminRequest::Remove(_)
                 if self.log.leading_term().is_none() =>
             {
                 AdminResponse::NotLeading
             }
-            AdminRequest::Add(node) => {
-                let is_possible = self.state.plan_add(&node) == Ok(None)
+            AdminRequest::Add { role, node } => {
+                let lacks_replication = node.replication.is_none() && self.has_replicas;
+                let is_possible = self.state.plan_add(role, &node) == Ok(None)
                     && !self.monitor.is_taken(&node)
-                    && (node.replication.is_some() || !self.has_replicas)
+                    && (role != Role::Mediator || !lacks_replication)
                     && self.adds.len() < NODES_MAX;
-                if is_possible && !self.adds.contains(&node) {
-                    self.adds.push(node);
+                let add = (role, node);
+                if is_possible && !self.adds.contains(&add) {
+                    self.adds.push(add);
                     (self.is_changed, self.proposed_ns) = (true, 0);
                 }
                 self.status(links.now_ns)
             }
-            AdminRequest::Remove { mediator } => {
-                if self.state.plan_remove(mediator).is_ok() && self.removals.insert(mediator) {
+            AdminRequest::Remove(node) => {
+                if self.state.plan_remove(node).is_ok() && self.removals.insert(node) {
                     (self.is_changed, self.proposed_ns) = (true, 0);
                 }
                 self.status(links.now_ns)
@@ -375,7 +377,7 @@ impl<L: Log> Control<L> {
             commands.extend(self.ended.values().cloned());
             commands.extend(self.new_moves());
             commands.extend(self.new_drains());
-            commands.extend(self.new_mediators());
+            commands.extend(self.new_nodes());
         }
         self.track_unlogged(links, !commands.is_empty());
         if leading_term.is_some() {
@@ -412,18 +414,17 @@ impl<L: Log> Control<L> {
             .collect()
     }
 
-    /// Mediators that operators want to add or to remove, and that are not logged yet. What has
-    /// become impossible is dropped: the operator sees that in the state.
-    fn new_mediators(&mut self) -> Vec<Command> {
+    /// Nodes that operators want to add or to remove, and that are not logged yet. What has become
+    /// impossible is dropped: the operator sees that in the state.
+    fn new_nodes(&mut self) -> Vec<Command> {
         let state = &self.state;
         if self.monitor.has_newer_map(&state.routes().map) {
             return vec![];
         }
-        self.adds.retain(|node| state.plan_add(node) == Ok(None));
-        self.removals.retain(|mediator| state.plan_remove(*mediator).is_ok());
-        let adds = self.adds.iter().cloned().map(Command::Add);
-        let removals = self.removals.iter().map(|mediator| Command::Remove { mediator: *mediator });
-        adds.chain(removals).collect()
+        self.adds.retain(|(role, node)| state.plan_add(*role, node) == Ok(None));
+        self.removals.retain(|node| state.plan_remove(*node).is_ok());
+        let adds = self.adds.iter().cloned().map(|(role, node)| Command::Add { role, node });
+        adds.chain(self.removals.iter().copied().map(Command::Remove)).collect()
     }
 
     /// Refuses the moves that cannot be made any more, because others came before.
@@ -458,6 +459,10 @@ impl<L: Log> Control<L> {
     /// while; through one router after the other.
     fn order_moves(&mut self, links: &mut Links) {
         self.refuse_impossible(links);
+        // A restored map ends moves without a word of their cells.
+        let pending = self.state.pending_moves();
+        self.ordered.retain(|instrument, _| pending.contains_key(instrument));
+        self.ended.retain(|instrument, _| pending.contains_key(instrument));
         let routers = links.all_to(Role::Router);
         if routers.is_empty() || self.state.pending_moves().is_empty() {
             return;
@@ -550,8 +555,8 @@ pub fn answer<L: Log>(
             _,
             AdminRequest::Drain { .. }
             | AdminRequest::Replace { .. }
-            | AdminRequest::Add(_)
-            | AdminRequest::Remove { .. },
+            | AdminRequest::Add { .. }
+            | AdminRequest::Remove(_),
         ) if from.1 != Peer::Operator => {
             let (peer, kind) = (from.1, FrameKind::AdminRequest);
             return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Mediator });
@@ -589,7 +594,7 @@ pub fn respond(links: &mut Links, to: LinkId, response: &AdminResponse) {
 
 /// Tells processors which mediators were added, if there are such: they get no routing tables else.
 pub fn send_mediators(links: &mut Links, processors: &[LinkId], map: &InstrumentMap) {
-    if !map.added().is_empty() {
+    if !map.added(Role::Mediator).is_empty() {
         let routes = RoutingTable::new(map.clone());
         processors.iter().for_each(|to| send_routes(links, *to, &routes));
     }

@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use crate::control::AddedMediator;
-use crate::network::Role;
+use crate::network::{AddedNode, Role};
 
 /// What a node reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -25,16 +24,16 @@ pub enum NodeEvent {
         /// Index.
         index: usize,
     },
-    /// Mediators were added to the network, or removed from it.
-    Mediators {
-        /// Class.
+    /// Mediators or routers were added to the network, or removed from it.
+    AddedNodes {
+        /// Class of the node that reports.
         role: Role,
-        /// Index.
+        /// Its index.
         index: usize,
-        /// How many mediators the network began with.
-        founders: usize,
-        /// Those that were added, in the order of their numbers.
-        added: Vec<AddedMediator>,
+        /// The mediators that were added, in the order of their numbers.
+        mediators: Vec<AddedNode>,
+        /// The routers that were added, in the order of their numbers.
+        routers: Vec<AddedNode>,
     },
     /// A link is closed, or something was refused.
     #[serde(rename = "trouble")]

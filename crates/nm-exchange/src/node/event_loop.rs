@@ -21,7 +21,7 @@ use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
 use super::{gateway, mediator, processor, replicated, router};
 
-/// How long a mediator that the network file lacks asks where it listens.
+/// How long a node that the network file lacks asks where it listens.
 const FIND_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long control may take to answer whether a mediator was removed. The node stands still
@@ -61,12 +61,13 @@ pub fn run_with_limits(
     limits: &Limits,
     report: &mut dyn FnMut(&NodeEvent),
 ) -> Result<NodeSummary, Failure> {
-    let is_added = role == Role::Mediator && index >= network.mediator.len();
+    let can_be_added = matches!(role, Role::Mediator | Role::Router);
+    let is_added = can_be_added && index >= network.nodes(role).len();
     let asked = match is_added && network.has_control() {
         true => {
             let stopped =
                 || nm_sys::poll::readable(stop.as_raw_fd(), Duration::ZERO).unwrap_or_default();
-            Some(admin::find_mediator(network, index, FIND_LIMIT, stopped)?)
+            Some(admin::find_node(network, (role, index), FIND_LIMIT, stopped)?)
         }
         false => None,
     };
@@ -122,7 +123,7 @@ fn behaviour(network: &Network, role: Role, index: usize) -> Result<Box<dyn Beha
     })
 }
 
-/// Whether an added mediator has reason to ask if it was removed: a node has refused it. It may
+/// Whether an added node has reason to ask if it was removed: another one has refused it. It may
 /// have been removed while it had no link by which it could learn that.
 #[derive(Debug, Default)]
 struct MembershipDoubt {
@@ -192,10 +193,10 @@ impl EventLoop<'_> {
                 self.warn(message);
             }
             if self.membership.take(self.links.now_ns) {
-                self.ask_for_mediators();
+                self.ask_for_nodes();
             }
             if self.links.take_network_change() {
-                self.report_mediators();
+                self.report_added();
                 if self.links.network().is_removed(self.own.0, self.own.1) {
                     self.warn("it was removed from the network, and ends".to_string());
                     self.behaviour.on_stop()?;
@@ -281,8 +282,7 @@ impl EventLoop<'_> {
         if reason.is_for_peer() {
             self.links.refuse(id, reason);
         }
-        let is_added =
-            self.own.0 == Role::Mediator && self.own.1 >= self.links.network().founders();
+        let is_added = self.links.network().was_added(self.own.0, self.own.1);
         self.membership.is_open |= is_added && matches!(reason, PeerError::Refused(_));
         let refused_pause = self.links.limits.refused_pause;
         let pause = if reason.is_lasting() { refused_pause } else { Duration::ZERO };
@@ -305,20 +305,20 @@ impl EventLoop<'_> {
         }
     }
 
-    /// Asks control which mediators there are. Without an answer it goes on as it is.
-    fn ask_for_mediators(&mut self) {
+    /// Asks control which nodes there are. Without an answer it goes on as it is.
+    fn ask_for_nodes(&mut self) {
         let status = admin::status(self.links.network(), DOUBT_LIMIT);
         if let Ok(status) = status {
-            self.links.update_mediators(&InstrumentMap::of(&status.network));
+            self.links.update_nodes(&InstrumentMap::of(&status.network));
         }
     }
 
-    fn report_mediators(&mut self) {
+    fn report_added(&mut self) {
         let (role, index) = self.own;
-        let network = self.links.network();
-        let founders = network.founders();
-        let added = InstrumentMap::of(network).added().to_vec();
-        (self.report)(&NodeEvent::Mediators { role, index, founders, added });
+        let map = InstrumentMap::of(self.links.network());
+        let [mediators, routers] =
+            [Role::Mediator, Role::Router].map(|role| map.added(role).to_vec());
+        (self.report)(&NodeEvent::AddedNodes { role, index, mediators, routers });
     }
 
     fn warn(&mut self, message: String) {

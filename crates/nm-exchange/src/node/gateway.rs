@@ -22,8 +22,8 @@
 //! cell sends the events of a session to the gateway of its last request, where it may no longer
 //! be: the gateway gives them back, and the processor sends them to all others.
 //!
-//! A gateway has a link to two routers. It uses the first one, as long as that knows the leaders of
-//! all cells; else the second one.
+//! A gateway has a link to two routers, and to those that were added. It uses the first one that
+//! knows the leaders of all cells.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -514,7 +514,10 @@ impl Gateway {
         if self.is_leaving() && !was_leaving {
             self.clients.ids().for_each(|client| self.send_away(links, client));
         }
-        links.update_mediators(&self.map);
+        if links.update_nodes(&self.map) {
+            self.network = links.network().clone();
+            self.choose_router(links);
+        }
         self.announced.retain(|instrument, at| at.epoch > map.epoch_of(*instrument));
         let (index, announced) = (self.index as u16, &self.announced);
         for (key, stream) in &mut self.streams {

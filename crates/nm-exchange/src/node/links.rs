@@ -69,15 +69,15 @@ const GATHERED_BYTES_MAX: usize = 32 << 20;
 /// Answers to the frames of one read that may be gathered before they are written, bytes.
 const ANSWERS_BYTES_MAX: usize = 1 << 20;
 
-/// How long a mediator that was removed may take to learn that and to end, until its links are
+/// How long a node that was removed may take to learn that and to end, until its links are
 /// closed, ns. One that is cut off at once could fail to write before it reads the news.
 const REMOVED_NS: u64 = 5_000_000_000;
 
-/// A link with a mediator that was removed.
+/// A link with a node that was removed.
 #[derive(Debug, Clone, Copy)]
 struct Outdated {
     link: LinkId,
-    mediator: usize,
+    node: (Role, usize),
     /// When it is closed, ns.
     due_ns: u64,
 }
@@ -191,7 +191,7 @@ pub struct Links {
     starts: BTreeMap<(Role, usize), u64>,
     /// Nodes that it is linked to when all links are up.
     peers_count: usize,
-    /// Links with mediators that were removed.
+    /// Links with nodes that were removed.
     outdated: Vec<Outdated>,
     /// Whether the network has changed since that was last asked.
     is_network_changed: bool,
@@ -298,25 +298,22 @@ impl Links {
         let _ = self.requests.send(ConnectorOrder::Connect(request));
     }
 
-    /// The network with the mediators that were added to it, and without those that were removed,
-    /// as far as this node knows.
+    /// The network with the nodes that were added to it, and without those that were removed, as
+    /// far as this node knows.
     pub fn network(&self) -> &Network {
         &self.network
     }
 
-    /// Takes over the mediators that a map has; whether they are others than before.
-    pub fn update_mediators(&mut self, map: &InstrumentMap) -> bool {
-        let removed = map.added().iter().filter(|added| added.is_removed).count();
-        let Network { added_mediators, removed_mediators, .. } = &self.network;
-        let is_changed =
-            (*added_mediators, removed_mediators.len()) != (map.added().len(), removed);
+    /// Takes over the added nodes that a map has; whether they are others than before.
+    pub fn update_nodes(&mut self, map: &InstrumentMap) -> bool {
+        let is_changed = !map.has_nodes_of(&self.network);
         if is_changed {
             self.update_network(map.extended(&self.network));
         }
         is_changed
     }
 
-    /// Mediators were added to the network, or removed: links to the new ones are made, and those
+    /// Nodes were added to the network, or removed: links to the new ones are made, and those
     /// with the removed ones are closed when those have had time to end.
     fn update_network(&mut self, network: Network) {
         let (role, index) = self.own;
@@ -332,14 +329,14 @@ impl Links {
         self.peers_count = wanted.len() + self.network.upstream_count(role, index);
         let linked = self.nodes.iter().filter(|(peer, _)| self.network.is_removed(peer.0, peer.1));
         let due_ns = self.now_ns + REMOVED_NS;
-        let linked = linked.map(|(peer, id)| Outdated { link: *id, mediator: peer.1, due_ns });
+        let linked = linked.map(|(peer, id)| Outdated { link: *id, node: *peer, due_ns });
         let is_new = |it: &Outdated| self.outdated.iter().all(|known| known.link != it.link);
         let new: Vec<Outdated> = linked.filter(is_new).collect();
         self.outdated.extend(new);
         self.is_network_changed = true;
     }
 
-    /// Whether mediators were added or removed since this was asked.
+    /// Whether nodes were added or removed since this was asked.
     pub fn take_network_change(&mut self) -> bool {
         std::mem::take(&mut self.is_network_changed)
     }
@@ -448,7 +445,7 @@ impl Links {
     /// Appends the links whose peers take too long, if it is time to look for them.
     pub fn check(&mut self, failed: &mut Vec<(LinkId, PeerError)>) {
         let due = self.outdated.iter().filter(|it| it.due_ns <= self.now_ns);
-        failed.extend(due.map(|it| (it.link, PeerError::Removed(it.mediator))));
+        failed.extend(due.map(|it| (it.link, PeerError::Removed(it.node.0, it.node.1))));
         if self.watched.is_empty() || self.now_ns < self.next_check_ns {
             return;
         }
@@ -691,7 +688,7 @@ impl Links {
             (FrameKind::Welcome, Peer::Node(role, index)) if is_new => {
                 let nonces = entry.nonces;
                 if self.network.is_removed(role, index) {
-                    return Err(PeerError::Removed(index));
+                    return Err(PeerError::Removed(role, index));
                 }
                 let (welcome, proof) =
                     Welcome::decode(&frame.header, frame.body()).map_err(undecodable)?;
@@ -791,7 +788,7 @@ impl Links {
         let (role, index) = self.own;
         match *hello {
             Hello::Node { role, index, .. } if self.network.is_removed(role, index) => {
-                PeerError::Removed(index)
+                PeerError::Removed(role, index)
             }
             _ => PeerError::NotLinked { role, index },
         }

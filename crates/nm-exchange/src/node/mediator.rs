@@ -239,7 +239,7 @@ impl<L: Log> Mediator<L> {
     fn update_map(&mut self, links: &mut Links, map: &InstrumentMap) {
         if self.map.update(map) {
             self.moves.on_map();
-            if links.update_mediators(&self.map) {
+            if links.update_nodes(&self.map) {
                 let processors = links.all_to(Role::Processor);
                 send_mediators(links, &processors, &self.map);
             }

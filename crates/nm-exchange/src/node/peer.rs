@@ -77,9 +77,9 @@ pub enum PeerError {
         /// Index of this node.
         index: usize,
     },
-    /// The peer is a mediator that was removed.
-    #[error("mediator {0} was removed from the network")]
-    Removed(usize),
+    /// The peer is a node that was removed.
+    #[error("{0} {1} was removed from the network")]
+    Removed(Role, usize),
     /// The handshake was over.
     #[error("it sent a second handshake")]
     RepeatedHandshake,
@@ -185,7 +185,7 @@ impl PeerError {
             PeerError::UnexpectedFrame { .. } => "unexpected frame",
             PeerError::Decode { .. } => "content",
             PeerError::NotLinked { .. } => "not linked",
-            PeerError::Removed(_) => "removed",
+            PeerError::Removed(..) => "removed",
             PeerError::RepeatedHandshake => "second handshake",
             PeerError::Replaced => "replaced",
             PeerError::HandshakeTimeout(_) => "handshake timeout",

@@ -66,7 +66,7 @@ impl Behaviour for Processor {
             (Peer::Node(Role::Mediator, _), FrameKind::RoutingTable) => {
                 let routes =
                     RoutingTable::decode(frame.body()).map_err(PeerError::decode(peer, kind))?;
-                if self.map.update(&routes.map) && links.update_mediators(&self.map) {
+                if self.map.update(&routes.map) && links.update_nodes(&self.map) {
                     self.cells = links.network().cells_through(self.index);
                 }
             }

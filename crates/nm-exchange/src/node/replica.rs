@@ -526,7 +526,7 @@ impl<L: Log> ReplicaSet<L> {
     /// # Errors
     /// If a record cannot be written.
     pub fn on_iteration(&mut self, links: &mut Links, map: &InstrumentMap) -> Result<(), Failure> {
-        if !links.network().has_mediators_of(&self.network) {
+        if !links.network().has_nodes_of(&self.network) {
             let network = links.network().clone();
             self.update_network(&network)?;
         }

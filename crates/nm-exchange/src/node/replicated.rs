@@ -183,7 +183,7 @@ impl<L: Log> Mediator<L> {
     fn update_map(&mut self, links: &mut Links, map: &InstrumentMap) {
         if self.map.update(map) {
             self.cells.on_map();
-            if links.update_mediators(&self.map) {
+            if links.update_nodes(&self.map) {
                 self.network = links.network().clone();
                 self.replies.retain(|cell, _| self.map.has_cell(*cell));
                 self.replying.retain(|cell| self.map.has_cell(*cell));
@@ -440,7 +440,7 @@ impl<L: Log> Processor<L> {
     /// A mediator knows that others were added or removed. Whatever was on its way from a cell that
     /// was removed is asked for in the cells that have its instruments now.
     fn update_map(&mut self, links: &mut Links, map: &InstrumentMap) {
-        if !self.map.update(map) || !links.update_mediators(&self.map) {
+        if !self.map.update(map) || !links.update_nodes(&self.map) {
             return;
         }
         let before = self.cells_sent();

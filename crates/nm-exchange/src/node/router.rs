@@ -96,7 +96,7 @@ impl Router {
             self.routes.leaders.retain(|cell, _| map.has_cell(*cell));
             let all = [links.all_to(Role::Gateway), links.all_to(Role::Mediator)].concat();
             all.into_iter().for_each(|to| self.send_routes(links, to));
-            links.update_mediators(&self.routes.map);
+            links.update_nodes(&self.routes.map);
         }
         for (cell, leader) in &routes.leaders {
             self.update_leader(links, *cell, *leader, true);

@@ -1,5 +1,5 @@
-//! Mediators are added to complete rings in one process, and removed again, while instruments are
-//! traded. No node is ever given a network file that has them.
+//! Mediators and routers are added to complete rings in one process, and removed again, while
+//! instruments are traded. No node is ever given a network file that has them.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -46,8 +46,12 @@ fn start(ring: &mut TestRing, role: Role, index: usize) {
 /// Adds a mediator to a ring with two of them, and moves two instruments to it.
 fn add_and_move(ring: &mut TestRing) {
     let node = listening(ring, "more");
-    assert_eq!(admin::add_mediator(&ring.network, &node, LIMIT).unwrap(), 2);
-    assert_eq!(admin::add_mediator(&ring.network, &node, LIMIT).unwrap(), 2, "it is the same one");
+    assert_eq!(admin::add_node(&ring.network, Role::Mediator, &node, LIMIT).unwrap(), 2);
+    assert_eq!(
+        admin::add_node(&ring.network, Role::Mediator, &node, LIMIT).unwrap(),
+        2,
+        "it is the same one"
+    );
     start(ring, Role::Mediator, 2);
     let network = wait_until_healthy(&ring.network, 3).network;
     let outcomes = admin::move_all(&network, &[(0, 2), (1, 2)], LIMIT).unwrap();
@@ -57,11 +61,11 @@ fn add_and_move(ring: &mut TestRing) {
 /// Moves the instruments back, and removes the mediator, which ends.
 fn move_and_remove(ring: &mut TestRing) {
     let network = admin::status(&ring.network, LIMIT).unwrap().network;
-    let full = admin::remove_mediator(&network, 2, LIMIT).unwrap_err();
+    let full = admin::remove_node(&network, (Role::Mediator, 2), LIMIT).unwrap_err();
     assert_eq!(full.kind, FailureKind::BadRequest);
     assert!(full.message.contains("cell 2 has 2 instruments"), "{}", full.message);
     admin::move_all(&network, &[(0, 1), (1, 0)], LIMIT).unwrap();
-    admin::remove_mediator(&network, 2, LIMIT).unwrap();
+    admin::remove_node(&network, (Role::Mediator, 2), LIMIT).unwrap();
     ring.wait_for_warning("it was removed from the network, and ends");
     ring.stop_one(Role::Mediator, 2);
     let status = wait_until_healthy(&ring.network, 2);
@@ -157,14 +161,96 @@ fn a_mediator_that_is_removed_while_it_is_cut_off_from_routers_ends() {
     let mut ring = TestRing::new("1-1-1-1", Durability::None);
     ring.start();
     let address = listening(&ring, "more");
-    assert_eq!(admin::add_mediator(&ring.network, &address, LIMIT).unwrap(), 1);
+    assert_eq!(admin::add_node(&ring.network, Role::Mediator, &address, LIMIT).unwrap(), 1);
     let mut elsewhere = ring.network.clone();
     elsewhere.mediator.push(listening(&ring, "elsewhere"));
     elsewhere.added_mediators = 1;
     ring.start_one(Role::Mediator, 1, &elsewhere, &Arc::default());
-    admin::remove_mediator(&ring.network, 1, LIMIT).unwrap();
+    admin::remove_node(&ring.network, (Role::Mediator, 1), LIMIT).unwrap();
     ring.wait_for_warning("it was removed from the network, and ends");
     ring.stop();
+}
+
+/// A router is added after a third of a round of requests, and removed after a third of the last
+/// one. In between, with the ring at rest, `middle` is called; it says how many rounds it traded.
+fn a_router_comes_and_goes(
+    durability: Durability,
+    middle: impl FnOnce(&mut TestRing, &mut [Client]) -> u64,
+) {
+    let mut ring = TestRing::new("2-1-2-2", durability);
+    ring.start();
+    let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 1, &[3, 4])];
+    let third = COUNT as usize * 4 * INSTRUMENTS as usize / 3;
+    let node = Node { replication: None, ..listening(&ring, "more") };
+    let (mut is_added, mut is_removed) = (false, false);
+    trade(&mut clients, COUNT, |replies| {
+        if !is_added && replies > third {
+            is_added = true;
+            for _ in 0..2 {
+                assert_eq!(admin::add_node(&ring.network, Role::Router, &node, LIMIT).unwrap(), 1);
+            }
+            start(&mut ring, Role::Router, 1);
+            let status = wait_until_healthy(&ring.network, 2);
+            assert_eq!(status.network.router.last(), Some(&node));
+        }
+    });
+    assert!(is_added);
+    let rounds = 1 + middle(&mut ring, &mut clients);
+    trade(&mut clients, COUNT, |replies| {
+        if !is_removed && replies > (3 * rounds as usize + 1) * third {
+            is_removed = true;
+            admin::remove_node(&ring.network, (Role::Router, 1), LIMIT).unwrap();
+            ring.wait_for_warning("it was removed from the network, and ends");
+            let carried = ring.stop_one(Role::Router, 1).requests;
+            assert!(carried > 0, "the second gateway's path went over it");
+            let status = wait_until_healthy(&ring.network, 2);
+            assert!(status.network.is_removed(Role::Router, 1));
+        }
+    });
+    assert!(is_removed);
+    assert_executed_once(&clients, (rounds + 1) * COUNT);
+    let (_input, stop) = UnixStream::pair().unwrap();
+    let started = node::run(&ring.network, Role::Router, 1, stop.as_fd(), &mut |_| {});
+    let refused = started.unwrap_err().message;
+    assert!(refused.contains("router 1 was removed"), "{refused}");
+    ring.stop();
+}
+
+#[test]
+fn a_router_comes_and_goes_without_durability() {
+    a_router_comes_and_goes(Durability::None, |_, _| 0);
+}
+
+/// It carries the requests of all gateways while the other one is down, and the other one those of
+/// all while it is.
+#[test]
+fn a_router_comes_carries_all_and_goes_with_a_memory_quorum() {
+    a_router_comes_and_goes(Durability::MemoryQuorum, |ring, clients| {
+        for down in [0, 1] {
+            ring.stop_one(Role::Router, down);
+            trade(clients, COUNT, |_| {});
+            start(ring, Role::Router, down);
+            wait_until_healthy(&ring.network, 2);
+        }
+        ring.restart(Role::Mediator, 0);
+        wait_until_healthy(&ring.network, 2);
+        2
+    });
+}
+
+/// All nodes end, and start again with the file that lacks it: it is in control's log.
+#[test]
+fn a_router_that_was_added_survives_the_restart_of_all_nodes() {
+    a_router_comes_and_goes(Durability::DiskQuorum, |ring, _| {
+        ring.stop_all();
+        let all: Vec<_> = ring.network.all().map(|(role, index, _)| (role, index)).collect();
+        assert!(!all.contains(&(Role::Router, 1)));
+        all.into_iter().for_each(|(role, index)| start(ring, role, index));
+        start(ring, Role::Router, 1);
+        let status = wait_until_healthy(&ring.network, 2);
+        assert_eq!(status.network.router.len(), 2);
+        0
+    });
 }
 
 #[test]
@@ -172,7 +258,7 @@ fn what_cannot_be_added_or_removed_is_refused_with_a_sentence() {
     let mut ring = TestRing::new("1-1-2-1", Durability::MemoryQuorum);
     ring.start();
     let network = wait_until_healthy(&ring.network, 2).network;
-    let add = |node: &Node| admin::add_mediator(&network, node, LIMIT).unwrap_err();
+    let add = |node: &Node| admin::add_node(&network, Role::Mediator, node, LIMIT).unwrap_err();
     let taken = add(&listening(&ring, "processor-0"));
     assert!(taken.message.contains("processor 0 listens at one of these"), "{}", taken.message);
     let alone = add(&Node { replication: None, ..listening(&ring, "more") });
@@ -180,8 +266,18 @@ fn what_cannot_be_added_or_removed_is_refused_with_a_sentence() {
     let far = Node { address: "192.0.2.1:7001".parse().unwrap(), ..listening(&ring, "more") };
     let far = add(&far);
     assert!(far.message.contains("has no secret"), "{}", far.message);
-    for (mediator, why) in [(0, "the network began with it"), (2, "there is no mediator 2")] {
-        let refused = admin::remove_mediator(&network, mediator, LIMIT).unwrap_err();
+    for role in [Role::Gateway, Role::Processor] {
+        let fixed = admin::add_node(&network, role, &listening(&ring, "more"), LIMIT).unwrap_err();
+        assert!(fixed.message.contains("only mediators and routers can"), "{}", fixed.message);
+    }
+    for (node, why) in [
+        ((Role::Mediator, 0), "the network began with it"),
+        ((Role::Mediator, 2), "there is no mediator 2"),
+        ((Role::Router, 0), "the network began with it"),
+        ((Role::Router, 1), "there is no router 1"),
+        ((Role::Gateway, 0), "only mediators and routers that were added can"),
+    ] {
+        let refused = admin::remove_node(&network, node, LIMIT).unwrap_err();
         assert!(refused.message.contains(why), "{}", refused.message);
         assert_eq!(refused.kind, FailureKind::BadRequest);
     }
@@ -190,20 +286,25 @@ fn what_cannot_be_added_or_removed_is_refused_with_a_sentence() {
     let address = &network.mediator[usize::from(leader)].address;
     let mut operator = Observer::connect(address, Hello::Operator, None, LIMIT).unwrap();
     let alone = Node { replication: None, ..listening(&ring, "more") };
+    let add = |role, node| AdminRequest::Add { role, node };
     for request in [
-        AdminRequest::Add(listening(&ring, "processor-0")),
-        AdminRequest::Add(alone),
-        AdminRequest::Remove { mediator: 0 },
-        AdminRequest::Remove { mediator: 2 },
+        add(Role::Mediator, listening(&ring, "processor-0")),
+        add(Role::Router, listening(&ring, "processor-0")),
+        add(Role::Mediator, alone),
+        add(Role::Gateway, listening(&ring, "more")),
+        AdminRequest::Remove((Role::Mediator, 0)),
+        AdminRequest::Remove((Role::Mediator, 2)),
+        AdminRequest::Remove((Role::Router, 0)),
+        AdminRequest::Remove((Role::Processor, 0)),
     ] {
         let response = operator.request(&request, LIMIT).unwrap();
         assert!(matches!(response, AdminResponse::Status { .. }), "{response:?}");
     }
     let mut observer = Observer::connect(address, Hello::Observer, None, LIMIT).unwrap();
     let more = listening(&ring, "more");
-    assert!(observer.request(&AdminRequest::Add(more.clone()), LIMIT).is_err());
+    assert!(observer.request(&add(Role::Mediator, more.clone()), LIMIT).is_err());
     // What is logged after them is in the state alone.
-    admin::add_mediator(&network, &more, LIMIT).unwrap();
+    admin::add_node(&network, Role::Mediator, &more, LIMIT).unwrap();
     let status = admin::status(&network, LIMIT).unwrap();
     assert_eq!((status.map_version, status.network.mediator[2..].to_vec()), (1, vec![more]));
     let (_input, stop) = UnixStream::pair().unwrap();

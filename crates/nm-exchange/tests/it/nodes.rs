@@ -292,13 +292,15 @@ fn unknown_peers_and_invalid_frames_are_refused_and_trading_continues() {
 fn a_node_that_cannot_start_is_refused() {
     let ring = TestRing::new("1-1-1-1", Durability::None);
     let (_stop, stopped) = UnixStream::pair().unwrap();
-    let run = |network: &Network, index| {
-        node::run(network, Role::Router, index, stopped.as_fd(), &mut |_| {}).unwrap_err()
+    let run = |network: &Network, role, index| {
+        node::run(network, role, index, stopped.as_fd(), &mut |_| {}).unwrap_err()
     };
-    assert!(run(&ring.network, 4).message.contains("there is no router 4"));
+    // None of this class can have been added.
+    assert!(run(&ring.network, Role::Gateway, 4).message.contains("there is no gateway 4"));
     let mut network = ring.network.clone();
     network.router[0].address = "unix:/no/such/folder/node".parse().unwrap();
-    assert!(run(&network, 0).message.contains("router 0 cannot listen at unix:/no/such"));
+    let refused = run(&network, Role::Router, 0).message;
+    assert!(refused.contains("router 0 cannot listen at unix:/no/such"), "{refused}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! `nearmetal exchange add` and `remove`: mediators that join a running network, and leave it.
+//! `nearmetal exchange add` and `remove`: nodes that join a running network, and leave it.
 
 use anyhow::Result;
 use nm_exchange::network::{Node, Role};
-use nm_exchange_lab::add::{self, Added, Removed};
+use nm_exchange_lab::add::{self, Removed, UP_LIMIT};
 use nm_exchange_lab::place;
 use serde_json::json;
 
@@ -13,64 +13,85 @@ use crate::output;
 
 use super::status;
 
-/// Adds a mediator.
+/// Adds a mediator or a router.
 pub fn add(args: &AddArgs) -> Result<Exit> {
-    let AddArgs { address, replication, access } = args;
+    let AddArgs { role, address, replication, access } = args;
+    let role = *role;
+    if role != Role::Mediator && replication.is_some() {
+        return Err(Stop::usage(format!("a {role} has no replicas: leave out --replication")));
+    }
     let network = status::current(access)?;
     let node = match address {
-        None => place::one_more_mediator(&network)?,
+        None => place::one_more(&network, role)?,
         Some(address) => {
             let of_replicas = replication.clone().map(TryInto::try_into).transpose();
             let replication = of_replicas.map_err(|why| Stop::usage(format!("{why}")))?;
             Node { address: address.clone(), replication }
         }
     };
-    let Added { mediator, node, is_up } = add::add(&network, node)?;
+    let index = add::add(&network, role, &node)?;
     let file = status::file(&access.running)?;
     let command = format!(
-        "nearmetal exchange node --role mediator --index {mediator} --network {}",
+        "nearmetal exchange node --role {role} --index {index} --network {}",
         nm_ssh::quoted(&file.to_string_lossy())
     );
+    output::message(&format!(
+        "{role} {index} is logged; waiting until it is up, for {} s at most; where the network was \
+         started by hand, start it now by `{command}`",
+        UP_LIMIT.as_secs()
+    ));
+    let is_up = add::wait_until_up(&network, (role, index));
+    let address = &node.address;
     match access.format.format {
-        Format::Json => output::json(&json!({
-            "mediator": mediator, "address": node.address.to_string(), "is_up": is_up,
-        }))?,
-        Format::Text if is_up => output::data(&format!(
-            "mediator {mediator} was added at {}; its cell {mediator} is spare\n",
-            node.address
+        Format::Json => {
+            let address = address.to_string();
+            output::json(&json!({ role.name(): index, "address": address, "is_up": is_up }))?;
+        }
+        Format::Text if is_up && role == Role::Mediator => output::data(&format!(
+            "{role} {index} was added at {address}; its cell {index} is spare\n"
         ))?,
+        Format::Text if is_up => {
+            output::data(&format!("{role} {index} was added at {address}\n"))?;
+        }
         Format::Text => output::data(&format!(
-            "mediator {mediator} was added at {}, and is not up or leads nothing yet; where the \
-             network was started by hand, start it by `{command}`\n",
-            node.address
+            "{role} {index} was added at {address}, and does not work yet; where the network was \
+             started by hand, start it by `{command}`\n"
         ))?,
     }
     Ok(Exit::Pass)
 }
 
-/// Removes a mediator that was added.
+/// Removes a node that was added.
 pub fn remove(args: &ChosenNodeArgs) -> Result<Exit> {
     let (role, index) = args.node;
-    if role != Role::Mediator {
-        let message =
-            format!("{role} {index} cannot be removed: only mediators that were added can");
-        return Err(Stop::usage(message));
-    }
     let network = status::current(&args.access)?;
-    let mediator = u16::try_from(index).unwrap_or(u16::MAX);
-    let Removed { mediator, moves, is_removed } = add::remove(&network, mediator)?;
-    let refused = moves.iter().filter(|outcome| outcome.refused.is_some()).count();
+    let index = u16::try_from(index).unwrap_or(u16::MAX);
+    if role == Role::Mediator {
+        let removed = add::remove_mediator(&network, index)?;
+        return report_mediator(&removed, args.access.format.format);
+    }
+    add::remove(&network, (role, index))?;
     match args.access.format.format {
+        Format::Json => output::json(&json!({ role.name(): index, "is_removed": true }))?,
+        Format::Text => output::data(&format!("{role} {index} was removed\n"))?,
+    }
+    Ok(Exit::Pass)
+}
+
+fn report_mediator(removed: &Removed, format: Format) -> Result<Exit> {
+    let Removed { mediator, moves, is_removed } = removed;
+    let refused = moves.iter().filter(|outcome| outcome.refused.is_some()).count();
+    match format {
         Format::Json => output::json(&json!({
             "mediator": mediator, "is_removed": is_removed, "moves": moves,
         }))?,
         Format::Text => {
-            let what = if is_removed { "was removed" } else { "stays" };
+            let what = if *is_removed { "was removed" } else { "stays" };
             let moved = moves.len() - refused;
             output::data(&format!(
                 "mediator {mediator} {what}: {moved} instruments moved, {refused} refused\n"
             ))?;
         }
     }
-    Ok(if is_removed { Exit::Pass } else { Exit::Conflict })
+    Ok(if *is_removed { Exit::Pass } else { Exit::Conflict })
 }

@@ -37,22 +37,22 @@ pub type NodeId = (Role, usize);
 #[derive(Debug)]
 pub enum Running {
     /// As a gateway.
-    Gateway(Gateway),
+    Gateway(Box<Gateway>),
     /// As a router.
     Router(Router),
     /// As a mediator.
-    Mediator(Mediator<SimulatedLog>),
+    Mediator(Box<Mediator<SimulatedLog>>),
     /// As a processor.
-    Processor(Processor<SimulatedLog>),
+    Processor(Box<Processor<SimulatedLog>>),
 }
 
 impl Running {
     fn behaviour(&mut self) -> &mut dyn Behaviour {
         match self {
-            Running::Gateway(gateway) => gateway,
+            Running::Gateway(gateway) => &mut **gateway,
             Running::Router(router) => router,
-            Running::Mediator(mediator) => mediator,
-            Running::Processor(processor) => processor,
+            Running::Mediator(mediator) => &mut **mediator,
+            Running::Processor(processor) => &mut **processor,
         }
     }
 }
@@ -588,17 +588,18 @@ impl Ring {
             settings: Settings::default(),
         };
         match role {
-            Role::Gateway => Running::Gateway(Gateway::new(network, index)),
+            Role::Gateway => Running::Gateway(Box::new(Gateway::new(network, index))),
             Role::Router => Running::Router(Router::new(network)),
             Role::Mediator => {
                 let mut mediator = Mediator::new(network, index, logs).expect("a mediator");
                 for replica in &mut mediator.cells.replicas {
                     replica.moves.frame_bytes = self.frame_bytes;
                 }
-                Running::Mediator(mediator)
+                Running::Mediator(Box::new(mediator))
             }
             Role::Processor => {
-                Running::Processor(Processor::new(network, index, logs).expect("a processor"))
+                let processor = Processor::new(network, index, logs).expect("a processor");
+                Running::Processor(Box::new(processor))
             }
         }
     }
