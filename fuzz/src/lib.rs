@@ -1,7 +1,7 @@
 //! The fuzz targets: plain functions of any bytes, which must neither panic nor violate what they
 //! assert, and valid bytes to begin from.
 //!
-//! `cargo xtask fuzz` builds and runs all of them; `cargo fuzz run TARGET` runs one.
+//! `cargo xtask fuzz` builds and runs all of them, or one with `--only`.
 
 mod agent;
 mod epoll_set;
@@ -21,7 +21,7 @@ pub use text::{importers, plan, result};
 
 /// A target: what is called with any bytes, and valid bytes for it.
 pub struct Target {
-    /// Name of the program and of the folder with its corpus.
+    /// Its name, which is also that of the folder with its corpus.
     pub name: &'static str,
     /// Panics if something is wrong.
     pub run: fn(&[u8]),

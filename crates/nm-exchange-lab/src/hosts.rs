@@ -24,6 +24,7 @@ use nm_exchange::network::{
     CONTROL, Durability, Network, NetworkError, Node, NodeCounts, Role, UnknownRole,
 };
 use nm_model::hosts::{Destination, DestinationError};
+use nm_sys::text_file;
 use thiserror::Error;
 
 /// A host.
@@ -126,13 +127,16 @@ pub enum LineFault {
     Surplus(String),
 }
 
+/// Bytes of a hosts file.
+pub const HOSTS_BYTES_MAX: u64 = 1 << 20;
+
 /// Reads a hosts file.
 ///
 /// # Errors
 /// If it cannot be read, or is not a hosts file.
 pub fn read(path: &Path) -> Result<Vec<Host>, HostsError> {
     let shown = || path.display().to_string();
-    let text = std::fs::read_to_string(path)
+    let text = text_file::read(path, HOSTS_BYTES_MAX)
         .map_err(|source| HostsError::Read { path: shown(), source })?;
     parse(&text).map_err(|error| HostsError::Content { path: shown(), source: Box::new(error) })
 }
@@ -287,6 +291,20 @@ mod tests {
     fn placed(text: &str, counts: &str) -> Placement {
         let (hosts, counts) = (parse(text).unwrap(), counts.parse().unwrap());
         Placement::new(&hosts, counts, Durability::DiskQuorum, Path::new("/data"))
+    }
+
+    #[test]
+    fn a_file_that_is_too_long_or_a_device_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hosts");
+        std::fs::write(&path, GOOD).unwrap();
+        assert_eq!(read(&path).unwrap().len(), 2);
+        std::fs::File::create(&path).unwrap().set_len(HOSTS_BYTES_MAX + 1).unwrap();
+        for path in [&path, Path::new("/dev/zero")] {
+            assert!(matches!(read(path), Err(HostsError::Read { .. })));
+        }
+        let page = include_str!("../../../docs/limits.md");
+        assert!(page.contains(&format!("\n| hosts file | {HOSTS_BYTES_MAX} | ")));
     }
 
     #[test]

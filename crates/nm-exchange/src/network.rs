@@ -46,6 +46,7 @@ use std::str::FromStr;
 
 use nm_auth::{Credentials, CredentialsError, Secret};
 use nm_book::order::InstrumentId;
+use nm_sys::text_file;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -65,6 +66,9 @@ pub fn group_name(group: u16) -> String {
 
 /// Most nodes of one class.
 pub const NODES_MAX: usize = NodeCounts::MAX as usize;
+
+/// Bytes of a network file.
+pub const NETWORK_BYTES_MAX: u64 = 4 << 20;
 
 /// A class of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -317,7 +321,7 @@ impl Network {
     /// # Errors
     /// As [`Network::read`].
     pub fn read_unresolved(path: &Path) -> Result<Network, NetworkError> {
-        let text = std::fs::read_to_string(path)
+        let text = text_file::read(path, NETWORK_BYTES_MAX)
             .map_err(|source| NetworkError::Read { path: path.to_path_buf(), source })?;
         Network::parse(&text).map_err(|error| NetworkError::Content {
             path: path.to_path_buf(),
@@ -763,6 +767,23 @@ mod tests {
         network.secret = Some("/no/such/file".into());
         let refused = network.secret_of_nodes().unwrap_err().to_string();
         assert!(refused.contains("/no/such/file"), "{refused}");
+    }
+
+    #[test]
+    fn a_file_that_is_too_long_or_a_device_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("long.toml");
+        std::fs::File::create(&path).unwrap().set_len(NETWORK_BYTES_MAX + 1).unwrap();
+        for (path, why) in [
+            (path.as_path(), "it has more than 4194304 bytes"),
+            (Path::new("/dev/zero"), "it is a device, not a file"),
+        ] {
+            let refused = Network::read(path).unwrap_err();
+            let text = format!("{refused}: {:?}", std::error::Error::source(&refused));
+            assert!(text.contains(why), "{text}");
+        }
+        let page = include_str!("../../../docs/limits.md");
+        assert!(page.contains(&format!("\n| network file | {NETWORK_BYTES_MAX} | ")));
     }
 
     #[test]

@@ -119,6 +119,8 @@ pub(crate) enum CheckError {
     SubPlanTwice(String),
     #[error("sub-plan `{0}` takes no row of the plan")]
     SubPlanEmpty(String),
+    #[error("`only` of sub-plan `{0}` has no word, so it would take every row of the plan")]
+    SubPlanWithoutWords(String),
 }
 
 /// The nearest right word, or the known ones.
@@ -397,6 +399,9 @@ fn check_subplans(parts: &[SubPlan], rows: &[PlanRow<'_>]) -> Result<(), Fault> 
         }
         if parts[..index].iter().any(|other| other.name == *name) {
             return fault("name", CheckError::SubPlanTwice);
+        }
+        if part.only.is_empty() {
+            return fault("only", CheckError::SubPlanWithoutWords);
         }
         if !rows.iter().any(|row| row.is_taken_by(&part.only)) {
             return fault("only", CheckError::SubPlanEmpty);

@@ -498,6 +498,10 @@ nodes = "1-1-1-1"
              of the plan"
         );
         assert_eq!(
+            error("'pingpong', 'tcp'", ""),
+            "line 24: `only` of sub-plan `latency` has no word, so it would take every row of the plan"
+        );
+        assert_eq!(
             error("'pingpong', 'tcp'", "'pingpng'"),
             "line 24: unknown environment, stack or probe `pingpng`, did you mean `pingpong`?"
         );

@@ -14,6 +14,7 @@ use std::path::Path;
 use nm_book::codec;
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 use nm_model::agent::{Failure, FailureKind};
+use nm_sys::text_file;
 use thiserror::Error;
 
 use super::settings::OrderRequest;
@@ -135,6 +136,9 @@ pub enum FlowError {
     Empty,
 }
 
+/// Bytes of a recorded flow.
+pub const FLOW_BYTES_MAX: u64 = 4 << 30;
+
 /// A recorded flow.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Flow {
@@ -148,7 +152,7 @@ impl Flow {
     /// # Errors
     /// If it cannot be read, or is no recorded flow.
     pub fn read(path: &Path) -> Result<Flow, Failure> {
-        let bytes = std::fs::read(path)
+        let bytes = text_file::read_bytes(path, FLOW_BYTES_MAX)
             .map_err(|error| failure(path, "cannot be read", &error.to_string()))?;
         Flow::parse(&bytes).map_err(|why| failure(path, "is no recorded flow", &why.to_string()))
     }
@@ -225,6 +229,20 @@ mod tests {
         // 3000 requests in 3000 times 7 ns: more than the highest rate.
         assert_eq!((flow.rate_per_s(), Flow::default().rate_per_s()), (3e6, 1.0));
         assert!(Flow::read(&folder.path().join("b")).unwrap_err().message.contains("cannot be"));
+    }
+
+    #[test]
+    fn a_file_that_is_too_long_or_a_device_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("flow");
+        // Without blocks: it takes no room on the disk.
+        File::create(&path).unwrap().set_len(FLOW_BYTES_MAX + 1).unwrap();
+        for (path, why) in [(path.as_path(), "more than"), (Path::new("/dev/zero"), "a device")] {
+            let refused = Flow::read(path).unwrap_err().message;
+            assert!(refused.contains(why), "{refused}");
+        }
+        let page = include_str!("../../../../docs/limits.md");
+        assert!(page.contains(&format!("\n| recorded flow | {FLOW_BYTES_MAX} | ")));
     }
 
     #[test]

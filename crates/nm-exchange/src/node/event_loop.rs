@@ -24,7 +24,7 @@ use super::{gateway, mediator, processor, replicated, router};
 /// How long a node that the network file lacks asks where it listens.
 const FIND_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long control may take to answer whether a mediator was removed. The node stands still
+/// How long control may take to answer whether an added node was removed. The node stands still
 /// meanwhile, which does little harm where others refuse it.
 const DOUBT_LIMIT: Duration = Duration::from_millis(500);
 

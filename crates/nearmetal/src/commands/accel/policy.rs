@@ -17,10 +17,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
+use nm_sys::text_file;
 use serde::Deserialize;
 
 use crate::exit::Stop;
@@ -98,13 +98,16 @@ enum Mistake {
 /// A mistake, and the byte offset in the file where it is.
 type Located = (usize, Mistake);
 
+/// Bytes of a policy file.
+const POLICY_BYTES_MAX: u64 = 1 << 20;
+
 /// Reads a policy file and returns its compact form.
 ///
 /// # Errors
 /// One sentence with the line, if there is a mistake.
 pub fn load(path: &Path) -> Result<String> {
     let shown = path.display();
-    let text = fs::read_to_string(path)
+    let text = text_file::read(path, POLICY_BYTES_MAX)
         .map_err(|error| Stop::usage(format!("cannot read policy {shown}: {error}")))?;
     compact(&text).map_err(|(offset, mistake)| {
         let line = line_of(&text, offset);
@@ -178,6 +181,19 @@ fn program_list(programs: &[toml::Spanned<String>]) -> Result<String, Located> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_is_too_long_or_a_device_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("policy.toml");
+        std::fs::File::create(&path).unwrap().set_len(POLICY_BYTES_MAX + 1).unwrap();
+        for (path, why) in [(path.as_path(), "more than"), (Path::new("/dev/zero"), "a device")] {
+            let refused = load(path).unwrap_err().to_string();
+            assert!(refused.contains(why), "{refused}");
+        }
+        let page = include_str!("../../../../../docs/limits.md");
+        assert!(page.contains(&format!("\n| policy of the accelerator | {POLICY_BYTES_MAX} | ")));
+    }
 
     #[test]
     fn policy_is_compacted_to_one_line() {
