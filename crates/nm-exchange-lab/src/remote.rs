@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Write};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -212,6 +213,11 @@ impl Remote {
     /// Its destination.
     pub fn name(&self) -> &str {
         self.host.destination.as_str()
+    }
+
+    /// Address at which its nodes listen.
+    pub fn address(&self) -> IpAddr {
+        self.host.address
     }
 
     /// Sends a request.

@@ -19,6 +19,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use nm_exchange::link::Address;
 use nm_exchange::network::{AddedNode, Durability, Network, Role};
 use nm_model::{Failure, FailureKind};
 use nm_sys::clock::{Deadline, monotonic_ns};
@@ -511,8 +512,14 @@ impl Supervisor {
         }
     }
 
-    /// Starts the nodes that were added, and expects the end of those that were removed. On other
-    /// hosts they are started by hand.
+    /// The host at whose address a node is to listen; none if it is none of the hosts.
+    fn host_of(&self, role: Role, index: usize) -> Option<usize> {
+        let Address::Tcp(address) = self.network.nodes(role)[index].address else { return None };
+        self.hosts.iter().position(|host| host.address() == address.ip())
+    }
+
+    /// Starts the nodes that were added, and expects the end of those that were removed. Those that
+    /// listen neither here nor on one of the hosts are started by hand.
     fn follow_added(&mut self) -> Result<(), Failure> {
         if !std::mem::take(&mut self.is_network_changed) {
             return Ok(());
@@ -524,11 +531,14 @@ impl Supervisor {
             all.map(move |index| (role, index))
         });
         for (role, index) in added.collect::<Vec<_>>() {
+            let host = self.host_of(role, index);
             let is_it = |node: &&mut Running| (node.role, node.index) == (role, index);
             let known = self.nodes.iter_mut().find(is_it);
             match (known, self.network.is_removed(role, index)) {
                 (Some(node), true) if node.ends_by_ns.is_none() => node.ends_by_ns = Some(by_ns),
-                (None, false) if self.hosts.is_empty() => self.add(role, index, None)?,
+                (None, false) if self.hosts.is_empty() || host.is_some() => {
+                    self.add(role, index, host)?;
+                }
                 _ => {}
             }
         }

@@ -55,6 +55,18 @@ impl Site {
     /// A run over the three hosts. The last one has mediators only, so the others can go on
     /// without it.
     fn run(&self, out: &Path, more: &[&str]) -> Running {
+        self.start(&short(out, &[&["--nodes", "1-1-3-1", "--rate", "100"], more].concat()))
+    }
+
+    /// A load that goes on until it is interrupted, over the three hosts.
+    fn endless(&self, out: &Path) -> Running {
+        let day = ["exchange", "ramp", "--step", "100:100", "--phase-seconds", "600"];
+        let network = ["--nodes", "1-1-3-1", "--warmup", "100", "--out", out.to_str().unwrap()];
+        self.start(&[day, network].concat())
+    }
+
+    /// A command that starts a network, over the three hosts, and records.
+    fn start(&self, command: &[&str]) -> Running {
         let hosts = self.path("hosts");
         let text = format!(
             "h1 {} all {BINARY}\nh2 {} mediator,processor {BINARY}\nh3 {} mediator {BINARY}\n",
@@ -64,11 +76,10 @@ impl Site {
         );
         fs::write(&hosts, text).unwrap();
         let data = self.data();
-        let mut words = vec!["--hosts", hosts.to_str().unwrap()];
-        words.extend(["--host-data", data.to_str().unwrap(), "--nodes", "1-1-3-1"]);
-        words.extend(["--durability", "disk-quorum", "--rate", "100", "--record"]);
-        words.extend(more);
-        Running(self.hosts.nearmetal(&short(out, &words)).spawn().unwrap())
+        let mut words = command.to_vec();
+        words.extend(["--hosts", hosts.to_str().unwrap(), "--host-data", data.to_str().unwrap()]);
+        words.extend(["--durability", "disk-quorum", "--record"]);
+        Running(self.hosts.nearmetal(&words).spawn().unwrap())
     }
 
     /// What `exchange` says of the running network.
@@ -88,6 +99,16 @@ impl Site {
             lines.iter().all(|line| last.contains(line)).then_some(())
         };
         wait_for(&format!("{lines:?}"), &mut has_all);
+    }
+
+    /// What `exchange verify` finds in a recording that has no fault.
+    fn proven(&self, out: &Path, ended: &Run) -> Value {
+        let words = ["exchange", "verify", out.to_str().unwrap(), "--format", "json", "--cuts", "3"];
+        let verified = finish(&mut self.hosts.nearmetal(&words));
+        assert_eq!(verified.code, 0, "{}{}\n{ended:?}", verified.stdout, verified.stderr);
+        let found: Value = serde_json::from_str(&verified.stdout).unwrap();
+        assert_eq!(found[0]["verdict"], "proven", "{found}");
+        found[0].clone()
     }
 
     /// Takes host 3 from the network, or gives it back.
@@ -150,15 +171,44 @@ fn a_network_over_three_hosts_goes_on_without_one_and_loses_nothing() {
     // While a cell has no leader its requests are late, which may break the limit.
     assert!([1, 3].contains(&ended.code), "{} {all}", ended.code);
     assert!(!all.contains("did not answer"), "the host was away for a short time: {all}");
-    let words = ["exchange", "verify", out.to_str().unwrap(), "--format", "json", "--cuts", "3"];
-    let verified = finish(&mut site.hosts.nearmetal(&words));
-    assert_eq!(verified.code, 0, "{}{}\n{all}", verified.stdout, verified.stderr);
-    let found: Value = serde_json::from_str(&verified.stdout).unwrap();
-    assert_eq!(found[0]["verdict"], "proven", "{found}");
-    assert!(found[0]["moves"].as_u64() >= Some(3), "{found}");
-    assert_eq!(found[0]["moves"], found[0]["moved_states"], "{found}");
+    let found = site.proven(&out, &ended);
+    assert!(found["moves"].as_u64() >= Some(3), "{found}");
+    assert_eq!(found["moves"], found["moved_states"], "{found}");
     assert_eq!(site.left(), Vec::<String>::new());
     assert!(site.delayed() > 100, "hosts 1 and 2 reach each other by the slow wire");
+}
+
+/// The load goes on meanwhile. Their journals are copied as those of the others are.
+#[test]
+fn nodes_that_are_added_start_on_the_host_of_their_address() {
+    let site = Site::new();
+    let out = site.path("out");
+    let mut running = site.endless(&out);
+    site.wait_for_status(&out, &mut running, &ALL_UP);
+    let [at, replicas, router] = [7900, 7901, 7902].map(|port| format!("{}:{port}", address(2)));
+    for (verb, line) in [
+        (
+            &["add", "--address", &at, "--replication", &replicas][..],
+            "mediator 3 was added at 10.77.0.2:7900; its cell 3 is spare",
+        ),
+        (&["add", "router", "--address", &router], "router 1 was added at 10.77.0.2:7902\n"),
+        (&["move", "5", "--to", "3"], "instrument 5 is in cell 3"),
+    ] {
+        let done = site.ask(verb, &out);
+        assert!(done.code == 0 && done.stdout.contains(line), "{done:?}");
+    }
+    let all_up = ["8 of 8 nodes are up", "4 of 4 cells have a leader"];
+    site.wait_for_status(&out, &mut running, &all_up);
+    let removed = site.ask(&["remove", "router:1"], &out);
+    assert!(removed.code == 0 && removed.stdout.contains("router 1 was removed"), "{removed:?}");
+    let end = || site.left().iter().all(|it| !it.contains("router --index 1")).then_some(());
+    wait_for("the end of the router", end);
+    signal("INT", running.pid());
+    let ended = running.finish();
+    assert_eq!(ended.code, 130, "{ended:?}");
+    let found = site.proven(&out, &ended);
+    assert!(found["moves"].as_u64() >= Some(1), "{found}");
+    assert_eq!(site.left(), Vec::<String>::new());
 }
 
 /// Sites are hosts here. The gateway and the router are on host 1, and the way to host 2 is slow.
