@@ -21,6 +21,9 @@ const SOCKPERF_SIZES: [u32; 4] = [14, 64, 256, 1024];
 /// sockperf's own greatest rate of ping-pongs ends its run with an error where they are faster.
 const PINGPONG_RATE: &str = "--mps=4000000";
 
+/// Write size of a stream of nearmetal's own probe, bytes.
+const STREAM_BYTES: u32 = 128 << 10;
+
 /// Connections of one measurement.
 const CONNECTIONS: u32 = 3000;
 
@@ -168,6 +171,10 @@ pub fn all(folder: &Folder, build: Build) -> Vec<Measurement> {
         list.push(measurement(name, 64, move || one_cpu(mode)));
     }
     list.extend(not_accelerated(accel));
+    for protocol in ["tcp", "xdp-tcp"] {
+        let name = format!("nearmetal stream, {protocol}-spin, veth, Gb/s");
+        list.push(measurement(name, STREAM_BYTES, move || stream(build, protocol)));
+    }
     list.extend(rates(accel));
     list
 }
@@ -222,6 +229,15 @@ fn latency(result: &RunResult, at: usize) -> Result<Figure> {
             _ => None,
         }),
     })
+}
+
+/// One flow of nearmetal's own probe, spinning.
+fn stream(build: Build, protocol: &str) -> Result<Figure> {
+    let address = Network::Veth.address();
+    let write = format!("--write {STREAM_BYTES} --seconds 1 --omit 0");
+    let words = format!("stream {address} --protocol {protocol} --spin {write}");
+    let result = bench::nearmetal(build, Network::Veth, &words)?;
+    throughput(&nm_report::folder::parse(&result.to_string(), "nearmetal")?)
 }
 
 /// A sockperf ping-pong between two commands; options are both ends'.
@@ -317,26 +333,31 @@ fn small_messages(mode: LaunchMode) -> Result<Figure> {
     Ok(Figure::of(rate.with_context(|| format!("sockperf gave no rate: {text}"))?))
 }
 
-/// The rate of an imported result, Gb/s.
-fn gbps(text: &str, name: &str) -> Result<Figure> {
-    let result = nm_report::import::read(text, name)?;
+/// The rate of a result, Gb/s.
+fn throughput(result: &RunResult) -> Result<Figure> {
     let round = result.series.first().and_then(|series| series.rounds.first());
     match round.map(|round| &round.data) {
         Some(RoundData::Throughput(round)) => Ok(Figure::of(round.total_gbps)),
-        _ => bail!("{name} gave no throughput"),
+        _ => bail!("the result has no throughput"),
     }
 }
 
 fn iperf3(mode: LaunchMode) -> Result<Figure> {
     require_tool("iperf3", "iperf3")?;
     let _server = mode.server("iperf3 -s -1 -B 127.0.0.1 -p 5301")?;
-    gbps(&mode.client("iperf3 -c 127.0.0.1 -p 5301 -t 1 -l 131072 -J")?, "iperf3")
+    throughput(&nm_report::import::read(
+        &mode.client("iperf3 -c 127.0.0.1 -p 5301 -t 1 -l 131072 -J")?,
+        "iperf3",
+    )?)
 }
 
 fn nuttcp(mode: LaunchMode) -> Result<Figure> {
     require_tool("nuttcp", "nuttcp")?;
     let _server = mode.server("nuttcp -S --nofork -P 5400 -p 5401")?;
-    gbps(&mode.client("nuttcp -P 5400 -p 5401 -t -T1 -l64k -fparse 127.0.0.1")?, "nuttcp")
+    throughput(&nm_report::import::read(
+        &mode.client("nuttcp -P 5400 -p 5401 -t -T1 -l64k -fparse 127.0.0.1")?,
+        "nuttcp",
+    )?)
 }
 
 /// Time to connect, accept and close. No byte is sent, so none is in shared memory.

@@ -36,7 +36,7 @@ pub const BLOCKING: &str = "sockperf blocking";
 pub const GOALS: &[Goal] = &[
     goal("`shm` spinning, 1 B ÷ limit", AtMost(1.6), ("nearmetal shm-spin", 1), Over::Limit),
     goal("`shm` blocking, 1 B ÷ limit", AtMost(1.6), ("nearmetal shm", 1), Over::Limit),
-    goal("`accel`, blocking recv, 14 B ÷ limit", AtMost(2.5), (ACCEL, 14), Over::Limit),
+    goal("`accel`, blocking recv, 14 B ÷ limit", AtMost(1.6), (ACCEL, 14), Over::Limit),
     goal(
         "`accel` ÷ kernel TCP spinning, 64 B",
         AtMost(1.0 / 12.0),
@@ -82,7 +82,7 @@ pub const GOALS: &[Goal] = &[
     ),
     goal(
         "sleeping mode ÷ kernel blocking, 64 B",
-        AtMost(0.75),
+        AtMost(0.5),
         ("sockperf blocking under accel --spin-us 0", 64),
         Over::Case(BLOCKING, 64),
     ),
@@ -106,7 +106,7 @@ pub const GOALS: &[Goal] = &[
     ),
     goal(
         "connect + accept under `accel` ÷ kernel",
-        AtMost(1.3),
+        AtMost(1.02),
         ("connect + accept, ns under accel", 0),
         Over::Case("connect + accept, ns", 0),
     ),
@@ -139,6 +139,12 @@ pub const GOALS: &[Goal] = &[
         AtMost(0.8),
         ("nearmetal xdp-tcp-spin:tcp-spin, veth", 64),
         Over::Case("nearmetal tcp-spin, veth", 64),
+    ),
+    goal(
+        "stream over `xdp` TCP ÷ kernel TCP spinning, veth",
+        AtLeast(1.0),
+        ("nearmetal stream, xdp-tcp-spin, veth, Gb/s", 128 << 10),
+        Over::Case("nearmetal stream, tcp-spin, veth, Gb/s", 128 << 10),
     ),
 ];
 
