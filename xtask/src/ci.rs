@@ -85,14 +85,23 @@ fn run_parts(parts: &mut Parts, installing: ScopedJoinHandle<'_, Result<()>>) ->
     Ok(counts)
 }
 
-/// The parts that have low priority. Returns the benches to compare, or why there are none: a clone
-/// may lack the commit before, and a benchmark is no test.
+/// The parts that have low priority, in two rows, because some of them use one CPU only. Returns
+/// the benches to compare, or why there are none: a clone may lack the commit before, and a
+/// benchmark is no test.
 fn run_beside_tests() -> Result<Result<[Benches; 2]>> {
-    shell::run("nice -n 19 cargo build --release --locked")?;
-    simulate_replicas()?;
-    check_codecs_under_miri()?;
-    shell::run("nice -n 19 cargo xtask fuzz --seconds 2 --fast-build")?;
-    Ok(Benches::with_commit(COMMIT_BEFORE))
+    // It may install a toolchain, which fuzzing needs as well.
+    let has_miri = has_miri();
+    thread::scope(|scope| {
+        let simulating = scope.spawn(move || {
+            simulate_replicas()?;
+            check_codecs_under_miri(has_miri)
+        });
+        shell::run("nice -n 19 cargo build --release --locked")?;
+        shell::run("nice -n 19 cargo xtask fuzz --seconds 2 --fast-build")?;
+        let benches = Benches::with_commit(COMMIT_BEFORE);
+        simulating.join().expect("the simulating thread does not panic")?;
+        Ok(benches)
+    })
 }
 
 /// The rings' protocol in every order of accesses that the memory model allows. The `cfg` changes
@@ -115,8 +124,8 @@ fn has_miri() -> bool {
 
 /// What all binary formats are made of, by an interpreter that reports undefined behaviour. It is
 /// a thousand times slower, so the property tests have fewer cases than natively.
-fn check_codecs_under_miri() -> Result<()> {
-    if !has_miri() {
+fn check_codecs_under_miri(has_miri: bool) -> Result<()> {
+    if !has_miri {
         println!("codecs under Miri: NOT RUN, because rustup has no nightly toolchain with Miri");
         return Ok(());
     }
