@@ -103,7 +103,8 @@ impl Site {
 
     /// What `exchange verify` finds in a recording that has no fault.
     fn proven(&self, out: &Path, ended: &Run) -> Value {
-        let words = ["exchange", "verify", out.to_str().unwrap(), "--format", "json", "--cuts", "3"];
+        let words =
+            ["exchange", "verify", out.to_str().unwrap(), "--format", "json", "--cuts", "3"];
         let verified = finish(&mut self.hosts.nearmetal(&words));
         assert_eq!(verified.code, 0, "{}{}\n{ended:?}", verified.stdout, verified.stderr);
         let found: Value = serde_json::from_str(&verified.stdout).unwrap();
