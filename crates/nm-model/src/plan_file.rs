@@ -499,7 +499,8 @@ nodes = "1-1-1-1"
         );
         assert_eq!(
             error("'pingpong', 'tcp'", ""),
-            "line 24: `only` of sub-plan `latency` has no word, so it would take every row of the plan"
+            "line 24: `only` of sub-plan `latency` has no word, so it would take every row \
+             of the plan"
         );
         assert_eq!(
             error("'pingpong', 'tcp'", "'pingpng'"),
