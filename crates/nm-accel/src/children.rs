@@ -4,45 +4,34 @@
 //!
 //! How the end is noticed: a started program inherits one more descriptor, at a high number. It is
 //! an open file description of the ledger's file made for this start, which holds a lock on one
-//! byte for each socket that the program inherits. The kernel keeps such a lock until the last
-//! descriptor of that description is closed, in the program itself and in all programs that it
-//! starts in turn. Any process of the family can ask whether a byte is locked.
+//! byte for each socket that the program inherits (see `ledgers`).
+//!
+//! A program that carries this library need not be feared until it uses the socket: it learns of
+//! the sockets by messages in the queue of a second descriptor, and exchanges the locks for others
+//! (see `inherited`).
 //!
 //! A program may close the descriptor of the lock and still use the socket, if it was given the
 //! socket on purpose: as a standard stream, or by a duplicate made for it. Such a socket stays on
 //! the kernel. Sockets that exec closes are not inherited and need nothing.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
+use std::os::fd::{BorrowedFd, IntoRawFd as _};
+use std::sync::atomic::{AtomicU8, Ordering};
 
-use nm_ring::ledger::{KernelReason, Record};
+use nm_ring::EndpointRole;
+use nm_ring::ledger::{INHERITED, KernelReason};
 
+use crate::inherited::{self, INHERITED_MAX, Message};
+use crate::ledgers::{self, LEDGERS_MAX, LockedByte, Place};
 use crate::process::{MemoryOwnership, memory_ownership};
 use crate::socket::{Phase, Socket};
-use crate::{fallback, kernel, table};
-
-/// State in [`nm_ring::ledger::EndState::inheritors`]: the socket is held for a started program.
-const HELD: u32 = 1;
-/// As [`HELD`], begun before the socket was joined.
-const HELD_EARLY: u32 = 2;
-const STATES: u32 = HELD | HELD_EARLY;
-/// Above the states: counts starts, so that an end that was found before a start is not believed
-/// after it.
-const ONE_START: u32 = 4;
-
-/// The ledger's file, whose bytes are locked.
-static LOCK_FILE: AtomicI32 = AtomicI32::new(-1);
+use crate::{fallback, inheritors, kernel, table};
 
 /// Which fork of the family this process is, modulo 255, from 1 on.
 static GENERATION: AtomicU8 = AtomicU8::new(1);
 
 /// The generation in which a descriptor was duplicated, or marked to survive an exec.
 static GIVEN: [AtomicU8; table::DESCRIPTORS] = [const { AtomicU8::new(0) }; table::DESCRIPTORS];
-
-/// Stores the ledger's file. Called once, by the constructor.
-pub fn prepare(ledger: c_int) {
-    LOCK_FILE.store(ledger, Ordering::Relaxed);
-}
 
 /// In the child of a fork: what the parent did with its descriptors was not meant for a program
 /// that the child will execute.
@@ -79,11 +68,16 @@ pub enum StartKind {
     Exec,
 }
 
-/// A start of a program: until this is dropped, in the process that starts it, the descriptor of
-/// its locks is open here and inherited.
+/// A start of a program: until this is dropped, in the process that starts it, the descriptors of
+/// its locks and messages are open here and inherited.
 pub struct Start {
-    locks: c_int,
+    kind: StartKind,
     ownership: MemoryOwnership,
+    /// For each ledger, an open file description of its file.
+    locks: [c_int; LEDGERS_MAX],
+    /// The Unix socket whose queue has the messages, and its other end.
+    queue: [c_int; 2],
+    messages: usize,
 }
 
 impl Start {
@@ -93,94 +87,173 @@ impl Start {
     /// In a vfork child the flags are read from the kernel, which knows the child's own
     /// descriptors; a socket that the child duplicated has returned already (see `descriptors`).
     pub fn begin(kind: StartKind, mut inherited: impl FnMut(c_int, &'static Socket)) -> Start {
-        let mut start = Start { locks: -1, ownership: MemoryOwnership::Owner };
+        let (ownership, locks) = (MemoryOwnership::Owner, [-1; LEDGERS_MAX]);
+        let mut start = Start { kind, ownership, locks, queue: [-1; 2], messages: 0 };
         let mut known = false;
         table::for_each_socket(|_| known = true);
+        table::for_each_inherited(|_, _| known = true);
         if !known {
             return start;
         }
         start.ownership = memory_ownership();
         table::for_each_descriptor(|fd, socket| {
-            // SAFETY: a query of plain numbers.
-            let flags = unsafe { kernel::fcntl(fd, libc::F_GETFD, 0) };
-            let is_inherited = flags >= 0 && flags & libc::FD_CLOEXEC == 0;
-            if is_inherited && socket.phase() != Phase::Kernel {
-                if start.is_for_good(kind, fd, socket) || !start.lock(socket) {
+            if survives_exec(fd) && socket.phase() != Phase::Kernel {
+                if start.is_for_good(fd, socket) || !start.hold(fd, socket) {
                     keep_on_kernel(socket);
-                } else {
-                    begin_inheritance(socket);
                 }
                 inherited(fd, socket);
             }
         });
+        table::for_each_inherited(|fd, index| start.pass_on(fd, index));
+        start.close(start.queue[1]);
+        start.queue[1] = -1;
         start
     }
 
     /// Whether the program may use the socket although it has closed the descriptor of the locks,
     /// or nobody will be left who could use memory again.
-    fn is_for_good(&self, kind: StartKind, fd: c_int, socket: &Socket) -> bool {
+    fn is_for_good(&self, fd: c_int, socket: &Socket) -> bool {
         if (0..=2).contains(&fd) {
             return true;
         }
         let is_last = socket.record().holders.load(Ordering::Relaxed) <= 1;
-        kind == StartKind::Exec
+        self.kind == StartKind::Exec
             && self.ownership == MemoryOwnership::Owner
             && (is_last || is_given(fd))
     }
 
-    /// Locks the byte of `socket` for the program; false if that is not possible.
-    fn lock(&mut self, socket: &Socket) -> bool {
-        if self.locks < 0 {
-            self.locks = open_for_locks(self.ownership);
+    /// Holds `socket` for the program; false if that is not possible for a time.
+    fn hold(&mut self, fd: c_int, socket: &'static Socket) -> bool {
+        let Some(place) = ledgers::place_of(socket.record()) else { return false };
+        if !self.lock(place) {
+            return false;
         }
-        let mut lock = lock_of(socket, libc::F_RDLCK);
-        // SAFETY: the structure is live for the call.
-        let result =
-            unsafe { kernel::fcntl(self.locks, libc::F_OFD_SETLK, (&raw mut lock).addr()) };
-        self.locks >= 0 && result == 0
+        inheritors::begin(socket);
+        let memory = socket.memory_file.load(Ordering::Acquire);
+        if memory >= 0
+            && let Some(_guard) = table::enter(socket, fd).filter(|_| socket.is_joined())
+        {
+            let state = (socket.record().generation(), socket.endpoint_role());
+            self.send_message(fd, place, state, memory);
+        }
+        true
+    }
+
+    /// Holds a socket for the program that this one has inherited itself, and has not used.
+    fn pass_on(&mut self, fd: c_int, index: usize) {
+        let Some(known) = inherited::get(index).filter(|_| survives_exec(fd)) else { return };
+        let is_given = self.kind == StartKind::Exec && is_given(fd);
+        if is_given || !self.lock(known.place) {
+            // Held as long as this process and the program live.
+            table::get(fd);
+            return;
+        }
+        if known.hold(fd) {
+            self.send_message(fd, known.place, (known.generation, known.role), known.memory);
+        } else {
+            table::get(fd);
+        }
+    }
+
+    /// Locks the byte of a socket for the program; false if that is not possible.
+    fn lock(&mut self, place: Place) -> bool {
+        let locks = &mut self.locks[place.ledger];
+        if *locks < 0 {
+            *locks = open_for_locks(ledgers::file(place.ledger), self.ownership);
+        }
+        ledgers::lock(*locks, place, LockedByte::InUse)
+    }
+
+    /// Leaves a message about the socket of `fd`, for a program that carries this library.
+    fn send_message(
+        &mut self,
+        fd: c_int,
+        place: Place,
+        (generation, role): (u32, EndpointRole),
+        memory: c_int,
+    ) {
+        let Some(cookie) = kernel::cookie(fd) else { return };
+        if self.messages == 0 {
+            self.queue = open_queue(self.ownership).unwrap_or([-1; 2]);
+        }
+        self.messages += 1;
+        let (end, ledger) = (self.queue[1], ledgers::file(place.ledger));
+        let Some(record) = ledgers::record_at(place) else { return };
+        if end < 0 || ledger < 0 || self.messages > INHERITED_MAX {
+            return;
+        }
+        let message = Message {
+            starter: kernel::getpid().cast_unsigned(),
+            cookie,
+            record: place.record as u32,
+            generation,
+            role,
+            locks: self.locks[place.ledger],
+        };
+        // Before the program can know of it.
+        record.end.inheritors.fetch_or(INHERITED, Ordering::SeqCst);
+        // SAFETY: all three are descriptors of this library, and open.
+        let [end, ledger, memory] =
+            [end, ledger, memory].map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+        // If it fails, the socket is held until the program has ended.
+        let _ = nm_sys::unix::send_descriptors(end, &message.to_bytes(), &[ledger, memory]);
+    }
+
+    fn close(&self, fd: c_int) {
+        match self.ownership {
+            MemoryOwnership::Owner => table::close_library_descriptor(fd),
+            MemoryOwnership::Borrower if fd >= 0 => {
+                // SAFETY: the child of a vfork closes a descriptor that it made itself.
+                unsafe { kernel::close(fd) };
+            }
+            MemoryOwnership::Borrower => {}
+        }
     }
 }
 
 impl Drop for Start {
     fn drop(&mut self) {
-        if self.locks < 0 {
-            return;
-        }
         let errno = kernel::errno();
-        match self.ownership {
-            MemoryOwnership::Owner => table::close_library_descriptor(self.locks),
-            // SAFETY: the child of a vfork closes a descriptor that it made itself.
-            MemoryOwnership::Borrower => unsafe {
-                kernel::close(self.locks);
-            },
+        for fd in self.locks.into_iter().chain(self.queue) {
+            self.close(fd);
         }
         kernel::set_errno(errno);
     }
 }
 
-/// The lock of a socket: on one byte, which all processes of the family know.
-fn lock_of(socket: &Socket, kind: c_int) -> libc::flock {
-    let place = std::ptr::from_ref::<Record>(socket.record()).addr() / size_of::<Record>();
-    // SAFETY: all zero is a valid structure.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = kind as i16;
-    lock.l_whence = libc::SEEK_SET as i16;
-    lock.l_start = place as i64;
-    lock.l_len = 1;
-    lock
+fn survives_exec(fd: c_int) -> bool {
+    // SAFETY: a query of plain numbers.
+    let flags = unsafe { kernel::fcntl(fd, libc::F_GETFD, 0) };
+    flags >= 0 && flags & libc::FD_CLOEXEC == 0
 }
 
-/// Opens the ledger's file once more, as a description of its own that exec does not close, at a
-/// high number. −1 if that is not possible, for example without /proc.
-fn open_for_locks(ownership: MemoryOwnership) -> c_int {
-    use rustix::fs::{CWD, Mode, OFlags, openat};
-    use std::os::fd::IntoRawFd;
-    let mut path = [0_u8; 32];
-    let name = descriptor_path(&mut path, LOCK_FILE.load(Ordering::Relaxed));
-    let Ok(opened) = openat(CWD, name, OFlags::RDONLY, Mode::empty()) else { return -1 };
-    let opened = opened.into_raw_fd();
+/// A pair of Unix sockets. Exec does not close the first one, whose queue has what is sent by the
+/// second one.
+fn open_queue(ownership: MemoryOwnership) -> Option<[c_int; 2]> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (near, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
+    let far = far.into_raw_fd();
     if ownership == MemoryOwnership::Owner {
-        let protected = table::protect(opened);
+        table::own_descriptor(far);
+    }
+    Some([make_inherited(near.into_raw_fd(), ownership), far])
+}
+
+/// Opens a ledger's file once more, as a description of its own that exec does not close, at a
+/// high number. −1 if that is not possible, for example without /proc.
+fn open_for_locks(file: c_int, ownership: MemoryOwnership) -> c_int {
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+    let mut path = [0_u8; 32];
+    let name = descriptor_path(&mut path, file);
+    let Ok(opened) = openat(CWD, name, OFlags::RDONLY, Mode::empty()) else { return -1 };
+    make_inherited(opened.into_raw_fd(), ownership)
+}
+
+/// Moves a descriptor of this library to a high number that exec does not close.
+fn make_inherited(fd: c_int, ownership: MemoryOwnership) -> c_int {
+    if ownership == MemoryOwnership::Owner {
+        let protected = table::protect(fd);
         // SAFETY: plain numbers; the descriptor is the library's.
         unsafe { kernel::fcntl(protected, libc::F_SETFD, 0) };
         return protected;
@@ -188,11 +261,11 @@ fn open_for_locks(ownership: MemoryOwnership) -> c_int {
     const FROM: usize = 512;
     // SAFETY: plain numbers; both descriptors are this child's own.
     unsafe {
-        let high = kernel::fcntl(opened, libc::F_DUPFD, FROM);
+        let high = kernel::fcntl(fd, libc::F_DUPFD, FROM);
         if high < 0 {
-            return opened;
+            return fd;
         }
-        kernel::close(opened);
+        kernel::close(fd);
         high
     }
 }
@@ -217,78 +290,6 @@ pub fn keep_on_kernel(socket: &'static Socket) {
         socket.end().holds.fetch_add(1, Ordering::SeqCst);
     }
     fallback::move_to_kernel(socket, KernelReason::Exec);
-}
-
-/// Begins to hold a socket that a program is about to inherit, and whose byte is locked for it.
-fn begin_inheritance(socket: &'static Socket) {
-    // First of all, so that it is in effect whoever else does the same.
-    let state = if fallback::hold(socket, KernelReason::Exec) { HELD } else { HELD_EARLY };
-    let word = &socket.end().inheritors;
-    let mut before = word.load(Ordering::SeqCst);
-    loop {
-        let is_new = before & STATES == 0;
-        let after = before.wrapping_add(ONE_START) | if is_new { state } else { 0 };
-        match word.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst) {
-            Ok(_) if is_new => return,
-            Ok(_) => break,
-            Err(now) => before = now,
-        }
-    }
-    end_hold(socket, state);
-}
-
-fn end_hold(socket: &'static Socket, state: u32) {
-    if state & HELD_EARLY != 0 {
-        socket.end().holds.fetch_sub(1, Ordering::SeqCst);
-        socket.record().clear_reason(KernelReason::Exec);
-    } else if let Some((_guard, fd)) = table::enter_any(socket) {
-        socket.end_hold(fd, KernelReason::Exec);
-    }
-}
-
-/// In a data call of a socket that is held: ends the hold if no started program is left that could
-/// use the socket. Asks the kernel at most once per tick of its coarse clock, which is 1 to 10 ms.
-#[cold]
-pub fn check(socket: &'static Socket) {
-    let end = socket.end();
-    if end.inheritors.load(Ordering::Relaxed) & STATES == 0 {
-        return;
-    }
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is live for the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
-    let now = (time.tv_sec as u32).wrapping_mul(1_000_000).wrapping_add(time.tv_nsec as u32 / 1000);
-    if end.inheritors_checked_at_us.swap(now, Ordering::Relaxed) != now {
-        end_inheritance(socket);
-    }
-}
-
-/// The same at once for all sockets: a started program has just ended.
-pub fn check_all() {
-    let errno = kernel::errno();
-    if memory_ownership() == MemoryOwnership::Owner {
-        table::for_each_socket(end_inheritance);
-    }
-    kernel::set_errno(errno);
-}
-
-fn end_inheritance(socket: &'static Socket) {
-    let word = &socket.end().inheritors;
-    let before = word.load(Ordering::SeqCst);
-    if before & STATES == 0 {
-        return;
-    }
-    let errno = kernel::errno();
-    let mut lock = lock_of(socket, libc::F_WRLCK);
-    let file = LOCK_FILE.load(Ordering::Relaxed);
-    // SAFETY: the structure is live for the call.
-    let result = unsafe { kernel::fcntl(file, libc::F_OFD_GETLK, (&raw mut lock).addr()) };
-    let is_free = result == 0 && lock.l_type == libc::F_UNLCK as i16;
-    let order = Ordering::SeqCst;
-    if is_free && word.compare_exchange(before, before & !STATES, order, order).is_ok() {
-        end_hold(socket, before & STATES);
-    }
-    kernel::set_errno(errno);
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ impl Substitutes {
 }
 
 /// A stream that holds the remaining bytes, or whose first read fails.
-fn substitute_for(socket: &'static Socket, fd: c_int) -> Option<OwnedFd> {
+pub fn substitute_for(socket: &Socket, fd: c_int) -> Option<OwnedFd> {
     if socket.peer_is_gone(fd) {
         let (near, far) = local_stream()?;
         if copy_remaining(socket, &far).is_some() {
@@ -101,7 +101,7 @@ fn local_stream() -> Option<(OwnedFd, OwnedFd)> {
 }
 
 /// Copies the remaining bytes of the pipe; none if they do not fit.
-fn copy_remaining(socket: &'static Socket, end: &OwnedFd) -> Option<()> {
+fn copy_remaining(socket: &Socket, end: &OwnedFd) -> Option<()> {
     // If the system's limit is lower, the buffer becomes as large as the limit.
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(end, BUFFER_BYTES);
     let incoming = socket.incoming();

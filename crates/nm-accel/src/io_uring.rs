@@ -8,7 +8,7 @@ use nm_ring::ledger::KernelReason;
 
 use crate::policy::RingUse;
 use crate::settings::Settings;
-use crate::{fallback, open_files, table};
+use crate::{fallback, inherited, open_files, table};
 
 /// 1 once the process has created an io_uring.
 static IO_URING_SEEN: AtomicU32 = AtomicU32::new(0);
@@ -40,6 +40,7 @@ pub fn before_ring() -> bool {
 /// Every socket returns to the kernel.
 fn created() {
     IO_URING_SEEN.store(1, Ordering::Relaxed);
+    inherited::use_all();
     table::for_each_socket(|socket| fallback::move_to_kernel(socket, KernelReason::IoUring));
 }
 

@@ -262,6 +262,17 @@ pub fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     (result == 0).then_some(value)
 }
 
+/// The number that the kernel has given a socket and no other one; none for other files.
+pub fn cookie(fd: c_int) -> Option<u64> {
+    let mut value = 0_u64;
+    let mut length = size_of::<u64>() as socklen_t;
+    let place = (&raw mut value).cast();
+    // SAFETY: both point to live values of the stated size.
+    let result =
+        unsafe { getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, place, &raw mut length) };
+    (result == 0).then_some(value)
+}
+
 /// A time limit of a socket, ns; 0 if there is none.
 pub fn time_option(fd: c_int, name: c_int) -> Option<u64> {
     let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };

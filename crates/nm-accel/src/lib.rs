@@ -8,6 +8,8 @@
 //! | ------------------ | -------------------------------------------------------------------- |
 //! | `calls`            | the functions of libc that are replaced                              |
 //! | `children`         | started programs that inherit sockets                                |
+//! | `inherited`        | sockets that this program has inherited, and has not used yet        |
+//! | `inheritors`       | holds for started programs that may use a socket                     |
 //! | `exec_substitutes` | replacing a descriptor whose bytes an exec'd program could not read  |
 //! | `stream`           | receiving and sending                                                |
 //! | `rendezvous`       | how the two ends find each other and share memory                    |
@@ -20,6 +22,7 @@
 //! | `tcp_sockets`      | which descriptors are TCP sockets                                    |
 //! | `socket`           | one connection: its phase, its memory, the counts of both directions |
 //! | `system_call_filter` | programs that restrict their system calls                            |
+//! | `ledgers`          | records of sockets, and the locks that started programs have on them |
 //! | `short_lived`      | whether the program's connections are short                          |
 //! | `blocking`         | libc's own blocking calls, which are cancellation points             |
 //! | `wait`             | spinning and sleeping                                                |
@@ -39,8 +42,11 @@ mod calls;
 mod children;
 mod exec_substitutes;
 mod fallback;
+mod inherited;
+mod inheritors;
 mod io_uring;
 mod kernel;
+mod ledgers;
 mod lock;
 mod multiplex;
 mod next;
@@ -71,8 +77,9 @@ extern "C" fn begin() {
     process::take_ownership();
     process::prepare_thread_count();
     wait::prepare();
-    children::prepare(rendezvous::prepare());
+    rendezvous::prepare();
     calls::prepare();
+    inherited::prepare();
     kernel::set_errno(errno);
 }
 

@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_int};
 /// Whether a descriptor below `limit` refers to a file whose name begins with `name`, such as
 /// `anon_inode:[io_uring]`, and is one that `look` accepts. Reads /proc/self/fd without allocating;
 /// the kernel lists descriptors in ascending order.
-pub fn any(name: &[u8], limit: c_int, look: impl Fn(c_int) -> bool) -> bool {
+pub fn any(name: &[u8], limit: c_int, mut look: impl FnMut(c_int) -> bool) -> bool {
     use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat_raw};
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(folder) = openat(CWD, c"/proc/self/fd", flags, Mode::empty()) else { return false };

@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 
 use libc::{sockaddr_storage, socklen_t};
 use nm_ring::EndpointRole;
@@ -23,7 +23,7 @@ use crate::settings::Settings;
 use crate::socket::{Phase, Socket};
 use crate::tcp_info::{ESTABLISHED, TcpInfo};
 use crate::{
-    fallback, io_uring, kernel, multiplex, options, process, report, short_lived, table,
+    fallback, io_uring, kernel, ledgers, multiplex, options, process, report, short_lived, table,
     tcp_sockets, wait,
 };
 
@@ -51,24 +51,19 @@ const OFFER_NS: u64 = 2_000_000_000;
 /// Time that a connected client has to send its memory.
 const OFFER_TIMEOUT_NS: u64 = 20_000_000;
 
-static LEDGER: AtomicPtr<Ledger> = AtomicPtr::new(ptr::null_mut());
-
 /// Held during a rendezvous, and while the process forks.
 static ATTEMPT: Lock<()> = Lock::new(());
 
-/// Creates the ledger, and returns the descriptor of its file, or −1. Called once, by the
-/// constructor.
-pub fn prepare() -> c_int {
+/// Creates the ledger. Called once, by the constructor.
+pub fn prepare() {
     let mut name = [0_u8; 16];
     let length = program_name(&mut name);
     let program = std::str::from_utf8(&name[..length]).unwrap_or("");
     let settings = Settings::get().to_text();
     let pid = process::owner_pid() as u32;
-    let Ok((ledger, file)) = Ledger::create(pid, program, &settings, boot_ns()) else { return -1 };
+    let Ok((ledger, file)) = Ledger::create(pid, program, &settings, boot_ns()) else { return };
     report::send_ledger(file.as_fd());
-    let file = table::protect(file.into_raw_fd());
-    LEDGER.store(Box::into_raw(Box::new(ledger)), Ordering::Release);
-    file
+    ledgers::add(ledger, table::protect(file.into_raw_fd()));
 }
 
 /// The program's name, as the kernel stores it.
@@ -141,8 +136,7 @@ fn socket_address(fd: c_int, peer: bool) -> Option<SocketAddr> {
 
 /// Registers a TCP socket that has just been connected or accepted.
 pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
-    // SAFETY: set once, never freed.
-    let Some(ledger) = (unsafe { LEDGER.load(Ordering::Acquire).as_ref() }) else { return };
+    let Some(ledger) = ledgers::own() else { return };
     if fd as usize >= table::DESCRIPTORS {
         return;
     }
@@ -176,6 +170,7 @@ pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
         record.set_phase(SocketPhase::Kernel);
     }
     socket.open(fd, record, phase);
+    table::forget_inherited(fd);
     if Settings::get().has_default_after_calls() {
         socket.next_attempt.store(short_lived::first_attempt(), Ordering::Relaxed);
     }
@@ -330,6 +325,7 @@ fn withdraw(socket: &'static Socket, fd: c_int) {
             options::send_at_once(socket, fd);
         } else {
             socket.unmap_offer();
+            table::close_memory_file(socket);
         }
     }
 }
@@ -541,6 +537,7 @@ fn offer_memory(
     let message = [VERSION, CONDUIT_BYTES as u32];
     if send_message(connection.as_raw_fd(), message, Some(memory.as_fd())) {
         socket.map(mapped, EndpointRole::Creator);
+        keep_memory_file(socket, fd, memory);
         socket.offered_at_ns.store(wait::now_ns(), Ordering::Relaxed);
         table::set_rendezvous_socket(socket, table::protect(connection.into_raw_fd()));
         attempt_again_soon(socket);
@@ -568,6 +565,7 @@ fn look_for_answer(socket: &'static Socket, fd: c_int) -> Result<(), Refusal> {
         // The next attempt begins anew.
         table::close_listener(socket);
         socket.unmap_offer();
+        table::close_memory_file(socket);
         return Ok(());
     }
     join_accepted(socket, fd);
@@ -689,7 +687,8 @@ fn reason_of(message: Message) -> KernelReason {
 
 /// Joins with memory that the peer has offered, if it is valid.
 fn take_offer(socket: &'static Socket, fd: c_int, memory: Option<OwnedFd>) {
-    let Some(Ok(mapped)) = memory.map(ConduitMapping::open) else { return };
+    let Some(memory) = memory else { return };
+    let Ok(mapped) = ConduitMapping::open(&memory) else { return };
     // The connection must still be established: its addresses may be reused after that.
     if TcpInfo::read(fd).is_none_or(|info| info.state != ESTABLISHED) {
         return;
@@ -699,10 +698,20 @@ fn take_offer(socket: &'static Socket, fd: c_int, memory: Option<OwnedFd>) {
         return;
     }
     socket.map(mapped, EndpointRole::Opener);
+    keep_memory_file(socket, fd, memory);
     socket.join();
     options::send_at_once(socket, fd);
     socket.publish_received(fd);
     table::close_listener(socket);
+}
+
+/// Keeps the file of the connection's memory, if programs that this one starts inherit the socket.
+fn keep_memory_file(socket: &Socket, fd: c_int, memory: OwnedFd) {
+    // SAFETY: reads the flags of a descriptor.
+    let flags = unsafe { kernel::fcntl(fd, libc::F_GETFD, 0) };
+    if flags & libc::FD_CLOEXEC == 0 {
+        socket.memory_file.store(table::protect_above_limit(memory), Ordering::Release);
+    }
 }
 
 /// Accepts a connection of the peer at the rendezvous; listens there first if that was not done.

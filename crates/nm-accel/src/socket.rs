@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize,
 
 use nm_ring::EndpointRole;
 use nm_ring::conduit::{Conduit, ConduitEnd, ConduitMapping};
-use nm_ring::ledger::{EndState, Record, SocketPhase, SocketRole};
+use nm_ring::ledger::{EndState, INHERITED, Record, SocketPhase, SocketRole};
 use nm_ring::pipe::Pipe;
 
 use crate::attempts::FailedAttempts;
@@ -105,6 +105,8 @@ pub struct Socket {
     pub next_attempt: AtomicU32,
     /// Socket on which the server's end listens for its peer, or −1.
     pub rendezvous_listener: AtomicI32,
+    /// The file of the region, for programs that inherit the socket; −1 if it is not kept.
+    pub memory_file: AtomicI32,
     /// Duplicate of the last descriptor, made when that was closed while threads were in a call:
     /// for them the connection stays open, as it does in the kernel. −1 if there is none.
     duplicate: AtomicI32,
@@ -181,6 +183,7 @@ impl Socket {
             calls: AtomicU32::new(0),
             next_attempt: AtomicU32::new(0),
             rendezvous_listener: AtomicI32::new(-1),
+            memory_file: AtomicI32::new(-1),
             duplicate: AtomicI32::new(-1),
             last_descriptor: AtomicI32::new(-1),
             spin_budget_ns: AtomicU64::new(u64::MAX),
@@ -287,7 +290,10 @@ impl Socket {
     /// process.
     #[inline(always)]
     pub(super) fn has_one_user(&self) -> bool {
-        process::has_one_thread() && self.record().holders.load(Ordering::Acquire) == 1
+        process::has_one_thread()
+            && self.record().holders.load(Ordering::Acquire) == 1
+            // A program that has inherited the socket locks as well, when it uses that first.
+            && self.end().inheritors.load(Ordering::Acquire) & INHERITED == 0
     }
 
     /// Whether this end made the connection.
@@ -332,6 +338,12 @@ impl Socket {
     #[inline(always)]
     pub fn own(&self) -> &ConduitEnd {
         self.part(&self.own)
+    }
+
+    /// Which end of the region this is. Only for a joined socket, during a call.
+    pub fn endpoint_role(&self) -> EndpointRole {
+        let is_creator = ptr::eq(self.own(), self.conduit().own(EndpointRole::Creator));
+        if is_creator { EndpointRole::Creator } else { EndpointRole::Opener }
     }
 
     /// The other end's shared state, which must not be trusted.
@@ -380,6 +392,20 @@ impl Socket {
         self.own.store(ptr::from_ref(&ends[own]).cast_mut(), Ordering::Relaxed);
         self.peer.store(ptr::from_ref(&ends[peer]).cast_mut(), Ordering::Relaxed);
         self.is_mapped.store(1, Ordering::Release);
+    }
+
+    /// Initialises a socket, of no descriptor in the table, that another program has joined.
+    pub fn open_shared(
+        &self,
+        fd: c_int,
+        record: &'static Record,
+        mapped: ConduitMapping,
+        role: EndpointRole,
+    ) {
+        self.open(fd, record, Phase::Candidate);
+        self.map(mapped, role);
+        self.read_memory_limit(fd);
+        self.phase_and_reliances.store(JOINED, Ordering::Release);
     }
 
     /// Whether there is a region, which may be offered only.

@@ -5,7 +5,7 @@
 
 use nm_ring::ledger::KernelReason;
 
-use crate::{fallback, multiplex, process, rendezvous, table};
+use crate::{fallback, inherited, multiplex, process, rendezvous, table};
 
 /// Before the program installs a filter. Whatever becomes of that, nothing is moved to memory any
 /// more.
@@ -15,6 +15,7 @@ pub fn before_filter() {
     }
     // No rendezvous begins meanwhile, and no other thread forks.
     rendezvous::before_fork();
+    inherited::use_all();
     table::for_each_socket(|socket| {
         fallback::move_to_kernel(socket, KernelReason::SystemCallFilter);
     });

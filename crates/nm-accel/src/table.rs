@@ -1,14 +1,18 @@
-//! Which of the process's descriptors are TCP sockets that this library manages, and which belong
-//! to the library itself. A look-up takes one load and no lock. Entries are pointers into a pool
-//! whose memory is never freed, so that an outdated pointer is still valid.
+//! Which of the process's descriptors are TCP sockets that this library manages, which belong to
+//! the library itself, and which are inherited sockets that were not used yet. A look-up takes one
+//! load and no lock. Entries are pointers into a pool whose memory is never freed, so that an
+//! outdated pointer is still valid, or odd numbers, which are no pointers.
 
 use std::ffi::c_int;
+use std::os::fd::{IntoRawFd as _, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use nm_ring::conduit::CLOSED;
-use nm_ring::ledger::KernelReason;
+use nm_ring::ledger::{INHERITED, KernelReason};
 
+use crate::ledgers::{self, LockedByte};
+use crate::process::{MemoryOwnership, memory_ownership};
 use crate::settings::Settings;
 use crate::socket::{Phase, Remains, Socket};
 use crate::{kernel, short_lived};
@@ -23,8 +27,22 @@ const LIBRARY_FDS_FROM_MAX: usize = 8192;
 static TABLE: [AtomicPtr<Socket>; DESCRIPTORS] =
     [const { AtomicPtr::new(ptr::null_mut()) }; DESCRIPTORS];
 
-/// Marks a descriptor as the library's own.
-static LIBRARY_OWNED: Socket = Socket::new();
+/// In place of a pointer: marks a descriptor as the library's own.
+const LIBRARY_OWNED: usize = 1;
+
+/// Bit of all entries that are no pointers.
+const NO_POINTER: usize = 1;
+
+/// In place of a pointer, from here on in steps of two: an inherited socket that was not used yet.
+const FIRST_INHERITED: usize = 3;
+
+/// What the first use of an inherited socket calls, as a `fn(c_int, usize)`; 0 while there is none.
+static FIRST_USE: AtomicUsize = AtomicUsize::new(0);
+
+fn number_entry(number: usize) -> *mut Socket {
+    debug_assert!(number & NO_POINTER != 0, "an entry that is no pointer is odd");
+    ptr::without_provenance_mut(number)
+}
 
 static HIGHEST_LIBRARY_FD: AtomicUsize = AtomicUsize::new(0);
 /// The highest descriptor that was ever a socket of the table.
@@ -34,11 +52,78 @@ static HIGHEST_SOCKET_FD: AtomicUsize = AtomicUsize::new(0);
 #[inline(always)]
 pub fn get(fd: c_int) -> Option<&'static Socket> {
     let entry = TABLE.get(fd as usize)?.load(Ordering::Acquire);
-    if entry.is_null() || ptr::eq(entry, &raw const LIBRARY_OWNED) {
+    if entry.is_null() {
+        return None;
+    }
+    if entry.addr() & NO_POINTER != 0 {
+        use_number_entry(fd, entry.addr());
         return None;
     }
     // SAFETY: entries point into the pool, whose memory is never freed.
     Some(unsafe { &*entry })
+}
+
+/// A look-up has found no pointer: an inherited socket is used for the first time.
+#[cold]
+fn use_number_entry(fd: c_int, number: usize) {
+    let Some(index) = index_of_number(number) else { return };
+    let first_use = FIRST_USE.load(Ordering::Relaxed);
+    if first_use != 0 {
+        // SAFETY: only `prepare_first_use` stores it, from a function pointer of this type.
+        let first_use = unsafe { std::mem::transmute::<usize, fn(c_int, usize)>(first_use) };
+        first_use(fd, index);
+    }
+}
+
+fn index_of_number(number: usize) -> Option<usize> {
+    let is_inherited = number & NO_POINTER != 0 && number >= FIRST_INHERITED;
+    is_inherited.then(|| (number - FIRST_INHERITED) / 2)
+}
+
+/// Stores what the first use of an inherited socket calls: with the descriptor and its index. It
+/// removes the entry.
+pub fn prepare_first_use(first_use: fn(c_int, usize)) {
+    FIRST_USE.store(first_use as usize, Ordering::Relaxed);
+}
+
+/// Adds a descriptor of the inherited socket `index`.
+pub fn bind_inherited(fd: c_int, index: usize) {
+    let Some(entry) = TABLE.get(fd as usize) else { return };
+    HIGHEST_SOCKET_FD.fetch_max(fd as usize, Ordering::AcqRel);
+    drop_former(entry.swap(number_entry(FIRST_INHERITED + 2 * index), Ordering::AcqRel));
+}
+
+/// The index of an inherited socket that was not used yet.
+#[inline]
+pub fn inherited_index(fd: c_int) -> Option<usize> {
+    index_of_number(TABLE.get(fd as usize)?.load(Ordering::Acquire).addr())
+}
+
+/// `fd` is closed, or is about to be: it may be one of an inherited socket that was not used.
+#[inline]
+pub fn forget_inherited(fd: c_int) {
+    if inherited_index(fd).is_some() && memory_ownership() == MemoryOwnership::Owner {
+        remove_inherited(fd);
+    }
+}
+
+/// Removes a descriptor of an inherited socket.
+pub fn remove_inherited(fd: c_int) {
+    if inherited_index(fd).is_some() {
+        TABLE[fd as usize].store(ptr::null_mut(), Ordering::Release);
+    }
+}
+
+/// Calls `visit` for each descriptor of an inherited socket that was not used yet, with its index.
+pub fn for_each_inherited(mut visit: impl FnMut(c_int, usize)) {
+    if FIRST_USE.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    for fd in 0..=HIGHEST_SOCKET_FD.load(Ordering::Relaxed) {
+        if let Some(index) = inherited_index(fd as c_int) {
+            visit(fd as c_int, index);
+        }
+    }
 }
 
 /// An active call: while it exists, the socket's memory stays mapped.
@@ -106,11 +191,14 @@ pub fn bind(fd: c_int, socket: &'static Socket) {
     let Some(entry) = TABLE.get(fd as usize) else { return };
     HIGHEST_SOCKET_FD.fetch_max(fd as usize, Ordering::AcqRel);
     socket.descriptors.fetch_add(1, Ordering::AcqRel);
-    let old = entry.swap(ptr::from_ref(socket).cast_mut(), Ordering::AcqRel);
-    if !old.is_null() && !ptr::eq(old, &raw const LIBRARY_OWNED) {
+    drop_former(entry.swap(ptr::from_ref(socket).cast_mut(), Ordering::AcqRel));
+}
+
+/// Drops an entry that another one has replaced.
+fn drop_former(entry: *mut Socket) {
+    if !entry.is_null() && entry.addr() & NO_POINTER == 0 {
         // SAFETY: entries point into the pool, whose memory is never freed.
-        let old = unsafe { &*old };
-        drop_descriptor(old, -1).finish();
+        drop_descriptor(unsafe { &*entry }, -1).finish();
     }
 }
 
@@ -163,9 +251,10 @@ pub fn unbind(fd: c_int) -> Option<PendingClose> {
 /// Before the kernel closes `fd`, the last descriptor: publishes the end in shared memory.
 fn publish_end(socket: &'static Socket, fd: c_int) {
     let record = socket.record();
+    let is_left = leave_to_inheritor(socket, fd);
     let last = record.release() == 0;
     close_listener(socket);
-    if !socket.is_joined() || !last {
+    if !socket.is_joined() || !last || is_left {
         return;
     }
     // What the peer has not received stays in memory, which the peer keeps; but a process without
@@ -185,6 +274,32 @@ fn publish_end(socket: &'static Socket, fd: c_int) {
     }
 }
 
+/// If this process is the last of the program that holds the socket, but a program that was started
+/// has inherited it: returns all bytes to the kernel, where that program finds them.
+fn leave_to_inheritor(socket: &'static Socket, fd: c_int) -> bool {
+    let record = socket.record();
+    let may_be_inherited = record.end.inheritors.load(Ordering::SeqCst) & INHERITED != 0;
+    let is_left = may_be_inherited
+        && fd >= 0
+        && socket.is_joined()
+        && record.holders.load(Ordering::Acquire) <= 1
+        && ledgers::place_of(record)
+            .is_some_and(|place| ledgers::is_locked(place, LockedByte::Inherited));
+    if is_left {
+        socket.flush_to_kernel(fd);
+        socket.begin_hold(KernelReason::Exec);
+        let local = local_peer_of(socket);
+        let local = local.as_ref().map(|(_guard, peer, descriptor)| (*peer, *descriptor));
+        socket.wait_for_return(fd, local);
+    }
+    is_left
+}
+
+/// Closes the file of the socket's memory, if it was kept.
+pub fn close_memory_file(socket: &Socket) {
+    close_library_descriptor(socket.memory_file.swap(-1, Ordering::AcqRel));
+}
+
 /// Releases the memory of a socket that is closed and that no call uses.
 fn release(socket: &'static Socket) {
     let duplicate = socket.take_duplicate();
@@ -195,6 +310,7 @@ fn release(socket: &'static Socket) {
     let is_closed_candidate =
         socket.phase() == Phase::Candidate && socket.record().holders.load(Ordering::Acquire) == 0;
     socket.release_memory();
+    close_memory_file(socket);
     if is_closed_candidate {
         short_lived::record_closed(socket.record(), socket.calls.load(Ordering::Relaxed));
     }
@@ -231,6 +347,9 @@ fn remove_path_of(listener: c_int) {
 /// Before the process ends without closing: its last bytes must not need this process any more.
 pub fn release_before_exit() {
     for_each_socket(|socket| {
+        if let Some((_guard, fd)) = enter_any(socket) {
+            leave_to_inheritor(socket, fd);
+        }
         if socket.record().release() == 0 {
             close_listener(socket);
             if let Some((_guard, fd)) = enter_any(socket)
@@ -260,7 +379,9 @@ pub fn leave_to_kernel() {
 /// Calls `visit` for each descriptor in the table.
 pub fn for_each_descriptor(mut visit: impl FnMut(c_int, &'static Socket)) {
     for fd in 0..=HIGHEST_SOCKET_FD.load(Ordering::Relaxed) {
-        if let Some(socket) = get(fd as c_int) {
+        if inherited_index(fd as c_int).is_none()
+            && let Some(socket) = get(fd as c_int)
+        {
             visit(fd as c_int, socket);
         }
     }
@@ -298,7 +419,7 @@ fn soft_limit() -> usize {
 pub fn is_library_descriptor(fd: c_int) -> bool {
     TABLE
         .get(fd as usize)
-        .is_some_and(|entry| ptr::eq(entry.load(Ordering::Relaxed), &raw const LIBRARY_OWNED))
+        .is_some_and(|entry| entry.load(Ordering::Relaxed).addr() == LIBRARY_OWNED)
 }
 
 /// Moves one of the library's descriptors to high numbers, makes exec close it, and protects it
@@ -317,9 +438,26 @@ pub fn protect(fd: c_int) -> c_int {
     } else {
         fd
     };
-    if let Some(entry) = TABLE.get(kept as usize) {
-        entry.store((&raw const LIBRARY_OWNED).cast_mut(), Ordering::Release);
-        HIGHEST_LIBRARY_FD.fetch_max(kept as usize, Ordering::Relaxed);
+    own_descriptor(kept);
+    kept
+}
+
+/// Protects one of the library's descriptors from the program, at its number.
+pub fn own_descriptor(fd: c_int) {
+    if let Some(entry) = TABLE.get(fd as usize) {
+        entry.store(number_entry(LIBRARY_OWNED), Ordering::Release);
+        HIGHEST_LIBRARY_FD.fetch_max(fd as usize, Ordering::Relaxed);
+    }
+}
+
+/// As [`protect`] for a descriptor that is worth one above the program's limit only; otherwise it
+/// is closed, and −1 is returned.
+pub fn protect_above_limit(fd: OwnedFd) -> c_int {
+    let kept = protect(fd.into_raw_fd());
+    let soft = soft_limit();
+    if (kept as usize) < soft && soft <= LIBRARY_FDS_FROM_MAX {
+        close_library_descriptor(kept);
+        return -1;
     }
     kept
 }

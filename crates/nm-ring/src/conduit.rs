@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::size_of;
 use std::ops::Deref;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use nm_sys::shared_memory::{MapMode, Mapping};
@@ -140,13 +140,13 @@ impl<const BYTES: usize> ConduitMapping<BYTES> {
         Ok((mapped, file))
     }
 
-    /// Maps a region that another process created. The descriptor is closed.
+    /// Maps a region that another process created.
     ///
     /// # Errors
     /// `EINVAL` if it is not sealed, of another size or another version.
-    pub fn open(file: OwnedFd) -> io::Result<ConduitMapping<BYTES>> {
+    pub fn open(file: impl AsFd) -> io::Result<ConduitMapping<BYTES>> {
         let bytes = size_of::<Conduit<BYTES>>();
-        let mapped = ConduitMapping(Mapping::open(&file, bytes, MapMode::Sparse)?);
+        let mapped = ConduitMapping(Mapping::open(file, bytes, MapMode::Sparse)?);
         if mapped.mark.load(Acquire) != MARK {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }

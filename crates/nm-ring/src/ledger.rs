@@ -24,8 +24,8 @@ use record::{LedgerLayout, MARK};
 
 pub use reason::{KernelReason, SocketPhase, SocketRole};
 pub use record::{
-    Counter, DirectionCounters, EndState, HAS_JOINED, LEDGER_BYTES, OTHER_USER_SEEN, PROGRAM_BYTES,
-    REASON_OF_PEER, RECORDS, Record, SETTINGS_BYTES,
+    Counter, DirectionCounters, EndState, HAS_JOINED, INHERITED, LEDGER_BYTES, OTHER_USER_SEEN,
+    PROGRAM_BYTES, REASON_OF_PEER, RECORDS, Record, SETTINGS_BYTES,
 };
 pub use view::{DirectionCounts, LedgerView, Reclaimed, RecordView};
 
@@ -71,6 +71,18 @@ impl Ledger {
     /// `EINVAL` if it is not sealed, of another size or another version.
     pub fn open(file: OwnedFd) -> io::Result<LedgerView> {
         LedgerView::open(file)
+    }
+
+    /// Opens the ledger of another program of this user for writing, as a process of that program.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is not sealed, of another size or another version.
+    pub fn open_shared(file: &OwnedFd) -> io::Result<Ledger> {
+        let ledger = Ledger(Mapping::open(file, LEDGER_BYTES, MapMode::Sparse)?);
+        if ledger.layout().header.mark.load(Acquire) != MARK {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        Ok(ledger)
     }
 
     #[inline(always)]

@@ -48,7 +48,7 @@ impl Mapping {
         let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes as u64)?;
         fcntl_add_seals(&file, SEALS)?;
-        Ok((Mapping::map(&file, bytes, mode)?, file))
+        Ok((Mapping::map(file.as_fd(), bytes, mode)?, file))
     }
 
     /// The memory of a descriptor that another process sent.
@@ -56,7 +56,8 @@ impl Mapping {
     /// # Errors
     /// `EINVAL` if its size is not `bytes`, or could still change: an access beyond the end of a
     /// file that its owner has shrunk would kill this process (`SIGBUS`).
-    pub fn open(file: &OwnedFd, bytes: usize, mode: MapMode) -> io::Result<Mapping> {
+    pub fn open(file: impl AsFd, bytes: usize, mode: MapMode) -> io::Result<Mapping> {
+        let file = file.as_fd();
         let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS));
         let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
         if !sealed || size != bytes as u64 {
@@ -76,14 +77,19 @@ impl Mapping {
         if offset.checked_add(bytes as u64).is_none_or(|end| end > size) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        Mapping::map_part(file, offset, bytes, MapMode::Sparse)
+        Mapping::map_part(file.as_fd(), offset, bytes, MapMode::Sparse)
     }
 
-    fn map(file: &OwnedFd, bytes: usize, mode: MapMode) -> io::Result<Mapping> {
+    fn map(file: BorrowedFd<'_>, bytes: usize, mode: MapMode) -> io::Result<Mapping> {
         Mapping::map_part(file, 0, bytes, mode)
     }
 
-    fn map_part(file: &OwnedFd, offset: u64, bytes: usize, mode: MapMode) -> io::Result<Mapping> {
+    fn map_part(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        bytes: usize,
+        mode: MapMode,
+    ) -> io::Result<Mapping> {
         let access = match mode {
             MapMode::ReadOnly => ProtFlags::READ,
             _ => ProtFlags::READ | ProtFlags::WRITE,

@@ -16,7 +16,7 @@ use super::control::{ControlSpace, tell_unread};
 use super::handover;
 use crate::socket::{Phase, Socket};
 use crate::stream::{self, Request};
-use crate::{blocking, children, fallback, kernel, rendezvous, table, wait};
+use crate::{blocking, fallback, inheritors, kernel, rendezvous, table, wait};
 
 /// Longest vector that the kernel accepts, parts.
 const PARTS_MAX: usize = 1024;
@@ -42,7 +42,7 @@ fn receive(
         && socket.is_joined()
     {
         if socket.is_held() {
-            children::check(socket);
+            inheritors::check(socket);
         }
         return stream::receive(Request { socket, fd, parts, flags }, raw);
     }
@@ -81,7 +81,7 @@ fn receive_slow(
         return count_received(socket, raw());
     }
     if socket.is_held() {
-        children::check(socket);
+        inheritors::check(socket);
     }
     let receiving = CandidateReceive::begin(socket, fd);
     let result = raw();
@@ -119,7 +119,7 @@ fn transmit(
         && socket.is_joined()
     {
         if socket.is_held() {
-            children::check(socket);
+            inheritors::check(socket);
         }
         return stream::send(Request { socket, fd, parts, flags }, raw);
     }
@@ -183,7 +183,7 @@ pub(super) fn transmit_slow(
         return count_sent(socket, raw());
     }
     if socket.is_held() {
-        children::check(socket);
+        inheritors::check(socket);
     }
     let sending = socket.begin_kernel_send();
     let result = raw();

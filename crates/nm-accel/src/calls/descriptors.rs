@@ -28,6 +28,7 @@ const CLOSE_RANGE_CLOEXEC: c_int = 4;
 /// `fd` is closed, or is about to be, or another one has taken its place.
 #[inline]
 fn closed(fd: c_int) {
+    table::forget_inherited(fd);
     tcp_sockets::closed(fd);
     multiplex::descriptor_closed(fd);
 }
@@ -36,8 +37,24 @@ fn bad_descriptor() -> c_int {
     kernel::fail(EBADF) as c_int
 }
 
+/// The socket that is about to be duplicated. To duplicate one that is inherited does not use it.
+fn source_of(original: c_int) -> Option<&'static Socket> {
+    if table::inherited_index(original).is_some() { None } else { table::get(original) }
+}
+
 /// Registers `copy`, a new descriptor of what `original` refers to.
 fn copied(original: c_int, source: Option<&'static Socket>, copy: c_int) {
+    if let Some(index) = table::inherited_index(original) {
+        // The C library uses the standard streams without calling this library, and the copies of a
+        // vfork child are not those of this process.
+        if (0..=2).contains(&copy) || memory_ownership() == MemoryOwnership::Borrower {
+            table::get(original);
+        } else {
+            children::descriptor_given(copy);
+            table::bind_inherited(copy, index);
+            return;
+        }
+    }
     let Some(socket) = source else {
         multiplex::descriptor_copied(original, copy);
         return;
@@ -65,7 +82,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     if table::is_library_descriptor(fd) {
         return bad_descriptor();
     }
-    let source = table::get(fd);
+    let source = source_of(fd);
     // SAFETY: a plain number.
     let copy = unsafe { kernel::dup(fd) };
     if copy >= 0 {
@@ -79,7 +96,8 @@ fn dup_onto(original: c_int, copy: c_int, flags: c_int) -> c_int {
     if table::is_library_descriptor(original) || table::is_library_descriptor(copy) {
         return bad_descriptor();
     }
-    let source = table::get(original);
+    let source = source_of(original);
+    table::forget_inherited(copy);
     if table::get(copy).is_none() {
         // SAFETY: plain numbers.
         let result = unsafe { kernel::dup3(original, copy, flags) };
@@ -161,7 +179,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
         // SAFETY: the argument is what this command takes, which the caller guarantees.
         return unsafe { fcntl_other(fd, command, argument) };
     }
-    let source = table::get(fd);
+    let source = source_of(fd);
     // C passes an int: the upper half of the register is undefined.
     let lowest = argument as c_int as usize;
     // SAFETY: plain numbers.
@@ -178,6 +196,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
 /// As close(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    table::forget_inherited(fd);
     if table::get(fd).is_none() {
         if table::is_library_descriptor(fd) {
             return bad_descriptor();

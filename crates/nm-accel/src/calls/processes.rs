@@ -16,7 +16,10 @@ use crate::children::{self, Start, StartKind};
 use crate::exec_substitutes::Substitutes;
 use crate::next::next_functions;
 use crate::process::{MemoryOwnership, memory_ownership};
-use crate::{blocking, kernel, multiplex, process, rendezvous, system_call_filter, table};
+use crate::{
+    blocking, inherited, inheritors, kernel, multiplex, process, rendezvous, system_call_filter,
+    table,
+};
 
 /// Prepares everything that is needed before the program's first call: fork handlers, the fork
 /// mark, and functions of the C library that a signal handler or the child of a fork may need.
@@ -92,6 +95,7 @@ pub fn after_fork_in_child() {
     multiplex::forked_child();
     crate::signals::forked_child();
     children::forked_child();
+    inherited::forked_child();
 }
 
 /// In a copy of the process that was made without fork handlers.
@@ -535,7 +539,7 @@ pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     // SAFETY: the command is a string, which the caller guarantees.
     let status = unsafe { blocking::system(command) };
     drop(start);
-    children::check_all();
+    inheritors::check_all();
     status
 }
 

@@ -11,11 +11,17 @@ use crate::support::*;
 behaviours![
     system_five_times_and_memory_after_each,
     system_before_the_ends_have_met,
-    popen_holds_until_the_program_has_ended,
+    popen_costs_nothing_while_the_program_lives,
+    popen_holds_until_a_program_without_the_library_has_ended,
+    popen_holds_what_was_made_inheritable_later,
+    background_program_costs_nothing_while_it_lives,
     background_program_holds_until_it_has_ended,
-    posix_spawn_holds_until_the_program_has_ended,
-    fork_and_exec_holds_until_the_program_has_ended,
-    vfork_and_exec_holds_until_the_program_has_ended,
+    program_that_was_started_before_the_ends_met_holds,
+    posix_spawn_costs_nothing_while_the_program_lives,
+    posix_spawn_holds_until_a_program_without_the_library_has_ended,
+    fork_and_exec_costs_nothing_while_the_program_lives,
+    fork_and_exec_holds_what_was_made_inheritable_later,
+    vfork_and_exec_costs_nothing_while_the_program_lives,
     fork_twice_as_a_daemon_does,
     inherited_socket_is_written_in_order,
     inherited_socket_is_read_and_written_by_turns,
@@ -28,13 +34,36 @@ behaviours![
     program_that_lives_on_closes_the_socket,
     program_that_lives_on_outlives_our_descriptor,
     program_that_lives_on_starts_another_one,
+    bytes_in_memory_are_left_to_a_program_that_lives_on,
+    bytes_in_memory_outlive_a_killed_process,
+    socket_is_used_by_a_program_of_a_program,
+    program_that_closes_all_descriptors_costs_nothing,
+    program_with_an_inherited_epoll_set_is_held_for,
     killed_program_holds_nothing,
     many_sockets_are_held_and_are_free_again,
+    program_learns_of_so_many_sockets,
 ];
+
+/// A connection without data yet, whose descriptors started programs inherit.
+#[track_caller]
+fn unused_inheritable_pair() -> Pair {
+    let (listening, address) = listener(Family::V4);
+    let client = socket(address.family(), libc::SOCK_STREAM).unwrap();
+    connect(client, &address).unwrap();
+    let server = accept4(listening, 0).unwrap();
+    close(listening).unwrap();
+    Pair { client, server }
+}
 
 /// A joined connection whose descriptors started programs inherit.
 #[track_caller]
 fn inheritable_pair() -> Pair {
+    join_both_ends(unused_inheritable_pair())
+}
+
+/// The same, but the program has made the descriptors inheritable after the connection had joined.
+#[track_caller]
+fn pair_made_inheritable() -> Pair {
     let pair = joined_pair();
     for fd in [pair.client, pair.server] {
         fcntl(fd, libc::F_SETFD, 0).unwrap();
@@ -63,10 +92,16 @@ fn check_memory_is_used(pair: Pair) {
 /// While a started program could use the socket, memory is not used.
 #[track_caller]
 fn check_it_is_held(pair: Pair) {
+    check_ends_are_held(pair, &[pair.client, pair.server]);
+}
+
+/// The same for the ends that the program uses.
+#[track_caller]
+fn check_ends_are_held(pair: Pair, ends: &[Fd]) {
     for _ in 0..20 {
         exchange(pair);
-        for fd in [pair.client, pair.server] {
-            assert_ne!(state(fd), Some(JOINED), "a program holds the socket");
+        for fd in ends {
+            assert_ne!(state(*fd), Some(JOINED), "a program holds the socket");
         }
     }
 }
@@ -96,45 +131,115 @@ fn system_before_the_ends_have_met() {
     check_memory_is_used(pair);
 }
 
-fn popen_holds_until_the_program_has_ended() {
-    let pair = inheritable_pair();
+/// Starts a program by `popen`, and does `meanwhile` while it lives.
+fn while_popen_runs(command: &str, meanwhile: impl FnOnce()) {
+    let command = c_string(command);
     // SAFETY: C strings; the stream is closed below.
     unsafe {
-        let stream = libc::popen(c"cat >/dev/null".as_ptr(), c"w".as_ptr());
+        let stream = libc::popen(command.as_ptr(), c"w".as_ptr());
         assert!(!stream.is_null());
-        check_it_is_held(pair);
+        meanwhile();
         assert_eq!(libc::pclose(stream), 0);
     }
+}
+
+fn popen_costs_nothing_while_the_program_lives() {
+    let pair = inheritable_pair();
+    while_popen_runs("cat >/dev/null", || check_memory_is_used(pair));
+    check_memory_is_used(pair);
+}
+
+fn popen_holds_until_a_program_without_the_library_has_ended() {
+    let pair = inheritable_pair();
+    while_popen_runs("unset LD_PRELOAD; exec cat >/dev/null", || {
+        eventually("the shell has become the program", || {
+            exchange(pair);
+            state(pair.client) != Some(JOINED)
+        });
+        check_it_is_held(pair);
+    });
+    check_memory_is_used(pair);
+}
+
+/// What is made inheritable later cannot be handed to the program, which is held for.
+fn popen_holds_what_was_made_inheritable_later() {
+    let pair = pair_made_inheritable();
+    while_popen_runs("cat >/dev/null", || check_it_is_held(pair));
     check_memory_is_used(pair);
 }
 
 /// A pipe whose closing ends the program `cat`, and the program's number.
 fn cat() -> (Process, Fd, Fd) {
+    started(&["cat"])
+}
+
+/// The same, for a program that reads its standard input until its end.
+fn started(words: &[&str]) -> (Process, Fd, Fd) {
     let [out, into] = pipe();
-    let (process, read_end) = posix_spawn(&["cat"], &[(out, 0)]);
+    let (process, read_end) = posix_spawn(words, &[(out, 0)]);
     close(out).unwrap();
     (process, into, read_end)
 }
 
-fn posix_spawn_holds_until_the_program_has_ended() {
-    let pair = inheritable_pair();
-    let (process, into, out) = cat();
-    check_it_is_held(pair);
+fn end_program((process, into, out): (Process, Fd, Fd)) {
     close(into).unwrap();
     process.join();
     close(out).unwrap();
+}
+
+fn posix_spawn_costs_nothing_while_the_program_lives() {
+    let pair = inheritable_pair();
+    let programs = [cat(), cat(), cat()];
+    check_memory_is_used(pair);
+    programs.into_iter().for_each(end_program);
+    check_memory_is_used(pair);
+}
+
+fn posix_spawn_holds_until_a_program_without_the_library_has_ended() {
+    let pair = inheritable_pair();
+    let program = started(&["env", "-u", "LD_PRELOAD", "cat"]);
+    eventually("the program without the library runs", || program_of(program.0.0).ends_with("cat"));
+    check_it_is_held(pair);
+    let other = cat();
+    check_it_is_held(pair);
+    end_program(other);
+    check_it_is_held(pair);
+    end_program(program);
     check_memory_is_used(pair);
 }
 
 /// The shell ends at once, but what it has started has inherited the socket as well.
-fn background_program_holds_until_it_has_ended() {
+fn background_program_costs_nothing_while_it_lives() {
     let pair = inheritable_pair();
+    let [out, into] = pipe();
+    fcntl(out, libc::F_SETFD, 0).unwrap();
+    system(&format!("cat <&{out} >/dev/null 2>&1 &"));
+    close(out).unwrap();
+    check_memory_is_used(pair);
+    close(into).unwrap();
+    check_memory_is_used(pair);
+}
+
+fn background_program_holds_until_it_has_ended() {
+    let pair = pair_made_inheritable();
     let [out, into] = pipe();
     fcntl(out, libc::F_SETFD, 0).unwrap();
     system(&format!("cat <&{out} >/dev/null 2>&1 &"));
     close(out).unwrap();
     check_it_is_held(pair);
     close(into).unwrap();
+    check_memory_is_used(pair);
+}
+
+/// Ends that have not met when the program is started meet once it has ended.
+fn program_that_was_started_before_the_ends_met_holds() {
+    let pair = unused_inheritable_pair();
+    let program = cat();
+    for _ in 0..100 {
+        exchange(pair);
+    }
+    assert_ne!(state(pair.client), Some(JOINED));
+    end_program(program);
     check_memory_is_used(pair);
 }
 
@@ -149,8 +254,22 @@ fn exec_cat(input: Fd) -> ! {
     }
 }
 
-fn fork_and_exec_holds_until_the_program_has_ended() {
+fn fork_and_exec_costs_nothing_while_the_program_lives() {
     let pair = inheritable_pair();
+    let [out, into] = pipe();
+    let process = match fork() {
+        0 => exec_cat(out),
+        child => Process(child),
+    };
+    eventually("the program runs", || program_of(process.0).ends_with("cat"));
+    check_memory_is_used(pair);
+    close(into).unwrap();
+    process.join();
+    check_memory_is_used(pair);
+}
+
+fn fork_and_exec_holds_what_was_made_inheritable_later() {
+    let pair = pair_made_inheritable();
     let [out, into] = pipe();
     let process = match fork() {
         0 => exec_cat(out),
@@ -172,7 +291,7 @@ fn program_of(process: i32) -> String {
     if comm.trim() == "cat" { comm.trim().to_owned() } else { name.unwrap_or_default() }
 }
 
-fn vfork_and_exec_holds_until_the_program_has_ended() {
+fn vfork_and_exec_costs_nothing_while_the_program_lives() {
     let pair = inheritable_pair();
     let [out, into] = pipe();
     // SAFETY: the child only executes.
@@ -181,7 +300,7 @@ fn vfork_and_exec_holds_until_the_program_has_ended() {
         0 => exec_cat(out),
         child => Process(child),
     };
-    check_it_is_held(pair);
+    check_memory_is_used(pair);
     close(into).unwrap();
     process.join();
     check_memory_is_used(pair);
@@ -368,15 +487,14 @@ fn program_that_lives_on_writes_and_reads_later() {
         "read go; printf from-it >&{fd}; read line <&{fd}; printf %s \"$line\" >&{fd}; read go"
     );
     let program = shell(&script);
-    for _ in 0..20 {
-        exchange(pair);
-    }
+    check_memory_is_used(pair);
     send_all(fd, b"before ");
     send_line(program.1);
     assert_eq!(recv_exact(pair.server, 14), b"before from-it");
+    check_ends_are_held(pair, &[fd]);
     send_all(pair.server, b"to it\n");
     assert_eq!(recv_exact(pair.server, 5), b"to it");
-    check_it_is_held(pair);
+    check_ends_are_held(pair, &[fd]);
     end_shell(program);
     check_memory_is_used(pair);
 }
@@ -423,23 +541,142 @@ fn program_that_lives_on_starts_another_one() {
     check_memory_is_used(pair);
 }
 
-fn killed_program_holds_nothing() {
+/// The program has not used the socket when the last descriptor of ours is closed: it finds what
+/// both ends have sent before that.
+fn bytes_in_memory_are_left_to_a_program_that_lives_on() {
     let pair = inheritable_pair();
-    let (process, into, output) = shell("read go");
-    check_it_is_held(pair);
-    process.kill();
-    for fd in [into, output] {
-        close(fd).unwrap();
+    let fd = pair.client;
+    let program = shell(&format!("read go; read line <&{fd}; printf %s \"$line\" >&{fd}; read go"));
+    check_memory_is_used(pair);
+    send_all(pair.server, b"unread by us\n");
+    send_all(fd, b"from us: ");
+    close(fd).unwrap();
+    send_line(program.1);
+    assert_eq!(recv_exact(pair.server, 21), b"from us: unread by us");
+    end_shell(program);
+    assert_eq!(recv(pair.server, &mut [0; 8], 0), Ok(0));
+}
+
+/// As above, but this process is killed, so that nobody returns the bytes to the kernel for it.
+fn bytes_in_memory_outlive_a_killed_process() {
+    let pair = inheritable_pair();
+    let fd = pair.client;
+    let [out, into] = pipe();
+    let [ready, tell] = pipe();
+    let script =
+        format!("echo ready; read go; read line <&{fd}; printf %s \"$line\" >&{fd}; read go");
+    let owner = spawn(|| {
+        close(pair.server).unwrap();
+        let (_program, output) = posix_spawn(&["sh", "-c", &script], &[(out, 0)]);
+        assert_eq!(recv_exact_of_pipe(output, 6), b"ready\n");
+        assert_eq!(write(tell, b"!"), Ok(1));
+        recv(pair.client, &mut [0; 0], 0).unwrap();
+        loop {
+            std::thread::park();
+        }
+    });
+    close(fd).unwrap();
+    close(out).unwrap();
+    assert_eq!(recv_exact_of_pipe(ready, 1), b"!");
+    send_all(pair.server, b"unread by it\n");
+    owner.kill();
+    send_line(into);
+    assert_eq!(recv_exact(pair.server, 12), b"unread by it");
+    send_line(into);
+    assert_eq!(recv(pair.server, &mut [0; 8], 0), Ok(0));
+}
+
+fn recv_exact_of_pipe(fd: Fd, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    let mut done = 0;
+    while done < count {
+        let now = read(fd, &mut bytes[done..]).unwrap();
+        assert_ne!(now, 0, "the pipe has ended");
+        done += now;
     }
+    bytes
+}
+
+/// A program that starts another one, which uses the socket after the first has ended.
+fn socket_is_used_by_a_program_of_a_program() {
+    let pair = inheritable_pair();
+    let fd = pair.client;
+    // A shell gives background programs an empty standard input unless it is told another one.
+    let second = format!("read go; printf by-the-second >&{fd}; read go");
+    let script = format!("exec 9<&0; sh -c '{second}' <&9 & exit 0");
+    let [out, into] = pipe();
+    let (process, output) = posix_spawn(&["sh", "-c", &script], &[(out, 0)]);
+    close(out).unwrap();
+    process.join();
+    check_memory_is_used(pair);
+    send_line(into);
+    assert_eq!(recv_exact(pair.server, 13), b"by-the-second");
+    check_ends_are_held(pair, &[fd]);
+    send_line(into);
+    close(into).unwrap();
+    close(output).unwrap();
     check_memory_is_used(pair);
 }
 
+/// Flags of a descriptor are not the socket's, and closing is no use of it either.
+fn program_that_closes_all_descriptors_costs_nothing() {
+    let pair = inheritable_pair();
+    let program =
+        shell(&format!("exec {}>&- {}>&-; echo closed; read go", pair.client, pair.server));
+    assert_eq!(recv_exact_of_pipe(program.2, 7), b"closed\n");
+    check_memory_is_used(pair);
+    end_shell(program);
+    exchange(pair);
+}
+
+/// A program that waits by an epoll set which it has inherited sees what the kernel has.
+fn program_with_an_inherited_epoll_set_is_held_for() {
+    let pair = inheritable_pair();
+    // SAFETY: plain numbers.
+    let set = unsafe { libc::epoll_create1(0) };
+    assert!(set >= 0);
+    let program = cat();
+    check_it_is_held(pair);
+    end_program(program);
+    check_memory_is_used(pair);
+    close(set).unwrap();
+}
+
+fn killed_program_holds_nothing() {
+    for pair in [inheritable_pair(), pair_made_inheritable()] {
+        let (process, into, output) = shell("read go");
+        exchange(pair);
+        process.kill();
+        for fd in [into, output] {
+            close(fd).unwrap();
+        }
+        check_memory_is_used(pair);
+    }
+}
+
 fn many_sockets_are_held_and_are_free_again() {
-    let pairs: Vec<Pair> = (0..20).map(|_| inheritable_pair()).collect();
+    let pairs: Vec<Pair> = (0..20).map(|_| pair_made_inheritable()).collect();
     let program = shell("read go");
     for pair in &pairs {
         exchange(*pair);
         assert_ne!(state(pair.client), Some(JOINED), "a program holds the socket");
+    }
+    end_shell(program);
+    for pair in &pairs {
+        check_memory_is_used(*pair);
+    }
+}
+
+/// Both ends of 32 connections are the limit of what a program learns of; the rest is held.
+fn program_learns_of_so_many_sockets() {
+    let pairs: Vec<Pair> = (0..40).map(|_| inheritable_pair()).collect();
+    let program = shell("read go");
+    // One at a time: until the program runs, all are held.
+    for pair in &pairs[..32] {
+        check_memory_is_used(*pair);
+    }
+    for pair in &pairs[32..] {
+        check_it_is_held(*pair);
     }
     end_shell(program);
     for pair in &pairs {

@@ -33,6 +33,9 @@ pub const HAS_JOINED: u32 = u32::MAX - 1;
 /// Detail of no reason: a program of another user was at the other end of the handshake.
 pub const OTHER_USER_SEEN: u32 = u32::MAX - 2;
 
+/// Bit of [`EndState::inheritors`]: a program that carries the library may have inherited the socket.
+pub const INHERITED: u32 = 4;
+
 /// A text stored in words; it ends at the first zero byte.
 #[repr(transparent)]
 pub(super) struct Text<const WORDS: usize>(pub(super) [AtomicU64; WORDS]);
@@ -154,7 +157,8 @@ pub struct EndState {
     pub holds: AtomicU32,
     /// Times that a hold ended, and memory could be used again.
     pub rejoins: AtomicU32,
-    /// Whether it is held for programs that have inherited it, and a count of their starts.
+    /// Whether it is held for programs that have inherited it, [`INHERITED`], and a count of their
+    /// starts.
     pub inheritors: AtomicU32,
     /// Time of the last check whether such a program is left, µs.
     pub inheritors_checked_at_us: AtomicU32,
