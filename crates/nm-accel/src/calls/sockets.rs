@@ -384,7 +384,7 @@ pub unsafe fn fcntl_other(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the program's own arguments, passed on unchanged. A wait for a file lock is a
     // cancellation point.
     let raw = || unsafe { blocking::fcntl(fd, command, argument) };
-    // The flags of a descriptor have nothing to do with the socket: no use of one that is inherited.
+    // The flags of a descriptor are not the socket's: this is no use of one that is inherited.
     if matches!(command, libc::F_GETFD | libc::F_SETFD) && table::inherited_index(fd).is_some() {
         return raw();
     }

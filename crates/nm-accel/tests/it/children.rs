@@ -601,7 +601,7 @@ fn recv_exact_of_pipe(fd: Fd, count: usize) -> Vec<u8> {
 fn socket_is_used_by_a_program_of_a_program() {
     let pair = inheritable_pair();
     let fd = pair.client;
-    // A shell gives background programs an empty standard input unless it is told another one.
+    // A shell gives background programs an empty standard input without another one.
     let second = format!("read go; printf by-the-second >&{fd}; read go");
     let script = format!("exec 9<&0; sh -c '{second}' <&9 & exit 0");
     let [out, into] = pipe();

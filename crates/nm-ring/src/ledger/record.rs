@@ -33,7 +33,8 @@ pub const HAS_JOINED: u32 = u32::MAX - 1;
 /// Detail of no reason: a program of another user was at the other end of the handshake.
 pub const OTHER_USER_SEEN: u32 = u32::MAX - 2;
 
-/// Bit of [`EndState::inheritors`]: a program that carries the library may have inherited the socket.
+/// Bit of [`EndState::inheritors`]: a program that carries the library may have inherited the
+/// socket.
 pub const INHERITED: u32 = 4;
 
 /// A text stored in words; it ends at the first zero byte.
