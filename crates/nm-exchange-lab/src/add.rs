@@ -1,8 +1,10 @@
-//! Adds a mediator, with a cell of its own, or a router to a running network, and removes it.
+//! Adds a node to a running network, a mediator with a cell of its own, and removes it.
 //!
 //! A router that was added takes its turn of the gateways when it is up, and those go on to the
-//! next one when it is removed. A cell that was added is spare: it gets instruments by
-//! [`resize::grow`], by moves, or from the policies.
+//! next one when it is removed. So does a processor of the cells, where these have no replicas;
+//! else it stands in for the processors that have them. A cell that was added is spare: it gets
+//! instruments by [`resize::grow`], by moves, or from the policies. Clients come to a gateway that
+//! was added as to any other, and it is drained before it is removed.
 
 use std::time::Duration;
 
@@ -13,6 +15,7 @@ use nm_model::{Failure, FailureKind};
 use nm_sys::clock::Deadline;
 use thiserror::Error;
 
+use crate::drain::{self, Drained};
 use crate::resize;
 
 /// How long control may take to log a change.
@@ -28,10 +31,24 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Interval at which it is asked whether the node is up.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Why a router is not removed.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("router {0} is the only one that is up: start another one before it is removed")]
-pub struct OnlyRouter(u16);
+/// Why a node is not removed: nothing could do its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum NothingElse {
+    /// Gateways have no other router.
+    #[error("router {0} is the only one that is up: start another one before it is removed")]
+    Router(u16),
+    /// A cell has no other processor.
+    #[error(
+        "no processor that is up but {processor} could send the replies of cell {cell}: start \
+         another one before it is removed"
+    )]
+    Processor {
+        /// Which one is to be removed.
+        processor: u16,
+        /// The cell.
+        cell: u16,
+    },
+}
 
 /// A mediator that was removed.
 #[derive(Debug, Clone, PartialEq)]
@@ -98,20 +115,47 @@ pub fn remove_mediator(network: &Network, mediator: u16) -> Result<Removed, Fail
     Ok(Removed { mediator, moves, is_removed })
 }
 
-/// Removes a node that is no mediator: a router that was added. Gateways that use it go on to the
-/// next one, and send again what has no answer.
+/// Removes a node that was added and is no mediator. Gateways that use a router, and cells that use
+/// a processor, go on to the next one, and what has no answer is sent again. The clients of a
+/// gateway go to another one first: what was done for that, if it is up.
 ///
 /// # Errors
-/// If it is no such node or no other router is up, or control does not log it in time.
-pub fn remove(network: &Network, node: NodeId) -> Result<(), Failure> {
-    let (role, index) = node;
-    if role == Role::Router && network.was_added(role, usize::from(index)) {
+/// If it is no such node, nothing else could do its work, or control does not log it in time. If
+/// clients stay at a gateway, it stays as well, and is drained.
+pub fn remove(network: &Network, node: NodeId) -> Result<Option<Drained>, Failure> {
+    let ((role, index), mut drained) = (node, None);
+    let number = usize::from(index);
+    let is_part = number < network.nodes(role).len() && !network.is_removed(role, number);
+    if network.was_added(role, number) && is_part {
         let status = admin::status(network, ANSWER_LIMIT)?;
-        let mut routers = (0..network.router.len() as u16).filter(|other| *other != index);
-        if !routers.any(|other| is_up(&status, (role, other))) {
-            let message = OnlyRouter(index).to_string();
-            return Err(Failure::new(FailureKind::BadRequest, message));
+        if let Some(nothing) = nothing_else(&status, node) {
+            return Err(Failure::new(FailureKind::BadRequest, nothing.to_string()));
+        }
+        if role == Role::Gateway && is_up(&status, node) {
+            drained = Some(drain::drain(network, role, number)?);
         }
     }
-    admin::remove_node(network, node, LOG_LIMIT)
+    admin::remove_node(network, node, LOG_LIMIT)?;
+    Ok(drained)
+}
+
+/// What would be without a node if this router or processor were removed.
+fn nothing_else(status: &NetworkStatus, (role, index): NodeId) -> Option<NothingElse> {
+    let is_other = |other: &usize| *other != usize::from(index);
+    let is_up = |other: usize| is_up(status, (role, other as u16));
+    match role {
+        Role::Router => {
+            let mut others = (0..status.network.router.len()).filter(is_other);
+            (!others.any(is_up)).then_some(NothingElse::Router(index))
+        }
+        Role::Processor => {
+            let is_alone = |cell: &u16| {
+                let processors = status.network.processors_of(*cell).into_iter();
+                !processors.filter(is_other).any(is_up)
+            };
+            let cell = status.network.cells().find(is_alone)?;
+            Some(NothingElse::Processor { processor: index, cell })
+        }
+        Role::Mediator | Role::Gateway => None,
+    }
 }

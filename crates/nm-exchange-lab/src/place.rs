@@ -127,6 +127,7 @@ pub fn one_more(network: &Network, role: Role) -> Result<Node, Failure> {
         Address::Shm(path) => Address::Shm(path.with_file_name(&name)),
     };
     let replication = match &first.replication {
+        _ if role != Role::Mediator => None,
         None => None,
         Some(nm_replica::Address::Tcp(address)) if far(address) => {
             return Err(elsewhere(address.to_string()));
@@ -174,6 +175,7 @@ mod tests {
         assert!(more.address.to_string().starts_with("unix:/s/mediator-"), "{more:?}");
         assert!(replication(&more).unwrap().ends_with("-replication") && more != unix.mediator[1]);
         assert!(one_more(&shm, Role::Mediator).unwrap().address.to_string().starts_with("shm:/s/"));
+        assert_eq!(one_more(&unix, Role::Processor).unwrap().replication, None);
         let hosts = hosts::parse("a 192.0.2.1\nb 192.0.2.2 mediator").unwrap();
         let placement = Placement::new(&hosts, counts, Durability::None, Path::new("/data"));
         let far = network(counts, LinkTransport::Tcp, Path::new("/s"), &placement).unwrap();

@@ -231,7 +231,7 @@ pub fn round_with<T>(
     let log = setup.record.then(|| setup.folder.join(CLIENT_LOG));
     let progress = Progress::default();
     let addresses: Vec<_> = network.gateway.iter().map(|node| node.address.clone()).collect();
-    let gateways = Gateways { addresses: &addresses, credentials };
+    let gateways = Gateways { addresses: &addresses, credentials, known: Arc::default() };
     let mover = mover(setup, &network);
     let loaded = thread::scope(|scope| {
         let load = scope.spawn(|| {
@@ -246,6 +246,7 @@ pub fn round_with<T>(
         let (kills, mut aimed) = (&setup.kills, AimedKills::new(setup, mover.as_ref()));
         let each = |supervisor: &mut Supervisor, started_ns| {
             aimed.kill_due(supervisor, started_ns);
+            gateways.known.update(supervisor.network());
             Ok(())
         };
         let started = &progress.started_ns;

@@ -173,10 +173,10 @@ pub struct Supervisor {
     program: PathBuf,
     environment: Vec<(OsString, OsString)>,
     network_file: PathBuf,
-    /// What the network's file says: mediators that are added later as well, so that nodes that
-    /// are restarted, and `verify`, know of them from the beginning.
+    /// What the network's file says: nodes that are added later as well, so that nodes that are
+    /// restarted, and `verify`, know of them from the beginning.
     network: Network,
-    /// Whether mediators were added or removed, and the file does not have them yet.
+    /// Whether nodes were added or removed, and the file does not have them yet.
     is_network_changed: bool,
     folder: PathBuf,
     logs: PathBuf,
@@ -498,7 +498,13 @@ impl Supervisor {
     /// A node knows which others were added to the network and removed from it: the first one that
     /// knows more counts.
     fn learn_added(&mut self, line: &Value) {
-        for (role, field) in [(Role::Mediator, "mediators"), (Role::Router, "routers")] {
+        for role in Role::ALL.iter().copied() {
+            let field = match role {
+                Role::Gateway => "gateways",
+                Role::Router => "routers",
+                Role::Mediator => "mediators",
+                Role::Processor => "processors",
+            };
             let Ok(added) = serde_json::from_value::<Vec<AddedNode>>(line[field].clone()) else {
                 continue;
             };
@@ -526,7 +532,7 @@ impl Supervisor {
         }
         write_network(&self.network, &self.network_file)?;
         let by_ns = monotonic_ns() + END_LIMIT.as_nanos() as u64;
-        let added = [Role::Mediator, Role::Router].into_iter().flat_map(|role| {
+        let added = Role::ALL.iter().copied().flat_map(|role| {
             let all = self.network.founders_of(role)..self.network.nodes(role).len();
             all.map(move |index| (role, index))
         });
@@ -682,6 +688,11 @@ impl Supervisor {
             node.ends_by_ns = None;
         }
         Ok(())
+    }
+
+    /// The network with the nodes that were added to it.
+    pub fn network(&self) -> &Network {
+        &self.network
     }
 
     /// Restarts so far.

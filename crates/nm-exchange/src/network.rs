@@ -11,6 +11,10 @@
 //! removed_mediators = []       # which of these were removed again
 //! added_routers = 0            # the same for routers: the last ones
 //! removed_routers = []
+//! added_processors = 0         # and for transaction processors
+//! removed_processors = []
+//! added_gateways = 0           # and for gateways
+//! removed_gateways = []
 //!
 //! [[gateway]]
 //! address = "127.0.0.1:5001"   # or "unix:/run/exchange/gateway-0"
@@ -28,15 +32,15 @@
 //! ```
 //!
 //! Each gateway has links to two routers, of which it uses one, and to those that were added, each
-//! router to all mediators, each mediator to two processors, or to all where cells have replicas,
-//! and each processor to all gateways. The upstream end makes the link.
+//! router to all mediators, each mediator to two processors and to those that were added, or to all
+//! where cells have replicas, and each processor to all gateways. The upstream end makes the link.
 //!
 //! One more group of replicas keeps what all nodes must agree on: see [`crate::control`].
 //!
-//! A network that runs can get more mediators and routers than its file has
+//! A network that runs can get more nodes than its file has
 //! ([`InstrumentMap::extended`](crate::control::InstrumentMap::extended)). Where replicas are, and
-//! which cells have instruments at first, follows from the *founders* alone: the mediators that
-//! were not added. So it stays as it is when one is added.
+//! which cells have instruments at first, follows from the *founders* alone: the nodes that were
+//! not added. So it stays as it is when one is added.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -178,6 +182,19 @@ pub struct Network {
     /// Those of them that were removed again.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub removed_routers: BTreeSet<usize>,
+    /// How many processors, the last ones, were added while the network ran: they have no
+    /// replicas.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub added_processors: usize,
+    /// Those of them that were removed again.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub removed_processors: BTreeSet<usize>,
+    /// How many gateways, the last ones, were added while the network ran.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub added_gateways: usize,
+    /// Those of them that were removed again.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub removed_gateways: BTreeSet<usize>,
     /// Gateways.
     pub gateway: Vec<Node>,
     /// Routers.
@@ -296,6 +313,10 @@ impl Network {
             removed_mediators: BTreeSet::new(),
             added_routers: 0,
             removed_routers: BTreeSet::new(),
+            added_processors: 0,
+            removed_processors: BTreeSet::new(),
+            added_gateways: 0,
+            removed_gateways: BTreeSet::new(),
             gateway: nodes(Role::Gateway),
             router: nodes(Role::Router),
             mediator: nodes(Role::Mediator),
@@ -371,14 +392,13 @@ impl Network {
                 return Err(NetworkError::NodeCount { role, count });
             }
         }
-        for role in [Role::Mediator, Role::Router] {
+        for role in Role::ALL.iter().copied() {
             let (count, (added, removed)) = (network.nodes(role).len(), network.added(role));
             if added >= count {
                 return Err(NetworkError::TooManyAdded { role, added, count });
             }
             let was_added = |index: &usize| (count - added..count).contains(index);
-            if let Some(index) = removed.and_then(|all| all.iter().find(|index| !was_added(index)))
-            {
+            if let Some(index) = removed.iter().find(|index| !was_added(index)) {
                 return Err(NetworkError::NeverAdded(role, *index));
             }
         }
@@ -392,7 +412,7 @@ impl Network {
             if !known.insert(node.address.to_string()) {
                 return Err(NetworkError::DuplicateAddress { role, index });
             }
-            let replicates = matches!(role, Role::Mediator | Role::Processor);
+            let replicates = network.may_have_replicas(role, index);
             if durability != Durability::None && replicates && node.replication.is_none() {
                 return Err(NetworkError::NoReplicationAddress { role, index, durability });
             }
@@ -441,11 +461,12 @@ impl Network {
     }
 
     /// How many nodes of a class were added, and which of them were removed again.
-    fn added(&self, role: Role) -> (usize, Option<&BTreeSet<usize>>) {
+    fn added(&self, role: Role) -> (usize, &BTreeSet<usize>) {
         match role {
-            Role::Mediator => (self.added_mediators, Some(&self.removed_mediators)),
-            Role::Router => (self.added_routers, Some(&self.removed_routers)),
-            Role::Gateway | Role::Processor => (0, None),
+            Role::Gateway => (self.added_gateways, &self.removed_gateways),
+            Role::Router => (self.added_routers, &self.removed_routers),
+            Role::Mediator => (self.added_mediators, &self.removed_mediators),
+            Role::Processor => (self.added_processors, &self.removed_processors),
         }
     }
 
@@ -453,11 +474,16 @@ impl Network {
     pub fn set_added(&mut self, role: Role, added: &[AddedNode]) {
         let founders = self.founders_of(role);
         let (nodes, count, removed) = match role {
+            Role::Gateway => {
+                (&mut self.gateway, &mut self.added_gateways, &mut self.removed_gateways)
+            }
+            Role::Router => (&mut self.router, &mut self.added_routers, &mut self.removed_routers),
             Role::Mediator => {
                 (&mut self.mediator, &mut self.added_mediators, &mut self.removed_mediators)
             }
-            Role::Router => (&mut self.router, &mut self.added_routers, &mut self.removed_routers),
-            Role::Gateway | Role::Processor => return,
+            Role::Processor => {
+                (&mut self.processor, &mut self.added_processors, &mut self.removed_processors)
+            }
         };
         nodes.truncate(founders);
         nodes.extend(added.iter().map(|it| it.node.clone()));
@@ -473,7 +499,7 @@ impl Network {
 
     /// Whether a node was removed.
     pub fn is_removed(&self, role: Role, index: usize) -> bool {
-        self.added(role).1.is_some_and(|removed| removed.contains(&index))
+        self.added(role).1.contains(&index)
     }
 
     /// Whether the same nodes were added to a network and removed from it: their numbers never
@@ -485,13 +511,27 @@ impl Network {
     /// How many nodes of a class were added, and how many of them removed again.
     pub fn added_counts(&self, role: Role) -> (usize, usize) {
         let (added, removed) = self.added(role);
-        (added, removed.map_or(0, BTreeSet::len))
+        (added, removed.len())
+    }
+
+    /// The numbers of the nodes of a class that were not removed.
+    fn present(&self, role: Role) -> impl Iterator<Item = usize> {
+        (0..self.nodes(role).len()).filter(move |index| !self.is_removed(role, *index))
+    }
+
+    /// Whether a node may have replicas, if anything is replicated: a processor that was added has
+    /// none, because a log knows its places by their positions, which never change.
+    pub fn may_have_replicas(&self, role: Role, index: usize) -> bool {
+        match role {
+            Role::Mediator => true,
+            Role::Processor => !self.was_added(role, index),
+            Role::Gateway | Role::Router => false,
+        }
     }
 
     /// The cells that there are: one for each mediator that was not removed.
     pub fn cells(&self) -> impl Iterator<Item = u16> {
-        let all = 0..self.mediator.len();
-        all.filter(|cell| !self.is_removed(Role::Mediator, *cell)).map(|cell| cell as u16)
+        self.present(Role::Mediator).map(|cell| cell as u16)
     }
 
     /// How many nodes there are of each class.
@@ -517,31 +557,36 @@ impl Network {
                     Durability::None => self.processors_of(index as u16),
                     // A replica of any cell may be given to it, and to any processor.
                     Durability::MemoryQuorum | Durability::DiskQuorum => {
-                        (0..self.processor.len()).collect()
+                        self.present(Role::Processor).collect()
                     }
                 };
                 processors.into_iter().map(|processor| (Role::Processor, processor)).collect()
             }
-            Role::Processor => (0..self.gateway.len()).map(|i| (Role::Gateway, i)).collect(),
+            Role::Processor => self.present(Role::Gateway).map(|i| (Role::Gateway, i)).collect(),
         }
     }
 
-    /// The routers that a gateway uses: the first one, and the next one if that fails. Two of them
-    /// are of those that the network began with, and the others those that were added: so no link
-    /// is given up for a router that may not be up yet. Gateways take turns at all routers.
+    /// The routers that a gateway uses: the first one, and the next one if that fails.
     pub fn routers_of(&self, gateway: usize) -> Vec<usize> {
-        let founders = self.founders_of(Role::Router);
-        let mut added: Vec<usize> = (founders..self.router.len()).collect();
-        added.retain(|router| !self.is_removed(Role::Router, *router));
-        let mut routers = vec![gateway % founders, (gateway + 1) % founders];
-        routers.dedup();
-        let turn = gateway % (founders + added.len());
+        self.in_turn(Role::Router, gateway)
+    }
+
+    /// The nodes of a class that the upstream node, or the cell, of this number uses: the first
+    /// one, and the next one if that fails. Two of them are of those that the network began with,
+    /// and the others those that were added: so no link is given up for a node that may not be up
+    /// yet. The upstream ones take turns at all nodes.
+    fn in_turn(&self, role: Role, number: usize) -> Vec<usize> {
+        let founders = self.founders_of(role);
+        let mut added: Vec<usize> = self.present(role).filter(|it| *it >= founders).collect();
+        let mut all = vec![number % founders, (number + 1) % founders];
+        all.dedup();
+        let turn = number % (founders + added.len());
         if let Some(at) = turn.checked_sub(founders) {
             added.rotate_left(at);
-            routers.insert(0, added.remove(0));
+            all.insert(0, added.remove(0));
         }
-        routers.extend(added);
-        routers
+        all.extend(added);
+        all
     }
 
     /// How many nodes make their link to a node.
@@ -568,17 +613,21 @@ impl Network {
         self.durability != Durability::None || self.replicas(CONTROL).into_iter().all(has_address)
     }
 
-    /// The processor that sends the replies of a cell.
+    /// The processor that has a replica of a cell at first, if cells have replicas.
     pub fn processor_of(&self, cell: u16) -> usize {
-        usize::from(cell) % self.processor.len()
+        usize::from(cell) % self.founders_of(Role::Processor)
     }
 
-    /// The processors that a cell's replies may take: its own, and another one if the link to that
-    /// is broken.
+    /// The processors that a cell's replies may take: its own, and others if the link to that is
+    /// broken. Without durability cells take turns at all processors. With it a cell's own one is
+    /// that with the replica, and cells take turns at the others that stand in for it.
     pub fn processors_of(&self, cell: u16) -> Vec<usize> {
-        let count = self.processor.len();
-        let mut processors = vec![self.processor_of(cell), (usize::from(cell) + 1) % count];
-        processors.dedup();
+        let mut processors = self.in_turn(Role::Processor, usize::from(cell));
+        if self.durability != Durability::None {
+            let own = self.processor_of(cell);
+            processors.retain(|other| *other != own);
+            processors.insert(0, own);
+        }
         processors
     }
 
@@ -606,24 +655,19 @@ impl Network {
         if founders > 1 || cell >= founders {
             replicas.push((Role::Mediator, (cell + 1) % founders));
         }
-        replicas.push((Role::Processor, cell % self.processor.len()));
+        replicas.push((Role::Processor, cell % self.founders_of(Role::Processor)));
         replicas
     }
 
     /// The nodes that may have a replica of a group, no more than there may be: those that have one
-    /// at first, then, for a cell, the other founders and processors where replicas can listen. A
+    /// at first, then, for a cell, the other founders of both classes where replicas can listen. A
     /// log knows a place by its position, so it must never change.
     pub fn replica_places(&self, group: u16) -> Vec<(Role, usize)> {
         let mut places = self.replicas(group);
         if group != CONTROL {
-            let founders = self.founders();
             let can_have_one = |(role, index, node): &(Role, usize, &Node)| {
-                let may_have = match role {
-                    Role::Mediator => *index < founders,
-                    Role::Processor => true,
-                    Role::Gateway | Role::Router => false,
-                };
-                may_have && node.replication.is_some()
+                let may_have = self.may_have_replicas(*role, *index);
+                may_have && !self.was_added(*role, *index) && node.replication.is_some()
             };
             let others = self.all().filter(can_have_one).map(|(role, index, _)| (role, index));
             let others: Vec<_> = others.filter(|place| !places.contains(place)).collect();
@@ -860,6 +904,71 @@ mod tests {
         assert!(refused(&|it| it.added_routers = 4).contains("4 added routers of 4"));
         let never = refused(&|it| it.removed_routers.extend([0]));
         assert!(never.contains("router 0, which was not added"), "{never}");
+    }
+
+    #[test]
+    fn cells_take_turns_at_processors_that_were_added_and_replicas_stay_where_they_are() {
+        let mut before = network("2-2-4-2");
+        for node in before.mediator.iter_mut().chain(&mut before.processor) {
+            let unix: Address = format!("unix:/r/{}", node.address).parse().unwrap();
+            node.replication = Some(unix.try_into().unwrap());
+        }
+        let mut it = before.clone();
+        for name in ["a", "b"] {
+            let address = format!("unix:/{name}").parse().unwrap();
+            it.processor.push(Node { address, replication: None });
+        }
+        it.added_processors = 2;
+        let ways = |it: &Network| (0..5).map(|cell| it.processors_of(cell)).collect::<Vec<_>>();
+        let first = |it: &Network| ways(it).iter().map(|way| way[0]).collect::<Vec<_>>();
+        assert_eq!(first(&it), [0, 1, 2, 3, 0]);
+        assert_eq!(
+            (it.processors_of(2), it.processors_of(3)),
+            (vec![2, 0, 1, 3], vec![3, 1, 0, 2])
+        );
+        let (m, p) = (Role::Mediator, Role::Processor);
+        assert_eq!(it.downstream(m, 0), [0, 1, 2, 3].map(|index| (p, index)));
+        assert_eq!((it.cells_through(3), it.upstream_count(p, 3)), (vec![0, 1, 2, 3], 4));
+        assert_eq!(it.downstream(p, 2), [0, 1].map(|index| (Role::Gateway, index)));
+        // With replicas those that were added stand in for the others.
+        it.durability = Durability::MemoryQuorum;
+        before.durability = Durability::MemoryQuorum;
+        assert_eq!(first(&it), [0, 1, 0, 1, 0]);
+        assert_eq!(
+            (it.processors_of(2), it.processors_of(1)),
+            (vec![0, 2, 1, 3], vec![1, 0, 2, 3])
+        );
+        for group in [0, 1, 2, 3, CONTROL] {
+            assert_eq!(it.replicas(group), before.replicas(group));
+            assert_eq!(it.replica_places(group), before.replica_places(group));
+        }
+        assert!(it.groups_at(p, 2).is_empty() && !it.may_have_replicas(p, 2));
+        assert_eq!(Network::parse(&it.to_toml().unwrap()).unwrap(), it);
+        it.removed_processors.extend([2, 3]);
+        assert_eq!((ways(&it), it.upstream_count(p, 2)), (ways(&before), 0));
+        assert!(it.downstream(p, 2).is_empty());
+        assert_eq!(it.downstream(m, 1), before.downstream(m, 1));
+        it.added_processors = 4;
+        let refused = Network::parse(&it.to_toml().unwrap()).unwrap_err().to_string();
+        assert!(refused.contains("4 added processors of 4"), "{refused}");
+    }
+
+    #[test]
+    fn processors_make_links_to_gateways_that_were_added_until_they_are_removed() {
+        let mut it = network("2-2-2-2");
+        let address = "unix:/a".parse().unwrap();
+        it.gateway.push(Node { address, replication: None });
+        it.added_gateways = 1;
+        let gateways = |it: &Network| it.downstream(Role::Processor, 1).len();
+        assert_eq!((gateways(&it), it.upstream_count(Role::Router, 0)), (3, 3));
+        assert_eq!((it.routers_of(2), it.upstream_count(Role::Gateway, 2)), (vec![0, 1], 2));
+        assert_eq!(Network::parse(&it.to_toml().unwrap()).unwrap(), it);
+        it.removed_gateways.insert(2);
+        assert_eq!((gateways(&it), it.upstream_count(Role::Router, 0)), (2, 2));
+        assert_eq!((it.upstream_count(Role::Gateway, 2), it.gateway.len()), (0, 3));
+        it.removed_gateways.insert(0);
+        let refused = Network::parse(&it.to_toml().unwrap()).unwrap_err().to_string();
+        assert!(refused.contains("gateway 0, which was not added"), "{refused}");
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub const FRAME_BYTES_MAX: usize = 1 << 20;
 
 /// Version of the frames, their bodies and what a book makes of commands; another one is refused.
 /// It rises with each change: see the test `a_change_of_frames_is_a_change_of_their_version`.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 
 /// Flag: the events of the request are broadcast.
 pub const PUBLIC: u16 = 1;

@@ -79,10 +79,12 @@ pub enum ExchangeCommand {
         nearmetal exchange shrink --cell 3 --network network.toml\n\n\
         Exit code: 0 done, 2 the cell has no instruments, 5 moves were refused, 4 no node answers")]
     Shrink(ResizeArgs),
-    /// Add a mediator with a cell of its own, or a router, to a running network: its file lacks it.
+    /// Add a node that its file lacks to a running network; a mediator with a cell of its own.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange add --folder nearmetal-out/RUN\n  \
         nearmetal exchange add router --folder nearmetal-out/RUN\n  \
+        nearmetal exchange add processor --folder nearmetal-out/RUN\n  \
+        nearmetal exchange add gateway --folder nearmetal-out/RUN\n  \
         nearmetal exchange add --network network.toml --address 127.0.0.1:7001 \
         --replication 127.0.0.1:7002\n\n\
         `exchange run` starts it, as it has started the others. Where nodes were started by hand,\n\
@@ -90,12 +92,13 @@ pub enum ExchangeCommand {
         `exchange move` or policies give it instruments.\n\
         Exit code: 0 done, 2 it cannot be added, 4 no node answers")]
     Add(AddArgs),
-    /// Remove a router that was added, or a mediator, when its instruments have moved away.
+    /// Remove a node that was added, when its instruments or clients have moved away.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange remove mediator:4 --folder nearmetal-out/RUN\n  \
-        nearmetal exchange remove router:2 --folder nearmetal-out/RUN\n\n\
-        Exit code: 0 done, 2 it was not added while the network ran, no other cell could take its \
-        instruments, or no other router is up, 5 moves were refused, 4 no node answers")]
+        nearmetal exchange remove router:2 --folder nearmetal-out/RUN\n  \
+        nearmetal exchange remove gateway:2 --folder nearmetal-out/RUN\n\n\
+        Exit code: 0 done, 2 it was not added while the network ran, or no other node could do its \
+        work, 5 moves were refused, 4 no node answers, or clients stay at a gateway")]
     Remove(ChosenNodeArgs),
     /// Make a mediator or gateway of a running network carry nothing, so that it can be stopped.
     #[command(after_help = "Examples:\n  \
@@ -245,7 +248,7 @@ pub struct ResizeArgs {
 
 #[derive(Debug, Args)]
 pub struct AddArgs {
-    /// What is added: mediator or router.
+    /// What is added: mediator, router, processor or gateway.
     #[arg(value_name = "CLASS", default_value_t = Role::Mediator)]
     pub role: Role,
     /// Where it is to listen; a free address of this machine, if the network's are of this machine.

@@ -92,12 +92,17 @@ fn was_restarted(status: &Value, role: &str, index: u64) -> bool {
     node["starts"].as_u64() > Some(1)
 }
 
-/// Kills a node as `kill -9` does, and waits until it is back and all is led.
-pub fn kill_and_wait(running: &Running, (role, index): (&str, u64), ask: &dyn Fn(&[&str]) -> Run) {
+/// Sends a signal to the process of a node.
+pub fn signal_node(running: &Running, (role, index): (&str, u64), name: &str) {
     let words = ["--role", role, "--index", &index.to_string()].map(String::from);
     let is_it = |of: &[String]| of.windows(4).any(|four| four == words);
     let node = processes().into_iter().find(|p| p.parent == running.pid() && is_it(&p.words));
-    signal("KILL", node.unwrap().pid);
+    signal(name, node.unwrap().pid);
+}
+
+/// Kills a node as `kill -9` does, and waits until it is back and all is led.
+pub fn kill_and_wait(running: &Running, (role, index): (&str, u64), ask: &dyn Fn(&[&str]) -> Run) {
+    signal_node(running, (role, index), "KILL");
     wait_for("the killed node", || {
         let status = all_led(&ask(&["status", "--format", "json"]))?;
         was_restarted(&status, role, index).then_some(())

@@ -1,11 +1,13 @@
-//! Mediators and routers that the network file lacks: added to networks of processes under load,
-//! killed, and removed again; the recording proves that nothing was lost.
+//! Nodes that the network file lacks: added to networks of processes under load, killed, and
+//! removed again; the recording proves that nothing was lost.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-use crate::exchange::{all_led, end_and_verify, endless, kill_and_wait, wait_for_seconds};
+use crate::exchange::{
+    all_led, end_and_verify, endless, kill_and_wait, signal_node, wait_for_seconds,
+};
 use crate::support::{Run, Running, json, processes, run, wait_for};
 
 /// The status, once all is up and led and there are so many cells.
@@ -55,13 +57,18 @@ fn check_refusals(ask: &dyn Fn(&[&str]) -> Run) {
         (&["remove", "mediator:9"], "there is no mediator 9"),
         (&["remove", "router:0"], "the network began with it"),
         (&["remove", "router:2"], "there is no router 2"),
-        (&["remove", "gateway:0"], "only mediators and routers that were added can"),
-        (&["add", "gateway"], "only mediators and routers can"),
-        (&["add", "processor"], "only mediators and routers can"),
+        (&["remove", "gateway:0"], "the network began with it"),
+        (&["remove", "gateway:1"], "there is no gateway 1"),
+        (&["remove", "processor:0"], "the network began with it"),
+        (&["remove", "processor:2"], "there is no processor 2"),
         (&["add", "broker"], "is not a class of nodes"),
         (
             &["add", "router", "--address", "unix:/r", "--replication", "unix:/s"],
             "a router has no replicas",
+        ),
+        (
+            &["add", "processor", "--address", "unix:/p", "--replication", "unix:/q"],
+            "a processor that is added has no replicas",
         ),
         (&["move", "1", "--to", "9"], "there is no cell 9"),
         (&["add", "--address", "here"], "is not an address"),
@@ -129,32 +136,128 @@ fn a_router_that_the_file_lacks_is_added_killed_and_removed_under_load() {
     let out_text = out.to_str().unwrap();
     let running = endless(&out, "2-1-2-2", "disk-quorum");
     let ask = |words: &[&str]| run(&[&["exchange"], words, &["--folder", out_text]].concat());
-    let nodes = |count: usize| {
-        wait_for("so many nodes, which are up", || {
-            let status = all_led(&ask(&["status", "--format", "json"]))?;
-            (status["nodes"].as_array().unwrap().len() == count).then_some(())
-        });
-    };
-    nodes(7);
+    with_nodes(&ask, 7);
     let added = ask(&["add", "router"]);
     passes(&added, "router 1 was added at ");
     assert!(added.stderr.contains("router 1 is logged; waiting until it is up"), "{added:?}");
-    nodes(8);
+    with_nodes(&ask, 8);
     wait_for_seconds(&out, 1);
     for node in [("router", 0), ("router", 1), ("gateway", 1), ("mediator", 0)] {
         kill_and_wait(&running, node, &ask);
     }
     wait_for_seconds(&out, 1);
     passes(&ask(&["remove", "router:1"]), "router 1 was removed");
-    nodes(7);
-    wait_for("the end of its process", || (!runs(&out, "router", 1)).then_some(()));
+    with_nodes(&ask, 7);
+    wait_for_end(&out, "router", 1);
     assert_eq!(ask(&["remove", "router:1"]).code, 2);
     let again = ask(&["add", "router", "--format", "json"]);
     assert_eq!(again.code, 0, "{}", again.stderr);
     let again: Value = serde_json::from_str(&again.stdout).unwrap();
     assert_eq!(again["router"], 2);
-    nodes(8);
+    with_nodes(&ask, 8);
     assert!(!runs(&out, "router", 1) && runs(&out, "router", 2));
+    wait_for_seconds(&out, 1);
+    end_and_verify(running, &out);
+}
+
+/// The status, once so many nodes are up and all is led.
+fn with_nodes(ask: &dyn Fn(&[&str]) -> Run, count: usize) -> Value {
+    wait_for("so many nodes, which are up", || {
+        let status = all_led(&ask(&["status", "--format", "json"]))?;
+        (status["nodes"].as_array().unwrap().len() == count).then_some(status)
+    })
+}
+
+/// Waits until this machine does not run a node of a network in this folder.
+fn wait_for_end(out: &Path, role: &str, index: usize) {
+    wait_for("the end of its process", || (!runs(out, role, index)).then_some(()));
+}
+
+/// With one processor at first, the added one sends the replies of the second cell, where cells
+/// have no replicas, and of both while the first one is down. It is killed while it joins, while it
+/// works and while it leaves; the next one has the next number.
+fn a_processor_is_added_killed_and_removed(durability: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let out_text = out.to_str().unwrap();
+    let running = endless(&out, "2-2-2-1", durability);
+    let ask = |words: &[&str]| run(&[&["exchange"], words, &["--folder", out_text]].concat());
+    with_nodes(&ask, 7);
+    let added = ask(&["add", "processor"]);
+    passes(&added, "processor 1 was added at ");
+    signal_node(&running, ("processor", 1), "KILL");
+    with_nodes(&ask, 8);
+    wait_for_seconds(&out, 1);
+    for node in [("processor", 0), ("processor", 1), ("gateway", 1), ("router", 0)] {
+        kill_and_wait(&running, node, &ask);
+    }
+    wait_for_seconds(&out, 1);
+    passes(&ask(&["remove", "processor:1"]), "processor 1 was removed");
+    with_nodes(&ask, 7);
+    wait_for_end(&out, "processor", 1);
+    assert_eq!(ask(&["remove", "processor:1"]).code, 2);
+    let again = ask(&["add", "processor", "--format", "json"]);
+    assert_eq!(again.code, 0, "{}", again.stderr);
+    let again: Value = serde_json::from_str(&again.stdout).unwrap();
+    assert_eq!(again["processor"], 2);
+    with_nodes(&ask, 8);
+    wait_for_seconds(&out, 1);
+    // It is killed before it has left, and is gone all the same.
+    signal_node(&running, ("processor", 2), "STOP");
+    passes(&ask(&["remove", "processor:2"]), "processor 2 was removed");
+    signal_node(&running, ("processor", 2), "KILL");
+    with_nodes(&ask, 7);
+    wait_for_end(&out, "processor", 2);
+    wait_for_seconds(&out, 1);
+    end_and_verify(running, &out);
+}
+
+#[test]
+fn a_processor_that_the_file_lacks_is_added_killed_and_removed_under_load() {
+    a_processor_is_added_killed_and_removed("disk-quorum");
+}
+
+#[test]
+fn a_processor_is_added_killed_and_removed_without_durability() {
+    a_processor_is_added_killed_and_removed("none");
+}
+
+/// Sessions of a gateway that is drained go to the added one, and from there to another one when it
+/// is killed, and when it is removed.
+#[test]
+fn a_gateway_that_the_file_lacks_is_added_killed_and_removed_under_load() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let out_text = out.to_str().unwrap();
+    let running = endless(&out, "2-2-2-2", "disk-quorum");
+    let ask = |words: &[&str]| run(&[&["exchange"], words, &["--folder", out_text]].concat());
+    with_nodes(&ask, 8);
+    passes(&ask(&["add", "gateway"]), "gateway 2 was added at ");
+    with_nodes(&ask, 9);
+    kill_and_wait(&running, ("gateway", 2), &ask);
+    passes(&ask(&["drain", "gateway:1"]), "sessions are at other gateways");
+    wait_for_seconds(&out, 1);
+    // It has the sessions of gateway 1, which are at gateway 0 after this.
+    kill_and_wait(&running, ("gateway", 2), &ask);
+    for node in [("processor", 0), ("router", 1), ("mediator", 0)] {
+        kill_and_wait(&running, node, &ask);
+    }
+    passes(&ask(&["drain", "gateway:0"]), "sessions are at other gateways");
+    passes(&ask(&["resume", "gateway:0"]), "gateway 0 works again");
+    passes(&ask(&["resume", "gateway:1"]), "gateway 1 works again");
+    wait_for_seconds(&out, 1);
+    let removed = ask(&["remove", "gateway:2"]);
+    passes(&removed, "gateway 2 was removed: its ");
+    assert!(removed.stdout.contains("sessions are at other gateways"), "{}", removed.stdout);
+    with_nodes(&ask, 8);
+    wait_for_end(&out, "gateway", 2);
+    assert_eq!(ask(&["remove", "gateway:2"]).code, 2);
+    let again = ask(&["add", "gateway", "--format", "json"]);
+    assert_eq!(again.code, 0, "{}", again.stderr);
+    let again: Value = serde_json::from_str(&again.stdout).unwrap();
+    assert_eq!(again["gateway"], 3);
+    with_nodes(&ask, 9);
+    assert!(!runs(&out, "gateway", 2) && runs(&out, "gateway", 3));
     wait_for_seconds(&out, 1);
     end_and_verify(running, &out);
 }

@@ -186,19 +186,22 @@ fn nodes_that_are_added_start_on_the_host_of_their_address() {
     let out = site.path("out");
     let mut running = site.endless(&out);
     site.wait_for_status(&out, &mut running, &ALL_UP);
-    let [at, replicas, router] = [7900, 7901, 7902].map(|port| format!("{}:{port}", address(2)));
+    let [at, replicas, router, processor, gateway] =
+        [7900, 7901, 7902, 7903, 7904].map(|port| format!("{}:{port}", address(2)));
     for (verb, line) in [
         (
             &["add", "--address", &at, "--replication", &replicas][..],
             "mediator 3 was added at 10.77.0.2:7900; its cell 3 is spare",
         ),
         (&["add", "router", "--address", &router], "router 1 was added at 10.77.0.2:7902\n"),
+        (&["add", "processor", "--address", &processor], "was added at 10.77.0.2:7903\n"),
+        (&["add", "gateway", "--address", &gateway], "gateway 1 was added at 10.77.0.2:7904\n"),
         (&["move", "5", "--to", "3"], "instrument 5 is in cell 3"),
     ] {
         let done = site.ask(verb, &out);
         assert!(done.code == 0 && done.stdout.contains(line), "{done:?}");
     }
-    let all_up = ["8 of 8 nodes are up", "4 of 4 cells have a leader"];
+    let all_up = ["10 of 10 nodes are up", "4 of 4 cells have a leader"];
     site.wait_for_status(&out, &mut running, &all_up);
     let removed = site.ask(&["remove", "router:1"], &out);
     assert!(removed.code == 0 && removed.stdout.contains("router 1 was removed"), "{removed:?}");

@@ -3,9 +3,9 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -148,7 +148,7 @@ impl Day<'_> {
         let credentials = self.network.credentials().map_err(|error| run::system(&error))?;
         let addresses: Vec<_> =
             self.network.gateway.iter().map(|node| node.address.clone()).collect();
-        let gateways = Gateways { addresses: &addresses, credentials };
+        let gateways = Gateways { addresses: &addresses, credentials, known: Arc::default() };
         let (started, stop, live) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::default());
         let (sink, seconds) = channel();
         thread::scope(|scope| {
@@ -161,8 +161,10 @@ impl Day<'_> {
             });
             let kills = setup.script.kills();
             let is_done = || load.is_finished();
-            let each =
-                |supervisor: &mut Supervisor, start_ns| self.step(supervisor, start_ns, &live);
+            let each = |supervisor: &mut Supervisor, start_ns| {
+                gateways.known.update(supervisor.network());
+                self.step(supervisor, start_ns, &live)
+            };
             let supervised = run::supervise(&kills, supervisor, &started, cancel, is_done, each);
             stop.fetch_or(supervised.is_err(), Ordering::Relaxed);
             let end = load.join().unwrap_or_else(|_| Err(panicked("the load generator")));

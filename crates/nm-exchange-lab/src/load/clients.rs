@@ -111,7 +111,7 @@ pub struct Counts {
 /// All sessions.
 #[derive(Debug)]
 pub struct Clients {
-    /// How many links there are, and gateways.
+    /// How many links there are, and gateways at first.
     links: usize,
     instruments: usize,
     is_stamped: bool,
@@ -152,6 +152,12 @@ impl Clients {
             body: vec![],
             counts: Counts::default(),
         }
+    }
+
+    /// There are so many gateways now. Sessions stay spread over as many links as before.
+    pub fn set_gateways(&mut self, gateways: usize) {
+        let count = gateways.max(self.links) * self.instruments;
+        self.broadcast.resize(count, NO_BROADCAST_YET);
     }
 
     /// Requests submitted so far; the number of the next one.
@@ -710,7 +716,7 @@ mod tests {
         assert_eq!(receive(1, 72, 73), (3, 0));
         assert_eq!(receive(0, 75, 76), (4, 1));
         assert_eq!(receive(0, 76, 77), (5, 1));
-        // A gateway that does not exist.
+        // A gateway that does not exist yet.
         assert_eq!(receive(7, 76, 77), (5, 1));
     }
 

@@ -3,14 +3,15 @@
 //! [leaves](nm_exchange::message::GoAway), a link to another one is made first. Sessions that have
 //! a link move to the new one ([`Clients::begin_move`]), and the link before is closed.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nm_auth::Credentials;
 use nm_exchange::client::ClientError;
 use nm_exchange::link::{Address, Link, LinkPoller};
 use nm_exchange::message::Close;
+use nm_exchange::network::{Network, Role};
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock::{Deadline, monotonic_ns};
 
@@ -30,6 +31,27 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Pause between attempts to go back to a gateway that has ended.
 const RETURN_PAUSE: Duration = Duration::from_millis(100);
 
+/// The gateways of a running network by number, and whether each was removed: whoever runs the
+/// network keeps it up to date, and links that are made later may lead to those that were added.
+#[derive(Debug, Default)]
+pub struct KnownGateways(Mutex<Vec<(Address, bool)>>);
+
+impl KnownGateways {
+    /// Takes over the gateways that were added to a network, or removed from it.
+    pub fn update(&self, network: &Network) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() != network.gateway.len() || !network.removed_gateways.is_empty() {
+            let all = network.gateway.iter().enumerate();
+            let is_removed = |gateway| network.is_removed(Role::Gateway, gateway);
+            *known = all.map(|(at, node)| (node.address.clone(), is_removed(at))).collect();
+        }
+    }
+
+    fn all(&self) -> Vec<(Address, bool)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// The gateways of a network.
 #[derive(Debug)]
 pub struct Gateways<'a> {
@@ -37,6 +59,8 @@ pub struct Gateways<'a> {
     pub addresses: &'a [Address],
     /// What sessions prove themselves with, if the network has a secret.
     pub credentials: Option<Credentials>,
+    /// The gateways as they are later.
+    pub known: Arc<KnownGateways>,
 }
 
 /// A link to a gateway.
@@ -102,6 +126,9 @@ pub enum Source {
 #[derive(Debug)]
 pub struct Connections {
     addresses: Vec<Address>,
+    known: Arc<KnownGateways>,
+    /// By gateway: whether it was removed.
+    removed: Vec<bool>,
     /// By gateway: whether it has asked clients to go since they last came to it.
     leaving: Vec<bool>,
     links: Vec<SessionsLink>,
@@ -133,6 +160,8 @@ impl Connections {
         let count = gateways.addresses.len();
         Ok(Connections {
             addresses: gateways.addresses.to_vec(),
+            known: Arc::clone(&gateways.known),
+            removed: vec![false; count],
             leaving: vec![false; count],
             links: (0..count).map(link).collect(),
             poller,
@@ -297,8 +326,10 @@ impl Connections {
     /// The gateway of a link leaves: a link to another one is made, if there is one.
     pub fn go_away(&mut self, source: Source, clients: &mut Clients) {
         let Source::Current(index) = source else { return };
+        self.learn_gateways(clients);
         let sessions = &mut self.links[index];
-        let (gateway, is_only) = (sessions.gateway, self.addresses.len() == 1);
+        let present = self.removed.iter().filter(|is_removed| !**is_removed).count();
+        let (gateway, is_only) = (sessions.gateway, present == 1);
         let connection = sessions.connection.as_mut().filter(|it| !it.is_leaving && !is_only);
         let Some(connection) = connection else { return };
         connection.is_leaving = true;
@@ -344,8 +375,22 @@ impl Connections {
     }
 
     /// Dials the gateways that may take a link.
-    fn dial_any(&mut self, index: usize, clients: &Clients) {
+    fn dial_any(&mut self, index: usize, clients: &mut Clients) {
+        self.learn_gateways(clients);
         self.dial(index, &self.candidates(index), PAUSE, clients);
+    }
+
+    /// Takes over the gateways that were added and removed.
+    fn learn_gateways(&mut self, clients: &mut Clients) {
+        for (at, (address, is_removed)) in self.known.all().into_iter().enumerate() {
+            if at == self.addresses.len() {
+                self.addresses.push(address);
+                self.leaving.push(false);
+                self.removed.push(false);
+            }
+            self.removed[at] = is_removed;
+        }
+        clients.set_gateways(self.addresses.len());
     }
 
     /// Dials gateways in another thread; what was dialed before does not count any more.
@@ -373,6 +418,7 @@ impl Connections {
         let (count, is_connected) = (self.addresses.len(), connection.is_some());
         let first = usize::from(self.leaving[*gateway]);
         let all = (first..first + count).map(|step| (gateway + step) % count);
+        let all = all.filter(|it| !self.removed[*it]);
         let (leaving, mut open): (Vec<usize>, Vec<usize>) = all.partition(|it| self.leaving[*it]);
         if open.is_empty() || !is_connected {
             open.extend(leaving.into_iter().filter(|it| !is_connected || it != gateway));

@@ -145,7 +145,7 @@ impl Generator {
         log: Option<&Path>,
         limit: Duration,
     ) -> Result<Generator, Failure> {
-        let network = Gateways { addresses: gateways, credentials: None };
+        let network = Gateways { addresses: gateways, credentials: None, known: Arc::default() };
         Generator::connect_to(settings, flow, &network, log, limit)
     }
 

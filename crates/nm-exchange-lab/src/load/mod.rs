@@ -23,7 +23,7 @@ pub mod schedule;
 pub mod seconds;
 mod settings;
 
-pub use connections::Gateways;
+pub use connections::{Gateways, KnownGateways};
 pub use generator::Generator;
 pub use random::Sizes;
 pub use round::Round;

@@ -2,6 +2,7 @@
 //! delivered to its session once and in order, as `exchange verify` checks.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ impl Load {
             Settings { sessions: 12, instruments: 6, sizes, public_share, ..Settings::default() };
         let (log, limit) = (folder.join("client-0.log"), Duration::from_secs(30));
         let credentials = ring.network.credentials().unwrap();
-        let gateways = Gateways { addresses: gateways, credentials };
+        let gateways = Gateways { addresses: gateways, credentials, known: Arc::default() };
         let generator = Generator::connect_to(&settings, None, &gateways, Some(&log), limit);
         let generator = generator.unwrap();
         Load { generator, folder }

@@ -1,6 +1,6 @@
 //! Tests of the exchange under load, in one binary.
 
-mod added_router;
+mod added_nodes;
 mod bytes;
 mod delivery;
 mod faults;

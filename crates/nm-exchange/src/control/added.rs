@@ -12,9 +12,6 @@ use super::node_id::NodeId;
 /// Why a node cannot be added.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AddError {
-    /// Nodes of this class take part in the layout of the others.
-    #[error("a {0} cannot be added to a running network: only mediators and routers can")]
-    FixedClass(Role),
     /// The network has had as many as it can have.
     #[error("the network has had {NODES_MAX} {0}s, removed ones included, the most possible")]
     TooMany(Role),
@@ -29,9 +26,6 @@ pub enum AddError {
 /// Why a node cannot be removed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RemoveError {
-    /// Nodes of this class cannot be added.
-    #[error("{} {} cannot be removed: only mediators and routers that were added can", .0.0, .0.1)]
-    FixedClass(NodeId),
     /// It was there first.
     #[error(
         "{} {} cannot be removed, because the network began with it: only those that were added \
@@ -53,6 +47,9 @@ pub enum RemoveError {
         /// How many.
         instruments: usize,
     },
+    /// It is a gateway to which clients may come.
+    #[error("gateway {0} takes clients: it is removed when it is drained, or not up")]
+    NotDrained(u16),
 }
 
 /// The addresses of a node as text.

@@ -191,7 +191,7 @@ pub struct MapException {
 /// The status of a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NetworkStatus {
-    /// The network with the mediators that were added to it.
+    /// The network with the nodes that were added to it.
     #[serde(skip)]
     pub network: Network,
     /// When a request counts as executed.
@@ -659,8 +659,8 @@ pub fn find_node(
 /// Removes a node that was added, a mediator with its cell.
 ///
 /// # Errors
-/// If it was not added, is a mediator whose cell has instruments, or control does not log it within
-/// `limit`.
+/// If it was not added, is a mediator whose cell has instruments or a gateway that takes clients,
+/// or control does not log it within `limit`.
 pub fn remove_node(network: &Network, node: NodeId, limit: Duration) -> Result<(), Failure> {
     let bad = |error: RemoveError| Failure::new(FailureKind::BadRequest, error.to_string());
     let (request, mut was_there) = (AdminRequest::Remove(node), false);

@@ -21,20 +21,26 @@ pub struct Placement {
 }
 
 /// Which cell each instrument belongs to: by the rule `instrument % active cells`, but for those
-/// that have moved; which mediators and gateways are to carry nothing; and which mediators and
-/// routers were added to those that the network began with.
+/// that have moved; which mediators and gateways are to carry nothing; and which nodes were added
+/// to those that the network began with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstrumentMap {
     version: u32,
-    /// How many cells the network began with.
-    founded: u16,
+    /// Over how many cells the rule spreads instruments.
     active: u16,
-    added: Vec<AddedNode>,
-    /// How many routers the network began with.
-    founded_routers: u16,
-    added_routers: Vec<AddedNode>,
+    /// By the code of a class.
+    classes: [NodeClass; Role::ALL.len()],
     moved: BTreeMap<InstrumentId, Placement>,
     drained: BTreeSet<NodeId>,
+}
+
+/// The nodes of a class, as the map has them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct NodeClass {
+    /// How many the network began with.
+    founded: u16,
+    /// Those that were added.
+    added: Vec<AddedNode>,
 }
 
 impl InstrumentMap {
@@ -46,38 +52,36 @@ impl InstrumentMap {
     /// The map that a network of this file begins with.
     pub fn of(network: &Network) -> InstrumentMap {
         let founders = network.founders();
-        let map = InstrumentMap::with_spares(founders, network.spare_mediators);
-        let added = |role: Role| {
+        let mut map = InstrumentMap::with_spares(founders, network.spare_mediators);
+        for role in Role::ALL.iter().copied() {
             let nodes = network.nodes(role).iter().enumerate().skip(network.founders_of(role));
             let added = nodes.map(|(index, node)| AddedNode {
                 node: node.clone(),
                 is_removed: network.is_removed(role, index),
             });
-            added.collect()
-        };
-        InstrumentMap {
-            added: added(Role::Mediator),
-            founded_routers: network.founders_of(Role::Router) as u16,
-            added_routers: added(Role::Router),
-            ..map
+            let (founded, added) = (network.founders_of(role) as u16, added.collect());
+            map.classes[usize::from(role.code())] = NodeClass { founded, added };
         }
+        map
     }
 
     /// The same as [`InstrumentMap::new`], where the last `spares` cells have no instruments at
-    /// first.
+    /// first; with one node of each other class.
     pub fn with_spares(cells: usize, spares: usize) -> InstrumentMap {
         let count = |cells: usize| cells.clamp(1, 1 << 15) as u16;
-        let (founded, active) = (count(cells), count(cells.saturating_sub(spares)));
-        InstrumentMap {
+        let mut map = InstrumentMap {
             version: 0,
-            founded,
-            active,
-            added: vec![],
-            founded_routers: 1,
-            added_routers: vec![],
+            active: count(cells.saturating_sub(spares)),
+            classes: [(); Role::ALL.len()].map(|()| NodeClass { founded: 1, added: vec![] }),
             moved: BTreeMap::new(),
             drained: BTreeSet::new(),
-        }
+        };
+        map.classes[usize::from(Role::Mediator.code())].founded = count(cells);
+        map
+    }
+
+    fn class(&self, role: Role) -> &NodeClass {
+        &self.classes[usize::from(role.code())]
     }
 
     /// Rises with each change.
@@ -87,13 +91,12 @@ impl InstrumentMap {
 
     /// How many cells there ever were: their numbers are below it.
     pub fn cells(&self) -> u16 {
-        self.founded + self.added.len() as u16
+        self.founded(Role::Mediator) + self.added(Role::Mediator).len() as u16
     }
 
     /// Whether there is a cell of this number, and its mediator was not removed.
     pub fn has_cell(&self, cell: u16) -> bool {
-        let added = cell.checked_sub(self.founded).map(usize::from);
-        added.is_none_or(|at| self.added.get(at).is_some_and(|it| !it.is_removed))
+        !self.lacks((Role::Mediator, cell))
     }
 
     /// How many cells there are.
@@ -101,53 +104,40 @@ impl InstrumentMap {
         (0..self.cells()).filter(|cell| self.has_cell(*cell)).count()
     }
 
-    /// How many nodes of a class that can be added the network began with: the first ones.
+    /// How many nodes of a class the network began with: the first ones.
     pub fn founded(&self, role: Role) -> u16 {
-        match role {
-            Role::Mediator => self.founded,
-            Role::Router => self.founded_routers,
-            Role::Gateway | Role::Processor => 0,
-        }
+        self.class(role).founded
     }
 
     /// The nodes of a class that were added, in the order of their numbers.
     pub fn added(&self, role: Role) -> &[AddedNode] {
-        match role {
-            Role::Mediator => &self.added,
-            Role::Router => &self.added_routers,
-            Role::Gateway | Role::Processor => &[],
-        }
+        &self.class(role).added
     }
 
-    /// Of a class whose nodes can be added: those that were.
-    fn added_mut(&mut self, role: Role) -> Option<&mut Vec<AddedNode>> {
-        match role {
-            Role::Mediator => Some(&mut self.added),
-            Role::Router => Some(&mut self.added_routers),
-            Role::Gateway | Role::Processor => None,
-        }
+    /// Whether any node was ever added.
+    pub fn has_added(&self) -> bool {
+        self.classes.iter().any(|class| !class.added.is_empty())
     }
 
     /// Whether a node was removed, or was never added.
     pub fn lacks(&self, (role, index): NodeId) -> bool {
-        let is_added_class = matches!(role, Role::Mediator | Role::Router);
-        let at = index.checked_sub(self.founded(role)).filter(|_| is_added_class);
+        let at = index.checked_sub(self.founded(role));
         let added = |at: u16| self.added(role).get(usize::from(at));
         at.is_some_and(|at| added(at).is_none_or(|it| it.is_removed))
     }
 
-    /// Adds a mediator and its cell, or a router, in the next version.
+    /// Adds a node, a mediator with its cell, in the next version.
     pub fn add(&mut self, role: Role, node: Node) {
-        if let Some(added) = self.added_mut(role) {
-            added.push(AddedNode { node, is_removed: false });
-            self.version += 1;
-        }
+        let class = &mut self.classes[usize::from(role.code())];
+        class.added.push(AddedNode { node, is_removed: false });
+        self.version += 1;
     }
 
     /// Removes a node that was added, a mediator with its cell, in the next version.
     pub fn remove(&mut self, (role, index): NodeId) {
         let at = index.checked_sub(self.founded(role)).map(usize::from);
-        let added = at.and_then(|at| self.added_mut(role)?.get_mut(at));
+        let class = &mut self.classes[usize::from(role.code())];
+        let added = at.and_then(|at| class.added.get_mut(at));
         let is_new = added.is_some_and(|it| !std::mem::replace(&mut it.is_removed, true));
         if is_new {
             self.version += 1;
@@ -157,7 +147,7 @@ impl InstrumentMap {
 
     /// Whether the same nodes were added to a network, and removed from it, as this map has.
     pub fn has_nodes_of(&self, network: &Network) -> bool {
-        [Role::Mediator, Role::Router].into_iter().all(|role| {
+        Role::ALL.iter().copied().all(|role| {
             let removed = self.added(role).iter().filter(|it| it.is_removed).count();
             network.added_counts(role) == (self.added(role).len(), removed)
         })
@@ -166,7 +156,7 @@ impl InstrumentMap {
     /// A network with the nodes that were added.
     pub fn extended(&self, network: &Network) -> Network {
         let mut extended = network.clone();
-        for role in [Role::Mediator, Role::Router] {
+        for role in Role::ALL.iter().copied() {
             extended.set_added(role, self.added(role));
         }
         extended
@@ -209,12 +199,10 @@ impl InstrumentMap {
         &self.drained
     }
 
-    /// Whether a node is one that can be drained: a mediator or a gateway. How many gateways there
-    /// are, the map does not know.
-    pub fn can_be_drained(&self, (role, index): NodeId) -> bool {
-        match role {
-            Role::Mediator => self.has_cell(index),
-            Role::Gateway => usize::from(index) < NODES_MAX,
+    /// Whether a node is one that can be drained: a mediator or a gateway.
+    pub fn can_be_drained(&self, node: NodeId) -> bool {
+        match node.0 {
+            Role::Mediator | Role::Gateway => !self.lacks(node),
             Role::Router | Role::Processor => false,
         }
     }
@@ -231,7 +219,8 @@ impl InstrumentMap {
 
     /// Whether another map of the same network is newer.
     pub fn is_older_than(&self, other: &InstrumentMap) -> bool {
-        let is_same = (other.founded, other.active) == (self.founded, self.active);
+        let role = Role::Mediator;
+        let is_same = (other.founded(role), other.active) == (self.founded(role), self.active);
         is_same && other.version > self.version
     }
 
@@ -247,11 +236,11 @@ impl InstrumentMap {
     /// Appends its bytes.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.put_u32(self.version);
-        out.put_u16(self.founded);
         out.put_u16(self.active);
-        write_added(&self.added, out);
-        out.put_u16(self.founded_routers);
-        write_added(&self.added_routers, out);
+        for NodeClass { founded, added } in &self.classes {
+            out.put_u16(*founded);
+            write_added(added, out);
+        }
         out.put_u32(self.moved.len() as u32);
         for (instrument, at) in &self.moved {
             out.put_u32(*instrument);
@@ -267,25 +256,18 @@ impl InstrumentMap {
     /// # Errors
     /// If the bytes are not a map.
     pub fn read(reader: &mut Reader<'_>) -> Result<InstrumentMap, DecodeError> {
-        let (version, founded) = (reader.u32("map_version")?, reader.u16("cells")?);
-        let active = reader.u16("active_cells")?;
-        if active == 0 || active > founded || founded > 1 << 15 {
+        let (version, active) = (reader.u32("map_version")?, reader.u16("active_cells")?);
+        let mut map = InstrumentMap { version, active, ..InstrumentMap::new(1) };
+        for class in &mut map.classes {
+            class.founded = reader.u16("founders")?;
+            if class.founded == 0 || class.founded > 1 << 15 {
+                return Err(DecodeError::invalid("founders", "is not a number of nodes"));
+            }
+            class.added = read_added(reader)?;
+        }
+        if active == 0 || active > map.founded(Role::Mediator) {
             return Err(DecodeError::invalid("active_cells", "is not a number of cells"));
         }
-        let added = read_added("added_mediators", reader)?;
-        let founded_routers = reader.u16("routers")?;
-        let added_routers = read_added("added_routers", reader)?;
-        let (moved, drained) = (BTreeMap::new(), BTreeSet::new());
-        let mut map = InstrumentMap {
-            version,
-            founded,
-            active,
-            added,
-            founded_routers,
-            added_routers,
-            moved,
-            drained,
-        };
         let count = reader.u32("moved")? as usize;
         if count > MOVED_INSTRUMENTS_MAX {
             return Err(DecodeError::invalid("moved", "are more than a map may have"));
@@ -318,14 +300,14 @@ fn write_added(added: &[AddedNode], out: &mut Vec<u8>) {
 }
 
 /// Reads what [`write_added`] appended.
-fn read_added(field: &'static str, reader: &mut Reader<'_>) -> Result<Vec<AddedNode>, DecodeError> {
+fn read_added(reader: &mut Reader<'_>) -> Result<Vec<AddedNode>, DecodeError> {
     let mut added = vec![];
-    for _ in 0..reader.u16(field)? {
+    for _ in 0..reader.u16("added")? {
         let node = read_addresses(reader)?;
         added.push(AddedNode { node, is_removed: reader.bool("is_removed")? });
     }
     if added.len() > NODES_MAX {
-        return Err(DecodeError::invalid(field, "are more than a network has"));
+        return Err(DecodeError::invalid("added", "are more than a network has"));
     }
     Ok(added)
 }
@@ -456,15 +438,15 @@ mod tests {
             map.set_drained(node, is_drained);
             (map.version(), map.drained().iter().copied().collect::<Vec<_>>())
         };
-        let (m1, g1) = ((Role::Mediator, 1), (Role::Gateway, 1));
+        let (m1, g0) = ((Role::Mediator, 1), (Role::Gateway, 0));
         assert_eq!(change(m1, false), (0, vec![]));
         assert_eq!(change(m1, true), (1, vec![m1]));
         assert_eq!(change(m1, true), (1, vec![m1]));
-        assert_eq!(change(g1, true), (2, vec![g1, m1]));
-        assert_eq!(change(m1, false), (3, vec![g1]));
-        let last = NODES_MAX as u16 - 1;
-        let can = [(Role::Mediator, 2), (Role::Gateway, last)];
-        let cannot = [(Role::Mediator, 3), (Role::Gateway, last + 1), (Role::Router, 0)];
+        assert_eq!(change(g0, true), (2, vec![g0, m1]));
+        assert_eq!(change(m1, false), (3, vec![g0]));
+        map.add(Role::Gateway, node("a"));
+        let can = [(Role::Mediator, 2), (Role::Gateway, 1)];
+        let cannot = [(Role::Mediator, 3), (Role::Gateway, 2), (Role::Router, 0)];
         assert!(can.iter().all(|node| map.can_be_drained(*node)));
         assert!(!cannot.iter().any(|node| map.can_be_drained(*node)));
     }
@@ -537,7 +519,7 @@ mod tests {
     }
 
     fn drained() -> impl Strategy<Value = NodeId> {
-        (prop::sample::select(vec![Role::Mediator, Role::Gateway]), 0..5u16)
+        prop_oneof![(Just(Role::Mediator), 0..5u16), (Just(Role::Gateway), 0..1u16)]
     }
 
     proptest! {
@@ -551,13 +533,11 @@ mod tests {
                 0..5,
             ),
             drained in prop::collection::vec(drained(), 0..4),
-            added in prop::collection::vec(("[a-zé]{1,9}", any::<bool>()), 0..4),
+            added in prop::collection::vec(("[a-zé]{1,9}", prop::sample::select(Role::ALL)), 0..4),
             noise in prop::collection::vec(any::<u8>(), 0..60),
         ) {
             let mut map = InstrumentMap::new(5);
-            for (name, is_router) in &added {
-                map.add(if *is_router { Role::Router } else { Role::Mediator }, node(name));
-            }
+            added.iter().for_each(|(name, role)| map.add(*role, node(name)));
             for (instrument, cell) in assigned {
                 map.assign(instrument, Placement { cell, epoch: instrument / 2 });
             }

@@ -22,7 +22,7 @@ use super::routing::{CellLeader, InstrumentMap, Placement, RoutingTable};
 const LOST_EPOCHS: u32 = 1 << 16;
 
 /// First bytes of a saved state, with the version.
-const MAGIC: &[u8; 8] = b"nmctrl06";
+const MAGIC: &[u8; 8] = b"nmctrl07";
 
 /// What is known of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -185,7 +185,7 @@ impl State {
     /// If it cannot.
     pub fn plan_add(&self, role: Role, node: &Node) -> Result<Option<u16>, AddError> {
         let map = &self.routes.map;
-        for known_role in [Role::Mediator, Role::Router] {
+        for known_role in Role::ALL.iter().copied() {
             let known = map.added(known_role).iter().zip(map.founded(known_role)..);
             let mut known = known.filter(|(it, _)| !it.is_removed);
             if let Some((added, index)) = known.find(|(it, _)| share_an_address(&it.node, node)) {
@@ -194,9 +194,6 @@ impl State {
                     false => Err(AddError::AddressTaken((known_role, index))),
                 };
             }
-        }
-        if matches!(role, Role::Gateway | Role::Processor) {
-            return Err(AddError::FixedClass(role));
         }
         let count = usize::from(map.founded(role)) + map.added(role).len();
         match long_address(node) {
@@ -209,28 +206,35 @@ impl State {
     /// Whether a node can be removed.
     ///
     /// # Errors
-    /// If it was not added, or is a mediator whose cell has instruments.
+    /// If it was not added, is a mediator whose cell has instruments, or a gateway that takes
+    /// clients.
     pub fn plan_remove(&self, node: NodeId) -> Result<(), RemoveError> {
         let (map, (role, index)) = (&self.routes.map, node);
-        if matches!(role, Role::Gateway | Role::Processor) {
-            return Err(RemoveError::FixedClass(node));
-        }
         if index < map.founded(role) {
             return Err(RemoveError::Founder(node));
         }
         if map.lacks(node) {
             return Err(RemoveError::NoSuchNode(node));
         }
-        if role == Role::Router {
-            return Ok(());
+        match role {
+            Role::Router | Role::Processor => Ok(()),
+            Role::Gateway => {
+                let is_up = self.nodes.get(&node).is_some_and(|known| known.is_up);
+                let takes_clients = is_up && !map.drained().contains(&node);
+                if takes_clients { Err(RemoveError::NotDrained(index)) } else { Ok(()) }
+            }
+            Role::Mediator => match self.instruments_at(index) {
+                0 => Ok(()),
+                instruments => Err(RemoveError::HasInstruments { cell: index, instruments }),
+            },
         }
-        // No instrument is in an added cell by the rule.
-        let there = map.moved().values().filter(|at| at.cell == index).count();
-        let coming = self.pending.values().filter(|to| to.cell == index).count();
-        match there + coming {
-            0 => Ok(()),
-            instruments => Err(RemoveError::HasInstruments { cell: index, instruments }),
-        }
+    }
+
+    /// How many instruments are in a cell that was added, or on their way to it: none is there by
+    /// the rule.
+    fn instruments_at(&self, cell: u16) -> usize {
+        let there = self.routes.map.moved().values().filter(|at| at.cell == cell).count();
+        there + self.pending.values().filter(|to| to.cell == cell).count()
     }
 
     /// Applies a command at a time, ms since 1970; the moves that ended by it. A command that does
@@ -624,12 +628,10 @@ mod tests {
         let map = &state.routes.map;
         assert_eq!((map.version(), map.cells(), map.added(role).len()), (1, 2, 1));
         assert_eq!(state.plan_add(role, &listening(0)), Ok(Some(1)));
-        // No mediator can listen there, and nodes of other classes cannot be added at all.
-        let taken = state.plan_add(Role::Mediator, &listening(0));
-        assert_eq!(taken, Err(AddError::AddressTaken(router)));
-        for role in [Role::Gateway, Role::Processor] {
-            assert_eq!(state.plan_add(role, &listening(1)), Err(AddError::FixedClass(role)));
-            assert_eq!(state.plan_remove((role, 0)), Err(RemoveError::FixedClass((role, 0))));
+        // No node of another class can listen there.
+        for role in [Role::Mediator, Role::Gateway, Role::Processor] {
+            let taken = state.plan_add(role, &listening(0));
+            assert_eq!(taken, Err(AddError::AddressTaken(router)));
         }
         let joined = Command::Joined { node: router, start: 4, address: "a".to_string() };
         state.apply(&joined, 1);
@@ -645,6 +647,46 @@ mod tests {
         }
         assert_eq!(state.routes.map.added(role).len(), NODES_MAX - 1);
         assert_eq!(state.plan_add(role, &listening(0)), Err(AddError::TooMany(role)));
+    }
+
+    /// Removed ones count: so many can be added, and no more, and a founder stays.
+    #[test]
+    fn processors_and_gateways_are_added_up_to_a_number() {
+        for role in [Role::Processor, Role::Gateway] {
+            let mut state = State::new(InstrumentMap::new(2));
+            for at in 0..NODES_MAX - 1 {
+                assert_eq!(state.plan_add(role, &listening(at)), Ok(None));
+                state.apply(&Command::Add { role, node: listening(at) }, 1);
+                assert_eq!(state.plan_add(role, &listening(at)), Ok(Some(1 + at as u16)));
+            }
+            state.apply(&Command::Remove((role, 1)), 1);
+            assert_eq!(state.plan_add(role, &listening(0)), Err(AddError::TooMany(role)));
+            assert_eq!(state.plan_remove((role, 0)), Err(RemoveError::Founder((role, 0))));
+            assert_eq!(state.plan_remove((role, 1)), Err(RemoveError::NoSuchNode((role, 1))));
+            assert_eq!((state.routes.map.cells(), state.routes.map.cell_count()), (2, 2));
+            assert_eq!(State::load(&state.save()).unwrap(), state);
+        }
+    }
+
+    #[test]
+    fn a_gateway_is_removed_when_it_is_drained_or_down() {
+        let node = (Role::Gateway, 1);
+        let mut state = State::new(InstrumentMap::new(2));
+        state.apply(&Command::Add { role: node.0, node: listening(0) }, 1);
+        assert_eq!(state.plan_remove(node), Ok(()), "it was never up");
+        state.apply(&Command::Joined { node, start: 4, address: "a".to_string() }, 1);
+        state.apply(&Command::Remove(node), 1);
+        assert_eq!(state.plan_remove(node), Err(RemoveError::NotDrained(1)));
+        let drained = |is_drained| Command::Drain { node, is_drained };
+        state.apply(&drained(true), 1);
+        assert_eq!(state.plan_remove(node), Ok(()));
+        state.apply(&drained(false), 1);
+        assert_eq!(state.plan_remove(node), Err(RemoveError::NotDrained(1)));
+        state.apply(&Command::Left { node, start: 4 }, 1);
+        state.apply(&drained(true), 1);
+        state.apply(&Command::Remove(node), 1);
+        assert_eq!(state.plan_remove(node), Err(RemoveError::NoSuchNode(node)));
+        assert!(state.routes.map.drained().is_empty() && !state.nodes.contains_key(&node));
     }
 
     #[test]

@@ -58,6 +58,11 @@ pub trait Behaviour {
         true
     }
 
+    /// Whether nothing is lost if the node ends now, after it was removed from the network.
+    fn has_left(&self, _links: &Links) -> bool {
+        true
+    }
+
     /// The node was stopped.
     ///
     /// # Errors

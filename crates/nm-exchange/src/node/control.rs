@@ -592,9 +592,9 @@ pub fn respond(links: &mut Links, to: LinkId, response: &AdminResponse) {
     links.send(to, &Header::new(FrameKind::AdminResponse), &response.encode(), 0);
 }
 
-/// Tells processors which mediators were added, if there are such: they get no routing tables else.
-pub fn send_mediators(links: &mut Links, processors: &[LinkId], map: &InstrumentMap) {
-    if !map.added(Role::Mediator).is_empty() {
+/// Tells processors which nodes were added, if there are such: they get no routing tables else.
+pub fn send_nodes(links: &mut Links, processors: &[LinkId], map: &InstrumentMap) {
+    if map.has_added() {
         let routes = RoutingTable::new(map.clone());
         processors.iter().for_each(|to| send_routes(links, *to, &routes));
     }

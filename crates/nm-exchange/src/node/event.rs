@@ -24,7 +24,7 @@ pub enum NodeEvent {
         /// Index.
         index: usize,
     },
-    /// Mediators or routers were added to the network, or removed from it.
+    /// Nodes were added to the network, or removed from it.
     AddedNodes {
         /// Class of the node that reports.
         role: Role,
@@ -34,6 +34,10 @@ pub enum NodeEvent {
         mediators: Vec<AddedNode>,
         /// The routers that were added, in the order of their numbers.
         routers: Vec<AddedNode>,
+        /// The processors that were added, in the order of their numbers.
+        processors: Vec<AddedNode>,
+        /// The gateways that were added, in the order of their numbers.
+        gateways: Vec<AddedNode>,
     },
     /// A link is closed, or something was refused.
     #[serde(rename = "trouble")]

@@ -17,7 +17,7 @@ use super::behaviour::Behaviour;
 use super::event::{NodeEvent, NodeSummary};
 use super::groups::Logs;
 use super::limits::Limits;
-use super::links::{LinkId, Links};
+use super::links::{LinkId, Links, REMOVED_NS};
 use super::peer::{Peer, PeerError};
 use super::{gateway, mediator, processor, replicated, router};
 
@@ -61,8 +61,7 @@ pub fn run_with_limits(
     limits: &Limits,
     report: &mut dyn FnMut(&NodeEvent),
 ) -> Result<NodeSummary, Failure> {
-    let can_be_added = matches!(role, Role::Mediator | Role::Router);
-    let is_added = can_be_added && index >= network.nodes(role).len();
+    let is_added = index >= network.nodes(role).len();
     let asked = match is_added && network.has_control() {
         true => {
             let stopped =
@@ -101,8 +100,9 @@ pub fn run_with_limits(
     report(&NodeEvent::Listening { role, index, address: own.address.to_string() });
     let (frames_in, turns) = (0, 0);
     let membership = MembershipDoubt::default();
-    let own = (role, index);
-    EventLoop { own, acceptor, links, behaviour, membership, frames_in, turns, report }.run()
+    let (own, ends_by_ns) = ((role, index), None);
+    EventLoop { own, acceptor, links, behaviour, membership, ends_by_ns, frames_in, turns, report }
+        .run()
 }
 
 /// What a node of this class does in this network.
@@ -149,6 +149,8 @@ struct EventLoop<'a> {
     links: Links,
     behaviour: Box<dyn Behaviour>,
     membership: MembershipDoubt,
+    /// When it ends at the latest, if it was removed from the network, ns.
+    ends_by_ns: Option<u64>,
     frames_in: u64,
     turns: u64,
     report: &'a mut dyn FnMut(&NodeEvent),
@@ -197,11 +199,11 @@ impl EventLoop<'_> {
             }
             if self.links.take_network_change() {
                 self.report_added();
-                if self.links.network().is_removed(self.own.0, self.own.1) {
-                    self.warn("it was removed from the network, and ends".to_string());
-                    self.behaviour.on_stop()?;
-                    return Ok(self.end());
-                }
+            }
+            if self.has_left() {
+                self.warn("it was removed from the network, and ends".to_string());
+                self.behaviour.on_stop()?;
+                return Ok(self.end());
             }
             let is_ready = self.links.all_up() && self.behaviour.is_ready();
             if is_ready && !was_ready {
@@ -212,6 +214,17 @@ impl EventLoop<'_> {
         }
     }
 
+    /// Whether it was removed from the network, and ends now. It may have to wait for others first,
+    /// but no longer than these keep their links to it.
+    fn has_left(&mut self) -> bool {
+        if !self.links.network().is_removed(self.own.0, self.own.1) {
+            return false;
+        }
+        let now_ns = self.links.now_ns;
+        let by_ns = *self.ends_by_ns.get_or_insert(now_ns + REMOVED_NS);
+        now_ns >= by_ns || self.behaviour.has_left(&self.links)
+    }
+
     /// When the next iteration must be at the latest, ns.
     fn deadline_ns(&self) -> Option<u64> {
         let Links { warnings, .. } = &self.links;
@@ -220,6 +233,7 @@ impl EventLoop<'_> {
             self.links.deadline_ns(),
             self.acceptor.deadline_ns(),
             warnings.deadline_ns(),
+            self.ends_by_ns,
         ];
         deadlines.into_iter().flatten().min()
     }
@@ -316,9 +330,15 @@ impl EventLoop<'_> {
     fn report_added(&mut self) {
         let (role, index) = self.own;
         let map = InstrumentMap::of(self.links.network());
-        let [mediators, routers] =
-            [Role::Mediator, Role::Router].map(|role| map.added(role).to_vec());
-        (self.report)(&NodeEvent::AddedNodes { role, index, mediators, routers });
+        let added = |role: Role| map.added(role).to_vec();
+        (self.report)(&NodeEvent::AddedNodes {
+            role,
+            index,
+            mediators: added(Role::Mediator),
+            routers: added(Role::Router),
+            processors: added(Role::Processor),
+            gateways: added(Role::Gateway),
+        });
     }
 
     fn warn(&mut self, message: String) {

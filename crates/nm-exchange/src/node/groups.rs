@@ -33,7 +33,8 @@ impl Logs<RaftLog> {
         let system = |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
         let waker = Waker::new().map_err(system)?;
         let settings = of_network(network, Settings::default())?;
-        let may_be_given_cells = network.durability != Durability::None;
+        let may_be_given_cells =
+            network.durability != Durability::None && network.may_have_replicas(role, index);
         if network.groups_at(role, index).is_empty() && !may_be_given_cells {
             let (of_groups, thread) = (vec![], None);
             return Ok(Logs { waker, of_groups, thread, next_joined, open, settings });

@@ -71,7 +71,7 @@ const ANSWERS_BYTES_MAX: usize = 1 << 20;
 
 /// How long a node that was removed may take to learn that and to end, until its links are
 /// closed, ns. One that is cut off at once could fail to write before it reads the news.
-const REMOVED_NS: u64 = 5_000_000_000;
+pub const REMOVED_NS: u64 = 5_000_000_000;
 
 /// A link with a node that was removed.
 #[derive(Debug, Clone, Copy)]
@@ -517,6 +517,13 @@ impl Links {
     /// Whether all links to other nodes are up.
     pub fn all_up(&self) -> bool {
         self.nodes.len() == self.peers_count + self.outdated.len()
+    }
+
+    /// Whether all that was sent to the nodes of a class is with the system.
+    pub fn is_flushed_to(&self, role: Role) -> bool {
+        let ids = self.all_to(role).into_iter();
+        let entries = ids.filter_map(|id| self.entries.get(id.slot())?.as_ref());
+        entries.into_iter().all(|entry| !entry.is_to_be_flushed && !entry.wants_write)
     }
 
     /// The backlog of a link, which is flushed at the end of the iteration.

@@ -17,14 +17,14 @@ use crate::control::{AdminRequest, InstrumentMap, MembershipReport, RoutingTable
 use crate::hashes::StateHashes;
 use crate::leader_clock::LeaderClock;
 use crate::link::ReceivedFrame;
-use crate::message::Leader;
+use crate::message::{CatchUp, Leader};
 use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
 use crate::network::{Network, Role};
 use crate::wire::{self, Frame, FrameKind};
 
 use super::behaviour::Behaviour;
 use super::cell_moves::{self, CellMoves};
-use super::control::{answer, send_mediators, send_routes};
+use super::control::{answer, send_nodes, send_routes};
 use super::groups::Logs;
 use super::hand_over::HandOverTimer;
 use super::links::{LinkId, Links};
@@ -239,10 +239,26 @@ impl<L: Log> Mediator<L> {
     fn update_map(&mut self, links: &mut Links, map: &InstrumentMap) {
         if self.map.update(map) {
             self.moves.on_map();
-            if links.update_nodes(&self.map) {
+            let is_changed = links.update_nodes(&self.map);
+            // Replies take another way before a processor that was removed learns of that: then
+            // nothing more comes to it, and it can end.
+            self.replies.set_network(links.network());
+            self.update_reply_path(links);
+            if is_changed {
                 let processors = links.all_to(Role::Processor);
-                send_mediators(links, &processors, &self.map);
+                send_nodes(links, &processors, &self.map);
             }
+        }
+    }
+
+    /// The cell's own processor is there while another one stands in for it: it is to say when it
+    /// has links to all gateways.
+    fn ask_to_catch_up(&mut self, links: &mut Links, processor: usize) {
+        if self.replies.is_own_back(processor)
+            && let Some(link) = links.to(Role::Processor, processor)
+            && let Some(output) = links.output(link)
+        {
+            CatchUp { cell: self.index, index: 0 }.write(output);
         }
     }
 }
@@ -252,7 +268,8 @@ impl<L: Log> Behaviour for Mediator<L> {
         match peer {
             Peer::Node(Role::Processor, index) => {
                 let processor: Vec<LinkId> = links.to(Role::Processor, index).into_iter().collect();
-                send_mediators(links, &processor, &self.map);
+                send_nodes(links, &processor, &self.map);
+                self.ask_to_catch_up(links, index);
                 self.update_reply_path(links);
             }
             Peer::Node(Role::Router, index) => {
@@ -329,6 +346,13 @@ impl<L: Log> Behaviour for Mediator<L> {
                 if let Some(output) = links.output(from.0) {
                     self.responses.resend(&self.cell, &frame.header, output);
                 }
+                Ok(())
+            }
+            (Peer::Node(Role::Processor, index), FrameKind::CatchUp) => {
+                CatchUp::decode(&frame.header, frame.body())
+                    .map_err(PeerError::decode(from.1, frame.header.kind))?;
+                self.replies.own_caught_up(index);
+                self.update_reply_path(links);
                 Ok(())
             }
             (peer, kind) => Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Mediator }),

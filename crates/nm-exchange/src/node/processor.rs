@@ -1,8 +1,13 @@
 //! Transaction processor: sends replies and broadcasts out, and forwards resend requests to
 //! mediators.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use nm_model::agent::Failure;
+
 use crate::control::{InstrumentMap, RoutingTable};
 use crate::link::ReceivedFrame;
+use crate::message::CatchUp;
 use crate::network::{Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
@@ -11,23 +16,82 @@ use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
 use super::responses::{report_event_loss, report_loss};
 
+/// For how long a processor that has come back waits for links to all gateways before it sends
+/// replies again, ns.
+pub const GATEWAYS_NS: u64 = 1_000_000_000;
+
+/// What a processor that was removed waits for until it ends: the mediators have other processors
+/// when they send it the map, and nothing comes from them after that.
+#[derive(Debug, Default)]
+pub struct Leaving {
+    /// Mediators that have sent a map without this processor.
+    told: BTreeSet<usize>,
+}
+
+impl Leaving {
+    /// A mediator has sent a map.
+    pub fn on_map(&mut self, mediator: usize, map: &InstrumentMap, processor: usize) {
+        if map.lacks((Role::Processor, processor as u16)) {
+            self.told.insert(mediator);
+        }
+    }
+
+    /// Whether all that came from mediators is on its way to gateways, and nothing more comes.
+    pub fn is_done(&self, links: &Links) -> bool {
+        let linked = links.connected_nodes().map(|((role, index), _)| (role, usize::from(index)));
+        let mut mediators = linked.filter(|(role, _)| *role == Role::Mediator);
+        mediators.all(|(_, index)| self.told.contains(&index)) && links.is_flushed_to(Role::Gateway)
+    }
+}
+
+/// Whether a processor has links to all gateways.
+pub fn has_gateways(links: &Links) -> bool {
+    let ((role, index), _) = links.own();
+    let gateways = links.network().downstream(role, usize::from(index));
+    gateways.iter().all(|(role, index)| links.to(*role, *index).is_some())
+}
+
 /// A processor that forwards what its mediators send.
 #[derive(Debug)]
 pub struct Processor {
     index: usize,
-    gateways: usize,
-    /// The map, as of the last change of the mediators.
+    /// The map, as of the last change of the nodes.
     map: InstrumentMap,
     cells: Vec<u16>,
+    /// By cell and mediator: until when links to all gateways are waited for, ns.
+    catch_ups: BTreeMap<(u16, usize), u64>,
+    leaving: Leaving,
     replies: u64,
 }
 
 impl Processor {
     /// A processor.
     pub fn new(network: &Network, index: usize) -> Processor {
-        let cells = network.cells_through(index);
-        let (map, gateways) = (InstrumentMap::of(network), network.gateway.len());
-        Processor { index, gateways, map, cells, replies: 0 }
+        Processor {
+            index,
+            map: InstrumentMap::of(network),
+            cells: network.cells_through(index),
+            catch_ups: BTreeMap::new(),
+            leaving: Leaving::default(),
+            replies: 0,
+        }
+    }
+
+    /// Notifies the mediators that wait until replies can be sent to all gateways.
+    fn answer_catch_ups(&mut self, links: &mut Links) {
+        if self.catch_ups.is_empty() {
+            return;
+        }
+        let (has_gateways, now_ns) = (has_gateways(links), links.now_ns);
+        for ((cell, mediator), _) in
+            self.catch_ups.extract_if(.., |_, until_ns| has_gateways || now_ns >= *until_ns)
+        {
+            if let Some(link) = links.to(Role::Mediator, mediator)
+                && let Some(output) = links.output(link)
+            {
+                CatchUp { cell, index: 0 }.write(output);
+            }
+        }
     }
 }
 
@@ -63,14 +127,20 @@ impl Behaviour for Processor {
             (Peer::Node(Role::Gateway, index), FrameKind::Private) => {
                 forward_elsewhere(links, frame.bytes, index);
             }
-            (Peer::Node(Role::Mediator, _), FrameKind::RoutingTable) => {
+            (Peer::Node(Role::Mediator, mediator), FrameKind::RoutingTable) => {
                 let routes =
                     RoutingTable::decode(frame.body()).map_err(PeerError::decode(peer, kind))?;
+                self.leaving.on_map(mediator, &routes.map, self.index);
                 if self.map.update(&routes.map) && links.update_nodes(&self.map) {
                     self.cells = links.network().cells_through(self.index);
                 }
             }
-            (Peer::Node(Role::Mediator, _), _) => match forward(links, frame, self.gateways) {
+            (Peer::Node(Role::Mediator, mediator), FrameKind::CatchUp) => {
+                let CatchUp { cell, .. } = CatchUp::decode(&frame.header, frame.body())
+                    .map_err(PeerError::decode(peer, kind))?;
+                self.catch_ups.insert((cell, mediator), links.now_ns + GATEWAYS_NS);
+            }
+            (Peer::Node(Role::Mediator, _), _) => match forward(links, frame) {
                 true => self.replies += u64::from(kind == FrameKind::Reply),
                 false => return Err(unexpected(peer, kind)),
             },
@@ -79,13 +149,26 @@ impl Behaviour for Processor {
         Ok(())
     }
 
+    fn on_iteration(&mut self, links: &mut Links) -> Result<(), Failure> {
+        self.answer_catch_ups(links);
+        Ok(())
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        self.catch_ups.values().copied().min()
+    }
+
+    fn has_left(&self, links: &Links) -> bool {
+        self.leaving.is_done(links)
+    }
+
     fn counts(&self) -> (u64, u64) {
         (self.replies, 0)
     }
 }
 
 /// Forwards a frame of a mediator to the gateways that it is for; whether it is one for gateways.
-pub fn forward(links: &mut Links, frame: &mut ReceivedFrame<'_>, gateways: usize) -> bool {
+pub fn forward(links: &mut Links, frame: &mut ReceivedFrame<'_>) -> bool {
     wire::stamp(frame.bytes, 3, links.now_ns);
     let to = match frame.header.kind {
         FrameKind::Private if is_elsewhere(links, &frame.header) => {
@@ -97,7 +180,7 @@ pub fn forward(links: &mut Links, frame: &mut ReceivedFrame<'_>, gateways: usize
             let gateway = usize::from(frame.header.gateway);
             gateway..gateway.saturating_add(1)
         }
-        FrameKind::Public => 0..gateways,
+        FrameKind::Public => 0..links.network().gateway.len(),
         _ => return false,
     };
     for gateway in to {

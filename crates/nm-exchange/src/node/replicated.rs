@@ -22,19 +22,15 @@ use crate::wire::{self, FrameKind, Header};
 
 use super::behaviour::Behaviour;
 use super::cell_moves;
-use super::control::{answer, respond, send_mediators, send_routes};
+use super::control::{answer, respond, send_nodes, send_routes};
 use super::groups::Logs;
 use super::hand_over::HandOverTimer;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
-use super::processor;
+use super::processor::{self, GATEWAYS_NS, Leaving};
 use super::replica::{Replica, ReplicaSet};
 use super::reply_path::ReplyPath;
 use super::responses::{Outgoing, Responses, report_event_loss, report_loss};
-
-/// For how long a processor that has come back waits for links to all gateways before it sends
-/// replies again, ns.
-const GATEWAYS_NS: u64 = 1_000_000_000;
 
 /// A mediator with replicas of its own cell and of its neighbour's.
 #[derive(Debug)]
@@ -120,11 +116,11 @@ impl<L: Log> Mediator<L> {
             let path = self.replies.entry(cell);
             let path = path.or_insert_with(|| ReplyPath::new(&self.network, cell));
             path.set_voters(replica.voters());
-            path.update(links);
+            let is_changed = path.update(links);
             let is_replying = replica.is_leading() && path.is_alternate();
             if !is_replying {
                 self.replying.remove(&path.cell);
-            } else if self.replying.insert(path.cell) {
+            } else if self.replying.insert(path.cell) || is_changed {
                 let routers = links.all_to(Role::Router);
                 replica.announce(links, &routers);
                 path.report_loss(links);
@@ -179,7 +175,7 @@ impl<L: Log> Mediator<L> {
         replica.is_some_and(|replica| replica.enqueue(frame.bytes))
     }
 
-    /// Takes over a newer map; processors learn from here which mediators were added.
+    /// Takes over a newer map; processors learn from here which nodes were added.
     fn update_map(&mut self, links: &mut Links, map: &InstrumentMap) {
         if self.map.update(map) {
             self.cells.on_map();
@@ -187,8 +183,11 @@ impl<L: Log> Mediator<L> {
                 self.network = links.network().clone();
                 self.replies.retain(|cell, _| self.map.has_cell(*cell));
                 self.replying.retain(|cell| self.map.has_cell(*cell));
+                // Replies take another way before a processor that was removed learns of that.
+                self.replies.values_mut().for_each(|path| path.set_network(&self.network));
+                self.update_reply_paths(links);
                 let processors = links.all_to(Role::Processor);
-                send_mediators(links, &processors, &self.map);
+                send_nodes(links, &processors, &self.map);
             }
         }
     }
@@ -234,7 +233,7 @@ impl<L: Log> Behaviour for Mediator<L> {
             self.ask_to_catch_up(links, index);
             self.update_reply_paths(links);
             let processor: Vec<LinkId> = links.to(Role::Processor, index).into_iter().collect();
-            send_mediators(links, &processor, &self.map);
+            send_nodes(links, &processor, &self.map);
             self.cells.replicas.iter().for_each(|replica| replica.announce(links, &processor));
         }
         if let Peer::Node(Role::Router, index) = peer
@@ -389,8 +388,8 @@ fn answer_replicas<L: Log>(
 #[derive(Debug)]
 pub struct Processor<L> {
     pub(super) cells: ReplicaSet<L>,
-    /// The map, as of the last change of the mediators: a processor leads nothing, and needs no
-    /// newer one.
+    /// The map, as of the last change of the nodes: a processor leads nothing, and needs no newer
+    /// one.
     map: InstrumentMap,
     responses: Responses,
     /// Which one it is, the cells whose replies may take this way, and with how many mediators
@@ -406,6 +405,7 @@ pub struct Processor<L> {
     /// By gateway: whether it is connected, and its frames of this iteration. They are gathered,
     /// because the replicas borrow the links meanwhile.
     gathered: Vec<(bool, Vec<u8>)>,
+    leaving: Leaving,
     replies: u64,
 }
 
@@ -424,7 +424,8 @@ impl<L: Log> Processor<L> {
             leaders: BTreeMap::new(),
             catch_ups: BTreeMap::new(),
             responses: Responses::default(),
-            gathered: vec![(false, vec![]); network.gateway.len()],
+            gathered: vec![],
+            leaving: Leaving::default(),
             replies: 0,
         })
     }
@@ -455,9 +456,11 @@ impl<L: Log> Processor<L> {
 
     /// Notifies the mediators that wait until this processor can send the replies of a cell.
     fn answer_catch_ups(&mut self, links: &mut Links) {
-        let Processor { cells, catch_ups, gathered, .. } = self;
-        let has_gateways =
-            (0..gathered.len()).all(|gateway| links.to(Role::Gateway, gateway).is_some());
+        let Processor { cells, catch_ups, .. } = self;
+        if catch_ups.is_empty() {
+            return;
+        }
+        let has_gateways = processor::has_gateways(links);
         catch_ups.retain(|(cell, mediator), (index, until_ns)| {
             let applied = cells.voter(*cell).map(|replica| replica.cell.index());
             let is_due = has_gateways || links.now_ns >= *until_ns;
@@ -526,9 +529,10 @@ impl<L: Log> Behaviour for Processor<L> {
                 processor::forward_elsewhere(links, frame.bytes, index);
                 Ok(())
             }
-            (Peer::Node(Role::Mediator, _), FrameKind::RoutingTable) => {
+            (Peer::Node(Role::Mediator, mediator), FrameKind::RoutingTable) => {
                 let routes =
                     RoutingTable::decode(frame.body()).map_err(PeerError::decode(peer, kind))?;
+                self.leaving.on_map(mediator, &routes.map, self.index);
                 self.update_map(links, &routes.map);
                 Ok(())
             }
@@ -549,9 +553,7 @@ impl<L: Log> Behaviour for Processor<L> {
                 Ok(())
             }
             // The processor of its cell is away.
-            (Peer::Node(Role::Mediator, _), _)
-                if processor::forward(links, frame, self.gathered.len()) =>
-            {
+            (Peer::Node(Role::Mediator, _), _) if processor::forward(links, frame) => {
                 self.replies += u64::from(kind == FrameKind::Reply);
                 Ok(())
             }
@@ -564,6 +566,7 @@ impl<L: Log> Behaviour for Processor<L> {
     }
 
     fn on_wake(&mut self, links: &mut Links) -> Result<(), Failure> {
+        self.gathered.resize(links.network().gateway.len(), (false, vec![]));
         let (responses, gathered) = (&mut self.responses, &mut self.gathered);
         let (mut frames, mut replies) = (0, 0);
         for (index, (is_up, _)) in gathered.iter_mut().enumerate() {
@@ -599,6 +602,10 @@ impl<L: Log> Behaviour for Processor<L> {
 
     fn is_ready(&self) -> bool {
         self.cells.is_ready()
+    }
+
+    fn has_left(&self, links: &Links) -> bool {
+        self.leaving.is_done(links)
     }
 
     fn on_stop(&mut self) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 //! the link to that is broken.
 
 use crate::control::NodeId;
-use crate::network::{Network, Role};
+use crate::network::{Durability, Network, Role};
 use crate::time;
 use crate::wire::{FrameKind, Header};
 
@@ -16,8 +16,8 @@ const START_NS: u64 = 1_000_000_000;
 pub struct ReplyPath {
     /// The cell.
     pub cell: u16,
-    gateways: u16,
-    /// The processor that has a replica of the cell.
+    /// The processor that has a replica of the cell, or where cells have no replicas, that whose
+    /// turn it is.
     own: Option<usize>,
     /// The processors that gateways ask for replies and events of the cell.
     others: Vec<usize>,
@@ -36,11 +36,11 @@ pub struct ReplyPath {
 impl ReplyPath {
     /// The path of a cell; no link is up yet.
     pub fn new(network: &Network, cell: u16) -> ReplyPath {
+        let others = network.processors_of(cell);
         ReplyPath {
             cell,
-            gateways: network.gateway.len() as u16,
-            own: Some(network.processor_of(cell)),
-            others: network.processors_of(cell),
+            own: others.first().copied(),
+            others,
             current: None,
             was_used: false,
             others_from_ns: time::monotonic_ns() + START_NS,
@@ -59,6 +59,17 @@ impl ReplyPath {
     /// A processor has the entries that it lacked when it came back.
     pub fn own_caught_up(&mut self, processor: usize) {
         self.own_is_behind &= !self.is_own(processor);
+    }
+
+    /// Processors were added to the network or removed from it: a cell without replicas takes its
+    /// turn at them. The next [`ReplyPath::update`] leaves a removed one.
+    pub fn set_network(&mut self, network: &Network) {
+        self.others = network.processors_of(self.cell);
+        if network.durability == Durability::None {
+            let own = self.others.first().copied();
+            self.own_is_behind &= self.own == own;
+            self.own = own;
+        }
     }
 
     /// These nodes have the replicas of the cell from now on.
@@ -112,7 +123,7 @@ impl ReplyPath {
     /// Reports to all gateways that replies and events before may be lost.
     pub fn report_loss(&self, links: &mut Links) {
         let Some(processor) = self.link(links) else { return };
-        for gateway in 0..self.gateways {
+        for gateway in 0..links.network().gateway.len() as u16 {
             let (cell, kind) = (self.cell, FrameKind::ResendRequest);
             links.send(processor, &Header { cell, gateway, ..Header::new(kind) }, &[], 0);
         }
@@ -124,14 +135,17 @@ mod tests {
     use super::*;
     use crate::network::Node;
 
-    fn path() -> ReplyPath {
+    fn network() -> Network {
         let mut port = 5000;
-        let network = Network::new("1-1-2-3".parse().unwrap(), |_, _| {
+        Network::new("1-1-2-3".parse().unwrap(), |_, _| {
             port += 1;
             let address = format!("127.0.0.1:{port}").parse().unwrap();
             Node { address, replication: None }
-        });
-        ReplyPath { others_from_ns: 1_000, ..ReplyPath::new(&network, 1) }
+        })
+    }
+
+    fn path() -> ReplyPath {
+        ReplyPath { others_from_ns: 1_000, ..ReplyPath::new(&network(), 1) }
     }
 
     /// The processor that is used when these are up.
@@ -159,6 +173,30 @@ mod tests {
         assert_eq!(chosen(&mut path, 8, &[]), None);
         assert!(!path.is_own_back(1));
         assert_eq!(chosen(&mut path, 9, &[1]), Some(1));
+    }
+
+    /// Where cells have no replicas.
+    #[test]
+    fn a_processor_that_was_added_has_its_turn_when_it_is_ready_and_is_left_when_it_is_removed() {
+        let mut network = network();
+        let mut path = ReplyPath { cell: 3, ..path() };
+        path.set_network(&network);
+        assert_eq!((path.own, chosen(&mut path, 1, &[0, 1, 2])), (Some(0), Some(0)));
+        let address = "unix:/more".parse().unwrap();
+        network.processor.push(Node { address, replication: None });
+        network.added_processors = 1;
+        path.set_network(&network);
+        assert_eq!(chosen(&mut path, 2, &[0, 1, 2]), Some(0), "nothing waits for it");
+        // It is up, and may lack links to gateways.
+        assert!(path.is_own_back(3));
+        assert_eq!(chosen(&mut path, 3, &[0, 1, 2, 3]), Some(0));
+        path.own_caught_up(3);
+        assert_eq!(chosen(&mut path, 4, &[0, 1, 2, 3]), Some(3));
+        assert_eq!(chosen(&mut path, 5, &[0, 1, 2]), Some(0));
+        assert_eq!(chosen(&mut path, 6, &[0, 1, 2, 3]), Some(3));
+        network.removed_processors.insert(3);
+        path.set_network(&network);
+        assert_eq!(chosen(&mut path, 7, &[0, 1, 2, 3]), Some(0), "its link is still there");
     }
 
     #[test]

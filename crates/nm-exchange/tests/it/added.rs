@@ -1,18 +1,21 @@
-//! Mediators and routers are added to complete rings in one process, and removed again, while
-//! instruments are traded. No node is ever given a network file that has them.
+//! Nodes are added to complete rings in one process, and removed again, while instruments are
+//! traded. No node is ever given a network file that has them.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use nm_exchange::control::admin::{self, NetworkStatus, Observer};
-use nm_exchange::control::{AdminRequest, AdminResponse};
+use nm_exchange::control::{AdminRequest, AdminResponse, InstrumentMap, RoutingTable};
 use nm_exchange::message::Hello;
 use nm_exchange::network::{Durability, Network, Node, Role};
 use nm_exchange::node;
 use nm_exchange::testing::{Client, INSTRUMENTS, LIMIT, TestRing, assert_executed_once, trade};
+use nm_exchange::wire::{FrameKind, Header};
 use nm_model::agent::FailureKind;
 use nm_sys::clock::Deadline;
+
+use super::peer::Peer;
 
 /// Addresses in the folder of a ring.
 fn listening(ring: &TestRing, name: &str) -> Node {
@@ -171,13 +174,16 @@ fn a_mediator_that_is_removed_while_it_is_cut_off_from_routers_ends() {
     ring.stop();
 }
 
-/// A router is added after a third of a round of requests, and removed after a third of the last
-/// one. In between, with the ring at rest, `middle` is called; it says how many rounds it traded.
-fn a_router_comes_and_goes(
+/// A router or processor is added after a third of a round of requests, and removed after a third
+/// of the last one: it is the second one of its class. In between, with the ring at rest, `middle`
+/// is called; it says how many rounds it traded.
+fn a_node_comes_and_goes(
+    role: Role,
     durability: Durability,
     middle: impl FnOnce(&mut TestRing, &mut [Client]) -> u64,
 ) {
-    let mut ring = TestRing::new("2-1-2-2", durability);
+    let counts = if role == Role::Router { "2-1-2-2" } else { "2-2-2-1" };
+    let mut ring = TestRing::new(counts, durability);
     ring.start();
     let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 1, &[3, 4])];
     let third = COUNT as usize * 4 * INSTRUMENTS as usize / 3;
@@ -187,11 +193,11 @@ fn a_router_comes_and_goes(
         if !is_added && replies > third {
             is_added = true;
             for _ in 0..2 {
-                assert_eq!(admin::add_node(&ring.network, Role::Router, &node, LIMIT).unwrap(), 1);
+                assert_eq!(admin::add_node(&ring.network, role, &node, LIMIT).unwrap(), 1);
             }
-            start(&mut ring, Role::Router, 1);
+            start(&mut ring, role, 1);
             let status = wait_until_healthy(&ring.network, 2);
-            assert_eq!(status.network.router.last(), Some(&node));
+            assert_eq!(status.network.nodes(role).last(), Some(&node));
         }
     });
     assert!(is_added);
@@ -199,57 +205,209 @@ fn a_router_comes_and_goes(
     trade(&mut clients, COUNT, |replies| {
         if !is_removed && replies > (3 * rounds as usize + 1) * third {
             is_removed = true;
-            admin::remove_node(&ring.network, (Role::Router, 1), LIMIT).unwrap();
+            admin::remove_node(&ring.network, (role, 1), LIMIT).unwrap();
             ring.wait_for_warning("it was removed from the network, and ends");
-            let carried = ring.stop_one(Role::Router, 1).requests;
-            assert!(carried > 0, "the second gateway's path went over it");
+            let carried = ring.stop_one(role, 1).requests;
+            assert!(carried > 0, "the way of a second gateway, or of a cell, went over it");
             let status = wait_until_healthy(&ring.network, 2);
-            assert!(status.network.is_removed(Role::Router, 1));
+            assert!(status.network.is_removed(role, 1));
         }
     });
     assert!(is_removed);
     assert_executed_once(&clients, (rounds + 1) * COUNT);
     let (_input, stop) = UnixStream::pair().unwrap();
-    let started = node::run(&ring.network, Role::Router, 1, stop.as_fd(), &mut |_| {});
+    let started = node::run(&ring.network, role, 1, stop.as_fd(), &mut |_| {});
     let refused = started.unwrap_err().message;
-    assert!(refused.contains("router 1 was removed"), "{refused}");
+    assert!(refused.contains(&format!("{role} 1 was removed")), "{refused}");
     ring.stop();
 }
 
 #[test]
 fn a_router_comes_and_goes_without_durability() {
-    a_router_comes_and_goes(Durability::None, |_, _| 0);
+    a_node_comes_and_goes(Role::Router, Durability::None, |_, _| 0);
 }
 
-/// It carries the requests of all gateways while the other one is down, and the other one those of
-/// all while it is.
-#[test]
-fn a_router_comes_carries_all_and_goes_with_a_memory_quorum() {
-    a_router_comes_and_goes(Durability::MemoryQuorum, |ring, clients| {
+/// It carries the requests of all gateways, or the replies of all cells, while the other one is
+/// down, and the other one those of all while it is.
+fn a_node_comes_carries_all_and_goes(role: Role) {
+    a_node_comes_and_goes(role, Durability::MemoryQuorum, |ring, clients| {
         for down in [0, 1] {
-            ring.stop_one(Role::Router, down);
+            ring.stop_one(role, down);
             trade(clients, COUNT, |_| {});
-            start(ring, Role::Router, down);
+            start(ring, role, down);
             wait_until_healthy(&ring.network, 2);
         }
         ring.restart(Role::Mediator, 0);
         wait_until_healthy(&ring.network, 2);
+        // A processor without replicas has work only while another one is down.
+        ring.stop_one(role, 0);
+        trade(clients, COUNT, |_| {});
+        start(ring, role, 0);
+        wait_until_healthy(&ring.network, 2);
+        3
+    });
+}
+
+#[test]
+fn a_router_comes_carries_all_and_goes_with_a_memory_quorum() {
+    a_node_comes_carries_all_and_goes(Role::Router);
+}
+
+#[test]
+fn a_processor_comes_carries_all_and_goes_with_a_memory_quorum() {
+    a_node_comes_carries_all_and_goes(Role::Processor);
+}
+
+/// All nodes end, and start again with the file that lacks it: it is in control's log.
+fn a_node_survives_the_restart_of_all(role: Role) {
+    a_node_comes_and_goes(role, Durability::DiskQuorum, |ring, clients| {
+        ring.stop_all();
+        let all: Vec<_> = ring.network.all().map(|(role, index, _)| (role, index)).collect();
+        assert!(!all.contains(&(role, 1)));
+        all.into_iter().for_each(|(role, index)| start(ring, role, index));
+        start(ring, role, 1);
+        let status = wait_until_healthy(&ring.network, 2);
+        assert_eq!(status.network.nodes(role).len(), 2);
+        ring.stop_one(role, 0);
+        trade(clients, COUNT, |_| {});
+        start(ring, role, 0);
+        wait_until_healthy(&ring.network, 2);
+        1
+    });
+}
+
+#[test]
+fn a_router_that_was_added_survives_the_restart_of_all_nodes() {
+    a_node_survives_the_restart_of_all(Role::Router);
+}
+
+#[test]
+fn a_processor_that_was_added_survives_the_restart_of_all_nodes() {
+    a_node_survives_the_restart_of_all(Role::Processor);
+}
+
+/// The replies of the second cell take it as soon as it has links to all gateways.
+#[test]
+fn a_processor_comes_and_goes_without_durability() {
+    a_node_comes_and_goes(Role::Processor, Durability::None, |ring, clients| {
+        for down in [1, 0] {
+            ring.stop_one(Role::Processor, down);
+            trade(clients, COUNT, |_| {});
+            start(ring, Role::Processor, down);
+            wait_until_healthy(&ring.network, 2);
+        }
         2
     });
 }
 
-/// All nodes end, and start again with the file that lacks it: it is in control's log.
+/// Until each of its mediators has said that nothing more comes, it forwards what they send. The
+/// test plays one of them, which learns of the removal late.
 #[test]
-fn a_router_that_was_added_survives_the_restart_of_all_nodes() {
-    a_router_comes_and_goes(Durability::DiskQuorum, |ring, _| {
-        ring.stop_all();
-        let all: Vec<_> = ring.network.all().map(|(role, index, _)| (role, index)).collect();
-        assert!(!all.contains(&(Role::Router, 1)));
-        all.into_iter().for_each(|(role, index)| start(ring, role, index));
-        start(ring, Role::Router, 1);
-        let status = wait_until_healthy(&ring.network, 2);
-        assert_eq!(status.network.router.len(), 2);
-        0
+fn a_processor_that_is_removed_forwards_what_mediators_send_before_they_know() {
+    let mut ring = TestRing::new("1-1-1-1", Durability::None);
+    ring.start();
+    let played = listening(&ring, "played");
+    assert_eq!(admin::add_node(&ring.network, Role::Mediator, &played, LIMIT).unwrap(), 1);
+    let node = Node { replication: None, ..listening(&ring, "more") };
+    assert_eq!(admin::add_node(&ring.network, Role::Processor, &node, LIMIT).unwrap(), 1);
+    start(&mut ring, Role::Processor, 1);
+    let deadline = Deadline::after(LIMIT);
+    let is_up = |status: &NetworkStatus| {
+        let mut nodes = status.nodes.iter();
+        nodes.any(|node| (node.role, node.index) == (Role::Processor, 1) && node.is_up)
+    };
+    while !admin::status(&ring.network, LIMIT).is_ok_and(|status| is_up(&status)) {
+        assert!(!deadline.passed(), "it is not up");
+    }
+    let hello = Hello::Node { role: Role::Mediator, index: 1, start: 7 };
+    let mut mediator = Peer::connected(&node.address, &hello);
+    // It has links to all gateways.
+    mediator.send_with(&Header { cell: 1, ..Header::new(FrameKind::CatchUp) }, &[0; 8]);
+    while mediator.next().0.kind != FrameKind::CatchUp {}
+    let mut clients = [Client::new(&ring, 0, &[1])];
+    trade(&mut clients, 1, |_| {});
+    let status = admin::status(&ring.network, LIMIT).unwrap();
+    admin::remove_node(&ring.network, (Role::Processor, 1), LIMIT).unwrap();
+    let mut map = InstrumentMap::of(&status.network);
+    while !admin::status(&ring.network, LIMIT)
+        .is_ok_and(|status| status.network.is_removed(Role::Processor, 1))
+    {
+        assert!(!deadline.passed(), "it is not removed");
+    }
+    let public = Header { instrument: 3, cell: 1, output_seq: 1, ..Header::new(FrameKind::Public) };
+    mediator.send(&public);
+    map.remove((Role::Processor, 1));
+    let table = RoutingTable::new(map).encode();
+    mediator.send_with(&Header::new(FrameKind::RoutingTable), &table);
+    while !clients[0].received.iter().any(|message| message.header.kind == FrameKind::Public) {
+        assert!(!deadline.passed(), "the broadcast is lost");
+        clients[0].turn();
+    }
+    ring.wait_for_warning("it was removed from the network, and ends");
+    ring.stop_all();
+}
+
+/// The clients of a gateway: how many sessions it has.
+fn sessions(network: &Network, gateway: u16) -> u32 {
+    let works = admin::work_of(network, &[(Role::Gateway, gateway)], LIMIT).unwrap();
+    works.first().map_or(0, |(_, work)| work.sessions)
+}
+
+/// A client goes to a gateway that was added after a third of a round of requests, and back after a
+/// third of the last one. In between, with the ring at rest, `middle` is called.
+fn a_gateway_comes_and_goes(durability: Durability, middle: impl FnOnce(&mut TestRing)) {
+    let mut ring = TestRing::new("1-2-2-2", durability);
+    ring.start();
+    let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 0, &[3, 4])];
+    let third = COUNT as usize * 4 * INSTRUMENTS as usize / 3;
+    let node = Node { replication: None, ..listening(&ring, "more") };
+    let (role, gateway, mut is_added) = (Role::Gateway, (Role::Gateway, 1), false);
+    trade(&mut clients[..1], COUNT, |replies| {
+        if !is_added && replies > third / 2 {
+            is_added = true;
+            assert_eq!(admin::add_node(&ring.network, role, &node, LIMIT).unwrap(), 1);
+            start(&mut ring, role, 1);
+            let status = wait_until_healthy(&ring.network, 2);
+            assert_eq!(status.network.gateway.last(), Some(&node));
+        }
+    });
+    assert!(is_added);
+    clients[1].address = node.address.clone();
+    trade(&mut clients[1..], COUNT, |_| {});
+    let network = admin::status(&ring.network, LIMIT).unwrap().network;
+    assert_eq!((sessions(&network, 0), sessions(&network, 1)), (2, 2));
+    middle(&mut ring);
+    trade(&mut clients, COUNT, |_| {});
+    // It takes clients until it is drained, and is not removed before.
+    let taken = admin::remove_node(&network, gateway, LIMIT).unwrap_err();
+    assert!(taken.message.contains("gateway 1 takes clients"), "{}", taken.message);
+    admin::set_drained(&network, gateway, true, LIMIT).unwrap();
+    clients[1].address = ring.network.gateway[0].address.clone();
+    clients[1].link = None;
+    admin::remove_node(&network, gateway, LIMIT).unwrap();
+    trade(&mut clients, COUNT, |_| {});
+    ring.wait_for_warning("it was removed from the network, and ends");
+    assert!(ring.stop_one(role, 1).requests > 0);
+    let status = wait_until_healthy(&ring.network, 2);
+    assert!(status.network.is_removed(role, 1) && !status.is_drained(gateway));
+    assert_executed_once(&clients, 3 * COUNT);
+    ring.stop();
+}
+
+#[test]
+fn a_gateway_comes_and_goes_without_durability() {
+    a_gateway_comes_and_goes(Durability::None, |_| {});
+}
+
+/// It restarts, and so do others, with the file that lacks it.
+#[test]
+fn a_gateway_comes_restarts_and_goes_with_a_disk_quorum() {
+    a_gateway_comes_and_goes(Durability::DiskQuorum, |ring| {
+        for node in [(Role::Gateway, 1), (Role::Processor, 0), (Role::Router, 1)] {
+            ring.stop_one(node.0, node.1);
+            start(ring, node.0, node.1);
+            wait_until_healthy(&ring.network, 2);
+        }
     });
 }
 
@@ -266,16 +424,15 @@ fn what_cannot_be_added_or_removed_is_refused_with_a_sentence() {
     let far = Node { address: "192.0.2.1:7001".parse().unwrap(), ..listening(&ring, "more") };
     let far = add(&far);
     assert!(far.message.contains("has no secret"), "{}", far.message);
-    for role in [Role::Gateway, Role::Processor] {
-        let fixed = admin::add_node(&network, role, &listening(&ring, "more"), LIMIT).unwrap_err();
-        assert!(fixed.message.contains("only mediators and routers can"), "{}", fixed.message);
-    }
     for (node, why) in [
         ((Role::Mediator, 0), "the network began with it"),
         ((Role::Mediator, 2), "there is no mediator 2"),
         ((Role::Router, 0), "the network began with it"),
         ((Role::Router, 1), "there is no router 1"),
-        ((Role::Gateway, 0), "only mediators and routers that were added can"),
+        ((Role::Gateway, 0), "the network began with it"),
+        ((Role::Gateway, 1), "there is no gateway 1"),
+        ((Role::Processor, 0), "the network began with it"),
+        ((Role::Processor, 1), "there is no processor 1"),
     ] {
         let refused = admin::remove_node(&network, node, LIMIT).unwrap_err();
         assert!(refused.message.contains(why), "{}", refused.message);
@@ -291,7 +448,8 @@ fn what_cannot_be_added_or_removed_is_refused_with_a_sentence() {
         add(Role::Mediator, listening(&ring, "processor-0")),
         add(Role::Router, listening(&ring, "processor-0")),
         add(Role::Mediator, alone),
-        add(Role::Gateway, listening(&ring, "more")),
+        add(Role::Gateway, listening(&ring, "processor-0")),
+        add(Role::Processor, listening(&ring, "gateway-0")),
         AdminRequest::Remove((Role::Mediator, 0)),
         AdminRequest::Remove((Role::Mediator, 2)),
         AdminRequest::Remove((Role::Router, 0)),

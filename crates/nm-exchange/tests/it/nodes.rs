@@ -295,9 +295,10 @@ fn a_node_that_cannot_start_is_refused() {
     let run = |network: &Network, role, index| {
         node::run(network, role, index, stopped.as_fd(), &mut |_| {}).unwrap_err()
     };
-    // None of this class can have been added.
-    assert!(run(&ring.network, Role::Gateway, 4).message.contains("there is no gateway 4"));
+    // Without control none can have been added.
     let mut network = ring.network.clone();
+    network.mediator[0].replication = None;
+    assert!(run(&network, Role::Gateway, 4).message.contains("there is no gateway 4"));
     network.router[0].address = "unix:/no/such/folder/node".parse().unwrap();
     let refused = run(&network, Role::Router, 0).message;
     assert!(refused.contains("router 0 cannot listen at unix:/no/such"), "{refused}");

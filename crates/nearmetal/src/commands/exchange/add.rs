@@ -3,6 +3,7 @@
 use anyhow::Result;
 use nm_exchange::network::{Node, Role};
 use nm_exchange_lab::add::{self, Removed, UP_LIMIT};
+use nm_exchange_lab::drain::Drained;
 use nm_exchange_lab::place;
 use serde_json::json;
 
@@ -13,12 +14,14 @@ use crate::output;
 
 use super::status;
 
-/// Adds a mediator or a router.
+/// Adds a node.
 pub fn add(args: &AddArgs) -> Result<Exit> {
     let AddArgs { role, address, replication, access } = args;
     let role = *role;
     if role != Role::Mediator && replication.is_some() {
-        return Err(Stop::usage(format!("a {role} has no replicas: leave out --replication")));
+        let which = if role == Role::Processor { " that is added" } else { "" };
+        let message = format!("a {role}{which} has no replicas: leave out --replication");
+        return Err(Stop::usage(message));
     }
     let network = status::current(access)?;
     let node = match address {
@@ -70,10 +73,17 @@ pub fn remove(args: &ChosenNodeArgs) -> Result<Exit> {
         let removed = add::remove_mediator(&network, index)?;
         return report_mediator(&removed, args.access.format.format);
     }
-    add::remove(&network, (role, index))?;
-    match args.access.format.format {
-        Format::Json => output::json(&json!({ role.name(): index, "is_removed": true }))?,
-        Format::Text => output::data(&format!("{role} {index} was removed\n"))?,
+    let drained = add::remove(&network, (role, index))?;
+    match (args.access.format.format, drained) {
+        (Format::Json, Some(Drained { sessions, .. })) => {
+            let removed = json!({ role.name(): index, "is_removed": true, "sessions": sessions });
+            output::json(&removed)?;
+        }
+        (Format::Json, None) => output::json(&json!({ role.name(): index, "is_removed": true }))?,
+        (Format::Text, Some(drained)) => {
+            output::data(&format!("{role} {index} was removed: {drained}\n"))?;
+        }
+        (Format::Text, None) => output::data(&format!("{role} {index} was removed\n"))?,
     }
     Ok(Exit::Pass)
 }
