@@ -25,14 +25,14 @@ pub const GATEWAYS_NS: u64 = 1_000_000_000;
 #[derive(Debug, Default)]
 pub struct Leaving {
     /// Mediators that have sent a map without this processor.
-    told: BTreeSet<usize>,
+    maps_from: BTreeSet<usize>,
 }
 
 impl Leaving {
     /// A mediator has sent a map.
     pub fn on_map(&mut self, mediator: usize, map: &InstrumentMap, processor: usize) {
         if map.lacks((Role::Processor, processor as u16)) {
-            self.told.insert(mediator);
+            self.maps_from.insert(mediator);
         }
     }
 
@@ -40,7 +40,8 @@ impl Leaving {
     pub fn is_done(&self, links: &Links) -> bool {
         let linked = links.connected_nodes().map(|((role, index), _)| (role, usize::from(index)));
         let mut mediators = linked.filter(|(role, _)| *role == Role::Mediator);
-        mediators.all(|(_, index)| self.told.contains(&index)) && links.is_flushed_to(Role::Gateway)
+        mediators.all(|(_, index)| self.maps_from.contains(&index))
+            && links.is_flushed_to(Role::Gateway)
     }
 }
 
