@@ -39,7 +39,7 @@ pub enum Running {
     /// As a gateway.
     Gateway(Box<Gateway>),
     /// As a router.
-    Router(Router),
+    Router(Box<Router>),
     /// As a mediator.
     Mediator(Box<Mediator<SimulatedLog>>),
     /// As a processor.
@@ -50,7 +50,7 @@ impl Running {
     fn behaviour(&mut self) -> &mut dyn Behaviour {
         match self {
             Running::Gateway(gateway) => &mut **gateway,
-            Running::Router(router) => router,
+            Running::Router(router) => &mut **router,
             Running::Mediator(mediator) => &mut **mediator,
             Running::Processor(processor) => &mut **processor,
         }
@@ -589,7 +589,7 @@ impl Ring {
         };
         match role {
             Role::Gateway => Running::Gateway(Box::new(Gateway::new(network, index))),
-            Role::Router => Running::Router(Router::new(network)),
+            Role::Router => Running::Router(Box::new(Router::new(network))),
             Role::Mediator => {
                 let mut mediator = Mediator::new(network, index, logs).expect("a mediator");
                 for replica in &mut mediator.cells.replicas {
