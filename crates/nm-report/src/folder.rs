@@ -15,7 +15,7 @@ use nm_stats::rounds;
 use nm_sys::complete_file::{self, Origin};
 use nm_sys::text_file;
 
-use crate::{csv, hlog, html, junit, markdown, openmetrics, sfnt};
+use crate::{consistency, csv, hlog, html, junit, markdown, openmetrics, sfnt};
 
 /// Name of the result in a folder.
 pub const RESULT: &str = "result.json";
@@ -248,7 +248,7 @@ struct Version {
 /// Reads the JSON of a result; `name` is what an error calls it.
 ///
 /// # Errors
-/// If it is damaged (with the line) or has a newer format.
+/// If it is damaged (with the line), cannot be what a run has written, or has a newer format.
 pub fn parse(json: &str, name: &str) -> Result<RunResult, Failure> {
     let bad = |message: String| Failure::new(FailureKind::BadRequest, message);
     let damaged = |error: serde_json::Error| match error.is_eof() {
@@ -263,6 +263,7 @@ pub fn parse(json: &str, name: &str) -> Result<RunResult, Failure> {
         _ => serde_json::from_str(json).map_err(damaged)?,
     };
     drop_partial_estimates(&mut result);
+    consistency::check(&result, name)?;
     Ok(result)
 }
 
@@ -379,10 +380,13 @@ fn failure(what: &str, path: &Path, error: &io::Error) -> Failure {
         ErrorKind::NotFound | ErrorKind::NotADirectory => FailureKind::BadRequest,
         // No UTF-8, a device, too long.
         ErrorKind::InvalidData | ErrorKind::InvalidInput => FailureKind::BadRequest,
+        // A file, where a folder is to be made.
+        ErrorKind::AlreadyExists => FailureKind::Conflict,
         _ => FailureKind::System,
     };
     let failure = Failure::new(kind, format!("cannot {what} {}: {error}", path.display()));
     match error.kind() {
+        ErrorKind::AlreadyExists => failure.hint("name another folder with --out"),
         ErrorKind::StorageFull | ErrorKind::FileTooLarge | ErrorKind::QuotaExceeded => {
             failure.hint("make room there, or choose another folder with --out")
         }
@@ -423,6 +427,21 @@ mod tests {
             assert!(refused.message.starts_with(&text), "{refused}");
         }
         assert!(parse(json, "it").is_ok());
+    }
+
+    #[test]
+    fn a_file_is_no_place_for_a_result() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("run");
+        fs::write(&file, "a file").unwrap();
+        let refused = ResultFolder::at(&file).unwrap_err();
+        assert_eq!(refused.kind, FailureKind::Conflict, "{refused}");
+        let below = ResultFolder::create(&file, "run").unwrap_err();
+        assert_eq!(below.kind, FailureKind::BadRequest, "{below}");
+        // The name is taken: it is continued by a number.
+        let beside = ResultFolder::create(place.path(), "run").unwrap();
+        assert_eq!(beside.path(), place.path().join("run-2"));
+        assert_eq!(fs::read_to_string(&file).unwrap(), "a file");
     }
 
     proptest! {

@@ -8,6 +8,7 @@
 pub mod audit;
 pub mod comparison;
 mod compute;
+mod consistency;
 pub mod csv;
 pub mod decisive;
 mod distribution;
