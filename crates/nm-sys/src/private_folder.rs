@@ -86,9 +86,17 @@ impl PrivateFolder {
                 Err(Errno::EXIST) => continue,
                 Err(error) => return Err(system("create", &path, error)),
             }
-            let folder = File::from(open_own(parent_fd.as_fd(), &name, &path, OTHERS)?);
+            // Until it is locked, another process may take it for an abandoned one and remove it.
+            let folder = match open_own(parent_fd.as_fd(), &name, &path, OTHERS) {
+                Ok(folder) => File::from(folder),
+                Err(FolderError::System { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound =>
+                {
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let is_used = matches!(folder.try_lock(), Err(TryLockError::WouldBlock));
-            // Before it was locked, another process may have taken it for an abandoned one.
             if !is_used && statat(&parent_fd, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
                 return Ok(PrivateFolder { path, parent: parent_fd, name, folder });
             }
@@ -300,6 +308,26 @@ mod tests {
         assert!(!is_root() || in_place("x-00000000000000ee").join("file").exists());
         assert!(is_intact(&outside) && live.path().exists());
         drop(live);
+    }
+
+    #[test]
+    fn folders_are_made_while_others_remove_abandoned_ones() {
+        let place = place();
+        std::thread::scope(|scope| {
+            let makers: Vec<_> = (0..2)
+                .map(|_| {
+                    scope.spawn(|| {
+                        for _ in 0..2_000 {
+                            let folder = PrivateFolder::create(place.path(), "x-").unwrap();
+                            assert!(folder.path().exists());
+                        }
+                    })
+                })
+                .collect();
+            while !makers.iter().all(|maker| maker.is_finished()) {
+                remove_abandoned(place.path(), "x-");
+            }
+        });
     }
 
     #[test]
