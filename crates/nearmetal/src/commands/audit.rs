@@ -1,7 +1,5 @@
 //! `nearmetal audit`: what in the settings of this machine costs latency.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,6 +13,7 @@ use nm_model::{FindingStatus, Severity, Snapshot, limits};
 use nm_report::audit as faces;
 use nm_sys::complete_file::{self, Origin};
 use nm_sys::hostfiles::parse_list;
+use nm_sys::text_file;
 
 use crate::cli::audit::{AuditArgs, AuditFormat};
 use crate::cli::cpu_list::CpuList;
@@ -164,13 +163,8 @@ fn of_root(root: &Path, workload: &Workload) -> Result<Snapshot> {
 
 fn read(path: &Path) -> Result<Snapshot> {
     let unreadable = || format!("the snapshot {} cannot be read", path.display());
-    let mut text = String::new();
-    let max = limits::SNAPSHOT_JSON_BYTES_MAX;
-    let file = File::open(path).with_context(unreadable)?;
-    file.take(max + 1).read_to_string(&mut text).with_context(unreadable)?;
-    if text.len() as u64 > max {
-        return Err(Stop::usage(format!("{} has more than {max} bytes", path.display())));
-    }
+    let text = text_file::read(path, limits::SNAPSHOT_JSON_BYTES_MAX)
+        .map_err(|error| Stop::usage(format!("{}: {error}", unreadable())))?;
     let snapshot: Snapshot = serde_json::from_str(&text)
         .with_context(|| format!("{} is no snapshot of `audit --save`", path.display()))?;
     snapshot.check().with_context(unreadable)?;

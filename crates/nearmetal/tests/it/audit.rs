@@ -34,6 +34,12 @@ fn what_is_no_snapshot_and_no_root_is_refused() {
         assert_eq!(refused.code, 2, "{}", refused.stdout);
         assert!(refused.stderr.contains("is no snapshot of `audit --save`"), "{}", refused.stderr);
     }
+    // A file of zeros that takes no room.
+    let long = fs::File::create(folder.path().join("long.json")).unwrap();
+    long.set_len((256 << 20) + 1).unwrap();
+    let refused = run_in(folder.path(), &["audit", "--snapshot", "long.json"]);
+    assert_eq!(refused.code, 2, "{}", refused.stdout);
+    assert!(refused.stderr.contains("it has more than 268435456 bytes"), "{}", refused.stderr);
     fs::create_dir(folder.path().join("empty")).unwrap();
     let refused = run_in(folder.path(), &["audit", "--root", "empty"]);
     assert_eq!(refused.code, 2, "{}", refused.stdout);

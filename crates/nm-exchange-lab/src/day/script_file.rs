@@ -1,13 +1,13 @@
 //! Reading scripts: TOML to a checked [`Script`], with the line of everything that is wrong.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use nm_exchange::network::NodeCounts;
 use nm_model::limits::SpecError;
 use nm_model::toml_error::{self, line_of};
+use nm_sys::text_file;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use thiserror::Error;
@@ -21,12 +21,9 @@ pub const SCRIPT_BYTES_MAX: u64 = 4 << 20;
 /// Why a script cannot be used.
 #[derive(Debug, Error)]
 pub enum ScriptError {
-    /// The file cannot be read.
+    /// The file cannot be read, or is too long.
     #[error("it cannot be read: {0}")]
     Read(#[from] io::Error),
-    /// The file is longer than `SCRIPT_BYTES_MAX`.
-    #[error("it is longer than {SCRIPT_BYTES_MAX} bytes")]
-    TooLong,
     /// It is no script in TOML.
     #[error("line {line}: {message}")]
     Toml {
@@ -59,12 +56,7 @@ impl Script {
     /// # Errors
     /// If it cannot be read or is not possible, with the line.
     pub fn read(path: &Path) -> Result<Script, ScriptError> {
-        let mut text = String::new();
-        File::open(path)?.take(SCRIPT_BYTES_MAX + 1).read_to_string(&mut text)?;
-        if text.len() as u64 > SCRIPT_BYTES_MAX {
-            return Err(ScriptError::TooLong);
-        }
-        Script::parse(&text)
+        Script::parse(&text_file::read(path, SCRIPT_BYTES_MAX)?)
     }
 
     /// Checks the text of a script.
@@ -302,7 +294,7 @@ down_s = 0.5
         let path = folder.path().join("long.toml");
         assert!(Script::read(&path).unwrap_err().to_string().contains("cannot be read"));
         std::fs::write(&path, vec![b'#'; SCRIPT_BYTES_MAX as usize + 1]).unwrap();
-        assert!(Script::read(&path).unwrap_err().to_string().contains("is longer than"));
+        assert!(Script::read(&path).unwrap_err().to_string().contains("it has more than"));
     }
 
     /// docs/limits.md has each number as it is.

@@ -24,6 +24,7 @@ use nm_exchange::network::{Durability, Network, Role};
 use nm_model::agent::{Failure, FailureKind};
 use nm_replica::journal::{self, Reader};
 use nm_stats::random::Random;
+use nm_sys::text_file;
 
 use crate::load::log;
 use crate::recording::{Comparison, NETWORK, Recording};
@@ -33,6 +34,9 @@ use super::findings::{Findings, Violation};
 use super::judge::{Clients, check_deliveries, judge};
 use super::ownership::Owners;
 use super::replay::{self, Replay};
+
+/// Longest client log, bytes: that of the longest run. A request and its reply take 75 bytes.
+pub const CLIENT_LOG_BYTES_MAX: u64 = 80 * nm_model::limits::SAMPLES_MAX;
 
 /// Verifies a run's folder.
 ///
@@ -194,7 +198,8 @@ fn clients(path: &Path) -> Result<Clients, Failure> {
     }
     let mut clients = Clients::default();
     for path in &paths {
-        let bytes = std::fs::read(path).map_err(|error| unreadable(path, error))?;
+        let bytes = text_file::read_bytes(path, CLIENT_LOG_BYTES_MAX)
+            .map_err(|error| unreadable(path, error))?;
         clients.add_log(&log::parse(&bytes).map_err(|why| unreadable(path, why))?);
     }
     Ok(clients)

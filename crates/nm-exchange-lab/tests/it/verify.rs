@@ -22,6 +22,7 @@ use nm_exchange_lab::load::log::{Delivered, Log, Record};
 use nm_exchange_lab::load::mix::OrderGenerator;
 use nm_exchange_lab::load::{Settings, Sizes};
 use nm_exchange_lab::recording::Recording;
+use nm_exchange_lab::verify::folder::CLIENT_LOG_BYTES_MAX;
 use nm_exchange_lab::verify::{Cuts, Findings, Verdict, Violation, folder, folder_cut};
 use nm_replica::journal::{Journal, RecordKind, Settings as JournalSettings};
 use nm_replica::{Group, Log as _, LogEvent, Member, Replicas};
@@ -671,6 +672,8 @@ fn incomplete_folders_are_refused() {
     let bytes = fs::read(&log).unwrap();
     fs::write(&log, &bytes[..bytes.len() - 1]).unwrap();
     refused("cut or damaged");
+    fs::File::create(&log).unwrap().set_len(CLIENT_LOG_BYTES_MAX + 1).unwrap();
+    refused("it has more than 16000000000 bytes");
     fs::remove_file(&log).unwrap();
     refused("no client*.log");
 }
