@@ -97,7 +97,7 @@ fn iperf3_in_both_directions_and_parallel() {
             let is_complete = received <= sent && received + under_way >= sent;
             assert!(is_complete, "{sent} sent, {received} received by {streams} streams");
             assert!(received > 0.0, "nothing was received");
-            // In both directions at once one of the two has all its bytes first, and ends the other.
+            // In both directions at once one of the two has all its bytes first and ends the other.
             let other_way = json["end"]["sum_sent_bidir_reverse"]["bytes"].as_f64();
             let all = sent + other_way.unwrap_or(0.0);
             assert!(all > f64::from(80 << 20), "{options:?}: only {all} bytes sent");
