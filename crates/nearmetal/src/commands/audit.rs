@@ -163,8 +163,7 @@ fn of_root(root: &Path, workload: &Workload) -> Result<Snapshot> {
 
 fn read(path: &Path) -> Result<Snapshot> {
     let unreadable = || format!("the snapshot {} cannot be read", path.display());
-    let text = text_file::read(path, limits::SNAPSHOT_JSON_BYTES_MAX)
-        .map_err(|error| Stop::usage(format!("{}: {error}", unreadable())))?;
+    let text = text_file::read(path, limits::SNAPSHOT_JSON_BYTES_MAX).with_context(unreadable)?;
     let snapshot: Snapshot = serde_json::from_str(&text)
         .with_context(|| format!("{} is no snapshot of `audit --save`", path.display()))?;
     snapshot.check().with_context(unreadable)?;
