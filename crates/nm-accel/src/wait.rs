@@ -23,6 +23,11 @@ const SPINS_PER_CLOCK_READ: u32 = 64;
 /// to its other thread, would add to the shortest answers.
 const EAGER_SPINS: u32 = 64;
 
+/// Interval between two yields of the CPU while spinning, ns. A peer that runs has mostly answered
+/// by then: with 2 µs, two pools of eight threads (MariaDB) switched threads for every answer and
+/// were slower by a third; with 50 µs, programs of three processes on two CPUs gained nothing.
+const YIELD_INTERVAL_NS: u64 = 10_000;
+
 static SPIN_NS: AtomicU64 = AtomicU64::new(0);
 /// Whether this machine has only one CPU.
 static SINGLE_CPU: AtomicBool = AtomicBool::new(false);
@@ -99,11 +104,46 @@ pub enum SpinStep {
     Sleep,
 }
 
+/// Yields the CPU from time to time during a spin. Where more threads want to run than there are
+/// CPUs, a spinning one would keep the others from theirs until the kernel's scheduler takes it
+/// away, milliseconds later.
+#[derive(Debug)]
+pub struct YieldTimer {
+    yielded_at_ns: u64,
+}
+
+impl YieldTimer {
+    /// For a spin that begins at `now_ns`.
+    #[inline(always)]
+    pub fn new(now_ns: u64) -> YieldTimer {
+        YieldTimer { yielded_at_ns: now_ns }
+    }
+
+    /// Yields the CPU if the last time is long enough ago.
+    #[inline(always)]
+    pub fn yield_if_due(&mut self, now_ns: u64) {
+        if self.is_due(now_ns) {
+            // SAFETY: has no arguments, and touches no memory.
+            unsafe { libc::sched_yield() };
+        }
+    }
+
+    /// Whether a yield is due at `now_ns`; then the next one is due an interval later.
+    fn is_due(&mut self, now_ns: u64) -> bool {
+        let is_due = now_ns.saturating_sub(self.yielded_at_ns) >= YIELD_INTERVAL_NS;
+        if is_due {
+            self.yielded_at_ns = now_ns;
+        }
+        is_due
+    }
+}
+
 /// A spin. The caller calls [`Spin::step`] after each unsuccessful check.
 pub struct Spin {
     begun_ns: u64,
     budget_ns: u64,
     kernel_checked_at_ns: u64,
+    yield_timer: YieldTimer,
     spins: u32,
 }
 
@@ -111,7 +151,8 @@ impl Spin {
     /// Begins a spin of at most `budget_ns`.
     #[inline(always)]
     pub fn begin(budget_ns: u64) -> Spin {
-        Spin { begun_ns: 0, budget_ns, kernel_checked_at_ns: 0, spins: 0 }
+        let yield_timer = YieldTimer::new(0);
+        Spin { begun_ns: 0, budget_ns, kernel_checked_at_ns: 0, yield_timer, spins: 0 }
     }
 
     /// Whether the next step reads the clock: the time for what need not be looked at each time.
@@ -138,6 +179,7 @@ impl Spin {
         if self.begun_ns == 0 {
             self.begun_ns = now;
             self.kernel_checked_at_ns = now;
+            self.yield_timer = YieldTimer::new(now);
         }
         if now.wrapping_sub(self.begun_ns) >= self.budget_ns {
             return SpinStep::Sleep;
@@ -146,6 +188,7 @@ impl Spin {
             self.kernel_checked_at_ns = now;
             return SpinStep::CheckKernel;
         }
+        self.yield_timer.yield_if_due(now);
         SpinStep::Retry
     }
 }
@@ -253,5 +296,18 @@ pub fn sleep_for_memory(socket: &Socket, limit_ns: u64) {
         if socket.has_memory_bytes() {
             socket.record().incoming.wakeups.add(1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spin_yields_once_in_each_interval() {
+        let mut timer = YieldTimer::new(1_000);
+        let times_ns = (1_000..50_000).step_by(2_500);
+        let yields: Vec<u64> = times_ns.filter(|now_ns| timer.is_due(*now_ns)).collect();
+        assert_eq!(yields, [11_000, 21_000, 31_000, 41_000]);
     }
 }

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use nm_book::order::InstrumentId;
-use nm_exchange::control::admin::{self, MoveOutcome};
+use nm_exchange::control::admin::{self, InstrumentMover, MoveOutcome};
 use nm_exchange::network::{Network, Role};
 use nm_model::exchange::{Durations, Moves};
 use nm_stats::quantile::rank;
@@ -34,8 +34,12 @@ const AIM_LIMIT: Duration = Duration::from_secs(1);
 /// How often it is checked meanwhile whether a move is under way.
 const AIM_INTERVAL: Duration = Duration::from_micros(100);
 
-/// How often it is checked whether a move is due.
-const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// Longest sleep until it is checked whether the round is over, or has begun: each takes CPU time
+/// from the network that is measured.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Pause before moves that have failed are requested again.
+const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
 /// Most moves that are requested together.
 const TOGETHER_MAX: usize = 64;
@@ -205,15 +209,8 @@ impl Mover<'_> {
         let Mover { instruments, per_minute, seconds, seed, .. } = *self;
         let mut schedule = Schedule::new(self.network, instruments, per_minute, seconds, seed);
         let mut counts = Counts { due: schedule.count, ..Counts::default() };
-        while !progress.stop.load(Ordering::Relaxed) && !schedule.is_done() {
-            let start_ns = progress.started_ns.load(Ordering::Acquire);
-            let elapsed_ns = monotonic_ns().saturating_sub(start_ns);
-            let due = if start_ns == 0 { vec![] } else { schedule.due(elapsed_ns) };
-            if due.is_empty() {
-                thread::sleep(POLL_INTERVAL);
-            } else if !self.request(due, progress, &mut schedule.cells, &mut counts) {
-                break;
-            }
+        if let Ok(mut mover) = InstrumentMover::new(self.network) {
+            self.carry_out(&mut schedule, &mut mover, progress, &mut counts);
         }
         let pauses_ns = admin::work(self.network, WORK_LIMIT).unwrap_or_default();
         let pauses_ns = pauses_ns.into_iter().flat_map(|(_, work)| work.pauses_ns).collect();
@@ -221,10 +218,34 @@ impl Mover<'_> {
         Moves { due, asked, done, refused, took: durations(took_ns), pauses: durations(pauses_ns) }
     }
 
+    /// Requests the moves of the schedule when they are due, until its end or that of the round.
+    fn carry_out(
+        &self,
+        schedule: &mut Schedule,
+        mover: &mut InstrumentMover<'_>,
+        progress: &Progress,
+        counts: &mut Counts,
+    ) {
+        while !progress.stop.load(Ordering::Relaxed) && !schedule.is_done() {
+            let start_ns = progress.started_ns.load(Ordering::Acquire);
+            let elapsed_ns = monotonic_ns().saturating_sub(start_ns);
+            if start_ns == 0 || elapsed_ns < schedule.due_ns {
+                let left_ns = if start_ns == 0 { u64::MAX } else { schedule.due_ns - elapsed_ns };
+                thread::sleep(POLL_INTERVAL.min(Duration::from_nanos(left_ns)));
+                continue;
+            }
+            let due = schedule.due(elapsed_ns);
+            if !self.request(due, mover, progress, &mut schedule.cells, counts) {
+                break;
+            }
+        }
+    }
+
     /// Requests moves until they have ended. False if they have not, and the round is over.
     fn request(
         &self,
         due: Vec<PendingMove>,
+        mover: &mut InstrumentMover<'_>,
         progress: &Progress,
         cells: &mut [u16],
         counts: &mut Counts,
@@ -240,7 +261,7 @@ impl Mover<'_> {
         let (mut is_first, mut has_ended) = (true, false);
         while !has_ended && !is_over(is_first) {
             // What was requested before an error, and has ended, is answered at once.
-            if let Ok(outcomes) = admin::move_all(self.network, &moves, REQUEST_LIMIT) {
+            if let Ok(outcomes) = mover.move_all(&moves, REQUEST_LIMIT) {
                 let all_ns = monotonic_ns() - begin_ns;
                 let targets: BTreeMap<InstrumentId, u16> = moves.iter().copied().collect();
                 for MoveOutcome { instrument, refused, took_ms, .. } in outcomes {
@@ -255,7 +276,7 @@ impl Mover<'_> {
                 has_ended = true;
             } else {
                 is_first = false;
-                thread::sleep(POLL_INTERVAL);
+                thread::sleep(RETRY_PAUSE);
             }
         }
         self.set_pending(vec![]);

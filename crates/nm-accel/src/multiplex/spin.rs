@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::socket::Socket;
+use crate::wait::YieldTimer;
 use crate::{signals, wait};
 
 /// Shortest interval between two polls of the kernel while spinning, ns: it has bytes, by the
@@ -48,6 +49,7 @@ pub struct SetSpin {
     kernel_checked_at_ns: u64,
     budget_ns: u64,
     kernel_interval_ns: u64,
+    yield_timer: YieldTimer,
     spins: u32,
     is_probe: bool,
     signals: u32,
@@ -83,6 +85,7 @@ impl SetSpin {
             kernel_checked_at_ns: begun_ns,
             budget_ns,
             kernel_interval_ns,
+            yield_timer: YieldTimer::new(begun_ns),
             spins: 0,
             is_probe,
             signals,
@@ -112,6 +115,7 @@ impl SetSpin {
             self.kernel_checked_at_ns = now_ns;
             SetSpinStep::CheckKernel
         } else {
+            self.yield_timer.yield_if_due(now_ns);
             SetSpinStep::Retry
         }
     }

@@ -444,23 +444,76 @@ pub fn move_all(
     moves: &[(InstrumentId, u16)],
     limit: Duration,
 ) -> Result<Vec<MoveOutcome>, Failure> {
-    let bad = |message: String| Err(Failure::new(FailureKind::BadRequest, message));
-    if !network.has_control() {
-        return bad(NO_CONTROL.to_string());
+    InstrumentMover::new(network)?.move_all(moves, limit)
+}
+
+/// Moves instruments of a network, again and again, over one link to the leader of control.
+pub struct InstrumentMover<'a> {
+    access: Access<'a>,
+    /// The mediator that answered the last request as leader of control.
+    leader: Option<(u16, Observer)>,
+}
+
+impl InstrumentMover<'_> {
+    /// A mover that has no link yet.
+    ///
+    /// # Errors
+    /// If the network has no control group, or the file of the secret cannot be read.
+    pub fn new(network: &Network) -> Result<InstrumentMover<'_>, Failure> {
+        if !network.has_control() {
+            return Err(Failure::new(FailureKind::BadRequest, NO_CONTROL));
+        }
+        Ok(InstrumentMover { access: Access::new(network)?, leader: None })
     }
-    let has_cell = |cell: u16| network.cells().any(|known| known == cell);
-    if let Some((_, cell)) = moves.iter().find(|(_, cell)| !has_cell(*cell)) {
-        let cells = network.cells().count();
-        return bad(format!("there is no cell {cell}: the network has {cells}"));
+
+    /// Moves each instrument to its cell; what became of each.
+    ///
+    /// # Errors
+    /// As [`move_instruments`].
+    pub fn move_all(
+        &mut self,
+        moves: &[(InstrumentId, u16)],
+        limit: Duration,
+    ) -> Result<Vec<MoveOutcome>, Failure> {
+        let network = self.access.network;
+        let has_cell = |cell: u16| network.cells().any(|known| known == cell);
+        if let Some((_, cell)) = moves.iter().find(|(_, cell)| !has_cell(*cell)) {
+            let cells = network.cells().count();
+            let message = format!("there is no cell {cell}: the network has {cells}");
+            return Err(Failure::new(FailureKind::BadRequest, message));
+        }
+        let deadline = Deadline::after(limit);
+        let (mut outcomes, mut left) = (vec![], moves.to_vec());
+        while !left.is_empty() {
+            let before = left.len();
+            let reason = self.request_from_all(&mut left, &mut outcomes, deadline)?;
+            if deadline.passed() && !left.is_empty() {
+                let (seconds, count) = (limit.as_secs(), left.len());
+                let message = format!(
+                    "control has not moved {count} instruments within {seconds} s: {reason}"
+                );
+                return Err(Failure::new(FailureKind::Peer, message));
+            }
+            if left.len() == before {
+                std::thread::sleep(RETRY_PAUSE);
+            }
+        }
+        Ok(outcomes)
     }
-    let access = Access::new(network)?;
-    let deadline = Deadline::after(limit);
-    let (mut outcomes, mut left) = (vec![], moves.to_vec());
-    while !left.is_empty() {
+
+    /// Requests moves from the leader of before, or else from each mediator that could lead. Those
+    /// that have ended are removed from `left`; why others have not.
+    fn request_from_all(
+        &mut self,
+        left: &mut Vec<(InstrumentId, u16)>,
+        outcomes: &mut Vec<MoveOutcome>,
+        deadline: Deadline,
+    ) -> Result<String, Failure> {
+        let network = self.access.network;
         let mut reason = "none of its mediators leads it".to_string();
-        let before = left.len();
-        for mediator in mediators(network) {
-            match move_by(&access, mediator, &mut left, &mut outcomes, deadline) {
+        let first = self.leader.as_ref().map(|(mediator, _)| *mediator);
+        for mediator in first.into_iter().chain(mediators(network)) {
+            match self.request_from(mediator, left, outcomes, deadline) {
                 Ok(()) => {}
                 Err(error) if error.is_lasting() => {
                     let message = named(network, mediator, &error);
@@ -468,58 +521,74 @@ pub fn move_all(
                 }
                 Err(error) => reason = named(network, mediator, &error),
             }
+            if left.is_empty() {
+                break;
+            }
         }
-        if deadline.passed() && !left.is_empty() {
-            let (seconds, count) = (limit.as_secs(), left.len());
-            let message =
-                format!("control has not moved {count} instruments within {seconds} s: {reason}");
-            return Err(Failure::new(FailureKind::Peer, message));
-        }
-        if left.len() == before {
-            std::thread::sleep(RETRY_PAUSE);
-        }
+        Ok(reason)
     }
-    Ok(outcomes)
+
+    /// Requests moves from a mediator, some at a time, as long as it leads control. Those that have
+    /// ended are removed from `left`. The link is kept if all have.
+    fn request_from(
+        &mut self,
+        mediator: u16,
+        left: &mut Vec<(InstrumentId, u16)>,
+        outcomes: &mut Vec<MoveOutcome>,
+        deadline: Deadline,
+    ) -> Result<(), ClientError> {
+        let limit = deadline.remaining().min(HANDSHAKE_LIMIT);
+        if limit.is_zero() {
+            // The caller has the reason of an attempt that had time.
+            return Ok(());
+        }
+        let mut operator = match self.leader.take().filter(|(known, _)| *known == mediator) {
+            Some((_, operator)) => operator,
+            None => {
+                let address = &self.access.network.mediator[usize::from(mediator)].address;
+                let keys = self.access.credentials.as_ref();
+                Observer::connect(address, Hello::Operator, keys, limit)?
+            }
+        };
+        while !left.is_empty() {
+            if !operator.request_moves(left, outcomes, deadline)? {
+                return Ok(());
+            }
+        }
+        self.leader = Some((mediator, operator));
+        Ok(())
+    }
 }
 
-/// Requests moves from a mediator, some at a time, as long as it leads control. Those that have
-/// ended are removed from `left`.
-fn move_by(
-    access: &Access<'_>,
-    mediator: u16,
-    left: &mut Vec<(InstrumentId, u16)>,
-    outcomes: &mut Vec<MoveOutcome>,
-    deadline: Deadline,
-) -> Result<(), ClientError> {
-    let address = &access.network.mediator[usize::from(mediator)].address;
-    let keys = access.credentials.as_ref();
-    let limit = deadline.remaining().min(HANDSHAKE_LIMIT);
-    if limit.is_zero() {
-        // The caller has the reason of an attempt that had time.
-        return Ok(());
-    }
-    let mut operator = Observer::connect(address, Hello::Operator, keys, limit)?;
-    while !left.is_empty() {
+impl Observer {
+    /// Requests the first moves of `left` together, and removes those that have ended; false if
+    /// the mediator does not lead control.
+    fn request_moves(
+        &mut self,
+        left: &mut Vec<(InstrumentId, u16)>,
+        outcomes: &mut Vec<MoveOutcome>,
+        deadline: Deadline,
+    ) -> Result<bool, ClientError> {
         let now = left.len().min(REQUESTED_AT_ONCE);
         let begin_ns = clock::monotonic_ns();
         for (instrument, cell) in &left[..now] {
-            operator.send(&AdminRequest::Move { instrument: *instrument, cell: *cell });
+            self.send(&AdminRequest::Move { instrument: *instrument, cell: *cell });
         }
         for _ in 0..now {
-            let (instrument, map_version, refused) = match operator.receive(deadline)? {
+            let (instrument, map_version, refused) = match self.receive(deadline)? {
                 AdminResponse::Moved { instrument, map_version } => {
                     (instrument, Some(map_version), None)
                 }
                 AdminResponse::Refused { instrument, reason } => (instrument, None, Some(reason)),
-                AdminResponse::NotLeading => return Ok(()),
+                AdminResponse::NotLeading => return Ok(false),
                 _ => return Err(ClientError::Unexpected),
             };
             let took_ms = (clock::monotonic_ns() - begin_ns) as f64 / 1e6;
             left.retain(|(known, _)| *known != instrument);
             outcomes.push(MoveOutcome { instrument, map_version, refused, took_ms });
         }
+        Ok(true)
     }
-    Ok(())
 }
 
 /// Lets a mediator or gateway carry nothing, or work again, and waits until control has logged

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use nm_book::book::Book;
 use nm_exchange::batch;
 use nm_exchange::cell::{Admitted, Cell, MoveStep};
-use nm_exchange::control::admin;
+use nm_exchange::control::admin::{self, InstrumentMover};
 use nm_exchange::limits::{CELL_LEAVING_MAX, MOVES_ORDERED_MAX};
 use nm_exchange::moves::MoveId;
 use nm_exchange::network::{Durability, Network, Role};
@@ -31,13 +31,14 @@ impl Mover {
         let (network, stopped) = (network.clone(), Arc::clone(&is_stopped));
         let thread = std::thread::spawn(move || {
             let (cells, mut count) = (network.mediator.len() as u32, 0);
+            let mut mover = InstrumentMover::new(&network).unwrap();
             for round in 1.. {
                 if stopped.load(Ordering::Acquire) {
                     break;
                 }
                 let cell = |instrument: u32| ((instrument + round) % cells) as u16;
                 let moves: Vec<_> = (0..INSTRUMENTS).map(|it| (it, cell(it))).collect();
-                let outcomes = admin::move_all(&network, &moves, LIMIT).unwrap();
+                let outcomes = mover.move_all(&moves, LIMIT).unwrap();
                 assert_eq!(outcomes.len(), moves.len());
                 for outcome in outcomes {
                     assert_eq!(outcome.refused, None, "{outcome:?}");
