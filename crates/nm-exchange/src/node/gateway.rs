@@ -170,7 +170,7 @@ impl Gateway {
         let best = *best.unwrap_or(&routers[0]);
         let is_changed = std::mem::replace(&mut self.router, best) != best;
         if is_changed {
-            self.resend(links, |_| true);
+            self.resend(links, |_, _| true);
         }
         is_changed
     }
@@ -183,7 +183,7 @@ impl Gateway {
         }
         let is_resent = self.choose_router(links);
         if router == self.router && !is_resent {
-            self.resend(links, |stream| stream.cell == cell);
+            self.resend(links, |gateway, instrument| gateway.cell_of(instrument) == cell);
         }
         // With replicas the processor sends the events, and a leader's end loses none of them.
         if self.network.durability == Durability::None {
@@ -203,6 +203,7 @@ impl Gateway {
         let key = (frame.header.instrument, frame.header.session);
         self.check_owner(key.1, from)?;
         self.requests += 1;
+        let cell = self.cell_of(key.0);
         let place = match self.admit(from, key, frame) {
             Ok(place) => place,
             Err(reason) => {
@@ -214,7 +215,7 @@ impl Gateway {
         if frame.header.flags & wire::ATTEMPT != stream.attempt() {
             wire::set_flags(frame.bytes, wire::ATTEMPT, stream.attempt());
         }
-        wire::route(frame.bytes, self.index as u16, stream.cell, self.map.version());
+        wire::route(frame.bytes, self.index as u16, cell, self.map.version());
         wire::stamp(frame.bytes, 0, links.now_ns);
         let mut is_due = true;
         if let Place::At(place) = place {
@@ -246,12 +247,11 @@ impl Gateway {
         frame: &ReceivedFrame<'_>,
     ) -> Result<Place, RefusalReason> {
         let (instrument, session) = key;
-        let cell = self.cell_of(instrument);
         let stream = match self.streams.entry(key) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(free) => {
                 self.clients.add_instrument(session, instrument)?;
-                free.insert(PendingRequests::new(from, cell, frame.header.previous_seq))
+                free.insert(PendingRequests::new(from, frame.header.previous_seq))
             }
         };
         let place = stream.place(&frame.header)?;
@@ -368,12 +368,20 @@ impl Gateway {
         }
     }
 
-    /// Pending requests are to be sent again, of the sessions and instruments that are wanted.
-    fn resend(&mut self, links: &Links, wanted: impl Fn(&PendingRequests) -> bool) {
+    /// Pending requests on the instruments that are wanted are to be sent again, because some are
+    /// lost.
+    fn resend(&mut self, links: &Links, is_wanted: impl Fn(&Gateway, InstrumentId) -> bool) {
         self.resends.restart();
-        for key in &self.checked {
-            if let Some(stream) = self.streams.get_mut(key).filter(|stream| wanted(stream)) {
-                queue(&mut self.resends, *key, stream, 0, links.now_ns);
+        self.queue_pending(links.now_ns, is_wanted);
+    }
+
+    /// Pending requests on the instruments that are wanted are to be sent again, in their turn.
+    fn queue_pending(&mut self, now_ns: u64, is_wanted: impl Fn(&Gateway, InstrumentId) -> bool) {
+        let is_queued = |key: &StreamKey| is_wanted(self, key.0);
+        let keys: Vec<StreamKey> = self.checked.iter().copied().filter(is_queued).collect();
+        for key in keys {
+            if let Some(stream) = self.streams.get_mut(&key) {
+                queue(&mut self.resends, key, stream, 0, now_ns);
             }
         }
     }
@@ -381,11 +389,14 @@ impl Gateway {
     /// Sends what waits for its turn, as far as it may.
     fn send_waiting(&mut self, links: &mut Links) {
         let Some(router) = self.router(links) else { return };
+        let (index, version) = (self.index as u16, self.map.version());
         while let Some(key) = self.resends.pop() {
+            let cell = self.cell_of(key.0);
             let Some(stream) = self.streams.get_mut(&key) else { continue };
             while self.resends.may_send()
                 && let Some(bytes) = stream.send_next(links.now_ns)
             {
+                wire::route(bytes, index, cell, version);
                 self.resends.sent(bytes.len());
                 self.resent += 1;
                 links.forward(router, bytes);
@@ -504,10 +515,11 @@ impl Gateway {
         self.next_check_ns = now_ns + CHECK_NS;
     }
 
-    /// Takes over a newer map: pending requests are routed by it from now on, and resent if their
-    /// cell is another one.
+    /// Takes over a newer map: pending requests are sent again if their cell is another one.
     fn update_map(&mut self, links: &mut Links, map: &InstrumentMap) {
         let was_leaving = self.is_leaving();
+        let pending = self.checked.iter().map(|key| (key.0, self.cell_of(key.0)));
+        let cells_before: BTreeMap<InstrumentId, u16> = pending.collect();
         if !self.map.update(map) {
             return;
         }
@@ -519,17 +531,9 @@ impl Gateway {
             self.choose_router(links);
         }
         self.announced.retain(|instrument, at| at.epoch > map.epoch_of(*instrument));
-        let (index, announced) = (self.index as u16, &self.announced);
-        for (key, stream) in &mut self.streams {
-            let announced = announced.get(&key.0).map(|at| at.cell);
-            let cell = announced.unwrap_or_else(|| self.map.cell_of(key.0));
-            let version = self.map.version();
-            let is_moved = std::mem::replace(&mut stream.cell, cell) != cell;
-            stream.update_frames(|frame| wire::route(frame, index, cell, version));
-            if is_moved {
-                queue(&mut self.resends, *key, stream, 0, links.now_ns);
-            }
-        }
+        self.queue_pending(links.now_ns, |gateway, instrument| {
+            cells_before.get(&instrument) != Some(&gateway.cell_of(instrument))
+        });
         self.send_report(links);
     }
 
@@ -552,12 +556,7 @@ impl Gateway {
             return;
         }
         self.announced.insert(instrument, Placement { cell, epoch });
-        let (index, version) = (self.index as u16, self.map.version());
-        for (key, stream) in self.streams.iter_mut().filter(|(key, _)| key.0 == instrument) {
-            stream.cell = cell;
-            stream.update_frames(|frame| wire::route(frame, index, cell, version));
-            queue(&mut self.resends, *key, stream, 0, links.now_ns);
-        }
+        self.queue_pending(links.now_ns, |_, other| other == instrument);
     }
 
     /// Reports to the routers, for control, which processors are up, and the newest map.
@@ -639,7 +638,7 @@ impl Gateway {
             }
             FrameKind::ResendRequest => {
                 let cell = header.cell;
-                self.resend(links, |stream| stream.cell == cell);
+                self.resend(links, |gateway, instrument| gateway.cell_of(instrument) == cell);
                 self.notify_event_loss(links, cell);
             }
             _ => return false,
@@ -655,7 +654,7 @@ impl Behaviour for Gateway {
                 self.led_cells.insert(index, BTreeSet::new());
                 let is_resent = self.choose_router(links);
                 if index == self.router && !is_resent {
-                    self.resend(links, |_| true);
+                    self.resend(links, |_, _| true);
                 }
             }
             Peer::Node(Role::Processor, index) => {

@@ -113,8 +113,6 @@ pub enum AfterNak {
 pub struct PendingRequests {
     /// The link of its session.
     pub client: LinkId,
-    /// Cell of the instrument.
-    pub cell: u16,
     /// Whether it is among those that are checked for time-outs.
     pub is_checked: bool,
     /// Whether it is among those that wait for their turn to send.
@@ -135,10 +133,9 @@ pub struct PendingRequests {
 
 impl PendingRequests {
     /// None yet; `answered` is the predecessor of the first one.
-    pub fn new(client: LinkId, cell: u16, answered: u64) -> PendingRequests {
+    pub fn new(client: LinkId, answered: u64) -> PendingRequests {
         PendingRequests {
             client,
-            cell,
             is_checked: false,
             is_queued: false,
             pending: VecDeque::new(),
@@ -289,18 +286,19 @@ impl PendingRequests {
         self.sent == self.pending.len()
     }
 
-    /// The frame of the next request that waits for its turn; it counts as sent from now on. Those
+    /// The frame of the next request that waits for its turn, which the caller routes by the present
+    /// map; it counts as sent from now on. Those
     /// whose reply waits are among them, because they are the predecessors of others. The first one
     /// carries that its predecessor was answered: a cell that has lost its books does not wait for
     /// it then.
-    pub fn send_next(&mut self, now_ns: u64) -> Option<&[u8]> {
+    pub fn send_next(&mut self, now_ns: u64) -> Option<&mut [u8]> {
         let next = self.pending.get_mut(self.sent)?;
         let is_settled = self.sent == 0 && next.previous_seq == self.answered;
         let settled = if is_settled { wire::PREVIOUS_ANSWERED } else { 0 };
         wire::set_flags(&mut next.bytes, wire::ATTEMPT | settled, self.attempt | settled);
         next.sent_ns = now_ns;
         self.sent += 1;
-        Some(&next.bytes)
+        Some(&mut next.bytes)
     }
 
     /// Whether the oldest request was sent and is without a reply for too long; `least_ns`: that is
@@ -314,11 +312,6 @@ impl PendingRequests {
     /// Waits longer the next time.
     pub fn back_off(&mut self) {
         self.timeout_ns = (self.timeout_ns * 2).min(TIMEOUT_NS_MAX);
-    }
-
-    /// Changes each frame.
-    pub fn update_frames(&mut self, mut update: impl FnMut(&mut [u8])) {
-        self.pending.iter_mut().for_each(|known| update(&mut known.bytes));
     }
 }
 
@@ -347,7 +340,7 @@ mod tests {
     /// The requests of these numbers, each behind the one before; those up to `answered` were
     /// answered.
     fn pending(answered: u64, numbers: &[u64]) -> PendingRequests {
-        let mut stream = PendingRequests::new(LinkId::of_token(1), 0, answered);
+        let mut stream = PendingRequests::new(LinkId::of_token(1), answered);
         let mut previous_seq = answered;
         for number in numbers {
             let header = header(*number, previous_seq);
