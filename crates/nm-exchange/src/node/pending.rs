@@ -286,11 +286,10 @@ impl PendingRequests {
         self.sent == self.pending.len()
     }
 
-    /// The frame of the next request that waits for its turn, which the caller routes by the present
-    /// map; it counts as sent from now on. Those
-    /// whose reply waits are among them, because they are the predecessors of others. The first one
-    /// carries that its predecessor was answered: a cell that has lost its books does not wait for
-    /// it then.
+    /// The frame of the next request that waits for its turn, which the caller routes by its map;
+    /// it counts as sent from now on. Those whose reply waits are among them, because they are the
+    /// predecessors of others. The first one carries that its predecessor was answered: a cell that
+    /// has lost its books does not wait for it then.
     pub fn send_next(&mut self, now_ns: u64) -> Option<&mut [u8]> {
         let next = self.pending.get_mut(self.sent)?;
         let is_settled = self.sent == 0 && next.previous_seq == self.answered;
