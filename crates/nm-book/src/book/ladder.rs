@@ -47,7 +47,7 @@ impl Ladder {
     /// Offset of a key in the window, if it lies in it.
     fn offset(&self, key: Key) -> Option<usize> {
         let offset = key.wrapping_sub(self.base) as u64;
-        (offset < self.window.len() as u64).then_some(offset as usize)
+        (offset < WINDOW as u64).then_some(offset as usize)
     }
 
     fn key_at(&self, offset: usize) -> Key {
@@ -103,14 +103,12 @@ impl Ladder {
     }
 
     /// Puts an order at the end of the queue of a level.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, orders: &mut Slab, key: Key, slot: Slot) {
-        if self.window.is_empty() {
-            self.window = vec![Queue::EMPTY; WINDOW];
-            self.base = base_for(key);
-        }
-        if let Some(offset) = self.offset(key) {
-            self.window[offset].push(orders, slot);
+        if let Some(offset) = self.offset(key)
+            && let Some(queue) = self.window.get_mut(offset)
+        {
+            queue.push(orders, slot);
             self.filled[offset / 64] |= 1 << (offset % 64);
             self.words |= 1 << (offset / 64);
         } else {
@@ -119,10 +117,11 @@ impl Ladder {
     }
 
     /// Takes an order out of the queue of a level.
-    #[inline]
+    #[inline(always)]
     pub fn unlink(&mut self, orders: &mut Slab, key: Key, slot: Slot) {
-        if let Some(offset) = self.offset(key) {
-            let queue = &mut self.window[offset];
+        if let Some(offset) = self.offset(key)
+            && let Some(queue) = self.window.get_mut(offset)
+        {
             queue.unlink(orders, slot);
             // Without branches: whether a level is empty now cannot be predicted.
             let word = &mut self.filled[offset / 64];
@@ -135,6 +134,11 @@ impl Ladder {
 
     #[cold]
     fn push_far(&mut self, orders: &mut Slab, key: Key, slot: Slot) {
+        if self.window.is_empty() {
+            self.window = vec![Queue::EMPTY; WINDOW];
+            self.base = base_for(key);
+            return self.push(orders, key, slot);
+        }
         match self.far.binary_search_by_key(&key, |far| far.0) {
             Ok(at) => self.far[at].1.push(orders, slot),
             Err(at) => {

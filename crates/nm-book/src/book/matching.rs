@@ -381,7 +381,7 @@ impl Book {
     }
 
     /// The slot of the order to be replaced, or the first check that fails.
-    #[inline]
+    #[inline(always)]
     fn may_replace(
         &self,
         id: OrderId,

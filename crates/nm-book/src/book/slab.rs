@@ -131,6 +131,7 @@ impl Order {
     }
 
     /// The quantity that it shows when it begins to rest.
+    #[inline]
     pub fn display_at_rest(&self) -> Quantity {
         if self.display == 0 { self.left } else { self.left.min(self.display) }
     }
@@ -210,6 +211,7 @@ pub struct Queue {
 impl Queue {
     pub const EMPTY: Queue = Queue { head: NONE, tail: NONE };
 
+    #[inline]
     pub fn push(&mut self, orders: &mut Slab, slot: Slot) {
         let order = &mut orders[slot];
         (order.previous, order.next) = (self.tail, NONE);
@@ -218,6 +220,7 @@ impl Queue {
         self.tail = slot;
     }
 
+    #[inline]
     pub fn unlink(&mut self, orders: &mut Slab, slot: Slot) {
         let Order { previous, next, .. } = orders[slot];
         orders[previous].next = next;

@@ -14,6 +14,7 @@ impl Timers {
     }
 
     /// When the first order expires, ns; `u64::MAX` if there is none.
+    #[inline]
     pub fn earliest_ns(&self) -> u64 {
         self.heap.first().map_or(u64::MAX, |first| first.0)
     }
