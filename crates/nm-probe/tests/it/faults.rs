@@ -1,5 +1,6 @@
 //! Peers that are absent, die or stay silent; loss; cancelling.
 
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use nm_transport::Transport;
 use nm_transport::sim::{self, FaultConfig};
 use nm_transport::wrap::{Delayed, Lossy};
 
+use crate::PROCESS_STARTS;
 use crate::pair::{NOTICE_MAX, alone, connected, latency, pingpong, request_response, task};
 
 /// So many samples that a run ends only by a cancel or a failure.
@@ -100,6 +102,7 @@ fn peer_that_never_responds_is_a_failure() {
 
 #[test]
 fn absent_peer_is_reported_with_its_address() {
+    let _starts = PROCESS_STARTS.lock().unwrap_or_else(PoisonError::into_inner);
     for stack in ["tcp-spin", "udp-spin", "unix-blocking", "shm-spin"] {
         let work = pingpong(64, 10);
         // An address whose listener has just been dropped.

@@ -8,5 +8,10 @@ mod quiet;
 mod stalls;
 mod streams;
 
+/// Taken by whoever starts a process, and by a test whose closed descriptors must be closed at
+/// once: until it executes its program, a new process holds a copy of every descriptor of the
+/// tests that run beside.
+static PROCESS_STARTS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[global_allocator]
 static ALLOCATOR: nm_test_support::CountingAllocator = nm_test_support::CountingAllocator;

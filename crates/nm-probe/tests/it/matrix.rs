@@ -1,5 +1,7 @@
 //! Every protocol with every way of waiting.
 
+use std::sync::PoisonError;
+
 use nm_model::agent::{TaskReport, Work};
 use nm_model::doubt::DoubtKind;
 use nm_model::result::Statistic;
@@ -9,6 +11,7 @@ use nm_model::{FailureKind, Side, Stack};
 use nm_probe::Endpoint;
 use nm_sys::{cpu, socket};
 
+use crate::PROCESS_STARTS;
 use crate::pair::{FinishedPair, latency, pingpong, request_response, run, task};
 
 const PROTOCOLS: [Protocol; 4] =
@@ -92,6 +95,7 @@ fn enter_network_with_multicast() -> bool {
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         return false;
     }
+    let _starts = PROCESS_STARTS.lock().unwrap_or_else(PoisonError::into_inner);
     for arguments in [
         "link set lo up",
         "link add left type veth peer name right",
