@@ -365,7 +365,7 @@ fn status_with_control(network: &Network, replica: &ReplicaStatus) -> NetworkSta
             .iter()
             .map(|(at, to)| exception(*at, to.cell))
             .collect(),
-        network,
+        network: network.into_owned(),
     }
 }
 

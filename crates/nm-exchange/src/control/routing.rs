@@ -1,5 +1,6 @@
 //! Which cell an instrument belongs to, and which mediator leads each cell.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use nm_book::order::InstrumentId;
@@ -153,13 +154,16 @@ impl InstrumentMap {
         })
     }
 
-    /// A network with the nodes that were added.
-    pub fn extended(&self, network: &Network) -> Network {
+    /// A network with the nodes that were added: the same one if it has them.
+    pub fn extended<'a>(&self, network: &'a Network) -> Cow<'a, Network> {
+        if self.has_nodes_of(network) {
+            return Cow::Borrowed(network);
+        }
         let mut extended = network.clone();
         for role in Role::ALL.iter().copied() {
             extended.set_added(role, self.added(role));
         }
-        extended
+        Cow::Owned(extended)
     }
 
     /// Instruments that have moved, also those that are back, with their cells.
@@ -407,6 +411,23 @@ impl RoutingTable {
         reader.finish("leaders")?;
         Ok(table)
     }
+
+    /// The map of the routing table that these bytes are, if it is newer than the known one. Each
+    /// node has each map from several others, so most are not, and only their versions are read.
+    ///
+    /// # Errors
+    /// If they are not a routing table, as far as they are read.
+    pub fn decode_newer_map(
+        bytes: &[u8],
+        known: &InstrumentMap,
+    ) -> Result<Option<InstrumentMap>, DecodeError> {
+        // It comes first, as `InstrumentMap::write` has it.
+        if Reader::new(bytes).u32("map_version")? <= known.version {
+            return Ok(None);
+        }
+        let map = RoutingTable::decode(bytes)?.map;
+        Ok(known.is_older_than(&map).then_some(map))
+    }
 }
 
 #[cfg(test)]
@@ -486,14 +507,15 @@ mod tests {
         let extended = map.extended(&network);
         assert_eq!(extended.mediator[3..], [node("a"), node("b")]);
         assert_eq!((extended.founders(), extended.cells().last()), (3, Some(4)));
-        assert!(extended.is_removed(Role::Mediator, 3) && first.extended(&network) == network);
+        assert!(extended.is_removed(Role::Mediator, 3));
+        assert!(matches!(first.extended(&network), Cow::Borrowed(same) if *same == network));
         // Who begins with a newer file has the same mediators.
         let of_file = InstrumentMap::of(&extended);
         assert_eq!(
             (of_file.added(Role::Mediator), of_file.version()),
             (map.added(Role::Mediator), 0)
         );
-        assert_eq!(map.extended(&extended), extended);
+        assert_eq!(map.extended(&extended), Cow::Borrowed(&*extended));
         let mut bytes = vec![];
         map.write(&mut bytes);
         assert_eq!(InstrumentMap::read(&mut Reader::new(&bytes)), Ok(map));
@@ -522,32 +544,67 @@ mod tests {
         prop_oneof![(Just(Role::Mediator), 0..5u16), (Just(Role::Gateway), 0..1u16)]
     }
 
-    proptest! {
-        #[test]
-        fn a_routing_table_is_read_back(
-            assigned in prop::collection::vec((any::<u32>(), 0..5u16), 0..20),
-            leaders in prop::collection::btree_map(
-                any::<u16>(),
-                (any::<u16>(), any::<u32>(), any::<u64>())
-                    .prop_map(|(mediator, term, start)| CellLeader { mediator, term, start }),
-                0..5,
-            ),
-            drained in prop::collection::vec(drained(), 0..4),
-            added in prop::collection::vec(("[a-zé]{1,9}", prop::sample::select(Role::ALL)), 0..4),
-            noise in prop::collection::vec(any::<u8>(), 0..60),
-        ) {
-            let mut map = InstrumentMap::new(5);
+    /// A routing table of a network that began with so many cells.
+    fn table(cells: usize) -> impl Strategy<Value = RoutingTable> {
+        let leader = (any::<u16>(), any::<u32>(), any::<u64>())
+            .prop_map(|(mediator, term, start)| CellLeader { mediator, term, start });
+        let assigned = prop::collection::vec((any::<u32>(), 0..cells as u16), 0..20);
+        let leaders = prop::collection::btree_map(any::<u16>(), leader, 0..5);
+        let drained = prop::collection::vec(drained(), 0..4);
+        let added = ("[a-zé]{1,9}", prop::sample::select(Role::ALL));
+        let added = prop::collection::vec(added, 0..4);
+        let made = move |(assigned, leaders, drained, added)| {
+            let mut map = InstrumentMap::new(cells);
+            let added: Vec<(String, Role)> = added;
             added.iter().for_each(|(name, role)| map.add(*role, node(name)));
+            let assigned: Vec<(InstrumentId, u16)> = assigned;
             for (instrument, cell) in assigned {
                 map.assign(instrument, Placement { cell, epoch: instrument / 2 });
             }
+            let drained: Vec<NodeId> = drained;
             drained.into_iter().for_each(|node| map.set_drained(node, true));
-            let table = RoutingTable { map, leaders };
+            RoutingTable { map, leaders }
+        };
+        (assigned, leaders, drained, added).prop_map(made)
+    }
+
+    proptest! {
+        #[test]
+        fn a_routing_table_is_read_back(
+            table in table(5),
+            noise in prop::collection::vec(any::<u8>(), 0..60),
+        ) {
             let mut bytes = table.encode();
             prop_assert_eq!(RoutingTable::decode(&bytes), Ok(table));
             bytes.push(0);
             prop_assert!(RoutingTable::decode(&bytes).is_err());
             let _ = RoutingTable::decode(&noise);
+        }
+
+        /// Where the version is newer, what is refused is the same as well.
+        #[test]
+        fn a_map_that_is_read_only_if_it_is_newer_is_that_of_the_table(
+            known in (5..7usize).prop_flat_map(table),
+            table in table(5),
+            change in any::<prop::sample::Index>(),
+            to in any::<u8>(),
+        ) {
+            let known = known.map;
+            let mut bytes = table.encode();
+            let newer = |bytes: &[u8]| RoutingTable::decode_newer_map(bytes, &known);
+            let map = table.map;
+            prop_assert_eq!(newer(&bytes), Ok(known.is_older_than(&map).then_some(map)));
+            let at = change.index(bytes.len());
+            bytes[at] = to;
+            match (RoutingTable::decode(&bytes), newer(&bytes)) {
+                (Ok(table), read) => {
+                    let map = table.map;
+                    prop_assert_eq!(read, Ok(known.is_older_than(&map).then_some(map)));
+                }
+                (Err(error), Err(read)) => prop_assert_eq!(error, read),
+                (Err(_), Ok(read)) => prop_assert_eq!(read, None),
+            }
+            prop_assert!(newer(&bytes[..3]).is_err());
         }
     }
 }

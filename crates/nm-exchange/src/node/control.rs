@@ -58,8 +58,8 @@ pub struct Control<L> {
     monitor: MembershipMonitor,
     /// Whether cells have several replicas.
     has_replicas: bool,
-    /// What routers were sent last.
-    sent_routes: Option<RoutingTable>,
+    /// What routers were sent last: the version of the map, and the leaders.
+    sent_routes: Option<(u32, BTreeMap<u16, CellLeader>)>,
     /// Operators that wait for moves.
     waiting: Vec<Waiting>,
     /// Nodes that operators want to be drained, or to work again; not logged yet.
@@ -230,6 +230,14 @@ impl<L: Log> Control<L> {
         self.is_changed = true;
     }
 
+    /// This node has a map from elsewhere: should control's log have lost it, it is restored with
+    /// the next comparison. Else the log of this replica is only behind.
+    pub fn on_map(&mut self, map: &InstrumentMap) {
+        if self.state.routes().map.is_older_than(map) {
+            self.monitor.own.routes.map.update(map);
+        }
+    }
+
     /// A cell's leader says that a move has ended.
     pub fn on_move_ended(&mut self, ended: &MoveEnded) {
         let MoveEnded { id, refusal, .. } = *ended;
@@ -371,7 +379,6 @@ impl<L: Log> Control<L> {
         let leader = |term| CellLeader { mediator: own.1, term, start };
         self.monitor.own.routes.leaders =
             led_cells.map(|(cell, term)| (cell, leader(term))).collect();
-        self.monitor.own.routes.map.update(&self.state.routes().map);
         let mut commands = self.monitor.pending_commands(&self.state, now_ns);
         if leading_term.is_some() {
             commands.extend(self.ended.values().cloned());
@@ -490,18 +497,19 @@ impl<L: Log> Control<L> {
     /// Sends routers the routing table if it has changed.
     fn send_new_routes(&mut self, links: &mut Links) {
         let routes = self.state.routes();
-        if self.sent_routes.as_ref() != Some(routes) {
-            for router in links.all_to(Role::Router) {
-                send_routes(links, router, routes);
-            }
-            self.sent_routes = Some(routes.clone());
+        let version = routes.map.version();
+        let is_sent = |(sent, leaders): &(_, _)| *sent == version && *leaders == routes.leaders;
+        if !self.sent_routes.as_ref().is_some_and(is_sent) {
+            let routers = links.all_to(Role::Router);
+            send_routes(links, &routers, routes);
+            self.sent_routes = Some((version, routes.leaders.clone()));
         }
     }
 
     /// A router is connected: a leader sends it the routing table.
     pub fn on_router_connected(&self, links: &mut Links, router: LinkId) {
         if self.log.leading_term().is_some() {
-            send_routes(links, router, self.state.routes());
+            send_routes(links, &[router], self.state.routes());
         }
     }
 
@@ -595,12 +603,12 @@ pub fn respond(links: &mut Links, to: LinkId, response: &AdminResponse) {
 /// Tells processors which nodes were added, if there are such: they get no routing tables else.
 pub fn send_nodes(links: &mut Links, processors: &[LinkId], map: &InstrumentMap) {
     if map.has_added() {
-        let routes = RoutingTable::new(map.clone());
-        processors.iter().for_each(|to| send_routes(links, *to, &routes));
+        send_routes(links, processors, &RoutingTable::new(map.clone()));
     }
 }
 
-/// Sends a routing table over a link.
-pub fn send_routes(links: &mut Links, to: LinkId, routes: &RoutingTable) {
-    links.send(to, &Header::new(FrameKind::RoutingTable), &routes.encode(), 0);
+/// Sends a routing table over links.
+pub fn send_routes(links: &mut Links, receivers: &[LinkId], routes: &RoutingTable) {
+    let (header, bytes) = (Header::new(FrameKind::RoutingTable), routes.encode());
+    receivers.iter().for_each(|to| links.send(*to, &header, &bytes, 0));
 }

@@ -515,14 +515,13 @@ impl Gateway {
         self.next_check_ns = now_ns + CHECK_NS;
     }
 
-    /// Takes over a newer map: pending requests are sent again if their cell is another one.
-    fn update_map(&mut self, links: &mut Links, map: &InstrumentMap) {
+    /// Takes over the newer map of a router: pending requests are sent again if their cell is
+    /// another one.
+    fn update_map(&mut self, links: &mut Links, from: LinkId, map: InstrumentMap) {
         let was_leaving = self.is_leaving();
         let pending = self.checked.iter().map(|key| (key.0, self.cell_of(key.0)));
         let cells_before: BTreeMap<InstrumentId, u16> = pending.collect();
-        if !self.map.update(map) {
-            return;
-        }
+        self.map = map;
         if self.is_leaving() && !was_leaving {
             self.clients.ids().for_each(|client| self.send_away(links, client));
         }
@@ -530,11 +529,12 @@ impl Gateway {
             self.network = links.network().clone();
             self.choose_router(links);
         }
+        let map = &self.map;
         self.announced.retain(|instrument, at| at.epoch > map.epoch_of(*instrument));
         self.queue_pending(links.now_ns, |gateway, instrument| {
             cells_before.get(&instrument) != Some(&gateway.cell_of(instrument))
         });
-        self.send_report(links);
+        self.send_report(links, Some(from));
     }
 
     /// What is not as it should be when nothing is under way, and this is control's map.
@@ -559,16 +559,22 @@ impl Gateway {
         self.queue_pending(links.now_ns, |_, other| other == instrument);
     }
 
-    /// Reports to the routers, for control, which processors are up, and the newest map.
-    fn send_report(&self, links: &mut Links) {
+    /// Reports to the routers, for control, which processors are up, and the newest map: not to
+    /// the one that it has come from, for which nothing is new.
+    fn send_report(&self, links: &mut Links, map_from: Option<LinkId>) {
         if !self.network.has_control() {
+            return;
+        }
+        let mut routers = links.all_to(Role::Router);
+        routers.retain(|router| Some(*router) != map_from);
+        if routers.is_empty() {
             return;
         }
         let mut report = MembershipReport::new(self.map.clone());
         let is_processor = |node: &((Role, u16), u64)| node.0.0 == Role::Processor;
         report.nodes = links.connected_nodes().filter(is_processor).collect();
         let bytes = report.encode();
-        for router in links.all_to(Role::Router) {
+        for router in routers {
             links.send(router, &Header::new(FrameKind::MembershipReport), &bytes, 0);
         }
     }
@@ -670,7 +676,7 @@ impl Behaviour for Gateway {
             }
             _ => return,
         }
-        self.send_report(links);
+        self.send_report(links, None);
     }
 
     fn on_disconnected(&mut self, links: &mut Links, peer: Peer, id: LinkId) {
@@ -693,7 +699,7 @@ impl Behaviour for Gateway {
             let again = self.resend_requests.expire(u64::MAX);
             self.repeat_resend_requests(again, links.now_ns);
         }
-        self.send_report(links);
+        self.send_report(links, None);
     }
 
     fn on_frame(
@@ -713,9 +719,11 @@ impl Behaviour for Gateway {
                 Ok(())
             }
             (Peer::Node(Role::Router, _), FrameKind::RoutingTable) => {
-                let routes = RoutingTable::decode(frame.body())
+                let map = RoutingTable::decode_newer_map(frame.body(), &self.map)
                     .map_err(PeerError::decode(from.1, frame.header.kind))?;
-                self.update_map(links, &routes.map);
+                if let Some(map) = map {
+                    self.update_map(links, from.0, map);
+                }
                 Ok(())
             }
             (Peer::Node(Role::Router, _), FrameKind::MoveEnded) => {

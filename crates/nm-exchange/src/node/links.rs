@@ -308,7 +308,7 @@ impl Links {
     pub fn update_nodes(&mut self, map: &InstrumentMap) -> bool {
         let is_changed = !map.has_nodes_of(&self.network);
         if is_changed {
-            self.update_network(map.extended(&self.network));
+            self.update_network(map.extended(&self.network).into_owned());
         }
         is_changed
     }

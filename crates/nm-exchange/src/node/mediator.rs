@@ -145,7 +145,7 @@ impl<L: Log> Mediator<L> {
         }
         if !self.is_owned(request.instrument) {
             if self.map.cell_of(request.instrument) != self.index {
-                send_routes(links, from, &RoutingTable::new(self.map.clone()));
+                send_routes(links, &[from], &RoutingTable::new(self.map.clone()));
             }
             return;
         }
@@ -236,18 +236,20 @@ impl<L: Log> Mediator<L> {
         }
     }
 
-    fn update_map(&mut self, links: &mut Links, map: &InstrumentMap) {
-        if self.map.update(map) {
-            self.moves.on_map();
-            let is_changed = links.update_nodes(&self.map);
+    /// Takes over a newer map.
+    fn update_map(&mut self, links: &mut Links, map: InstrumentMap) {
+        self.map = map;
+        self.moves.on_map();
+        if let Some(replica) = &mut self.control {
+            replica.control.on_map(&self.map);
+        }
+        if links.update_nodes(&self.map) {
             // Replies take another way before a processor that was removed learns of that: then
             // nothing more comes to it, and it can end.
             self.replies.set_network(links.network());
             self.update_reply_path(links);
-            if is_changed {
-                let processors = links.all_to(Role::Processor);
-                send_nodes(links, &processors, &self.map);
-            }
+            let processors = links.all_to(Role::Processor);
+            send_nodes(links, &processors, &self.map);
         }
     }
 
@@ -309,9 +311,11 @@ impl<L: Log> Behaviour for Mediator<L> {
                 Ok(())
             }
             (Peer::Node(Role::Router, _), FrameKind::RoutingTable) => {
-                let routes = RoutingTable::decode(frame.body())
+                let map = RoutingTable::decode_newer_map(frame.body(), &self.map)
                     .map_err(PeerError::decode(from.1, frame.header.kind))?;
-                self.update_map(links, &routes.map);
+                if let Some(map) = map {
+                    self.update_map(links, map);
+                }
                 Ok(())
             }
             (Peer::Node(Role::Router, index), FrameKind::MembershipReport) => {
@@ -366,8 +370,11 @@ impl<L: Log> Behaviour for Mediator<L> {
     fn on_wake(&mut self, links: &mut Links) -> Result<(), Failure> {
         if let Some(replica) = &mut self.control {
             replica.handle_events(links);
-            let map = replica.control.routes().map.clone();
-            self.update_map(links, &map);
+            let map = &replica.control.routes().map;
+            if self.map.is_older_than(map) {
+                let map = map.clone();
+                self.update_map(links, map);
+            }
         }
         Ok(())
     }

@@ -99,7 +99,7 @@ impl<L: Log> Mediator<L> {
             .map_err(PeerError::decode(peer, FrameKind::Request))?;
         if !self.is_owned(&frame.header) {
             if self.map.cell_of(frame.header.instrument) != frame.header.cell {
-                send_routes(links, from, &RoutingTable::new(self.map.clone()));
+                send_routes(links, &[from], &RoutingTable::new(self.map.clone()));
             }
             return Ok(());
         }
@@ -176,19 +176,21 @@ impl<L: Log> Mediator<L> {
     }
 
     /// Takes over a newer map; processors learn from here which nodes were added.
-    fn update_map(&mut self, links: &mut Links, map: &InstrumentMap) {
-        if self.map.update(map) {
-            self.cells.on_map();
-            if links.update_nodes(&self.map) {
-                self.network = links.network().clone();
-                self.replies.retain(|cell, _| self.map.has_cell(*cell));
-                self.replying.retain(|cell| self.map.has_cell(*cell));
-                // Replies take another way before a processor that was removed learns of that.
-                self.replies.values_mut().for_each(|path| path.set_network(&self.network));
-                self.update_reply_paths(links);
-                let processors = links.all_to(Role::Processor);
-                send_nodes(links, &processors, &self.map);
-            }
+    fn update_map(&mut self, links: &mut Links, map: InstrumentMap) {
+        self.map = map;
+        self.cells.on_map();
+        if let Some(control) = &mut self.cells.control {
+            control.on_map(&self.map);
+        }
+        if links.update_nodes(&self.map) {
+            self.network = links.network().clone();
+            self.replies.retain(|cell, _| self.map.has_cell(*cell));
+            self.replying.retain(|cell| self.map.has_cell(*cell));
+            // Replies take another way before a processor that was removed learns of that.
+            self.replies.values_mut().for_each(|path| path.set_network(&self.network));
+            self.update_reply_paths(links);
+            let processors = links.all_to(Role::Processor);
+            send_nodes(links, &processors, &self.map);
         }
     }
 
@@ -266,8 +268,10 @@ impl<L: Log> Behaviour for Mediator<L> {
                 return self.request(links, from, frame);
             }
             (Peer::Node(Role::Router, _), FrameKind::RoutingTable, _) => {
-                let routes = RoutingTable::decode(frame.body()).map_err(undecodable)?;
-                self.update_map(links, &routes.map);
+                let map = RoutingTable::decode_newer_map(frame.body(), &self.map);
+                if let Some(map) = map.map_err(undecodable)? {
+                    self.update_map(links, map);
+                }
             }
             (
                 Peer::Node(Role::Router, _),
@@ -332,7 +336,7 @@ impl<L: Log> Behaviour for Mediator<L> {
             && self.map.is_older_than(&control.routes().map)
         {
             let map = control.routes().map.clone();
-            self.update_map(links, &map);
+            self.update_map(links, map);
         }
         Ok(())
     }

@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 
 use nm_model::agent::Failure;
 
-use crate::control::{CellLeader, InstrumentMap, MembershipReport, RoutingTable, Work};
+use crate::control::{CellLeader, InstrumentMap, MembershipReport, NodeId, RoutingTable, Work};
 use crate::link::ReceivedFrame;
 use crate::message::Leader;
 use crate::network::{CONTROL, Network, Role};
 use crate::wire::{self, FrameKind, Header};
 
 use super::behaviour::Behaviour;
-use super::control::answer_links;
+use super::control::{answer_links, send_routes};
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
 
@@ -23,8 +23,8 @@ use super::peer::{Peer, PeerError};
 pub struct Router {
     /// The map, and the leader of each cell as far as it is known.
     routes: RoutingTable,
-    /// What gateways reported.
-    reports: BTreeMap<usize, MembershipReport>,
+    /// By gateway, the nodes that it reported and the numbers of their starts.
+    reports: BTreeMap<usize, BTreeMap<NodeId, u64>>,
     /// The nodes that have a replica of control; none if there is no control.
     voters: Vec<(Role, usize)>,
     /// Whether a report to them is due.
@@ -88,31 +88,53 @@ impl Router {
         }
     }
 
-    /// Takes over the routing table of control, or of a mediator with a newer map than a request.
-    fn update(&mut self, links: &mut Links, routes: &RoutingTable) {
-        if self.routes.map.update(&routes.map) {
-            self.is_report_due = true;
+    /// Takes over the routing table of control, of a mediator with a newer map than a request, or
+    /// of a gateway; whether its map was newer. A newer one is sent to all nodes but where it came
+    /// from: that is how control learns of one that its log has lost, so none of these needs a
+    /// report.
+    fn update(&mut self, links: &mut Links, from: LinkId, routes: RoutingTable) -> bool {
+        let is_newer = self.routes.map.is_older_than(&routes.map);
+        if is_newer {
+            self.routes.map = routes.map;
             let map = &self.routes.map;
             self.routes.leaders.retain(|cell, _| map.has_cell(*cell));
-            let all = [links.all_to(Role::Gateway), links.all_to(Role::Mediator)].concat();
-            all.into_iter().for_each(|to| self.send_routes(links, to));
+            let mut all = [links.all_to(Role::Gateway), links.all_to(Role::Mediator)].concat();
+            all.retain(|to| *to != from);
+            self.send_routes(links, &all);
             links.update_nodes(&self.routes.map);
         }
-        for (cell, leader) in &routes.leaders {
-            self.update_leader(links, *cell, *leader, true);
+        for (cell, leader) in routes.leaders {
+            self.update_leader(links, cell, leader, true);
+        }
+        is_newer
+    }
+
+    /// A gateway reports: control is to know of other nodes than before. A map that the gateway
+    /// had before this router may be one that control's log has lost.
+    fn on_report(
+        &mut self,
+        links: &mut Links,
+        (from, gateway): (LinkId, usize),
+        report: MembershipReport,
+    ) {
+        let MembershipReport { nodes, routes } = report;
+        let is_newer = self.update(links, from, routes);
+        if is_newer || self.reports.get(&gateway) != Some(&nodes) {
+            self.is_report_due = true;
+            self.reports.insert(gateway, nodes);
         }
     }
 
-    fn send_routes(&self, links: &mut Links, to: LinkId) {
+    fn send_routes(&self, links: &mut Links, receivers: &[LinkId]) {
         if self.routes.map.version() > 0 {
-            links.send(to, &Header::new(FrameKind::RoutingTable), &self.routes.encode(), 0);
+            send_routes(links, receivers, &self.routes);
         }
     }
 
     /// Sends control what is known here of the membership.
     fn send_report(&self, links: &mut Links) {
         let own = links.connected_nodes();
-        let reported = self.reports.values().flat_map(|report| &report.nodes);
+        let reported = self.reports.values().flatten();
         let reported = reported.map(|(node, start)| (*node, *start));
         let nodes = own.chain(reported).collect();
         let mut report = MembershipReport { nodes, routes: self.routes.clone() };
@@ -134,7 +156,7 @@ impl Behaviour for Router {
         if let Peer::Node(role, index) = peer
             && let Some(to) = links.to(role, index)
         {
-            self.send_routes(links, to);
+            self.send_routes(links, &[to]);
             if role == Role::Gateway
                 && let Some(output) = links.output(to)
             {
@@ -176,13 +198,11 @@ impl Behaviour for Router {
             }
             (Peer::Node(Role::Gateway, gateway), FrameKind::MembershipReport) => {
                 let report = MembershipReport::decode(frame.body()).map_err(undecodable)?;
-                self.update(links, &report.routes);
-                self.reports.insert(gateway, report);
-                self.is_report_due = true;
+                self.on_report(links, (from.0, gateway), report);
             }
             (Peer::Node(Role::Mediator, _), FrameKind::RoutingTable) => {
                 let routes = RoutingTable::decode(frame.body()).map_err(undecodable)?;
-                self.update(links, &routes);
+                self.update(links, from.0, routes);
             }
             // From the leader of control, or that of a cell, to that of a cell.
             (

@@ -13,7 +13,8 @@ use nm_exchange::batch;
 use nm_exchange::cell::{Admitted, Cell, Handled};
 use nm_exchange::control::admin::{self, NetworkStatus, Observer};
 use nm_exchange::control::{
-    AdminRequest, AdminResponse, CellLeader, InstrumentMap, RoutingTable, State,
+    AdminRequest, AdminResponse, CellLeader, InstrumentMap, MembershipReport, Placement,
+    RoutingTable, State,
 };
 use nm_exchange::message::{Hello, Leader};
 use nm_exchange::network::{Durability, Network, Role};
@@ -465,5 +466,107 @@ fn a_router_ignores_a_leader_with_an_older_term_than_control_s() {
     assert_eq!(next_data_frame(&mut gateway), (FrameKind::Leader, 0, 1));
     ask(&mut gateway);
     assert_eq!(next_data_frame(&mut second), (Request, 0, 0));
+    ring.stop();
+}
+
+/// The membership report that comes next. No map is sent back to where it came from.
+fn next_report(mediator: &mut Peer) -> MembershipReport {
+    loop {
+        let (header, body) = mediator.next();
+        assert_ne!(header.kind, FrameKind::RoutingTable);
+        if header.kind == FrameKind::MembershipReport {
+            return MembershipReport::decode(&body).unwrap();
+        }
+    }
+}
+
+/// A map of two cells in which so many instruments have moved.
+fn moved(count: u32) -> InstrumentMap {
+    let mut map = InstrumentMap::new(2);
+    (0..count).for_each(|it| map.assign(2 * it, Placement { cell: 1, epoch: it + 1 }));
+    map
+}
+
+#[test]
+fn a_router_reports_no_map_that_control_has_logged() {
+    let mut ring = TestRing::new("1-1-2-1", Durability::MemoryQuorum);
+    let network = ring.network.clone();
+    let listeners = [0, 1].map(|mediator| peer::listener(&network.mediator[mediator].address));
+    ring.start_one(Role::Router, 0, &network, &Default::default());
+    let mut first = Peer::accepted(&listeners[0], 10);
+    let mut second = Peer::accepted(&listeners[1], 11);
+    let mut gateway = Peer::connected(
+        &network.router[0].address,
+        &Hello::Node { role: Role::Gateway, index: 0, start: 12 },
+    );
+    let mut routes = RoutingTable::new(InstrumentMap::new(2));
+    routes.leaders.insert(0, CellLeader { mediator: 1, term: 7, start: 11 });
+    second.send_with(&Header::new(FrameKind::RoutingTable), &routes.encode());
+    for mediator in [&mut first, &mut second] {
+        while {
+            let report = next_report(mediator);
+            report.nodes.len() < 3 || report.routes.leaders.is_empty()
+        } {}
+    }
+
+    // Control sends its map; then a gateway that has it by another router reports another node.
+    routes.map = moved(1);
+    second.send_with(&Header::new(FrameKind::RoutingTable), &routes.encode());
+    while gateway.next().0.kind != FrameKind::RoutingTable {}
+    let processor = (Role::Processor, 0);
+    let mut report = MembershipReport::new(moved(1));
+    let mut send = |map: InstrumentMap, start: u64| {
+        report.routes.map = map;
+        report.nodes.insert(processor, start);
+        gateway.send_with(&Header::new(FrameKind::MembershipReport), &report.encode());
+        gateway.send(&Header::new(FrameKind::Request));
+    };
+    send(moved(1), 1);
+    let (header, body) = first.next();
+    assert_eq!(header.kind, FrameKind::RoutingTable);
+    assert_eq!(RoutingTable::decode(&body).unwrap(), routes);
+    let start_of = |report: &MembershipReport| report.nodes.get(&processor).copied();
+    assert_eq!(start_of(&next_report(&mut first)), Some(1), "it reported a map of control");
+    assert_eq!(start_of(&next_report(&mut second)), Some(1), "it reported a map of control");
+
+    // It reports the same again: control has no use for that.
+    send(moved(1), 1);
+    while second.next().0.kind != FrameKind::Request {}
+    send(moved(1), 2);
+    assert_eq!(start_of(&next_report(&mut second)), Some(2), "it reported the same again");
+
+    // It has a map that control's log has lost: all mediators have that, and the report as well.
+    send(moved(2), 2);
+    while first.next().0.kind != FrameKind::RoutingTable {}
+    for mediator in [&mut first, &mut second] {
+        let report = loop {
+            let (header, body) = mediator.next();
+            if header.kind == FrameKind::MembershipReport {
+                break MembershipReport::decode(&body).unwrap();
+            }
+        };
+        assert_eq!((start_of(&report), report.routes.map), (Some(2), moved(2)));
+    }
+    ring.stop();
+}
+
+/// Routers send each map that is new to them to all mediators, and may report nothing because of
+/// it.
+#[test]
+fn control_restores_a_map_that_its_node_has_from_a_router() {
+    let mut ring = TestRing::new("1-1-2-1", Durability::MemoryQuorum);
+    let network = ring.network.clone();
+    for (role, index) in [(Role::Processor, 0), (Role::Mediator, 0), (Role::Mediator, 1)] {
+        ring.start_one(role, index, &network, &Default::default());
+    }
+    until(&network, "led", |status| status.control.is_some());
+    let hello = Hello::Node { role: Role::Router, index: 0, start: 5 };
+    let mut routers =
+        [0, 1].map(|mediator| Peer::connected(&network.mediator[mediator].address, &hello));
+    let routes = RoutingTable::new(moved(2));
+    for router in &mut routers {
+        router.send_with(&Header::new(FrameKind::RoutingTable), &routes.encode());
+    }
+    until(&network, "restored", |status| status.map_version == 2);
     ring.stop();
 }
