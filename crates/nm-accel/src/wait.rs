@@ -155,6 +155,12 @@ impl Spin {
         Spin { begun_ns: 0, budget_ns, kernel_checked_at_ns: 0, yield_timer, spins: 0 }
     }
 
+    /// Whether all checks so far followed each other at once.
+    #[inline(always)]
+    pub fn is_eager(&self) -> bool {
+        self.spins <= EAGER_SPINS
+    }
+
     /// Whether the next step reads the clock: the time for what need not be looked at each time.
     #[inline(always)]
     pub fn is_clock_due(&self) -> bool {
@@ -278,6 +284,14 @@ impl WaitLimit {
     /// Remaining time, ns, if there is a limit.
     pub fn left_ns(&self) -> Option<u64> {
         self.deadline.map(|deadline| deadline.saturating_sub(now_ns()))
+    }
+}
+
+/// Waits for `pause_ns` without touching memory.
+pub fn pause(pause_ns: u64) {
+    let begun_ns = now_ns();
+    while now_ns().wrapping_sub(begun_ns) < pause_ns {
+        std::hint::spin_loop();
     }
 }
 

@@ -74,6 +74,12 @@ pub struct Pushed<'a> {
 impl Pushed<'_> {
     /// Nothing was sent to memory.
     pub const NOTHING: Pushed<'static> = Pushed { count: 0, take_back: None };
+
+    /// Whether nothing was sent to memory, and nothing was taken back.
+    #[inline(always)]
+    pub fn is_nothing(&self) -> bool {
+        self.count == 0 && self.take_back.is_none()
+    }
 }
 
 /// Which way to send.
