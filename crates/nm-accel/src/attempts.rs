@@ -77,9 +77,50 @@ impl FailedAttempts {
     }
 }
 
+/// After so many sends in a row to a peer that is behind, one waits for the peer.
+const SENDS_PER_WAIT: u32 = 64;
+
+/// Sends in a row that had to go through the kernel because the peer had not received earlier ones.
+/// A stream without a pause would stay there.
+#[derive(Debug, Default)]
+pub struct SendsToPeerBehind(AtomicU32);
+
+impl SendsToPeerBehind {
+    /// None.
+    pub const fn new() -> SendsToPeerBehind {
+        SendsToPeerBehind(AtomicU32::new(0))
+    }
+
+    /// Forgets them.
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Notes a send that memory could not take; whether it should wait for the peer.
+    pub fn is_wait_due(&self, peer_is_behind: bool) -> bool {
+        if !peer_is_behind {
+            self.reset();
+            return false;
+        }
+        let count = self.0.load(Ordering::Relaxed) + 1;
+        let is_due = count >= SENDS_PER_WAIT;
+        self.0.store(if is_due { 0 } else { count }, Ordering::Relaxed);
+        is_due
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_of_many_sends_to_a_peer_behind_waits() {
+        let sends = SendsToPeerBehind::new();
+        let waits: Vec<u32> = (1..=200).filter(|_| sends.is_wait_due(true)).collect();
+        assert_eq!(waits, [64, 128, 192]);
+        assert!(!sends.is_wait_due(false), "the peer has received all");
+        assert_eq!((1..=64).find(|_| sends.is_wait_due(true)), Some(64), "they begin anew");
+    }
 
     #[test]
     fn after_many_failures_one_attempt_of_sixteen_is_made() {

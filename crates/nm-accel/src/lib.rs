@@ -23,6 +23,7 @@
 //! | `socket`           | one connection: its phase, its memory, the counts of both directions |
 //! | `system_call_filter` | programs that restrict their system calls                            |
 //! | `ledgers`          | records of sockets, and the locks that started programs have on them |
+//! | `coalescing`       | pauses of a receiver of many small messages                          |
 //! | `short_lived`      | whether the program's connections are short                          |
 //! | `blocking`         | libc's own blocking calls, which are cancellation points             |
 //! | `wait`             | spinning and sleeping                                                |
@@ -40,6 +41,7 @@ mod attempts;
 mod blocking;
 mod calls;
 mod children;
+mod coalescing;
 mod exec_substitutes;
 mod fallback;
 mod inherited;

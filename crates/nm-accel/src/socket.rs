@@ -18,7 +18,8 @@ use nm_ring::conduit::{Conduit, ConduitEnd, ConduitMapping};
 use nm_ring::ledger::{EndState, INHERITED, Record, SocketPhase, SocketRole};
 use nm_ring::pipe::Pipe;
 
-use crate::attempts::FailedAttempts;
+use crate::attempts::{FailedAttempts, SendsToPeerBehind};
+use crate::coalescing::Coalescing;
 use crate::{kernel, process};
 
 pub mod holds;
@@ -116,8 +117,12 @@ pub struct Socket {
     pub spin_budget_ns: AtomicU64,
     /// Spins that found nothing in memory.
     pub failed_spins: FailedAttempts,
+    /// Pauses of a receiver of many small messages.
+    pub coalescing: Coalescing,
     /// Waits for the peer to receive what is in the kernel, after which it had not.
     pub failed_drains: FailedAttempts,
+    /// Sends in a row through the kernel to a peer that had not received earlier ones.
+    pub sends_to_peer_behind: SendsToPeerBehind,
     /// Large sends to memory whose bytes went through the kernel in the end.
     pub failed_sends: FailedAttempts,
     /// Not zero if so did those of the last large one.
@@ -188,7 +193,9 @@ impl Socket {
             last_descriptor: AtomicI32::new(-1),
             spin_budget_ns: AtomicU64::new(u64::MAX),
             failed_spins: FailedAttempts::new(),
+            coalescing: Coalescing::new(),
             failed_drains: FailedAttempts::new(),
+            sends_to_peer_behind: SendsToPeerBehind::new(),
             failed_sends: FailedAttempts::new(),
             was_taken_back: AtomicU32::new(0),
             kernel_asked_at_ns: AtomicU64::new(0),
@@ -234,7 +241,9 @@ impl Socket {
             word.store(0, Ordering::Relaxed);
         }
         self.failed_spins.reset();
+        self.coalescing.end_stream();
         self.failed_drains.reset();
+        self.sends_to_peer_behind.reset();
         self.failed_sends.reset();
         self.pending_error.store(0, Ordering::Relaxed);
         self.spin_budget_ns.store(u64::MAX, Ordering::Relaxed);

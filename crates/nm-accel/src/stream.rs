@@ -16,7 +16,7 @@ use nm_ring::ledger::KernelReason;
 use crate::socket::Socket;
 use crate::socket::outgoing::{LARGE_BYTES, Pushed};
 use crate::wait::{self, Spin, SpinStep, WaitLimit};
-use crate::{kernel, options, signals};
+use crate::{coalescing, kernel, options, signals};
 
 /// Longest sleep until memory has bytes, before the sleep is the kernel's, ns: in it nobody reports
 /// the end of the stream.
@@ -43,8 +43,8 @@ const BULK_BYTES: usize = 16 * 1024;
 /// Longest time for that, ns.
 const DRAIN_NS: u64 = 10_000;
 
-/// Longest time for that between two chunks of a blocking call, ns: about what the peer needs to
-/// wake up and to receive a chunk.
+/// Longest time for that between two chunks of a blocking call, or blocking calls of a stream, ns:
+/// about what the peer needs to wake up and to receive a chunk.
 const DRAIN_CHUNK_NS: u64 = 60_000;
 
 /// A blocking call of more bytes goes through the kernel in chunks of so many.
@@ -106,6 +106,7 @@ pub fn receive(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
         return if request.socket.has_memory_bytes() { 0 } else { raw() };
     }
     let (mut done, mut limit, mut missing) = (0, None, 0);
+    pause_if_streaming(&request);
     loop {
         if request.socket.has_memory_bytes() {
             done += receive_from_memory(&request, done);
@@ -158,6 +159,20 @@ pub fn receive(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
     }
 }
 
+/// Pauses before a blocking receive of a stream of small messages.
+#[inline(always)]
+fn pause_if_streaming(request: &Request<'_>) {
+    let socket = request.socket;
+    if request.is_nonblocking() {
+        return;
+    }
+    let readable = || socket.incoming().readable();
+    if socket.coalescing.is_pause_due(socket.outgoing().sent(), readable) {
+        wait::pause(coalescing::PAUSE_NS);
+        socket.coalescing.note_pause(readable());
+    }
+}
+
 /// A call has `done` bytes from memory and may return. If the pipe is empty and the kernel has
 /// bytes behind it, they belong to the call too: a program that takes a short read for the end of
 /// what is there would not look again.
@@ -198,6 +213,7 @@ fn receive_from_memory(request: &Request<'_>, done: usize) -> usize {
         let counters = &socket.record().incoming;
         counters.memory_bytes.add_exclusive(count as u64);
         counters.memory_calls.add_exclusive(1);
+        socket.coalescing.note_prompt_receive(count);
     }
     socket.unlock_receive();
     count
@@ -373,6 +389,9 @@ fn wait_for_memory(request: &Request<'_>, limit: &WaitLimit) -> bool {
     loop {
         if socket.has_memory_bytes() {
             wait::adjust_budget(socket, true);
+            if !spin.is_eager() {
+                socket.coalescing.end_stream();
+            }
             return true;
         }
         if socket.kernel_has_bytes_for_us() || spin.is_clock_due() && limit.interrupted() {
@@ -394,6 +413,7 @@ fn wait_for_memory(request: &Request<'_>, limit: &WaitLimit) -> bool {
             SpinStep::Sleep => break,
         }
     }
+    socket.coalescing.end_stream();
     if budget_ns > 0 {
         wait::adjust_budget(socket, false);
         socket.record().incoming.failed_spins.add(1);
@@ -435,6 +455,9 @@ pub fn send(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
         wait_for_drain(socket, DRAIN_NS);
     }
     let mut pushed = send_to_memory(&request, 0);
+    if pushed.is_nothing() && drain_stream(&request) {
+        pushed = send_to_memory(&request, 0);
+    }
     let mut done = pushed.count;
     if done < total && pushed.take_back.is_none() && socket.may_send_to_memory() {
         (done, pushed) = send_to_full_pipe(&request, done, total);
@@ -474,6 +497,18 @@ fn wait_for_drain(socket: &'static Socket, limit_ns: u64) {
     let mut spin = Spin::begin(limit_ns);
     while socket.is_draining() && spin.step() != SpinStep::Sleep {}
     socket.failed_drains.note(!socket.is_draining());
+}
+
+/// Memory could not take a message. If it is one of a stream that goes through the kernel, waits
+/// now and then until the peer has received all; true if memory can take it now.
+#[cold]
+fn drain_stream(request: &Request<'_>) -> bool {
+    let socket = request.socket;
+    if !socket.sends_to_peer_behind.is_wait_due(socket.is_draining()) {
+        return false;
+    }
+    wait_for_drain(socket, if request.is_nonblocking() { DRAIN_NS } else { DRAIN_CHUNK_NS });
+    socket.may_send_to_memory()
 }
 
 /// Whether `SO_SNDTIMEO` is set: it limits a call, and would limit each of its chunks.

@@ -11,7 +11,8 @@ use nm_ring::process_lock::LockOutcome;
 use super::Socket;
 use crate::{kernel, process, signals, tcp_info, wait};
 
-/// Shortest time between two looks for the death of a peer that leaves bytes unread, ns.
+/// Shortest time between two looks for the death of a peer that leaves bytes unread, ns. It is
+/// measured in ticks of the kernel.
 const PEER_CHECK_NS: u64 = 1_000_000;
 
 /// The same while the peer receives something in between, ns.
@@ -74,6 +75,12 @@ pub struct Pushed<'a> {
 impl Pushed<'_> {
     /// Nothing was sent to memory.
     pub const NOTHING: Pushed<'static> = Pushed { count: 0, take_back: None };
+
+    /// Whether nothing was sent to memory, and nothing was taken back.
+    #[inline(always)]
+    pub fn is_nothing(&self) -> bool {
+        self.count == 0 && self.take_back.is_none()
+    }
 }
 
 /// Which way to send.
@@ -286,7 +293,7 @@ impl Socket {
 
     /// The peer leaves bytes unread: if it has died, the kernel says so, and later bytes go there.
     fn look_for_death(&self, fd: c_int) {
-        let now = wait::now_ns();
+        let now = wait::tick_ns();
         let (checked, position) = (&self.peer_checked_at_ns, &self.peer_checked_position);
         let consumed = self.outgoing().consumed();
         let has_received = position.load(Ordering::Relaxed) != consumed;

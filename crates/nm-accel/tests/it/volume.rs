@@ -21,6 +21,7 @@ behaviours![
     receiver_that_sleeps_and_wakes_again_and_again,
     receiver_that_reads_one_byte_at_a_time,
     sender_that_writes_one_byte_at_a_time,
+    stream_of_small_messages_with_pauses_now_and_then,
     every_mixture_of_calls,
     every_mixture_of_calls_between_two_processes,
     every_mixture_of_waits_between_two_processes,
@@ -322,6 +323,29 @@ fn sender_that_writes_one_byte_at_a_time() {
         }
     });
     assert_eq!(recv_to_end(fd), (pattern(1, 20_000), Ok(())));
+    child.join();
+}
+
+/// The receiver blocks in each call, and at first it is asleep: the stream begins in the kernel, and
+/// no byte may be lost, doubled or late when it changes over.
+fn stream_of_small_messages_with_pauses_now_and_then() {
+    const TOTAL: usize = 6 << 20;
+    let (fd, child) = joined_with_child(|fd| {
+        assert_bytes(&recv_exact(fd, TOTAL), &pattern(1, TOTAL));
+        send_all(fd, b"k");
+    });
+    let bytes = pattern(1, TOTAL);
+    let (mut numbers, mut sent) = (Numbers(1), 0);
+    pause_ms(5);
+    while sent < TOTAL {
+        let end = TOTAL.min(sent + 1 + numbers.below(100));
+        send_all(fd, &bytes[sent..end]);
+        sent = end;
+        if numbers.below(10_000) == 0 {
+            pause_ms(3);
+        }
+    }
+    assert_eq!(recv_exact(fd, 1), b"k");
     child.join();
 }
 
