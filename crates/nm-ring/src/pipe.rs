@@ -31,6 +31,8 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
+#[cfg(not(loom))]
+use crate::layout::LINE_BYTES;
 use crate::sync::{AtomicU32, AtomicU64, Bytes, fence};
 use crate::words;
 
@@ -48,10 +50,12 @@ pub const QUARTER_BYTES: usize = PIPE_BYTES / 4;
 
 /// Bytes of the area after a small message whose lines the sender asks for: about what the
 /// receiver's CPU reads ahead.
-const PREFETCHED_BYTES: usize = if cfg!(loom) { 0 } else { 512 };
+#[cfg(not(loom))]
+const PREFETCHED_BYTES: usize = 512;
 
 /// Longest message after which it does; the lines of a longer one are asked for by its copy, all at
 /// the same time.
+#[cfg(not(loom))]
 const PREFETCHING_BYTES_MAX: usize = 1024;
 
 /// Bits of the control word that hold the count of inline bytes. The rest is the position modulo
@@ -237,6 +241,7 @@ impl<const BYTES: usize> Pipe<BYTES> {
         } else {
             self.write_area(sent, bytes);
             self.publish(sent.wrapping_add(count as u64));
+            #[cfg(not(loom))]
             self.prefetch_ahead(sent, count);
         }
         count
@@ -296,17 +301,21 @@ impl<const BYTES: usize> Pipe<BYTES> {
         // after the next push.
         self.write_area(sent, bytes);
         self.sender.sent.store(position, Relaxed);
+        #[cfg(not(loom))]
         self.prefetch_ahead(sent, bytes.len());
     }
 
     /// After a small message of `count` bytes at the position `sent`: asks for the lines that the
     /// next ones go to. The receiver's CPU reads ahead of what it receives and so takes some of
     /// them; without this each message waits for its line, one after the other.
+    #[cfg(not(loom))]
     #[inline(always)]
     fn prefetch_ahead(&self, sent: u64, count: usize) {
-        let next = sent as usize % BYTES + count;
-        if count <= PREFETCHING_BYTES_MAX && next + PREFETCHED_BYTES <= BYTES {
-            self.area.prefetch_for_write(next, PREFETCHED_BYTES);
+        if count <= PREFETCHING_BYTES_MAX {
+            let next = sent as usize % BYTES + count;
+            for line in (next..next + PREFETCHED_BYTES).step_by(LINE_BYTES) {
+                nm_sys::cpu::prefetch_for_write(self.area.address(line % BYTES));
+            }
         }
     }
 

@@ -38,23 +38,6 @@ mod real {
             }
         }
 
-        /// Asks for the cache lines of `count` bytes from offset `at` on, to write there soon.
-        /// Panics if they are outside. Without effect where the processor has no such instruction.
-        #[inline(always)]
-        pub fn prefetch_for_write(&self, at: usize, count: usize) {
-            assert!(at <= N && count <= N - at, "a prefetch outside the ring");
-            #[cfg(all(target_arch = "x86_64", not(miri)))]
-            for line in (0..count).step_by(crate::layout::LINE_BYTES) {
-                let to = self.0.get().cast::<u8>().wrapping_add(at + line);
-                // SAFETY: changes no memory and does not fault; 64-bit processors without
-                // `prefetchw` do nothing.
-                unsafe {
-                    std::arch::asm!("prefetchw [{}]", in(reg) to,
-                        options(nostack, preserves_flags));
-                }
-            }
-        }
-
         /// Where the bytes from offset `at` on are, for a call of the kernel. Panics if that is
         /// outside.
         pub fn address(&self, at: usize) -> *mut u8 {
@@ -121,8 +104,6 @@ mod checked {
                 self.0[at + idx].store(*byte, Ordering::Relaxed);
             }
         }
-
-        pub fn prefetch_for_write(&self, _at: usize, _count: usize) {}
 
         pub fn read(&self, at: usize, buffer: &mut [u8]) {
             for (idx, byte) in buffer.iter_mut().enumerate() {

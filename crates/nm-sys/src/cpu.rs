@@ -18,6 +18,20 @@ pub fn current() -> u32 {
     sched_getcpu() as u32
 }
 
+/// Asks for the cache line at `address`, to write there soon; without effect where the processor
+/// has no instruction for it.
+#[inline(always)]
+pub fn prefetch_for_write(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: `prefetchw` changes no memory and does not fault, whatever the address is; 64-bit
+    // processors that lack it do nothing.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
+}
+
 /// `sched_setaffinity(0, …)`—Pins the current thread to one CPU.
 ///
 /// # Errors

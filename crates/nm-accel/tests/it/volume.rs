@@ -326,8 +326,8 @@ fn sender_that_writes_one_byte_at_a_time() {
     child.join();
 }
 
-/// The receiver blocks in each call, and at first it is asleep: the stream begins in the kernel, and
-/// no byte may be lost, doubled or late when it changes over.
+/// The receiver blocks in each call, and at first it is asleep: the stream begins in the kernel.
+/// No byte may be lost, doubled or out of order when it goes over to memory.
 fn stream_of_small_messages_with_pauses_now_and_then() {
     const TOTAL: usize = 6 << 20;
     let (fd, child) = joined_with_child(|fd| {
