@@ -340,7 +340,7 @@ impl Gateway {
     fn nak(&mut self, links: &mut Links, header: &Header) {
         let key = (header.instrument, header.session);
         let Some(stream) = self.streams.get_mut(&key) else { return };
-        match stream.on_nak(header, links.now_ns) {
+        match stream.on_nak(header) {
             AfterNak::Refuse(place) => self.refuse_pending(links, key, place, None),
             AfterNak::Resend(from) => queue(&mut self.resends, key, stream, from, links.now_ns),
             AfterNak::Nothing => {}
@@ -784,4 +784,118 @@ fn refuse(links: &mut Links, client: LinkId, request: &Header, reason: RefusalRe
     let mut body = vec![];
     reason.encode(&mut body);
     links.send(client, &RefusalReason::header(request), &body, 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use nm_book::codec;
+    use nm_book::order::Command;
+
+    use super::*;
+    use crate::limits::UNKNOWN_PREDECESSOR_NAKS_MAX;
+    use crate::link::ReceiveBuffer;
+    use crate::message::{Hello, Welcome};
+    use crate::testing::TestRing;
+
+    /// Time from a request's departure to the router until a nak to it comes, ns.
+    const ROUND_TRIP_NS: u64 = 100_000;
+
+    const SESSION: UserId = 1;
+
+    /// A gateway in simulated time, and its links to a client and to the router.
+    struct Simulated {
+        gateway: Gateway,
+        links: Links,
+        client: LinkId,
+        router: LinkId,
+    }
+
+    impl Simulated {
+        fn new() -> Simulated {
+            let network = TestRing::new("1-1-1-1", Durability::None).network.clone();
+            let mut links = Links::simulated(&network, (Role::Gateway, 0), 1).unwrap();
+            links.now_ns = 1 << 40;
+            let client = links.accept_link().unwrap();
+            let router = links.begin_link(Role::Router, 0).unwrap();
+            let gateway = Gateway::new(&network, 0);
+            let mut simulated = Simulated { gateway, links, client, router };
+            let (mut hello, mut welcome) = (vec![], vec![]);
+            Hello::Client(SESSION).write(None, &mut hello);
+            Welcome { start: 1, session: 0 }.write(None, &mut welcome);
+            simulated.receive((client, Peer::Client), hello);
+            simulated.receive((router, Peer::Node(Role::Router, 0)), welcome);
+            simulated.links.take_output();
+            simulated
+        }
+
+        /// One iteration, in which it receives frames.
+        fn receive(&mut self, from: (LinkId, Peer), bytes: Vec<u8>) {
+            let mut input = ReceiveBuffer::of(bytes);
+            while let Some(mut frame) = input.next_frame().unwrap() {
+                if frame.header.kind == FrameKind::Welcome {
+                    self.links.handshake(from.0, &frame).unwrap();
+                    self.gateway.on_connected(&mut self.links, from.1);
+                } else {
+                    self.gateway.on_frame(&mut self.links, from, &mut frame).unwrap();
+                }
+            }
+            self.gateway.on_iteration(&mut self.links).unwrap();
+        }
+    }
+
+    /// The headers of the frames of a kind that were sent over a link.
+    fn frames_of(output: &[(LinkId, Vec<u8>)], link: LinkId, kind: FrameKind) -> Vec<Header> {
+        let of_link = output.iter().filter(|(id, _)| *id == link);
+        let mut input = ReceiveBuffer::of(of_link.flat_map(|(_, bytes)| bytes.clone()).collect());
+        let mut headers = vec![];
+        while let Some(frame) = input.next_frame().unwrap() {
+            headers.push(frame.header);
+        }
+        headers.retain(|header| header.kind == kind);
+        headers
+    }
+
+    fn request(client_seq: u64, previous_seq: u64) -> Vec<u8> {
+        let request = Header::new(FrameKind::Request);
+        let header = Header { session: SESSION, client_seq, previous_seq, ..request };
+        let (mut body, mut bytes) = (vec![], vec![]);
+        codec::write_command(&Command::Tick, &mut body);
+        wire::write(&header, &body, 0, &mut bytes);
+        bytes
+    }
+
+    /// Before, a nak within 2 ms of a resend was ignored. Where a round trip takes less, each
+    /// attempt then waited for a time-out of up to 3.2 s, and no nak was counted but the first.
+    #[test]
+    fn a_predecessor_that_never_was_is_refused_before_any_time_out_where_naks_come_soon() {
+        let mut simulated = Simulated::new();
+        let begin_ns = simulated.links.now_ns;
+        let requests = [request(9, 8), request(10, 9)].concat();
+        simulated.receive((simulated.client, Peer::Client), requests);
+        let mut rounds = 0;
+        let refused = loop {
+            let output = simulated.links.take_output();
+            let copies = frames_of(&output, simulated.router, FrameKind::Request);
+            let refused = frames_of(&output, simulated.client, FrameKind::Reply);
+            if !refused.is_empty() {
+                break refused;
+            }
+            assert_eq!(copies.len(), 2, "round {rounds}");
+            rounds += 1;
+            simulated.links.now_ns += ROUND_TRIP_NS;
+            let mut naks = vec![];
+            for copy in copies {
+                let flags = copy.flags & wire::ATTEMPT;
+                let nak = Header { kind: FrameKind::Nak, flags, previous_seq: 2, ..copy };
+                wire::write(&nak, &[], 0, &mut naks);
+            }
+            simulated.receive((simulated.router, Peer::Node(Role::Processor, 0)), naks);
+        };
+        let numbers: Vec<u64> = refused.iter().map(|reply| reply.client_seq).collect();
+        assert_eq!(numbers, [9, 10]);
+        assert!(refused.iter().all(|reply| reply.flags & wire::REFUSED != 0));
+        assert_eq!(rounds, 1 + UNKNOWN_PREDECESSOR_NAKS_MAX);
+        assert_eq!(simulated.gateway.counts(), (2, 2 * u64::from(UNKNOWN_PREDECESSOR_NAKS_MAX)));
+        assert!(simulated.links.now_ns - begin_ns < CHECK_NS, "no time-out was looked for");
+    }
 }

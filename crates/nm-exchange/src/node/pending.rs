@@ -23,7 +23,8 @@
 //! **Old naks** are not believed: a processor that restarts repeats those of the past, and a burst
 //! of requests behind a lost one has a nak for each. Copies carry the number of the attempt
 //! ([`wire::ATTEMPT`]), drawn anew each time, and only naks to the present attempt count. (Those
-//! of the first kind may be of any age.)
+//! of the first kind may be of any age.) These count however soon they come: no other one follows
+//! to the same copies, and without them only a time-out would send the requests again.
 //!
 //! A *refused* request is never executed. Either no copy of it left this gateway; or the cell
 //! refused it, and would do so again; or the last number has passed its predecessor; or its
@@ -57,9 +58,6 @@ const TIMEOUT_NS: u64 = 200_000_000;
 
 /// Longest such time, ns.
 pub const TIMEOUT_NS_MAX: u64 = 3_200_000_000;
-
-/// Requests that were resent are not resent for so long after a nak, ns.
-const RESEND_PAUSE_NS: u64 = 2_000_000;
 
 /// Bytes that a gateway counts for a request beside those of its frame.
 const REQUEST_BYTES: usize = 128;
@@ -127,7 +125,6 @@ pub struct PendingRequests {
     attempt: u16,
     /// Naks in a row to the oldest request.
     naks: u32,
-    resent_ns: u64,
     timeout_ns: u64,
 }
 
@@ -143,7 +140,6 @@ impl PendingRequests {
             answered,
             attempt: 0,
             naks: 0,
-            resent_ns: 0,
             timeout_ns: TIMEOUT_NS,
         }
     }
@@ -252,14 +248,14 @@ impl PendingRequests {
     }
 
     /// What is to be done after a nak.
-    pub fn on_nak(&mut self, nak: &Header, now_ns: u64) -> AfterNak {
+    pub fn on_nak(&mut self, nak: &Header) -> AfterNak {
         let Header { client_seq, previous_seq: executed_seq, flags, .. } = *nak;
         let Ok(place) = self.find(client_seq) else { return AfterNak::Nothing };
         let previous_seq = self.pending[place].previous_seq;
         if previous_seq < executed_seq && executed_seq < client_seq {
             return AfterNak::Refuse(place);
         }
-        if flags & wire::ATTEMPT != self.attempt || self.is_paused(now_ns) {
+        if flags & wire::ATTEMPT != self.attempt {
             return AfterNak::Nothing;
         }
         self.naks += u32::from(place == 0);
@@ -269,15 +265,9 @@ impl PendingRequests {
         AfterNak::Resend(self.pending.partition_point(|known| known.client_seq <= executed_seq))
     }
 
-    /// Whether requests were resent just now.
-    fn is_paused(&self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.resent_ns) <= RESEND_PAUSE_NS
-    }
-
     /// The requests from a place on are to be sent again, as another attempt.
     pub fn rewind(&mut self, from: usize, now_ns: u64) {
         self.sent = self.sent.min(from);
-        self.resent_ns = now_ns;
         self.attempt = another_attempt(self.attempt, now_ns);
     }
 
@@ -325,6 +315,9 @@ fn another_attempt(last: u16, now_ns: u64) -> u16 {
 mod tests {
     use super::*;
     use crate::wire::FrameKind;
+
+    /// The time of each resend: naks come at once.
+    const NOW_NS: u64 = 1 << 30;
 
     fn header(client_seq: u64, previous_seq: u64) -> Header {
         Header { client_seq, previous_seq, ..Header::new(FrameKind::Request) }
@@ -396,28 +389,25 @@ mod tests {
     #[test]
     fn what_was_not_executed_is_sent_again_once_for_each_attempt() {
         let mut stream = pending(5, &[6, 7, 8, 9]);
-        let mut now_ns = 1 << 30;
         // 7 was lost: 8 and 9 have a nak each.
-        assert_eq!(stream.on_nak(&nak(8, 6, 0), now_ns), AfterNak::Resend(1));
-        let copies = resent(&mut stream, 1, now_ns);
+        assert_eq!(stream.on_nak(&nak(8, 6, 0)), AfterNak::Resend(1));
+        let copies = resent(&mut stream, 1, NOW_NS);
         assert_eq!(copies.iter().map(|copy| copy.client_seq).collect::<Vec<_>>(), [7, 8, 9]);
         assert!(copies.iter().all(|copy| copy.flags == stream.attempt && copy.flags != 0));
-        now_ns += 2 * RESEND_PAUSE_NS;
-        assert_eq!(stream.on_nak(&nak(9, 6, 0), now_ns), AfterNak::Nothing);
+        assert_eq!(stream.on_nak(&nak(9, 6, 0)), AfterNak::Nothing);
         let again = nak(9, 6, stream.attempt);
-        assert_eq!(stream.on_nak(&again, now_ns), AfterNak::Resend(1));
-        resent(&mut stream, 1, now_ns);
-        let soon = nak(9, 6, stream.attempt);
-        assert_eq!(stream.on_nak(&soon, now_ns + 1), AfterNak::Nothing);
+        assert_eq!(stream.on_nak(&again), AfterNak::Resend(1));
+        resent(&mut stream, 1, NOW_NS);
+        assert_eq!(stream.on_nak(&again), AfterNak::Nothing);
         // One that has a reply by now.
-        assert_eq!(stream.on_nak(&nak(3, 1, 0), now_ns << 1), AfterNak::Nothing);
+        assert_eq!(stream.on_nak(&nak(3, 1, stream.attempt)), AfterNak::Nothing);
     }
 
     #[test]
     fn a_request_whose_predecessor_was_passed_is_refused_with_all_that_depend_on_it() {
         let mut stream = pending(5, &[7, 9]);
         // However old the nak is: the last number does not fall.
-        assert_eq!(stream.on_nak(&nak(7, 6, 0x4200), 0), AfterNak::Refuse(0));
+        assert_eq!(stream.on_nak(&nak(7, 6, 0x4200)), AfterNak::Refuse(0));
         let refused: Vec<u64> = stream.remove_refused(0).map(|gone| gone.client_seq).collect();
         assert_eq!((refused, stream.is_empty()), (vec![7, 9], true));
         // The session goes on behind the last one that was answered.
@@ -437,23 +427,20 @@ mod tests {
     #[test]
     fn a_predecessor_that_never_was_is_believed_a_number_of_times() {
         let mut stream = pending(5, &[7, 9]);
-        let mut now_ns = 1 << 30;
         for attempt in 0..UNKNOWN_PREDECESSOR_NAKS_MAX {
-            now_ns += 2 * RESEND_PAUSE_NS;
             // Naks to the second request, and old ones, do not count.
             let second = nak(9, 0, stream.attempt);
             let old = nak(7, 0, stream.attempt ^ 0x100);
-            assert_eq!(stream.on_nak(&old, now_ns), AfterNak::Nothing);
+            assert_eq!(stream.on_nak(&old), AfterNak::Nothing);
             let first = nak(7, 0, stream.attempt);
-            assert_eq!(stream.on_nak(&first, now_ns), AfterNak::Resend(0), "{attempt}");
-            let copies = resent(&mut stream, 0, now_ns);
+            assert_eq!(stream.on_nak(&first), AfterNak::Resend(0), "{attempt}");
+            let copies = resent(&mut stream, 0, NOW_NS);
             assert_eq!(copies[0].flags & wire::PREVIOUS_ANSWERED, wire::PREVIOUS_ANSWERED);
             assert_eq!(copies[1].flags & wire::PREVIOUS_ANSWERED, 0);
-            assert_eq!(stream.on_nak(&second, now_ns), AfterNak::Nothing);
+            assert_eq!(stream.on_nak(&second), AfterNak::Nothing);
         }
-        now_ns += 2 * RESEND_PAUSE_NS;
         let last = nak(7, 0, stream.attempt);
-        assert_eq!(stream.on_nak(&last, now_ns), AfterNak::Refuse(0));
+        assert_eq!(stream.on_nak(&last), AfterNak::Refuse(0));
     }
 
     #[test]

@@ -465,7 +465,9 @@ fn what_cannot_be_added_or_removed_is_refused_with_a_sentence() {
     admin::add_node(&network, Role::Mediator, &more, LIMIT).unwrap();
     let status = admin::status(&network, LIMIT).unwrap();
     assert_eq!((status.map_version, status.network.mediator[2..].to_vec()), (1, vec![more]));
-    let (_input, stop) = UnixStream::pair().unwrap();
+    let (input, stop) = UnixStream::pair().unwrap();
+    // A node that is to stop asks once, one that is not asks for 10 s whether it is added.
+    drop(input);
     let nobody = node::run(&ring.network, Role::Router, 7, stop.as_fd(), &mut |_| {}).unwrap_err();
     assert!(nobody.message.contains("there is no router 7"), "{}", nobody.message);
     ring.stop();
