@@ -77,11 +77,11 @@ impl FailedAttempts {
     }
 }
 
-/// After so many sends in a row to a peer that is behind, one waits for the peer.
+/// After so many sends to a peer that is behind, one waits for the peer.
 const SENDS_PER_WAIT: u32 = 64;
 
-/// Sends in a row that had to go through the kernel because the peer had not received earlier ones.
-/// A stream without a pause would stay there.
+/// Sends since the last wait that had to go through the kernel because the peer had not received
+/// earlier ones. A stream without a pause would stay there.
 #[derive(Debug, Default)]
 pub struct SendsToPeerBehind(AtomicU32);
 

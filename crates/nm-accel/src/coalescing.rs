@@ -5,23 +5,28 @@
 //! alone, the sender writes message after message in its own cache, and the next receives find them
 //! there.
 //!
-//! A pause delays messages, so it is made only where they follow each other without a pause of
-//! their own: none was waited for longer than a few checks of memory, this end has answered none,
-//! and the pauses make a difference.
+//! A pause delays messages, so it is made only where many of them came in a short time, this end
+//! has answered none, and the pauses make a difference.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Prompt receives in a row after which the messages are a stream.
+/// Receives in a row after which the messages may be a stream.
 const STREAM_RECEIVES: u32 = 64;
 
-/// Largest messages that are worth a pause, bytes: with larger ones the copy costs more than the
-/// transfer of the line.
+/// The receives from this one on are timed: the answers of a ping-pong begin a row each, and need
+/// not read the clock.
+const TIMED_FROM: u32 = 8;
+
+/// Longest time of these receives of a stream, ns: less than 2 µs each.
+const STREAM_NS: u64 = 100_000;
+
+/// Largest messages that are paused for, bytes; larger ones were not measured.
 const MESSAGE_BYTES_MAX: u32 = 1024;
 
 /// A pause pays if it finds so many times the bytes of a receive without one.
 const PAYING_FACTOR: u32 = 4;
 
-/// The time of a pause, ns: with twice as much, the rate of messages of 64 B was no higher.
+/// The time of a pause, ns: twice as much raised the rate of messages of 64 B by 1 %.
 pub const PAUSE_NS: u64 = 1_000;
 
 /// What the last receives of a socket were like. Threads that receive on one socket at the same
@@ -30,8 +35,10 @@ pub const PAUSE_NS: u64 = 1_000;
 pub struct Coalescing {
     /// Bytes that this end had sent at its last receive.
     sent: AtomicU64,
-    /// Prompt receives in a row, at most [`STREAM_RECEIVES`].
+    /// Receives in a row, at most [`STREAM_RECEIVES`].
     receives: AtomicU32,
+    /// Time of the first one that is timed.
+    began_ns: AtomicU64,
     /// Bytes of these receives.
     bytes: AtomicU32,
 }
@@ -39,8 +46,12 @@ pub struct Coalescing {
 impl Coalescing {
     /// No receives yet.
     pub const fn new() -> Coalescing {
-        let (sent, receives) = (AtomicU64::new(0), AtomicU32::new(0));
-        Coalescing { sent, receives, bytes: AtomicU32::new(0) }
+        Coalescing {
+            sent: AtomicU64::new(0),
+            receives: AtomicU32::new(0),
+            began_ns: AtomicU64::new(0),
+            bytes: AtomicU32::new(0),
+        }
     }
 
     /// Whether a receive of an end that has sent `sent` bytes should pause first; `readable` counts
@@ -62,12 +73,21 @@ impl Coalescing {
         }
     }
 
-    /// A receive has found bytes at once, or after a few checks, and took so many.
+    /// A receive took so many bytes from memory.
     #[inline(always)]
-    pub fn note_prompt_receive(&self, bytes: usize) {
-        let receives = self.receives.load(Ordering::Relaxed);
-        if receives == STREAM_RECEIVES {
+    pub fn note_receive(&self, bytes: usize, now_ns: impl FnOnce() -> u64) {
+        let receives = self.receives.load(Ordering::Relaxed) + 1;
+        if receives > STREAM_RECEIVES {
             return;
+        }
+        if receives == TIMED_FROM {
+            self.began_ns.store(now_ns(), Ordering::Relaxed);
+        } else if receives == STREAM_RECEIVES {
+            let began_ns = self.began_ns.load(Ordering::Relaxed);
+            if now_ns().saturating_sub(began_ns) > STREAM_NS {
+                self.end_stream();
+                return;
+            }
         }
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let sum = self.bytes.load(Ordering::Relaxed).saturating_add(bytes);
@@ -76,10 +96,10 @@ impl Coalescing {
             return;
         }
         self.bytes.store(sum, Ordering::Relaxed);
-        self.receives.store(receives + 1, Ordering::Relaxed);
+        self.receives.store(receives, Ordering::Relaxed);
     }
 
-    /// A receive waited longer, or this end has sent: the next messages are no stream yet.
+    /// The next messages are no stream yet.
     #[inline(always)]
     pub fn end_stream(&self) {
         self.receives.store(0, Ordering::Relaxed);
@@ -99,44 +119,47 @@ mod tests {
 
     const MESSAGE: usize = 64;
 
-    fn stream() -> Coalescing {
+    /// A socket that has received small messages without sending, one every so many ns.
+    fn after_receives(count: u32, interval_ns: u64) -> Coalescing {
         let coalescing = Coalescing::new();
-        for _ in 0..STREAM_RECEIVES {
+        for number in 0..count {
             assert!(!coalescing.is_pause_due(0, || 0), "not a stream yet");
-            coalescing.note_prompt_receive(MESSAGE);
+            coalescing.note_receive(MESSAGE, || u64::from(number) * interval_ns);
         }
         coalescing
     }
 
     #[test]
     fn a_stream_pauses_while_pauses_pay_and_little_is_there() {
-        let coalescing = stream();
+        let coalescing = after_receives(STREAM_RECEIVES, 200);
         for _ in 0..100 {
             assert!(coalescing.is_pause_due(0, || MESSAGE));
             coalescing.note_pause(8 * MESSAGE);
             assert!(!coalescing.is_pause_due(0, || 8 * MESSAGE), "enough is there already");
-            coalescing.note_prompt_receive(8 * MESSAGE);
+            coalescing.note_receive(8 * MESSAGE, || 0);
         }
         coalescing.note_pause(MESSAGE);
         assert!(!coalescing.is_pause_due(0, || 0), "the last pause found no more than a receive");
     }
 
     #[test]
-    fn an_answer_or_a_longer_wait_ends_the_stream() {
-        let coalescing = stream();
-        assert!(!coalescing.is_pause_due(1, || 0), "this end has sent a byte");
-        assert!(!coalescing.is_pause_due(1, || 0));
-        let coalescing = stream();
-        coalescing.end_stream();
-        assert!(!coalescing.is_pause_due(0, || 0));
+    fn messages_that_take_their_time_never_pause() {
+        after_receives(10 * STREAM_RECEIVES, 2_000);
     }
 
     #[test]
-    fn a_ping_pong_never_pauses() {
+    fn an_answer_ends_the_stream() {
+        let coalescing = after_receives(STREAM_RECEIVES, 200);
+        assert!(!coalescing.is_pause_due(1, || 0), "this end has sent a byte");
+        assert!(!coalescing.is_pause_due(1, || 0));
+    }
+
+    #[test]
+    fn a_ping_pong_never_pauses_nor_reads_the_clock() {
         let coalescing = Coalescing::new();
         for sent in 0..10 * u64::from(STREAM_RECEIVES) {
             assert!(!coalescing.is_pause_due(sent, || 0));
-            coalescing.note_prompt_receive(MESSAGE);
+            coalescing.note_receive(MESSAGE, || panic!("the clock was read"));
         }
     }
 
@@ -145,9 +168,9 @@ mod tests {
         let coalescing = Coalescing::new();
         for _ in 0..10 * STREAM_RECEIVES {
             assert!(!coalescing.is_pause_due(0, || 0));
-            coalescing.note_prompt_receive(MESSAGE_BYTES_MAX as usize + 1);
+            coalescing.note_receive(MESSAGE_BYTES_MAX as usize + 1, || 0);
         }
-        coalescing.note_prompt_receive(usize::MAX);
+        coalescing.note_receive(usize::MAX, || 0);
         assert!(!coalescing.is_pause_due(0, || 0));
     }
 }

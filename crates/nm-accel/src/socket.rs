@@ -121,7 +121,7 @@ pub struct Socket {
     pub coalescing: Coalescing,
     /// Waits for the peer to receive what is in the kernel, after which it had not.
     pub failed_drains: FailedAttempts,
-    /// Sends in a row through the kernel to a peer that had not received earlier ones.
+    /// Sends through the kernel to a peer that had not received earlier ones.
     pub sends_to_peer_behind: SendsToPeerBehind,
     /// Large sends to memory whose bytes went through the kernel in the end.
     pub failed_sends: FailedAttempts,

@@ -213,7 +213,7 @@ fn receive_from_memory(request: &Request<'_>, done: usize) -> usize {
         let counters = &socket.record().incoming;
         counters.memory_bytes.add_exclusive(count as u64);
         counters.memory_calls.add_exclusive(1);
-        socket.coalescing.note_prompt_receive(count);
+        socket.coalescing.note_receive(count, wait::now_ns);
     }
     socket.unlock_receive();
     count
@@ -389,9 +389,6 @@ fn wait_for_memory(request: &Request<'_>, limit: &WaitLimit) -> bool {
     loop {
         if socket.has_memory_bytes() {
             wait::adjust_budget(socket, true);
-            if !spin.is_eager() {
-                socket.coalescing.end_stream();
-            }
             return true;
         }
         if socket.kernel_has_bytes_for_us() || spin.is_clock_due() && limit.interrupted() {
@@ -413,7 +410,6 @@ fn wait_for_memory(request: &Request<'_>, limit: &WaitLimit) -> bool {
             SpinStep::Sleep => break,
         }
     }
-    socket.coalescing.end_stream();
     if budget_ns > 0 {
         wait::adjust_budget(socket, false);
         socket.record().incoming.failed_spins.add(1);

@@ -155,12 +155,6 @@ impl Spin {
         Spin { begun_ns: 0, budget_ns, kernel_checked_at_ns: 0, yield_timer, spins: 0 }
     }
 
-    /// Whether all checks so far followed each other at once.
-    #[inline(always)]
-    pub fn is_eager(&self) -> bool {
-        self.spins <= EAGER_SPINS
-    }
-
     /// Whether the next step reads the clock: the time for what need not be looked at each time.
     #[inline(always)]
     pub fn is_clock_due(&self) -> bool {
