@@ -2,6 +2,7 @@
 //! no instrument is traded in two cells.
 
 use std::collections::BTreeMap;
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -425,19 +426,23 @@ fn next_data_frame(peer: &mut Peer) -> (FrameKind, u16, u32) {
     }
 }
 
-#[test]
-fn a_router_ignores_a_leader_with_an_older_term_than_control_s() {
-    use FrameKind::Request;
+/// A router, and what it is connected to, which the test plays: two mediators, with the listeners
+/// of both, and a gateway.
+fn router_among_peers() -> (TestRing, [UnixListener; 2], [Peer; 2], Peer) {
     let mut ring = TestRing::new("1-1-2-1", Durability::MemoryQuorum);
     let network = ring.network.clone();
     let listeners = [0, 1].map(|mediator| peer::listener(&network.mediator[mediator].address));
     ring.start_one(Role::Router, 0, &network, &Default::default());
-    let mut first = Peer::accepted(&listeners[0], 10);
-    let mut second = Peer::accepted(&listeners[1], 11);
-    let mut gateway = Peer::connected(
-        &network.router[0].address,
-        &Hello::Node { role: Role::Gateway, index: 0, start: 0 },
-    );
+    let mediators = [0, 1].map(|idx| Peer::accepted(&listeners[idx], 10 + idx as u64));
+    let hello = Hello::Node { role: Role::Gateway, index: 0, start: 12 };
+    let gateway = Peer::connected(&network.router[0].address, &hello);
+    (ring, listeners, mediators, gateway)
+}
+
+#[test]
+fn a_router_ignores_a_leader_with_an_older_term_than_control_s() {
+    use FrameKind::Request;
+    let (ring, listeners, [mut first, mut second], mut gateway) = router_among_peers();
     let ask = |gateway: &mut Peer| gateway.send(&Header::new(Request));
 
     // A router that has just started learns the leader from control.
@@ -489,16 +494,7 @@ fn moved(count: u32) -> InstrumentMap {
 
 #[test]
 fn a_router_reports_no_map_that_control_has_logged() {
-    let mut ring = TestRing::new("1-1-2-1", Durability::MemoryQuorum);
-    let network = ring.network.clone();
-    let listeners = [0, 1].map(|mediator| peer::listener(&network.mediator[mediator].address));
-    ring.start_one(Role::Router, 0, &network, &Default::default());
-    let mut first = Peer::accepted(&listeners[0], 10);
-    let mut second = Peer::accepted(&listeners[1], 11);
-    let mut gateway = Peer::connected(
-        &network.router[0].address,
-        &Hello::Node { role: Role::Gateway, index: 0, start: 12 },
-    );
+    let (ring, _listeners, [mut first, mut second], mut gateway) = router_among_peers();
     let mut routes = RoutingTable::new(InstrumentMap::new(2));
     routes.leaders.insert(0, CellLeader { mediator: 1, term: 7, start: 11 });
     second.send_with(&Header::new(FrameKind::RoutingTable), &routes.encode());
