@@ -237,7 +237,6 @@ pub fn write_table(text: &str, out: Option<&str>) -> Result<()> {
 pub fn environment_lines(packages: &[&str]) -> String {
     let mut lines = vec![
         ("date", "date -u +%F".to_string()),
-        ("commit, and -dirty if files were changed", "git describe --always --dirty".into()),
         ("CPUs", "nproc --all".into()),
         ("kernel", "uname -srm".into()),
     ];
@@ -249,6 +248,9 @@ pub fn environment_lines(packages: &[&str]) -> String {
     if let Some((_, model)) = model.and_then(|line| line.split_once(": ")) {
         let _ = writeln!(text, "- processor: {model}");
     }
+    if let Some(commit) = commit() {
+        let _ = writeln!(text, "- commit, and -dirty if files were changed: {commit}");
+    }
     for (name, line) in lines {
         if let Ok((found, true)) = shell::output(&line) {
             let found = found.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -256,4 +258,13 @@ pub fn environment_lines(packages: &[&str]) -> String {
         }
     }
     text
+}
+
+/// The commit of the tree, with `-dirty` if files differ from it. Pages of results do not count:
+/// a run that makes several writes the first before it measures the second.
+fn commit() -> Option<String> {
+    let (commit, is_ok) = shell::output("git describe --always").ok()?;
+    let (changed, _) = shell::output("git diff --name-only HEAD -- . :!docs/results").ok()?;
+    let mark = if changed.is_empty() { "" } else { "-dirty" };
+    is_ok.then(|| format!("{}{mark}", commit.trim()))
 }
