@@ -24,6 +24,7 @@
 //! | `system_call_filter` | programs that restrict their system calls                            |
 //! | `ledgers`          | records of sockets, and the locks that started programs have on them |
 //! | `coalescing`       | pauses of a receiver of many small messages                          |
+//! | `contention`       | whether threads that share their CPU sleep or spin                   |
 //! | `short_lived`      | whether the program's connections are short                          |
 //! | `blocking`         | libc's own blocking calls, which are cancellation points             |
 //! | `wait`             | spinning and sleeping                                                |
@@ -42,6 +43,7 @@ mod blocking;
 mod calls;
 mod children;
 mod coalescing;
+mod contention;
 mod exec_substitutes;
 mod fallback;
 mod inherited;

@@ -16,7 +16,7 @@ use nm_ring::ledger::KernelReason;
 use crate::socket::Socket;
 use crate::socket::outgoing::{LARGE_BYTES, Pushed};
 use crate::wait::{self, Spin, SpinStep, WaitLimit};
-use crate::{coalescing, kernel, options, signals};
+use crate::{coalescing, contention, kernel, options, signals};
 
 /// Longest sleep until memory has bytes, before the sleep is the kernel's, ns: in it nobody reports
 /// the end of the stream.
@@ -214,6 +214,7 @@ fn receive_from_memory(request: &Request<'_>, done: usize) -> usize {
         counters.memory_bytes.add_exclusive(count as u64);
         counters.memory_calls.add_exclusive(1);
         socket.coalescing.note_receive(count, wait::now_ns);
+        contention::note_received(count);
     }
     socket.unlock_receive();
     count
@@ -339,6 +340,7 @@ fn receive_in_kernel(
         let counters = &socket.record().incoming;
         counters.kernel_bytes.add(result as u64);
         counters.kernel_calls.add(1);
+        contention::note_received(result as usize);
     }
     drop(receiving);
     socket.publish_received(fd);
@@ -487,7 +489,7 @@ pub fn is_worth_memory(socket: &Socket, bytes: usize) -> bool {
 /// can take the next bytes.
 fn wait_for_drain(socket: &'static Socket, limit_ns: u64) {
     let is_likely = || socket.failed_drains.is_next_worth_it();
-    if !socket.is_draining() || wait::shares_cpu_with_peer(socket) || !is_likely() {
+    if !socket.is_draining() || wait::must_not_spin(socket) || !is_likely() {
         return;
     }
     let mut spin = Spin::begin(limit_ns);
@@ -576,7 +578,7 @@ pub fn send_to_memory_alone(request: &Request<'_>) -> (usize, Pushed<'static>) {
 fn send_to_full_pipe(request: &Request<'_>, done: usize, total: usize) -> (usize, Pushed<'static>) {
     let socket = request.socket;
     let mut done = done;
-    let patience_ns = match wait::shares_cpu_with_peer(socket) {
+    let patience_ns = match wait::must_not_spin(socket) {
         true => 0,
         false if request.is_nonblocking() => FULL_PIPE_NS,
         false => FULL_PIPE_BLOCKING_NS,

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 use crate::attempts::FailedAttempts;
+use crate::contention;
 use crate::settings::Settings;
 use crate::signals;
 use crate::socket::Socket;
@@ -125,6 +126,7 @@ impl YieldTimer {
         if self.is_due(now_ns) {
             // SAFETY: has no arguments, and touches no memory.
             unsafe { libc::sched_yield() };
+            contention::note_yield(now_ns, self::now_ns());
         }
     }
 
@@ -198,18 +200,21 @@ pub fn spin_ns_max() -> u64 {
     SPIN_NS.load(Ordering::Relaxed)
 }
 
-/// Whether spinning is pointless now, because both ends share a CPU.
+/// Whether spinning is pointless now: both ends share a CPU, or others share this one and sleeping
+/// is better.
 #[inline(always)]
-pub fn shares_cpu_with_peer(socket: &Socket) -> bool {
+pub fn must_not_spin(socket: &Socket) -> bool {
     let here = cpu();
     socket.own().set_cpu(here);
-    SINGLE_CPU.load(Ordering::Relaxed) || socket.peer().cpu() == Some(here)
+    SINGLE_CPU.load(Ordering::Relaxed)
+        || socket.peer().cpu() == Some(here)
+        || contention::sleeps_at_once(now_ns)
 }
 
-/// Spin budget of this socket now, ns: zero if both ends share a CPU.
+/// Spin budget of this socket now, ns.
 #[inline(always)]
 pub fn budget(socket: &Socket) -> u64 {
-    if shares_cpu_with_peer(socket) {
+    if must_not_spin(socket) {
         return 0;
     }
     socket.spin_budget_ns.load(Ordering::Relaxed).min(spin_ns_max())

@@ -17,8 +17,8 @@ use crate::exec_substitutes::Substitutes;
 use crate::next::next_functions;
 use crate::process::{MemoryOwnership, memory_ownership};
 use crate::{
-    blocking, inherited, inheritors, kernel, multiplex, process, rendezvous, system_call_filter,
-    table,
+    blocking, contention, inherited, inheritors, kernel, multiplex, process, rendezvous,
+    system_call_filter, table,
 };
 
 /// Prepares everything that is needed before the program's first call: fork handlers, the fork
@@ -94,6 +94,7 @@ pub fn after_fork_in_child() {
     rendezvous::forked_child();
     multiplex::forked_child();
     crate::signals::forked_child();
+    contention::forked_child();
     children::forked_child();
     inherited::forked_child();
 }
