@@ -3,8 +3,8 @@
 //! A thread that spins uses up its share of the CPU. If another one computes there, each yield
 //! lasts until the scheduler takes the CPU from that one, often a millisecond, and messages wait
 //! meanwhile; a thread that sleeps runs as soon as a message comes. But if the others are threads
-//! that ask or answer, a yield passes the CPU on for less than a sleep and a wake-up cost. A
-//! single yield does not show which of the two it is. So once a thread has lost much time in yields, the
+//! that ask or answer, a yield passes the CPU on for less than a sleep and a wake-up cost. A single
+//! yield does not show which of the two it is. So once a thread has lost much time in yields, the
 //! process tries both in turn, counts the bytes that it receives, and keeps to sleeping if that
 //! receives about as many. Threads that have a CPU for themselves spin all the same.
 
