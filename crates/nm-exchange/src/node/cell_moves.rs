@@ -477,8 +477,10 @@ pub fn claim(cell: &Cell<Book>, map: &InstrumentMap, instrument: InstrumentId) -
         && cell.ownership(instrument).is_none()
         && !cell.owns(instrument)
         && map.cell_of(instrument) == cell.number();
-    let id = MoveId { instrument, epoch: map.epoch_of(instrument) };
-    is_lost.then(|| entry(|out| Claim(id).write(cell.number(), out)))
+    is_lost.then(|| {
+        let id = MoveId { instrument, epoch: map.epoch_of(instrument) };
+        entry(|out| Claim(id).write(cell.number(), out))
+    })
 }
 
 /// Tells the source of an instrument how far it is, through one router.
