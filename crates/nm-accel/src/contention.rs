@@ -5,8 +5,8 @@
 //! meanwhile; a thread that sleeps runs as soon as a message comes. But if the others are threads
 //! that ask or answer, a yield passes the CPU on for less than a sleep and a wake-up cost. A single
 //! yield does not show which of the two it is. So once a thread has lost much time in yields, the
-//! process tries both in turn, counts the bytes that it receives, and keeps to sleeping if that
-//! receives about as many. Threads that have a CPU for themselves spin all the same.
+//! process tries both in turn, counts the bytes that it receives and sends, and keeps to sleeping
+//! if that carries about as many. Threads that have a CPU for themselves spin all the same.
 
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -39,25 +39,25 @@ const HOLD_NS: [u64; 2] = [2_000_000_000, 16_000_000_000];
 /// While contended threads sleep, time between two looks at whether they still are contended, ns.
 const RECHECK_NS: u64 = 2_000_000_000;
 
-/// Sleeping pays if it receives at least so many percent of the bytes that spinning does.
+/// Sleeping pays if it carries at least so many percent of the bytes that spinning does.
 const PAYING_PERCENT: u128 = 90;
 
-/// Bytes received, and in what time.
+/// Bytes received and sent, and in what time.
 #[derive(Debug, Clone, Copy, Default)]
-struct Received {
+struct Carried {
     bytes: u64,
     ns: u64,
 }
 
-impl Received {
-    fn add(&mut self, other: Received) {
+impl Carried {
+    fn add(&mut self, other: Carried) {
         self.bytes += other.bytes;
         self.ns += other.ns;
     }
 
     /// Whether this rate is about as high as `other`, or higher.
-    fn is_about(self, other: Received) -> bool {
-        let rate = |one: Received, by: Received| u128::from(one.bytes) * u128::from(by.ns);
+    fn is_about(self, other: Carried) -> bool {
+        let rate = |one: Carried, by: Carried| u128::from(one.bytes) * u128::from(by.ns);
         rate(self, other) * 100 >= rate(other, self) * PAYING_PERCENT
     }
 }
@@ -89,8 +89,8 @@ struct Policy {
     /// Before this there is no other trial.
     next_trial_ns: u64,
     hold_ns: u64,
-    spinning: Received,
-    sleeping: Received,
+    spinning: Carried,
+    sleeping: Carried,
 }
 
 impl Policy {
@@ -103,8 +103,8 @@ impl Policy {
             contended_ns: 0,
             next_trial_ns: 0,
             hold_ns: HOLD_NS[0],
-            spinning: Received { bytes: 0, ns: 0 },
-            sleeping: Received { bytes: 0, ns: 0 },
+            spinning: Carried { bytes: 0, ns: 0 },
+            sleeping: Carried { bytes: 0, ns: 0 },
         }
     }
 
@@ -115,7 +115,7 @@ impl Policy {
 
     fn begin_trial(&mut self, now_ns: u64) {
         self.trial_began_ns = now_ns;
-        (self.spinning, self.sleeping) = (Received::default(), Received::default());
+        (self.spinning, self.sleeping) = (Carried::default(), Carried::default());
         self.begin(Phase::TrialSpin, now_ns, TRIAL_SPIN_NS);
     }
 
@@ -133,23 +133,23 @@ impl Policy {
         }
     }
 
-    /// The phase has ended; `bytes` were received in it.
+    /// The phase has ended; `bytes` were received and sent in it.
     fn end_phase(&mut self, now_ns: u64, bytes: u64) {
         let length_ns = self.phase_ends_ns - self.phase_began_ns;
-        let received = Received { bytes, ns: now_ns - self.phase_began_ns };
+        let carried = Carried { bytes, ns: now_ns - self.phase_began_ns };
         // Nobody waited for messages meanwhile: the program does something else.
-        let is_late = received.ns > 2 * length_ns;
+        let is_late = carried.ns > 2 * length_ns;
         match self.phase {
             Phase::TrialSpin if !is_late => {
-                self.spinning = received;
+                self.spinning = carried;
                 self.begin(Phase::TrialSleep, now_ns, 2 * TRIAL_SPIN_NS);
             }
             Phase::TrialSleep if !is_late => {
-                self.sleeping = received;
+                self.sleeping = carried;
                 self.begin(Phase::TrialSpinAgain, now_ns, TRIAL_SPIN_NS);
             }
             Phase::TrialSpinAgain if !is_late => {
-                self.spinning.add(received);
+                self.spinning.add(carried);
                 self.decide(now_ns);
             }
             Phase::Sleep => self.begin(Phase::Recheck, now_ns, WINDOW_NS),
@@ -187,7 +187,7 @@ static PHASE_ENDS_NS: AtomicU64 = AtomicU64::new(u64::MAX);
 /// Threads that were contended since then are meant.
 static SINCE_NS: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// Bytes received in this part of a trial.
+/// Bytes received and sent in this part of a trial.
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// What a thread has lost in yields.
@@ -250,9 +250,9 @@ pub fn sleeps_at_once(now_ns: impl FnOnce() -> u64) -> bool {
         }
 }
 
-/// The process has received so many bytes.
+/// The process has received or sent so many bytes.
 #[inline(always)]
-pub fn note_received(bytes: usize) {
+pub fn note_bytes(bytes: usize) {
     if IS_TRIAL.load(Ordering::Relaxed) {
         BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -304,7 +304,7 @@ pub fn forked_child() {
 mod tests {
     use super::*;
 
-    /// A policy at the end of a trial in which so many bytes were received in each part, and the
+    /// A policy at the end of a trial in which so many bytes were carried in each part, and the
     /// time.
     fn after_trial(policy: &mut Policy, from_ns: u64, bytes: [u64; 3]) -> u64 {
         policy.contended_ns = from_ns - 1;
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn contended_threads_sleep_if_that_receives_about_as_much() {
+    fn contended_threads_sleep_if_that_carries_about_as_much() {
         let mut policy = Policy::new();
         let now_ns = after_trial(&mut policy, 1_000, [1_000, 1_900, 900]);
         assert_eq!(policy.phase, Phase::Sleep);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn contended_threads_spin_if_that_receives_more_and_try_again_ever_more_seldom() {
+    fn contended_threads_spin_if_that_carries_more_and_try_again_ever_more_seldom() {
         let mut policy = Policy::new();
         let (mut now_ns, mut holds_ns) = (1_000, vec![]);
         for _ in 0..5 {
@@ -411,7 +411,7 @@ mod tests {
             yields.count() < 1_000
         };
         assert!(yield_until(true), "no trial");
-        note_received(MUCH);
+        note_bytes(MUCH);
         assert!(yield_until(false), "the trial does not end");
         assert!(yield_until(true), "it paid");
         let other = || sleeps_at_once(|| panic!("the clock was read"));

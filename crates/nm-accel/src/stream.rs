@@ -214,7 +214,7 @@ fn receive_from_memory(request: &Request<'_>, done: usize) -> usize {
         counters.memory_bytes.add_exclusive(count as u64);
         counters.memory_calls.add_exclusive(1);
         socket.coalescing.note_receive(count, wait::now_ns);
-        contention::note_received(count);
+        contention::note_bytes(count);
     }
     socket.unlock_receive();
     count
@@ -340,7 +340,7 @@ fn receive_in_kernel(
         let counters = &socket.record().incoming;
         counters.kernel_bytes.add(result as u64);
         counters.kernel_calls.add(1);
-        contention::note_received(result as usize);
+        contention::note_bytes(result as usize);
     }
     drop(receiving);
     socket.publish_received(fd);
@@ -642,6 +642,7 @@ fn send_to_kernel(
         let counters = &socket.record().outgoing;
         counters.kernel_bytes.add(sent as u64);
         counters.kernel_calls.add(1);
+        contention::note_bytes(sent);
     }
     drop(sending);
     after_kernel_send(socket, fd);

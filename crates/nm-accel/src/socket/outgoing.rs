@@ -9,7 +9,7 @@ use nm_ring::pipe::PIPE_BYTES;
 use nm_ring::process_lock::LockOutcome;
 
 use super::Socket;
-use crate::{kernel, process, signals, tcp_info, wait};
+use crate::{contention, kernel, process, signals, tcp_info, wait};
 
 /// Shortest time between two looks for the death of a peer that leaves bytes unread, ns. It is
 /// measured in ticks of the kernel.
@@ -166,6 +166,7 @@ impl Socket {
             let counters = &self.record().outgoing;
             counters.memory_bytes.add_exclusive(count as u64);
             counters.memory_calls.add_exclusive(1);
+            contention::note_bytes(count);
         }
         self.unlock_send();
         if count > 0 {
