@@ -28,7 +28,7 @@ const TRIAL_SPIN_NS: u64 = 20_000_000;
 
 /// How long a thread must have been contended before the first trial, ns: a trial may cost much of
 /// a program's time if that is short.
-const PATIENCE_NS: u64 = 250_000_000;
+const PATIENCE_NS: u64 = 100_000_000;
 
 /// After so much time without contention the next one is another, ns.
 const FORGET_NS: u64 = 1_000_000_000;

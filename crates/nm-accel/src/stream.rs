@@ -15,7 +15,7 @@ use nm_ring::ledger::KernelReason;
 
 use crate::socket::Socket;
 use crate::socket::outgoing::{LARGE_BYTES, Pushed};
-use crate::wait::{self, Spin, SpinStep, WaitLimit};
+use crate::wait::{self, Spin, SpinStep, WaitLimit, WaitMode};
 use crate::{coalescing, contention, kernel, options, signals};
 
 /// Longest sleep until memory has bytes, before the sleep is the kernel's, ns: in it nobody reports
@@ -386,8 +386,9 @@ fn receive_rest(request: &Request<'_>, fd: c_int, done: usize) -> isize {
 #[inline(always)]
 fn wait_for_memory(request: &Request<'_>, limit: &WaitLimit) -> bool {
     let socket = request.socket;
-    let budget_ns = wait::budget(socket);
-    let mut spin = Spin::begin(budget_ns);
+    let mode = WaitMode::of(socket);
+    let budget_ns = wait::budget(&socket.spin_budget_ns, mode);
+    let mut spin = Spin::begin(mode, budget_ns);
     loop {
         if socket.has_memory_bytes() {
             wait::adjust_budget(socket, true);
@@ -489,10 +490,14 @@ pub fn is_worth_memory(socket: &Socket, bytes: usize) -> bool {
 /// can take the next bytes.
 fn wait_for_drain(socket: &'static Socket, limit_ns: u64) {
     let is_likely = || socket.failed_drains.is_next_worth_it();
-    if !socket.is_draining() || wait::must_not_spin(socket) || !is_likely() {
+    if !socket.is_draining() || !is_likely() {
         return;
     }
-    let mut spin = Spin::begin(limit_ns);
+    let mode = WaitMode::of(socket);
+    if mode == WaitMode::Sleep {
+        return;
+    }
+    let mut spin = Spin::begin(mode, limit_ns);
     while socket.is_draining() && spin.step() != SpinStep::Sleep {}
     socket.failed_drains.note(!socket.is_draining());
 }
@@ -578,12 +583,13 @@ pub fn send_to_memory_alone(request: &Request<'_>) -> (usize, Pushed<'static>) {
 fn send_to_full_pipe(request: &Request<'_>, done: usize, total: usize) -> (usize, Pushed<'static>) {
     let socket = request.socket;
     let mut done = done;
-    let patience_ns = match wait::must_not_spin(socket) {
-        true => 0,
-        false if request.is_nonblocking() => FULL_PIPE_NS,
-        false => FULL_PIPE_BLOCKING_NS,
+    let mode = WaitMode::of(socket);
+    let patience_ns = match mode {
+        WaitMode::Sleep => 0,
+        _ if request.is_nonblocking() => FULL_PIPE_NS,
+        _ => FULL_PIPE_BLOCKING_NS,
     };
-    let mut spin = Spin::begin(patience_ns);
+    let mut spin = Spin::begin(mode, patience_ns);
     while done < total && socket.may_send_to_memory() && socket.is_within_memory_limit(total - done)
     {
         let space = socket.outgoing().writable();
@@ -593,7 +599,7 @@ fn send_to_full_pipe(request: &Request<'_>, done: usize, total: usize) -> (usize
             if pushed.take_back.is_some() {
                 return (done, pushed);
             }
-            spin = Spin::begin(patience_ns);
+            spin = Spin::begin(mode, patience_ns);
         } else if spin.step() == SpinStep::Sleep {
             break;
         }

@@ -12,12 +12,12 @@ use crate::socket::Socket;
 const SPIN_US: u32 = 200;
 
 /// Shortest spin budget, ns: a spin this short costs less than a wake-up.
-const SPIN_NS_MIN: u64 = 2_000;
+pub const SPIN_NS_MIN: u64 = 2_000;
 
 /// Interval between two polls of the kernel socket while spinning, ns.
 const KERNEL_CHECK_NS: u64 = 50_000;
 
-/// Checks of the pipe between two reads of the clock.
+/// Checks of the pipe between two reads of the clock, unless the peer is on the same CPU.
 const SPINS_PER_CLOCK_READ: u32 = 64;
 
 /// Checks that follow each other at once: the CPU's pause between later ones, which leaves the core
@@ -28,6 +28,12 @@ const EAGER_SPINS: u32 = 64;
 /// by then: with 2 µs, two pools of eight threads (MariaDB) switched threads for every answer and
 /// were slower by a third; with 50 µs, programs of three processes on two CPUs gained nothing.
 const YIELD_INTERVAL_NS: u64 = 10_000;
+
+/// A yield shorter than this passed the CPU on to nobody, ns: two switches of threads take longer.
+const UNUSED_YIELD_NS: u64 = 1_000;
+
+/// After so many of these in a row the peer, which is on the same CPU, does not want to run.
+const UNUSED_YIELDS_MAX: u32 = 8;
 
 static SPIN_NS: AtomicU64 = AtomicU64::new(0);
 /// Whether this machine has only one CPU.
@@ -105,19 +111,51 @@ pub enum SpinStep {
     Sleep,
 }
 
+/// What a thread does that waits for the peer of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitMode {
+    /// It sleeps at once: others share this CPU, and sleeping is better.
+    Sleep,
+    /// It checks, and yields the CPU after each check: the peer runs on this CPU too, so it answers
+    /// as soon as it gets that, for less than a sleep and a wake-up cost.
+    Yield,
+    /// It checks, and yields from time to time.
+    Spin,
+}
+
+impl WaitMode {
+    /// How a thread waits for the peer of `socket` now. Tells the peer which CPU it is on.
+    #[inline(always)]
+    pub fn of(socket: &Socket) -> WaitMode {
+        let here = cpu();
+        socket.own().set_cpu(here);
+        if contention::sleeps_at_once(now_ns) {
+            WaitMode::Sleep
+        } else if SINGLE_CPU.load(Ordering::Relaxed) || socket.peer().cpu() == Some(here) {
+            WaitMode::Yield
+        } else {
+            WaitMode::Spin
+        }
+    }
+}
+
 /// Yields the CPU from time to time during a spin. Where more threads want to run than there are
 /// CPUs, a spinning one would keep the others from theirs until the kernel's scheduler takes it
 /// away, milliseconds later.
 #[derive(Debug)]
 pub struct YieldTimer {
+    interval_ns: u64,
     yielded_at_ns: u64,
+    /// The last yields in a row that nobody used.
+    unused: u32,
 }
 
 impl YieldTimer {
     /// For a spin that begins at `now_ns`.
     #[inline(always)]
-    pub fn new(now_ns: u64) -> YieldTimer {
-        YieldTimer { yielded_at_ns: now_ns }
+    pub fn new(mode: WaitMode, now_ns: u64) -> YieldTimer {
+        let interval_ns = if mode == WaitMode::Yield { 0 } else { YIELD_INTERVAL_NS };
+        YieldTimer { interval_ns, yielded_at_ns: now_ns, unused: 0 }
     }
 
     /// Yields the CPU if the last time is long enough ago.
@@ -126,13 +164,24 @@ impl YieldTimer {
         if self.is_due(now_ns) {
             // SAFETY: has no arguments, and touches no memory.
             unsafe { libc::sched_yield() };
-            contention::note_yield(now_ns, self::now_ns());
+            self.note_yield(now_ns, self::now_ns());
         }
+    }
+
+    fn note_yield(&mut self, before_ns: u64, after_ns: u64) {
+        contention::note_yield(before_ns, after_ns);
+        let is_unused = after_ns.saturating_sub(before_ns) < UNUSED_YIELD_NS;
+        self.unused = if is_unused { self.unused + 1 } else { 0 };
+    }
+
+    /// Whether it is pointless to go on: the peer is on this CPU, and does not want to run.
+    pub fn is_pointless(&self) -> bool {
+        self.interval_ns == 0 && self.unused >= UNUSED_YIELDS_MAX
     }
 
     /// Whether a yield is due at `now_ns`; then the next one is due an interval later.
     fn is_due(&mut self, now_ns: u64) -> bool {
-        let is_due = now_ns.saturating_sub(self.yielded_at_ns) >= YIELD_INTERVAL_NS;
+        let is_due = now_ns.saturating_sub(self.yielded_at_ns) >= self.interval_ns;
         if is_due {
             self.yielded_at_ns = now_ns;
         }
@@ -143,6 +192,7 @@ impl YieldTimer {
 /// A spin. The caller calls [`Spin::step`] after each unsuccessful check.
 pub struct Spin {
     begun_ns: u64,
+    mode: WaitMode,
     budget_ns: u64,
     kernel_checked_at_ns: u64,
     yield_timer: YieldTimer,
@@ -152,15 +202,17 @@ pub struct Spin {
 impl Spin {
     /// Begins a spin of at most `budget_ns`.
     #[inline(always)]
-    pub fn begin(budget_ns: u64) -> Spin {
-        let yield_timer = YieldTimer::new(0);
-        Spin { begun_ns: 0, budget_ns, kernel_checked_at_ns: 0, yield_timer, spins: 0 }
+    pub fn begin(mode: WaitMode, budget_ns: u64) -> Spin {
+        let yield_timer = YieldTimer::new(mode, 0);
+        Spin { begun_ns: 0, mode, budget_ns, kernel_checked_at_ns: 0, yield_timer, spins: 0 }
     }
 
     /// Whether the next step reads the clock: the time for what need not be looked at each time.
     #[inline(always)]
     pub fn is_clock_due(&self) -> bool {
-        self.begun_ns == 0 || (self.spins + 1).is_multiple_of(SPINS_PER_CLOCK_READ)
+        self.begun_ns == 0
+            || self.mode == WaitMode::Yield
+            || (self.spins + 1).is_multiple_of(SPINS_PER_CLOCK_READ)
     }
 
     /// Decides how to go on after an unsuccessful check.
@@ -181,9 +233,10 @@ impl Spin {
         if self.begun_ns == 0 {
             self.begun_ns = now;
             self.kernel_checked_at_ns = now;
-            self.yield_timer = YieldTimer::new(now);
+            self.yield_timer = YieldTimer::new(self.mode, now);
         }
-        if now.wrapping_sub(self.begun_ns) >= self.budget_ns {
+        let is_over = now.wrapping_sub(self.begun_ns) >= self.budget_ns;
+        if is_over || self.yield_timer.is_pointless() {
             return SpinStep::Sleep;
         }
         if now.wrapping_sub(self.kernel_checked_at_ns) >= KERNEL_CHECK_NS {
@@ -200,24 +253,16 @@ pub fn spin_ns_max() -> u64 {
     SPIN_NS.load(Ordering::Relaxed)
 }
 
-/// Whether spinning is pointless now: both ends share a CPU, or others share this one and sleeping
-/// is better.
+/// Spin budget in that mode, ns, of what `word` stores.
 #[inline(always)]
-pub fn must_not_spin(socket: &Socket) -> bool {
-    let here = cpu();
-    socket.own().set_cpu(here);
-    SINGLE_CPU.load(Ordering::Relaxed)
-        || socket.peer().cpu() == Some(here)
-        || contention::sleeps_at_once(now_ns)
-}
-
-/// Spin budget of this socket now, ns.
-#[inline(always)]
-pub fn budget(socket: &Socket) -> u64 {
-    if must_not_spin(socket) {
-        return 0;
+pub fn budget(word: &AtomicU64, mode: WaitMode) -> u64 {
+    let budget_ns = word.load(Ordering::Relaxed).min(spin_ns_max());
+    match mode {
+        WaitMode::Sleep => 0,
+        // One yield: a peer that could run has run then.
+        WaitMode::Yield if budget_ns <= SPIN_NS_MIN => budget_ns.min(1),
+        WaitMode::Yield | WaitMode::Spin => budget_ns,
     }
-    socket.spin_budget_ns.load(Ordering::Relaxed).min(spin_ns_max())
 }
 
 /// Adjusts the spin budget: an unsuccessful spin halves it, a successful one doubles it. If both
@@ -328,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_spin_yields_once_in_each_interval() {
-        let mut timer = YieldTimer::new(1_000);
+        let mut timer = YieldTimer::new(WaitMode::Spin, 1_000);
         let times_ns = (1_000..50_000).step_by(2_500);
         let yields: Vec<u64> = times_ns.filter(|now_ns| timer.is_due(*now_ns)).collect();
         assert_eq!(yields, [11_000, 21_000, 31_000, 41_000]);

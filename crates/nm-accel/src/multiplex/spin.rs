@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::socket::Socket;
-use crate::wait::YieldTimer;
+use crate::wait::{WaitMode, YieldTimer};
 use crate::{signals, wait};
 
 /// Shortest interval between two polls of the kernel while spinning, ns: it has bytes, by the
@@ -16,10 +16,7 @@ const KERNEL_CHECK_NS: u64 = 4_000;
 /// Interval between two polls of the kernel sockets of joined sockets, for ends and resets, ns.
 const SOCKET_CHECK_NS: u64 = 30_000;
 
-/// Shortest spin, ns: it costs less than a wake-up.
-const SPIN_NS_MIN: u64 = 2_000;
-
-/// Checks of memory between two reads of the clock.
+/// Checks of memory between two reads of the clock, unless the peer is on the same CPU.
 const SPINS_PER_CLOCK_READ: u32 = 4;
 
 /// One of so many spins is as long as the settings allow, however short the budget is. Two ends
@@ -51,6 +48,7 @@ pub struct SetSpin {
     kernel_interval_ns: u64,
     yield_timer: YieldTimer,
     spins: u32,
+    checks_per_clock_read: u32,
     is_probe: bool,
     signals: u32,
 }
@@ -69,10 +67,8 @@ impl SetSpin {
         is_trial: bool,
         signals: u32,
     ) -> SetSpin {
-        let mut budget_ns = match wait::budget(socket) {
-            0 => 0,
-            _ => word.load(Ordering::Relaxed).min(wait::spin_ns_max()),
-        };
+        let mode = WaitMode::of(socket);
+        let mut budget_ns = wait::budget(word, mode);
         let is_due = || SPIN_COUNT.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROBE_EVERY);
         let is_probe = budget_ns > 0 && (is_trial || is_due());
         if is_probe {
@@ -85,8 +81,9 @@ impl SetSpin {
             kernel_checked_at_ns: begun_ns,
             budget_ns,
             kernel_interval_ns,
-            yield_timer: YieldTimer::new(begun_ns),
+            yield_timer: YieldTimer::new(mode, begun_ns),
             spins: 0,
+            checks_per_clock_read: if mode == WaitMode::Yield { 1 } else { SPINS_PER_CLOCK_READ },
             is_probe,
             signals,
         }
@@ -101,15 +98,17 @@ impl SetSpin {
         }
         std::hint::spin_loop();
         self.spins += 1;
-        if !self.spins.is_multiple_of(SPINS_PER_CLOCK_READ) {
+        if !self.spins.is_multiple_of(self.checks_per_clock_read) {
             return SetSpinStep::Retry;
         }
         let now_ns = wait::now_ns();
         let interval_ns =
             if kernel_has_bytes { ANNOUNCED_CHECK_NS } else { self.kernel_interval_ns };
+        // The first step of a short spin yields all the same.
+        let is_over = self.spins > 1 && now_ns.saturating_sub(self.begun_ns) >= self.budget_ns;
         if signals::delivery_count() != self.signals {
             SetSpinStep::Interrupted
-        } else if now_ns.saturating_sub(self.begun_ns) >= self.budget_ns {
+        } else if is_over || self.yield_timer.is_pointless() {
             SetSpinStep::Sleep
         } else if now_ns.saturating_sub(self.kernel_checked_at_ns) >= interval_ns {
             self.kernel_checked_at_ns = now_ns;
@@ -128,7 +127,7 @@ impl SetSpin {
             (true, true) => u64::MAX,
             (true, false) => old.saturating_mul(2),
             (false, true) => old,
-            (false, false) => (old.min(longest) / 2).max(SPIN_NS_MIN),
+            (false, false) => (old.min(longest) / 2).max(wait::SPIN_NS_MIN),
         };
         if self.budget_ns > 0 && new != old {
             word.store(new, Ordering::Relaxed);
