@@ -378,4 +378,32 @@ mod tests {
         let yields: Vec<u64> = times_ns.filter(|now_ns| timer.is_due(*now_ns)).collect();
         assert_eq!(yields, [11_000, 21_000, 31_000, 41_000]);
     }
+
+    #[test]
+    fn yields_to_a_peer_on_the_same_cpu_end_when_nobody_uses_them() {
+        let long_ns = UNUSED_YIELD_NS;
+        let yields = [WaitMode::Yield, WaitMode::Spin].map(|mode| {
+            let mut timer = YieldTimer::new(mode, 0);
+            (1..100).find(|&count| {
+                // The peer runs once, after the third yield.
+                timer.note_yield(0, if count == 4 { long_ns } else { long_ns - 1 });
+                assert!(timer.is_due(1) == (mode == WaitMode::Yield));
+                timer.is_pointless()
+            })
+        });
+        assert_eq!(yields, [Some(4 + UNUSED_YIELDS_MAX), None]);
+    }
+
+    #[test]
+    fn a_short_budget_is_one_yield_and_none_is_none() {
+        SPIN_NS.store(200_000, Ordering::Relaxed);
+        let budgets = |word_ns| {
+            let word = AtomicU64::new(word_ns);
+            [WaitMode::Sleep, WaitMode::Yield, WaitMode::Spin].map(|mode| budget(&word, mode))
+        };
+        assert_eq!(budgets(u64::MAX), [0, 200_000, 200_000]);
+        assert_eq!(budgets(SPIN_NS_MIN + 1), [0, SPIN_NS_MIN + 1, SPIN_NS_MIN + 1]);
+        assert_eq!(budgets(SPIN_NS_MIN), [0, 1, SPIN_NS_MIN]);
+        assert_eq!(budgets(0), [0, 0, 0]);
+    }
 }

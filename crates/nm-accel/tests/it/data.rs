@@ -136,7 +136,7 @@ fn eight_mebibytes_both_ways_at_once() {
     check_nothing_left(pair);
 }
 
-fn echo_child(fd: Fd) {
+pub(crate) fn echo_child(fd: Fd) {
     let mut buffer = vec![0; 100_000];
     loop {
         let count = recv(fd, &mut buffer, 0).unwrap();
