@@ -56,6 +56,7 @@ mod multiplex;
 mod next;
 mod open_files;
 mod options;
+mod peer_yields;
 mod policy;
 mod process;
 mod rendezvous;

@@ -392,6 +392,7 @@ fn wait_for_memory(request: &Request<'_>, limit: &WaitLimit) -> bool {
     loop {
         if socket.has_memory_bytes() {
             wait::adjust_budget(socket, true);
+            spin.note_success();
             return true;
         }
         if socket.kernel_has_bytes_for_us() || spin.is_clock_due() && limit.interrupted() {
@@ -499,6 +500,9 @@ fn wait_for_drain(socket: &'static Socket, limit_ns: u64) {
     }
     let mut spin = Spin::begin(mode, limit_ns);
     while socket.is_draining() && spin.step() != SpinStep::Sleep {}
+    if !socket.is_draining() {
+        spin.note_success();
+    }
     socket.failed_drains.note(!socket.is_draining());
 }
 
@@ -594,6 +598,7 @@ fn send_to_full_pipe(request: &Request<'_>, done: usize, total: usize) -> (usize
     {
         let space = socket.outgoing().writable();
         if space >= (total - done).min(nm_ring::pipe::QUARTER_BYTES) {
+            spin.note_success();
             let pushed = send_to_memory(request, done);
             done += pushed.count;
             if pushed.take_back.is_some() {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 use crate::attempts::FailedAttempts;
 use crate::contention;
+use crate::peer_yields;
 use crate::settings::Settings;
 use crate::signals;
 use crate::socket::Socket;
@@ -129,12 +130,12 @@ impl WaitMode {
     pub fn of(socket: &Socket) -> WaitMode {
         let here = cpu();
         socket.own().set_cpu(here);
-        if contention::sleeps_at_once(now_ns) {
-            WaitMode::Sleep
-        } else if SINGLE_CPU.load(Ordering::Relaxed) || socket.peer().cpu() == Some(here) {
-            WaitMode::Yield
-        } else {
-            WaitMode::Spin
+        let is_shared = SINGLE_CPU.load(Ordering::Relaxed) || socket.peer().cpu() == Some(here);
+        match is_shared {
+            _ if contention::sleeps_at_once(now_ns) => WaitMode::Sleep,
+            false => WaitMode::Spin,
+            true if peer_yields::may_yield(now_ns) => WaitMode::Yield,
+            true => WaitMode::Sleep,
         }
     }
 }
@@ -148,6 +149,8 @@ pub struct YieldTimer {
     yielded_at_ns: u64,
     /// The last yields in a row that nobody used.
     unused: u32,
+    /// Time in yields that somebody used, ns.
+    yielded_ns: u64,
 }
 
 impl YieldTimer {
@@ -155,7 +158,7 @@ impl YieldTimer {
     #[inline(always)]
     pub fn new(mode: WaitMode, now_ns: u64) -> YieldTimer {
         let interval_ns = if mode == WaitMode::Yield { 0 } else { YIELD_INTERVAL_NS };
-        YieldTimer { interval_ns, yielded_at_ns: now_ns, unused: 0 }
+        YieldTimer { interval_ns, yielded_at_ns: now_ns, unused: 0, yielded_ns: 0 }
     }
 
     /// Yields the CPU if the last time is long enough ago.
@@ -170,8 +173,26 @@ impl YieldTimer {
 
     fn note_yield(&mut self, before_ns: u64, after_ns: u64) {
         contention::note_yield(before_ns, after_ns);
-        let is_unused = after_ns.saturating_sub(before_ns) < UNUSED_YIELD_NS;
-        self.unused = if is_unused { self.unused + 1 } else { 0 };
+        let length_ns = after_ns.saturating_sub(before_ns);
+        if length_ns < UNUSED_YIELD_NS {
+            self.unused += 1;
+        } else {
+            self.unused = 0;
+            self.yielded_ns += length_ns;
+        }
+    }
+
+    /// The wait has ended, with an answer or without.
+    #[inline(always)]
+    pub fn note_end(&self, is_answered: bool, now_ns: impl FnOnce() -> u64) {
+        if self.interval_ns > 0 || self.yielded_ns == 0 {
+            return;
+        }
+        if is_answered {
+            peer_yields::note_answer();
+        } else if self.yielded_ns >= peer_yields::LOST_NS {
+            peer_yields::note_lost(self.yielded_ns, now_ns());
+        }
     }
 
     /// Whether it is pointless to go on: the peer is on this CPU, and does not want to run.
@@ -215,6 +236,12 @@ impl Spin {
             || (self.spins + 1).is_multiple_of(SPINS_PER_CLOCK_READ)
     }
 
+    /// A check was successful.
+    #[inline(always)]
+    pub fn note_success(&self) {
+        self.yield_timer.note_end(true, now_ns);
+    }
+
     /// Decides how to go on after an unsuccessful check.
     #[inline(always)]
     pub fn step(&mut self) -> SpinStep {
@@ -237,6 +264,7 @@ impl Spin {
         }
         let is_over = now.wrapping_sub(self.begun_ns) >= self.budget_ns;
         if is_over || self.yield_timer.is_pointless() {
+            self.yield_timer.note_end(false, || now);
             return SpinStep::Sleep;
         }
         if now.wrapping_sub(self.kernel_checked_at_ns) >= KERNEL_CHECK_NS {
@@ -380,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn yields_to_a_peer_on_the_same_cpu_end_when_nobody_uses_them() {
+    fn waits_for_a_peer_on_the_same_cpu_end_when_nobody_uses_yields() {
         let long_ns = UNUSED_YIELD_NS;
         let yields = [WaitMode::Yield, WaitMode::Spin].map(|mode| {
             let mut timer = YieldTimer::new(mode, 0);

@@ -109,6 +109,7 @@ impl SetSpin {
         if signals::delivery_count() != self.signals {
             SetSpinStep::Interrupted
         } else if is_over || self.yield_timer.is_pointless() {
+            self.yield_timer.note_end(false, || now_ns);
             SetSpinStep::Sleep
         } else if now_ns.saturating_sub(self.kernel_checked_at_ns) >= interval_ns {
             self.kernel_checked_at_ns = now_ns;
@@ -121,6 +122,9 @@ impl SetSpin {
 
     /// Adjusts the budget in `word`: an unsuccessful spin halves it, a successful one doubles it.
     pub fn adjust_budget(&self, word: &AtomicU64, success: bool) {
+        if success {
+            self.yield_timer.note_end(true, wait::now_ns);
+        }
         let (old, longest) = (word.load(Ordering::Relaxed), wait::spin_ns_max());
         let new = match (success, self.is_probe) {
             // A shorter one would have failed as before: the next may last as long as this one.
