@@ -130,12 +130,15 @@ impl WaitMode {
     pub fn of(socket: &Socket) -> WaitMode {
         let here = cpu();
         socket.own().set_cpu(here);
-        let is_shared = SINGLE_CPU.load(Ordering::Relaxed) || socket.peer().cpu() == Some(here);
-        match is_shared {
-            _ if contention::sleeps_at_once(now_ns) => WaitMode::Sleep,
-            false => WaitMode::Spin,
-            true if peer_yields::may_yield(now_ns) => WaitMode::Yield,
-            true => WaitMode::Sleep,
+        let is_shared = || SINGLE_CPU.load(Ordering::Relaxed) || socket.peer().cpu() == Some(here);
+        if contention::sleeps_at_once(now_ns) {
+            WaitMode::Sleep
+        } else if !is_shared() {
+            WaitMode::Spin
+        } else if peer_yields::may_yield(now_ns) {
+            WaitMode::Yield
+        } else {
+            WaitMode::Sleep
         }
     }
 }
@@ -145,7 +148,7 @@ impl WaitMode {
 /// away, milliseconds later.
 #[derive(Debug)]
 pub struct YieldTimer {
-    interval_ns: u64,
+    mode: WaitMode,
     yielded_at_ns: u64,
     /// The last yields in a row that nobody used.
     unused: u32,
@@ -157,8 +160,12 @@ impl YieldTimer {
     /// For a spin that begins at `now_ns`.
     #[inline(always)]
     pub fn new(mode: WaitMode, now_ns: u64) -> YieldTimer {
-        let interval_ns = if mode == WaitMode::Yield { 0 } else { YIELD_INTERVAL_NS };
-        YieldTimer { interval_ns, yielded_at_ns: now_ns, unused: 0, yielded_ns: 0 }
+        YieldTimer { mode, yielded_at_ns: now_ns, unused: 0, yielded_ns: 0 }
+    }
+
+    /// The spin begins only now.
+    fn begin(&mut self, now_ns: u64) {
+        self.yielded_at_ns = now_ns;
     }
 
     /// Yields the CPU if the last time is long enough ago.
@@ -182,27 +189,36 @@ impl YieldTimer {
         }
     }
 
-    /// The wait has ended, with an answer or without.
+    /// The wait has ended with an answer.
     #[inline(always)]
-    pub fn note_end(&self, is_answered: bool, now_ns: impl FnOnce() -> u64) {
-        if self.interval_ns > 0 || self.yielded_ns == 0 {
-            return;
-        }
-        if is_answered {
+    pub fn note_answer(&self) {
+        if self.is_for_peer() && self.yielded_ns > 0 {
             peer_yields::note_answer();
-        } else if self.yielded_ns >= peer_yields::LOST_NS {
-            peer_yields::note_lost(self.yielded_ns, now_ns());
         }
+    }
+
+    /// The wait has ended at `now_ns` without an answer.
+    pub fn note_no_answer(&self, now_ns: u64) {
+        if self.is_for_peer() && self.yielded_ns >= peer_yields::LOST_NS {
+            peer_yields::note_lost(self.yielded_ns, now_ns);
+        }
+    }
+
+    /// Whether it yields to the peer, after each check.
+    #[inline(always)]
+    pub fn is_for_peer(&self) -> bool {
+        self.mode == WaitMode::Yield
     }
 
     /// Whether it is pointless to go on: the peer is on this CPU, and does not want to run.
     pub fn is_pointless(&self) -> bool {
-        self.interval_ns == 0 && self.unused >= UNUSED_YIELDS_MAX
+        self.is_for_peer() && self.unused >= UNUSED_YIELDS_MAX
     }
 
     /// Whether a yield is due at `now_ns`; then the next one is due an interval later.
     fn is_due(&mut self, now_ns: u64) -> bool {
-        let is_due = now_ns.saturating_sub(self.yielded_at_ns) >= self.interval_ns;
+        let passed_ns = now_ns.saturating_sub(self.yielded_at_ns);
+        let is_due = self.is_for_peer() || passed_ns >= YIELD_INTERVAL_NS;
         if is_due {
             self.yielded_at_ns = now_ns;
         }
@@ -213,7 +229,6 @@ impl YieldTimer {
 /// A spin. The caller calls [`Spin::step`] after each unsuccessful check.
 pub struct Spin {
     begun_ns: u64,
-    mode: WaitMode,
     budget_ns: u64,
     kernel_checked_at_ns: u64,
     yield_timer: YieldTimer,
@@ -225,21 +240,21 @@ impl Spin {
     #[inline(always)]
     pub fn begin(mode: WaitMode, budget_ns: u64) -> Spin {
         let yield_timer = YieldTimer::new(mode, 0);
-        Spin { begun_ns: 0, mode, budget_ns, kernel_checked_at_ns: 0, yield_timer, spins: 0 }
+        Spin { begun_ns: 0, budget_ns, kernel_checked_at_ns: 0, yield_timer, spins: 0 }
     }
 
     /// Whether the next step reads the clock: the time for what need not be looked at each time.
     #[inline(always)]
     pub fn is_clock_due(&self) -> bool {
         self.begun_ns == 0
-            || self.mode == WaitMode::Yield
+            || self.yield_timer.is_for_peer()
             || (self.spins + 1).is_multiple_of(SPINS_PER_CLOCK_READ)
     }
 
     /// A check was successful.
     #[inline(always)]
     pub fn note_success(&self) {
-        self.yield_timer.note_end(true, now_ns);
+        self.yield_timer.note_answer();
     }
 
     /// Decides how to go on after an unsuccessful check.
@@ -260,11 +275,11 @@ impl Spin {
         if self.begun_ns == 0 {
             self.begun_ns = now;
             self.kernel_checked_at_ns = now;
-            self.yield_timer = YieldTimer::new(self.mode, now);
+            self.yield_timer.begin(now);
         }
         let is_over = now.wrapping_sub(self.begun_ns) >= self.budget_ns;
         if is_over || self.yield_timer.is_pointless() {
-            self.yield_timer.note_end(false, || now);
+            self.yield_timer.note_no_answer(now);
             return SpinStep::Sleep;
         }
         if now.wrapping_sub(self.kernel_checked_at_ns) >= KERNEL_CHECK_NS {

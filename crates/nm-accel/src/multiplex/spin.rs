@@ -48,7 +48,6 @@ pub struct SetSpin {
     kernel_interval_ns: u64,
     yield_timer: YieldTimer,
     spins: u32,
-    checks_per_clock_read: u32,
     is_probe: bool,
     signals: u32,
 }
@@ -83,7 +82,6 @@ impl SetSpin {
             kernel_interval_ns,
             yield_timer: YieldTimer::new(mode, begun_ns),
             spins: 0,
-            checks_per_clock_read: if mode == WaitMode::Yield { 1 } else { SPINS_PER_CLOCK_READ },
             is_probe,
             signals,
         }
@@ -98,7 +96,9 @@ impl SetSpin {
         }
         std::hint::spin_loop();
         self.spins += 1;
-        if !self.spins.is_multiple_of(self.checks_per_clock_read) {
+        let is_clock_due =
+            self.yield_timer.is_for_peer() || self.spins.is_multiple_of(SPINS_PER_CLOCK_READ);
+        if !is_clock_due {
             return SetSpinStep::Retry;
         }
         let now_ns = wait::now_ns();
@@ -109,7 +109,7 @@ impl SetSpin {
         if signals::delivery_count() != self.signals {
             SetSpinStep::Interrupted
         } else if is_over || self.yield_timer.is_pointless() {
-            self.yield_timer.note_end(false, || now_ns);
+            self.yield_timer.note_no_answer(now_ns);
             SetSpinStep::Sleep
         } else if now_ns.saturating_sub(self.kernel_checked_at_ns) >= interval_ns {
             self.kernel_checked_at_ns = now_ns;
@@ -123,7 +123,7 @@ impl SetSpin {
     /// Adjusts the budget in `word`: an unsuccessful spin halves it, a successful one doubles it.
     pub fn adjust_budget(&self, word: &AtomicU64, success: bool) {
         if success {
-            self.yield_timer.note_end(true, wait::now_ns);
+            self.yield_timer.note_answer();
         }
         let (old, longest) = (word.load(Ordering::Relaxed), wait::spin_ns_max());
         let new = match (success, self.is_probe) {

@@ -50,10 +50,14 @@ struct Counts {
 /// System calls of a program on that side, with the default settings.
 #[track_caller]
 fn counted(name: &str, side: Side) -> Counts {
+    counted_with(name, side, &[])
+}
+
+/// As [`counted`], with these settings.
+#[track_caller]
+fn counted_with(name: &str, side: Side, settings: &[(&str, &str)]) -> Counts {
     let mut program = another(&format!("{}::{name}", module_path!()), side);
-    program.env("NEARMETAL_ACCEL_AFTER", "32");
-    // A call that is counted takes so long that few fit into a spin.
-    program.env("NEARMETAL_ACCEL_SPIN_US", "20");
+    program.env("NEARMETAL_ACCEL_AFTER", "32").envs(settings.iter().copied());
     let output = program.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{name} on {side:?}: {text}");
@@ -79,8 +83,10 @@ fn check_costs_nothing(name: &str) {
 /// the kernel.
 #[track_caller]
 fn check_costs_little(name: &str, trials: usize) {
-    let (plain, accelerated) = (counted(name, Side::Kernel), counted(name, Side::Accelerated));
-    let (calls, yields) = (accelerated.calls, accelerated.yields);
+    // A call that is counted takes so long that only some fit into a spin, so it is short.
+    let settings = [("NEARMETAL_ACCEL_SPIN_US", "20")];
+    let plain = counted(name, Side::Kernel);
+    let Counts { calls, yields } = counted_with(name, Side::Accelerated, &settings);
     let limit = plain.calls + trials as u64;
     assert!(calls <= limit, "{calls} system calls, {} without the library", plain.calls);
     // One in each wait, and more in trials.
@@ -216,10 +222,10 @@ fn answers_on_one_cpu() {
 #[test]
 fn ends_on_one_cpu_answer_each_other_in_memory() {
     // Other tests may take the CPU for so long that a wait ends in a sleep.
-    let calls = (0..TRIES).map(|_| counted("answers_on_one_cpu", Side::Accelerated).calls);
-    let calls = calls.min().unwrap();
-    // The kernel needs two for each answer.
-    assert!(calls < COUNTED as u64, "{calls} system calls");
+    // The kernel needs two calls for each answer.
+    let limit = COUNTED as u64;
+    let is_within = |_| counted("answers_on_one_cpu", Side::Accelerated).calls < limit;
+    assert!((0..TRIES).any(is_within), "{limit} system calls or more");
 }
 
 #[test]
