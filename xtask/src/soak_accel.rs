@@ -1,15 +1,30 @@
 //! A long soak of the accelerator: the test `soak` of `nm-accel` with more connections.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::shell;
 
 const USAGE: &str = "\
-usage: cargo xtask soak-accel [--connections N] [--seconds N] [--seed N]
+usage: cargo xtask soak-accel [OPTIONS]
 
   --connections N  connections at least (10000)
   --seconds N      seconds at least (600)
-  --seed N         what the programs do (1)";
+  --seed N         what the programs do (1)
+  --client WAY     only clients that wait this way: Blocking, Poll, Select, EpollLevel, EpollEdge,
+                   EpollOneShot, Split (threads that send and threads that receive)
+  --server WAY     only the server that waits this way (Split: a process for each connection)";
+
+const WAYS: [&str; 7] =
+    ["Blocking", "Poll", "Select", "EpollLevel", "EpollEdge", "EpollOneShot", "Split"];
+
+/// What each option sets for the test, with its default.
+const OPTIONS: [(&str, &str, &str); 5] = [
+    ("--connections", "NEARMETAL_SOAK_CONNECTIONS", "10000"),
+    ("--seconds", "NEARMETAL_SOAK_SECONDS", "600"),
+    ("--seed", "NEARMETAL_SOAK_SEED", "1"),
+    ("--client", "NEARMETAL_SOAK_CLIENT", ""),
+    ("--server", "NEARMETAL_SOAK_SERVER", ""),
+];
 
 /// `cargo xtask soak-accel`: programs of every way of waiting exchange bytes over connections that
 /// join, go back to the kernel, join again and lose their processes.
@@ -18,28 +33,29 @@ pub fn run(args: &[String]) -> Result<()> {
         println!("{USAGE}");
         return Ok(());
     }
-    let [connections, seconds, seed] = parse(args)?.map(|number| number.to_string());
-    let line = "cargo test --locked -p nm-accel --test it -- soak:: --nocapture";
-    let variables = [
-        ("NEARMETAL_SOAK_CONNECTIONS", connections.as_str()),
-        ("NEARMETAL_SOAK_SECONDS", seconds.as_str()),
-        ("NEARMETAL_SOAK_SEED", seed.as_str()),
-    ];
-    shell::run_with(line, &variables)
+    let values = parse(args)?;
+    let variables: Vec<(&str, &str)> =
+        OPTIONS.iter().zip(&values).map(|(option, value)| (option.1, value.as_str())).collect();
+    shell::run_with("cargo test --locked -p nm-accel --test it -- soak:: --nocapture", &variables)
 }
 
-/// Connections, seconds and seed.
-fn parse(args: &[String]) -> Result<[u64; 3]> {
-    let (names, mut numbers) = (["--connections", "--seconds", "--seed"], [10_000, 600, 1]);
+/// The value of each option.
+fn parse(args: &[String]) -> Result<Vec<String>> {
+    let mut values = OPTIONS.map(|option| option.2.to_owned()).to_vec();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
-        let Some(idx) = names.iter().position(|name| name == arg) else {
+        let Some(idx) = OPTIONS.iter().position(|option| option.0 == arg) else {
             bail!("unknown option {arg}\n{USAGE}");
         };
-        let value = args.next().with_context(|| format!("{arg} needs a number"))?;
-        numbers[idx] = value.parse().with_context(|| format!("{arg} {value}: not a number"))?;
+        let is_way = matches!(OPTIONS[idx].0, "--client" | "--server");
+        let kind = if is_way { "a way of waiting" } else { "a number" };
+        let value = args.next().with_context(|| format!("{arg} needs {kind}"))?;
+        let is_valid =
+            if is_way { WAYS.contains(&value.as_str()) } else { value.parse::<u64>().is_ok() };
+        ensure!(is_valid, "{arg} {value}: not {kind}\n{USAGE}");
+        values[idx].clone_from(value);
     }
-    Ok(numbers)
+    Ok(values)
 }
 
 #[cfg(test)]
@@ -49,9 +65,12 @@ mod tests {
     #[test]
     fn options_replace_the_numbers() {
         let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(parse(&[]).unwrap(), [10_000, 600, 1]);
-        assert_eq!(parse(&words("--seed 3 --connections 20")).unwrap(), [20, 600, 3]);
-        assert!(parse(&words("--seed")).is_err());
+        assert_eq!(parse(&[]).unwrap(), ["10000", "600", "1", "", ""]);
+        let values = parse(&words("--seed 3 --server EpollOneShot --connections 20")).unwrap();
+        assert_eq!(values, ["20", "600", "3", "", "EpollOneShot"]);
+        for line in ["--seed", "--seed x", "--client", "--client Kqueue"] {
+            assert!(parse(&words(line)).is_err(), "{line}");
+        }
         assert!(parse(&words("--rounds 3")).is_err());
     }
 }

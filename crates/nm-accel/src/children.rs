@@ -25,7 +25,7 @@ use crate::inherited::{self, INHERITED_MAX, Message};
 use crate::ledgers::{self, LEDGERS_MAX, LockedByte, Place};
 use crate::process::{MemoryOwnership, memory_ownership};
 use crate::socket::{Phase, Socket};
-use crate::{fallback, inheritors, kernel, table};
+use crate::{fallback, inheritors, kernel, rendezvous, table};
 
 /// Which fork of the family this process is, modulo 255, from 1 on.
 static GENERATION: AtomicU8 = AtomicU8::new(1);
@@ -128,7 +128,13 @@ impl Start {
         if !self.lock(place) {
             return false;
         }
-        inheritors::begin(socket);
+        {
+            // A candidate must not join in another thread between the look at its phase and the
+            // hold. The child of a vfork takes no locks of its parent.
+            let may_lock = self.ownership == MemoryOwnership::Owner && !socket.is_joined();
+            let _no_join = may_lock.then(rendezvous::prevent);
+            inheritors::begin(socket);
+        }
         let memory = socket.memory_file.load(Ordering::Acquire);
         if memory >= 0
             && let Some(_guard) = table::enter(socket, fd).filter(|_| socket.is_joined())

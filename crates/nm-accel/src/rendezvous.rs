@@ -51,7 +51,7 @@ const OFFER_NS: u64 = 2_000_000_000;
 /// Time that a connected client has to send its memory.
 const OFFER_TIMEOUT_NS: u64 = 20_000_000;
 
-/// Held during a rendezvous, and while the process forks.
+/// Held during a rendezvous, while the process forks, and while it begins a hold of a candidate.
 static ATTEMPT: Lock<()> = Lock::new(());
 
 /// Creates the ledger. Called once, by the constructor.
@@ -86,6 +86,11 @@ fn boot_ns() -> u64 {
 /// Before a fork: waits for the end of a rendezvous, and prevents another one.
 pub fn before_fork() {
     ATTEMPT.acquire();
+}
+
+/// Prevents that a socket joins while the guard exists. None: this thread is joining one.
+pub fn prevent() -> Option<Guard<'static, ()>> {
+    ATTEMPT.lock()
 }
 
 /// In the parent, after [`before_fork`].
@@ -280,12 +285,10 @@ pub fn after_data_call(socket: &'static Socket, fd: c_int, bytes: usize) {
 
 #[cold]
 fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
-    let is_shared = socket.record().holders.load(Ordering::Acquire) != 1;
-    if is_shared || socket.is_held() || process::is_restricted() {
-        return;
-    }
     // Another socket's attempt, or a fork: the next call tries again.
-    let Some(attempt) = ATTEMPT.try_lock() else { return };
+    let Some(attempt) = ATTEMPT.try_lock().filter(|attempt| may_join(attempt, socket)) else {
+        return;
+    };
     let errno = kernel::errno();
     {
         let pause = (calls / 4).clamp(1, ATTEMPT_CALLS_MAX);
@@ -313,6 +316,14 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
     }
     drop(attempt);
     kernel::set_errno(errno);
+}
+
+/// Whether the socket may join now. Not while several processes hold it: the others would go on as
+/// candidates, whose waits the peer does not see, and it would send to memory that they do not
+/// read. The guard keeps this process from forking until the socket has joined.
+fn may_join(_: &Guard<'_, ()>, socket: &Socket) -> bool {
+    let holders = socket.record().holders.load(Ordering::Acquire);
+    holders == 1 && !socket.is_held() && !process::is_restricted()
 }
 
 /// Takes an offer back that was not accepted; one that was is used.
@@ -583,7 +594,8 @@ fn join_accepted(socket: &'static Socket, fd: c_int) {
 /// Before a data call of a candidate that has offered memory: joins if it was accepted meanwhile.
 #[cold]
 pub fn before_data_call(socket: &'static Socket, fd: c_int) {
-    if let Some(_attempt) = ATTEMPT.try_lock()
+    if let Some(attempt) = ATTEMPT.try_lock()
+        && may_join(&attempt, socket)
         && let Some(_guard) = table::enter(socket, fd)
         && socket.phase() == Phase::Candidate
         && socket.is_mapped()

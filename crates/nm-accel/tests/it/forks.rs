@@ -60,6 +60,7 @@ behaviours![
     workers_replaced_while_clients_are_connected,
     connection_made_before_and_used_after_a_fork,
     connection_returns_to_memory_after_the_child_has_ended,
+    connection_that_is_about_to_join_in_a_child,
 ];
 
 /// Sends `count` bytes of a pattern in pieces of different sizes.
@@ -1015,5 +1016,41 @@ fn connection_returns_to_memory_after_the_child_has_ended() {
         })
         .join();
         join_both_ends(pair);
+    }
+}
+
+/// The child's call may be the one that finds that the peer has accepted the memory: its parent,
+/// and a program that the parent starts, must still receive what the peer sends.
+fn connection_that_is_about_to_join_in_a_child() {
+    for calls in 0..12 {
+        let (listening, address) = listener(Family::V4);
+        let server = spawn(|| {
+            let fd = accept(listening).unwrap();
+            let waiter = Waiter::for_data(Way::OneShot, fd);
+            loop {
+                waiter.wait();
+                match recv_now(fd) {
+                    end if end.is_empty() => return,
+                    message => send_all(fd, &message),
+                }
+            }
+        });
+        close(listening).unwrap();
+        let fd = connected(&address);
+        let exchange = |text: &[u8]| {
+            send_all(fd, text);
+            assert_bytes(&recv_exact(fd, text.len()), text);
+        };
+        (0..calls).for_each(|_| exchange(b"parent"));
+        // The peer accepts in the first exchange.
+        spawn(|| (0..2).for_each(|_| exchange(b"child"))).join();
+        dup2(fd, 8).unwrap();
+        let script = c"printf program >&8; test $(head -c 7 <&8) = program";
+        // SAFETY: a C string.
+        assert_eq!(unsafe { libc::system(script.as_ptr()) }, 0, "after {calls} calls");
+        exchange(b"parent again");
+        close(8).unwrap();
+        end_echo_of(fd);
+        server.join();
     }
 }

@@ -20,7 +20,7 @@ use nm_sys::clock::Deadline;
 
 use crate::harness::{Body, Side, another, describe_hanging_processes, end_group};
 use plan::{End, Numbers, Plan, WAYS, Waiting};
-use task::{CLIENT, FOREIGN_CLIENT, PORT, SEED, SERVER, WAITING, number};
+use task::{CLIENT, FOREIGN_CLIENT, PORT, SEED, SERVER, WAITING, number, waiting_of};
 
 /// Programs of a soak.
 pub(crate) const PEERS: &[Body] = &[
@@ -32,6 +32,9 @@ pub(crate) const PEERS: &[Body] = &[
 /// What the soak is to be: connections at least, and seconds at least.
 const CONNECTIONS: &str = "NEARMETAL_SOAK_CONNECTIONS";
 const SECONDS: &str = "NEARMETAL_SOAK_SECONDS";
+/// The only clients and servers, by their way of waiting; all if it is not given.
+const ONLY_CLIENT: &str = "NEARMETAL_SOAK_CLIENT";
+const ONLY_SERVER: &str = "NEARMETAL_SOAK_SERVER";
 
 /// A client that takes longer hangs: many times what one takes on a machine under load.
 const CLIENT_LIMIT: Duration = Duration::from_secs(180);
@@ -192,6 +195,7 @@ impl std::fmt::Display for Totals {
 }
 
 struct Soak {
+    only_client: Option<Waiting>,
     servers: Vec<Server>,
     runs: Vec<Run>,
     reports: Reports,
@@ -201,7 +205,10 @@ struct Soak {
 
 impl Soak {
     fn start_client(&mut self) {
-        let plan = Plan::of(self.seeds.next());
+        let mut plan = Plan::of(self.seeds.next());
+        while self.only_client.is_some_and(|only| only != plan.waiting) {
+            plan = Plan::of(self.seeds.next());
+        }
         let server = self.seeds.below(self.servers.len() as u64) as usize;
         let port = self.servers[server].port.to_string();
         let variables = [(SEED, plan.seed.to_string()), (PORT, port)];
@@ -274,9 +281,15 @@ fn mixed_programs_exchange_every_byte_and_none_stands_still() {
         connections => connections,
     };
     let deadline = Deadline::after(Duration::from_secs(number(SECONDS)));
-    let servers = WAYS.map(Server::start).into();
+    let [only_client, only_server] = [ONLY_CLIENT, ONLY_SERVER].map(|name| {
+        let way = std::env::var(name).unwrap_or_default();
+        (!way.is_empty()).then(|| waiting_of(&way))
+    });
+    let ways = WAYS.into_iter().filter(|way| only_server.is_none_or(|only| only == *way));
+    let servers = ways.map(Server::start).collect();
     let (reports, seeds) = (Reports::new(), Numbers(seed));
-    let mut soak = Soak { servers, runs: vec![], reports, totals: Totals::default(), seeds };
+    let totals = Totals::default();
+    let mut soak = Soak { only_client, servers, runs: vec![], reports, totals, seeds };
     let mut shown = 0;
     loop {
         let is_complete = soak.totals.connections >= connections && deadline.passed();
