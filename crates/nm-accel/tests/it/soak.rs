@@ -24,8 +24,14 @@ use task::{CLIENT, FOREIGN_CLIENT, PORT, SEED, SERVER, WAITING, number, waiting_
 
 /// Programs of a soak.
 pub(crate) const PEERS: &[Body] = &[
-    (SERVER, || server::serve()),
-    (CLIENT, || client::run()),
+    (SERVER, || {
+        task::end_with_soak();
+        server::serve()
+    }),
+    (CLIENT, || {
+        task::end_with_soak();
+        client::run()
+    }),
     (FOREIGN_CLIENT, || client::run_foreign()),
 ];
 
