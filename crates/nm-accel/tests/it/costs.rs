@@ -221,11 +221,12 @@ fn answers_on_one_cpu() {
 
 #[test]
 fn ends_on_one_cpu_answer_each_other_in_memory() {
-    // Other tests may take the CPU for so long that a wait ends in a sleep.
-    // The kernel needs two calls for each answer.
-    let limit = COUNTED as u64;
+    // Beside others on the CPU many waits end in a sleep, as on the kernel, which needs two calls
+    // for each answer.
+    let plain = counted("answers_on_one_cpu", Side::Kernel).calls;
+    let limit = plain - plain / 10;
     let is_within = |_| counted("answers_on_one_cpu", Side::Accelerated).calls < limit;
-    assert!((0..TRIES).any(is_within), "{limit} system calls or more");
+    assert!((0..TRIES).any(is_within), "{limit} system calls or more, of the kernel's {plain}");
 }
 
 #[test]
