@@ -14,6 +14,7 @@ usage: cargo xtask soak-accel [OPTIONS]
                    EpollOneShot, Split (threads that send and threads that receive)
   --server WAY     only the server that waits this way (Split: a process for each connection)";
 
+/// The names of `Waiting` in the soak (`nm-accel`, tests/it/soak/plan.rs).
 const WAYS: [&str; 7] =
     ["Blocking", "Poll", "Select", "EpollLevel", "EpollEdge", "EpollOneShot", "Split"];
 
