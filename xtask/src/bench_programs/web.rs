@@ -19,9 +19,14 @@ const LARGE_SIZE: usize = 100_000;
 /// Requests after which a server closes a connection, if it closes any.
 const REQUESTS_OF_SHORT: u32 = 16;
 
+/// Requests after which the others do.
+const REQUESTS_OF_LONG: u32 = 10_000_000;
+
 #[derive(Clone, Copy)]
 enum Server {
     Nginx,
+    /// nginx that keeps the files it serves open.
+    NginxOpenFiles,
     /// nginx that closes a connection after [`REQUESTS_OF_SHORT`] requests.
     NginxShort,
     /// nginx in front of itself.
@@ -46,8 +51,9 @@ enum Load {
 
 pub fn cases() -> Vec<Case> {
     use Load::{Ab, AbClosing, Wrk, WrkLarge};
-    let list: [(Server, &[Load]); 6] = [
+    let list: [(Server, &[Load]); 7] = [
         (Server::Nginx, &[Ab(1), Ab(8), Ab(64), AbClosing(8), Wrk(1), Wrk(20), WrkLarge(8)]),
+        (Server::NginxOpenFiles, &[Ab(8), Ab(64)]),
         (Server::NginxShort, &[Ab(8)]),
         (Server::NginxProxy, &[Wrk(20), WrkLarge(8)]),
         (Server::Lighttpd, &[Ab(1), Ab(8), Wrk(20)]),
@@ -67,6 +73,7 @@ impl Server {
     fn name(self) -> &'static str {
         match self {
             Server::Nginx => "nginx",
+            Server::NginxOpenFiles => "nginx with open_file_cache",
             Server::NginxShort => "nginx with 16 requests a connection",
             Server::NginxProxy => "nginx as a proxy of itself",
             Server::Lighttpd => "lighttpd",
@@ -84,8 +91,11 @@ impl Server {
 
     fn configuration(self, folder: &str, port: u16) -> String {
         match self {
-            Server::Nginx | Server::NginxProxy => nginx(folder, port, 10_000_000),
-            Server::NginxShort => nginx(folder, port, REQUESTS_OF_SHORT),
+            Server::Nginx | Server::NginxProxy => nginx(folder, port, REQUESTS_OF_LONG, ""),
+            Server::NginxOpenFiles => {
+                nginx(folder, port, REQUESTS_OF_LONG, "  open_file_cache max=16;\n")
+            }
+            Server::NginxShort => nginx(folder, port, REQUESTS_OF_SHORT, ""),
             Server::Lighttpd => format!(
                 "server.document-root = \"{folder}\"\nserver.bind = \"127.0.0.1\"\n\
                  server.port = {port}\nserver.max-keep-alive-requests = 100000\n\
@@ -101,7 +111,7 @@ impl Server {
         let file = format!("{at}/server.conf");
         std::fs::write(&file, self.configuration(&at, port))?;
         let (words, signal): (Vec<&str>, _) = match self {
-            Server::Nginx | Server::NginxShort | Server::NginxProxy => {
+            Server::Nginx | Server::NginxOpenFiles | Server::NginxShort | Server::NginxProxy => {
                 (vec!["nginx", "-p", &at, "-e", "stderr", "-c", &file], "QUIT")
             }
             Server::Lighttpd => (vec!["lighttpd", "-D", "-f", &file], "INT"),
@@ -113,7 +123,8 @@ impl Server {
     }
 }
 
-fn nginx(folder: &str, port: u16, requests: u32) -> String {
+/// `more`: further settings of its web server, a line each.
+fn nginx(folder: &str, port: u16, requests: u32, more: &str) -> String {
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .iter()
         .map(|name| format!("  {name}_temp_path {folder}/{name};\n"))
@@ -122,8 +133,9 @@ fn nginx(folder: &str, port: u16, requests: u32) -> String {
         "daemon off;\nworker_processes 2;\nuser root;\npid {folder}/pid;\nerror_log stderr;\n\
          events {{ worker_connections 512; }}\n\
          http {{\n{temporary}  access_log off;\n  sendfile on;\n  tcp_nopush on;\n  \
-         keepalive_requests {requests};\n  upstream own {{ server 127.0.0.1:{port}; keepalive 8; \
-         }}\n  server {{\n    listen 127.0.0.1:{port} reuseport;\n    root {folder};\n    \
+         keepalive_requests {requests};\n{more}  upstream own {{ server \
+         127.0.0.1:{port}; keepalive 8; }}\n  server {{\n    \
+         listen 127.0.0.1:{port} reuseport;\n    root {folder};\n    \
          location /through/ {{ proxy_pass http://own/; proxy_http_version 1.1; \
          proxy_set_header Connection \"\"; }}\n  }}\n}}\n"
     )
