@@ -166,8 +166,8 @@ impl Load {
     fn command(self, launcher: &Launcher<'_>, url: &str) -> Command {
         let (words, count): (&[&str], u32) = match self {
             Load::Ab(count) => (&["ab", "-q", "-k", "-t", "1", "-n", "10000000"], count),
-            // More would leave no port free: each stays in TIME_WAIT.
-            Load::AbClosing(count) => (&["ab", "-q", "-n", "3000"], count),
+            // Many more would leave no port free: each stays in TIME_WAIT.
+            Load::AbClosing(count) => (&["ab", "-q", "-n", "10000"], count),
             Load::Wrk(count) | Load::WrkLarge(count) => (&["wrk", "-t", "1", "-d", "1s"], count),
         };
         let mut command = launcher.client(words);
