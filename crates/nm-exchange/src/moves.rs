@@ -8,7 +8,7 @@
 //! source's log: release                       the source has caught up; it executes none any more
 //!                 source ─last part→          what was executed until then, and the end
 //! destination's log: end                      history equal: the destination owns the instrument
-//!                 destination ─ended→ routers → gateways, which send it what waits
+//!                 destination ─ended→ a router → gateways, which send it what waits
 //!                                     → control, which logs the new map
 //! source's log: forget                        by the new map; the last state is dropped
 //! ```

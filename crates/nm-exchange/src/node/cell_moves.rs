@@ -183,6 +183,8 @@ pub struct CellMoves {
     /// The latest pauses of them: from the release until the new cell's announcement came here, as
     /// it comes to gateways, ns.
     pauses_ns: VecDeque<u64>,
+    /// How often a router was chosen.
+    turns: usize,
 }
 
 impl Default for CellMoves {
@@ -195,6 +197,7 @@ impl Default for CellMoves {
             compare_ns: 0,
             moved: 0,
             pauses_ns: VecDeque::new(),
+            turns: 0,
         }
     }
 }
@@ -218,16 +221,15 @@ impl CellMoves {
             cell.departed().any(|(known, departed)| known == instrument && departed.epoch == epoch);
         let last_epoch = cell.ownership(instrument).map_or(0, |known| known.epoch);
         let is_here = cell.owns(instrument) && last_epoch < epoch;
-        let routers = links.all_to(Role::Router);
-        if routers.is_empty() || !(is_departed || is_here) || self.leaving.len() >= CELL_LEAVING_MAX
-        {
+        if !(is_departed || is_here) || self.leaving.len() >= CELL_LEAVING_MAX {
             return;
         }
+        let Some(router) = self.next_router(links) else { return };
         let start = Part::Start(cell.begin_copy(instrument));
         let leaving = Leaving {
             order,
             attempt: Attempt(time::monotonic_ns() ^ links.own().1.rotate_left(32)),
-            router: routers[epoch as usize % routers.len()],
+            router,
             phase: if is_departed { Phase::Released } else { Phase::Copying },
             start: Some(start),
             is_copied: false,
@@ -242,6 +244,32 @@ impl CellMoves {
             released_ns: None,
         };
         self.leaving.insert(instrument, leaving);
+    }
+
+    /// The routers in turn: what is sent again because it was lost takes another way.
+    fn next_router(&mut self, links: &Links) -> Option<LinkId> {
+        let routers = links.all_to(Role::Router);
+        self.turns = self.turns.wrapping_add(1);
+        routers.get(self.turns.checked_rem(routers.len())?).copied()
+    }
+
+    /// Tells the source of an instrument how far it is.
+    fn send_progress(&mut self, links: &mut Links, progress: &MoveProgress) {
+        if let Some(router) = self.next_router(links)
+            && let Some(output) = links.output(router)
+        {
+            progress.write(output);
+        }
+    }
+
+    /// Announces the end of a move to gateways and control. Should that be lost, control orders the
+    /// move again, and this cell says once more that it has ended.
+    fn announce(&mut self, links: &mut Links, ended: &MoveEnded) {
+        if let Some(router) = self.next_router(links)
+            && let Some(output) = links.output(router)
+        {
+            ended.write(output);
+        }
     }
 
     /// Whether any instrument leaves, so that requests have to be passed to
@@ -302,7 +330,7 @@ impl CellMoves {
         ));
         self.drop_leaving(cell, id.instrument);
         if is_here && refusal.is_lasting() {
-            announce(links, &MoveEnded { id, cell: to, refusal: Some(refusal) });
+            self.announce(links, &MoveEnded { id, cell: to, refusal: Some(refusal) });
         }
     }
 
@@ -313,13 +341,18 @@ impl CellMoves {
             return;
         };
         if let Some(released_ns) = leaving.released_ns.filter(|_| leaving.order.id == ended.id) {
-            self.moved += 1;
-            if self.pauses_ns.len() == PAUSES_MAX {
-                self.pauses_ns.pop_front();
-            }
-            self.pauses_ns.push_back(time::monotonic_ns() - released_ns);
+            self.note_pause(released_ns);
         }
         self.drop_leaving(cell, ended.id.instrument);
+    }
+
+    /// An instrument that was released at this time has arrived.
+    fn note_pause(&mut self, released_ns: u64) {
+        self.moved += 1;
+        if self.pauses_ns.len() == PAUSES_MAX {
+            self.pauses_ns.pop_front();
+        }
+        self.pauses_ns.push_back(time::monotonic_ns() - released_ns);
     }
 
     /// How many instruments have left, and the latest pauses, ns.
@@ -368,11 +401,12 @@ impl CellMoves {
                 MoveStep::Refused(id, attempt, refusal) => {
                     self.building.remove(&id.instrument);
                     let refusal = Some(refusal);
-                    send_progress(links, &MoveProgress { id, from, attempt, next: 0, refusal });
+                    let progress = MoveProgress { id, from, attempt, next: 0, refusal };
+                    self.send_progress(links, &progress);
                 }
                 MoveStep::Adopted(id) => {
                     self.building.remove(&id.instrument);
-                    announce(links, &MoveEnded { id, cell: cell.number(), refusal: None });
+                    self.announce(links, &MoveEnded { id, cell: cell.number(), refusal: None });
                 }
                 _ => {}
             }
@@ -384,22 +418,24 @@ impl CellMoves {
     /// is not reported before, because the source releases an instrument when nearly all is.
     fn report_built(&mut self, cell: &mut Cell<Book>, links: &mut Links) {
         let now_ns = links.now_ns;
+        let mut reports = vec![];
         self.building.retain(|instrument, building| match cell.build(*instrument) {
             Arrival::Built if building.have_others_loaded(now_ns) => {
-                send_progress(links, &building.progress);
+                reports.push(building.progress);
                 false
             }
             Arrival::Built | Arrival::Loading => {
                 building.loading_ns.get_or_insert(now_ns);
                 if now_ns.saturating_sub(building.reported_ns) > LOADING_REPORT_NS {
                     building.reported_ns = now_ns;
-                    send_progress(links, &MoveProgress { next: 0, ..building.progress });
+                    reports.push(MoveProgress { next: 0, ..building.progress });
                 }
                 true
             }
             // The source sends it again.
             Arrival::Unusable => false,
         });
+        reports.iter().for_each(|progress| self.send_progress(links, progress));
     }
 
     /// Sends what can be sent, and gives the entries that the cell's log is to have.
@@ -411,11 +447,8 @@ impl CellMoves {
         mut log: impl FnMut(&[u8]),
     ) {
         self.report_built(cell, links);
-        // The announcement of the new cell may be lost, and the map has it all the same.
-        let has_arrived = |(instrument, leaving): (&InstrumentId, &Leaving)| {
-            (map.epoch_of(*instrument) >= leaving.order.id.epoch).then_some(*instrument)
-        };
-        let mut lost: Vec<InstrumentId> = self.leaving.iter().filter_map(has_arrived).collect();
+        self.end_arrived(cell, map);
+        let mut lost: Vec<InstrumentId> = vec![];
         for (instrument, leaving) in &mut self.leaving {
             while leaving.may_send() {
                 let parts = leaving.next_parts(cell, self.frame_bytes);
@@ -439,6 +472,22 @@ impl CellMoves {
         }
         lost.into_iter().for_each(|instrument| self.drop_leaving(cell, instrument));
         self.forget_arrived(cell, map, links.now_ns, log);
+    }
+
+    /// Ends the moves whose ends the map has: the announcement of the new cell was lost, or is late.
+    fn end_arrived(&mut self, cell: &mut Cell<Book>, map: &InstrumentMap) {
+        let arrived: Vec<(MoveId, Option<u64>)> = self
+            .leaving
+            .values()
+            .map(|leaving| (leaving.order.id, leaving.released_ns))
+            .filter(|(id, _)| map.epoch_of(id.instrument) >= id.epoch)
+            .collect();
+        for (id, released_ns) in arrived {
+            if map.epoch_of(id.instrument) == id.epoch {
+                released_ns.into_iter().for_each(|ns| self.note_pause(ns));
+            }
+            self.drop_leaving(cell, id.instrument);
+        }
     }
 
     /// Forgets the released instruments that the map has in their new cells.
@@ -481,23 +530,6 @@ pub fn claim(cell: &Cell<Book>, map: &InstrumentMap, instrument: InstrumentId) -
         let id = MoveId { instrument, epoch: map.epoch_of(instrument) };
         entry(|out| Claim(id).write(cell.number(), out))
     })
-}
-
-/// Tells the source of an instrument how far it is, through one router.
-fn send_progress(links: &mut Links, progress: &MoveProgress) {
-    let routers = links.all_to(Role::Router);
-    if let Some(output) = routers.first().and_then(|router| links.output(*router)) {
-        progress.write(output);
-    }
-}
-
-/// Announces the end of a move to gateways and control, through all routers.
-fn announce(links: &mut Links, ended: &MoveEnded) {
-    for router in links.all_to(Role::Router) {
-        if let Some(output) = links.output(router) {
-            ended.write(output);
-        }
-    }
 }
 
 fn entry(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {

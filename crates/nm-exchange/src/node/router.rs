@@ -1,7 +1,8 @@
 //! Router: sends each request to the mediator that leads its instrument's cell.
 //!
 //! Where there is control, it forwards the gateways' membership reports, and control's routing
-//! table; so a router that has just started knows of a leader whose term is too old.
+//! table; so a router that has just started knows of a leader whose term is too old. Gateways and
+//! mediators know the end of a move before its map comes, so they get no map for each move.
 
 use std::collections::BTreeMap;
 
@@ -18,6 +19,10 @@ use super::control::{answer_links, send_routes};
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
 
+/// Least time between two routing tables to all nodes, ns: where many instruments move, each of
+/// them would be a table to each node.
+const ROUTES_PAUSE_NS: u64 = 200_000_000;
+
 /// A router.
 #[derive(Debug)]
 pub struct Router {
@@ -29,6 +34,9 @@ pub struct Router {
     voters: Vec<(Role, usize)>,
     /// Whether a report to them is due.
     is_report_due: bool,
+    /// Where a map came from that the other nodes are to get, and before which time they do not, ns.
+    unsent_from: Option<LinkId>,
+    next_routes_ns: u64,
     requests: u64,
 }
 
@@ -41,6 +49,8 @@ impl Router {
             reports: BTreeMap::new(),
             voters: if has_control { network.replicas(CONTROL) } else { vec![] },
             is_report_due: false,
+            unsent_from: None,
+            next_routes_ns: 0,
             requests: 0,
         }
     }
@@ -98,9 +108,8 @@ impl Router {
             self.routes.map = routes.map;
             let map = &self.routes.map;
             self.routes.leaders.retain(|cell, _| map.has_cell(*cell));
-            let mut all = [links.all_to(Role::Gateway), links.all_to(Role::Mediator)].concat();
-            all.retain(|to| *to != from);
-            self.send_routes(links, &all);
+            self.unsent_from = Some(from);
+            self.send_due_routes(links);
             links.update_nodes(&self.routes.map);
         }
         for (cell, leader) in routes.leaders {
@@ -122,6 +131,18 @@ impl Router {
         if is_newer || self.reports.get(&gateway) != Some(&nodes) {
             self.is_report_due = true;
             self.reports.insert(gateway, nodes);
+        }
+    }
+
+    /// Sends all nodes the map, if there is a new one and the last one was long enough ago.
+    fn send_due_routes(&mut self, links: &mut Links) {
+        if links.now_ns >= self.next_routes_ns
+            && let Some(from) = self.unsent_from.take()
+        {
+            self.next_routes_ns = links.now_ns + ROUTES_PAUSE_NS;
+            let mut all = [links.all_to(Role::Gateway), links.all_to(Role::Mediator)].concat();
+            all.retain(|to| *to != from);
+            self.send_routes(links, &all);
         }
     }
 
@@ -223,6 +244,7 @@ impl Behaviour for Router {
     }
 
     fn on_iteration(&mut self, links: &mut Links) -> Result<(), Failure> {
+        self.send_due_routes(links);
         if std::mem::take(&mut self.is_report_due) && !self.voters.is_empty() {
             self.send_report(links);
         }
@@ -231,7 +253,9 @@ impl Behaviour for Router {
 
     /// At once if a link failed after the iteration.
     fn deadline_ns(&self) -> Option<u64> {
-        self.is_report_due.then_some(0)
+        let report_ns = self.is_report_due.then_some(0);
+        let routes_ns = self.unsent_from.map(|_| self.next_routes_ns);
+        report_ns.or(routes_ns)
     }
 
     fn is_ready(&self) -> bool {

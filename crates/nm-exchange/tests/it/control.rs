@@ -531,18 +531,45 @@ fn a_router_reports_no_map_that_control_has_logged() {
     send(moved(1), 2);
     assert_eq!(start_of(&next_report(&mut second)), Some(2), "it reported the same again");
 
-    // It has a map that control's log has lost: all mediators have that, and the report as well.
+    // It has a map that control's log has lost: the report has it at once, and all mediators get it.
     send(moved(2), 2);
-    while first.next().0.kind != FrameKind::RoutingTable {}
     for mediator in [&mut first, &mut second] {
-        let report = loop {
+        let (mut reported, mut sent) = (None, None);
+        while reported.is_none() || sent.is_none() {
             let (header, body) = mediator.next();
-            if header.kind == FrameKind::MembershipReport {
-                break MembershipReport::decode(&body).unwrap();
+            match header.kind {
+                FrameKind::MembershipReport => {
+                    let report = MembershipReport::decode(&body).unwrap();
+                    assert_eq!(start_of(&report), Some(2));
+                    reported = Some(report.routes.map);
+                }
+                FrameKind::RoutingTable => sent = Some(RoutingTable::decode(&body).unwrap().map),
+                _ => {}
             }
-        };
-        assert_eq!((start_of(&report), report.routes.map), (Some(2), moved(2)));
+        }
+        assert_eq!([reported, sent], [Some(moved(2)), Some(moved(2))]);
     }
+    ring.stop();
+}
+
+#[test]
+fn a_router_does_not_send_all_nodes_a_map_for_each_of_many_moves() {
+    const MOVES: u32 = 100;
+    let (ring, _listeners, [_first, mut second], mut gateway) = router_among_peers();
+    for count in 1..=MOVES {
+        let routes = RoutingTable::new(moved(count));
+        second.send_with(&Header::new(FrameKind::RoutingTable), &routes.encode());
+    }
+    let (mut tables, mut map) = (0, InstrumentMap::new(2));
+    while map.version() < MOVES {
+        let (header, body) = gateway.next();
+        if header.kind == FrameKind::RoutingTable {
+            map = RoutingTable::decode(&body).unwrap().map;
+            tables += 1;
+        }
+    }
+    assert_eq!(map, moved(MOVES));
+    assert!(tables < MOVES / 4, "{tables}");
     ring.stop();
 }
 

@@ -5,18 +5,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nm_book::book::Book;
 use nm_exchange::batch;
 use nm_exchange::cell::{Admitted, Cell, MoveStep};
 use nm_exchange::control::admin::{self, InstrumentMover};
 use nm_exchange::limits::{CELL_LEAVING_MAX, MOVES_ORDERED_MAX};
-use nm_exchange::moves::MoveId;
+use nm_exchange::message::Hello;
+use nm_exchange::moves::{MoveId, MoveOrder};
 use nm_exchange::network::{Durability, Network, Role};
 use nm_exchange::testing::{
     Client, INSTRUMENTS, LIMIT, TestRing, assert_executed_once, start_with_cutters, trade,
 };
+use nm_exchange::wire::{self, FrameKind};
 use nm_replica::journal::{self, Reader};
+use nm_sys::clock::Deadline;
+
+use crate::peer::{self, Peer};
 
 /// Moves all instruments from cell to cell until it is stopped; how often, and how long it took at
 /// most, ms.
@@ -273,4 +279,34 @@ fn spare_mediators_take_instruments_and_give_them_back() {
     let last = BTreeMap::from([(0, 1), (1, 0), (2, 1), (3, 0), (4, 0)]);
     assert_eq!(cells(&clients), last);
     ring.stop_all();
+}
+
+/// The test plays the other nodes. Whatever one of them is cut off from, another one may reach.
+#[test]
+fn instrument_that_did_not_arrive_is_sent_again_through_another_router() {
+    let mut ring = TestRing::new("1-2-2-1", Durability::None);
+    let network = ring.network.clone();
+    let listener = peer::listener(&network.processor[0].address);
+    ring.start_one(Role::Mediator, 0, &network, &Default::default());
+    // It connects to processors, and is connected to by routers.
+    let _processor = Peer::accepted(&listener, 5);
+    let mut routers = [0, 1].map(|index| {
+        let hello = Hello::Node { role: Role::Router, index, start: 5 };
+        Peer::connected(&network.mediator[0].address, &hello)
+    });
+    let order = MoveOrder { id: MoveId { instrument: 0, epoch: 1 }, from: 0, to: 1 };
+    let mut bytes = vec![];
+    order.write(&mut bytes);
+    let frame = wire::read(&bytes).unwrap().unwrap();
+    let (mut has_parts, deadline) = ([false; 2], Deadline::after(LIMIT));
+    while has_parts != [true; 2] {
+        assert!(!deadline.passed(), "parts came through {has_parts:?}");
+        routers[0].send_with(&frame.header, frame.body);
+        for (router, has_parts) in routers.iter_mut().zip(&mut has_parts) {
+            while let Some((header, _)) = router.next_within(Duration::from_millis(20)) {
+                *has_parts |= header.kind == FrameKind::MoveParts;
+            }
+        }
+    }
+    ring.stop();
 }
