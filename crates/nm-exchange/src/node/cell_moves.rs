@@ -474,7 +474,7 @@ impl CellMoves {
         self.forget_arrived(cell, map, links.now_ns, log);
     }
 
-    /// Ends the moves whose ends the map has: the announcement of the new cell was lost, or is late.
+    /// Ends the moves whose ends the map has: the announcement of the new cell was lost or is late.
     fn end_arrived(&mut self, cell: &mut Cell<Book>, map: &InstrumentMap) {
         let arrived: Vec<(MoveId, Option<u64>)> = self
             .leaving

@@ -34,7 +34,7 @@ pub struct Router {
     voters: Vec<(Role, usize)>,
     /// Whether a report to them is due.
     is_report_due: bool,
-    /// Where a map came from that the other nodes are to get, and before which time they do not, ns.
+    /// Where a map came from that other nodes are to get, and before which time they do not, ns.
     unsent_from: Option<LinkId>,
     next_routes_ns: u64,
     requests: u64,

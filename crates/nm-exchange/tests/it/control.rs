@@ -531,7 +531,7 @@ fn a_router_reports_no_map_that_control_has_logged() {
     send(moved(1), 2);
     assert_eq!(start_of(&next_report(&mut second)), Some(2), "it reported the same again");
 
-    // It has a map that control's log has lost: the report has it at once, and all mediators get it.
+    // It has a map that control has lost: the report has it at once, and all mediators get it.
     send(moved(2), 2);
     for mediator in [&mut first, &mut second] {
         let (mut reported, mut sent) = (None, None);
