@@ -10,6 +10,8 @@
 //! gateway ←routing table─ router ←routing table─ control's leader, when the map or a leader is new
 //! ```
 //!
+//! A router passes new maps on five times a second at most.
+//!
 //! **Moves.** To move an instrument to another cell, control logs the move with a number, and
 //! orders it from the leader of the present cell, again and again until the new cell says that it
 //! has the instrument ([`crate::moves`]). Only then the map changes. Which cell trades an
