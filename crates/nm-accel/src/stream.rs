@@ -37,6 +37,9 @@ const FULL_PIPE_NS: u64 = 10_000;
 /// takes the rest.
 const FULL_PIPE_BLOCKING_NS: u64 = 200_000;
 
+/// What the kernel's ticks take at most, ns.
+const TICK_NS: u64 = 10_000_000;
+
 /// Calls of so many bytes wait for a peer that is about to have received all.
 const BULK_BYTES: usize = 16 * 1024;
 
@@ -459,8 +462,15 @@ pub fn send(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
         pushed = send_to_memory(&request, 0);
     }
     let mut done = pushed.count;
-    if done < total && pushed.take_back.is_none() && socket.may_send_to_memory() {
-        (done, pushed) = send_to_full_pipe(&request, done, total);
+    if done == total {
+        return total as isize;
+    }
+    let mut limit = SendLimit::begin();
+    if pushed.take_back.is_none() && socket.may_send_to_memory() {
+        (done, pushed) = send_to_full_pipe(&request, done, total, &mut limit);
+        if limit.is_over && done > 0 && pushed.take_back.is_none() {
+            return done as isize;
+        }
     }
     if done == total {
         return total as isize;
@@ -470,7 +480,7 @@ pub fn send(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
         && !request.is_nonblocking()
         && !has_send_timeout(request.fd)
     {
-        return send_in_chunks(&request, done, total, raw);
+        return send_in_chunks(&request, done, total, limit, raw);
     }
     let result = send_to_kernel(&request, done, total, raw);
     // The bytes that were taken back are in the kernel.
@@ -529,6 +539,7 @@ fn send_in_chunks(
     request: &Request<'_>,
     done: usize,
     total: usize,
+    mut limit: SendLimit,
     raw: impl Fn() -> isize,
 ) -> isize {
     let socket = request.socket;
@@ -541,9 +552,12 @@ fn send_in_chunks(
         done = sent as usize;
         wait_for_drain(socket, DRAIN_CHUNK_NS);
         let pushed;
-        (done, pushed) = send_to_full_pipe(request, done, total);
+        (done, pushed) = send_to_full_pipe(request, done, total, &mut limit);
         if pushed.take_back.is_some() {
             return send_to_kernel(request, done, total, raw);
+        }
+        if limit.check(request.fd) {
+            return done as isize;
         }
     }
     if done == total { total as isize } else { send_to_kernel(request, done, total, raw) }
@@ -578,13 +592,50 @@ pub fn send_to_memory_alone(request: &Request<'_>) -> (usize, Pushed<'static>) {
     if pushed.count == total || pushed.take_back.is_some() {
         return (pushed.count, pushed);
     }
-    send_to_full_pipe(request, pushed.count, total)
+    send_to_full_pipe(request, pushed.count, total, &mut SendLimit::begin())
+}
+
+/// What ends a call that has sent a part and waits for space in a full pipe, again and again: its
+/// `SO_SNDTIMEO`, and a signal handler.
+struct SendLimit {
+    /// When the first wait began, ns, by the kernel's ticks.
+    begun_ns: u64,
+    /// The limit, ns; it is read only in a call that has taken long.
+    limit_ns: Option<u64>,
+    /// Handlers that had run in this thread when the first wait began.
+    signals: u32,
+    is_over: bool,
+}
+
+impl SendLimit {
+    fn begin() -> SendLimit {
+        let signals = signals::delivery_count();
+        SendLimit { begun_ns: wait::tick_ns(), limit_ns: None, signals, is_over: false }
+    }
+
+    /// Whether the call ends. A limit below [`TICK_NS`] is as long as that.
+    fn check(&mut self, fd: c_int) -> bool {
+        let elapsed_ns = wait::tick_ns() - self.begun_ns;
+        if elapsed_ns >= TICK_NS {
+            let read = || kernel::time_option(fd, libc::SO_SNDTIMEO).filter(|ns| *ns > 0);
+            let limit_ns = *self.limit_ns.get_or_insert_with(|| read().unwrap_or(u64::MAX));
+            self.is_over = elapsed_ns >= limit_ns;
+        }
+        self.is_over |= signals::delivery_count() != self.signals;
+        self.is_over
+    }
 }
 
 /// The pipe is full with `done` bytes of the call: waits for space as long as the peer is awake and
-/// it pays; the kernel takes the rest. Returns how many bytes are in memory now, and the last push.
+/// it pays; the kernel takes the rest, unless the call ends by its limit. Returns how many bytes
+/// are in memory now, and the last push.
 #[cold]
-fn send_to_full_pipe(request: &Request<'_>, done: usize, total: usize) -> (usize, Pushed<'static>) {
+fn send_to_full_pipe(
+    request: &Request<'_>,
+    done: usize,
+    total: usize,
+    limit: &mut SendLimit,
+) -> (usize, Pushed<'static>) {
     let socket = request.socket;
     let mut done = done;
     let mode = WaitMode::of(socket);
@@ -603,6 +654,9 @@ fn send_to_full_pipe(request: &Request<'_>, done: usize, total: usize) -> (usize
             done += pushed.count;
             if pushed.take_back.is_some() {
                 return (done, pushed);
+            }
+            if limit.check(request.fd) {
+                break;
             }
             spin = Spin::begin(mode, patience_ns);
         } else if spin.step() == SpinStep::Sleep {

@@ -1,9 +1,11 @@
 //! Signals: which calls are interrupted, which continue, and handlers that use sockets themselves.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
+use std::time::Duration;
 
 use libc::{MSG_NOSIGNAL, MSG_WAITALL, POLLIN, SA_RESTART, SIGALRM, pollfd};
+use nm_sys::clock::Moment;
 
 use crate::calls::*;
 use crate::support::*;
@@ -14,6 +16,7 @@ behaviours![
     recvmsg_is_interrupted,
     send_is_interrupted,
     partial_send_is_interrupted,
+    partial_send_to_a_steady_reader_is_interrupted,
     receive_continues_with_restart,
     send_continues_with_restart,
     receive_with_a_limit_is_interrupted_despite_restart,
@@ -86,6 +89,34 @@ fn partial_send_is_interrupted() {
     alarm_every(0);
     assert!(0 < sent && sent < bytes.len());
     assert_bytes(&recv_exact(pair.server, sent), &bytes[..sent]);
+}
+
+/// Whatever the flags of the handler: a part was sent.
+fn partial_send_to_a_steady_reader_is_interrupted() {
+    let pair = joined_pair();
+    handle(libc::SIGUSR1, counted, SA_RESTART);
+    let bytes = vec![3; 64 << 20];
+    // SAFETY: no precondition.
+    let sender = unsafe { libc::pthread_self() };
+    let has_ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut buffer, mut received, mut is_sent) = (vec![0; 16 << 10], 0, false);
+            while !has_ended.load(SeqCst) {
+                received += recv(pair.server, &mut buffer, libc::MSG_DONTWAIT).unwrap_or(0);
+                if received >= 8 << 20 && !is_sent {
+                    is_sent = true;
+                    // SAFETY: the thread waits for this one before it ends.
+                    unsafe { libc::pthread_kill(sender, libc::SIGUSR1) };
+                }
+                let start = Moment::now();
+                while start.elapsed() < Duration::from_micros(8) {}
+            }
+        });
+        let sent = send(pair.client, &bytes, 0).unwrap();
+        has_ended.store(true, SeqCst);
+        assert!((8 << 20..bytes.len()).contains(&sent), "{sent}");
+    });
 }
 
 /// Waits for some signals and then sends the bytes.

@@ -1,5 +1,7 @@
 //! Time limits: which calls time out, with which error, not too early, and the state afterwards.
 
+use std::time::Duration;
+
 use libc::{MSG_WAITALL, POLLIN, SO_RCVTIMEO, SO_SNDTIMEO, pollfd};
 use nm_sys::clock::Moment;
 
@@ -17,6 +19,7 @@ behaviours![
     send_times_out,
     send_returns_the_count_sent_in_time,
     slow_reader_does_not_extend_the_limit_of_a_send,
+    steady_reader_does_not_extend_the_limit_of_a_send,
     limit_is_read_back,
     limit_set_before_joining_applies,
     send_and_receive_limits_are_independent,
@@ -27,24 +30,38 @@ behaviours![
     limit_belongs_to_the_description,
 ];
 
-/// The limit is one of the call, however large: a reader that takes a little at a time does not
-/// begin it anew.
-fn slow_reader_does_not_extend_the_limit_of_a_send() {
+/// Sends 64 MiB with a time limit to a reader that takes `bytes` at a time and pauses.
+fn must_end_at_the_limit(limit_ms: i64, bytes: usize, pause: impl Fn() + Sync) {
     let pair = joined_pair();
-    set_limit(pair.client, SO_SNDTIMEO, 60);
-    let bytes = vec![7; 64 << 20];
+    set_limit(pair.client, SO_SNDTIMEO, limit_ms);
+    let sent_bytes = vec![7; 64 << 20];
     let has_ended = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut buffer = vec![0; 200_000];
+            let mut buffer = vec![0; bytes];
             while !has_ended.load(std::sync::atomic::Ordering::Relaxed) {
                 let _ = recv(pair.server, &mut buffer, libc::MSG_DONTWAIT);
-                pause_ms(1);
+                pause();
             }
         });
-        let sent = send(pair.client, &bytes, 0);
+        let sent = send(pair.client, &sent_bytes, 0);
         has_ended.store(true, std::sync::atomic::Ordering::Relaxed);
-        assert!(sent.unwrap() < bytes.len(), "the limit has begun anew");
+        assert!(sent.unwrap() < sent_bytes.len(), "the limit has begun anew");
+    });
+}
+
+/// The limit is one of the call, however large: a reader that takes a little at a time does not
+/// begin it anew.
+fn slow_reader_does_not_extend_the_limit_of_a_send() {
+    must_end_at_the_limit(60, 200_000, || pause_ms(1));
+}
+
+/// One for which no wait is long.
+fn steady_reader_does_not_extend_the_limit_of_a_send() {
+    let pause = Duration::from_micros(8);
+    must_end_at_the_limit(10, 16 << 10, || {
+        let start = Moment::now();
+        while start.elapsed() < pause {}
     });
 }
 
