@@ -149,6 +149,9 @@ pub fn receive(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
         }
         let limit =
             limit.get_or_insert_with(|| WaitLimit::new(request.socket.receive_timeout_ns()));
+        if done > 0 && limit.has_seen_handler() {
+            return done as isize;
+        }
         // The limit also holds if memory announces bytes at each check that are never there.
         if limit.left_ns() != Some(0) && wait_for_memory(&request, limit) {
             continue;
@@ -156,7 +159,7 @@ pub fn receive(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
         if limit.interrupted() {
             return if done > 0 { done as isize } else { kernel::fail(libc::EINTR) };
         }
-        if let Some(result) = receive_in_kernel(&request, done, &raw) {
+        if let Some(result) = receive_in_kernel(&request, done, Some(limit), &raw) {
             return result;
         }
     }
@@ -192,7 +195,7 @@ fn receive_more(request: &Request<'_>, done: usize, total: usize) -> isize {
         return done as isize;
     }
     let now = Request { flags: request.flags | libc::MSG_DONTWAIT, ..*request };
-    receive_in_kernel(&now, done, &|| -1).unwrap_or(done as isize)
+    receive_in_kernel(&now, done, None, &|| -1).unwrap_or(done as isize)
 }
 
 /// Receives what is in memory, from byte `done` of the buffers on, and returns how much.
@@ -295,7 +298,7 @@ fn receive_now(request: &Request<'_>, done: usize, raw: &impl Fn() -> isize) -> 
     let begun_ns = wait::now_ns();
     loop {
         let take_backs = request.socket.take_backs();
-        let result = receive_in_kernel(request, done, raw)?;
+        let result = receive_in_kernel(request, done, None, raw)?;
         if result >= 0 || kernel::errno() != libc::EAGAIN {
             return Some(result);
         }
@@ -317,6 +320,7 @@ fn receive_now(request: &Request<'_>, done: usize, raw: &impl Fn() -> isize) -> 
 fn receive_in_kernel(
     request: &Request<'_>,
     done: usize,
+    limit: Option<&WaitLimit>,
     raw: &impl Fn() -> isize,
 ) -> Option<isize> {
     let socket = request.socket;
@@ -333,7 +337,11 @@ fn receive_in_kernel(
         socket.record().incoming.sleeps.add(1);
     }
     socket.note_kernel_asked();
-    let result = if done > 0 || fd != request.fd { receive_rest(request, fd, done) } else { raw() };
+    let result = match limit {
+        Some(limit) if done > 0 && !wait_for_rest(fd, limit) => kernel::fail(libc::EINTR),
+        _ if done > 0 || fd != request.fd => receive_rest(request, fd, done),
+        _ => raw(),
+    };
     let errno = kernel::errno();
     if result >= 0 || errno != libc::EAGAIN {
         socket.ask_kernel_again();
@@ -364,6 +372,17 @@ fn receive_in_kernel(
         }
         _ => result,
     })
+}
+
+/// Sleeps until the kernel has bytes of a call that has received a part; false if the call ends
+/// with that part, by its limit or a handler. A receive of the kernel alone would not: for the kernel
+/// nothing was received, so after a handler with `SA_RESTART` it goes on.
+fn wait_for_rest(fd: c_int, limit: &WaitLimit) -> bool {
+    let timeout = signals::sleep_timeout(limit.left_ns());
+    let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: the entry is live, the time is this thread's own, and there is no mask.
+    !limit.has_seen_handler()
+        && unsafe { kernel::ppoll(&raw mut entry, 1, timeout, ptr::null(), 0) } > 0
 }
 
 /// Receives the rest of a call from the kernel, part by part; −1 with `errno` set if there is

@@ -378,6 +378,11 @@ impl WaitLimit {
             || self.limited && signals::delivery_count() != self.all_signals
     }
 
+    /// Whether any handler has run: it ends a call that has done a part.
+    pub fn has_seen_handler(&self) -> bool {
+        signals::delivery_count() != self.all_signals
+    }
+
     /// Remaining time, ns, if there is a limit.
     pub fn left_ns(&self) -> Option<u64> {
         self.deadline.map(|deadline| deadline.saturating_sub(now_ns()))

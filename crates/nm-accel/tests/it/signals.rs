@@ -21,6 +21,7 @@ behaviours![
     send_continues_with_restart,
     receive_with_a_limit_is_interrupted_despite_restart,
     wait_for_all_returns_its_part,
+    wait_for_all_returns_its_part_despite_restart,
     poll_is_interrupted_despite_restart,
     select_is_interrupted_despite_restart,
     accept_is_interrupted,
@@ -163,6 +164,13 @@ fn wait_for_all_returns_its_part() {
     let pair = joined_pair();
     send_all(pair.client, b"part");
     on_alarm(0);
+    assert_eq!(recv(pair.server, &mut [0; 9], MSG_WAITALL), Ok(4));
+}
+
+fn wait_for_all_returns_its_part_despite_restart() {
+    let pair = joined_pair();
+    send_all(pair.client, b"part");
+    on_alarm(SA_RESTART);
     assert_eq!(recv(pair.server, &mut [0; 9], MSG_WAITALL), Ok(4));
 }
 
