@@ -375,8 +375,8 @@ fn receive_in_kernel(
 }
 
 /// Sleeps until the kernel has bytes of a call that has received a part; false if the call ends
-/// with that part, by its limit or a handler. A receive of the kernel alone would not: for the kernel
-/// nothing was received, so after a handler with `SA_RESTART` it goes on.
+/// with that part, by its limit or a handler. A receive of the kernel alone would go on after a
+/// handler with `SA_RESTART`: for the kernel nothing was received.
 fn wait_for_rest(fd: c_int, limit: &WaitLimit) -> bool {
     let timeout = signals::sleep_timeout(limit.left_ns());
     let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
