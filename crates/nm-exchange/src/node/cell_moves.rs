@@ -30,6 +30,10 @@ const FRAMES_AHEAD_MAX: u64 = 8;
 /// Frames that the new cell may be behind when the instrument is released.
 const FRAMES_BEHIND_AT_RELEASE: u64 = 2;
 
+/// Time between the arrival of the copy and the release, ns: what had to wait for a CPU while the
+/// copy was made and built has passed then, and the instrument pauses for a shorter time.
+const SETTLE_NS: u64 = 1_000_000;
+
 /// Pauses that are kept.
 const PAUSES_MAX: usize = 4_096;
 
@@ -48,6 +52,8 @@ const LOADING_REPORT_NS: u64 = 50_000_000;
 enum Phase {
     /// It is executed here, and copied.
     Copying,
+    /// It is executed here, and the new cell has had the copy for [`SETTLE_NS`].
+    Settled,
     /// The release is in the cell's log.
     Releasing,
     /// It is not executed here any more.
@@ -71,6 +77,8 @@ struct Leaving {
     /// Number of the frame behind the copy. The new cell builds the book when it has all of the
     /// copy, which takes long if it is large; so the instrument is not released before.
     copied_before: u64,
+    /// When it has settled, ns; none while the new cell has not built the copy.
+    settled_ns: Option<u64>,
     /// Requests that were executed since the start, as parts.
     requests: VecDeque<Vec<u8>>,
     requests_bytes: usize,
@@ -95,12 +103,26 @@ impl Leaving {
         now_ns.saturating_sub(self.progress_ns) > self.retry_ns
     }
 
+    /// The new cell expects this frame next.
+    fn on_progress(&mut self, next: u64, now_ns: u64) {
+        self.expected = self.expected.max(next);
+        self.progress_ns = now_ns;
+        if self.is_copied && self.expected >= self.copied_before {
+            self.settled_ns.get_or_insert(now_ns + SETTLE_NS);
+        }
+    }
+
+    /// It settles, if it is time.
+    fn settle(&mut self, now_ns: u64) {
+        if self.phase == Phase::Copying && self.settled_ns.is_some_and(|ns| ns <= now_ns) {
+            self.phase = Phase::Settled;
+        }
+    }
+
     /// Whether the new cell has accepted the instrument, has the copy, and nearly all requests.
     fn may_be_released(&self, frame_bytes: usize) -> bool {
-        self.phase == Phase::Copying
-            && self.is_copied
+        self.phase == Phase::Settled
             && self.requests_bytes < frame_bytes
-            && self.expected >= self.copied_before
             && self.next - self.expected <= FRAMES_BEHIND_AT_RELEASE
     }
 
@@ -235,6 +257,7 @@ impl CellMoves {
             is_copied: false,
             is_being_saved: false,
             copied_before: 0,
+            settled_ns: None,
             requests: VecDeque::new(),
             requests_bytes: 0,
             next: 0,
@@ -320,8 +343,7 @@ impl CellMoves {
         if leaving.attempt != attempt || next > leaving.next {
             return;
         }
-        leaving.expected = leaving.expected.max(next);
-        leaving.progress_ns = links.now_ns;
+        leaving.on_progress(next, links.now_ns);
         let Some(refusal) = refusal else { return };
         let (is_here, to) = (cell.owns(id.instrument), leaving.order.to);
         links.warnings.push(format!(
@@ -464,6 +486,7 @@ impl CellMoves {
                 };
                 MoveParts { id, from, to, attempt, number }.write(&parts, output);
             }
+            leaving.settle(links.now_ns);
             if leaving.may_be_released(self.frame_bytes) {
                 leaving.phase = Phase::Releasing;
                 let MoveOrder { id, to, .. } = leaving.order;
@@ -515,7 +538,9 @@ impl CellMoves {
         let is_saving = self.leaving.values().any(|leaving| leaving.is_being_saved);
         let waits = is_saving || !self.building.is_empty();
         let compare_ns = cell.departed().next().map(|_| self.compare_ns);
-        [compare_ns, waits.then(background::next_check_ns)].into_iter().flatten().min()
+        let copied = self.leaving.values().filter(|leaving| leaving.phase == Phase::Copying);
+        let settled_ns = copied.filter_map(|leaving| leaving.settled_ns).min();
+        [compare_ns, settled_ns, waits.then(background::next_check_ns)].into_iter().flatten().min()
     }
 }
 
@@ -554,6 +579,7 @@ mod tests {
             is_copied: false,
             is_being_saved: false,
             copied_before: 0,
+            settled_ns: None,
             requests: VecDeque::new(),
             requests_bytes: 0,
             next: 0,
@@ -572,14 +598,20 @@ mod tests {
         assert!(!leaving.next_parts(&mut cell, FRAME_BYTES).is_empty());
         assert!(leaving.is_copied);
         leaving.next += 1;
-        assert!(!leaving.may_be_released(FRAME_BYTES));
-        leaving.expected = 1;
-        assert!(leaving.may_be_released(FRAME_BYTES));
+        let mut may_be_released_at = |now_ns, frames: u64, next| {
+            leaving.on_progress(next, 5);
+            leaving.next += frames;
+            leaving.settle(now_ns);
+            leaving.may_be_released(FRAME_BYTES)
+        };
+        assert!(!may_be_released_at(5 + SETTLE_NS, 0, 0));
+        assert!(!may_be_released_at(4 + SETTLE_NS, 0, 1));
+        assert!(may_be_released_at(5 + SETTLE_NS, 0, 1));
         // Requests behind the copy may not be there yet.
-        leaving.next += FRAMES_BEHIND_AT_RELEASE;
-        assert!(leaving.may_be_released(FRAME_BYTES));
-        leaving.next += 1;
-        assert!(!leaving.may_be_released(FRAME_BYTES));
+        assert!(may_be_released_at(5 + SETTLE_NS, FRAMES_BEHIND_AT_RELEASE, 1));
+        assert!(!may_be_released_at(5 + SETTLE_NS, 1, 1));
+        // They put it off no further.
+        assert!(may_be_released_at(5 + SETTLE_NS, 0, 2));
     }
 
     /// Control orders the move again, and the copy begins anew.
