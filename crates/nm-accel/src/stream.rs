@@ -621,15 +621,15 @@ struct SendLimit {
     begun_ns: u64,
     /// The limit, ns; it is read only in a call that has taken long.
     limit_ns: Option<u64>,
-    /// Handlers that had run in this thread when the first wait began.
-    signals: u32,
+    /// Shows whether a handler has run since the first wait began.
+    wait: WaitLimit,
     is_over: bool,
 }
 
 impl SendLimit {
     fn begin() -> SendLimit {
-        let signals = signals::delivery_count();
-        SendLimit { begun_ns: wait::tick_ns(), limit_ns: None, signals, is_over: false }
+        let wait = WaitLimit::new(None);
+        SendLimit { begun_ns: wait::tick_ns(), limit_ns: None, wait, is_over: false }
     }
 
     /// Whether the call ends. A limit below [`TICK_NS`] is as long as that.
@@ -640,7 +640,7 @@ impl SendLimit {
             let limit_ns = *self.limit_ns.get_or_insert_with(|| read().unwrap_or(u64::MAX));
             self.is_over = elapsed_ns >= limit_ns;
         }
-        self.is_over |= signals::delivery_count() != self.signals;
+        self.is_over |= self.wait.has_seen_handler();
         self.is_over
     }
 }

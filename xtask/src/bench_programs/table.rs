@@ -206,6 +206,7 @@ mod tests {
         assert!(text.contains("kernel's speed: **missed** by slow."), "{text}");
         assert!(text.contains("| broken | 3 | plain: no figure |"), "{text}");
     }
+
     /// The ranks 2 and 9 of ten rounds bound the median.
     #[test]
     fn median_below_the_goal_is_no_proof_if_its_interval_reaches_it() {

@@ -58,6 +58,8 @@ pub(crate) fn check(side: Side, bodies: &[Body], name: &str) {
     }
     // SAFETY: the call is a plain system call, which may be made between fork and exec.
     unsafe { command.pre_exec(keep_only_standard_streams) };
+    // Tests that were killed leave no body that hangs.
+    nm_sys::process::die_with_parent(&mut command);
     let mut child = command.spawn().unwrap();
     let ended = wait(&mut child, LIMIT);
     let report = ended.is_none().then(|| describe_hanging_processes(&child));

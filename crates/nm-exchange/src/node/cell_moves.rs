@@ -276,23 +276,24 @@ impl CellMoves {
         routers.get(self.turns.checked_rem(routers.len())?).copied()
     }
 
-    /// Tells the source of an instrument how far it is.
-    fn send_progress(&mut self, links: &mut Links, progress: &MoveProgress) {
+    /// Sends a frame through the next router.
+    fn send(&mut self, links: &mut Links, write: impl FnOnce(&mut Vec<u8>)) {
         if let Some(router) = self.next_router(links)
             && let Some(output) = links.output(router)
         {
-            progress.write(output);
+            write(output);
         }
+    }
+
+    /// Tells the source of an instrument how far it is.
+    fn send_progress(&mut self, links: &mut Links, progress: &MoveProgress) {
+        self.send(links, |output| progress.write(output));
     }
 
     /// Announces the end of a move to gateways and control. Should that be lost, control orders the
     /// move again, and this cell says once more that it has ended.
     fn announce(&mut self, links: &mut Links, ended: &MoveEnded) {
-        if let Some(router) = self.next_router(links)
-            && let Some(output) = links.output(router)
-        {
-            ended.write(output);
-        }
+        self.send(links, |output| ended.write(output));
     }
 
     /// Whether any instrument leaves, so that requests have to be passed to
