@@ -106,10 +106,11 @@ fn address(node: usize) -> Address {
     Address::Unix(format!("/node-{node}").into())
 }
 
-fn settings() -> Settings {
+fn settings(seed: u64) -> Settings {
     Settings {
         heartbeat_ms: 10,
         election_ms: (30, 60),
+        notifies_at_once: seed.is_multiple_of(2),
         snapshot_bytes: 4 << 10,
         journal: journal::Settings { file_bytes: 4 << 10 },
         keep_all: false,
@@ -180,7 +181,7 @@ impl Simulation {
             voters: VOTERS,
             own: node,
             folder: Some(folder()),
-            settings: settings(),
+            settings: settings(self.seed),
         };
         let mut builder = tokio::runtime::Builder::new_current_thread();
         #[cfg(tokio_unstable)]

@@ -49,6 +49,9 @@ pub struct Settings {
     /// the leader's lease, which is the second of them. The lease is the first of them if the
     /// leader's connections have ended, and for a replica that may not lead.
     pub election_ms: (u64, u64),
+    /// Whether followers learn of each commit at once. Else they learn of it with the next entries
+    /// or heartbeat, which is enough where only the leader acts on commits.
+    pub notifies_at_once: bool,
     /// Bytes of batches after which a snapshot is taken and older entries are purged.
     pub snapshot_bytes: u64,
     /// How the journal is kept.
@@ -67,6 +70,7 @@ impl Default for Settings {
         Settings {
             heartbeat_ms: 40,
             election_ms: (90, 170),
+            notifies_at_once: true,
             snapshot_bytes: 32 << 20,
             journal: journal::Settings::default(),
             keep_all: false,

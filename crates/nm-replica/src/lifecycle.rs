@@ -1,6 +1,7 @@
 //! One replica, from its opening to its end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nm_sys::poll::Waker;
 use openraft::{Config, ServerState, SnapshotPolicy};
@@ -158,7 +159,20 @@ async fn start_engine(
     let from = replica.id() as u8;
     let (store_of_peers, clocks) = (store.clone(), Arc::clone(&events.clocks));
     let (group_id, key) = (group.id, group.settings.key);
-    let peers = Peers { addresses, from, group: group_id, key, store: store_of_peers, clocks };
+    // A heartbeat that comes as early as this after a commit is left out, and the next one is not.
+    let commit_pause = match group.settings.notifies_at_once {
+        true => Duration::ZERO,
+        false => Duration::from_millis(group.settings.heartbeat_ms / 2),
+    };
+    let peers = Peers {
+        addresses,
+        from,
+        group: group_id,
+        key,
+        commit_pause,
+        store: store_of_peers,
+        clocks,
+    };
     let raft = Raft::new(replica.id(), Arc::new(config), peers, store.clone(), machine)
         .await
         .map_err(|error| failed(error.to_string()))?;

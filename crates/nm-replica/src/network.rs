@@ -12,6 +12,7 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
 };
 use openraft::{EmptyNode, LogId, OptionalSend, Snapshot, Vote};
+use tokio::time::Instant;
 
 use crate::address::Address;
 use crate::clocks::Clocks;
@@ -34,6 +35,8 @@ pub struct Peers {
     pub group: u16,
     /// The key of its replicas.
     pub key: Option<Key>,
+    /// Time after a message during which no follower is sent a commit alone.
+    pub commit_pause: Duration,
     /// This replica's log.
     pub store: LogStore,
     /// The wall clocks of the others.
@@ -49,7 +52,8 @@ impl RaftNetworkFactory<Types> for Peers {
         let address = self.addresses.get(position).cloned().unwrap_or_else(nowhere);
         let peer = Peer::new(address, (self.from, self.group), self.key);
         let (store, clocks) = (self.store.clone(), Arc::clone(&self.clocks));
-        Replicator { peer, target, position, store, clocks, committed: None }
+        let (commit_pause, sent) = (self.commit_pause, Instant::now());
+        Replicator { peer, target, position, commit_pause, sent, store, clocks, committed: None }
     }
 }
 
@@ -59,6 +63,9 @@ pub struct Replicator {
     target: NodeId,
     /// Position of the other replica in the group.
     position: usize,
+    commit_pause: Duration,
+    /// When it was last sent something.
+    sent: Instant,
     store: LogStore,
     clocks: Arc<Clocks>,
     /// The last entry that the other replica knows to be committed.
@@ -82,11 +89,16 @@ impl Replicator {
         }
         let leader_commit = request.leader_commit;
         if leader_commit > self.committed && request.entries.is_empty() {
+            if self.sent.elapsed() < self.commit_pause {
+                return Ok(AppendEntriesResponse::Success);
+            }
+            self.sent = Instant::now();
             // A loss is noticed by the next request; openraft learns nothing from an answer.
             self.peer.notify(&CommitNotice(request)).await?;
             self.committed = leader_commit;
             return Ok(AppendEntriesResponse::Success);
         }
+        self.sent = Instant::now();
         // The entries were queued for the own disk before openraft sent them.
         let write = self.store.last_write();
         let AppendAnswer { response: answer, wall_ns } = self.peer.request(&request).await?;

@@ -12,6 +12,10 @@ use crate::moves::CopyStart;
 
 use super::session::{Session, write_session};
 
+/// Most bytes of sessions in one piece, without the last session: to write and to read them takes
+/// some 20 us.
+const SESSIONS_BYTES: usize = 8 << 10;
+
 /// The sessions of an instrument.
 type Sessions = BTreeMap<UserId, Session>;
 
@@ -74,7 +78,8 @@ impl InstrumentCopy {
     /// book is being saved.
     pub fn next(&mut self, sessions: &Sessions, bytes_max: usize) -> Poll<Option<CopyPiece>> {
         if !self.are_sessions_done {
-            let piece = CopyPiece::Sessions(self.next_sessions(sessions, bytes_max));
+            let piece =
+                CopyPiece::Sessions(self.next_sessions(sessions, bytes_max.min(SESSIONS_BYTES)));
             return Poll::Ready(Some(piece));
         }
         self.book.is_ready();

@@ -137,11 +137,11 @@ impl Session {
         let gateway = u16::try_from(reader.u64("gateway")?)
             .map_err(|_| DecodeError::invalid("gateway", "is larger than 65535"))?;
         let last_request_seq = reader.u64("last_request_seq")?;
-        let (mut outcomes, mut kept) = (VecDeque::new(), VecDeque::new());
         let count = reader.u64("outcomes")?;
         if count > OUTCOMES_MAX as u64 {
             return Err(DecodeError::invalid("outcomes", "are more than are kept"));
         }
+        let mut outcomes = VecDeque::with_capacity(count as usize);
         for _ in 0..count {
             outcomes.push_back(Outcome {
                 client_seq: reader.u64("client_seq")?,
@@ -153,6 +153,7 @@ impl Session {
         if count > last_event_seq || count > EVENTS_KEPT_MAX as u64 {
             return Err(DecodeError::invalid("events", "are more than are kept"));
         }
+        let mut kept = VecDeque::with_capacity(count as usize);
         for _ in 0..count {
             kept.push_back(codec::read_event(reader)?);
         }

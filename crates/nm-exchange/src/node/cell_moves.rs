@@ -24,6 +24,13 @@ use super::links::{LinkId, Links};
 /// About how many bytes of an instrument one frame has.
 const FRAME_BYTES: usize = 64 << 10;
 
+/// Time before each frame with sessions, ns: in both cells they take as long as several requests,
+/// and requests would wait for all of them otherwise.
+const SESSIONS_PAUSE_NS: u64 = 400_000;
+
+/// Bytes of requests behind the copy from which on it is made without pauses.
+const HURRY_BYTES: usize = 1 << 20;
+
 /// Frames with parts that may be on their way to the new cell.
 const FRAMES_AHEAD_MAX: u64 = 8;
 
@@ -74,6 +81,8 @@ struct Leaving {
     is_copied: bool,
     /// Whether the next piece of the copy waits for the book, which another thread saves.
     is_being_saved: bool,
+    /// When the next piece may be copied, ns.
+    copy_ns: u64,
     /// Number of the frame behind the copy. The new cell builds the book when it has all of the
     /// copy, which takes long if it is large; so the instrument is not released before.
     copied_before: u64,
@@ -93,8 +102,24 @@ struct Leaving {
 }
 
 impl Leaving {
-    fn may_send(&self) -> bool {
+    fn may_send(&self, now_ns: u64) -> bool {
+        self.has_room() && (self.is_copied || self.copy_ns <= now_ns)
+    }
+
+    /// Whether one more frame may be on its way.
+    fn has_room(&self) -> bool {
         self.phase != Phase::Sent && self.next - self.expected < FRAMES_AHEAD_MAX
+    }
+
+    /// Whether requests wait for the copy, or soon too many will be behind it.
+    fn is_urgent(&self) -> bool {
+        self.phase == Phase::Released || self.requests_bytes >= HURRY_BYTES
+    }
+
+    /// When the next piece of the copy is due, ns; none if it waits for something else.
+    fn copy_due_ns(&self) -> Option<u64> {
+        let waits = self.is_copied || self.is_being_saved || !self.has_room();
+        (!waits).then_some(self.copy_ns)
     }
 
     /// Whether the new cell should have answered long ago: a frame was lost, or its leader is
@@ -127,7 +152,7 @@ impl Leaving {
     }
 
     /// The parts of the next frame; empty if there is nothing to send now.
-    fn next_parts(&mut self, cell: &mut Cell<Book>, frame_bytes: usize) -> Vec<u8> {
+    fn next_parts(&mut self, cell: &mut Cell<Book>, frame_bytes: usize, now_ns: u64) -> Vec<u8> {
         let mut parts = vec![];
         if let Some(start) = self.start.take() {
             start.write(&mut parts);
@@ -141,6 +166,10 @@ impl Leaving {
                 }
                 Poll::Ready(Some(CopyPiece::Sessions(bytes))) => {
                     Part::Sessions(&bytes).write(&mut parts);
+                    if !self.is_urgent() {
+                        self.copy_ns = now_ns + SESSIONS_PAUSE_NS;
+                        break;
+                    }
                 }
                 Poll::Ready(Some(CopyPiece::Book(bytes))) => Part::Book(&bytes).write(&mut parts),
                 Poll::Ready(None) => {
@@ -256,6 +285,7 @@ impl CellMoves {
             start: Some(start),
             is_copied: false,
             is_being_saved: false,
+            copy_ns: if is_departed { now_ns } else { now_ns + SESSIONS_PAUSE_NS },
             copied_before: 0,
             settled_ns: None,
             requests: VecDeque::new(),
@@ -473,8 +503,8 @@ impl CellMoves {
         self.end_arrived(cell, map);
         let mut lost: Vec<InstrumentId> = vec![];
         for (instrument, leaving) in &mut self.leaving {
-            while leaving.may_send() {
-                let parts = leaving.next_parts(cell, self.frame_bytes);
+            while leaving.may_send(links.now_ns) {
+                let parts = leaving.next_parts(cell, self.frame_bytes, links.now_ns);
                 if parts.is_empty() {
                     break;
                 }
@@ -537,11 +567,13 @@ impl CellMoves {
     /// When [`CellMoves::advance`] is due at the latest, ns; none if only events are awaited.
     pub fn deadline_ns(&self, cell: &Cell<Book>) -> Option<u64> {
         let is_saving = self.leaving.values().any(|leaving| leaving.is_being_saved);
+        let copy_ns = self.leaving.values().filter_map(Leaving::copy_due_ns).min();
         let waits = is_saving || !self.building.is_empty();
         let compare_ns = cell.departed().next().map(|_| self.compare_ns);
         let copied = self.leaving.values().filter(|leaving| leaving.phase == Phase::Copying);
         let settled_ns = copied.filter_map(|leaving| leaving.settled_ns).min();
-        [compare_ns, settled_ns, waits.then(background::next_check_ns)].into_iter().flatten().min()
+        let check_ns = waits.then(background::next_check_ns);
+        [compare_ns, copy_ns, settled_ns, check_ns].into_iter().flatten().min()
     }
 }
 
@@ -567,6 +599,7 @@ fn entry(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cell::testing::order;
 
     /// An instrument of which nothing was sent.
     fn leaving(cell: &mut Cell<Book>) -> Leaving {
@@ -579,6 +612,7 @@ mod tests {
             start: Some(Part::Start(cell.begin_copy(7))),
             is_copied: false,
             is_being_saved: false,
+            copy_ns: 0,
             copied_before: 0,
             settled_ns: None,
             requests: VecDeque::new(),
@@ -596,23 +630,52 @@ mod tests {
     fn an_instrument_is_released_when_the_new_cell_has_the_copy() {
         let mut cell = Cell::<Book>::new(0, 1);
         let mut leaving = leaving(&mut cell);
-        assert!(!leaving.next_parts(&mut cell, FRAME_BYTES).is_empty());
-        assert!(leaving.is_copied);
-        leaving.next += 1;
+        while !leaving.is_copied {
+            assert!(!leaving.next_parts(&mut cell, FRAME_BYTES, 0).is_empty());
+            leaving.next += 1;
+        }
+        let copied = leaving.next;
         let mut may_be_released_at = |now_ns, frames: u64, next| {
             leaving.on_progress(next, 5);
             leaving.next += frames;
             leaving.settle(now_ns);
             leaving.may_be_released(FRAME_BYTES)
         };
-        assert!(!may_be_released_at(5 + SETTLE_NS, 0, 0));
-        assert!(!may_be_released_at(4 + SETTLE_NS, 0, 1));
-        assert!(may_be_released_at(5 + SETTLE_NS, 0, 1));
+        assert!(!may_be_released_at(5 + SETTLE_NS, 0, copied - 1));
+        assert!(!may_be_released_at(4 + SETTLE_NS, 0, copied));
+        assert!(may_be_released_at(5 + SETTLE_NS, 0, copied));
         // Requests behind the copy may not be there yet.
-        assert!(may_be_released_at(5 + SETTLE_NS, FRAMES_BEHIND_AT_RELEASE, 1));
-        assert!(!may_be_released_at(5 + SETTLE_NS, 1, 1));
+        assert!(may_be_released_at(5 + SETTLE_NS, FRAMES_BEHIND_AT_RELEASE, copied));
+        assert!(!may_be_released_at(5 + SETTLE_NS, 1, copied));
         // They put it off no further.
-        assert!(may_be_released_at(5 + SETTLE_NS, 0, 2));
+        assert!(may_be_released_at(5 + SETTLE_NS, 0, copied + 1));
+    }
+
+    /// Requests are executed between the frames, unless they wait for the copy.
+    #[test]
+    fn sessions_are_copied_with_pauses() {
+        let mut cell = Cell::<Book>::new(0, 1);
+        for session in 0..200 {
+            cell.handle(&order(session, 7, 1, 0), |_| {});
+        }
+        let mut paced = leaving(&mut cell);
+        let mut frames = 0;
+        while !paced.is_copied {
+            let now_ns = paced.copy_ns;
+            assert!(paced.may_send(now_ns) && (frames == 0 || !paced.may_send(now_ns - 1)));
+            assert_eq!(paced.copy_due_ns(), Some(now_ns));
+            let bytes = paced.next_parts(&mut cell, FRAME_BYTES, now_ns).len();
+            assert!(paced.is_copied || bytes < FRAME_BYTES / 4, "{bytes} bytes");
+            frames += 1;
+        }
+        assert!(frames > 2, "{frames} frames");
+        assert_eq!(paced.copy_due_ns(), None);
+        let mut urgent = Leaving { phase: Phase::Released, ..leaving(&mut cell) };
+        urgent.next_parts(&mut cell, FRAME_BYTES, 0);
+        assert!(urgent.is_copied);
+        let mut late = Leaving { requests_bytes: HURRY_BYTES, ..leaving(&mut cell) };
+        late.next_parts(&mut cell, FRAME_BYTES, 0);
+        assert!(late.is_copied);
     }
 
     /// Control orders the move again, and the copy begins anew.

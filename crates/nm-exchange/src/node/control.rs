@@ -27,6 +27,10 @@ const COMPARE_NS: u64 = 100_000_000;
 /// Pause before the same is proposed, or a move ordered, again, ns.
 const RETRY_NS: u64 = 200_000_000;
 
+/// Time from the end of a move until it is proposed, ns. Cells and gateways know of it already, and
+/// what had to wait for a CPU while the instrument changed its cell has passed then.
+const END_PAUSE_NS: u64 = 1_000_000;
+
 /// Changes that could not be logged for so long show that there is no majority, ns.
 const STALLED_NS: u64 = 3_000_000_000;
 
@@ -69,13 +73,20 @@ pub struct Control<L> {
     removals: BTreeSet<NodeId>,
     /// Moves that have ended, as the cells say; not logged yet.
     ended: BTreeMap<InstrumentId, Command>,
+    /// When they are to be proposed, ns; none if that was done, or there are none.
+    ends_ns: Option<u64>,
     /// Moves that are under way: when they were last ordered, ns.
     ordered: BTreeMap<InstrumentId, u64>,
     /// How many orders were sent.
     orders: usize,
-    /// Whether something has changed since the last comparison, and when the next one is due.
+    /// Whether there may be something to propose, order or send.
     is_changed: bool,
+    /// Whether the membership has changed since it was last compared with the state, and when the
+    /// next comparison is due, ns.
+    is_membership_changed: bool,
     compare_ns: u64,
+    /// What the last comparison found; not logged yet.
+    membership: Vec<Command>,
     /// When it last proposed, ns.
     proposed_ns: u64,
     /// Changes that are not logged yet.
@@ -98,10 +109,13 @@ impl<L: Log> Control<L> {
             adds: vec![],
             removals: BTreeSet::new(),
             ended: BTreeMap::new(),
+            ends_ns: None,
             ordered: BTreeMap::new(),
             orders: 0,
             is_changed: false,
+            is_membership_changed: false,
             compare_ns: 0,
+            membership: vec![],
             proposed_ns: 0,
             unlogged: None,
             is_stopped: false,
@@ -132,6 +146,7 @@ impl<L: Log> Control<L> {
     pub fn handle_events(&mut self, links: &mut Links) {
         while let Some(event) = self.log.next_event() {
             self.is_changed = true;
+            self.is_membership_changed |= !matches!(event, LogEvent::Committed { .. });
             match event {
                 LogEvent::Committed { index, batch, .. } => self.commit(links, index, &batch),
                 LogEvent::TakeSnapshot { number } => {
@@ -177,7 +192,7 @@ impl<L: Log> Control<L> {
         self.drains.clear();
         self.adds.clear();
         self.removals.clear();
-        self.ended.clear();
+        (self.ended, self.ends_ns) = (BTreeMap::new(), None);
         self.ordered.clear();
         for Waiting { operator, .. } in std::mem::take(&mut self.waiting) {
             respond(links, operator, &AdminResponse::NotLeading);
@@ -195,6 +210,9 @@ impl<L: Log> Control<L> {
         };
         // The next proposal is another one.
         self.proposed_ns = 0;
+        let is_move =
+            |command: &Command| matches!(command, Command::Move { .. } | Command::MoveEnded { .. });
+        self.is_membership_changed |= !commands.iter().all(is_move);
         for command in &commands {
             if let Some(ended) = self.state.apply(command, now_ms) {
                 self.on_logged_end(links, &ended);
@@ -227,7 +245,7 @@ impl<L: Log> Control<L> {
             Some(report) => drop(self.monitor.reports.insert(router, report)),
             None => drop(self.monitor.reports.remove(&router)),
         }
-        self.is_changed = true;
+        (self.is_changed, self.is_membership_changed) = (true, true);
     }
 
     /// This node has a map from elsewhere: should control's log have lost it, it is restored with
@@ -235,17 +253,18 @@ impl<L: Log> Control<L> {
     pub fn on_map(&mut self, map: &InstrumentMap) {
         if self.state.routes().map.is_older_than(map) {
             self.monitor.own.routes.map.update(map);
+            self.is_membership_changed = true;
         }
     }
 
     /// A cell's leader says that a move has ended.
-    pub fn on_move_ended(&mut self, ended: &MoveEnded) {
+    pub fn on_move_ended(&mut self, ended: &MoveEnded, now_ns: u64) {
         let MoveEnded { id, refusal, .. } = *ended;
         let pending = self.state.pending_moves().get(&id.instrument);
         let is_awaited = pending.is_some_and(|pending| pending.epoch == id.epoch);
         if is_awaited && self.log.leading_term().is_some() {
             self.ended.insert(id.instrument, Command::MoveEnded { id, refusal });
-            (self.is_changed, self.proposed_ns) = (true, 0);
+            self.ends_ns.get_or_insert(now_ns + END_PAUSE_NS);
         }
     }
 
@@ -358,28 +377,33 @@ impl<L: Log> Control<L> {
 
     /// When [`Control::on_iteration`] is due at the latest.
     pub fn deadline_ns(&self) -> Option<u64> {
-        (!self.is_stopped).then_some(self.compare_ns)
+        let due_ns = self.ends_ns.map_or(self.compare_ns, |ns| ns.min(self.compare_ns));
+        (!self.is_stopped).then_some(due_ns)
     }
 
-    /// Compares the membership with the state, if something has changed or it is time. `led_cells`:
-    /// cells that this node leads, and their terms.
+    /// Proposes, orders and sends what has to be, if something has changed or it is time.
+    /// `led_cells`: cells that this node leads, and their terms.
     pub fn on_iteration(&mut self, links: &mut Links, led_cells: impl Iterator<Item = (u16, u32)>) {
         let now_ns = links.now_ns;
-        if self.is_stopped || (!self.is_changed && now_ns < self.compare_ns) {
+        let is_due = now_ns >= self.compare_ns;
+        if self.ends_ns.is_some_and(|ns| now_ns >= ns) {
+            self.ends_ns = None;
+            (self.is_changed, self.proposed_ns) = (true, 0);
+        }
+        if self.is_stopped || !(self.is_changed || is_due) {
             return;
         }
-        (self.is_changed, self.compare_ns) = (false, now_ns + COMPARE_NS);
-        let (own, start) = links.own();
-        if own.0 != Role::Mediator {
+        self.is_changed = false;
+        if links.own().0.0 != Role::Mediator {
+            self.compare_ns = now_ns + COMPARE_NS;
             return;
         }
-        self.monitor.own.nodes = links.connected_nodes().chain([(own, start)]).collect();
         let leading_term = self.log.leading_term();
-        let led_cells = led_cells.chain(leading_term.map(|term| (CONTROL, term)));
-        let leader = |term| CellLeader { mediator: own.1, term, start };
-        self.monitor.own.routes.leaders =
-            led_cells.map(|(cell, term)| (cell, leader(term))).collect();
-        let mut commands = self.monitor.pending_commands(&self.state, now_ns);
+        if is_due || self.is_membership_changed {
+            let led_cells = led_cells.chain(leading_term.map(|term| (CONTROL, term)));
+            self.compare_membership(links, led_cells);
+        }
+        let mut commands = self.membership.clone();
         if leading_term.is_some() {
             commands.extend(self.ended.values().cloned());
             commands.extend(self.new_moves());
@@ -392,6 +416,18 @@ impl<L: Log> Control<L> {
             self.order_moves(links);
             self.send_new_routes(links);
         }
+    }
+
+    /// Compares the membership with the state.
+    fn compare_membership(&mut self, links: &Links, led_cells: impl Iterator<Item = (u16, u32)>) {
+        let now_ns = links.now_ns;
+        (self.is_membership_changed, self.compare_ns) = (false, now_ns + COMPARE_NS);
+        let (own, start) = links.own();
+        self.monitor.own.nodes = links.connected_nodes().chain([(own, start)]).collect();
+        let leader = |term| CellLeader { mediator: own.1, term, start };
+        self.monitor.own.routes.leaders =
+            led_cells.map(|(cell, term)| (cell, leader(term))).collect();
+        self.membership = self.monitor.pending_commands(&self.state, now_ns);
     }
 
     /// Moves that operators wait for and that are not logged yet.
@@ -475,12 +511,13 @@ impl<L: Log> Control<L> {
             return;
         }
         let now_ns = links.now_ns;
-        let mut moves: Vec<_> = self.state.pending_moves().iter().collect();
+        let pending = self.state.pending_moves().iter();
+        let mut moves: Vec<_> = pending.filter(|(it, _)| !self.ended.contains_key(it)).collect();
         moves.sort_unstable_by_key(|(_, pending)| pending.epoch);
         for (instrument, pending) in moves.into_iter().take(MOVES_ORDERED_MAX) {
             let last_ns = self.ordered.get(instrument).copied();
             let is_due = last_ns.is_none_or(|ns| now_ns.saturating_sub(ns) > RETRY_NS);
-            if !is_due || self.ended.contains_key(instrument) {
+            if !is_due {
                 continue;
             }
             self.ordered.insert(*instrument, now_ns);

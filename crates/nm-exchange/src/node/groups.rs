@@ -141,12 +141,14 @@ pub fn has_files(group: &Group) -> bool {
     group.folder.as_ref().is_some_and(|folder| folder.is_dir())
 }
 
-/// The settings of a group: control writes little, and keeps it in small files.
+/// The settings of a group: control writes little, and keeps it in small files; its followers only
+/// stand by.
 fn of_group(settings: Settings, group: u16) -> Settings {
     if group != CONTROL {
         return settings;
     }
     let file_bytes = settings.journal.file_bytes.min(256 << 10);
     let journal = journal::Settings { file_bytes };
-    Settings { snapshot_bytes: settings.snapshot_bytes.min(128 << 10), journal, ..settings }
+    let snapshot_bytes = settings.snapshot_bytes.min(128 << 10);
+    Settings { notifies_at_once: false, snapshot_bytes, journal, ..settings }
 }

@@ -217,7 +217,7 @@ impl<L: Log> Mediator<L> {
                 let ended = MoveEnded::decode(header, body)?;
                 self.moves.on_ended(&mut self.cell, &ended);
                 if let Some(replica) = &mut self.control {
-                    replica.control.on_move_ended(&ended);
+                    replica.control.on_move_ended(&ended, links.now_ns);
                 }
             }
         }

@@ -221,7 +221,7 @@ impl<L: Log> Mediator<L> {
                 let ended = MoveEnded::decode(header, body)?;
                 self.cells.replicas.iter_mut().for_each(|replica| replica.on_move_ended(&ended));
                 if let Some(control) = &mut self.cells.control {
-                    control.on_move_ended(&ended);
+                    control.on_move_ended(&ended, links.now_ns);
                 }
             }
         }

@@ -338,6 +338,12 @@ fn a_network_without_a_majority_of_control_continues_trading_and_warns_once() {
     assert_eq!(move_to(&network, 4, 1), Ok(1));
     wait_for_map(&ring, 0, 1);
     ring.stop_one(Role::Mediator, 0);
+    // Followers learn of the end of the move a heartbeat later, or from the next leader.
+    let is_led = |status: &NetworkStatus| {
+        let leader = status.control.as_ref().and_then(|control| control.leader);
+        leader.is_some_and(|leader| leader != 0) && status.map_version == 1
+    };
+    until(&network, "led by another mediator", is_led);
     ring.stop_one(Role::Mediator, 2);
     let mut clients = [Client::new(&ring, 0, &[1, 2])];
     trade(&mut clients, 60, |_| {});

@@ -533,8 +533,9 @@ fn random_kills_lose_nothing() {
             random ^= random << 17;
             (random % bound) as usize
         };
-        let mut group =
-            TestGroup::new(3, on_disk, Settings { snapshot_bytes: 100 << 10, ..settings() });
+        let notifies_at_once = seed % 2 == 0;
+        let settings = Settings { notifies_at_once, snapshot_bytes: 100 << 10, ..settings() };
+        let mut group = TestGroup::new(3, on_disk, settings);
         group.commit_more(20);
         for _ in 0..6 {
             let own = below(3);
@@ -779,6 +780,17 @@ fn groups_of_one_and_of_two_work() {
             pair.commit_more(30);
             pair.settle();
         }
+    }
+}
+
+/// Without notices, heartbeats are what followers learn of the last commits by.
+#[test]
+fn followers_learn_of_commits_by_heartbeats() {
+    let settings = Settings { notifies_at_once: false, ..settings() };
+    let mut group = TestGroup::new(3, false, settings);
+    for _ in 0..10 {
+        group.commit_more(1);
+        group.settle();
     }
 }
 
