@@ -22,6 +22,10 @@
 //! **Pause.** Requests wait from the release until the gateways have the announcement: a commit in
 //! each of both cells and a few hops. The copy and all but the last requests are sent before.
 //!
+//! **Pacing.** Each step takes CPU time that requests on other instruments wait for. So a copy is
+//! sent in small frames with pauses, and the release and the last entry of control's log come a
+//! millisecond after what precedes them.
+//!
 //! **Refusals.** A destination decides once for each move, by its log, whether it has room. The
 //! source releases only what was accepted and has arrived, so a refused instrument is never without
 //! owner.
