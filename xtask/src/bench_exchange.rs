@@ -1,6 +1,7 @@
 //! The exchange at its goals: the result of `nearmetal exchange run` for each network and rate,
-//! with the published figure of its size beside it; then the highest rates by `exchange search`.
-//! With the default rounds all of it takes about ten minutes.
+//! with the published figure of its size beside it; then the highest rates by `exchange search`,
+//! moves of instruments, and a day on which the load rises. With ten rounds all of it takes about
+//! half an hour.
 //!
 //! Writes Markdown to stdout and to `docs/results/exchange.md` or the file of `--out`. A run that
 //! fails keeps its row, with the reason.
@@ -12,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::exchange_round::nodes_cpu_us;
-use crate::{bench, exchange_peers, shell};
+use crate::{bench, exchange_moves, exchange_peers, shell};
 
 const USAGE: &str = "\
 usage: cargo xtask bench-exchange [--rounds N] [--seconds S] [--out FILE] [--peers]
@@ -102,7 +103,7 @@ fn networks(rounds: u32, seconds: f64) -> Result<String> {
         );
         eprintln!("$ nearmetal exchange run {what}");
         let (text, _) = shell::output(&line)?;
-        let figures = figures(&folder, goals).unwrap_or_else(|| failure(&text));
+        let figures = figures(&folder, goals).unwrap_or_else(|| failure(&text, 10));
         let published = published_ms.map_or("—".to_string(), |ms| format!("{ms:.2}"));
         rows += &format!("| `{what}` | {figures} | {published} |\n");
         let _ = fs::remove_dir_all(&folder);
@@ -120,7 +121,9 @@ fn networks(rounds: u32, seconds: f64) -> Result<String> {
         found += &format!("| `{what}` | {} |\n", bracket(&text));
         let _ = fs::remove_dir_all(&folder);
     }
-    Ok(page(&rows, &found, rounds, seconds))
+    let folder = target.join(format!("bench-exchange/{}-moves", std::process::id()));
+    let moves = exchange_moves::tables(&binary, &folder, rounds)?;
+    Ok(page(&rows, &found, rounds, seconds) + &moves)
 }
 
 /// Mean, p90, ES10 and p99 in ms (median of rounds), the range of the p99, requests lost, CPU time
@@ -171,7 +174,7 @@ impl Goal {
 }
 
 /// The 99th percentile of one round.
-fn p99_ms(data: &Value) -> Option<f64> {
+pub fn p99_ms(data: &Value) -> Option<f64> {
     let all = data["percentiles"].as_array()?;
     let found = all.iter().find(|one| one["percentile"].as_f64() == Some(99.0))?;
     Some(found["value_ns"].as_f64()? / 1e6)
@@ -196,8 +199,9 @@ fn bracket(text: &str) -> String {
     format!("{} | {} | {share}", rate("carried_per_s"), rate("not_carried_per_s"))
 }
 
-fn failure(text: &str) -> String {
-    format!("{}failed: {} | —", "n/a | ".repeat(8), first_line(text))
+/// The cells of a row whose command failed.
+pub fn failure(text: &str, cells: usize) -> String {
+    format!("{}failed: {} | —", "n/a | ".repeat(cells - 2), first_line(text))
 }
 
 fn first_line(text: &str) -> String {

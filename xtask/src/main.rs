@@ -12,6 +12,7 @@ mod book_peer;
 mod ci;
 mod connect;
 mod dist;
+mod exchange_moves;
 mod exchange_peers;
 mod exchange_round;
 mod fuzz;

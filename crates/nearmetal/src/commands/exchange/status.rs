@@ -1,5 +1,6 @@
 //! `nearmetal exchange status`: shows the members and leaders of a running network.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use jiff::Timestamp;
-use nm_exchange::control::admin::{self, ControlStatus, NetworkStatus, NodeStatus};
+use nm_exchange::control::admin::{self, ControlStatus, MapException, NetworkStatus, NodeStatus};
 use nm_exchange::network::Network;
 use nm_report::style::Tone;
 
@@ -15,6 +16,9 @@ use crate::cli::exchange::{AccessArgs, RunningArgs, StatusArgs};
 use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
+
+/// Instruments of one cell that are listed; `--format json` has all.
+const LISTED_MAX: usize = 16;
 
 /// How long one node may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
@@ -136,14 +140,30 @@ fn control_line(control: &ControlStatus) -> String {
 fn map_line(status: &NetworkStatus) -> String {
     let cells = status.active_cells;
     let mut line = format!("version {}, cell = instrument % {cells}", status.map_version);
-    for (at, exception) in status.exceptions.iter().enumerate() {
-        let word = if at == 0 { " but" } else { "," };
-        let _ = write!(line, "{word} {} in cell {}", exception.instrument, exception.cell);
+    let exceptions = by_cell(&status.exceptions, "in cell");
+    if !exceptions.is_empty() {
+        let _ = write!(line, " but {exceptions}");
     }
-    for change in &status.pending_moves {
-        let _ = write!(line, "; {} is being moved to cell {}", change.instrument, change.cell);
+    let pending = by_cell(&status.pending_moves, "on the way to cell");
+    if !pending.is_empty() {
+        let _ = write!(line, "; {pending}");
     }
     line
+}
+
+/// Instruments by their cells, the first few of each.
+fn by_cell(exceptions: &[MapException], place: &str) -> String {
+    let mut cells: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+    for exception in exceptions {
+        cells.entry(exception.cell).or_default().push(exception.instrument.to_string());
+    }
+    let of_cell = |(cell, instruments): (u16, Vec<String>)| {
+        let (listed, rest) = instruments.split_at(instruments.len().min(LISTED_MAX));
+        let rest =
+            if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+        format!("{}{rest} {place} {cell}", listed.join(", "))
+    };
+    cells.into_iter().map(of_cell).collect::<Vec<_>>().join("; ")
 }
 
 /// Number of starts of a node, and since when it is up or not. Since when it is drained is unknown.
@@ -157,4 +177,19 @@ fn history(node: &NodeStatus) -> String {
     let since = since.map(|at| format!("{what} since {}", at.strftime("%Y-%m-%dT%H:%M:%SZ")));
     let starts = node.starts.filter(|starts| *starts > 0).map(|starts| format!(", start {starts}"));
     since.unwrap_or_default() + &starts.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instruments_are_listed_by_cell_up_to_a_number() {
+        let exception = |instrument, cell| MapException { instrument, cell };
+        let few = [exception(7, 2), exception(8, 0), exception(9, 2)];
+        assert_eq!(by_cell(&few, "in cell"), "8 in cell 0; 7, 9 in cell 2");
+        let many: Vec<MapException> = (0..20).map(|instrument| exception(instrument, 1)).collect();
+        assert!(by_cell(&many, "in cell").ends_with(", 14, 15 and 4 more in cell 1"));
+        assert_eq!(by_cell(&[], "in cell"), "");
+    }
 }
