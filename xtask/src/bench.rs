@@ -226,6 +226,17 @@ pub fn range(values: &[f64]) -> (f64, f64) {
     })
 }
 
+/// The cells of a row whose command failed.
+pub fn failure(text: &str, cells: usize) -> String {
+    format!("{}failed: {} | —", "n/a | ".repeat(cells - 2), first_line(text))
+}
+
+/// The first line of what a command wrote, for a cell of a table.
+pub fn first_line(text: &str) -> String {
+    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("it wrote nothing");
+    line.replace('|', "/")
+}
+
 /// Prints a table, and writes it to a file of the workspace if one is given.
 pub fn write_table(text: &str, out: Option<&str>) -> Result<()> {
     print!("{text}");

@@ -12,8 +12,9 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::exchange_round::nodes_cpu_us;
-use crate::{bench, exchange_moves, exchange_peers, shell};
+use crate::bench::{self, failure, first_line};
+use crate::exchange_round::{nodes_cpu_us, p99_ms};
+use crate::{exchange_moves, exchange_peers, shell};
 
 const USAGE: &str = "\
 usage: cargo xtask bench-exchange [--rounds N] [--seconds S] [--out FILE] [--peers]
@@ -173,13 +174,6 @@ impl Goal {
     }
 }
 
-/// The 99th percentile of one round.
-pub fn p99_ms(data: &Value) -> Option<f64> {
-    let all = data["percentiles"].as_array()?;
-    let found = all.iter().find(|one| one["percentile"].as_f64() == Some(99.0))?;
-    Some(found["value_ns"].as_f64()? / 1e6)
-}
-
 /// The lowest and the highest of sorted values.
 fn range(sorted: &[f64], digits: usize) -> String {
     match sorted {
@@ -197,16 +191,6 @@ fn bracket(text: &str) -> String {
     let share =
         result["sure"].as_f64().map_or("n/a".to_string(), |share| format!("{:.0} %", share * 1e2));
     format!("{} | {} | {share}", rate("carried_per_s"), rate("not_carried_per_s"))
-}
-
-/// The cells of a row whose command failed.
-pub fn failure(text: &str, cells: usize) -> String {
-    format!("{}failed: {} | —", "n/a | ".repeat(cells - 2), first_line(text))
-}
-
-fn first_line(text: &str) -> String {
-    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("it wrote nothing");
-    line.replace('|', "/")
 }
 
 fn page(rows: &str, found: &str, rounds: u32, seconds: f64) -> String {

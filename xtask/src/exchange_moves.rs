@@ -8,8 +8,8 @@ use anyhow::Result;
 use nm_stats::quantile::interval_ranks;
 use serde_json::Value;
 
-use crate::bench::{median, range};
-use crate::bench_exchange::{failure, p99_ms};
+use crate::bench::{failure, median, range};
+use crate::exchange_round::p99_ms;
 use crate::shell;
 
 /// What all runs with moves have in common, beside the number of rounds.

@@ -51,3 +51,10 @@ pub fn nodes_cpu_us(data: &Value) -> Option<f64> {
     let nodes = classes.iter().filter(|class| class["class"] != "load");
     Some(nodes.filter_map(|class| class["cpu_us_per_txn"].as_f64()).sum())
 }
+
+/// The 99th percentile of one round, ms.
+pub fn p99_ms(data: &Value) -> Option<f64> {
+    let all = data["percentiles"].as_array()?;
+    let found = all.iter().find(|one| one["percentile"].as_f64() == Some(99.0))?;
+    Some(found["value_ns"].as_f64()? / 1e6)
+}
