@@ -13,7 +13,8 @@ use nm_codec::{DecodeError, Put, Reader};
 
 use crate::background::{self, Background};
 use crate::limits::{REFUSED_MOVES_MAX, cell_instruments_max, cell_sessions_max};
-use crate::moves::{Attempt, CopyStart, MoveId, MoveRefusal, Part, Release};
+use crate::moves::{Attempt, CopyStart, MoveId, MoveParts, MoveRefusal, Part, Release};
+use crate::wire::{Frame, FrameKind};
 
 use super::Cell;
 use super::copy::CopyPiece;
@@ -245,6 +246,26 @@ impl<M: Matching> Cell<M> {
         staged.build(at, &mut self.buffers)
     }
 
+    /// Whether to admit this frame now would wait for a book that another thread loads: it ends the
+    /// transfer of the instrument.
+    pub fn awaits_book(&mut self, frame: &Frame<'_>) -> bool {
+        let MoveParts { id, attempt, number, .. } = MoveParts::decode(&frame.header);
+        if frame.header.kind != FrameKind::MoveParts
+            || !self.staged.get(&id.instrument).is_some_and(|staged| {
+                (staged.epoch, staged.attempt, staged.next_part) == (id.epoch, attempt, number)
+            })
+        {
+            return false;
+        }
+        let is_end = |part: Result<Part<'_>, DecodeError>| matches!(part, Ok(Part::End { .. }));
+        self.build(id.instrument) == Arrival::Loading && Part::all(frame.body).any(is_end)
+    }
+
+    /// Whether a part of any instrument has come, and not all.
+    pub fn has_arriving(&self) -> bool {
+        !self.staged.is_empty()
+    }
+
     /// Takes an instrument of which all has come from those that arrive; none if it is not what the
     /// source has.
     fn finish_staged(&mut self, instrument: InstrumentId) -> Option<InstrumentState<M>> {
@@ -410,6 +431,7 @@ mod tests {
     use super::super::testing::order;
     use super::*;
     use crate::limits::testing;
+    use crate::wire;
 
     const INSTRUMENT: InstrumentId = 7;
 
@@ -486,6 +508,43 @@ mod tests {
         assert!(loading <= 1 && arrivals.last() == Some(&Arrival::Unusable), "{arrivals:?}");
         assert!(early.owns(INSTRUMENT) && early.session_count == 2);
         assert_eq!(early.instrument_hash(INSTRUMENT), before);
+    }
+
+    /// A replica that is still loading the book need not stand still when the end comes.
+    #[test]
+    fn the_end_of_a_large_instrument_waits_for_its_book_alone() {
+        let mut source = cell_with_large_book();
+        let mut parts = vec![];
+        source.end_of_transfer(INSTRUMENT).write(&mut parts);
+        let frames = copy(&mut source);
+        let id = MoveId { instrument: INSTRUMENT, epoch: 3 };
+        let message = |number: u64, parts: &[u8]| {
+            let mut bytes = vec![];
+            let (attempt, from, to) = (Attempt(1), 1, 0);
+            MoveParts { id, from, to, attempt, number }.write(parts, &mut bytes);
+            bytes
+        };
+        let awaits_book = |cell: &mut Cell<Book>, number: u64, parts: &[u8]| {
+            cell.awaits_book(&wire::read(&message(number, parts)).unwrap().unwrap())
+        };
+        let mut cell = Cell::<Book>::new(0, 2);
+        for (number, frame) in (0..).zip(&frames) {
+            assert!(!awaits_book(&mut cell, number, frame), "frame {number} is no end");
+            cell.stage(id, Attempt(1), number, frame).unwrap();
+        }
+        let last = frames.len() as u64;
+        loop {
+            let before = cell.build(INSTRUMENT);
+            let waits = awaits_book(&mut cell, last, &parts);
+            match (before, cell.build(INSTRUMENT)) {
+                (Arrival::Loading, Arrival::Loading) => assert!(waits),
+                (Arrival::Built, _) => break assert!(!waits),
+                _ => {}
+            }
+            assert!(!awaits_book(&mut cell, last + 1, &parts), "it has no effect");
+            std::thread::yield_now();
+        }
+        assert_eq!(cell.stage(id, Attempt(1), last, &parts), Ok(MoveStep::Adopted(id)));
     }
 
     /// Whatever is damaged, and whenever that shows, all replicas refuse the copy at its end.

@@ -47,6 +47,9 @@ pub struct Replica<L> {
     /// Its state.
     pub cell: Cell<Book>,
     log: L,
+    /// A batch that ends the transfer of an instrument, until the instrument's book is loaded. The
+    /// leader waits longer than its own replica takes, but another one may take longer still.
+    held: Option<LogEvent>,
     /// Batches that wait to be proposed; the last one still grows.
     backlog: VecDeque<Vec<u8>>,
     backlog_bytes: usize,
@@ -88,6 +91,7 @@ impl<L: Log> Replica<L> {
             number: cell.number(),
             cell,
             log,
+            held: None,
             backlog: VecDeque::new(),
             backlog_bytes: 0,
             copying: None,
@@ -128,7 +132,11 @@ impl<L: Log> Replica<L> {
 
     /// Handles the events of its log; a new leadership is announced.
     fn handle_events(&mut self, links: &mut Links, apply: &mut Apply<'_>) -> Result<(), Failure> {
-        while let Some(event) = self.log.next_event() {
+        while let Some(event) = self.held.take().or_else(|| self.log.next_event()) {
+            if self.awaits_book(&event) {
+                self.held = Some(event);
+                break;
+            }
             match event {
                 LogEvent::Committed { index, term, batch } => {
                     self.apply(index, &batch, apply)?;
@@ -188,6 +196,27 @@ impl<L: Log> Replica<L> {
             }
         }
         Ok(())
+    }
+
+    /// Whether to apply this event now would wait for a book that another thread loads.
+    fn awaits_book(&mut self, event: &LogEvent) -> bool {
+        let LogEvent::Committed { batch, .. } = event else { return false };
+        self.cell.has_arriving()
+            && batch::decode(batch).is_ok_and(|(_, mut frames)| {
+                frames.any(|frame| frame.is_ok_and(|frame| self.cell.awaits_book(&frame)))
+            })
+    }
+
+    /// Whether its next event has waited for a book, and waits no longer.
+    fn can_continue(&mut self) -> bool {
+        match self.held.take() {
+            None => false,
+            Some(held) => {
+                let awaits_book = self.awaits_book(&held);
+                self.held = Some(held);
+                !awaits_book
+            }
+        }
     }
 
     fn apply(&mut self, index: u64, batch: &[u8], apply: &mut Apply<'_>) -> Result<(), Failure> {
@@ -538,6 +567,9 @@ impl<L: Log> ReplicaSet<L> {
             replica.advance_moves(map, links);
             replica.on_iteration()?;
             replica.clock.warnings.drain(..).for_each(|warning| links.warnings.push(warning));
+            if replica.can_continue() {
+                self.waker.wake();
+            }
         }
         Ok(())
     }
@@ -566,7 +598,9 @@ impl<L: Log> ReplicaSet<L> {
         let leading = self.replicas.iter().filter(|replica| replica.is_leading());
         let moves = leading.filter_map(|replica| replica.moves.deadline_ns(&replica.cell)).min();
         let control = self.control.as_ref().and_then(Control::deadline_ns);
-        [snapshot.min(), moves, control].into_iter().flatten().min()
+        let holds = self.replicas.iter().any(|replica| replica.held.is_some());
+        let held = holds.then(background::next_check_ns);
+        [snapshot.min(), moves, control, held].into_iter().flatten().min()
     }
 }
 
