@@ -8,6 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nm_stats::quantile::interval_ranks;
 use serde_json::Value;
 
 use crate::{leftovers, shell};
@@ -217,6 +218,15 @@ pub fn median(values: &[f64]) -> f64 {
         len if len % 2 == 1 => sorted[middle],
         _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
     }
+}
+
+/// Between which values the median of all rounds there could be lies with 95 % confidence; none if
+/// there are too few.
+pub fn median_interval(values: &[f64]) -> Option<(f64, f64)> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (low, high) = interval_ranks(sorted.len(), 50.0)?;
+    Some((sorted[low - 1], sorted[high - 1]))
 }
 
 /// Least and greatest value.

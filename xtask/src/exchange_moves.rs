@@ -2,13 +2,13 @@
 //! a day on which the load rises and policies add mediators.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::Result;
-use nm_stats::quantile::interval_ranks;
 use serde_json::Value;
 
-use crate::bench::{failure, median, range};
+use crate::bench::{failure, median, median_interval, range};
 use crate::exchange_round::p99_ms;
 use crate::shell;
 
@@ -131,12 +131,10 @@ fn spread(values: &[f64]) -> String {
 
 /// Whether the median of all rounds there could be is at most this, with 95 % confidence.
 fn verdict(values: &[f64], most: f64) -> &'static str {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match interval_ranks(sorted.len(), 50.0) {
+    match median_interval(values) {
         None => "too few rounds",
-        Some((_, high)) if sorted[high - 1] <= most => "met",
-        Some((low, _)) if sorted[low - 1] > most => "**missed**",
+        Some((_, high)) if high <= most => "met",
+        Some((low, _)) if low > most => "**missed**",
         Some(_) => "not shown",
     }
 }
@@ -156,12 +154,12 @@ fn day_row(folder: &Path) -> Option<String> {
             _ => format!("{outside} + {undecided}"),
         })
         .collect();
-    let added = after(&day, phases[1]["start_s"].as_f64()?, "activate cell");
-    let back = after(&day, phases[2]["start_s"].as_f64()?, "retire cell");
-    let is_within = |all: &[f64], most_s: f64| all.first().is_some_and(|first| *first <= most_s);
+    let start_s = |phase: usize| phases[phase]["start_s"].as_f64();
+    let added = decided(&day, "activate cell", start_s(1)?..start_s(2)?);
+    let back = decided(&day, "retire cell", start_s(2)?..f64::INFINITY);
     let goals = [
-        ("added", is_within(&added, ADDED_MAX_S)),
-        ("back", is_within(&back, BACK_MAX_S)),
+        ("added", added.last().is_some_and(|last| *last <= ADDED_MAX_S)),
+        ("back", back.first().is_some_and(|first| *first <= BACK_MAX_S)),
         ("outside", *outside.get(1)? <= OUTSIDE_MAX_S),
     ];
     let goals =
@@ -177,14 +175,13 @@ fn day_row(folder: &Path) -> Option<String> {
     ))
 }
 
-/// When policies decided this after a time of the day, s after it.
-fn after(day: &Value, start_s: f64, what: &str) -> Vec<f64> {
+/// When policies decided this in a part of the day, s after its start.
+fn decided(day: &Value, what: &str, part_s: Range<f64>) -> Vec<f64> {
     let events = day["events"].as_array().into_iter().flatten();
-    let is_it = |event: &&Value| {
-        event["detail"].as_str().is_some_and(|detail| detail.starts_with(what))
-            && event["at_s"].as_f64() >= Some(start_s)
-    };
-    events.filter(is_it).filter_map(|event| Some(event["at_s"].as_f64()? - start_s)).collect()
+    let is_it =
+        |event: &&Value| event["detail"].as_str().is_some_and(|detail| detail.starts_with(what));
+    let times = events.filter(is_it).filter_map(|event| event["at_s"].as_f64());
+    times.filter(|at_s| part_s.contains(at_s)).map(|at_s| at_s - part_s.start).collect()
 }
 
 /// Times; how many of them are equal.
@@ -203,6 +200,8 @@ fn list(times_s: &[f64]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -212,6 +211,20 @@ mod tests {
         assert_eq!(rounds([1.3, 1.4, 1.3, 1.5, 1.3, 1.4, 1.6, 1.3, 1.3, 0.5]), "**missed**");
         assert_eq!(rounds([1.0, 1.3, 1.0, 1.4, 1.1, 1.3, 1.0, 1.3, 1.0, 1.3]), "not shown");
         assert_eq!(verdict(&[1.0; 5], 1.2), "too few rounds");
+    }
+
+    #[test]
+    fn decisions_count_in_their_part_of_the_day() {
+        let event = |at_s: f64, detail: &str| json!({ "at_s": at_s, "detail": detail });
+        let day = json!({ "events": [
+            event(1.0, "activate cell 1: early"),
+            event(5.5, "activate cell 2: load"),
+            event(6.0, "move instrument 3 to cell 2: load"),
+            event(12.0, "activate cell 3: late"),
+        ] });
+        assert_eq!(decided(&day, "activate cell", 5.0..10.0), [0.5]);
+        assert_eq!(decided(&day, "activate cell", 10.0..f64::INFINITY), [2.0]);
+        assert_eq!(decided(&day, "retire cell", 0.0..f64::INFINITY), [0.0; 0]);
     }
 
     #[test]

@@ -20,7 +20,7 @@
 //! at the wrong time is dropped there and sent again. Maps and announcements only decide how soon.
 //!
 //! **Pause.** Requests wait from the release until the gateways have the announcement: a commit in
-//! each of both cells and a few hops. The copy and all but the last requests are sent before.
+//! the new cell and a few hops. The copy and all but the last requests are sent before.
 //!
 //! **Pacing.** Each step takes CPU time that requests on other instruments wait for. So a copy is
 //! sent in small frames with pauses, and the release and the last entry of control's log come a

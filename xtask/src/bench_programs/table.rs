@@ -2,9 +2,7 @@
 
 use std::fmt::Write as _;
 
-use nm_stats::quantile::interval_ranks;
-
-use crate::bench::{self, CLIENT_CPU, SERVER_CPU, median, range};
+use crate::bench::{self, CLIENT_CPU, SERVER_CPU, median, median_interval, range};
 use crate::bench_programs::case::Row;
 use crate::bench_programs::launch::Bytes;
 
@@ -105,10 +103,7 @@ fn reasons(bytes: &Bytes) -> String {
 /// The 95 % interval of the median of a row's ratios, whatever their distribution; none of too few
 /// rounds.
 fn interval(row: &Row) -> Option<(f64, f64)> {
-    let mut sorted = ratios(row);
-    sorted.sort_by(f64::total_cmp);
-    let (low, high) = interval_ranks(sorted.len(), 50.0)?;
-    Some((sorted[low - 1], sorted[high - 1]))
+    median_interval(&ratios(row))
 }
 
 fn with_interval(row: &Row) -> String {

@@ -208,14 +208,10 @@ impl<M: Matching> Cell<M> {
             self.staged.insert(id.instrument, staged);
         }
         let at = self.circumstances_of_parts();
-        let Some(staged) = self.staged.get_mut(&id.instrument) else {
+        let staged = self.staged.get_mut(&id.instrument);
+        let Some(staged) = staged.filter(|staged| staged.expects(id, attempt, number)) else {
             return Ok(MoveStep::Ignored);
         };
-        let is_next =
-            (staged.epoch, staged.attempt, staged.next_part) == (id.epoch, attempt, number);
-        if !is_next {
-            return Ok(MoveStep::Ignored);
-        }
         staged.next_part += 1;
         let ended = staged.add(body);
         staged.build(at, &mut self.buffers);
@@ -250,15 +246,13 @@ impl<M: Matching> Cell<M> {
     /// transfer of the instrument.
     pub fn awaits_book(&mut self, frame: &Frame<'_>) -> bool {
         let MoveParts { id, attempt, number, .. } = MoveParts::decode(&frame.header);
-        if frame.header.kind != FrameKind::MoveParts
-            || !self.staged.get(&id.instrument).is_some_and(|staged| {
-                (staged.epoch, staged.attempt, staged.next_part) == (id.epoch, attempt, number)
-            })
-        {
-            return false;
-        }
+        let staged = self.staged.get(&id.instrument);
+        let is_next = frame.header.kind == FrameKind::MoveParts
+            && staged.is_some_and(|staged| staged.expects(id, attempt, number));
         let is_end = |part: Result<Part<'_>, DecodeError>| matches!(part, Ok(Part::End { .. }));
-        self.build(id.instrument) == Arrival::Loading && Part::all(frame.body).any(is_end)
+        is_next
+            && Part::all(frame.body).any(is_end)
+            && self.build(id.instrument) == Arrival::Loading
     }
 
     /// Whether a part of any instrument has come, and not all.
@@ -428,55 +422,10 @@ mod tests {
     use nm_book::book::Book;
     use nm_book::reference::ReferenceBook;
 
-    use super::super::testing::order;
+    use super::super::testing::{INSTRUMENT, cell_with_large_book, copied_parts, order};
     use super::*;
     use crate::limits::testing;
     use crate::wire;
-
-    const INSTRUMENT: InstrumentId = 7;
-
-    /// A cell with an instrument whose book other threads save and load.
-    fn cell_with_large_book() -> Cell<Book> {
-        let mut cell = Cell::new(1, 2);
-        cell.begin(1, 5);
-        for seq in 1..=2_500 {
-            for session in [2, 4] {
-                cell.handle(&order(session, INSTRUMENT, seq, seq - 1), |_| {});
-            }
-        }
-        cell
-    }
-
-    /// The frames with the parts of a copy.
-    fn copy(cell: &mut Cell<Book>) -> Vec<Vec<u8>> {
-        let mut start = vec![];
-        Part::Start(cell.begin_copy(INSTRUMENT)).write(&mut start);
-        let (mut frames, mut waited) = (vec![start], 0);
-        loop {
-            let mut frame = vec![];
-            match cell.next_piece(INSTRUMENT, 100_000) {
-                Poll::Ready(Some(CopyPiece::Sessions(bytes))) => {
-                    Part::Sessions(&bytes).write(&mut frame);
-                }
-                Poll::Ready(Some(CopyPiece::Book(bytes))) => Part::Book(&bytes).write(&mut frame),
-                Poll::Ready(None) => {
-                    Part::BookEnd.write(&mut frame);
-                    frames.push(frame);
-                    return frames;
-                }
-                // What is executed meanwhile is not in the copy.
-                Poll::Pending => {
-                    waited += 1;
-                    let seq = 2_500 + waited;
-                    if seq < 2_600 {
-                        cell.handle(&order(2, INSTRUMENT, seq, seq - 1), |_| {});
-                    }
-                    continue;
-                }
-            }
-            frames.push(frame);
-        }
-    }
 
     /// Replicas that load the book sooner and later have the same state after each part.
     #[test]
@@ -486,7 +435,7 @@ mod tests {
         let before = source.instrument_hash(INSTRUMENT);
         let mut end = vec![];
         source.end_of_transfer(INSTRUMENT).write(&mut end);
-        let mut frames = copy(&mut source);
+        let mut frames = copied_parts(&mut source);
         frames.push(end);
         let mut early = Cell::<Book>::new(0, 2);
         let mut late = Cell::<Book>::load(&early.save()).unwrap();
@@ -516,7 +465,7 @@ mod tests {
         let mut source = cell_with_large_book();
         let mut parts = vec![];
         source.end_of_transfer(INSTRUMENT).write(&mut parts);
-        let frames = copy(&mut source);
+        let frames = copied_parts(&mut source);
         let id = MoveId { instrument: INSTRUMENT, epoch: 3 };
         let message = |number: u64, parts: &[u8]| {
             let mut bytes = vec![];
@@ -553,7 +502,7 @@ mod tests {
         let mut source = cell_with_large_book();
         let mut end = vec![];
         source.end_of_transfer(INSTRUMENT).write(&mut end);
-        let frames = copy(&mut source);
+        let frames = copied_parts(&mut source);
         let id = MoveId { instrument: INSTRUMENT, epoch: 3 };
         for damaged in 1..frames.len() - 1 {
             let mut cell = Cell::<Book>::new(0, 2);

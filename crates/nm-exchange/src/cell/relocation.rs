@@ -118,6 +118,11 @@ impl<M: Matching> Staged<M> {
         Staged { epoch, attempt, next_part, sessions, parts, building }
     }
 
+    /// Whether this frame of a transfer is the next one.
+    pub(super) fn expects(&self, id: MoveId, attempt: Attempt, number: u64) -> bool {
+        (self.epoch, self.attempt, self.next_part) == (id.epoch, attempt, number)
+    }
+
     /// Takes the parts of a frame; the time of its last request, ns, if they are the last ones.
     ///
     /// # Errors

@@ -1,10 +1,14 @@
-//! Requests for tests.
+//! Requests and instruments for tests.
 
+use std::task::Poll;
+
+use nm_book::book::Book;
 use nm_book::order::{
     Command, InstrumentId, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce, UserId,
 };
 
-use super::Request;
+use super::{Cell, CopyPiece, Request};
+use crate::moves::Part;
 
 /// An order of a session on an instrument; even sessions buy, odd ones sell.
 pub fn order(
@@ -39,5 +43,51 @@ pub fn order(
             post_only: PostOnly::No,
             self_trade: SelfTrade::CancelNewest,
         }),
+    }
+}
+
+/// The instrument of the cell with a large book.
+pub const INSTRUMENT: InstrumentId = 7;
+
+/// A cell with an instrument whose book other threads save and load.
+pub fn cell_with_large_book() -> Cell<Book> {
+    let mut cell = Cell::new(1, 2);
+    cell.begin(1, 5);
+    for seq in 1..=2_500 {
+        for session in [2, 4] {
+            cell.handle(&order(session, INSTRUMENT, seq, seq - 1), |_| {});
+        }
+    }
+    cell
+}
+
+/// The parts of a copy of its instrument, by frames; all but the end of the transfer.
+pub fn copied_parts(cell: &mut Cell<Book>) -> Vec<Vec<u8>> {
+    let mut start = vec![];
+    Part::Start(cell.begin_copy(INSTRUMENT)).write(&mut start);
+    let (mut frames, mut waited) = (vec![start], 0);
+    loop {
+        let mut frame = vec![];
+        match cell.next_piece(INSTRUMENT, 100_000) {
+            Poll::Ready(Some(CopyPiece::Sessions(bytes))) => {
+                Part::Sessions(&bytes).write(&mut frame);
+            }
+            Poll::Ready(Some(CopyPiece::Book(bytes))) => Part::Book(&bytes).write(&mut frame),
+            Poll::Ready(None) => {
+                Part::BookEnd.write(&mut frame);
+                frames.push(frame);
+                return frames;
+            }
+            // What is executed meanwhile is not in the copy.
+            Poll::Pending => {
+                waited += 1;
+                let seq = 2_500 + waited;
+                if seq < 2_600 {
+                    cell.handle(&order(2, INSTRUMENT, seq, seq - 1), |_| {});
+                }
+                continue;
+            }
+        }
+        frames.push(frame);
     }
 }

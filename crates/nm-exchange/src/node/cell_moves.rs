@@ -29,7 +29,7 @@ const FRAME_BYTES: usize = 64 << 10;
 const SESSIONS_PAUSE_NS: u64 = 400_000;
 
 /// Bytes of requests behind the copy from which on it is made without pauses.
-const HURRY_BYTES: usize = 1 << 20;
+const URGENT_BYTES: usize = 1 << 20;
 
 /// Frames with parts that may be on their way to the new cell.
 const FRAMES_AHEAD_MAX: u64 = 8;
@@ -113,7 +113,7 @@ impl Leaving {
 
     /// Whether requests wait for the copy, or soon too many will be behind it.
     fn is_urgent(&self) -> bool {
-        self.phase == Phase::Released || self.requests_bytes >= HURRY_BYTES
+        self.phase == Phase::Released || self.requests_bytes >= URGENT_BYTES
     }
 
     /// When the next piece of the copy is due, ns; none if it waits for something else.
@@ -673,7 +673,7 @@ mod tests {
         let mut urgent = Leaving { phase: Phase::Released, ..leaving(&mut cell) };
         urgent.next_parts(&mut cell, FRAME_BYTES, 0);
         assert!(urgent.is_copied);
-        let mut late = Leaving { requests_bytes: HURRY_BYTES, ..leaving(&mut cell) };
+        let mut late = Leaving { requests_bytes: URGENT_BYTES, ..leaving(&mut cell) };
         late.next_parts(&mut cell, FRAME_BYTES, 0);
         assert!(late.is_copied);
     }

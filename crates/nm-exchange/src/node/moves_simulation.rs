@@ -11,7 +11,7 @@
 
 mod audit;
 mod clients;
-mod group;
+pub mod group;
 mod ring;
 mod wires;
 

@@ -133,7 +133,7 @@ impl<L: Log> Replica<L> {
     /// Handles the events of its log; a new leadership is announced.
     fn handle_events(&mut self, links: &mut Links, apply: &mut Apply<'_>) -> Result<(), Failure> {
         while let Some(event) = self.held.take().or_else(|| self.log.next_event()) {
-            if self.awaits_book(&event) {
+            if awaits_book(&mut self.cell, &event) {
                 self.held = Some(event);
                 break;
             }
@@ -198,25 +198,9 @@ impl<L: Log> Replica<L> {
         Ok(())
     }
 
-    /// Whether to apply this event now would wait for a book that another thread loads.
-    fn awaits_book(&mut self, event: &LogEvent) -> bool {
-        let LogEvent::Committed { batch, .. } = event else { return false };
-        self.cell.has_arriving()
-            && batch::decode(batch).is_ok_and(|(_, mut frames)| {
-                frames.any(|frame| frame.is_ok_and(|frame| self.cell.awaits_book(&frame)))
-            })
-    }
-
     /// Whether its next event has waited for a book, and waits no longer.
     fn can_continue(&mut self) -> bool {
-        match self.held.take() {
-            None => false,
-            Some(held) => {
-                let awaits_book = self.awaits_book(&held);
-                self.held = Some(held);
-                !awaits_book
-            }
-        }
+        self.held.as_ref().is_some_and(|held| !awaits_book(&mut self.cell, held))
     }
 
     fn apply(&mut self, index: u64, batch: &[u8], apply: &mut Apply<'_>) -> Result<(), Failure> {
@@ -367,6 +351,15 @@ impl<L: Log> Replica<L> {
             index => hashes.record(index, self.cell.hash()),
         }
     }
+}
+
+/// Whether to apply this event now would wait for a book that another thread loads.
+fn awaits_book(cell: &mut Cell<Book>, event: &LogEvent) -> bool {
+    let LogEvent::Committed { batch, .. } = event else { return false };
+    cell.has_arriving()
+        && batch::decode(batch).is_ok_and(|(_, mut frames)| {
+            frames.any(|frame| frame.is_ok_and(|frame| cell.awaits_book(&frame)))
+        })
 }
 
 /// A replica of control on a node whose cells have no log.
@@ -606,4 +599,96 @@ impl<L: Log> ReplicaSet<L> {
 
 fn system_failure(message: String) -> Failure {
     Failure::new(FailureKind::System, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::os::fd::{AsFd, AsRawFd};
+    use std::rc::Rc;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use nm_book::testing::Random;
+    use nm_replica::Shared;
+    use nm_sys::clock::Deadline;
+
+    use super::*;
+    use crate::cell::testing::{INSTRUMENT, cell_with_large_book, copied_parts};
+    use crate::moves::{Attempt, MoveId, MoveParts};
+    use crate::network::Node;
+    use crate::node::moves_simulation::group::{Entry, Group, SimulatedLog};
+
+    /// A follower of cell 0, to which the log of the arrival of a large instrument and of one more
+    /// batch was delivered; and the index of the end of the transfer.
+    fn follower() -> (ReplicaSet<SimulatedLog>, Links, u64) {
+        let mut source = cell_with_large_book();
+        let mut end = vec![];
+        source.end_of_transfer(INSTRUMENT).write(&mut end);
+        let mut frames = copied_parts(&mut source);
+        frames.push(end);
+        let (own, cell) = ((Role::Mediator, 1), 0);
+        let mut network = Network::new("1-1-2-1".parse().unwrap(), |_, _| Node {
+            address: "127.0.0.1:1".parse().unwrap(),
+            replication: None,
+        });
+        network.durability = Durability::MemoryQuorum;
+        let nodes = network.replicas(cell);
+        let mut group = Group::new(nodes);
+        let member = group.member_at(own).unwrap();
+        let ended_at = frames.len() as u64;
+        for number in 0..=ended_at {
+            let mut batch = vec![];
+            batch::begin(9, &mut batch);
+            if let Some(parts) = frames.get(number as usize) {
+                let id = MoveId { instrument: INSTRUMENT, epoch: 1 };
+                let (from, to, attempt) = (1, 0, Attempt(1));
+                MoveParts { id, from, to, attempt, number }.write(parts, &mut batch);
+            }
+            let batch = Shared(Arc::new(batch));
+            group.entries.push(Entry { index: number + 1, term: 1, batch });
+        }
+        group.start(member, false);
+        let mut random = Random::new(1);
+        (0..100).for_each(|_| group.feed(member, &mut random));
+        let logs = Logs {
+            waker: Waker::new().unwrap(),
+            of_groups: vec![(cell, SimulatedLog { group: Rc::new(RefCell::new(group)), member })],
+            thread: None,
+            next_joined: |_| None,
+            open: |_, _| unreachable!("there is no thread"),
+            settings: Settings::default(),
+        };
+        let links = Links::simulated(&network, own, 1).unwrap();
+        (ReplicaSet::new(&network, own, logs).unwrap(), links, ended_at)
+    }
+
+    /// Its node has other cells and links to serve. The book may be loaded before the end comes,
+    /// though hardly ever.
+    #[test]
+    fn a_replica_keeps_the_rest_of_its_log_while_it_loads_a_large_book() {
+        let has_waited = |_| {
+            let (mut set, mut links, ended_at) = follower();
+            let map = InstrumentMap::of(links.network());
+            let apply: &mut Apply<'_> = &mut |cell, request, _, _| cell.handle(request, |_| {});
+            set.handle_events(&mut links, apply).unwrap();
+            let mut has_waited = false;
+            let limit = Deadline::after(Duration::from_secs(60));
+            while set.replicas[0].held.is_some() {
+                has_waited = true;
+                assert!(!limit.passed(), "it is not woken");
+                assert_eq!(set.replicas[0].cell.index(), ended_at - 1);
+                assert!(!set.replicas[0].cell.owns(INSTRUMENT) && set.deadline_ns().is_some());
+                set.on_iteration(&mut links, &map).unwrap();
+                let waker = set.waker.as_fd().as_raw_fd();
+                if nm_sys::poll::readable(waker, Duration::from_millis(1)).unwrap() {
+                    set.handle_events(&mut links, apply).unwrap();
+                }
+            }
+            assert_eq!(set.replicas[0].cell.index(), ended_at + 1);
+            assert!(set.replicas[0].cell.owns(INSTRUMENT));
+            has_waited
+        };
+        assert!((0..50).any(has_waited));
+    }
 }
