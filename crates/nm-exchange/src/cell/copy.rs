@@ -12,8 +12,8 @@ use crate::moves::CopyStart;
 
 use super::session::{Session, write_session};
 
-/// Most bytes of sessions in one piece, without the last session: to write them takes some 20 us, to
-/// read them some 30.
+/// Most bytes of sessions in one piece, without the last session: to write them takes some 20 us,
+/// to read them some 30.
 const SESSIONS_BYTES: usize = 8 << 10;
 
 /// The sessions of an instrument.
