@@ -1,61 +1,101 @@
-//! A static binary with completions and man pages, and the accelerator's library for the programs
-//! of machines with glibc, ready to copy to a machine.
+//! What users install: for each processor a static program, the accelerator's library for programs
+//! of machines with glibc, and both packed as archive, Debian and RPM package and container image.
+//!
+//! The same commit and tools give the same bytes: paths of this machine are replaced, times are
+//! those of the commit, and files are packed in a fixed order.
+
+mod build;
+mod check;
+mod contents;
+mod deb;
+mod oci;
+mod product;
+mod roots;
+mod rpm_package;
+mod sbom;
+mod tarball;
 
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
-
 use crate::shell;
+use anyhow::{Context, Result, bail};
+use contents::Contents;
+use product::{Processor, VERSION, sha256};
 
-const MUSL: &str = "x86_64-unknown-linux-musl";
-const GLIBC: &str = "x86_64-unknown-linux-gnu";
+/// Where the files for users lie, below the root.
+const FOLDER: &str = "target/dist-files";
 
-pub fn run() -> Result<()> {
-    let dist = shell::root().join("target/dist-files");
-    fs::create_dir_all(&dist).with_context(|| format!("cannot make {}", dist.display()))?;
-    // musl links with what the target brings; where the target cannot be had, glibc does it too.
-    let has_musl = shell::output(&format!("rustup target add {MUSL}")).is_ok_and(|(_, ok)| ok);
-    let target = if has_musl { MUSL } else { GLIBC };
-    let line = format!("cargo build --profile dist --locked -p nearmetal --target {target}");
-    eprintln!("$ {line}");
-    let status =
-        shell::command(&line).env("RUSTFLAGS", "-C target-feature=+crt-static").status()?;
-    if !status.success() {
-        bail!("`{line}` ended with {status}");
+const USAGE: &str = "\
+usage: cargo xtask dist [roots | check]
+
+Without words: builds everything into target/dist-files, for x86-64 and AArch64.
+roots: makes roots of Debian 11, 12 and 13 in target/dist-roots, unless they are there (root).
+check: installs and runs what was built (root, Debian): the packages in those roots and in an empty
+one, the image and the static program in an empty folder, the AArch64 one under qemu-user.";
+
+pub fn run(args: &[String]) -> Result<()> {
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    match words[..] {
+        [] => make(),
+        ["roots"] => roots::make(),
+        ["check"] => check::run(&shell::root().join(FOLDER)),
+        _ => bail!("{USAGE}"),
     }
-    let built = shell::root().join("target").join(target).join("dist/nearmetal");
-    fs::copy(&built, dist.join("nearmetal"))
-        .with_context(|| format!("cannot copy {}", built.display()))?;
-    library(&dist)?;
-    let program = dist.join("nearmetal");
-    let generated = [
-        ("completions bash", "nearmetal.bash"),
-        ("completions zsh", "_nearmetal"),
-        ("completions fish", "nearmetal.fish"),
-    ];
-    for (words, file) in generated {
-        let (text, ok) = shell::output(&format!("{} {words}", program.display()))?;
-        if !ok {
-            bail!("`nearmetal {words}` failed: {text}");
-        }
-        fs::write(dist.join(file), text)?;
+}
+
+/// Builds and packs everything.
+fn make() -> Result<()> {
+    let folder = shell::root().join(FOLDER);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let built = build::all()?;
+    let texts = contents::texts(&build::native(&built)?.program)?;
+    let time_s = commit_time_s()?;
+    for one in &built {
+        let contents = Contents::new(one, &texts)?;
+        pack(&folder, one.processor, &contents, time_s)?;
     }
-    shell::run(&format!("{} man --out {}", program.display(), dist.join("man1").display()))?;
-    println!("{}", dist.display());
+    write_sums(&folder)?;
+    println!("{}", folder.display());
     Ok(())
 }
 
-/// The accelerator's library. It is loaded into other programs, so it is always built for glibc; a
-/// static `nearmetal` puts it in front of them all the same, only its own agents cannot have it.
-fn library(dist: &Path) -> Result<()> {
-    const LIBRARY: &str = "libnm_accel.so";
-    // A thread that is cancelled inside the library is unwound; values must be dropped on the way.
-    let unwinding = "--config profile.dist.panic=\"unwind\"";
-    let line = format!("cargo build --profile dist --locked -p nm-accel --target {GLIBC}");
-    shell::run(&format!("{line} {unwinding}"))?;
-    let built = shell::root().join("target").join(GLIBC).join("dist").join(LIBRARY);
-    fs::copy(&built, dist.join(LIBRARY))
-        .with_context(|| format!("cannot copy {}", built.display()))?;
-    Ok(())
+/// Writes every form of one processor's program.
+fn pack(folder: &Path, processor: Processor, contents: &Contents, time_s: u64) -> Result<()> {
+    let stem = format!("nearmetal-{VERSION}-{}", processor.name);
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.join(name);
+        fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
+    };
+    let plain = contents.archive(&stem);
+    write(&format!("{stem}.tar.zst"), &tarball::zstd(&tarball::tar(&plain, time_s)?)?)?;
+    let debian = deb::package(&contents.installed(contents::DEBIAN), processor, time_s)?;
+    write(&format!("nearmetal_{VERSION}_{}.deb", processor.debian), &debian)?;
+    let rpm = rpm_package::package(&contents.installed(contents::RPM), processor, time_s)?;
+    write(&format!("{stem}.rpm"), &rpm)?;
+    write(&format!("{stem}.oci.tar"), &oci::image(&contents.image(), processor, time_s)?)?;
+    write(&format!("{stem}.cdx.json"), &sbom::document(processor, time_s)?)
+}
+
+/// The time of the commit, s since 1970, or that of `SOURCE_DATE_EPOCH`: the time of all files.
+fn commit_time_s() -> Result<u64> {
+    let text = match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(text) => text,
+        Err(_) => shell::output("git log -1 --format=%ct")?.0,
+    };
+    text.trim().parse().with_context(|| format!("`{}` is no time in seconds", text.trim()))
+}
+
+/// `SHA256SUMS`, as `sha256sum --check` reads it.
+fn write_sums(folder: &Path) -> Result<()> {
+    let mut names: Vec<String> = fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<_>>()?;
+    names.sort();
+    let mut sums = String::new();
+    for name in names {
+        sums += &format!("{}  {name}\n", sha256(&fs::read(folder.join(&name))?));
+    }
+    fs::write(folder.join("SHA256SUMS"), sums).context("cannot write SHA256SUMS")
 }

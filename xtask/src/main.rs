@@ -44,7 +44,8 @@ usage: cargo xtask TASK
                 (--help)
   thread-sanitizer  the unit tests of what threads share, under ThreadSanitizer (needs a nightly
                 toolchain; --help)
-  dist          static build, completions and man page in target/dist
+  dist          static programs, packages and images for x86-64 and AArch64 in target/dist-files;
+                `dist check` installs and runs them (--help)
   bench         the benchmarks beside peers in one go, with one page and a picture of all ratios
                 (root; --help)
   bench-book    ns, allocations and tails per command of the order book, fast and reference
@@ -72,7 +73,7 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(&args.collect::<Vec<_>>()),
         Some("fuzz") => fuzz::run(&args.collect::<Vec<_>>()),
         Some("thread-sanitizer") => thread_sanitizer::run(&args.collect::<Vec<_>>()),
-        Some("dist") => dist::run(),
+        Some("dist") => dist::run(&args.collect::<Vec<_>>()),
         Some("bench") => bench_all::run(&args.collect::<Vec<_>>()),
         Some("bench-book") => bench_book::run(&args.collect::<Vec<_>>()),
         Some("bench-exchange") => bench_exchange::run(&args.collect::<Vec<_>>()),

@@ -52,6 +52,12 @@ const PACKAGES: &[&str] = &[
     "bc",
     // The fuzzers' engine is C++.
     "g++",
+    // Packing, and trying what was packed.
+    "python3-venv",
+    "zstd",
+    "rpm",
+    "debootstrap",
+    "qemu-user-static",
 ];
 
 /// Asked by packages before they start their services; 101 means no.

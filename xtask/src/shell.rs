@@ -41,6 +41,15 @@ pub fn run_with(line: &str, variables: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
+/// [`run`] of a program that talks much: its output is shown only if it fails.
+pub fn run_quietly(line: &str) -> Result<()> {
+    eprintln!("$ {line}");
+    match output(line)? {
+        (_, true) => Ok(()),
+        (text, false) => bail!("`{line}` failed: {text}"),
+    }
+}
+
 /// Runs `line` and returns what it wrote to stdout, whether it succeeds or not, and whether it did.
 pub fn output(line: &str) -> Result<(String, bool)> {
     let output = command(line)

@@ -70,15 +70,16 @@ mod x86 {
     use super::{KvmError, KvmTiming};
     use crate::clock::Moment;
 
-    /// `linux/kvm.h`
-    const KVM_CREATE_VM: libc::Ioctl = 0xae01;
-    const KVM_GET_VCPU_MMAP_SIZE: libc::Ioctl = 0xae04;
-    const KVM_CREATE_VCPU: libc::Ioctl = 0xae41;
-    const KVM_RUN: libc::Ioctl = 0xae80;
-    const KVM_SET_USER_MEMORY_REGION: libc::Ioctl = 0x4020_ae46;
-    const KVM_SET_REGS: libc::Ioctl = 0x4090_ae82;
-    const KVM_GET_SREGS: libc::Ioctl = 0x8138_ae83;
-    const KVM_SET_SREGS: libc::Ioctl = 0x4138_ae84;
+    /// `linux/kvm.h`. The type of an ioctl's request differs between C libraries, so that of the
+    /// kernel's header is kept until the call.
+    const KVM_CREATE_VM: u32 = 0xae01;
+    const KVM_GET_VCPU_MMAP_SIZE: u32 = 0xae04;
+    const KVM_CREATE_VCPU: u32 = 0xae41;
+    const KVM_RUN: u32 = 0xae80;
+    const KVM_SET_USER_MEMORY_REGION: u32 = 0x4020_ae46;
+    const KVM_SET_REGS: u32 = 0x4090_ae82;
+    const KVM_GET_SREGS: u32 = 0x8138_ae83;
+    const KVM_SET_SREGS: u32 = 0x4138_ae84;
     const EXIT_IO: u32 = 2;
     const EXIT_HLT: u32 = 5;
 
@@ -171,25 +172,27 @@ mod x86 {
     fn number_call(
         operation: &'static str,
         file: &OwnedFd,
-        request: libc::Ioctl,
+        request: u32,
         number: libc::c_ulong,
     ) -> Result<RawFd, KvmError> {
         // SAFETY: the requests that are passed here take a number, no address.
-        checked(operation, unsafe { libc::ioctl(file.as_raw_fd(), request, number) })
+        checked(operation, unsafe { libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, number) })
     }
 
     /// The same with the address of a structure of the request's size.
     fn structure_call<T>(
         operation: &'static str,
         file: &OwnedFd,
-        request: libc::Ioctl,
+        request: u32,
         structure: &mut T,
     ) -> Result<(), KvmError> {
         // Bits 16 to 29 of a request are the size of its structure: ioctl(2), `_IOC_SIZE`.
         assert_eq!((request >> 16) as usize & 0x3fff, size_of::<T>(), "{operation}");
         // SAFETY: the kernel reads or writes as many bytes as `T` has, which was just checked; all
         // bit patterns are values of the structures here, which consist of integers.
-        let result = unsafe { libc::ioctl(file.as_raw_fd(), request, ptr::from_mut(structure)) };
+        let result = unsafe {
+            libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, ptr::from_mut(structure))
+        };
         checked(operation, result).map(drop)
     }
 

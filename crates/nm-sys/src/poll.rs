@@ -24,7 +24,7 @@ pub fn writable(fd: RawFd, limit: Duration) -> io::Result<bool> {
 fn ready(fd: RawFd, events: c_short, limit: Duration) -> io::Result<bool> {
     let mut entry = libc::pollfd { fd, events, revents: 0 };
     let time = libc::timespec {
-        tv_sec: limit.as_secs().min(1 << 30) as libc::time_t,
+        tv_sec: limit.as_secs().min(1 << 30) as _,
         tv_nsec: libc::c_long::from(limit.subsec_nanos() as i32),
     };
     // SAFETY: one live entry and its number, a live time-out, and no signal mask.
@@ -55,7 +55,7 @@ impl SelectOne {
     #[inline]
     pub fn wait(&self, limit: Duration) -> io::Result<bool> {
         let mut time = libc::timeval {
-            tv_sec: limit.as_secs().min(1 << 30) as libc::time_t,
+            tv_sec: limit.as_secs().min(1 << 30) as _,
             tv_usec: libc::suseconds_t::from(limit.subsec_micros()),
         };
         // SAFETY: an all-zero set is empty; the number was checked to lie inside the set; the
@@ -237,7 +237,7 @@ impl Poller {
     #[cfg(target_env = "gnu")]
     fn wait_raw(&mut self, limit: Option<Duration>) -> c_int {
         let limit = limit.map(|limit| libc::timespec {
-            tv_sec: limit.as_secs().min(1 << 30) as libc::time_t,
+            tv_sec: limit.as_secs().min(1 << 30) as _,
             tv_nsec: libc::c_long::from(limit.subsec_nanos() as i32),
         });
         let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
@@ -251,7 +251,7 @@ impl Poller {
     #[cfg(not(target_env = "gnu"))]
     fn wait_raw(&mut self, limit: Option<Duration>) -> c_int {
         let limit = limit.map(|limit| libc::timespec {
-            tv_sec: limit.as_secs().min(1 << 30) as libc::time_t,
+            tv_sec: limit.as_secs().min(1 << 30) as _,
             tv_nsec: limit.subsec_nanos() as _,
         });
         let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);

@@ -198,7 +198,7 @@ pub fn set_busy_poll(fd: BorrowedFd<'_>, microseconds: u32) -> io::Result<()> {
 /// `SO_RCVTIMEO` and `SO_SNDTIMEO`: after this time a blocking call returns `EAGAIN`.
 pub fn set_timeouts(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {
     let time = libc::timeval {
-        tv_sec: limit.as_secs().min(1 << 30) as libc::time_t,
+        tv_sec: limit.as_secs().min(1 << 30) as _,
         tv_usec: libc::suseconds_t::from(limit.subsec_micros()),
     };
     set(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, time)?;
