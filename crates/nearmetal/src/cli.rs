@@ -9,6 +9,7 @@ pub mod cpu_list;
 pub mod exchange;
 pub mod format;
 pub mod generate;
+pub mod groups;
 pub mod jitter;
 pub mod lab;
 mod number;

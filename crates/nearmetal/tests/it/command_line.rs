@@ -21,6 +21,24 @@ fn help_is_there_for_every_command() {
 }
 
 #[test]
+fn help_lists_each_command_once_below_a_heading() {
+    let help = run(&["--help"]);
+    assert_eq!(help.code, 0, "{}", help.stderr);
+    let list = help.stdout.split_once("Options:").unwrap().0;
+    let headings = list.lines().filter(|line| line.ends_with(':')).collect::<Vec<_>>();
+    assert_eq!(headings.first(), Some(&"Start with:"), "{list}");
+    assert!(headings.len() >= 5, "{headings:?}");
+    let core = list.split("\n\n").find(|part| part.starts_with("Start with:")).unwrap();
+    assert_eq!(core.lines().filter(|line| !line.starts_with("    ")).count(), 7, "{core}");
+    for name in ["doctor", "qualify", "compare", "exchange", "man", "help"] {
+        let lines = list.lines().filter(|line| line.starts_with(&format!("  {name} ")));
+        assert_eq!(lines.count(), 1, "{name}: {list}");
+    }
+    assert!(!list.contains("lab-wire"), "{list}");
+    assert_eq!(run(&["help"]).stdout, help.stdout);
+}
+
+#[test]
 fn man_pages_are_there_for_every_command() {
     let page = run(&["man", "exchange-run"]);
     assert_eq!(page.code, 0, "{}", page.stderr);
