@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{facts, json, plan_of, root, run, setting, small_plan};
+use crate::support::{command, facts, finish, json, plan_of, root, run, setting, small_plan};
 
 fn names_of_namespaces() -> Vec<String> {
     let Ok(entries) = fs::read_dir("/run/netns") else { return vec![] };
@@ -382,5 +382,29 @@ fn every_plan_resolves_on_this_machine() {
     for name in &names {
         let run = run(&["qualify", "--plan", name, "--dry-run"]);
         assert_eq!(run.code, 0, "{name}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn a_plan_is_read_from_stdin() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = small_plan(folder.path(), r#"["loopback"]"#, 1, 20);
+    let with_plan = |text: &str, words: &[&str]| {
+        fs::write(folder.path().join("stdin"), text).unwrap();
+        let file = fs::File::open(folder.path().join("stdin")).unwrap();
+        finish(command(&[&["qualify"], words].concat()).stdin(file))
+    };
+    let text = fs::read_to_string(plan).unwrap();
+    let listed = with_plan(&text, &["--plan", "-", "--dry-run"]);
+    assert_eq!(listed.code, 0, "{}", listed.stderr);
+    assert!(listed.stdout.starts_with("small: 1 rounds, "), "{}", listed.stdout);
+    for (text, word, why) in [
+        ("", "--plan=-", "cannot read the plan on stdin: it is empty; write the plan's text to it"),
+        ("name = 1", "--plan=-", "plan on stdin, line 1: "),
+        (&text, "--plan=-:part", "plan on stdin, "),
+    ] {
+        let refused = with_plan(text, &[word, "--dry-run"]);
+        assert_eq!((refused.code, refused.errors().len()), (2, 1), "{}", refused.stderr);
+        assert!(refused.stderr.contains(why), "{}", refused.stderr);
     }
 }
