@@ -143,6 +143,30 @@ fn wrong_arguments_are_answered_with_what_is_allowed() {
 }
 
 #[test]
+fn sizes_that_are_none_are_answered_alike() {
+    for (protocol, least, texts) in [
+        ("tcp", 1, &["0", "1k", "", "-1", "16777217"][..]),
+        ("shm", 1, &["0", "1k"]),
+        ("udp", 0, &["1k", "16777217"]),
+    ] {
+        for text in texts {
+            let refused = run(&["pingpong", protocol, "127.0.0.1", &format!("--sizes={text}")]);
+            let why = format!(
+                "nearmetal: --sizes: size `{text}` must be a number of bytes from {least} to \
+                 16777216, such as 64,1024\n"
+            );
+            assert_eq!((refused.code, refused.stderr), (2, why), "{protocol}");
+        }
+    }
+    for text in ["0", "1k"] {
+        let refused = run(&["rr", "127.0.0.1", "--sizes", text]);
+        let why = format!("size `{text}` must be a number of bytes from 1 to 16777216");
+        assert_eq!(refused.code, 2, "{}", refused.stderr);
+        assert!(refused.stderr.contains(&why), "{}", refused.stderr);
+    }
+}
+
+#[test]
 fn servers_are_found_by_name_and_by_address_with_port() {
     let port = free_port();
     let _server = server("pingpong", port);

@@ -408,3 +408,21 @@ fn a_plan_is_read_from_stdin() {
         assert!(refused.stderr.contains(why), "{}", refused.stderr);
     }
 }
+
+#[test]
+fn a_dry_run_sees_an_occupied_folder_and_makes_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let words = ["qualify", "--dry-run", "--out", out.to_str().unwrap()];
+    let free = run(&words);
+    assert_eq!(free.code, 0, "{}", free.stderr);
+    assert!(!out.exists());
+    fs::create_dir(&out).unwrap();
+    fs::write(out.join("result.json"), "{}").unwrap();
+    let occupied = run(&words);
+    assert_eq!((occupied.code, occupied.errors().len()), (5, 1), "{}", occupied.stderr);
+    assert_eq!(occupied.stdout, free.stdout);
+    let real = run(&["qualify", "--out", out.to_str().unwrap()]);
+    assert_eq!((real.code, real.stderr), (5, occupied.stderr));
+    assert!(real.stdout.is_empty(), "{}", real.stdout);
+}
