@@ -9,6 +9,7 @@ pub mod cpu_list;
 pub mod exchange;
 pub mod format;
 pub mod generate;
+pub mod groups;
 pub mod jitter;
 pub mod lab;
 mod number;
@@ -62,6 +63,7 @@ pub enum Command {
         --out results/today\n  nearmetal qualify --only netns,tcp-spin\n  \
         nearmetal qualify --plan quick:latency\n  \
         nearmetal qualify --plan my-plan.toml --dry-run\n  \
+        sed 's/tcp-spin/udp-spin/' my-plan.toml | nearmetal qualify --plan -\n  \
         nearmetal qualify --quiet && deploy              by the exit code")]
     Qualify(QualifyArgs),
     /// What in the settings of this machine costs latency, with evidence and remedy.
@@ -202,6 +204,8 @@ pub enum Command {
     #[command(subcommand)]
     Lab(LabCommand),
     /// What works on this machine, what is missing and how to get it.
+    #[command(after_help = "Ends with the line `ready`, or `not ready: ` and the reason.\n\n\
+        Exit codes: 0 ready · 4 not ready, as an environment cannot be made")]
     Doctor(FormatArgs),
     /// The built-in plans, or the text of one.
     Plans {
@@ -266,8 +270,9 @@ pub enum SchemaOf {
 
 #[derive(Debug, Args)]
 pub struct QualifyArgs {
-    /// Built-in plan (see `nearmetal plans`) or a file; with `:NAME` a part that it defines.
-    #[arg(long, default_value = "quick", value_name = "NAME|FILE[:PART]")]
+    /// Built-in plan (see `nearmetal plans`), a file, or `-` for stdin; with `:NAME` a part that it
+    /// defines.
+    #[arg(long, default_value = "quick", value_name = "NAME|FILE[:PART]|-")]
     pub plan: String,
     /// Folder for the result, which is created.
     #[arg(long, value_name = "DIR")]

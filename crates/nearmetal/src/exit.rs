@@ -9,11 +9,11 @@ pub enum Exit {
     Pass,
     /// A target failed, or a comparison found a regression.
     Fail,
-    /// Usage or bad input.
+    /// Usage or bad input, or a stdout that takes no more.
     Usage,
     /// The evidence supports no verdict.
     Inconclusive,
-    /// An environment could not be made or kept, or a result could not be written.
+    /// An environment could not be made or kept, or a file could not be written.
     Environment,
     /// Conflict: port taken, another run's result in the folder.
     Conflict,

@@ -12,7 +12,6 @@ mod plans;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
 
 use crate::exit::Exit;
@@ -22,7 +21,7 @@ fn main() -> ExitCode {
         nm_lab::guest::run();
     }
     nm_sys::signal::fail_writes_beyond_file_size_limit();
-    let cli = match cli::Cli::try_parse() {
+    let cli = match cli::groups::parse() {
         Ok(cli) => cli,
         Err(error) => {
             let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);

@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use crate::exit::{Exit, Stop};
 
-/// Writes data to stdout. A closed pipe is not an error.
+/// Writes data to stdout. A closed pipe is not an error; a full disk behind stdout is one of usage,
+/// as no environment is missing.
 pub fn data(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
     written(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
@@ -19,8 +20,11 @@ pub fn data(text: &str) -> Result<()> {
 pub fn written(result: io::Result<()>) -> Result<()> {
     match result {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            let message = format!("the output cannot be written to stdout: {error}");
-            Err(Stop::with(Exit::Environment, message))
+            let message = format!(
+                "the output cannot be written to stdout: {error}; make room there, or write it \
+                 elsewhere"
+            );
+            Err(Stop::usage(message))
         }
         _ => Ok(()),
     }
@@ -71,11 +75,16 @@ const COLUMNS_DEFAULT: usize = 100;
 
 /// Columns of the terminal, else those of `COLUMNS`.
 fn width() -> usize {
+    width_or(COLUMNS_DEFAULT)
+}
+
+/// Columns of the terminal, else those of `COLUMNS`, else `columns`.
+pub fn width_or(columns: usize) -> usize {
     let of_terminal = rustix::termios::tcgetwinsize(io::stdout())
         .ok()
         .map(|size| usize::from(size.ws_col))
         .filter(|columns| *columns > 0);
     let of_variable = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|columns| *columns > 0);
-    let columns = of_terminal.or_else(of_variable).unwrap_or(COLUMNS_DEFAULT);
+    let columns = of_terminal.or_else(of_variable).unwrap_or(columns);
     columns.clamp(40, 400)
 }

@@ -1,6 +1,7 @@
 //! The plans that are built in, and plans from files.
 
 use std::borrow::Cow;
+use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::Result;
@@ -43,8 +44,11 @@ pub fn text(name: &str) -> Result<&'static str> {
     })
 }
 
-/// A built-in plan, or one from a file: a word with a slash or a dot is a file. `PLAN:NAME` is a
-/// part of it that the plan defines.
+/// The word for the plan on stdin.
+const STDIN: &str = "-";
+
+/// A built-in plan, or one from a file: a word with a slash or a dot is a file, and `-` is stdin.
+/// `PLAN:NAME` is a part of it that the plan defines.
 pub fn load(word: &str) -> Result<Plan> {
     let is_file = |word: &str| word.contains(['/', '.']);
     let is_plain_file = is_file(word) && Path::new(word).exists();
@@ -53,6 +57,11 @@ pub fn load(word: &str) -> Result<Plan> {
         None => (word, None),
     };
     let (text, shown) = match is_file(name) {
+        _ if name == STDIN => {
+            let text = text_on_stdin()
+                .map_err(|error| Stop::usage(format!("cannot read the plan on stdin: {error}")))?;
+            (Cow::Owned(text), "plan on stdin".to_string())
+        }
         true => {
             let text = text_file::read(Path::new(name), limits::PLAN_BYTES_MAX)
                 .map_err(|error| Stop::usage(format!("cannot read plan {name}: {error}")))?;
@@ -68,6 +77,19 @@ pub fn load(word: &str) -> Result<Plan> {
     match part {
         Some(part) => plan.subplan(part).map_err(|error| Stop::usage(format!("{shown}, {error}"))),
         None => Ok(plan),
+    }
+}
+
+/// All of stdin, if it is not too long for a plan.
+fn text_on_stdin() -> io::Result<String> {
+    let mut text = String::new();
+    let length = io::stdin().take(limits::PLAN_BYTES_MAX + 1).read_to_string(&mut text)?;
+    match length as u64 > limits::PLAN_BYTES_MAX {
+        true => Err(io::Error::other(format!("it has more than {} bytes", limits::PLAN_BYTES_MAX))),
+        false if text.trim().is_empty() => {
+            Err(io::Error::other("it is empty; write the plan's text to it"))
+        }
+        false => Ok(text),
     }
 }
 

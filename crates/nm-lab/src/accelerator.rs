@@ -24,12 +24,18 @@ const FOLDERS: &[&str] = &["/usr/lib/nearmetal", "/usr/local/lib/nearmetal"];
 /// Why the accelerator's library cannot be preloaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryError {
-    /// No folder has it; the path is the executable's.
-    #[error("{LIBRARY} is neither beside {} nor in a library folder", .0.display())]
-    NotFound(PathBuf),
+    /// None of these folders has it.
+    #[error("the accelerator's library {LIBRARY} is in none of the folders {}", listed(.0))]
+    NotFound(Vec<PathBuf>),
     /// The loader cannot read its path in `LD_PRELOAD`.
     #[error("the loader cannot preload {}", .0.display())]
     NotPreloadable(PathBuf),
+}
+
+/// Folders in a sentence.
+fn listed(folders: &[PathBuf]) -> String {
+    let shown: Vec<String> = folders.iter().map(|path| path.display().to_string()).collect();
+    shown.join(", ")
 }
 
 impl LibraryError {
@@ -37,7 +43,8 @@ impl LibraryError {
     pub fn remedy(&self) -> &'static str {
         match self {
             LibraryError::NotFound(_) => {
-                "`cargo build --release` builds it; keep it in the folder of the executable"
+                "install nearmetal's package, which has it, or build it by `cargo build --release \
+                 -p nm-accel` and copy it into the first of them"
             }
             LibraryError::NotPreloadable(_) => {
                 "move it to a folder without spaces and colons in its path"
@@ -52,19 +59,25 @@ impl From<LibraryError> for Failure {
     }
 }
 
+/// The folders that are searched, in order.
+fn folders(program: &Path) -> Vec<PathBuf> {
+    let folder = program.parent().unwrap_or(Path::new("."));
+    let beside = |relative: &&str| match relative.strip_prefix("../") {
+        // Shown as a person would write it.
+        Some(rest) => folder.parent().unwrap_or(&folder.join("..")).join(rest),
+        None => folder.to_path_buf(),
+    };
+    BESIDE.iter().map(beside).chain(FOLDERS.iter().map(PathBuf::from)).collect()
+}
+
 /// The accelerator's library for the executable `program`.
 ///
 /// # Errors
 /// If it is not found, or is in a folder from which the loader cannot preload it.
 pub fn library(program: &Path) -> Result<PathBuf, LibraryError> {
-    let folder = program.parent().unwrap_or(Path::new("."));
-    let found = BESIDE
-        .iter()
-        .map(|relative| folder.join(relative))
-        .chain(FOLDERS.iter().map(PathBuf::from))
-        .map(|folder| folder.join(LIBRARY))
-        .find(|path| path.is_file());
-    let Some(found) = found else { return Err(LibraryError::NotFound(program.to_path_buf())) };
+    let folders = folders(program);
+    let found = folders.iter().map(|folder| folder.join(LIBRARY)).find(|path| path.is_file());
+    let Some(found) = found else { return Err(LibraryError::NotFound(folders)) };
     let path = found.canonicalize().unwrap_or(found);
     // ld.so(8): the paths in LD_PRELOAD are separated by spaces and colons, which cannot be
     // escaped.
@@ -154,7 +167,9 @@ mod tests {
         }
         let error = library(Path::new("/nothing/of/this/name/nearmetal")).unwrap_err();
         let failure = Failure::from(error);
-        assert!(failure.message.contains("libnm_accel.so is neither"), "{failure}");
+        let places = "libnm_accel.so is in none of the folders /nothing/of/this/name, \
+                      /nothing/of/this/lib, ";
+        assert!(failure.message.contains(places), "{failure}");
         assert_eq!(failure.kind, FailureKind::NotAvailable);
     }
 

@@ -25,6 +25,8 @@ pub struct Check {
     pub meaning: &'static str,
     /// How to get it; absent if it is available.
     pub remedy: Option<String>,
+    /// Whether an environment of the plan `quick` that every Linux host can make needs it.
+    pub needed: bool,
 }
 
 /// A check; the remedy is kept only if it is needed.
@@ -36,13 +38,14 @@ fn check(
     remedy: impl Into<String>,
 ) -> Check {
     let remedy = (!ok).then(|| remedy.into());
-    Check { name, ok, found: found.into(), meaning, remedy }
+    Check { name, ok, found: found.into(), meaning, remedy, needed: false }
 }
 
 /// Checks this machine; the most important checks come first.
 pub fn checks() -> Vec<Check> {
     let facts = nm_host::facts();
-    let mut checks = vec![namespaces(), two_cpus(&facts), clock(&facts), locked_memory(&facts)];
+    let namespaces = Check { needed: true, ..namespaces() };
+    let mut checks = vec![namespaces, two_cpus(&facts), clock(&facts), locked_memory(&facts)];
     checks.extend(disturbances(&facts));
     checks.extend(network(&facts));
     checks.extend(guests());

@@ -65,18 +65,18 @@ impl ResultFolder {
     /// or if it already holds a result.
     pub fn at(path: &Path) -> Result<ResultFolder, Failure> {
         fs::create_dir_all(path).map_err(|error| failure("make the folder", path, &error))?;
-        let lock = lock(path)?;
-        if path.join(RESULT).exists() {
-            let holder = load(path).map(|run| format!(" of `{}`", run.name)).unwrap_or_default();
-            return Err(Failure::new(
-                FailureKind::Conflict,
-                format!("{} already holds the result{holder}", path.display()),
-            )
-            .hint("name another folder with --out, or move that one away"));
-        }
+        let lock = lock_unoccupied(path)?;
         let folder = ResultFolder { path: path.to_path_buf(), _lock: lock };
         complete_file::check_writable(path).map_err(|error| failure("write into", path, &error))?;
         Ok(folder)
+    }
+
+    /// Checks that [`ResultFolder::at`] would find no other run in `path`, and makes nothing.
+    ///
+    /// # Errors
+    /// [`FailureKind::Conflict`] if another run writes into it, or if it already holds a result.
+    pub fn check_unoccupied(path: &Path) -> Result<(), Failure> {
+        lock_unoccupied(path).map(drop)
     }
 
     /// Where the folder is.
@@ -140,6 +140,20 @@ impl ResultFolder {
         }
         Ok(())
     }
+}
+
+/// Locks a folder that holds no result.
+fn lock_unoccupied(path: &Path) -> Result<Option<File>, Failure> {
+    let lock = lock(path)?;
+    if path.join(RESULT).exists() {
+        let holder = load(path).map(|run| format!(" of `{}`", run.name)).unwrap_or_default();
+        return Err(Failure::new(
+            FailureKind::Conflict,
+            format!("{} already holds the result{holder}", path.display()),
+        )
+        .hint("name another folder with --out, or move that one away"));
+    }
+    Ok(lock)
 }
 
 /// Locks a folder (`flock`), so that of two runs that name it, also at the same time, one is

@@ -97,10 +97,9 @@ pub struct PingpongClientArgs {
     /// The server: HOST or IP address, also with :PORT.
     #[arg(required = true)]
     pub address: Option<ServerAddress>,
-    /// Message sizes in bytes; powers of two from 1 by default.
-    #[arg(long, value_delimiter = ',', value_name = "LIST",
-        value_parser = number(0..=limits::SIZE_BYTES_MAX))]
-    pub sizes: Vec<u32>,
+    /// Message sizes in bytes, such as `64,1024`; powers of two from 1 by default.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub sizes: Vec<String>,
     /// Percentiles to record, also beside the usual ones (50, 90, 99, 99.9, …), which the tables
     /// then show; with --sfnt the first is the %ile column.
     #[arg(

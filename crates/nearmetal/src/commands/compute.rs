@@ -4,6 +4,7 @@ use anyhow::Result;
 use nm_model::ProbeSpec;
 use nm_model::compute::ComputeSpec;
 
+use super::cpus::not_usable;
 use super::machine::MachineRun;
 use crate::cli::compute::ComputeRunArgs;
 use crate::exit::{Exit, Stop};
@@ -17,6 +18,9 @@ pub fn run(args: &ComputeRunArgs) -> Result<Exit> {
         cpus: args.cpus.as_ref().map(|list| list.0.clone()).unwrap_or_default(),
     });
     probe.check(nm_model::Protocol::Cpu).map_err(|error| Stop::usage(error.to_string()))?;
+    if let Some(list) = &args.cpus {
+        not_usable(&list.0)?;
+    }
     let run = MachineRun {
         targets: &args.target,
         out: args.out.as_deref(),

@@ -13,6 +13,7 @@ use nm_report::units;
 use nm_sys::cpu;
 use serde_json::json;
 
+use super::cpus::not_usable;
 use crate::campaign::interrupt;
 use crate::cli::compute::PairsArgs;
 use crate::cli::format::Format;
@@ -22,6 +23,7 @@ use crate::output;
 pub fn run(args: &PairsArgs) -> Result<Exit> {
     let (allowed, siblings) = (cpu::allowed(), cpu::siblings());
     let cpus = args.cpus.as_ref().map_or(allowed.clone(), |list| list.0.clone());
+    not_usable(&cpus)?;
     cores(&allowed, &siblings, &cpus).map_err(|e| Failure::from(ComputeError::from(e)))?;
     let count = pairs::pairs(&cpus).len();
     if count == 0 {

@@ -2,11 +2,18 @@
 
 use anyhow::Result;
 use nm_lab::doctor::{self, Check};
+use nm_report::{style, units};
 use serde_json::json;
 
 use crate::cli::format::Format;
 use crate::exit::Exit;
 use crate::output;
+
+/// Columns before the explanations.
+const INDENT: usize = 30;
+
+/// Columns where there is no terminal and `COLUMNS` is not set.
+const COLUMNS_DEFAULT: usize = 80;
 
 pub fn run(format: Format) -> Result<Exit> {
     let checks = doctor::checks();
@@ -15,22 +22,53 @@ pub fn run(format: Format) -> Result<Exit> {
             let as_json = |check: &Check| {
                 json!({
                     "name": check.name, "ok": check.ok, "found": check.found,
-                    "meaning": check.meaning, "remedy": check.remedy,
+                    "meaning": check.meaning, "remedy": check.remedy, "needed": check.needed,
                 })
             };
             output::json(&checks.iter().map(as_json).collect::<Vec<_>>())?;
         }
-        Format::Text => output::data(&checks.iter().map(text).collect::<String>())?,
+        Format::Text => {
+            let width = output::width_or(COLUMNS_DEFAULT);
+            let text: String = checks.iter().map(|check| text(check, width)).collect();
+            output::data(&(text + &end(&checks, width)))?;
+        }
     }
-    Ok(Exit::Pass)
+    let is_ready = checks.iter().all(|check| check.ok || !check.needed);
+    Ok(if is_ready { Exit::Pass } else { Exit::Environment })
 }
 
-fn text(check: &Check) -> String {
-    let mark = if check.ok { "ok      " } else { "missing " };
-    let mut text = format!("{mark} {:<20} {}\n", check.name, check.found);
-    text += &format!("{:30}{}\n", "", check.meaning);
-    if let Some(remedy) = &check.remedy {
-        text += &format!("{:30}to get it: {remedy}\n", "");
+fn text(check: &Check, width: usize) -> String {
+    let mark = if check.ok { "ok" } else { "missing" };
+    let remedy = check.remedy.as_ref().map(|remedy| format!("to get it: {remedy}"));
+    let parts = [Some(check.found.clone()), Some(check.meaning.to_string()), remedy];
+    let mut text = String::new();
+    for part in parts.into_iter().flatten() {
+        for line in style::wrap(&part, width.saturating_sub(INDENT).max(20)) {
+            text += &match text.is_empty() {
+                true => format!("{mark:<8} {:<20} {line}\n", check.name),
+                false => format!("{:INDENT$}{line}\n", ""),
+            };
+        }
     }
     text
+}
+
+/// The last lines: what may be missing, and whether `qualify` has what it needs.
+fn end(checks: &[Check], width: usize) -> String {
+    let missing = || checks.iter().filter(|check| !check.ok);
+    let mut text = String::new();
+    let optional = missing().filter(|check| !check.needed).count();
+    if optional > 0 {
+        let what = units::plural(optional, "missing part is", "missing parts are");
+        let line = format!("{what} optional: `nearmetal qualify` runs without, and says so.");
+        text += &format!("\n{}\n", style::wrap(&line, width).join("\n"));
+    }
+    let needed: Vec<String> = missing()
+        .filter(|check| check.needed)
+        .map(|check| format!("{} for {} are missing", check.name, check.meaning))
+        .collect();
+    text + &match needed.is_empty() {
+        true => "ready\n".to_string(),
+        false => format!("not ready: {}\n", needed.join("; ")),
+    }
 }

@@ -4,6 +4,7 @@ use anyhow::Result;
 use nm_model::jitter::JitterSpec;
 use nm_model::{ProbeSpec, Protocol};
 
+use super::cpus::not_usable;
 use super::machine::MachineRun;
 use super::targets;
 use crate::cli::jitter::JitterArgs;
@@ -16,6 +17,9 @@ pub fn run(args: &JitterArgs) -> Result<Exit> {
         cpus: args.cpus.as_ref().map(|list| list.0.clone()).unwrap_or_default(),
     });
     probe.check(Protocol::Cpu).map_err(|error| Stop::usage(error.to_string()))?;
+    if let Some(list) = &args.cpus {
+        not_usable(&list.0)?;
+    }
     let by_target = if args.target.is_empty() { 1 } else { targets::ROUNDS };
     let run = MachineRun {
         targets: &args.target,

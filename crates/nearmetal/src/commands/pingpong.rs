@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use nm_lab::trial::unavailable_case;
+use nm_model::limits::SIZE_BYTES_MAX;
 use nm_model::probe::{PINGPONG_SIZES, PingpongSpec};
 use nm_model::words::UnknownWord;
 use nm_model::{Case, ProbeSpec, Protocol, StackPair};
@@ -19,7 +20,7 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
     );
     let stacks = stacks(stack, args)?;
     let sizes = match args.sizes.is_empty() {
-        false => args.sizes.clone(),
+        false => sizes(&args.sizes, &stacks)?,
         true => default_sizes(&stacks),
     };
     let targets = &args.common.target;
@@ -46,6 +47,25 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
         run.show()?;
     }
     Ok(run.exit())
+}
+
+/// The sizes that the user gave. A datagram may be empty. Text and numbers out of the range are
+/// answered alike.
+fn sizes(texts: &[String], stacks: &StackPair) -> Result<Vec<u32>> {
+    let protocol = stacks.wire_protocol();
+    let may_be_empty = matches!(protocol, Protocol::Udp | Protocol::Multicast);
+    let range = u32::from(!may_be_empty)..=SIZE_BYTES_MAX;
+    let size = |text: &String| {
+        let found = text.trim().parse().ok().filter(|size| range.contains(size));
+        found.ok_or_else(|| {
+            Stop::usage(format!(
+                "--sizes: size `{text}` must be a number of bytes from {} to {SIZE_BYTES_MAX}, \
+                 such as 64,1024",
+                range.start()
+            ))
+        })
+    };
+    texts.iter().map(size).collect()
 }
 
 /// sfnt-pingpong's sizes, as far as these stacks carry them; over datagrams up to 32768, without

@@ -9,6 +9,7 @@ use nm_model::finding::Audit;
 use nm_model::plan::{EnvironmentKind, PlanRow};
 use nm_model::snapshot::Workload;
 use nm_model::{Campaign, Failure, HostsSpec, Plan, PlanPart, ProbeKind, RowFilter, RowId, Trial};
+use nm_report::folder::ResultFolder;
 use nm_report::units;
 
 use crate::campaign::environments::EnvironmentPool;
@@ -41,6 +42,9 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     let campaign = resolve(plan, part);
     if args.dry_run {
         dry_run::show(&campaign, show.format)?;
+        if let Some(out) = &args.out {
+            ResultFolder::check_unoccupied(out)?;
+        }
         return Ok(Exit::Pass);
     }
     let name = Name::WithTime(nm_host::facts().host.name);

@@ -118,7 +118,16 @@ fn a_missing_library_is_one_sentence() {
     copy_program(BINARY, &alone);
     let run = finish(Command::new(&alone).args(["accel", "true"]));
     assert_eq!(run.code, 4, "{}", run.stderr);
-    assert!(run.stderr.contains("libnm_accel.so is neither beside"), "{}", run.stderr);
+    let place = folder.path().canonicalize().unwrap();
+    let first = format!("libnm_accel.so is in none of the folders {}, ", place.display());
+    for part in [
+        first.as_str(),
+        ", /usr/lib/nearmetal, /usr/local/lib/nearmetal; ",
+        "install nearmetal's package",
+        "`cargo build --release -p nm-accel`",
+    ] {
+        assert!(run.stderr.contains(part), "{part}: {}", run.stderr);
+    }
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
 }
 

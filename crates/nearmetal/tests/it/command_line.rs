@@ -21,6 +21,24 @@ fn help_is_there_for_every_command() {
 }
 
 #[test]
+fn help_lists_each_command_once_below_a_heading() {
+    let help = run(&["--help"]);
+    assert_eq!(help.code, 0, "{}", help.stderr);
+    let list = help.stdout.split_once("Options:").unwrap().0;
+    let list = list.split_once("Usage: nearmetal <COMMAND>\n\n").unwrap().1;
+    let groups: Vec<&str> = list.trim_end().split("\n\n").collect();
+    assert!(groups.len() >= 5 && groups[0].starts_with("Start with:\n"), "{list}");
+    let core = groups[0].lines().filter(|line| !line.starts_with("    "));
+    assert_eq!(core.count(), 7, "{list}");
+    for name in ["doctor", "qualify", "compare", "exchange", "man", "help"] {
+        let lines = list.lines().filter(|line| line.starts_with(&format!("  {name} ")));
+        assert_eq!(lines.count(), 1, "{name}: {list}");
+    }
+    assert!(!list.contains("lab-wire"), "{list}");
+    assert_eq!(run(&["help"]).stdout, help.stdout);
+}
+
+#[test]
 fn man_pages_are_there_for_every_command() {
     let page = run(&["man", "exchange-run"]);
     assert_eq!(page.code, 0, "{}", page.stderr);
@@ -122,6 +140,30 @@ fn wrong_arguments_are_answered_with_what_is_allowed() {
         assert!(refused.stderr.contains(why), "{words:?}: {}", refused.stderr);
     }
     assert!(!std::path::Path::new(out).exists(), "refused before anything is created");
+}
+
+#[test]
+fn sizes_that_are_none_are_answered_alike() {
+    for (protocol, least, texts) in [
+        ("tcp", 1, &["0", "1k", "", "-1", "16777217"][..]),
+        ("shm", 1, &["0", "1k"]),
+        ("udp", 0, &["1k", "16777217"]),
+    ] {
+        for text in texts {
+            let refused = run(&["pingpong", protocol, "127.0.0.1", &format!("--sizes={text}")]);
+            let why = format!(
+                "nearmetal: --sizes: size `{text}` must be a number of bytes from {least} to \
+                 16777216, such as 64,1024\n"
+            );
+            assert_eq!((refused.code, refused.stderr), (2, why), "{protocol}");
+        }
+    }
+    for text in ["0", "1k"] {
+        let refused = run(&["rr", "127.0.0.1", "--sizes", text]);
+        let why = format!("size `{text}` must be a number of bytes from 1 to 16777216");
+        assert_eq!(refused.code, 2, "{}", refused.stderr);
+        assert!(refused.stderr.contains(&why), "{}", refused.stderr);
+    }
 }
 
 #[test]

@@ -114,7 +114,8 @@ fn a_bc_that_is_missing_or_wrong_gives_no_figure() {
 fn impossible_requests_are_refused_with_the_reason() {
     for (words, reason) in [
         (vec!["--layout", "1x250"], "needs 250 cores"),
-        (vec!["--cpus", "1000"], "CPU 1000 may not be used"),
+        (vec!["--cpus", "1000"], "CPU 1000 is not online; the machine has CPUs 0"),
+        (vec!["pairs", "--cpus", "0,1000"], "CPU 1000 is not online; the machine has CPUs 0"),
         (vec!["--cpus", "x"], "not a list of CPUs"),
         (vec!["--layout", "3y4"], "layout"),
         (vec!["--repeats", "0"], "repeats"),

@@ -94,9 +94,19 @@ fn wrong_arguments_are_named() {
         assert_eq!(found.code, 2, "{words:?}: {}", found.stderr);
         assert!(found.stderr.contains(what), "{words:?}: {}", found.stderr);
     }
-    let absent = run(&["jitter", "--seconds", "0.1", "--cpus", "1000"]);
-    assert_eq!(absent.code, 2, "{}", absent.stderr);
-    assert!(absent.stderr.contains("this process may use CPUs"), "{}", absent.stderr);
+}
+
+#[test]
+fn cpus_that_are_not_there_are_refused_before_anything_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let words = ["jitter", "--cpus", "1000", "--out", out.to_str().unwrap()];
+    let absent = run(&words);
+    assert_eq!((absent.code, absent.stdout.as_str()), (2, ""), "{}", absent.stderr);
+    let why = "nearmetal: --cpus: CPU 1000 is not online; the machine has CPUs 0";
+    assert!(absent.stderr.starts_with(why), "{}", absent.stderr);
+    assert_eq!(absent.stderr.lines().count(), 1, "{}", absent.stderr);
+    assert!(!out.exists());
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::io::Write;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{command, json, root, run, run_in};
+use crate::support::{BINARY, command, finish, json, root, run, run_in};
 
 #[test]
 fn the_published_guest_against_bare_metal() {
@@ -187,10 +187,38 @@ fn closed_pipe_is_not_an_error() {
 #[test]
 fn doctor_reports_checks() {
     let text = run(&["doctor"]);
-    assert_eq!(text.code, 0, "{}", text.stderr);
+    assert_eq!(text.code, 0, "{}{}", text.stdout, text.stderr);
     for word in ["netns", "bridge", "clock"] {
         assert!(text.stdout.to_lowercase().contains(word), "{word}: {}", text.stdout);
     }
+    assert_eq!(text.stdout.lines().last(), Some("ready"));
     let checks: Value = serde_json::from_str(&run(&["doctor", "--format", "json"]).stdout).unwrap();
     assert!(checks.as_array().unwrap().len() >= 5);
+    assert_eq!(checks[0]["needed"], true, "{checks}");
+}
+
+#[test]
+fn doctor_keeps_the_width() {
+    // A word, such as a path, may be longer than the rest of the line.
+    let fits =
+        |line: &str, width: usize| line.chars().count() <= width || !line[30..].contains(' ');
+    for (columns, width) in [(None, 80), (Some("60"), 60)] {
+        let mut doctor = command(&["doctor"]);
+        doctor.env_remove("COLUMNS").envs(columns.map(|columns| ("COLUMNS", columns)));
+        let run = finish(&mut doctor);
+        assert!(run.stdout.lines().all(|line| fits(line, width)), "{width}: {}", run.stdout);
+    }
+}
+
+#[test]
+fn doctor_without_namespaces_is_not_ready() {
+    let script = "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$0\" doctor";
+    let words = ["--user", "--map-root-user", "sh", "-c", script, BINARY];
+    let run = finish(Command::new("unshare").args(words));
+    if run.stderr.contains("unshare failed") {
+        return; // No user namespaces either.
+    }
+    assert_eq!(run.code, 4, "{}{}", run.stdout, run.stderr);
+    let last = run.stdout.lines().last().unwrap();
+    assert!(last.starts_with("not ready: network namespaces for "), "{last}");
 }

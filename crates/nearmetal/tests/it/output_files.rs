@@ -1,5 +1,5 @@
-//! Output that cannot be written: a full disk and a full stdout have the same exit code in every
-//! command, and leave no file that is empty or cut off.
+//! Output that cannot be written: a full disk has one exit code in every command and leaves no file
+//! that is empty or cut off, a full stdout has another one, and a closed pipe is no error.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -67,10 +67,20 @@ fn a_full_stdout_has_one_exit_code_in_every_command() {
     ] {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let run = finish(command(words).current_dir(folder.path()).stdout(full));
-        assert_eq!(run.code, 4, "{words:?}: {}", run.stderr);
+        assert_eq!(run.code, 2, "{words:?}: {}", run.stderr);
         let why = "the output cannot be written to stdout: No space left on device";
         assert!(run.stderr.contains(why), "{words:?}: {}", run.stderr);
         assert_eq!(run.errors().len(), 1, "{words:?}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    for words in ["--help", "plans", "man qualify", "schema result"] {
+        let line = format!("{{ sleep 0.3; \"$0\" {words}; echo code $? >&2; }} | true");
+        let mut shell = Command::new("sh");
+        let run = finish(shell.args(["-c", &line, BINARY]).stderr(Stdio::piped()));
+        assert_eq!(run.stderr, "code 0\n", "{words}");
     }
 }
 

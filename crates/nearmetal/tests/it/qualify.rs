@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{facts, json, plan_of, root, run, setting, small_plan};
+use crate::support::{command, facts, finish, json, plan_of, root, run, setting, small_plan};
 
 fn names_of_namespaces() -> Vec<String> {
     let Ok(entries) = fs::read_dir("/run/netns") else { return vec![] };
@@ -383,4 +383,46 @@ fn every_plan_resolves_on_this_machine() {
         let run = run(&["qualify", "--plan", name, "--dry-run"]);
         assert_eq!(run.code, 0, "{name}: {}", run.stderr);
     }
+}
+
+#[test]
+fn a_plan_is_read_from_stdin() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = small_plan(folder.path(), r#"["loopback"]"#, 1, 20);
+    let with_plan = |text: &str, words: &[&str]| {
+        fs::write(folder.path().join("stdin"), text).unwrap();
+        let file = fs::File::open(folder.path().join("stdin")).unwrap();
+        finish(command(&[&["qualify"], words].concat()).stdin(file))
+    };
+    let text = fs::read_to_string(plan).unwrap();
+    let listed = with_plan(&text, &["--plan", "-", "--dry-run"]);
+    assert_eq!(listed.code, 0, "{}", listed.stderr);
+    assert!(listed.stdout.starts_with("small: 1 rounds, "), "{}", listed.stdout);
+    for (text, word, why) in [
+        ("", "--plan=-", "cannot read the plan on stdin: it is empty; write the plan's text to it"),
+        ("name = 1", "--plan=-", "plan on stdin, line 1: "),
+        (&text, "--plan=-:part", "plan on stdin, "),
+    ] {
+        let refused = with_plan(text, &[word, "--dry-run"]);
+        assert_eq!((refused.code, refused.errors().len()), (2, 1), "{}", refused.stderr);
+        assert!(refused.stderr.contains(why), "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn a_dry_run_sees_an_occupied_folder_and_makes_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let words = ["qualify", "--dry-run", "--out", out.to_str().unwrap()];
+    let free = run(&words);
+    assert_eq!(free.code, 0, "{}", free.stderr);
+    assert!(!out.exists());
+    fs::create_dir(&out).unwrap();
+    fs::write(out.join("result.json"), "{}").unwrap();
+    let occupied = run(&words);
+    assert_eq!((occupied.code, occupied.errors().len()), (5, 1), "{}", occupied.stderr);
+    assert_eq!(occupied.stdout, free.stdout);
+    let real = run(&["qualify", "--out", out.to_str().unwrap()]);
+    assert_eq!((real.code, real.stderr), (5, occupied.stderr));
+    assert!(real.stdout.is_empty(), "{}", real.stdout);
 }
