@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nm_model::machine::{MachineUse, ProgramUse};
-use nm_sys::clock::{Clock, Moment};
+use nm_sys::clock::{Clock, CounterError, Moment};
 use nm_sys::counters;
 use nm_sys::hostfiles::HostFiles;
 
@@ -31,12 +31,14 @@ impl MachineWatch {
     pub fn so_far(&self) -> MachineUse {
         let facts = cpu::read(&self.files);
         let after = Sample::read(&self.files);
+        let slow_clock = Clock::info().counter_error.as_ref();
         MachineUse {
             window_s: self.started.elapsed().as_secs_f64(),
             cpus: facts.online,
             cpus_allowed: facts.allowed.len() as u32,
             quota: facts.quota,
-            slow_clock: Clock::info().counter_error.as_ref().map(ToString::to_string),
+            slow_clock: slow_clock.map(ToString::to_string),
+            is_clock_unknown: slow_clock == Some(&CounterError::UnknownKernelSource),
             ..self.before.until(&after, std::process::id())
         }
     }

@@ -49,11 +49,18 @@ fn verdict(limit: String, outcome: Outcome, reason: String, why: &str) -> Verdic
 
 fn cpus(limits: &MachineLimits, machine: &MachineUse) -> Verdict {
     let MachineUse { cpus_allowed, cpus, .. } = machine;
-    let is_met = *cpus_allowed >= limits.cpus_min;
+    let (outcome, reason) = match *cpus_allowed {
+        0 => (Outcome::Inconclusive, "how many CPUs there are cannot be read here".to_string()),
+        allowed => {
+            let is_met = allowed >= limits.cpus_min;
+            let reason = format!("the run may use {allowed} of {cpus} CPUs");
+            (if is_met { Outcome::Pass } else { Outcome::Fail }, reason)
+        }
+    };
     verdict(
         format!("at least {} CPUs for the run", limits.cpus_min),
-        if is_met { Outcome::Pass } else { Outcome::Fail },
-        format!("the run may use {cpus_allowed} of {cpus} CPUs"),
+        outcome,
+        reason,
         "two ends on one CPU take turns, so nothing between CPUs is measured",
     )
 }
@@ -91,7 +98,12 @@ fn clock(limits: &MachineLimits, machine: &MachineUse) -> Verdict {
     let (outcome, reason) = match &machine.slow_clock {
         None => (Outcome::Pass, "timestamps come from the TSC".to_string()),
         Some(why) => {
-            let outcome = if limits.slow_clock_allowed { Outcome::Pass } else { Outcome::Fail };
+            let outcome = match limits.slow_clock_allowed {
+                true => Outcome::Pass,
+                // Another clock may be there: nobody could look.
+                false if machine.is_clock_unknown => Outcome::Inconclusive,
+                false => Outcome::Fail,
+            };
             (outcome, format!("timestamps are system calls: {why}"))
         }
     };
@@ -231,7 +243,13 @@ mod tests {
     fn what_is_not_known_is_no_pass() {
         let limits = MachineLimits::default();
         assert_eq!(judge_machine(&limits, None)[0].outcome, Outcome::Inconclusive);
-        let unknown = MachineUse { steal_s: None, other_work_s: None, ..quiet() };
-        assert_eq!(outcome(&limits, &unknown).0, Outcome::Inconclusive);
+        let slow_clock = Some("the clock source cannot be read".to_string());
+        for unknown in [
+            MachineUse { steal_s: None, other_work_s: None, ..quiet() },
+            MachineUse { cpus: 0, cpus_allowed: 0, ..quiet() },
+            MachineUse { slow_clock, is_clock_unknown: true, ..quiet() },
+        ] {
+            assert_eq!(outcome(&limits, &unknown).0, Outcome::Inconclusive, "{unknown:?}");
+        }
     }
 }

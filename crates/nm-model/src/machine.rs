@@ -71,6 +71,10 @@ pub struct MachineUse {
     pub programs: Vec<ProgramUse>,
     /// Why the TSC was not used, if it was not.
     pub slow_clock: Option<String>,
+    /// Whether the slow clock was taken because the kernel's own could not be read, which says
+    /// nothing about the machine.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_clock_unknown: bool,
 }
 
 /// A program outside the run.
