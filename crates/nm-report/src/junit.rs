@@ -38,6 +38,16 @@ pub(crate) struct Suite {
 pub fn report(result: &RunResult) -> String {
     let mut suites: Vec<Suite> =
         result.verdicts.iter().map(|verdict| target(verdict, result.undecided.as_ref())).collect();
+    // A disturbance stands beside each miss already.
+    let cause = result.undecided.as_ref().filter(|undecided| !undecided.is_disturbed());
+    let cause = cause.map(|undecided| TestCase {
+        name: "outcome".to_string(),
+        outcome: match undecided {
+            Undecided::Lost { .. } => CaseOutcome::Error(undecided.to_string()),
+            _ => CaseOutcome::Skipped(undecided.to_string()),
+        },
+    });
+    suites.push(Suite { name: "run".to_string(), cases: cause.into_iter().collect() });
     let not_judged = result.not_judged.iter().map(|one| TestCase {
         name: one.text.clone(),
         outcome: CaseOutcome::Skipped(one.to_string()),
