@@ -277,6 +277,9 @@ pub struct QualifyArgs {
     /// Folder for the result, which is created.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Label of the site, such as `rack 7`, which the result and its first screen show.
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
     /// Only rows that match one of these names of each kind: environments, stacks, probes.
     #[arg(long, value_delimiter = ',', value_name = "WORD,…")]
     pub only: Vec<String>,

@@ -35,6 +35,7 @@ use crate::machine::judge_machine;
 use crate::planned::{LeftOut, NAMED_MAX, Planned, covers, left_out_text, planned, planned_cases};
 use crate::scope::{Decision, decide};
 use crate::select::paths;
+use crate::undecided::undecided;
 use crate::wording::list;
 
 /// Finds a published run by name.
@@ -43,7 +44,8 @@ type FindRun<'a> = &'a dyn Fn(&str) -> Option<RunResult>;
 /// Judges the machine and every target of the result's plan, makes the comparisons of the plan, and
 /// sets the outcome, which is that of all limits and targets together: inconclusive if there are
 /// none. An incomplete run passes no target, and a part of a plan does not pass, unless it is to be
-/// judged alone.
+/// judged alone. Targets that are missed beside programs that the user can end leave the run open,
+/// each with its own verdict (see `undecided`).
 ///
 /// `references` finds a published run by name, for comparisons with `reference:NAME`.
 pub fn judge(result: &mut RunResult, references: FindRun<'_>) {
@@ -82,6 +84,10 @@ pub fn judge(result: &mut RunResult, references: FindRun<'_>) {
     result.verdicts = judged.verdicts;
     result.comparisons = judged.comparisons;
     result.not_judged = judged.not_judged;
+    result.undecided = undecided(result);
+    if result.undecided.is_some() {
+        result.outcome = Outcome::Inconclusive;
+    }
     factors::judge(result);
 }
 

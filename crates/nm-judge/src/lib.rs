@@ -21,6 +21,7 @@ mod rows;
 mod scope;
 mod select;
 mod trend;
+mod undecided;
 mod wording;
 
 pub use compare::compare;

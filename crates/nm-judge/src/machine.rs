@@ -1,7 +1,8 @@
 //! The machine of a run against the limits of its plan.
 //!
-//! What the machine is (CPUs, quota, clock) fails a limit; what happened to it meanwhile (stolen
-//! time, other programs) makes the outcome inconclusive, because a repetition may be undisturbed.
+//! What belongs to the machine (CPUs, quota, clock, time stolen by its hypervisor) fails a limit.
+//! What the user can end (other programs) leaves it open, because a repetition may be undisturbed.
+//! What cannot be read is unknown, so its limit is open too.
 
 use nm_model::machine::{MachineLimits, MachineUse};
 use nm_model::verdict::{Evidence, Outcome, Verdict};
@@ -116,7 +117,7 @@ fn steal(limits: &MachineLimits, machine: &MachineUse) -> Verdict {
     let limit = limits.steal_percent_max;
     let (outcome, reason) = match (machine.steal_percent(), machine.steal_s) {
         (Some(percent), Some(steal_s)) => (
-            disturbed(percent > limit),
+            if percent > limit { Outcome::Fail } else { Outcome::Pass },
             format!(
                 "the hypervisor gave {percent:.1} % of the CPU time to others, {steal_s:.2} s of \
                  {} CPUs in {:.0} s",
@@ -143,17 +144,13 @@ fn other_work(limits: &MachineLimits, machine: &MachineUse) -> Verdict {
     };
     let (outcome, reason) = match machine.other_work_percent() {
         Some(percent) => (
-            disturbed(percent > limit),
+            if percent > limit { Outcome::Inconclusive } else { Outcome::Pass },
             format!("programs outside the run used {percent:.0} % of a CPU{programs}"),
         ),
         None => (Outcome::Inconclusive, "what other programs used cannot be read here".to_string()),
     };
     let why = "what else runs takes CPU time and caches from both ends";
     verdict(format!("at most {limit} % of a CPU used by other programs"), outcome, reason, why)
-}
-
-fn disturbed(is_beyond: bool) -> Outcome {
-    if is_beyond { Outcome::Inconclusive } else { Outcome::Pass }
 }
 
 #[cfg(test)]
@@ -194,7 +191,7 @@ mod tests {
             (
                 MachineUse { steal_s: Some(108.0), ..quiet() },
                 MachineLimits { steal_percent_max: 30.0, ..strict.clone() },
-                Inconclusive,
+                Fail,
                 "gave 27.0 % of the CPU time to others",
             ),
             (

@@ -33,6 +33,7 @@ use crate::row::{EndpointId, RowId};
 use crate::selector::Selector;
 use crate::setting::Settings;
 use crate::stack::{Comparability, StackPair};
+use crate::undecided::Undecided;
 use crate::verdict::{Comparison, ComparisonRow, Interval, Outcome, Verdict};
 
 /// Version of the result format. Readers refuse a newer one and convert older ones (see
@@ -48,6 +49,9 @@ pub struct RunResult {
     pub name: String,
     /// Where the figures come from.
     pub source: Source,
+    /// Label of the site, as the user gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// Start, RFC 3339 in UTC, if known.
     #[serde(default)]
     pub started: Option<String>,
@@ -100,6 +104,9 @@ pub struct RunResult {
     pub not_judged: Vec<NotJudged>,
     /// Outcome of all targets together.
     pub outcome: Outcome,
+    /// Why the outcome is open although targets were missed or trials failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undecided: Option<Undecided>,
     /// Doubts about the run.
     #[serde(default)]
     pub doubts: Vec<Doubt>,
@@ -112,6 +119,7 @@ impl RunResult {
             schema: SCHEMA_VERSION,
             name: name.into(),
             source,
+            label: None,
             started: None,
             duration_s: None,
             state: RunState::Complete,
@@ -130,6 +138,7 @@ impl RunResult {
             factors: vec![],
             not_judged: vec![],
             outcome: Outcome::Inconclusive,
+            undecided: None,
             doubts: vec![],
         }
     }

@@ -71,6 +71,7 @@ impl From<RunResultV1> for RunResult {
             schema: SCHEMA_VERSION,
             name: old.name,
             source: old.source,
+            label: None,
             started: old.started,
             duration_s: old.duration_s,
             state: old.state,
@@ -89,6 +90,7 @@ impl From<RunResultV1> for RunResult {
             factors: vec![],
             not_judged: vec![],
             outcome: old.outcome,
+            undecided: None,
             doubts: old.doubts,
         }
     }

@@ -263,6 +263,11 @@ const CIRCUMSTANCES: [(DoubtKind, &str, &str); 10] = [
     (DoubtKind::ClockFallback, "with a slow clock", "repeat where the TSC can be used"),
 ];
 
+/// What would help a figure that was measured under a circumstance that made it worse.
+pub(crate) fn advice(result: &RunResult, series: Option<&Series>) -> Option<&'static str> {
+    circumstance(result, series).map(|(_, advice)| advice)
+}
+
 fn circumstance(
     result: &RunResult,
     series: Option<&Series>,

@@ -8,7 +8,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use nm_model::result::{SCHEMA_VERSION, Series};
+use nm_model::result::{SCHEMA_VERSION, Series, Source};
 use nm_model::v1::RunResultV1;
 use nm_model::{Failure, FailureKind, RunResult, SeriesKey, limits};
 use nm_stats::rounds;
@@ -62,10 +62,11 @@ impl ResultFolder {
     ///
     /// # Errors
     /// If it cannot be made or written to; [`FailureKind::Conflict`] if another run writes into it,
-    /// or if it already holds a result.
+    /// or if it already holds a result with figures. One that measured nothing gives its place up.
     pub fn at(path: &Path) -> Result<ResultFolder, Failure> {
         fs::create_dir_all(path).map_err(|error| failure("make the folder", path, &error))?;
         let lock = lock_unoccupied(path)?;
+        remove_empty_result(path)?;
         let folder = ResultFolder { path: path.to_path_buf(), _lock: lock };
         complete_file::check_writable(path).map_err(|error| failure("write into", path, &error))?;
         Ok(folder)
@@ -124,6 +125,21 @@ impl ResultFolder {
         write(&file, &text, Origin::Measured)
     }
 
+    /// Removes logs of agents that wrote nothing.
+    ///
+    /// # Errors
+    /// If the folder cannot be read, or a log cannot be removed.
+    pub fn remove_empty_logs(&self) -> Result<(), Failure> {
+        let entries = fs::read_dir(&self.path).map_err(|e| failure("read", &self.path, &e))?;
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let is_empty = fs::symlink_metadata(&path).is_ok_and(|m| m.is_file() && m.len() == 0);
+            if is_empty && path.extension().is_some_and(|extension| extension == "log") {
+                fs::remove_file(&path).map_err(|error| failure("remove", &path, &error))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes the result and all its reports.
     ///
     /// # Errors
@@ -142,10 +158,10 @@ impl ResultFolder {
     }
 }
 
-/// Locks a folder that holds no result.
+/// Locks a folder that holds no result with figures.
 fn lock_unoccupied(path: &Path) -> Result<Option<File>, Failure> {
     let lock = lock(path)?;
-    if path.join(RESULT).exists() {
+    if path.join(RESULT).exists() && !has_measured_nothing(path) {
         let holder = load(path).map(|run| format!(" of `{}`", run.name)).unwrap_or_default();
         return Err(Failure::new(
             FailureKind::Conflict,
@@ -154,6 +170,30 @@ fn lock_unoccupied(path: &Path) -> Result<Option<File>, Failure> {
         .hint("name another folder with --out, or move that one away"));
     }
     Ok(lock)
+}
+
+/// Whether the run in the folder measured nothing, so that the folder can be used again.
+fn has_measured_nothing(path: &Path) -> bool {
+    let measured_nothing = |run: &RunResult| {
+        let is_own = matches!(run.source, Source::Measured { .. });
+        is_own && run.series.is_empty() && run.factors.iter().all(|one| one.series.is_empty())
+    };
+    load(path).as_ref().is_ok_and(measured_nothing)
+}
+
+/// Removes the result of a run that measured nothing: a report of the next run would take it for a
+/// part of its own.
+fn remove_empty_result(path: &Path) -> Result<(), Failure> {
+    for name in [RESULT, REFERENCES] {
+        let file = path.join(name);
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(failure("remove", &file, &error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Locks a folder (`flock`), so that of two runs that name it, also at the same time, one is

@@ -3,7 +3,6 @@
 use nm_model::result::{RunState, Source};
 use nm_model::{NotJudged, NotJudgedReason, Outcome, PlanItem, RunResult};
 
-use crate::decisive::broken_machine_limit;
 use crate::style::Tone;
 use crate::units;
 
@@ -12,8 +11,12 @@ use crate::units;
 pub struct Headline {
     /// `PASS`, `PASS FOR A PART`, `FAIL`, `INCONCLUSIVE` or `NOT JUDGED`.
     pub word: &'static str,
-    /// What it means here.
+    /// What it means here: what was counted, and the remarks.
     pub sentence: String,
+    /// How many targets are met, or why there is no verdict.
+    pub counted: String,
+    /// What was left out, failed or ended early.
+    pub remarks: Vec<String>,
     /// Its colour.
     pub tone: Tone,
 }
@@ -29,34 +32,32 @@ pub fn headline(result: &RunResult) -> Headline {
         Outcome::Fail => "FAIL",
         Outcome::Inconclusive => "INCONCLUSIVE",
     };
-    let mut sentences = vec![];
-    if let Some(verdict) = broken_machine_limit(result) {
-        sentences.push(format!("The machine: {}.", verdict.reason));
-    }
-    if is_judged {
-        sentences.push(judged(&counts));
-    } else if result.not_judged.is_empty() {
-        sentences.push(without_verdict(result));
-    }
-    sentences.extend(incomplete(result, &counts));
-    sentences.extend(failed_trials(result));
-    sentences.extend(left_out(result));
-    sentences.extend(emulated(result));
-    let mut sentence = match &result.part {
-        None => String::new(),
+    let counted = match is_judged {
+        true => judged(&counts),
+        false if result.not_judged.is_empty() => without_verdict(result),
+        false => String::new(),
+    };
+    let counted = match &result.part {
+        None => counted,
         Some(part) => {
             let plan = result.plan.as_ref().map_or("", |plan| &plan.name);
-            format!("The part `--only {}` of plan {plan}: ", part.only)
+            format!("The part `--only {}` of plan {plan}: {counted}", part.only)
         }
     };
-    sentence += &sentences.join(" ");
-    match result.state {
-        RunState::Complete => {}
-        RunState::Interrupted => sentence += " The run was interrupted; completed trials are kept.",
-        RunState::Running => sentence += " The run did not end; completed trials are kept.",
-    }
+    let mut remarks = incomplete(result, &counts);
+    remarks.extend(failed_trials(result));
+    remarks.extend(left_out(result));
+    remarks.extend(emulated(result));
+    remarks.extend(match result.state {
+        RunState::Complete => None,
+        RunState::Interrupted => Some("The run was interrupted; completed trials are kept.".into()),
+        RunState::Running => Some("The run did not end; completed trials are kept.".into()),
+    });
+    let sentences = [counted.trim_end()].into_iter().chain(remarks.iter().map(String::as_str));
+    let sentences: Vec<&str> = sentences.filter(|text| !text.is_empty()).collect();
+    let sentence = sentences.join(" ");
     let tone = if word == "NOT JUDGED" { Tone::Plain } else { result.outcome.into() };
-    Headline { word, sentence, tone }
+    Headline { word, sentence, counted, remarks, tone }
 }
 
 /// Numbers of targets.

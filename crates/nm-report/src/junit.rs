@@ -3,7 +3,7 @@
 //! or not available is skipped, with the reason; it never counts as passed.
 
 use nm_model::verdict::Verdict;
-use nm_model::{Outcome, RunResult};
+use nm_model::{Outcome, RunResult, Undecided};
 use quick_xml::escape::escape;
 
 /// Outcome of one test case.
@@ -36,7 +36,18 @@ pub(crate) struct Suite {
 
 /// The XML document.
 pub fn report(result: &RunResult) -> String {
-    let mut suites: Vec<Suite> = result.verdicts.iter().map(target).collect();
+    let mut suites: Vec<Suite> =
+        result.verdicts.iter().map(|verdict| target(verdict, result.undecided.as_ref())).collect();
+    // A disturbance stands beside each miss already.
+    let cause = result.undecided.as_ref().filter(|undecided| !undecided.is_disturbed());
+    let cause = cause.map(|undecided| TestCase {
+        name: "outcome".to_string(),
+        outcome: match undecided {
+            Undecided::Lost { .. } => CaseOutcome::Error(undecided.to_string()),
+            _ => CaseOutcome::Skipped(undecided.to_string()),
+        },
+    });
+    suites.push(Suite { name: "run".to_string(), cases: cause.into_iter().collect() });
     let not_judged = result.not_judged.iter().map(|one| TestCase {
         name: one.text.clone(),
         outcome: CaseOutcome::Skipped(one.to_string()),
@@ -79,12 +90,20 @@ fn case_outcome(outcome: Outcome, reason: String) -> CaseOutcome {
 }
 
 /// The suite of one target. Where the target is met although a series missed it (one was enough),
-/// that series is skipped, so that the document fails only where the verdict does.
-fn target(verdict: &Verdict) -> Suite {
+/// that series is skipped, so that the document fails only where the verdict does. A miss that does
+/// not count, as other programs disturbed the run, is skipped too: the document fails with the run.
+fn target(verdict: &Verdict, undecided: Option<&Undecided>) -> Suite {
+    let disturbance = undecided.filter(|undecided| undecided.is_disturbed());
+    let counted = |outcome: Outcome, reason: &str| match disturbance {
+        Some(disturbance) if outcome == Outcome::Fail => {
+            CaseOutcome::Skipped(format!("missed, but {disturbance}: {reason}"))
+        }
+        _ => case_outcome(outcome, reason.to_string()),
+    };
     let case = |evidence: &nm_model::verdict::Evidence| {
         let outcome = match (evidence.outcome, verdict.outcome) {
             (Outcome::Fail, Outcome::Fail) | (Outcome::Pass | Outcome::Inconclusive, _) => {
-                case_outcome(evidence.outcome, evidence.reason.clone())
+                counted(evidence.outcome, &evidence.reason)
             }
             (Outcome::Fail, _) => CaseOutcome::Skipped(format!(
                 "this series missed the target, but it does not decide it: {}",
@@ -95,7 +114,7 @@ fn target(verdict: &Verdict) -> Suite {
     };
     let mut cases = vec![TestCase {
         name: "verdict".to_string(),
-        outcome: case_outcome(verdict.outcome, verdict.reason.clone()),
+        outcome: counted(verdict.outcome, &verdict.reason),
     }];
     cases.extend(verdict.evidence.iter().map(case));
     Suite { name: verdict.target.clone(), cases }

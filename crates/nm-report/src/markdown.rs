@@ -6,12 +6,12 @@ use nm_model::verdict::Verdict;
 use crate::audit;
 use crate::comparison;
 use crate::compute;
-use crate::decisive;
 use crate::exchange;
 use crate::factors;
 use crate::facts;
+use crate::first_screen::first_screen;
 use crate::guests;
-use crate::headline::{headline, not_judged};
+use crate::headline::not_judged;
 use crate::jitter;
 use crate::matrix::Matrix;
 use crate::style::Tone;
@@ -22,12 +22,17 @@ use crate::view::{self, Detail, Group, Notes};
 /// The report of `result`.
 pub fn report(result: &RunResult) -> String {
     let notes = Notes::collect(result);
-    let headline = headline(result);
-    let mut text = format!("# {}: {}\n\n", headline.word, markdown_text(&title(result)));
-    if let Some(sentence) = decisive::sentence(result) {
-        text += &format!("**{}**\n\n", markdown_text(&sentence));
-    }
-    text += &format!("{}\n", markdown_text(&headline.sentence));
+    let screen = first_screen(result);
+    let mut text = format!("# {}: {}\n\n", screen.word, markdown_text(&title(result)));
+    let lines = screen.lines.iter().enumerate().map(|(index, line)| {
+        let shown = markdown_text(&line.text);
+        match (index, line.topic.label()) {
+            (0, _) => format!("**{shown}**\n"),
+            (_, Some(label)) => format!("{label}: {shown}\n"),
+            (_, None) => format!("{shown}\n"),
+        }
+    });
+    text += &lines.collect::<Vec<_>>().join("\n");
     text += &audit::markdown::of_result(result);
     if !result.verdicts.is_empty() {
         text += "\n## Why\n";

@@ -9,8 +9,9 @@ use nm_model::{Outcome, RunResult};
 use crate::compute;
 use crate::exchange;
 use crate::factors;
+use crate::first_screen::first_screen;
 use crate::guests;
-use crate::headline::{headline, not_judged};
+use crate::headline::not_judged;
 use crate::jitter;
 use crate::style::{Style, clean, wrap};
 use crate::view::{self, Detail, Notes};
@@ -43,18 +44,29 @@ pub fn extract(result: &RunResult, extent: Extent, style: &Style, report: Option
         text += &targets(result, style);
         text.push('\n');
     }
-    text += &verdict_line(result, style);
+    text += &verdict_lines(result, style);
     if let Some(report) = report {
         text += &format!("report: {}\n", clean(report));
     }
     text.trim_start_matches('\n').to_string()
 }
 
-/// The outcome in one word and what it means here.
-pub fn verdict_line(result: &RunResult, style: &Style) -> String {
-    let headline = headline(result);
-    let word = style.bold(&style.tone(headline.tone, headline.word));
-    word + &paragraph(&format!(": {}", headline.sentence), style, headline.word.len(), 2)
+/// The lines of the first screen, the outcome in one word before them.
+pub fn verdict_lines(result: &RunResult, style: &Style) -> String {
+    let screen = first_screen(result);
+    let word = style.bold(&style.tone(screen.tone, screen.word));
+    let mut text = String::new();
+    for (index, line) in screen.lines.iter().enumerate() {
+        text += &match (index, line.topic.label()) {
+            (0, _) => {
+                let first = format!(": {}", line.text);
+                format!("{word}{}", paragraph(&first, style, screen.word.len(), 2))
+            }
+            (_, Some(label)) => paragraph(&format!("{label}: {}", line.text), style, 0, 2),
+            (_, None) => paragraph(&line.text, style, 0, 2),
+        };
+    }
+    text
 }
 
 /// The doubts that weigh most on the outcome, with what to do.

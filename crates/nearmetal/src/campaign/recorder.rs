@@ -41,6 +41,11 @@ impl Recorder {
         self.result.not_available = campaign.not_available.clone();
     }
 
+    /// Records the label of the site, if it has one.
+    pub fn label(&mut self, label: Option<String>) {
+        self.result.label = label;
+    }
+
     /// Records the audit of a machine.
     pub fn audit(&mut self, audit: Audit) {
         self.result.audits.push(audit);
@@ -163,6 +168,7 @@ impl Recorder {
         nm_judge::judge(&mut self.result, &|name| reference::load(name).ok());
         if let Some(folder) = &self.folder {
             folder.finish(&self.result, &references(self.result.plan.as_ref()))?;
+            folder.remove_empty_logs()?;
         }
         Ok(self.result)
     }

@@ -22,6 +22,7 @@ use crate::plans;
 
 pub fn run(args: &QualifyArgs) -> Result<Exit> {
     let show = Show::of(&args.show)?;
+    check_label(args.label.as_deref())?;
     let mut plan = plans::load(&args.plan)?;
     if let Some(rounds) = args.rounds {
         plan.rounds = rounds;
@@ -52,6 +53,7 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     let options = Options { affinity, raw_samples: args.raw, ..Options::new(campaign.plan.seed) };
     let mut runner = Runner::begin(name, destination, options, show, OnFailure::Continue)?;
     runner.recorder.plan(&campaign);
+    runner.recorder.label(args.label.clone());
     if has_end_here(&campaign) {
         runner.recorder.audit(audit_of_this_machine());
     }
@@ -64,6 +66,25 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     run.show()?;
     run.check_measured()?;
     Ok(run.exit())
+}
+
+/// Most characters of a label.
+const LABEL_CHARS_MAX: usize = 80;
+
+/// A label is shown in a line of text, so it must fit one and must not change the terminal.
+fn check_label(label: Option<&str>) -> Result<()> {
+    let Some(label) = label else { return Ok(()) };
+    let n_chars = label.chars().count();
+    let fault = if label.chars().any(char::is_control) {
+        "has a control character; use letters, digits and signs".to_string()
+    } else if label.trim().is_empty() {
+        "is empty; name the site, or leave it out".to_string()
+    } else if n_chars > LABEL_CHARS_MAX {
+        format!("has {n_chars} characters; {LABEL_CHARS_MAX} are the most")
+    } else {
+        return Ok(());
+    };
+    Err(Stop::usage(format!("--label {fault}")))
 }
 
 /// The campaign of a plan on this machine.
@@ -215,6 +236,22 @@ mod tests {
         assert!(campaign("netns").unwrap().part.is_some());
         let all = campaign("loopback,netns,bridge,guests").unwrap();
         assert_eq!((all.part, all.not_available.len()), (None, 0));
+    }
+
+    #[test]
+    fn a_label_fits_one_line() {
+        for good in [None, Some("rack 7, Zürich"), Some(&*"x".repeat(LABEL_CHARS_MAX))] {
+            check_label(good).unwrap();
+        }
+        let long = "x".repeat(LABEL_CHARS_MAX + 1);
+        for (bad, words) in [("a\nb", "control"), ("\u{1b}[2J", "control"), (" ", "empty")]
+            .into_iter()
+            .chain([(long.as_str(), "81 characters; 80 are the most")])
+        {
+            let error = check_label(Some(bad)).unwrap_err();
+            assert!(error.to_string().contains(words), "{error}");
+            assert_eq!(crate::exit::of_error(&error), Exit::Usage);
+        }
     }
 
     #[test]

@@ -67,7 +67,7 @@ fn a_program_that_takes_a_cpu_is_named_and_nothing_passes() {
     let programs = result["machine"]["programs"].to_string();
     assert!(programs.contains("a-busy-hog"), "{programs}");
     let last = run.stdout.rsplit("\n\n").next().unwrap().replace("\n  ", " ");
-    let start = "INCONCLUSIVE: The machine: programs outside the run used";
+    let start = "INCONCLUSIVE: programs outside the run used";
     assert!(last.starts_with(start), "{last}");
 }
 
@@ -144,6 +144,6 @@ fn a_quota_of_the_control_group_fails_and_is_named_first() {
     assert_eq!(verdict["outcome"], "fail", "{verdict}");
     assert_eq!(result["machine"]["quota"], "50000 100000");
     let last = run.stdout.rsplit("\n\n").next().unwrap().replace("\n  ", " ");
-    let start = "FAIL: The machine: the control group's limit of CPU time (`50000 100000`";
+    let start = "FAIL: the control group's limit of CPU time (`50000 100000`";
     assert!(last.starts_with(start), "{last}");
 }

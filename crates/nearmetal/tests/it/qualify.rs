@@ -342,8 +342,9 @@ fn optional_rows_that_cannot_run_are_left_out_and_named() {
     assert_eq!(result["not_judged"][0]["reason"]["kind"], "not-available");
     let text = run.stdout.split_whitespace().collect::<Vec<&str>>().join(" ");
     for sentence in [
-        "PASS: The judged target is met. 1 of the 2 targets of the plan was not judged, as all of \
-         its rows are optional and cannot run here. 1 optional row was left out",
+        "PASS: The judged target is met; nearest to its limit: median ",
+        "1 of the 2 targets of the plan was not judged, as all of its rows are optional and cannot \
+         run here. 1 optional row was left out",
         "target `median < 1s on vm-vswitch/*` is not judged: optional and not \
          available: vm-vswitch/tcp-blocking",
     ] {

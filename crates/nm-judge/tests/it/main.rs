@@ -6,3 +6,4 @@ mod guests;
 mod judge;
 mod make;
 mod trend;
+mod undecided;

@@ -8,9 +8,8 @@ use nm_model::result::RunState;
 use super::overview;
 use super::region::class;
 use super::trust;
-use crate::decisive;
 use crate::factors;
-use crate::headline::headline;
+use crate::first_screen;
 use crate::title::hosts;
 use crate::units;
 use crate::view::{self, Notes};
@@ -20,15 +19,18 @@ pub const ANCHOR: &str = "verdict";
 
 /// The section.
 pub fn first_screen(result: &RunResult, references: &[RunResult], notes: &Notes) -> Markup {
-    let headline = headline(result);
-    let class = format!("verdict {}", class(headline.tone).unwrap_or_default());
-    let decisive = decisive::sentence(result);
+    let screen = first_screen::first_screen(result);
+    let class = format!("verdict {}", class(screen.tone).unwrap_or_default());
     html! {
         section id=(ANCHOR) class=(class) aria-labelledby="verdict-h" tabindex="-1" {
             div.answer {
-                h2 id="verdict-h" { (headline.word) }
-                @if let Some(decisive) = &decisive { p.sentence { (decisive) } }
-                p.sentence[decisive.is_none()] { (headline.sentence) }
+                h2 id="verdict-h" { (screen.word) }
+                @for (index, line) in screen.lines.iter().enumerate() {
+                    p.sentence[index == 0] {
+                        @if let Some(label) = line.topic.label() { b { (label) ": " } }
+                        (line.text)
+                    }
+                }
                 @if let Some(sentence) = factors::strongest(result) {
                     p { (sentence) " " a href="#factors" { "All factors" } "." }
                 }

@@ -1,10 +1,13 @@
 //! The first screen and the order of the page: what decides, which doubts weigh most, one picture.
 
 use nm_model::doubt::{Doubt, DoubtKind};
+use nm_model::machine::{MachineUse, ProgramUse};
 use nm_model::verdict::{Evidence, Verdict};
-use nm_model::{Outcome, RunResult};
+use nm_model::{Outcome, RunResult, Undecided};
+use nm_report::first_screen::{self, Topic};
+use nm_report::style::Style;
 use nm_report::view::Notes;
-use nm_report::{decisive, html, title, weight};
+use nm_report::{decisive, html, terminal, title, weight};
 
 use crate::fixture::{self, SMALL};
 
@@ -154,7 +157,7 @@ fn the_first_screen_holds_answer_doubts_and_picture() {
     assert!(page.contains("<h1>made-up-host, plan made-up, 2 Jan 2026</h1>"));
     assert!(page.contains("<title>FAIL: made-up-host, plan made-up, 2 Jan 2026"));
     let first = section(&page, "verdict");
-    assert!(first.contains("Failed: throughput of 1-uni-1 over TCP"), "{first}");
+    assert!(first.contains("throughput 9.10 Gb/s on loopback/tcp-blocking"), "{first}");
     assert_eq!(first.matches("href=\"#doubt-").count(), 3 + 1);
     // Each stack in each environment, and the published run of the same statistic.
     for label in [">tcp-spin<", ">udp-blocking<"] {
@@ -215,15 +218,120 @@ fn facts_that_differ_are_shown_and_equal_ones_are_folded() {
     assert!(shown.contains(">loopback<") && shown.contains(">netns<"));
 }
 
+/// Text of the line about `topic`.
+fn line(run: &RunResult, topic: Topic) -> String {
+    let screen = first_screen::first_screen(run);
+    let found = screen.lines.into_iter().find(|line| line.topic == topic);
+    found.map_or(String::new(), |line| line.text)
+}
+
+/// A run with this machine and no doubts.
+fn on_machine(outcome: Outcome, machine: MachineUse) -> RunResult {
+    let evidence = [(REQUESTS, Outcome::Fail, 12.7e6, "above")];
+    let mut run = with_verdict("p99 < 10ms", Outcome::Fail, &evidence);
+    run.outcome = outcome;
+    run.doubts.clear();
+    run.series.iter_mut().for_each(|series| series.doubts.clear());
+    run.machine = Some(machine);
+    run
+}
+
+fn quiet() -> MachineUse {
+    MachineUse {
+        window_s: 100.0,
+        cpus: 2,
+        cpus_allowed: 2,
+        steal_s: Some(0.2),
+        other_work_s: Some(2.0),
+        ..MachineUse::default()
+    }
+}
+
+const FAILED: &str = "p99 12.7 ms on loopback/tcp-epoll (limit 10 ms)";
+
 #[test]
-fn a_broken_limit_of_the_machine_is_named_first() {
-    let mut run = fixture::result(fixture::SMALL);
-    run.verdicts[0].is_of_machine = true;
-    run.verdicts[0].outcome = Outcome::Inconclusive;
-    run.verdicts[0].reason = "the hypervisor gave 27.0 % of the CPU time to others".to_string();
-    let headline = nm_report::headline::headline(&run);
-    let start = "The machine: the hypervisor gave 27.0 % of the CPU time to others. ";
-    assert!(headline.sentence.starts_with(start), "{}", headline.sentence);
-    let sentence = nm_report::decisive::sentence(&run).unwrap();
-    assert!(sentence.starts_with("Disturbed by the machine: the hypervisor"), "{sentence}");
+fn a_failure_names_the_targets_that_decide_with_value_and_limit() {
+    let mut run = on_machine(Outcome::Fail, quiet());
+    assert_eq!(line(&run, Topic::Verdict), format!("{FAILED}."));
+    let trust = "Nothing disturbed the run: the hypervisor took 0.1 % of the CPU time and other \
+                 programs took 2 % of a CPU meanwhile.";
+    assert_eq!(line(&run, Topic::Trust), trust);
+    assert!(line(&run, Topic::Next).starts_with("`nearmetal audit` shows"));
+    // The figure furthest beyond its limit stands first, the rest is counted.
+    let mut lost = run.verdicts[0].clone();
+    lost.require = "time-lost < 5%".parse().ok();
+    lost.evidence[0].value = Some(0.42);
+    run.verdicts.push(lost);
+    let both = format!("42.0 % of the time was lost (limit 5 %); {FAILED}");
+    assert_eq!(line(&run, Topic::Verdict), format!("{both}."));
+    let first = run.verdicts[0].clone();
+    run.verdicts.extend([first.clone(), first.clone(), first]);
+    assert!(line(&run, Topic::Verdict).ends_with("; and 2 more."));
+}
+
+#[test]
+fn a_disturbed_failure_is_open_and_says_what_to_end() {
+    let programs = vec![ProgramUse { command: "hog".into(), pid: 7, cpu_s: 40.0 }];
+    let machine = MachineUse { other_work_s: Some(47.0), programs, ..quiet() };
+    let mut run = on_machine(Outcome::Inconclusive, machine);
+    run.comparisons.clear();
+    run.undecided =
+        Some(Undecided::OtherPrograms { n_missed: 1, percent: 47.0, limit_percent: 10.0 });
+    let expected =
+        format!("{FAILED}, while programs outside the run used 47 % of a CPU (limit 10 %).");
+    assert_eq!(line(&run, Topic::Verdict), expected);
+    assert!(line(&run, Topic::Trust).starts_with("Disturbed: the hypervisor took 0.1 %"));
+    assert_eq!(line(&run, Topic::Next), "Repeat on an idle machine; hog (7) took most.");
+    let text = terminal::summary(&run, &Style { colour: false, width: 200 }, None);
+    assert!(text.contains(&format!("\nINCONCLUSIVE: {expected}\n")), "{text}");
+    for text in [html::report(&run, &[]), nm_report::markdown::report(&run)] {
+        assert!(text.contains("while programs outside the run used 47 % of a CPU"), "{text}");
+    }
+    let junit = nm_report::junit::report(&run);
+    assert!(junit.contains("<skipped message=\"missed, but programs outside"), "{junit}");
+    assert!(!junit.contains("<failure"), "{junit}");
+}
+
+#[test]
+fn a_failure_by_the_machine_keeps_its_place_and_asks_for_cpus() {
+    let mut run = on_machine(Outcome::Fail, MachineUse { steal_s: Some(54.0), ..quiet() });
+    let mut machine = run.verdicts[0].clone();
+    machine.is_of_machine = true;
+    machine.require = None;
+    machine.target = "machine: at most 1 % of the CPU time stolen".into();
+    machine.reason = "the hypervisor gave 27.0 % of the CPU time to others".into();
+    let first = run.verdicts[0].clone();
+    run.verdicts = vec![machine, first.clone(), first.clone(), first];
+    let machine = "the hypervisor gave 27.0 % of the CPU time to others (required: at most 1 % of \
+                   the CPU time stolen)";
+    let expected = format!("{FAILED}; {FAILED}; {machine}; and 1 more.");
+    assert_eq!(line(&run, Topic::Verdict), expected);
+    assert_eq!(line(&run, Topic::Next), "Ask the host's owner for dedicated CPUs.");
+}
+
+#[test]
+fn a_lost_host_is_the_verdict_and_its_hint_the_next_step() {
+    let mut run = on_machine(Outcome::Inconclusive, quiet());
+    run.undecided = Some(Undecided::Lost {
+        row: None,
+        reason: "host bob was lost; look whether it runs".into(),
+        n_rounds: 5,
+        n_undecided: 1,
+        n_targets: 1,
+    });
+    assert_eq!(line(&run, Topic::Verdict), "Nothing decided: host bob was lost.");
+    assert_eq!(line(&run, Topic::Next), "Look whether it runs; then repeat.");
+    let junit = nm_report::junit::report(&run);
+    assert_eq!(junit.matches("Nothing decided: host bob was lost").count(), 1, "{junit}");
+}
+
+#[test]
+fn what_cannot_be_read_is_unknown_and_the_machine_has_its_label() {
+    let mut run = on_machine(Outcome::Fail, MachineUse { steal_s: None, ..quiet() });
+    run.label = Some("rack 7".into());
+    assert!(line(&run, Topic::Trust).starts_with("Not fully known: what the hypervisor took"));
+    assert_eq!(
+        line(&run, Topic::Machine),
+        "Made-up CPU @ 1 GHz, 2 CPUs, kernel 6.0.0-made-up, KVM; site rack 7"
+    );
 }

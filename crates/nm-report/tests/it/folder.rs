@@ -119,6 +119,22 @@ fn a_folder_with_a_result_is_not_reused() {
 }
 
 #[test]
+fn a_folder_whose_run_measured_nothing_is_used_again() {
+    let scratch = Scratch::new("nothing");
+    let mut run = fixture::result(SMALL);
+    run.series.clear();
+    run.factors.clear();
+    ResultFolder::at(&scratch.0).unwrap().save(&run, &[fixture::reference()]).unwrap();
+    let again = ResultFolder::at(&scratch.0).unwrap();
+    assert_eq!(files(&scratch.0), vec![], "nothing of it is taken for the next run's");
+    std::fs::write(scratch.0.join("agent-netns-client.log"), "").unwrap();
+    std::fs::write(scratch.0.join("agent-netns-server.log"), "words").unwrap();
+    again.remove_empty_logs().unwrap();
+    let left: Vec<_> = files(&scratch.0).into_iter().map(|(_, content)| content).collect();
+    assert_eq!(left, [b"words".to_vec()]);
+}
+
+#[test]
 fn each_kind_of_damage_has_its_own_message() {
     let scratch = Scratch::new("damage");
     let run = fixture::result(SMALL);
