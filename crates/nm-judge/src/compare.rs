@@ -79,8 +79,11 @@ pub fn compare(a: &RunResult, b: &RunResult, options: &CompareOptions) -> Compar
     let is_complete = a.state == RunState::Complete && b.state == RunState::Complete;
     fill(&mut comparison, &pairing, is_complete, setup);
     if comparison.refused.is_empty() && are_equal(&pairing) {
-        let behind_differences = usize::from(!comparison.differences.is_empty());
-        comparison.reasons.insert(behind_differences, EQUAL.to_string());
+        let is_alike = comparison.differences.is_empty();
+        comparison.reasons.insert(usize::from(!is_alike), EQUAL.to_string());
+        if is_alike && a.state == b.state {
+            comparison.outcome = Outcome::Pass;
+        }
     }
     if !is_complete {
         comparison.reasons.push("a run did not come to its end".to_string());

@@ -43,6 +43,7 @@ fn sides_have_the_names_of_their_folders_and_a_huge_difference_is_called_what_it
 fn equal_runs_say_so() {
     let run = run(&["compare", GUEST, GUEST]);
     assert!(run.stdout.contains("the two sides are equal"), "{}", run.stdout);
+    assert_eq!(run.code, 0, "{}", run.stdout);
 }
 
 #[test]
