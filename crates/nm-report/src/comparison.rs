@@ -238,6 +238,8 @@ mod tests {
             p_value: Some(0.0079),
             test: Some(SignificanceTest::MannWhitney),
             relation: Relation::Worse,
+            is_primary: false,
+            bounds: None,
             n_cases: 1,
             ranges_apart: None,
             ranges: None,
@@ -256,6 +258,8 @@ mod tests {
             overall,
             unmatched: vec![],
             refused: vec![],
+            detection: None,
+            is_cost: false,
             outcome: Outcome::Fail,
             reasons: vec![],
         }
