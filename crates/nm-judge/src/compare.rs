@@ -375,7 +375,7 @@ fn over_all_cases(pairs: &[SeriesPair], primary: &Primary, setup: &Setup) -> Ove
     found
 }
 
-/// Rows before they are told.
+/// Rows before they are leading.
 struct Drafts<'d> {
     rows: &'d [Draft],
     overall: &'d [Draft],
@@ -405,10 +405,10 @@ fn reasons(
         let is_worse = |draft: &&Draft| draft.row.relation == Relation::Worse;
         is_worse(y).cmp(&is_worse(x)).then(size(y).total_cmp(&size(x)))
     });
-    let told = usize::from(comparison.outcome == Outcome::Fail).min(primary.len());
-    reasons.extend(primary[..told].iter().copied().map(sentence));
+    let leading = usize::from(comparison.outcome == Outcome::Fail).min(primary.len());
+    reasons.extend(primary[..leading].iter().copied().map(sentence));
     reasons.extend(comparison.detection.as_ref().map(detection_text));
-    reasons.extend(primary[told..].iter().copied().map(sentence));
+    reasons.extend(primary[leading..].iter().copied().map(sentence));
     if !is_first {
         reasons.append(&mut missing);
     }

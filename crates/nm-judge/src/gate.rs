@@ -27,6 +27,7 @@ struct Figure<'d> {
     deviation: Deviation,
     /// Logarithm of the ratio, positive where B is worse; absent if a side is zero.
     log_ratio: Option<f64>,
+    found: Found,
 }
 
 /// Decides on the primary figures and sets their relations. `is_one_run`: both sides are parts of
@@ -42,7 +43,7 @@ pub(crate) fn decide<'d>(
         let sign = if draft.row.metric.more_is_better() { -1.0 } else { 1.0 };
         let log = draft.row.ratio.map(|ratio| sign * ratio.ln()).filter(|log| log.is_finite());
         let deviation = run_effect::deviation(of_run, &draft.rounds[0], &draft.rounds[1]);
-        Figure { draft, deviation, log_ratio: log }
+        Figure { draft, deviation, log_ratio: log, found: Found::Undecided }
     };
     let mut figures: Vec<Figure> = primary.map(figure).collect();
     let n_figures = figures.len();
@@ -60,10 +61,10 @@ pub(crate) fn decide<'d>(
         finds_percent: finds.exp_m1().min(1e9) * 100.0,
         has_few_rounds: figures.iter().any(|figure| figure.deviation.is_assumed),
     };
-    let is = |relation| figures.iter().any(|figure| figure.draft.row.relation == relation);
+    let is = |found| figures.iter().any(|figure| figure.found == found);
     let (outcome, sentence) = match () {
-        () if is(Relation::Worse) => (Outcome::Fail, None),
-        () if is(Relation::Unclear) => (Outcome::Inconclusive, undecided(&figures, is_one_run)),
+        () if is(Found::Worse) => (Outcome::Fail, None),
+        () if is(Found::Undecided) => (Outcome::Inconclusive, undecided(&figures, is_one_run)),
         () => (Outcome::Pass, Some(as_good(&figures, setup))),
     };
     Gate { outcome, sentence, detection: Some(detection) }
@@ -76,13 +77,16 @@ impl Figure<'_> {
             let row = &mut self.draft.row;
             if row.a == Some(0.0) && row.b == Some(0.0) {
                 row.relation = Relation::Equivalent;
+                self.found = Found::NotWorse;
             }
             return;
         };
         let found = self.deviation.decide(log_ratio, n_figures, margin);
         let [a, b] = &self.draft.rounds;
-        let found = match found {
-            Found::Worse | Found::Better if !run_effect::do_rounds_differ(a, b) => Found::Undecided,
+        self.found = match found {
+            Found::Worse | Found::Better if !run_effect::do_rounds_differ(a, b, n_figures) => {
+                Found::Undecided
+            }
             found => found,
         };
         let limit = self.deviation.limit(n_figures);
@@ -90,10 +94,12 @@ impl Figure<'_> {
         let row = &mut self.draft.row;
         row.bounds =
             Some(Interval { low: (log - limit).exp(), high: (log + limit).exp(), level: 0.95 });
-        row.relation = match found {
+        row.relation = match self.found {
             Found::Worse => Relation::Worse,
             Found::Better => Relation::Better,
             Found::NotWorse => Relation::Equivalent,
+            // Over the cases of runs with few rounds, a tendency is still shown.
+            Found::Undecided if self.deviation.is_assumed => row.relation,
             Found::Undecided => Relation::Unclear,
         };
     }
@@ -115,7 +121,7 @@ fn as_good(figures: &[Figure], setup: &Setup) -> String {
 
 /// Which figure is undecided, and what would decide.
 fn undecided(figures: &[Figure], is_one_run: bool) -> Option<String> {
-    let open = figures.iter().filter(|figure| figure.draft.row.relation == Relation::Unclear);
+    let open = figures.iter().filter(|figure| figure.found == Found::Undecided);
     let size = |figure: &&Figure| figure.deviation.smallest_found(figures.len());
     let figure = open.max_by(|x, y| size(x).total_cmp(&size(y)))?;
     let row = &figure.draft.row;

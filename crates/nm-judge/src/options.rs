@@ -19,7 +19,8 @@ pub struct CompareOptions {
     pub run_deviation_percent: Option<f64>,
     /// Whether the sides differ by design: the comparison states a cost and decides nothing.
     pub is_cost: bool,
-    /// The figures of primary rows that decide the outcome. Those that a series cannot have are left out for it.
+    /// The figures of primary rows that decide the outcome. Those that a series cannot have are
+    /// left out for it.
     pub fail_on: Vec<Metric>,
     /// Name of A in all sentences, such as its folder; that of the result if absent.
     pub name_a: Option<String>,

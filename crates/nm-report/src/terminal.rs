@@ -192,7 +192,7 @@ fn comparisons(result: &RunResult, style: &Style) -> String {
         let line = format!("{} against {}: {reason}", comparison.b, comparison.a);
         text += &outcome_cell(comparison.outcome, style);
         text += &paragraph(&line, style, OUTCOME_WIDTH, OUTCOME_WIDTH);
-        if !comparison.differences.is_empty() {
+        if !comparison.differences.is_empty() && !comparison.is_cost {
             let fields: Vec<&str> =
                 comparison.differences.iter().map(|d| d.field.as_str()).collect();
             let line = format!("not like for like in {}", fields.join(", "));

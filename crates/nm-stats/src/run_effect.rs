@@ -61,8 +61,20 @@ fn of_median(values: &[f64]) -> (f64, f64) {
     }
     let mean = logs.iter().sum::<f64>() / n;
     let variance = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (n - 1.0);
-    // The median of normal values scatters more than their mean, by pi / 2 in the limit.
-    (std::f64::consts::FRAC_PI_2 * variance / n, n - 1.0)
+    // The median of normal values scatters more than their mean, by pi / 2 in the limit. That of
+    // values in modes scatters more still, which the order statistics about it show.
+    let of_normal = std::f64::consts::FRAC_PI_2 * variance / n;
+    (of_normal.max(of_order(logs)), n - 1.0)
+}
+
+/// Variance of the median by the width of its 95 % interval of order statistics (McKean and
+/// Schrader), at the nearest ranks.
+fn of_order(mut logs: Vec<f64>) -> f64 {
+    let z = normal::quantile(0.025);
+    logs.sort_by(f64::total_cmp);
+    let n = logs.len();
+    let below = ((n as f64 + 1.0) / 2.0 - z * (n as f64).sqrt() / 2.0).round().max(1.0) as usize;
+    ((logs[n - below] - logs[below - 1]) / (2.0 * z)).powi(2)
 }
 
 /// The deviation of the ratio of the medians of `a` and `b`, one value a round. `of_run` is the
@@ -137,11 +149,15 @@ impl Deviation {
     }
 }
 
-/// Whether the rounds themselves differ, by the exact Mann-Whitney test at 5 %. Rounds in two modes
-/// can have medians in different ones by chance, far beyond any limit from their deviation. Where a
-/// side has fewer than [`ROUNDS_MIN`] rounds, no test can tell: then it is the limit alone.
-pub fn do_rounds_differ(a: &[f64], b: &[f64]) -> bool {
-    a.len().min(b.len()) < ROUNDS_MIN || mann_whitney(a, b).p_value <= ALPHA
+/// Whether the rounds themselves differ, by the exact Mann-Whitney test, one-sided at 5 % over all
+/// figures. Rounds in two modes can have medians in different ones by chance, far beyond any limit
+/// from their deviation. Five rounds a side that do not overlap differ, however many figures there
+/// are. With fewer no test can tell: then it is the limit alone.
+pub fn do_rounds_differ(a: &[f64], b: &[f64], n_figures: usize) -> bool {
+    /// Of the two orders of five and five in which all of one side come first.
+    const APART: f64 = 2.0 / 252.0;
+    let level = (2.0 * ALPHA / n_figures.max(1) as f64).clamp(APART, ALPHA) + 1e-12;
+    a.len().min(b.len()) < ROUNDS_MIN || mann_whitney(a, b).p_value <= level
 }
 
 #[cfg(test)]
