@@ -138,7 +138,7 @@ impl Deviation {
     }
 
     /// Rounds a side with which this pair would find a slowdown of `exp(wanted)`, if its rounds
-    /// scatter as they do; nothing if the runs themselves differ too much.
+    /// vary as they do; nothing if the runs themselves differ too much.
     pub fn rounds_for(&self, wanted: f64, n_figures: usize, n_rounds: usize) -> Option<usize> {
         let quantiles = normal::quantile(ALPHA / n_figures.max(1) as f64) + normal::quantile(BETA);
         let of_runs = self.sd.powi(2) - self.of_rounds.powi(2);

@@ -108,7 +108,7 @@ fn the_deviation_between_runs_decides_how_much_is_slower() {
 }
 
 #[test]
-fn what_would_decide_is_said() {
+fn what_would_decide_is_named() {
     let wide: Vec<f64> = [60.0, 80.0, 100.0, 130.0, 170.0].map(|part| part * 40.0).to_vec();
     let found = one_case(&wide, &wide.iter().map(|value| value * 1.1).collect::<Vec<_>>());
     assert_eq!(found.outcome, Outcome::Inconclusive);
