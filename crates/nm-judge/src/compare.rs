@@ -1,11 +1,13 @@
 //! Comparison of two results, or of two parts of one.
 //!
-//! Each figure is compared (see `rows`). The outcome depends only on the figures that count: fail
-//! if the rounds show one to be worse beyond the margin, pass if every series of A is compared and
-//! the rounds show all of them to be as good or better, else inconclusive. Series that are not like
-//! for like get ratios without a verdict: they neither fail nor let the results pass, and the
-//! reasons list the differences. Single runs have no rounds; their figures are reported, but do not
-//! affect the outcome, because identical runs may differ by half.
+//! Each figure is compared (see `rows`). The outcome depends only on the primary figures (see
+//! `primary`): fail if one is worse beyond what equal runs differ by and beyond the margin, pass if
+//! none is worse by more than the pair can find, else inconclusive (see `gate`). All other figures
+//! are a family of their own, and series without counterpart or not like for like are listed; none
+//! of them changes the outcome. Primary series that are missing or not like for like do: what was
+//! not measured again may have become worse. Results that are equal pass.
+//!
+//! Parts that differ by design have a cost and no verdict (see `cost`).
 //!
 //! Series of emulated guests are not compared; a sentence for each says so.
 
@@ -20,10 +22,13 @@ use nm_model::result::{RunResult, RunState, Series, Source, Statistic};
 use nm_model::stack::Difference;
 use nm_model::verdict::{Comparison, Outcome, Relation};
 
+use crate::cost;
 use crate::envdiff::envdiff_of;
+use crate::gate::{self, detection_text};
 use crate::options::{CompareOptions, Setup};
 use crate::pairing::{Pairing, SeriesPair, pair};
-use crate::rows::{Draft, decide, is_close, metrics, single, together, too_few_for_family};
+use crate::primary::Primary;
+use crate::rows::{Draft, decide, is_close, metrics, single, together};
 use crate::select::{Selector, paths};
 use crate::wording::{count, list, ratio};
 
@@ -39,6 +44,12 @@ const EQUAL: &str = "the two sides are equal: every figure of every round is the
 fn were_apart(a: &RunResult, b: &RunResult) -> bool {
     let measured = |run: &RunResult| matches!(run.source, Source::Measured { .. });
     measured(a) && measured(b) && a.started != b.started
+}
+
+/// Whether both sides are parts of one run, whose rounds are interleaved.
+fn are_one_run(a: &RunResult, b: &RunResult) -> bool {
+    let is_same_start = a.started.is_some() && a.started == b.started;
+    std::ptr::eq(a, b) || (is_same_start && a.name == b.name)
 }
 
 /// Whether every round of every pair has the same figures on both sides.
@@ -77,10 +88,21 @@ pub fn compare(a: &RunResult, b: &RunResult, options: &CompareOptions) -> Compar
     };
     comparison.facts = envdiff_of(a, &environments(|pair| pair.a), b, &environments(|pair| pair.b));
     let is_complete = a.state == RunState::Complete && b.state == RunState::Complete;
-    fill(&mut comparison, &pairing, is_complete, setup);
+    let is_one_run = are_one_run(a, b);
+    comparison.is_cost = options.is_cost || (is_one_run && options.a != options.b);
+    let is_left = |one: &&Series| {
+        let is_one = |other: &Series| std::ptr::eq(*one, other);
+        pairing.pairs.iter().any(|pair| is_one(pair.a)) || pairing.only_a.iter().any(|o| is_one(o))
+    };
+    let left: Vec<&Series> = of_a.iter().copied().filter(is_left).collect();
+    let rules = Rules { primary: Primary::of(a, b, &left), is_complete, is_one_run };
+    fill(&mut comparison, &pairing, &rules, setup);
     if comparison.refused.is_empty() && are_equal(&pairing) {
-        let behind_differences = usize::from(!comparison.differences.is_empty());
-        comparison.reasons.insert(behind_differences, EQUAL.to_string());
+        let is_alike = comparison.differences.is_empty();
+        comparison.reasons.insert(usize::from(!is_alike), EQUAL.to_string());
+        if is_alike && a.state == b.state {
+            comparison.outcome = Outcome::Pass;
+        }
     }
     if !is_complete {
         comparison.reasons.push("a run did not come to its end".to_string());
@@ -150,13 +172,22 @@ fn empty([a, b]: [String; 2], margin_percent: f64) -> Comparison {
         overall: vec![],
         unmatched: vec![],
         refused: vec![],
+        detection: None,
+        is_cost: false,
         outcome: Outcome::Inconclusive,
         reasons: vec![],
     }
 }
 
+/// What decides, and how.
+struct Rules {
+    primary: Primary,
+    is_complete: bool,
+    is_one_run: bool,
+}
+
 /// Fills in rows, outcome and the reasons that follow from them.
-fn fill(comparison: &mut Comparison, pairing: &Pairing, is_complete: bool, setup: &Setup) {
+fn fill(comparison: &mut Comparison, pairing: &Pairing, rules: &Rules, setup: &Setup) {
     let options = setup.options;
     let mut rows: Vec<Draft> = pairing
         .pairs
@@ -166,34 +197,37 @@ fn fill(comparison: &mut Comparison, pairing: &Pairing, is_complete: bool, setup
             metrics.into_iter().filter_map(|metric| single(pair, metric, setup))
         })
         .collect();
-    let (mut overall, not_known) = over_all_cases(&pairing.pairs, setup);
-    let counts = |draft: &Draft| options.fail_on.contains(&draft.row.metric);
-    decide(overall.iter_mut().filter(|draft| counts(draft)), options);
-    decide(overall.iter_mut().filter(|draft| !counts(draft)), options);
+    let Overall { rows: mut overall, not_known, mut is_primary_missing } =
+        over_all_cases(&pairing.pairs, &rules.primary, setup);
+    decide(overall.iter_mut().filter(|draft| draft.row.is_primary), options);
+    decide(overall.iter_mut().filter(|draft| !draft.row.is_primary), options);
     decide(rows.iter_mut(), options);
-    let is_worse = |draft: &Draft| {
-        let is_shown = draft.has_rounds() && draft.is_like_for_like;
-        counts(draft) && is_shown && draft.row.relation == Relation::Worse
-    };
-    comparison.outcome = if rows.iter().chain(&overall).any(is_worse) {
-        Outcome::Fail
-    } else if comparison.differences.is_empty()
-        && is_complete
-        && not_known.is_empty()
-        && pairing.n_missing_in_b() == 0
-        && is_as_good(overall.iter().filter(|draft| counts(draft)))
-    {
-        Outcome::Pass
-    } else {
-        Outcome::Inconclusive
-    };
     // A group of one case has the same figures in both lists; it is kept where it is decided.
     let repeats = |row: &Draft| {
         let is_same = |other: &Draft| other.key == row.key && other.row.metric == row.row.metric;
         row.key.is_some() && overall.iter().any(is_same)
     };
     rows.retain(|row| !repeats(row));
-    comparison.reasons = reasons(comparison, &rows, &overall, &not_known, pairing, options);
+    if comparison.is_cost {
+        comparison.reasons = cost::sentences(&overall, setup);
+        if !comparison.reasons.is_empty() {
+            comparison.outcome = Outcome::Pass;
+        }
+        overall.iter_mut().for_each(|draft| draft.row.is_primary = false);
+    } else {
+        let primary = overall.iter_mut().filter(|draft| draft.row.is_primary);
+        let gate = gate::decide(primary, rules.is_one_run, setup);
+        is_primary_missing |= pairing.only_a.iter().any(|one| rules.primary.has(one));
+        let is_open = is_primary_missing || !rules.is_complete;
+        comparison.outcome = match gate.outcome {
+            Outcome::Pass if is_open => Outcome::Inconclusive,
+            outcome => outcome,
+        };
+        comparison.detection = gate.detection;
+        let drafts = Drafts { rows: &rows, overall: &overall, not_known: &not_known };
+        let sentence = gate.sentence.as_ref();
+        comparison.reasons = reasons(comparison, &drafts, sentence, is_primary_missing, pairing);
+    }
     comparison.rows = rows.into_iter().map(|draft| draft.row).collect();
     comparison.overall = overall.into_iter().map(|draft| draft.row).collect();
 }
@@ -222,6 +256,7 @@ pub(crate) fn compare_parts(
         name_a: Some(planned.a.clone()),
         name_b: Some(planned.b.clone()),
         seed,
+        is_cost: true,
         ..Default::default()
     };
     let (published_a, published_b) =
@@ -289,8 +324,16 @@ fn nothing_in_common(
     }
 }
 
-/// The rows over all cases, and sentences about figures that count and that are not known.
-fn over_all_cases(pairs: &[SeriesPair], setup: &Setup) -> (Vec<Draft>, Vec<String>) {
+/// The rows over all cases.
+struct Overall {
+    rows: Vec<Draft>,
+    /// Sentences about primary figures that are not known.
+    not_known: Vec<String>,
+    /// Whether a primary figure is not known, or has no pair that is like for like.
+    is_primary_missing: bool,
+}
+
+fn over_all_cases(pairs: &[SeriesPair], primary: &Primary, setup: &Setup) -> Overall {
     type GroupId<'a> = (&'a str, &'a str, ProbeKind, Statistic);
     let mut groups: Vec<(GroupId, Vec<&SeriesPair>)> = vec![];
     for pair in pairs {
@@ -301,69 +344,80 @@ fn over_all_cases(pairs: &[SeriesPair], setup: &Setup) -> (Vec<Draft>, Vec<Strin
             None => groups.push((group, vec![pair])),
         }
     }
-    let mut overall = vec![];
-    let mut not_known = vec![];
-    for ((.., probe, statistic), of_group) in &groups {
-        for metric in metrics(*statistic, setup.options) {
-            match together(of_group, metric, setup) {
-                Some(draft) => overall.push(draft),
-                None if setup.options.fail_on.contains(&metric) => {
+    let mut found = Overall { rows: vec![], not_known: vec![], is_primary_missing: false };
+    for ((.., probe, statistic), mut of_group) in groups {
+        let is_primary = of_group.iter().any(|pair| primary.has(pair.a));
+        // What is not like for like does not decide; the other cases of the group do.
+        if is_primary && of_group.iter().any(|pair| pair.is_like_for_like()) {
+            of_group.retain(|pair| pair.is_like_for_like());
+        }
+        for metric in metrics(statistic, setup.options) {
+            let counts = is_primary && setup.options.fail_on.contains(&metric);
+            match together(&of_group, metric, setup) {
+                Some(mut draft) => {
+                    draft.row.is_primary = counts && draft.is_like_for_like;
+                    found.is_primary_missing |= counts && !draft.is_like_for_like;
+                    found.rows.push(draft);
+                }
+                None if counts => {
                     let over = match of_group.first().map_or("", |pair| &pair.path) {
                         "" => String::new(),
                         path => format!(" of {path}"),
                     };
-                    not_known.push(format!("{metric} of {probe}{over} is not known on both sides"));
+                    let text = format!("{metric} of {probe}{over} is not known on both sides");
+                    found.not_known.push(text);
+                    found.is_primary_missing = true;
                 }
                 None => {}
             }
         }
     }
-    (overall, not_known)
+    found
 }
 
-fn is_as_good<'a>(counting: impl Iterator<Item = &'a Draft>) -> bool {
-    let mut seen_any = false;
-    for draft in counting {
-        seen_any = true;
-        let good = matches!(draft.row.relation, Relation::Equivalent | Relation::Better);
-        if !good || !draft.has_rounds() {
-            return false;
-        }
-    }
-    seen_any
+/// Rows before they are leading.
+struct Drafts<'d> {
+    rows: &'d [Draft],
+    overall: &'d [Draft],
+    not_known: &'d [String],
 }
 
-/// The reasons, most important first: what is not like for like, the figures that count, the other
+/// The reasons, the deciding one first: the primary figures, what they could have shown, the other
 /// figures with a clear relation, and limitations.
 fn reasons(
     comparison: &Comparison,
-    rows: &[Draft],
-    overall: &[Draft],
-    not_known: &[String],
+    drafts: &Drafts<'_>,
+    deciding: Option<&String>,
+    is_primary_missing: bool,
     pairing: &Pairing,
-    options: &CompareOptions,
 ) -> Vec<String> {
-    let mut reasons: Vec<String> = missing_in_b(comparison, pairing).into_iter().collect();
-    if !comparison.differences.is_empty() {
-        let each: Vec<String> = comparison
-            .differences
-            .iter()
-            .map(|found| format!("{} is {} against {}", found.field, found.a, found.b))
-            .collect();
-        reasons.push(format!("not like for like: {}", each.join(", ")));
+    let mut missing: Vec<String> = missing_in_b(comparison, pairing).into_iter().collect();
+    missing.extend(not_like_for_like(comparison));
+    let is_first = is_primary_missing && comparison.outcome != Outcome::Fail;
+    let mut reasons = if is_first { missing.clone() } else { vec![] };
+    reasons.extend(deciding.cloned());
+    let (mut primary, others): (Vec<&Draft>, Vec<&Draft>) =
+        drafts.overall.iter().partition(|draft| draft.row.is_primary);
+    // Ratios that read the same keep their order, the median first.
+    let size =
+        |draft: &&Draft| draft.row.ratio.map_or(0.0, |ratio| (ratio.ln().abs() * 1e6).round());
+    primary.sort_by(|x, y| {
+        let is_worse = |draft: &&Draft| draft.row.relation == Relation::Worse;
+        is_worse(y).cmp(&is_worse(x)).then(size(y).total_cmp(&size(x)))
+    });
+    let leading = usize::from(comparison.outcome == Outcome::Fail).min(primary.len());
+    reasons.extend(primary[..leading].iter().copied().map(sentence));
+    reasons.extend(comparison.detection.as_ref().map(detection_text));
+    reasons.extend(primary[leading..].iter().copied().map(sentence));
+    if !is_first {
+        reasons.append(&mut missing);
     }
-    let counts = |draft: &&Draft| options.fail_on.contains(&draft.row.metric);
-    reasons.extend(too_few_for_family(overall.iter().filter(counts)));
     let is_clear = |draft: &&Draft| draft.row.relation != Relation::Unclear;
-    let (mut counting, others): (Vec<&Draft>, Vec<&Draft>) = overall.iter().partition(counts);
-    counting.sort_by_key(|draft| draft.row.relation != Relation::Worse);
-    reasons.extend(counting.into_iter().map(sentence));
     reasons.extend(others.into_iter().filter(is_clear).map(sentence));
-    let worse_cases =
-        rows.iter().filter(|draft| draft.row.relation == Relation::Worse && counts(draft));
+    let worse_cases = drafts.rows.iter().filter(|draft| draft.row.relation == Relation::Worse);
     reasons.extend(worse_cases.map(sentence));
-    reasons.extend(not_known.iter().cloned());
-    if overall.iter().any(|draft| !draft.has_rounds()) {
+    reasons.extend(drafts.not_known.iter().cloned());
+    if drafts.overall.iter().any(|draft| !draft.has_rounds()) {
         reasons.push(
             "a side has a single run or too few rounds, so no interval over rounds supports this"
                 .to_string(),
@@ -374,6 +428,14 @@ fn reasons(
         reasons.push(format!("{series} of {} without a counterpart", comparison.b));
     }
     reasons
+}
+
+/// In what the sides are not like for like.
+fn not_like_for_like(comparison: &Comparison) -> Option<String> {
+    let each = comparison.differences.iter();
+    let each: Vec<String> =
+        each.map(|found| format!("{} is {} against {}", found.field, found.a, found.b)).collect();
+    (!each.is_empty()).then(|| format!("not like for like: {}", each.join(", ")))
 }
 
 /// Why B cannot be called as good as A if it lacks series of A.
@@ -391,10 +453,7 @@ fn missing_in_b(comparison: &Comparison, pairing: &Pairing) -> Option<String> {
 fn sentence(draft: &Draft) -> String {
     let row = &draft.row;
     let is_clear = row.ratio.is_some_and(|ratio| !is_close(ratio)) && !draft.has_rounds();
-    let case = match row.n_cases > 1 {
-        true => row.case.clone(),
-        false => format!("for {}", row.case),
-    };
+    let case = row.place();
     let Some(value) = row.ratio else {
         return format!("{} {case}: {} ({})", row.metric, row.finding(), row.basis);
     };

@@ -7,15 +7,18 @@
 #![forbid(unsafe_code)]
 
 mod compare;
+mod cost;
 mod doubts;
 mod envdiff;
 mod factors;
 mod finding;
+mod gate;
 mod judge;
 mod machine;
 mod options;
 mod pairing;
 mod planned;
+mod primary;
 mod ranges;
 mod rows;
 mod scope;

@@ -13,7 +13,14 @@ pub const CLOSE_PERCENT: f64 = 10.0;
 pub struct CompareOptions {
     /// Ratio that still counts as equal, %.
     pub margin_percent: f64,
-    /// The figures that decide the outcome. Those that a series cannot have are left out for it.
+    /// Standard deviation between runs of one system, %; [`RUN_DEVIATION`] is assumed if absent.
+    ///
+    /// [`RUN_DEVIATION`]: nm_stats::run_effect::RUN_DEVIATION
+    pub run_deviation_percent: Option<f64>,
+    /// Whether the sides differ by design: the comparison states a cost and decides nothing.
+    pub is_cost: bool,
+    /// The figures of primary rows that decide the outcome. Those that a series cannot have are
+    /// left out for it.
     pub fail_on: Vec<Metric>,
     /// Name of A in all sentences, such as its folder; that of the result if absent.
     pub name_a: Option<String>,
@@ -31,6 +38,8 @@ impl Default for CompareOptions {
     fn default() -> CompareOptions {
         CompareOptions {
             margin_percent: 5.0,
+            run_deviation_percent: None,
+            is_cost: false,
             fail_on: vec![Metric::Median, Metric::Percentile(99.0), Metric::Throughput],
             name_a: None,
             name_b: None,

@@ -8,8 +8,9 @@
 //!
 //! Rows without enough rounds also say whether the ranges of both sides overlap (see `ranges`).
 //!
-//! Probabilities are corrected by Holm within three families: the figures that count over all
-//! cases, the other figures over all cases, and the single cases.
+//! Probabilities are corrected by Holm within three families: the primary figures, the other
+//! figures over all cases, and the single cases. Of these only the first decide, and by the
+//! deviation between runs (see `gate`).
 
 use nm_model::comparison::{Ranges, SignificanceTest, ValueRange};
 use nm_model::metric::Metric;
@@ -51,8 +52,8 @@ pub(crate) struct Draft {
     pub is_like_for_like: bool,
     /// The claim of the rounds and its interval; absent if there are too few rounds.
     found: Option<(Claim, Option<Interval>)>,
-    /// Rounds of A and B.
-    n_rounds: [usize; 2],
+    /// Values of the rounds of A and B.
+    pub rounds: [Vec<f64>; 2],
 }
 
 impl Draft {
@@ -124,16 +125,18 @@ fn draft(case: String, metric: Metric, a: &[f64], b: &[f64], setup: &Setup) -> O
         p_value: None,
         test: None,
         relation: Relation::Unclear,
+        is_primary: false,
+        bounds: None,
         n_cases: 1,
         ranges_apart: None,
         ranges: None,
         basis: String::new(),
     };
-    let n_rounds = [a.len(), b.len()];
+    let rounds = [a.to_vec(), b.to_vec()];
     let rounds_min = Plan::ROUNDS_MIN as usize;
     if a.len().min(b.len()) < rounds_min {
         row.basis = few(a.len(), b.len(), setup.names());
-        return Some(Draft { row, key: None, is_like_for_like: false, found: None, n_rounds });
+        return Some(Draft { row, key: None, is_like_for_like: false, found: None, rounds });
     }
     let options = setup.options;
     let ratio = compare_rounds(a, b, options.margin_percent / 100.0, options.seed);
@@ -143,7 +146,7 @@ fn draft(case: String, metric: Metric, a: &[f64], b: &[f64], setup: &Setup) -> O
     row.basis = ratio.note(metric, setup.names());
     let (_, interval) = ratio.decisive();
     let found = Some((ratio.claim, interval));
-    Some(Draft { row, key: None, is_like_for_like: false, found, n_rounds })
+    Some(Draft { row, key: None, is_like_for_like: false, found, rounds })
 }
 
 fn few(a: usize, b: usize, names: [&str; 2]) -> String {
@@ -181,6 +184,9 @@ pub(crate) fn together(pairs: &[&SeriesPair], metric: Metric, setup: &Setup) -> 
     } else {
         blocks(label, metric, &known, setup)?
     };
+    if !found.has_rounds() {
+        found.rounds = [a, b];
+    }
     found.row.n_cases = u32::try_from(known.len()).unwrap_or(u32::MAX);
     found.is_like_for_like = known.iter().all(|pair| pair.is_like_for_like());
     Some(found)
@@ -240,6 +246,8 @@ fn blocks(label: String, metric: Metric, pairs: &[&SeriesPair], setup: &Setup) -
         p_value: Some(sign_test(above, below)),
         test: Some(SignificanceTest::Sign),
         relation: Relation::Unclear,
+        is_primary: false,
+        bounds: None,
         n_cases: 0,
         ranges_apart: apart.map(|n| n == cases.len()),
         ranges: None,
@@ -248,7 +256,7 @@ fn blocks(label: String, metric: Metric, pairs: &[&SeriesPair], setup: &Setup) -
             setup.names[1]
         ),
     };
-    Some(Draft { row, key: None, is_like_for_like: false, found: None, n_rounds: [0, 0] })
+    Some(Draft { row, key: None, is_like_for_like: false, found: None, rounds: [vec![], vec![]] })
 }
 
 /// In how many cases the ranges of both sides do not overlap; nothing if one is not known.
@@ -317,42 +325,6 @@ pub(crate) fn decide<'a>(
     }
 }
 
-/// Why no row of a decided family could be shown to differ: even rounds that do not overlap at all
-/// have a probability that the correction raises above the level.
-pub(crate) fn too_few_for_family<'a>(
-    family: impl IntoIterator<Item = &'a Draft>,
-) -> Option<String> {
-    let tested: Vec<&Draft> = family
-        .into_iter()
-        .filter(|draft| draft.has_rounds() && draft.row.p_value.is_some_and(f64::is_finite))
-        .collect();
-    let is_undecided = tested.iter().any(|draft| draft.row.relation == Relation::Unclear);
-    // Holm multiplies the smallest probability by the number of rows.
-    let level = ALPHA / tested.len() as f64;
-    let could_differ = |draft: &&Draft| {
-        let is_of_one_mode = draft.row.test == Some(SignificanceTest::MannWhitney);
-        smallest_p(draft.n_rounds, is_of_one_mode) <= level
-    };
-    if !is_undecided || tested.iter().any(could_differ) {
-        return None;
-    }
-    let most = tested.iter().map(|draft| draft.n_rounds[0].min(draft.n_rounds[1])).max()?;
-    let enough = (most..).find(|&n| smallest_p([n, n], false) <= level)?;
-    Some(format!(
-        "{most} rounds a side can show no difference in {} at once, however large; {enough} can: \
-         measure more rounds, or compare fewer series or figures",
-        count(tested.len(), "figure", "figures")
-    ))
-}
-
-/// Smallest two-sided probability that so many rounds of A and B can have: that of the two orders
-/// in which all of one side come first. Several modes are tested twice, so it counts double there.
-fn smallest_p([a, b]: [usize; 2], is_of_one_mode: bool) -> f64 {
-    let orders: f64 = (1..=a).map(|nth| (b + nth) as f64 / nth as f64).product();
-    let n_tests = if is_of_one_mode { 1.0 } else { 2.0 };
-    n_tests * 2.0 / orders
-}
-
 /// `ratio` beyond the margin as a relation; nothing inside it.
 fn beyond(metric: Metric, low: f64, high: f64, options: &CompareOptions) -> Option<Relation> {
     let margin = options.margin_percent / 100.0;
@@ -405,15 +377,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn the_smallest_probability_is_that_of_two_orders() {
-        // C(10,5), C(12,6) and C(11,5) orders.
-        for (rounds, orders) in [([5, 5], 252.0), ([6, 6], 924.0), ([5, 6], 462.0)] {
-            assert!((smallest_p(rounds, true) - 2.0 / orders).abs() < 1e-12, "{rounds:?}");
-            assert!((smallest_p(rounds, false) - 4.0 / orders).abs() < 1e-12, "{rounds:?}");
-        }
-    }
 
     #[test]
     fn the_sign_test_has_its_textbook_values() {

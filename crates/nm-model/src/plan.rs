@@ -92,6 +92,10 @@ pub struct TrialBlock {
     /// not.
     #[serde(default, skip_serializing_if = "is_false")]
     pub optional: bool,
+    /// Whether figures of these rows decide when two results of the plan are compared. If no row
+    /// says so, those of the main stacks do.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub primary: bool,
     /// The probe; its parameters are keys of the same block.
     #[serde(flatten)]
     pub probe: ProbeSpec,
@@ -347,7 +351,7 @@ fn trial_keys(kind: ProbeKind) -> Vec<String> {
         ProbeKind::Jitter => serde_json::to_value(JitterSpec::default()),
     };
     let mut keys: Vec<String> =
-        ["environments", "stacks", "probe", "optional"].map(String::from).to_vec();
+        ["environments", "stacks", "probe", "optional", "primary"].map(String::from).to_vec();
     if let Ok(serde_json::Value::Object(fields)) = value {
         keys.extend(fields.keys().cloned());
     }
@@ -385,6 +389,7 @@ impl<'de> Deserialize<'de> for TrialBlock {
         let probe = take_field("probe")?;
         let stacks = fields.remove("stacks");
         let optional = fields.remove("optional").unwrap_or(serde_json::Value::Bool(false));
+        let primary = fields.remove("primary").unwrap_or(serde_json::Value::Bool(false));
         let kind: ProbeKind = serde_json::from_value(probe).map_err(D::Error::custom)?;
         let stacks = stacks_of(kind, stacks).map_err(D::Error::custom)?;
         let known = trial_keys(kind);
@@ -417,6 +422,7 @@ impl<'de> Deserialize<'de> for TrialBlock {
                 .map_err(D::Error::custom)?,
             stacks,
             optional: value_type::decode_one("optional", optional).map_err(D::Error::custom)?,
+            primary: value_type::decode_one("primary", primary).map_err(D::Error::custom)?,
             probe,
         })
     }

@@ -517,6 +517,14 @@ nodes = "1-1-1-1"
     }
 
     #[test]
+    fn primary_rows_are_of_their_block() {
+        let text = ROWS.replace("probe = \"stream\"", "probe = \"stream\"\nprimary = true");
+        let plan = Plan::parse(&text).unwrap();
+        let primary: Vec<bool> = plan.trials.iter().map(|block| block.primary).collect();
+        assert_eq!(primary, [false, true, false]);
+    }
+
+    #[test]
     fn optional_rows_are_of_their_block() {
         let text = ROWS.replace("probe = \"stream\"", "probe = \"stream\"\noptional = true");
         let plan = Plan::parse(&text).unwrap();

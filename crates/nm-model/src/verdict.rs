@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::comparison::{Ranges, SignificanceTest};
+use crate::comparison::{Detection, Ranges, SignificanceTest};
 use crate::metric::Metric;
 use crate::named_enum::named_enum;
 use crate::stack::Difference;
@@ -157,7 +157,15 @@ pub struct Comparison {
     /// Sentences about cases that are not compared because the guests of a side were emulated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
-    /// The outcome: pass if B is as good as A, fail if worse in a figure that counts.
+    /// What the pair can find in its primary figures; absent if nothing was decided on them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detection: Option<Detection>,
+    /// Whether the sides differ by design, so that the comparison states what a step costs, and
+    /// decides nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_cost: bool,
+    /// The outcome: pass if B is as good as A, fail if worse in a primary figure. A known cost
+    /// passes.
     pub outcome: Outcome,
     /// Why, as sentences, most important first.
     pub reasons: Vec<String>,
@@ -185,6 +193,13 @@ pub struct ComparisonRow {
     pub test: Option<SignificanceTest>,
     /// Relation of B to A.
     pub relation: Relation,
+    /// Whether the figure decides the outcome.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_primary: bool,
+    /// Bounds of the ratio with the deviation between runs, of a primary figure. Each end holds
+    /// with 95 %, over all primary figures at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounds: Option<Interval>,
     /// Number of cases that the row is over; 0 if it was not recorded.
     #[serde(default)]
     pub n_cases: u32,
@@ -204,6 +219,14 @@ impl ComparisonRow {
     pub fn has_too_few_rounds(&self) -> bool {
         let is_recorded = self.n_cases > 0;
         is_recorded && !self.test.is_some_and(SignificanceTest::is_over_rounds)
+    }
+
+    /// The case as part of a sentence: `over 1..1024 B`, `for 64 B`.
+    pub fn place(&self) -> String {
+        match self.n_cases > 1 {
+            true => self.case.clone(),
+            false => format!("for {}", self.case),
+        }
     }
 
     /// What was found, in words: `worse`, `as good`,

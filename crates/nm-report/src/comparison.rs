@@ -33,7 +33,7 @@ fn with_letter(name: &str, letter: char) -> String {
 }
 
 /// A name at the head of a column: long ones are shortened in the middle.
-fn heading(name: &str, letter: char) -> String {
+pub(crate) fn heading(name: &str, letter: char) -> String {
     let letters: Vec<char> = name.chars().collect();
     if letters.len() <= NAME_CHARS_MAX {
         return with_letter(name, letter);
@@ -68,7 +68,7 @@ pub fn table(comparison: &Comparison, detail: Detail) -> Table {
 }
 
 /// Every row once. Older results repeat a row over a single case among the rows of single cases.
-fn rows(comparison: &Comparison) -> impl Iterator<Item = &ComparisonRow> {
+pub(crate) fn rows(comparison: &Comparison) -> impl Iterator<Item = &ComparisonRow> {
     let repeats = |row: &&ComparisonRow| {
         comparison.overall.iter().any(|other| {
             (&other.case, other.metric, other.a, other.b) == (&row.case, row.metric, row.a, row.b)
@@ -110,7 +110,7 @@ fn cells(row: &ComparisonRow, detail: Detail) -> Vec<String> {
 }
 
 /// Colour of a relation.
-fn relation_tone(relation: Relation) -> Tone {
+pub(crate) fn relation_tone(relation: Relation) -> Tone {
     match relation {
         Relation::Better | Relation::Equivalent => Tone::Good,
         Relation::Worse => Tone::Bad,
@@ -238,6 +238,8 @@ mod tests {
             p_value: Some(0.0079),
             test: Some(SignificanceTest::MannWhitney),
             relation: Relation::Worse,
+            is_primary: false,
+            bounds: None,
             n_cases: 1,
             ranges_apart: None,
             ranges: None,
@@ -256,6 +258,8 @@ mod tests {
             overall,
             unmatched: vec![],
             refused: vec![],
+            detection: None,
+            is_cost: false,
             outcome: Outcome::Fail,
             reasons: vec![],
         }

@@ -7,6 +7,7 @@
 
 pub mod audit;
 pub mod comparison;
+pub mod comparison_brief;
 mod compute;
 mod consistency;
 pub mod csv;

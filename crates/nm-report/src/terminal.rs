@@ -202,9 +202,12 @@ fn comparisons(result: &RunResult, style: &Style) -> String {
     for comparison in &result.comparisons {
         let reason = comparison.reasons.first().map_or("", String::as_str);
         let line = format!("{} against {}: {reason}", comparison.b, comparison.a);
-        text += &outcome_cell(comparison.outcome, style);
+        text += &match comparison.is_cost && comparison.outcome == Outcome::Pass {
+            true => format!("  {:<width$}", "cost", width = OUTCOME_WIDTH - 2),
+            false => outcome_cell(comparison.outcome, style),
+        };
         text += &paragraph(&line, style, OUTCOME_WIDTH, OUTCOME_WIDTH);
-        if !comparison.differences.is_empty() {
+        if !comparison.differences.is_empty() && !comparison.is_cost {
             let fields: Vec<&str> =
                 comparison.differences.iter().map(|d| d.field.as_str()).collect();
             let line = format!("not like for like in {}", fields.join(", "));

@@ -26,6 +26,7 @@ pub mod outliers;
 pub mod quantile;
 pub mod random;
 pub mod rounds;
+pub mod run_effect;
 pub mod summary;
 
 mod doubts;

@@ -10,6 +10,16 @@ pub fn two_sided(z: f64) -> f64 {
     erfc(z.abs() / std::f64::consts::SQRT_2).min(1.0)
 }
 
+/// The value that a standard normal one exceeds with this probability, by bisection.
+pub fn quantile(tail: f64) -> f64 {
+    let (mut low, mut high) = (-40.0, 40.0);
+    for _ in 0..80 {
+        let middle = (low + high) / 2.0;
+        if upper_tail(middle) > tail { low = middle } else { high = middle }
+    }
+    (low + high) / 2.0
+}
+
 /// Complementary error function. A power series near zero, a continued fraction beyond
 /// (Abramowitz and Stegun 7.1.6 and 7.1.14); relative error below 1e-12 where it matters.
 fn erfc(x: f64) -> f64 {
@@ -57,6 +67,9 @@ mod tests {
         ] {
             assert!((upper_tail(z) / p - 1.0).abs() < 1e-10, "{z}: {}", upper_tail(z));
             assert!((upper_tail(-z) + p - 1.0).abs() < 1e-14, "-{z}");
+        }
+        for (tail, z) in [(0.5, 0.0), (0.05, 1.644_853_626_951), (0.0125, 2.241_402_727_605)] {
+            assert!((quantile(tail) - z).abs() < 1e-9, "{tail}: {}", quantile(tail));
         }
         assert_eq!(two_sided(0.0), 1.0);
         assert_eq!(two_sided(f64::INFINITY), 0.0);

@@ -37,9 +37,20 @@ pub struct CompareArgs {
     /// Ratio that counts as equal, such as `5%`.
     #[arg(long, default_value = "5%", value_parser = percent)]
     pub margin: f64,
-    /// Figures that decide the exit code.
-    #[arg(long, value_delimiter = ',', default_value = "median,p99", value_name = "METRIC,…")]
+    /// Figures of the primary rows that decide the exit code.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "median,p99,throughput",
+        value_name = "METRIC,…"
+    )]
     pub fail_on: Vec<Metric>,
+    /// Standard deviation between runs of one system, such as `3%`; 5 % is assumed without it.
+    #[arg(long, value_parser = percent, value_name = "PERCENT")]
+    pub run_deviation: Option<f64>,
+    /// Print all reasons, rows and facts, not the deciding ones alone.
+    #[arg(long)]
+    pub all: bool,
     /// Only this part of A: `ENVIRONMENT/STACK`, `*` for any.
     #[arg(long, value_name = "PLACE")]
     pub a_on: Option<String>,

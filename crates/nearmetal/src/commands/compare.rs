@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use nm_judge::{CompareOptions, Selector};
-use nm_report::comparison;
 use nm_report::output_folder::comparison_files;
+use nm_report::{comparison, comparison_brief};
 
 use super::{fail_on, result_source};
 use crate::cli::compare::{CompareArgs, DocumentFormat};
@@ -21,6 +21,7 @@ pub fn run(args: &CompareArgs) -> Result<Exit> {
     let selector = |on: &Option<String>| on.as_deref().map_or(Selector::any(), Selector::new);
     let options = CompareOptions {
         margin_percent: args.margin,
+        run_deviation_percent: args.run_deviation,
         fail_on: args.fail_on.clone(),
         name_a: part(names.next(), &args.a_on),
         name_b: part(names.next(), &args.b_on),
@@ -34,7 +35,10 @@ pub fn run(args: &CompareArgs) -> Result<Exit> {
     }
     match args.document.format {
         DocumentFormat::Json => output::json(&compared)?,
-        DocumentFormat::Text => output::data(&comparison::text(&compared, &output::style()))?,
+        DocumentFormat::Text if args.all => {
+            output::data(&comparison::text(&compared, &output::style()))?;
+        }
+        DocumentFormat::Text => output::data(&comparison_brief::text(&compared, &output::style()))?,
         DocumentFormat::Markdown => output::data(&comparison::markdown(&compared))?,
     }
     Ok(compared.outcome.into())

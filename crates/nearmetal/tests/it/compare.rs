@@ -30,19 +30,26 @@ fn sides_have_the_names_of_their_folders_and_a_huge_difference_is_called_what_it
     single_run(folder.path(), "before", 1200);
     single_run(folder.path(), "after", 360_000);
     let run = run_in(folder.path(), &["compare", "before/", "after/result.json"]);
-    assert_eq!(run.code, 3, "single runs decide nothing: {}", run.stdout);
+    assert_eq!(run.code, 1, "far beyond what single runs differ by: {}", run.stdout);
+    assert!(run.stdout.lines().count() <= 30, "{}", run.stdout);
     let text = run.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.starts_with("INCONCLUSIVE: after against before"), "{text}");
+    assert!(text.starts_with("FAIL: after against before"), "{text}");
     assert!(text.contains("before (A)") && text.contains("after (B)"), "{text}");
-    assert!(text.contains("median is 300 times slower (x300) for 64 B: too few rounds to claim;"));
-    assert!(text.contains("the ranges do not overlap"), "{text}");
-    assert_eq!(run.stdout.matches("64 B  median ").count(), 1, "each row once: {}", run.stdout);
+    assert!(text.contains("median for 64 B is 300 times slower: 360.0 µs against 1.200 µs"));
+    assert!(text.contains("this pair finds") && text.contains("fewer than five rounds"), "{text}");
+    assert_eq!(run.stdout.matches("64 B               median ").count(), 1, "{}", run.stdout);
+    let all = run_in(folder.path(), &["compare", "before/", "after/result.json", "--all"]);
+    assert_eq!(all.code, 1, "{}", all.stdout);
+    let text = all.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("300 times slower (x300) for 64 B"), "{text}");
+    assert_eq!(all.stdout.matches("64 B  median ").count(), 1, "each row once: {}", all.stdout);
 }
 
 #[test]
 fn equal_runs_say_so() {
     let run = run(&["compare", GUEST, GUEST]);
     assert!(run.stdout.contains("the two sides are equal"), "{}", run.stdout);
+    assert_eq!(run.code, 0, "{}", run.stdout);
 }
 
 #[test]

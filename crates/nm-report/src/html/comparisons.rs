@@ -31,6 +31,9 @@ pub fn compared(comparison: &Comparison) -> Markup {
             @if fields.is_empty() {
                 p.reading { "Like for like: statistic, protocol, way of waiting, bypass, link and \
                      firmware agree as far as both sides state them." }
+            } @else if comparison.is_cost {
+                p.reading { "The sides differ by design in " (fields.join(", "))
+                    ", so this is a cost, not a verdict." }
             } @else {
                 p.reading { b { "Not like for like" } " in " (fields.join(", "))
                     ": a ratio shows these differences too." }

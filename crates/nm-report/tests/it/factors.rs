@@ -26,6 +26,8 @@ fn row(metric: Metric, ratio: f64, relation: Relation) -> ComparisonRow {
         p_value: Some(0.0079),
         test: None,
         relation,
+        is_primary: false,
+        bounds: None,
         n_cases: 1,
         ranges_apart: None,
         ranges: None,

@@ -1,5 +1,6 @@
 //! Tests across the files of the crate: known vectors, false alarms and power, complete series.
 
+mod calibration;
 mod claims;
 mod rounds;
 mod vectors;

@@ -88,6 +88,7 @@ pub fn plan(
         environments: vec![environment],
         stacks: vec![StackPair::same(nm_lab::exchange::stack(setup))],
         optional: false,
+        primary: false,
         probe: ProbeSpec::Exchange(setup.spec.clone()),
     };
     let row =

@@ -88,6 +88,7 @@ fn trials(environments: &[EnvironmentKind], args: &LabRunArgs) -> Result<Vec<Tri
         environments: environments.to_vec(),
         stacks,
         optional,
+        primary: false,
         probe,
     };
     let sizes = vec![64, 1024];
