@@ -200,7 +200,7 @@ mod tests {
         let slow = 300.0f64.ln();
         let steady = [10.0, 10.1, 9.9, 10.2, 9.8];
         let one_bad = [10.0, 10.1, 9.9, 10.2, 3000.0];
-        for n_figures in [1, 4, 6] {
+        for n_figures in [1, 2, 4] {
             for a in [&steady[..], &one_bad, &steady[..1], &steady[..4]] {
                 let b: Vec<f64> = steady.iter().map(|value| value * 300.0).collect();
                 let pair = deviation(RUN_DEVIATION, a, &b);
