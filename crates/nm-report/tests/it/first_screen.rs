@@ -270,7 +270,7 @@ fn a_failure_names_the_targets_that_decide_with_value_and_limit() {
 }
 
 #[test]
-fn a_disturbed_failure_is_open_and_says_what_to_end() {
+fn a_disturbed_failure_is_open_and_names_what_to_end() {
     let programs = vec![ProgramUse { command: "hog".into(), pid: 7, cpu_s: 40.0 }];
     let machine = MachineUse { other_work_s: Some(47.0), programs, ..quiet() };
     let mut run = on_machine(Outcome::Inconclusive, machine);

@@ -66,7 +66,8 @@ fn the_verdict_stands_last_beside_the_report_and_in_words() {
         let text = terminal::summary(run, &PLAIN, None);
         text.rsplit("\n\n").next().unwrap().replace("\n  ", " ").trim().to_string()
     };
-    let failed = "FAIL: throughput 9.10 Gb/s on loopback/tcp-blocking (at least 10 Gb/s required).\n\
+    let failed = "FAIL: throughput 9.10 Gb/s on loopback/tcp-blocking \
+                  (at least 10 Gb/s required).\n\
                   1 of 3 targets is not met. 1 more could not be decided.\n";
     assert!(last(&run).starts_with(failed), "{}", last(&run));
     let text = terminal::summary(&run, &PLAIN, Some("out/report.html"));
