@@ -98,6 +98,9 @@ fn run_beside_tests() -> Result<Result<[Benches; 2]>> {
             check_codecs_under_miri(has_miri)
         });
         shell::run("nice -n 19 cargo build --release --locked")?;
+        // Uses what was just built.
+        let install = "nice -n 19 cargo install --locked --path crates/nearmetal --no-track";
+        shell::run(&format!("{install} --root target/ci-install --force"))?;
         shell::run("nice -n 19 cargo xtask fuzz --seconds 2 --fast-build")?;
         // Three quarters of making a root are waiting for packages.
         thread::scope(|scope| {
