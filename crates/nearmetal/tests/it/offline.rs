@@ -10,7 +10,8 @@ use crate::support::{BINARY, command, finish, json, root, run, run_in};
 
 #[test]
 fn the_published_guest_against_bare_metal() {
-    let run = run(&["compare", "reference:deftech-e5-bm-ull", "reference:deftech-e5-vm-pf"]);
+    let run =
+        run(&["compare", "reference:deftech-e5-bm-ull", "reference:deftech-e5-vm-pf", "--all"]);
     assert_ne!(run.code, 0, "not like for like is no pass");
     let text = &run.stdout;
     assert!(text.contains("not like for like") && text.contains("firmware"), "{text}");
