@@ -1,7 +1,7 @@
 //! What users install: for each processor a static program, the accelerator's library for programs
 //! of machines with glibc, and both packed as archive, Debian and RPM package and container image.
 //!
-//! The same commit and tools give the same bytes: paths of this machine are replaced, times are
+//! So that the same commit can give the same bytes, paths of this machine are replaced, times are
 //! those of the commit, and files are packed in a fixed order.
 
 mod build;
