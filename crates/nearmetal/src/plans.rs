@@ -1,5 +1,8 @@
 //! The plans that are built in, and plans from files.
 
+#[cfg(test)]
+mod published;
+
 use std::borrow::Cow;
 use std::io::{self, Read};
 use std::path::Path;
