@@ -9,6 +9,7 @@ pub mod interrupt;
 mod progress;
 mod progress_lines;
 pub mod recorder;
+pub mod schedule;
 pub mod show;
 pub mod trial;
 mod tuned_step;
@@ -32,6 +33,7 @@ use crate::campaign::concurrent::ConcurrentRuns;
 use crate::campaign::finished::FinishedRun;
 use crate::campaign::progress::Progress;
 use crate::campaign::recorder::Recorder;
+use crate::campaign::schedule::Schedule;
 use crate::campaign::show::Show;
 use crate::campaign::trial::{Completed, TrialContext, TrialResult};
 use crate::output;
@@ -152,16 +154,14 @@ impl Runner {
         self.options.affinity.as_ref()
     }
 
-    /// Announces `what` runs, its trials of at most (without a limit: about) `duration_s` in all,
-    /// and shows their progress.
-    pub fn show_progress(&mut self, what: &str, duration_s: f64, is_limit: bool) {
+    /// Announces that `what` runs and how long it takes, and shows the progress of its trials.
+    pub fn show_progress(&mut self, what: &str, schedule: Schedule) {
         if self.show.is_quiet {
             return;
         }
-        let duration = units::duration(duration_s);
-        let bound = if is_limit { "at most" } else { "about" };
-        output::message(&format!("{what}: {bound} {duration}; Ctrl-C keeps what is done"));
-        self.progress = Progress::new(duration_s);
+        let duration = units::duration(schedule.promised_s().round());
+        output::message(&format!("{what}: about {duration}; Ctrl-C keeps what is done"));
+        self.progress = Progress::new(schedule);
     }
 
     /// Warns of runs on this machine that were not known before, and records them.
@@ -175,7 +175,7 @@ impl Runner {
         }
     }
 
-    /// Runs one trial of at most `duration_s` and records its result. The answer is whether the run
+    /// Runs one trial, the next one of the schedule, and records its result. The answer is whether the run
     /// goes on: not after Ctrl-C.
     ///
     /// # Errors
@@ -184,7 +184,6 @@ impl Runner {
         &mut self,
         label: &str,
         row: &RowId,
-        duration_s: f64,
         execute: impl FnOnce(&TrialContext<'_>) -> TrialResult,
     ) -> Result<bool> {
         if self.interrupted.load(Ordering::Relaxed) {
@@ -192,7 +191,7 @@ impl Runner {
             return Ok(false);
         }
         self.note_concurrent_runs();
-        self.progress.begin(label, duration_s);
+        self.progress.begin(label);
         let folder = self.recorder.path().map(Path::to_path_buf);
         let result = execute(&TrialContext {
             options: &self.options,
@@ -204,7 +203,7 @@ impl Runner {
         });
         let goes_on = self.record(row, result)?;
         if goes_on {
-            self.progress.advance(duration_s);
+            self.progress.advance();
         }
         Ok(goes_on)
     }

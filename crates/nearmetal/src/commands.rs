@@ -110,11 +110,11 @@ fn list_plans(name: Option<&str>, format: Format) -> Result<Exit> {
         (None, Format::Json) => {
             let listed = |(name, _): &(&str, &str)| -> Result<serde_json::Value> {
                 let plan = plans::load(name)?;
-                let (rounds, longest_s) = (plan.rounds, plan.duration_s());
+                let (rounds, measuring_s) = (plan.rounds, plan.duration_s());
                 let parts: Vec<&str> = plan.subplans.iter().map(|p| p.name.as_str()).collect();
                 Ok(json!({
                     "name": name, "summary": plan.summary, "rounds": rounds,
-                    "longest_s": longest_s, "subplans": parts,
+                    "measuring_s": measuring_s, "subplans": parts,
                 }))
             };
             let all: Vec<_> = plans::built_in().iter().map(listed).collect::<Result<_>>()?;

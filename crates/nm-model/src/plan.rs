@@ -492,7 +492,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The longest time that one run of the plan takes, s, without set-up.
+    /// How long one run of the plan measures, s, without set-up.
     pub fn duration_s(&self) -> f64 {
         let of_row = |row: &PlanRow<'_>| {
             let n_factors = self.factors.iter().filter(|factor| factor.covers_row(row)).count();

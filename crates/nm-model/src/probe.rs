@@ -428,16 +428,11 @@ impl ProbeSpec {
         }
     }
 
-    /// Whether [`ProbeSpec::duration_s`] is a limit: jobs of the processor take what they take.
-    pub fn has_time_limit(&self) -> bool {
-        !matches!(self, ProbeSpec::Compute(_))
-    }
-
-    /// How long one round of all cases takes at most, s, without set-up; about, if it has no limit.
+    /// How long one round of all cases measures, s, without set-up. It may take longer: the fewest
+    /// samples are taken whatever their round trip is, and jobs of the processor are finished.
     pub fn duration_s(&self) -> f64 {
         match self {
             ProbeSpec::Pingpong(s) => {
-                // The fewest samples are taken even if the time is up.
                 let pauses_ms = s.min_iterations.saturating_mul(s.think_time_us).div_ceil(1_000);
                 let each_ms = s.max_ms.max(pauses_ms) + s.warmup_ms;
                 each_ms as f64 / 1e3 * s.sizes.len() as f64

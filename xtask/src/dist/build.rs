@@ -58,19 +58,23 @@ fn linkers() -> Result<PathBuf> {
     Ok(folder.join("bin"))
 }
 
-/// Paths of this machine do not belong into what others run.
-fn without_paths() -> String {
+/// Neither paths of this machine nor symbols belong into what others run. A profile's `strip` is
+/// lost on a package with an `opt-level` of its own.
+fn flags() -> String {
     let root = shell::root();
     let home = std::env::var("CARGO_HOME")
         .unwrap_or_else(|_| format!("{}/.cargo", std::env::var("HOME").unwrap_or_default()));
-    format!("--remap-path-prefix={}=/nearmetal --remap-path-prefix={home}=/cargo", root.display())
+    format!(
+        "-C strip=symbols --remap-path-prefix={}=/nearmetal --remap-path-prefix={home}=/cargo",
+        root.display()
+    )
 }
 
 fn program(processor: Processor) -> Result<PathBuf> {
     let target = format!("{}-unknown-linux-musl", processor.name);
     // Rust's own linker does for every processor: musl comes with the target.
     let linker = format!("CARGO_TARGET_{}_LINKER", target.to_uppercase().replace('-', "_"));
-    let flags = format!("-C target-feature=+crt-static {}", without_paths());
+    let flags = format!("-C target-feature=+crt-static {}", flags());
     shell::run_with(
         &format!("cargo build --profile dist --locked -p nearmetal --target {target}"),
         &[("RUSTFLAGS", &flags), (&linker, "rust-lld")],
@@ -84,7 +88,7 @@ fn library(processor: Processor, tools: &std::path::Path) -> Result<PathBuf> {
     let line = format!(
         "cargo zigbuild --profile dist --locked -p nm-accel --target {target}.{GLIBC_OLDEST}"
     );
-    shell::run_with(&line, &[("PATH", &path), ("RUSTFLAGS", &without_paths())])?;
+    shell::run_with(&line, &[("PATH", &path), ("RUSTFLAGS", &flags())])?;
     let built = shell::root().join("target").join(target).join("dist/libnm_accel.so");
     if !built.is_file() {
         bail!("`{line}` left no {}", built.display());

@@ -5,8 +5,11 @@ use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nm_model::result::Statistic;
+use nm_report::units;
+use nm_sys::clock::Moment;
 
 use crate::campaign::progress_lines::ProgressLines;
+use crate::campaign::schedule::Schedule;
 use crate::output;
 
 /// Progress over all trials of a run.
@@ -17,7 +20,7 @@ pub struct Progress {
 
 enum Display {
     Hidden,
-    Bar(ProgressBar),
+    Bar(Bar),
     Lines(ProgressLines),
 }
 
@@ -27,25 +30,22 @@ impl Progress {
         Progress { display: Display::Hidden, label: String::new() }
     }
 
-    /// Progress of trials that take at most `duration_s` in all.
-    pub fn new(duration_s: f64) -> Progress {
+    /// Progress of these trials.
+    pub fn new(schedule: Schedule) -> Progress {
         let display = match std::io::stderr().is_terminal() {
-            true => Display::Bar(bar(duration_s)),
-            false => Display::Lines(ProgressLines::new(duration_s, output::message)),
+            true => Display::Bar(Bar::new(schedule)),
+            false => Display::Lines(ProgressLines::new(schedule, output::message)),
         };
         Progress { display, label: String::new() }
     }
 
-    /// A trial of at most `duration_s` begins.
-    pub fn begin(&mut self, label: &str, duration_s: f64) {
+    /// The next trial begins.
+    pub fn begin(&mut self, label: &str) {
         self.label = label.to_string();
-        match &self.display {
+        match &mut self.display {
             Display::Hidden => {}
-            Display::Bar(bar) => {
-                bar.set_message(self.label.clone());
-                bar.tick();
-            }
-            Display::Lines(lines) => lines.begin(label, duration_s),
+            Display::Bar(bar) => bar.begin(&self.label),
+            Display::Lines(lines) => lines.begin(label),
         }
     }
 
@@ -54,24 +54,24 @@ impl Progress {
         let Display::Bar(bar) = &self.display else { return };
         let figure = match statistic {
             Statistic::Throughput => format!("{value:.2} Gb/s"),
-            _ => nm_report::units::latency(value),
+            _ => units::latency(value),
         };
-        bar.set_message(format!("{}  {figure}", self.label));
+        bar.show(&format!("{}  {figure}", self.label));
     }
 
-    /// A trial of this duration has ended.
-    pub fn advance(&self, duration_s: f64) {
-        match &self.display {
+    /// The trial has ended.
+    pub fn advance(&mut self) {
+        match &mut self.display {
             Display::Hidden => {}
-            Display::Bar(bar) => bar.inc((duration_s * 1e3) as u64),
-            Display::Lines(lines) => lines.advance(duration_s),
+            Display::Bar(bar) => bar.advance(),
+            Display::Lines(lines) => lines.advance(),
         }
     }
 
     /// Writes a message, above the bar if there is one.
     pub fn message(&self, text: &str) {
         match &self.display {
-            Display::Bar(bar) => bar.suspend(|| output::message(text)),
+            Display::Bar(bar) => bar.bar.suspend(|| output::message(text)),
             Display::Hidden | Display::Lines(_) => output::message(text),
         }
     }
@@ -80,18 +80,45 @@ impl Progress {
     pub fn finish(&self) {
         match &self.display {
             Display::Hidden => {}
-            Display::Bar(bar) => bar.finish_and_clear(),
+            Display::Bar(bar) => bar.bar.finish_and_clear(),
             Display::Lines(lines) => lines.finish(),
         }
     }
 }
 
-fn bar(duration_s: f64) -> ProgressBar {
-    let milliseconds = (duration_s * 1e3) as u64;
-    let bar = ProgressBar::with_draw_target(Some(milliseconds), ProgressDrawTarget::stderr());
-    let template = "{bar:24} {percent:>3} %  {eta} left  {wide_msg}";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
+/// A bar as long as the run takes, by what is known now.
+struct Bar {
+    bar: ProgressBar,
+    schedule: Schedule,
+    started: Moment,
+    trial_started: Moment,
+}
+
+impl Bar {
+    fn new(schedule: Schedule) -> Bar {
+        let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stderr());
+        if let Ok(style) = ProgressStyle::with_template("{bar:24} {percent:>3} %  {wide_msg}") {
+            bar.set_style(style);
+        }
+        let now = Moment::now();
+        Bar { bar, schedule, started: now, trial_started: now }
     }
-    bar
+
+    fn begin(&mut self, label: &str) {
+        self.trial_started = Moment::now();
+        self.show(label);
+    }
+
+    fn show(&self, text: &str) {
+        let done_s = self.started.elapsed().as_secs_f64();
+        let left_s = self.schedule.left_s(self.trial_started.elapsed().as_secs_f64());
+        let milliseconds = |s: f64| (s * 1e3) as u64;
+        self.bar.set_length(milliseconds(done_s + left_s).max(1));
+        self.bar.set_position(milliseconds(done_s));
+        self.bar.set_message(format!("{} left  {text}", units::duration(left_s.round())));
+    }
+
+    fn advance(&mut self) {
+        self.schedule.ended(self.trial_started.elapsed().as_secs_f64());
+    }
 }

@@ -8,6 +8,8 @@ use std::time::Duration;
 use nm_report::units;
 use nm_sys::clock::Moment;
 
+use crate::campaign::schedule::Schedule;
+
 /// Longest time without a line.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
@@ -30,8 +32,7 @@ struct Shared {
 
 struct State {
     write: Sink,
-    total_s: f64,
-    done_s: f64,
+    schedule: Schedule,
     started: Moment,
     trial: Option<Trial>,
     last_line: Option<Moment>,
@@ -40,25 +41,23 @@ struct State {
 
 struct Trial {
     label: String,
-    duration_s: f64,
     started: Moment,
 }
 
 impl ProgressLines {
-    /// Lines about trials that take at most `total_s` in all.
-    pub fn new(total_s: f64, write: impl Fn(&str) + Send + 'static) -> ProgressLines {
-        ProgressLines::with_silence(total_s, SILENCE_MAX, write)
+    /// Lines about these trials.
+    pub fn new(schedule: Schedule, write: impl Fn(&str) + Send + 'static) -> ProgressLines {
+        ProgressLines::with_silence(schedule, SILENCE_MAX, write)
     }
 
     fn with_silence(
-        total_s: f64,
+        schedule: Schedule,
         silence: Duration,
         write: impl Fn(&str) + Send + 'static,
     ) -> ProgressLines {
         let state = State {
             write: Box::new(write),
-            total_s,
-            done_s: 0.0,
+            schedule,
             started: Moment::now(),
             trial: None,
             last_line: None,
@@ -74,21 +73,22 @@ impl ProgressLines {
         ProgressLines { shared, thread }
     }
 
-    /// A trial of at most this duration begins.
-    pub fn begin(&self, label: &str, duration_s: f64) {
+    /// The next trial begins.
+    pub fn begin(&self, label: &str) {
         let mut state = self.shared.lock();
-        let trial = Trial { label: label.to_string(), duration_s, started: Moment::now() };
+        let trial = Trial { label: label.to_string(), started: Moment::now() };
         state.trial = Some(trial);
         if state.last_line.is_none_or(|last| last.elapsed() >= GAP_MIN) {
             state.write_line();
         }
     }
 
-    /// A trial of this duration has ended.
-    pub fn advance(&self, duration_s: f64) {
+    /// The trial has ended.
+    pub fn advance(&self) {
         let mut state = self.shared.lock();
-        state.done_s += duration_s;
-        state.trial = None;
+        if let Some(trial) = state.trial.take() {
+            state.schedule.ended(trial.started.elapsed().as_secs_f64());
+        }
     }
 
     /// Writes no more lines.
@@ -131,16 +131,12 @@ impl State {
     fn write_line(&mut self) {
         self.last_line = Some(Moment::now());
         let (label, in_trial_s) = match &self.trial {
-            Some(trial) => {
-                let elapsed_s = trial.started.elapsed().as_secs_f64();
-                (trial.label.as_str(), elapsed_s.min(trial.duration_s))
-            }
+            Some(trial) => (trial.label.as_str(), trial.started.elapsed().as_secs_f64()),
             None => ("", 0.0),
         };
-        let planned_s = (self.done_s + in_trial_s).min(self.total_s);
-        let percent = if self.total_s > 0.0 { planned_s / self.total_s * 100.0 } else { 0.0 };
-        let before_trial_s = self.started.elapsed().as_secs_f64() - in_trial_s;
-        let left_s = (self.total_s - planned_s) * pace(self.done_s, before_trial_s);
+        let left_s = self.schedule.left_s(in_trial_s);
+        let done_s = self.started.elapsed().as_secs_f64();
+        let percent = done_s / (done_s + left_s).max(f64::MIN_POSITIVE) * 100.0;
         (self.write)(&format!(
             "{percent:>4.0} %  {label}  {} left",
             units::duration(left_s.round())
@@ -148,30 +144,31 @@ impl State {
     }
 }
 
-/// Time taken for one second of planned trials, by those that have ended: a trial may end before
-/// its longest time, and starting an environment takes time that is not planned.
-fn pace(done_s: f64, elapsed_s: f64) -> f64 {
-    if done_s > 0.0 { elapsed_s.max(0.0) / done_s } else { 1.0 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nm_model::ProbeSpec;
+    use nm_model::plan::EnvironmentKind;
     use std::sync::mpsc::channel;
+
+    fn schedule(trials: u32) -> Schedule {
+        let probe = ProbeSpec::Jitter(nm_model::JitterSpec::default());
+        Schedule::of_rounds(&probe, EnvironmentKind::Loopback, trials)
+    }
 
     #[test]
     fn trial_is_named_at_its_start_and_short_trials_make_few_lines() {
         let (sender, lines) = channel();
-        let progress = ProgressLines::new(10.0, move |line| {
+        let progress = ProgressLines::new(schedule(1001), move |line| {
             let _ = sender.send(line.to_string());
         });
-        progress.begin("round 1/5  netns/tcp-spin pingpong", 2.0);
+        progress.begin("round 1/5  netns/tcp-spin pingpong");
         let first = lines.recv().unwrap();
         assert!(first.contains(" %  round 1/5  netns/tcp-spin pingpong  "), "{first}");
         assert!(first.ends_with(" left"), "{first}");
         for _ in 0..1000 {
-            progress.advance(0.01);
-            progress.begin("short", 0.01);
+            progress.advance();
+            progress.begin("short");
         }
         progress.finish();
         drop(progress);
@@ -182,21 +179,15 @@ mod tests {
     #[test]
     fn long_trial_is_shown_again_and_again() {
         let (sender, lines) = channel();
-        let progress = ProgressLines::with_silence(60.0, Duration::from_millis(1), move |line| {
-            let _ = sender.send(line.to_string());
-        });
-        progress.begin("long", 60.0);
+        let progress =
+            ProgressLines::with_silence(schedule(1), Duration::from_millis(1), move |line| {
+                let _ = sender.send(line.to_string());
+            });
+        progress.begin("long");
         for _ in 0..5 {
             assert!(lines.recv().unwrap().contains("left"));
         }
         drop(progress);
         assert_eq!(lines.into_iter().filter(|line| line.is_empty()).count(), 0);
-    }
-
-    #[test]
-    fn time_left_follows_the_pace_of_ended_trials() {
-        assert_eq!(pace(0.0, 18.0), 1.0, "nothing has ended yet");
-        assert_eq!(pace(50.0, 10.0), 0.2);
-        assert_eq!(pace(10.0, 15.0), 1.5);
     }
 }

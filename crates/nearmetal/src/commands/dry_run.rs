@@ -8,6 +8,7 @@ use nm_model::{Campaign, Case, HostsSpec, NotAvailable, NotJudged, ProbeKind, Ru
 use nm_report::units;
 use serde::Serialize;
 
+use crate::campaign::schedule::{self, Schedule};
 use crate::cli::format::Format;
 use crate::output;
 
@@ -20,13 +21,10 @@ struct Listing<'a> {
     /// Those of the environment `ssh`.
     #[serde(skip_serializing_if = "Option::is_none")]
     hosts: Option<&'a HostsSpec>,
-    /// Longest time of measuring, s.
-    longest_s: f64,
-    /// Whether that is a limit, and no estimate.
-    #[serde(skip)]
-    has_time_limit: bool,
+    /// What the run takes, s.
+    about_s: f64,
     /// The part of it that rows with a factor take, s.
-    longest_with_factors_s: f64,
+    about_with_factors_s: f64,
     /// Rows that would run.
     rows: Vec<Row>,
     /// What each factor adds.
@@ -59,8 +57,8 @@ struct Added {
     rows: usize,
     /// Trials with it, in all rounds.
     trials: usize,
-    /// The longest time that they take, s.
-    longest_s: f64,
+    /// What they take, s.
+    about_s: f64,
 }
 
 impl Added {
@@ -74,7 +72,7 @@ impl Added {
                 kind: factor.kind,
                 rows: trials.iter().filter(|trial| trial.round == 0).count(),
                 trials: trials.len(),
-                longest_s: trials.iter().map(|trial| trial.probe.duration_s()).sum(),
+                about_s: trials.iter().map(|trial| schedule::trial_s(trial)).sum(),
             }
         };
         campaign.plan.factors.iter().map(of_factor).collect()
@@ -82,15 +80,15 @@ impl Added {
 
     /// `factor held (idle states held): 10 rows twice in each round, 20 trials more, 30 s more`.
     fn to_text(&self) -> String {
-        let Added { name, kind, rows, trials, longest_s } = self;
+        let Added { name, kind, rows, trials, about_s } = self;
         let title = kind.title();
         match rows {
             0 => format!("factor {name} ({title}): none of its rows can run here"),
             rows => format!(
-                "factor {name} ({title}): {} twice in each round, {} and at most {} more",
+                "factor {name} ({title}): {} twice in each round, {} and about {} more",
                 units::plural(*rows, "row", "rows"),
                 units::plural(*trials, "trial", "trials"),
-                units::duration(*longest_s)
+                units::duration(about_s.round())
             ),
         }
     }
@@ -103,16 +101,6 @@ pub fn show(campaign: &Campaign, format: Format) -> Result<()> {
         Format::Json => output::json(&listing),
         Format::Text => output::data(&listing.to_text()),
     }
-}
-
-/// The longest time that the trials of a campaign take, s.
-pub fn longest_s(campaign: &Campaign) -> f64 {
-    campaign.trials.iter().map(|trial| trial.probe.duration_s()).sum()
-}
-
-/// Whether [`longest_s`] is a limit, and no estimate.
-pub fn has_time_limit(campaign: &Campaign) -> bool {
-    campaign.trials.iter().all(|trial| trial.probe.has_time_limit())
 }
 
 impl<'a> Listing<'a> {
@@ -130,9 +118,8 @@ impl<'a> Listing<'a> {
             plan: &campaign.plan.name,
             rounds: campaign.plan.rounds,
             hosts: campaign.plan.hosts.as_ref(),
-            longest_s: longest_s(campaign),
-            has_time_limit: has_time_limit(campaign),
-            longest_with_factors_s: factors.iter().map(|factor| factor.longest_s).sum(),
+            about_s: Schedule::of_campaign(campaign).promised_s(),
+            about_with_factors_s: factors.iter().map(|factor| factor.about_s).sum(),
             rows: first_round.map(row).collect(),
             factors,
             not_available: &campaign.not_available,
@@ -142,14 +129,12 @@ impl<'a> Listing<'a> {
 
     fn to_text(&self) -> String {
         let Listing { plan, rounds, rows, factors, not_available, not_judged, .. } = self;
-        let longest = units::duration(self.longest_s);
-        let bound = if self.has_time_limit { "at most" } else { "about" };
-        let with_factors = match self.longest_with_factors_s {
-            s if s > 0.0 => format!(", {} of it with factors", units::duration(s)),
+        let about = units::duration(self.about_s.round());
+        let with_factors = match self.about_with_factors_s {
+            s if s > 0.0 => format!(", {} of it with factors", units::duration(s.round())),
             _ => String::new(),
         };
-        let mut text =
-            format!("{plan}: {rounds} rounds, {bound} {longest} of measuring{with_factors}\n");
+        let mut text = format!("{plan}: {rounds} rounds, about {about}{with_factors}\n");
         let has_hosts = rows.iter().any(|row| row.environment == EnvironmentKind::Ssh);
         text += &match self.hosts {
             Some(hosts) if has_hosts => format!("  hosts of ssh: {hosts}\n"),

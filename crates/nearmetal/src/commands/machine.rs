@@ -7,10 +7,12 @@ use anyhow::Result;
 use nm_lab::agent::Handle;
 use nm_lab::pair::Pair;
 use nm_lab::trial::{self, Options};
+use nm_model::plan::EnvironmentKind;
 use nm_model::{Campaign, Failure, FailureKind, ProbeSpec, RowId, Side, Stack, StackPair, Target};
 use nm_report::units;
 
 use crate::campaign::finished::FinishedRun;
+use crate::campaign::schedule::Schedule;
 use crate::campaign::show::Show;
 use crate::campaign::trial::{Completed, TrialContext, TrialResult};
 use crate::campaign::{Destination, Name, OnFailure, Runner};
@@ -56,8 +58,8 @@ impl MachineRun<'_> {
         let mut pair = Pair::over_network(ENVIRONMENT, agents, (own, own))?;
         runner.recorder.facts(ENVIRONMENT, Side::Client, pair.facts(Side::Client).clone());
         let what = format!("{kind}, {}", units::plural(rounds as usize, "round", "rounds"));
-        let duration_s = probe.duration_s() * f64::from(rounds);
-        runner.show_progress(&what, duration_s, probe.has_time_limit());
+        let schedule = Schedule::of_rounds(probe, EnvironmentKind::Loopback, rounds);
+        runner.show_progress(&what, schedule);
         for round in 0..rounds {
             let label = format!("round {}/{rounds}  {kind}", round + 1);
             let row = RowId {
@@ -68,9 +70,8 @@ impl MachineRun<'_> {
                 round: Some(round),
                 factor: None,
             };
-            let goes_on = runner.trial(&label, &row, probe.duration_s(), |context| {
-                run_round(&mut pair, probe, round, context)
-            })?;
+            let goes_on = runner
+                .trial(&label, &row, |context| run_round(&mut pair, probe, round, context))?;
             if !goes_on {
                 break;
             }

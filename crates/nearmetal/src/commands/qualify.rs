@@ -13,6 +13,7 @@ use nm_report::folder::ResultFolder;
 use nm_report::units;
 
 use crate::campaign::environments::EnvironmentPool;
+use crate::campaign::schedule::Schedule;
 use crate::campaign::show::Show;
 use crate::campaign::{Destination, Name, OnFailure, Runner};
 use crate::cli::QualifyArgs;
@@ -124,8 +125,7 @@ pub fn run_trials(
 ) -> Result<()> {
     let trials = units::plural(campaign.trials.len(), "trial", "trials");
     let what = format!("plan {}, {trials}", campaign.plan.name);
-    let is_limit = dry_run::has_time_limit(campaign);
-    runner.show_progress(&what, dry_run::longest_s(campaign), is_limit);
+    runner.show_progress(&what, Schedule::of_campaign(campaign));
     for trial in &campaign.trials {
         let Trial { environment, stack, probe, round, factor } = trial;
         let (round, rounds) = (round + 1, campaign.plan.rounds);
@@ -135,8 +135,7 @@ pub fn run_trials(
         if probe.kind() == ProbeKind::Exchange {
             row = row.with_case(probe.cases().first().copied());
         }
-        let goes_on = runner
-            .trial(&label, &row, probe.duration_s(), |context| environments.run(trial, context))?;
+        let goes_on = runner.trial(&label, &row, |context| environments.run(trial, context))?;
         if !goes_on {
             break;
         }

@@ -8,6 +8,7 @@ use nm_lab::affinity::Affinity;
 use nm_lab::agent::{self, Handle, IDLE_MAX, Notice};
 use nm_lab::pair::Pair;
 use nm_lab::trial::{self, Options, unavailable_case};
+use nm_model::plan::EnvironmentKind;
 use nm_model::{
     Campaign, Failure, FailureKind, Mode, ProbeKind, ProbeSpec, Protocol, RowId, Side, Stack,
     StackPair,
@@ -15,6 +16,7 @@ use nm_model::{
 use nm_report::units;
 
 use crate::campaign::finished::FinishedRun;
+use crate::campaign::schedule::Schedule;
 use crate::campaign::show::Show;
 use crate::campaign::trial::{Completed, TrialContext, TrialResult};
 use crate::campaign::{Destination, Name, OnFailure, Runner};
@@ -121,8 +123,7 @@ pub fn measure(
         runner.recorder.facts(pair.environment.as_str(), side, pair.facts(side).clone());
     }
     let what = format!("{}, {}", probe.kind(), units::plural(rounds as usize, "round", "rounds"));
-    let duration_s = probe.duration_s() * f64::from(rounds);
-    runner.show_progress(&what, duration_s, probe.has_time_limit());
+    runner.show_progress(&what, Schedule::of_rounds(probe, EnvironmentKind::Ssh, rounds));
     for round in 0..rounds {
         let label = format!("round {}/{rounds}  {stacks}", round + 1);
         let row = RowId {
@@ -133,9 +134,8 @@ pub fn measure(
             round: Some(round),
             factor: None,
         };
-        let goes_on = runner.trial(&label, &row, probe.duration_s(), |context| {
-            run_round(&mut pair, &stacks, probe, round, context)
-        })?;
+        let goes_on = runner
+            .trial(&label, &row, |context| run_round(&mut pair, &stacks, probe, round, context))?;
         if !goes_on {
             break;
         }

@@ -8,9 +8,11 @@ use nm_exchange_lab::load::Stall;
 use nm_exchange_lab::load::flow::{self, Flow};
 use nm_exchange_lab::run::Setup;
 use nm_model::ProbeSpec;
+use nm_model::plan::EnvironmentKind;
 use nm_report::units;
 
 use crate::campaign::exchange_round;
+use crate::campaign::schedule::Schedule;
 use crate::cli::exchange::RunArgs;
 use crate::commands::exchange::setup;
 use crate::exit::{Exit, Stop};
@@ -29,17 +31,18 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let setups = if args.moves_compare { vec![setup, moving] } else { vec![moving] };
     let plan = setup::plan(&setups[0], setups.get(1), args.rounds, Some(args.network.limit))?;
     let mut runner = setup::begin(&args.network, &setups[0], plan, args.raw)?;
-    let round_s = ProbeSpec::Exchange(setups[0].spec.clone()).duration_s();
     let trials = args.rounds as usize * setups.len();
     let what = format!("exchange, {}", units::plural(args.rounds as usize, "round", "rounds"));
-    runner.show_progress(&what, round_s * trials as f64, true);
+    let probe = ProbeSpec::Exchange(setups[0].spec.clone());
+    let schedule = Schedule::of_rounds(&probe, EnvironmentKind::Loopback, trials as u32);
+    runner.show_progress(&what, schedule);
     for trial in 0..trials {
         let round = (trial / setups.len()) as u32;
         // In every second round the other one is first, so that both come as early.
         let setup = &setups[(trial + round as usize) % setups.len()];
         let row = exchange_round::row(setup, round);
         let label = format!("round {}/{}  {}", round + 1, args.rounds, row.stack);
-        let goes_on = runner.trial(&label, &row, round_s, |context| {
+        let goes_on = runner.trial(&label, &row, |context| {
             let folder = context.folder.unwrap_or(Path::new(""));
             let mut setup = setup::of_round(setup, folder, round);
             if args.moves_compare && setup.spec.moves_per_minute > 0.0 {

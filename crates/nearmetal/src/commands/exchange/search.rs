@@ -89,7 +89,7 @@ fn run_rounds(runner: &mut Runner, plan: &Plan, base: &Setup, limit_ms: f64) -> 
     search::search(plan, |rate_per_s| {
         let mut is_kept = false;
         let row = exchange_round::row(base, round);
-        let goes_on = runner.trial("", &row, 0.0, |context| {
+        let goes_on = runner.trial("", &row, |context| {
             let folder = context.folder.unwrap_or(Path::new(""));
             let mut setup = setup::of_round(base, folder, round);
             setup.spec.rate_per_s = rate_per_s;
