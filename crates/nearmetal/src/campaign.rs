@@ -175,8 +175,8 @@ impl Runner {
         }
     }
 
-    /// Runs one trial, the next one of the schedule, and records its result. The answer is whether the run
-    /// goes on: not after Ctrl-C.
+    /// Runs one trial, the next one of the schedule, and records its result. The answer is
+    /// whether the run goes on: not after Ctrl-C.
     ///
     /// # Errors
     /// If the result cannot be written, or the trial fails and `OnFailure::Abort` was chosen.
