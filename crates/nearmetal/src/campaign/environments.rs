@@ -3,6 +3,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use nm_lab::environment::{self, Environment, Setup};
 use nm_lab::factor::{self, InForce};
@@ -84,7 +85,8 @@ impl EnvironmentPool {
             return not_available(trial, reason);
         }
         let (guests, hosts) = (self.guests.clone(), self.hosts.clone());
-        let mut setup = Setup { guests, hosts, ..Setup::new(&stacks) };
+        let interrupted = Some(Arc::clone(context.interrupted));
+        let mut setup = Setup { guests, hosts, interrupted, ..Setup::new(&stacks) };
         if let Some(folder) = context.folder {
             setup = setup.log_folder(folder);
         }
@@ -100,6 +102,9 @@ impl EnvironmentPool {
                     self.has_run.insert(key);
                     record_guests(&environment, context);
                     vacant.insert(environment)
+                }
+                Err(failure) if failure.kind == FailureKind::Cancelled => {
+                    return TrialResult::Failed { measured: vec![], case: None, failure };
                 }
                 Err(failure) => {
                     let has_failed = self.has_run.contains(&key);

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
@@ -17,7 +18,7 @@ pub struct TrialContext<'a> {
     /// Options of all trials of the run.
     pub options: &'a Options,
     /// Set by Ctrl-C.
-    pub interrupted: &'a AtomicBool,
+    pub interrupted: &'a Arc<AtomicBool>,
     /// The result folder, if there is one.
     pub folder: Option<&'a Path>,
     pub(super) progress: &'a Progress,

@@ -376,6 +376,25 @@ fn ctrl_c_ends_guests() {
 }
 
 #[test]
+fn ctrl_c_ends_guests_that_still_boot() {
+    let Some(lab) = Lab::new() else { return };
+    let running = endless(&lab, "vm-vswitch");
+    let guests = wait_long("two guests", || {
+        let guests = guests_of(running.pid());
+        (guests.len() == 2).then_some(guests)
+    });
+    // They never come up, so the run ends by the signal or not at all.
+    for guest in &guests {
+        signal("STOP", *guest);
+    }
+    signal("INT", running.pid());
+    let run = running.finish();
+    assert_eq!(run.code, 130, "{}{}", run.stdout, run.stderr);
+    assert_eq!(lab.result()["state"], "interrupted");
+    lab.assert_nothing_left(&guests);
+}
+
+#[test]
 fn killed_run_leaves_no_guest() {
     let Some(lab) = Lab::new() else { return };
     let running = endless(&lab, "vm-vswitch");

@@ -6,6 +6,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -76,6 +77,15 @@ enum Pending {
     Run,
 }
 
+/// How often a start looks whether it is interrupted.
+const INTERRUPT_STEP: Duration = Duration::from_millis(100);
+
+/// Why an agent that was started has said nothing.
+enum FirstWords {
+    TimedOut,
+    Interrupted,
+}
+
 /// A running agent.
 pub struct Handle {
     name: String,
@@ -96,6 +106,8 @@ pub struct Handle {
     end_on_host: Option<EndOnHost>,
     /// Ends the thread that tells an agent on another host that this end is there.
     alive: Option<Sender<()>>,
+    /// Ends the wait for its first words once it is set.
+    interrupted: Option<Arc<AtomicBool>>,
 }
 
 impl Handle {
@@ -228,6 +240,7 @@ impl Handle {
             stderr_end: None,
             end_on_host: None,
             alive: None,
+            interrupted: None,
         })
     }
 
@@ -243,6 +256,39 @@ impl Handle {
         self.handshake_within(timeout)
     }
 
+    /// Waits for the agent's first words only as long as this is not set.
+    pub(crate) fn wait_until_interrupted(&mut self, interrupted: Option<Arc<AtomicBool>>) {
+        self.interrupted = interrupted;
+    }
+
+    /// The next line while the agent starts.
+    fn first_words(&self, limit: Duration) -> Result<Incoming, FirstWords> {
+        let deadline = Deadline::after(limit);
+        loop {
+            if self.interrupted.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+                return Err(FirstWords::Interrupted);
+            }
+            match self.answers.recv_timeout(deadline.remaining().min(INTERRUPT_STEP)) {
+                Ok(incoming) => return Ok(incoming),
+                Err(RecvTimeoutError::Timeout) if deadline.remaining().is_zero() => {
+                    return Err(FirstWords::TimedOut);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(Incoming::End),
+            }
+        }
+    }
+
+    fn without_first_words(&self, reason: &FirstWords, limit: Duration) -> Failure {
+        match reason {
+            FirstWords::TimedOut => self.timed_out(limit),
+            FirstWords::Interrupted => {
+                let message = format!("the start of {} was cancelled", self.name);
+                Failure::new(FailureKind::Cancelled, message)
+            }
+        }
+    }
+
     /// Of an agent on another host: how its end is explained.
     pub(crate) fn explain_end(&mut self, end_on_host: EndOnHost) {
         self.end_on_host = Some(end_on_host);
@@ -253,15 +299,15 @@ impl Handle {
     pub(crate) fn shell_line(&mut self, start: &str, limit: Duration) -> Result<String, Failure> {
         let deadline = Deadline::after(limit);
         for _ in 0..SHELL_LINES_MAX {
-            match self.answers.recv_timeout(deadline.remaining()) {
+            match self.first_words(deadline.remaining()) {
                 Ok(Incoming::Invalid(line)) => {
                     if let Some(rest) = line.strip_prefix(start) {
                         return Ok(rest.trim().to_string());
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => return Err(self.timed_out(limit)),
-                other => {
-                    let answer = self.answer_of(other)?;
+                Err(reason) => return Err(self.without_first_words(&reason, limit)),
+                Ok(other) => {
+                    let answer = self.answer_of(Ok(other))?;
                     return Err(self.unexpected(&answer));
                 }
             }
@@ -315,7 +361,10 @@ impl Handle {
 
     /// As [`Handle::handshake`], for an agent that answers within `timeout`.
     pub(crate) fn handshake_within(mut self, timeout: Duration) -> Result<Handle, Failure> {
-        match self.receive(timeout)? {
+        let first = self
+            .first_words(timeout)
+            .map_err(|reason| self.without_first_words(&reason, timeout))?;
+        match self.answer_of(Ok(first))? {
             Answer::Hello { protocol: PROTOCOL_VERSION, version, pid } => {
                 self.version = version;
                 if self.process.is_none() {

@@ -4,6 +4,8 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use nm_model::plan::EnvironmentKind;
 use nm_model::{Failure, FailureKind, GuestSpec, HostsSpec, Launcher, Side, StackPair};
@@ -30,6 +32,8 @@ pub struct Setup {
     pub hosts: Option<HostsSpec>,
     /// The program that has the subcommands `agent`, `lab-hold` and `lab-wire`; this one if absent.
     pub program: Option<PathBuf>,
+    /// Cancels the start once it is set.
+    pub interrupted: Option<Arc<AtomicBool>>,
 }
 
 impl Setup {
@@ -110,6 +114,8 @@ impl Setup {
         command: Command,
     ) -> Result<Handle, Failure> {
         let log = self.log_folder.as_ref().map(|f| f.join(format!("agent-{kind}-{end}.log")));
-        Handle::launch(name, command, log.as_deref())
+        let mut handle = Handle::launch(name, command, log.as_deref())?;
+        handle.wait_until_interrupted(self.interrupted.clone());
+        Ok(handle)
     }
 }
