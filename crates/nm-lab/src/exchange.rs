@@ -73,7 +73,7 @@ pub fn setup(
     seed: u64,
     folder: &Path,
 ) -> Result<Setup, Failure> {
-    let program = std::env::current_exe().map_err(|error| {
+    let program = nm_sys::process::own_program().map_err(|error| {
         Failure::new(FailureKind::System, format!("cannot find this program's own file: {error}"))
     })?;
     let transport = LinkTransport::of_stack(stacks.client).ok_or_else(|| {

@@ -108,7 +108,7 @@ fn accelerator_unavailable_reason() -> Option<LauncherUnavailable> {
     if cfg!(any(target_env = "musl", target_feature = "crt-static")) {
         return Some(LauncherUnavailable::StaticProgram);
     }
-    let program = std::env::current_exe().ok()?;
+    let program = nm_sys::process::own_program().ok()?;
     accelerator::library(&program).err().map(LauncherUnavailable::Library)
 }
 

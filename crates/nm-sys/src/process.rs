@@ -1,8 +1,11 @@
 //! Child processes that do not outlive their parent and can be waited for with a time-out.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::sync::{OnceLock, mpsc};
 use std::thread;
@@ -11,6 +14,17 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub use rustix::process::Signal;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// The file of this program: by /proc, or without it by what the kernel started.
+///
+/// # Errors
+/// If neither is known.
+pub fn own_program() -> io::Result<PathBuf> {
+    std::env::current_exe().or_else(|without_proc| {
+        let started = OsStr::from_bytes(rustix::param::linux_execfn().to_bytes());
+        Path::new(started).canonicalize().map_err(|_| without_proc)
+    })
+}
 
 /// A child process that is killed when this value is dropped or when this process ends for any
 /// reason.

@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use nm_model::plan::EnvironmentKind;
 use nm_model::{Failure, FailureKind, GuestSpec, HostsSpec, Launcher, Side, StackPair};
+use nm_sys::process;
 
 use crate::agent::Handle;
 use crate::launcher;
@@ -55,7 +56,7 @@ impl Setup {
     fn program(&self) -> Result<PathBuf, Failure> {
         match &self.program {
             Some(program) => Ok(program.clone()),
-            None => std::env::current_exe().map_err(|error| {
+            None => process::own_program().map_err(|error| {
                 let message = format!("cannot find this program's own file: {error}");
                 Failure::new(FailureKind::System, message)
             }),
