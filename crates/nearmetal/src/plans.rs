@@ -50,9 +50,24 @@ pub fn text(name: &str) -> Result<&'static str> {
 /// The word for the plan on stdin.
 const STDIN: &str = "-";
 
+/// The text of a plan, and where it is from.
+pub struct PlanText<'w> {
+    /// In TOML.
+    pub text: Cow<'static, str>,
+    /// The part that is wanted, if not all of it.
+    pub part: Option<&'w str>,
+    /// Its name in messages.
+    shown: String,
+}
+
 /// A built-in plan, or one from a file: a word with a slash or a dot is a file, and `-` is stdin.
 /// `PLAN:NAME` is a part of it that the plan defines.
 pub fn load(word: &str) -> Result<Plan> {
+    read(word)?.parse()
+}
+
+/// The text that `word` stands for, as [`load`] reads it.
+pub fn read(word: &str) -> Result<PlanText<'_>> {
     let is_file = |word: &str| word.contains(['/', '.']);
     let is_plain_file = is_file(word) && Path::new(word).exists();
     let (name, part) = match word.rsplit_once(':').filter(|_| !is_plain_file) {
@@ -72,14 +87,27 @@ pub fn load(word: &str) -> Result<Plan> {
         }
         false => (Cow::Borrowed(text(name)?), format!("plan {name}")),
     };
-    let plan = Plan::parse_with_runs(&text, &nm_report::reference::for_plans())
-        .map_err(|error| Stop::usage(format!("{shown}, {error}")))?;
-    for name in plan.factors.iter().filter_map(|factor| factor.step.as_ref()) {
-        name.parse::<StepId>().map_err(|error| Stop::usage(format!("{shown}, {error}")))?;
-    }
-    match part {
-        Some(part) => plan.subplan(part).map_err(|error| Stop::usage(format!("{shown}, {error}"))),
-        None => Ok(plan),
+    Ok(PlanText { text, part, shown })
+}
+
+impl PlanText<'_> {
+    /// The plan, or the part of it.
+    ///
+    /// # Errors
+    /// If it is none, with the place.
+    pub fn parse(&self) -> Result<Plan> {
+        let shown = &self.shown;
+        let plan = Plan::parse_with_runs(&self.text, &nm_report::reference::for_plans())
+            .map_err(|error| Stop::usage(format!("{shown}, {error}")))?;
+        for name in plan.factors.iter().filter_map(|factor| factor.step.as_ref()) {
+            name.parse::<StepId>().map_err(|error| Stop::usage(format!("{shown}, {error}")))?;
+        }
+        match self.part {
+            Some(part) => {
+                plan.subplan(part).map_err(|error| Stop::usage(format!("{shown}, {error}")))
+            }
+            None => Ok(plan),
+        }
     }
 }
 

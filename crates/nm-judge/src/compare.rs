@@ -35,7 +35,8 @@ use crate::wording::{count, list, ratio};
 /// Reason for two runs that were measured one after the other. Of recorded rounds of one machine,
 /// ten and then ten, 99 of 181 comparisons found a difference; of interleaved rounds, none.
 const NOT_INTERLEAVED: &str = "the two runs were not interleaved: what the machine did between \
-     them may be part of the difference; where both can be reached at once, put them into one plan";
+     them may be part of the difference; where both can be reached at once, use one plan or \
+     `compare --against`";
 
 /// Reason for two sides that hold the same figures.
 const EQUAL: &str = "the two sides are equal: every figure of every round is the same";
@@ -95,6 +96,7 @@ pub fn compare(a: &RunResult, b: &RunResult, options: &CompareOptions) -> Compar
         pairing.pairs.iter().any(|pair| is_one(pair.a)) || pairing.only_a.iter().any(|o| is_one(o))
     };
     let left: Vec<&Series> = of_a.iter().copied().filter(is_left).collect();
+    let is_one_run = is_one_run || options.is_interleaved;
     let rules = Rules { primary: Primary::of(a, b, &left), is_complete, is_one_run };
     fill(&mut comparison, &pairing, &rules, setup);
     if comparison.refused.is_empty() && are_equal(&pairing) {
@@ -107,7 +109,7 @@ pub fn compare(a: &RunResult, b: &RunResult, options: &CompareOptions) -> Compar
     if !is_complete {
         comparison.reasons.push("a run did not come to its end".to_string());
     }
-    if were_apart(a, b) {
+    if were_apart(a, b) && !options.is_interleaved {
         comparison.reasons.push(NOT_INTERLEAVED.to_string());
     }
     comparison.reasons.extend(emulated);

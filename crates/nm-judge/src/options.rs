@@ -17,6 +17,9 @@ pub struct CompareOptions {
     ///
     /// [`RUN_DEVIATION`]: nm_stats::run_effect::RUN_DEVIATION
     pub run_deviation_percent: Option<f64>,
+    /// Whether the rounds of both sides were measured in turn, so that they show how much runs
+    /// differ.
+    pub is_interleaved: bool,
     /// Whether the sides differ by design: the comparison states a cost and decides nothing.
     pub is_cost: bool,
     /// The figures of primary rows that decide the outcome. Those that a series cannot have are
@@ -39,6 +42,7 @@ impl Default for CompareOptions {
         CompareOptions {
             margin_percent: 5.0,
             run_deviation_percent: None,
+            is_interleaved: false,
             is_cost: false,
             fail_on: vec![Metric::Median, Metric::Percentile(99.0), Metric::Throughput],
             name_a: None,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use nm_model::Metric;
 
+use super::number::number;
 use super::percent::percent;
 
 /// Form of what a comparison or a trend writes to stdout.
@@ -31,9 +32,13 @@ pub struct DocumentArgs {
 #[derive(Debug, Args)]
 pub struct CompareArgs {
     /// What is compared against: result folder, result file, or `reference:NAME`.
-    pub a: String,
+    #[arg(required_unless_present = "against", conflicts_with = "against")]
+    pub a: Option<String>,
     /// What is compared.
-    pub b: String,
+    #[arg(required_unless_present = "against", conflicts_with = "against")]
+    pub b: Option<String>,
+    #[command(flatten)]
+    pub interleaved: InterleavedArgs,
     /// Ratio that counts as equal, such as `5%`.
     #[arg(long, default_value = "5%", value_parser = percent)]
     pub margin: f64,
@@ -46,7 +51,7 @@ pub struct CompareArgs {
     )]
     pub fail_on: Vec<Metric>,
     /// Standard deviation between runs of one system, such as `3%`; 5 % is assumed without it.
-    #[arg(long, value_parser = percent, value_name = "PERCENT")]
+    #[arg(long, value_parser = percent, value_name = "PERCENT", conflicts_with = "against")]
     pub run_deviation: Option<f64>,
     /// Print all reasons, rows and facts, not the deciding ones alone.
     #[arg(long)]
@@ -59,6 +64,24 @@ pub struct CompareArgs {
     pub b_on: Option<String>,
     #[command(flatten)]
     pub document: DocumentArgs,
+}
+
+/// Both sides measured in turn, instead of two results.
+#[derive(Debug, Args)]
+pub struct InterleavedArgs {
+    /// Measure this host and another side in turn, and compare them: another program by its path,
+    /// another plan, or a host for ssh that has nearmetal in its PATH.
+    #[arg(long, value_name = "HOST|PROGRAM|PLAN")]
+    pub against: Option<String>,
+    /// With --against: the plan of both sides, or of this one.
+    #[arg(long, default_value = "quick", value_name = "NAME|FILE[:PART]|-", conflicts_with = "a")]
+    pub plan: String,
+    /// With --against: only rows that match one of these names of each kind.
+    #[arg(long, value_delimiter = ',', value_name = "WORD,…", conflicts_with = "a")]
+    pub only: Vec<String>,
+    /// With --against: rounds of each side; below five nothing can be decided.
+    #[arg(long, default_value = "5", value_parser = number(2_u32..=1000), conflicts_with = "a")]
+    pub rounds: u32,
 }
 
 #[derive(Debug, Args)]

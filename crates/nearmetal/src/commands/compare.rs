@@ -1,7 +1,10 @@
 //! `nearmetal compare`: two results side by side, and an exit code by what counts.
 
+mod interleaved;
+
 use anyhow::Result;
 use nm_judge::{CompareOptions, Selector};
+use nm_model::RunResult;
 use nm_report::output_folder::comparison_files;
 use nm_report::{comparison, comparison_brief};
 
@@ -11,9 +14,9 @@ use crate::exit::{Exit, Stop};
 use crate::output;
 
 pub fn run(args: &CompareArgs) -> Result<Exit> {
-    let (a, b) = (result_source::load(&args.a)?, result_source::load(&args.b)?);
+    let Sides { results: [a, b], names } = sides(args)?;
     fail_on::check(&args.fail_on, &[&a, &b]).map_err(|error| Stop::usage(error.to_string()))?;
-    let mut names = result_source::names(&[&args.a, &args.b]).into_iter();
+    let mut names = names.into_iter();
     let part = |name: Option<String>, on: &Option<String>| match (name, on) {
         (Some(name), Some(on)) => Some(format!("{name} {on}")),
         (name, _) => name,
@@ -22,6 +25,7 @@ pub fn run(args: &CompareArgs) -> Result<Exit> {
     let options = CompareOptions {
         margin_percent: args.margin,
         run_deviation_percent: args.run_deviation,
+        is_interleaved: args.interleaved.against.is_some(),
         fail_on: args.fail_on.clone(),
         name_a: part(names.next(), &args.a_on),
         name_b: part(names.next(), &args.b_on),
@@ -42,4 +46,24 @@ pub fn run(args: &CompareArgs) -> Result<Exit> {
         DocumentFormat::Markdown => output::data(&comparison::markdown(&compared))?,
     }
     Ok(compared.outcome.into())
+}
+
+/// What is compared.
+struct Sides {
+    results: [RunResult; 2],
+    names: Vec<String>,
+}
+
+/// Two results that are there, or both sides measured in turn.
+fn sides(args: &CompareArgs) -> Result<Sides> {
+    if let Some(word) = &args.interleaved.against {
+        let out = args.document.out.as_deref();
+        let measured = interleaved::measure(&args.interleaved, word, out)?;
+        return Ok(Sides { results: measured.results, names: measured.names.to_vec() });
+    }
+    let words = [&args.a, &args.b].map(|word| word.as_deref().unwrap_or_default());
+    Ok(Sides {
+        results: [result_source::load(words[0])?, result_source::load(words[1])?],
+        names: result_source::names(&words),
+    })
 }

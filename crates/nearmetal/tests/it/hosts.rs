@@ -131,6 +131,12 @@ impl Hosts {
         self.folder.path().join(name)
     }
 
+    /// Makes nearmetal a program of all hosts.
+    pub fn install(&self) {
+        fs::create_dir(self.path("installed")).unwrap();
+        std::os::unix::fs::symlink(BINARY, self.path("installed/nearmetal")).unwrap();
+    }
+
     /// A host, from 1 on.
     pub fn host(&self, number: usize) -> &Namespace {
         &self.hosts[number - 1]
@@ -178,11 +184,13 @@ fn servers(folder: &Path, hosts: &[Namespace]) -> Vec<ChildProcess> {
         let text = format!(
             "ListenAddress {}\nPort 22\nHostKey {}\nPidFile none\nStrictModes no\n\
              AuthorizedKeysFile {}\nPasswordAuthentication no\nUsePAM no\n\
-             PermitRootLogin prohibit-password\nAllowUsers root\nSetEnv TMPDIR={}\n",
+             PermitRootLogin prohibit-password\nAllowUsers root\n\
+             SetEnv TMPDIR={} PATH={}:/usr/sbin:/usr/bin:/sbin:/bin\n",
             address(number),
             path.display(),
             folder.join("user.pub").display(),
-            temporary.display()
+            temporary.display(),
+            folder.join("installed").display()
         );
         fs::write(&config, text).unwrap();
         let mut server = host.within("unshare");

@@ -4,6 +4,7 @@ mod accel;
 mod audit;
 mod command_line;
 mod compare;
+mod compare_against;
 mod compute;
 mod concurrent;
 mod exchange;
