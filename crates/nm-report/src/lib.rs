@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+mod best;
 pub mod comparison;
 pub mod comparison_brief;
 mod compute;
@@ -32,6 +33,7 @@ pub mod openmetrics;
 pub mod output_folder;
 pub mod reference;
 pub mod schema;
+mod sentences;
 pub mod sfnt;
 pub mod style;
 pub mod svg;

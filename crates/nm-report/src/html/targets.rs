@@ -46,7 +46,7 @@ pub fn targets(result: &RunResult, notes: &Notes) -> Markup {
 
 fn table(result: &RunResult, verdicts: &[&Verdict], caption: &str, notes: &Notes) -> Markup {
     html! {
-        div.scroll tabindex="0" role="region" aria-label=(caption) {
+        div.scroll.sideways tabindex="0" role="region" aria-label=(caption) {
             table.prose.targets {
                 caption { (caption) }
                 thead { tr {

@@ -14,5 +14,6 @@ mod import;
 mod published;
 mod reference;
 mod reports;
+mod sentences;
 mod trend;
 mod v1;
