@@ -7,6 +7,7 @@
 
 pub mod audit;
 mod best;
+pub mod card;
 pub mod comparison;
 pub mod comparison_brief;
 mod compute;

@@ -198,7 +198,7 @@ impl LimitText<'_> {
 
 impl Axis {
     /// Share of the way from low to high, 0 to 1 inside the axis.
-    fn share(&self, value: f64) -> f64 {
+    pub(crate) fn share(&self, value: f64) -> f64 {
         let (value, low, high) = match self.scale {
             Scale::Linear => (value, self.low, self.high),
             Scale::Log => (value.log10(), self.low.log10(), self.high.log10()),

@@ -1,5 +1,5 @@
-//! The picture of the first screen: the distributions of the best stacks, with the limits of targets
-//! and the published runs.
+//! The picture of the first screen: the distributions of the best stacks, with the limits of
+//! targets and the published runs.
 
 use maud::{Markup, html};
 use nm_model::RunResult;

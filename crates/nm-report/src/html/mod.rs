@@ -35,6 +35,7 @@ use nm_model::RunResult;
 
 use crate::exchange;
 use crate::headline::headline;
+use crate::svg::Chart;
 use crate::title::title;
 use crate::view::{self, Notes};
 
@@ -44,6 +45,11 @@ pub use audit_page::page as audit;
 pub use comparison_page::page as comparison;
 pub use embed::embedded;
 pub use trend_page::page as trend;
+
+/// The chart of the best stacks; none if no round trip was measured.
+pub(crate) fn best_curves(result: &RunResult, references: &[RunResult]) -> Option<Chart> {
+    charts::of_best(result, references).map(|figure| figure.chart)
+}
 
 /// A section of the report, if it has something to show.
 struct Part {

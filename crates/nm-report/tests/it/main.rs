@@ -2,6 +2,7 @@
 //! browser.
 
 mod browser;
+mod card;
 mod factors;
 mod figures;
 mod first_screen;
