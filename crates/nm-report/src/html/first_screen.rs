@@ -8,6 +8,7 @@ use nm_model::result::RunState;
 use super::curves;
 use super::region::class;
 use super::trust;
+use super::words::{self, explained};
 use crate::factors;
 use crate::first_screen::{self, Line};
 use crate::title::hosts;
@@ -41,7 +42,10 @@ pub fn first_screen(result: &RunResult, references: &[RunResult], notes: &Notes)
                     }
                 }
             }
-            div.run { (facts(result)) }
+            div.run {
+                (facts(result))
+                (words::list(screen.lines.iter().map(|line| line.text.as_str())))
+            }
         }
     }
 }
@@ -53,7 +57,7 @@ fn is_of_answer(line: &&Line) -> bool {
 fn labelled(line: &Line) -> Markup {
     html! {
         @if let Some(label) = line.topic.label() { b { (label) ": " } }
-        (line.text)
+        (explained(&line.text))
     }
 }
 

@@ -29,6 +29,7 @@ mod tables;
 mod targets;
 mod trend_page;
 mod trust;
+mod words;
 
 use maud::{Markup, html};
 use nm_model::RunResult;

@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 
+use super::words::explained;
 use crate::style::Tone;
 use crate::table::{Column, Table};
 
@@ -20,10 +21,12 @@ pub fn region(table: &Table) -> Markup {
         div.scroll.sideways[is_sideways].wide-table[is_wide] tabindex="0" role="region"
             aria-label=(table.caption) {
             table {
-                caption { (table.caption) }
+                caption { (explained(&table.caption)) }
                 thead { tr {
                     @for column in &table.columns {
-                        th scope="col" class=[column.is_figure.then_some("n")] { (column.title) }
+                        th scope="col" class=[column.is_figure.then_some("n")] {
+                            (explained(&column.title))
+                        }
                     }
                 } }
                 tbody {
