@@ -1,4 +1,5 @@
-//! What a card is drawn with: boxes, lines, areas, discs and texts, written as SVG or painted as PNG.
+//! What a card is drawn with: boxes, lines, areas, discs and texts, written as SVG or painted as
+//! PNG.
 
 use maud::{Markup, PreEscaped, html};
 use tiny_skia::{
@@ -10,6 +11,15 @@ use crate::style::clean;
 
 /// A colour, `#rrggbb`.
 pub type Colour = &'static str;
+
+/// Text and limits.
+pub const INK: Colour = "#16202b";
+/// Text that matters less, and axes.
+pub const SOFT: Colour = "#55616e";
+/// Lines behind all else.
+pub const GRID: Colour = "#e6eaee";
+/// The background.
+pub const CARD: Colour = "#ffffff";
 
 /// Where a text stands to its point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +74,21 @@ impl Canvas {
         self.font(letters).width(text, letters.size)
     }
 
+    /// `text`, cut at its end to `width` px.
+    pub fn fitting(&self, text: &str, letters: Letters, width: f64) -> String {
+        if self.width(text, letters) <= width {
+            return text.to_string();
+        }
+        let mut kept = String::new();
+        for letter in text.chars() {
+            if self.width(&format!("{kept}{letter}…"), letters) > width {
+                break;
+            }
+            kept.push(letter);
+        }
+        format!("{}…", kept.trim_end())
+    }
+
     /// A filled box by its upper left corner.
     pub fn rect(&mut self, at: (f64, f64), size: (f64, f64), colour: Colour) {
         self.items.push(Item::Box { at, size, colour });
@@ -107,7 +132,7 @@ impl Canvas {
             svg xmlns="http://www.w3.org/2000/svg" role="img" width=(width) height=(height)
                 viewBox=(format!("0 0 {width} {height}")) font-family=(FAMILY) {
                 title { (clean(title)) }
-                rect width=(width) height=(height) fill="#ffffff" {}
+                rect width=(width) height=(height) fill=(CARD) {}
                 @for item in &self.items { (svg_item(item)) }
             }
         };
@@ -127,8 +152,8 @@ impl Canvas {
     fn paint_item(&self, item: &Item, pixmap: &mut Pixmap) {
         let mut fill = |path: Option<Path>, colour: Colour, opacity: f64| {
             if let Some(path) = path {
-                let (paint, whole) = (paint(colour, opacity), Transform::identity());
-                pixmap.fill_path(&path, &paint, FillRule::Winding, whole, None);
+                let (paint, unmoved) = (paint(colour, opacity), Transform::identity());
+                pixmap.fill_path(&path, &paint, FillRule::Winding, unmoved, None);
             }
         };
         match item {
@@ -163,8 +188,8 @@ impl Canvas {
                     dash: StrokeDash::new(dash.to_vec(), 0.0),
                     ..Stroke::default()
                 };
-                let (paint, whole) = (paint(colour, 1.0), Transform::identity());
-                pixmap.stroke_path(&path, &paint, &stroke, whole, None);
+                let (paint, unmoved) = (paint(colour, 1.0), Transform::identity());
+                pixmap.stroke_path(&path, &paint, &stroke, unmoved, None);
             }
         }
     }

@@ -14,15 +14,10 @@ use crate::html::best_curves;
 use crate::style::Tone;
 use crate::title::title;
 
-use canvas::{Anchor, Canvas, Colour, Letters};
+use canvas::{Anchor, Canvas, Colour, GRID, INK, Letters, SOFT};
 
 /// Width and height, px: the size that previews of links have.
 pub const SIZE: (u32, u32) = (1200, 630);
-
-const INK: Colour = "#16202b";
-const SOFT: Colour = "#55616e";
-const GRID: Colour = "#e6eaee";
-const CARD: Colour = "#ffffff";
 
 /// Edges of what is drawn, px.
 const LEFT: f64 = 48.0;
@@ -73,7 +68,7 @@ pub fn card(result: &RunResult, references: &[RunResult], format: Format) -> Vec
     let title = title(result);
     let brand = Letters { is_bold: true, ..SMALL };
     canvas.text((RIGHT, 40.0), Anchor::End, brand, "nearmetal");
-    let shown = fitting(&canvas, &title, SMALL, RIGHT - LEFT - 120.0);
+    let shown = canvas.fitting(&title, SMALL, RIGHT - LEFT - 120.0);
     canvas.text((LEFT, 40.0), Anchor::Start, SMALL, &shown);
     let word = Letters { size: WORD, is_bold: true, colour: tone };
     canvas.text((LEFT, 96.0), Anchor::Start, word, screen.word);
@@ -86,7 +81,7 @@ pub fn card(result: &RunResult, references: &[RunResult], format: Format) -> Vec
         }
     }
     if let Some(machine) = line(Topic::Machine) {
-        let text = fitting(&canvas, &machine.text, SMALL, RIGHT - LEFT);
+        let text = canvas.fitting(&machine.text, SMALL, RIGHT - LEFT);
         canvas.text((LEFT, 186.0), Anchor::Start, SMALL, &text);
     }
     canvas.line(vec![(LEFT, 200.0), (RIGHT, 200.0)], GRID, 1.5, &[]);
@@ -137,21 +132,6 @@ fn sentences(canvas: &mut Canvas, lines: &[&Line], width: f64) {
     }
 }
 
-/// `text`, cut at its end to `width` px.
-fn fitting(canvas: &Canvas, text: &str, letters: Letters, width: f64) -> String {
-    if canvas.width(text, letters) <= width {
-        return text.to_string();
-    }
-    let mut kept = String::new();
-    for letter in text.chars() {
-        if canvas.width(&format!("{kept}{letter}…"), letters) > width {
-            break;
-        }
-        kept.push(letter);
-    }
-    format!("{}…", kept.trim_end())
-}
-
 /// `text` in lines of at most `width` px, the first one `indent` px shorter. The last of `n_max`
 /// lines takes the rest, cut.
 fn wrapped(
@@ -173,10 +153,10 @@ fn wrapped(
             *last = longer;
         } else if n_lines == n_max {
             let rest = words[index + 1..].join(" ");
-            *last = fitting(canvas, &format!("{longer} {rest}"), letters, room);
+            *last = canvas.fitting(&format!("{longer} {rest}"), letters, room);
             break;
         } else {
-            lines.push(fitting(canvas, word, letters, width));
+            lines.push(canvas.fitting(word, letters, width));
         }
     }
     lines

@@ -1,8 +1,7 @@
 //! A chart on a card: the same axes, lines and limits as on the page, in the colours of its light
 //! theme.
 
-use super::canvas::{Anchor, Canvas, Colour, Letters};
-use super::{CARD, GRID, INK, SOFT};
+use super::canvas::{Anchor, CARD, Canvas, Colour, GRID, INK, Letters, SOFT};
 use crate::svg::{Axis, Chart, Look, Mark};
 
 /// The colours of stacks, in the order of the style sheet.
@@ -147,7 +146,7 @@ impl Plot<'_> {
                 at -= 4.0;
             }
             taken.push((left, left + width, at));
-            canvas.rect((left - 2.0, at - 10.0), (width + 4.0, 13.0), CARD);
+            canvas.rect((left - 2.0, at - 10.0), (width + 4.0, 12.0), CARD);
             canvas.text((left, at), Anchor::Start, LIMIT, text);
         }
     }
@@ -159,7 +158,7 @@ impl Plot<'_> {
             canvas.line(vec![from, to], colour(entry.look), 2.2, dash(entry.look));
             canvas.disc((left + 14.0, y), 3.0, colour(entry.look), colour(entry.look));
             let room = self.right - left - SWATCH;
-            let text = super::fitting(canvas, &entry.label, NAME, room);
+            let text = canvas.fitting(&entry.label, NAME, room);
             canvas.text((left + SWATCH, y + 4.0), Anchor::Start, NAME, &text);
         }
     }

@@ -142,12 +142,14 @@ pub fn list<'t>(texts: impl IntoIterator<Item = &'t str>) -> Markup {
     if rows.is_empty() {
         return html! {};
     }
-    super::page::folded(
-        "Words used here",
-        &html! {
-            dl.words { @for (term, meaning) in &rows { div { dt { (term) } dd { (meaning) } } } }
-        },
-    )
+    html! {
+        details {
+            summary { "Words used here" }
+            dl.words {
+                @for (term, meaning) in &rows { div { dt { (term) } dd { (meaning) } } }
+            }
+        }
+    }
 }
 
 #[cfg(test)]

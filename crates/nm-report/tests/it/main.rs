@@ -12,6 +12,7 @@ mod formats;
 mod golden;
 mod guests;
 mod import;
+mod pictures;
 mod published;
 mod reference;
 mod reports;
