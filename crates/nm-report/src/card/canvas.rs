@@ -43,12 +43,15 @@ pub struct Letters {
     pub colour: Colour,
 }
 
+/// Width of the edge around a text over lines, px; half of it is outside the letters.
+const EDGE: f64 = 4.0;
+
 enum Item {
     Box { at: (f64, f64), size: (f64, f64), colour: Colour },
     Line { points: Vec<(f64, f64)>, colour: Colour, width: f64, dash: &'static [f32] },
     Area { points: Vec<(f64, f64)>, colour: Colour, opacity: f64 },
     Disc { at: (f64, f64), radius: f64, fill: Colour, edge: Colour },
-    Text { at: (f64, f64), anchor: Anchor, letters: Letters, text: String },
+    Text { at: (f64, f64), anchor: Anchor, letters: Letters, text: String, has_edge: bool },
 }
 
 /// A drawing of fixed size on white.
@@ -121,7 +124,14 @@ impl Canvas {
 
     /// A text on its base line.
     pub fn text(&mut self, at: (f64, f64), anchor: Anchor, letters: Letters, text: &str) {
-        self.items.push(Item::Text { at, anchor, letters, text: clean(text) });
+        let text = clean(text);
+        self.items.push(Item::Text { at, anchor, letters, text, has_edge: false });
+    }
+
+    /// A text with an edge in the colour of the background, for a place where lines may be.
+    pub fn text_over_lines(&mut self, at: (f64, f64), letters: Letters, text: &str) {
+        let (anchor, text) = (Anchor::Start, clean(text));
+        self.items.push(Item::Text { at, anchor, letters, text, has_edge: true });
     }
 
     /// The drawing as SVG that needs nothing else.
@@ -169,7 +179,7 @@ impl Canvas {
                 fill(disc(radius + 0.75), edge, 1.0);
                 fill(disc(radius - 0.75), inside, 1.0);
             }
-            Item::Text { at, anchor, letters, text } => {
+            Item::Text { at, anchor, letters, text, has_edge } => {
                 let width = self.width(text, *letters);
                 let left = match anchor {
                     Anchor::Start => at.0,
@@ -178,7 +188,15 @@ impl Canvas {
                 };
                 let mut builder = PathBuilder::new();
                 self.font(*letters).outline(text, letters.size, (left, at.1), &mut builder);
-                fill(builder.finish(), letters.colour, 1.0);
+                let Some(path) = builder.finish() else { return };
+                if *has_edge {
+                    let line_join = LineJoin::Round;
+                    let edge = Stroke { width: EDGE as f32, line_join, ..Stroke::default() };
+                    let (paint, unmoved) = (paint(CARD, 1.0), Transform::identity());
+                    pixmap.stroke_path(&path, &paint, &edge, unmoved, None);
+                }
+                let (paint, unmoved) = (paint(letters.colour, 1.0), Transform::identity());
+                pixmap.fill_path(&path, &paint, FillRule::Winding, unmoved, None);
             }
             Item::Line { points, colour, width, dash } => {
                 let Some(path) = path(points, false) else { return };
@@ -266,7 +284,7 @@ fn svg_item(item: &Item) -> Markup {
             circle cx=(n(at.0)) cy=(n(at.1)) r=(n(*radius)) fill=(fill) stroke=(edge)
                 stroke-width="1.5" {}
         },
-        Item::Text { at, anchor, letters, text } => {
+        Item::Text { at, anchor, letters, text, has_edge } => {
             let anchor = match anchor {
                 Anchor::Start => None,
                 Anchor::Middle => Some("middle"),
@@ -274,7 +292,10 @@ fn svg_item(item: &Item) -> Markup {
             };
             html! {
                 text x=(n(at.0)) y=(n(at.1)) font-size=(n(letters.size)) fill=(letters.colour)
-                    font-weight=[letters.is_bold.then_some("bold")] text-anchor=[anchor] {
+                    font-weight=[letters.is_bold.then_some("bold")] text-anchor=[anchor]
+                    stroke=[has_edge.then_some(CARD)] stroke-width=[has_edge.then(|| n(EDGE))]
+                    stroke-linejoin=[has_edge.then_some("round")]
+                    paint-order=[has_edge.then_some("stroke")] {
                     (text)
                 }
             }

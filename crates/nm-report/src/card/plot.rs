@@ -146,8 +146,7 @@ impl Plot<'_> {
                 at -= 4.0;
             }
             taken.push((left, left + width, at));
-            canvas.rect((left - 2.0, at - 10.0), (width + 4.0, 12.0), CARD);
-            canvas.text((left, at), Anchor::Start, LIMIT, text);
+            canvas.text_over_lines((left, at), LIMIT, text);
         }
     }
 

@@ -93,6 +93,11 @@ pub fn reading(text: &str) -> Markup {
     folded("How to read this", &html! { p.reading { (explained(text)) } })
 }
 
+/// Content that is shown when its heading is chosen, and on paper.
+pub fn folded_on_screen(heading: &str, content: &Markup) -> Markup {
+    html! { details.paper { summary { (heading) } (content) } }
+}
+
 /// Content that is shown when its heading is chosen.
 pub fn folded(heading: &str, content: &Markup) -> Markup {
     html! { details { summary { (heading) } (content) } }
