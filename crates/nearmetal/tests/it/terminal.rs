@@ -33,7 +33,7 @@ fn verdict_and_report_stand_last() {
         let (run, out) = qualify(folder.path(), target, rounds, &[]);
         assert_eq!(run.code, code, "{}{}", run.stdout, run.stderr);
         let report = format!("report: {}", out.join("report.html").display());
-        let end = last_lines(&run.stdout, 12);
+        let end = last_lines(&run.stdout, 24);
         assert_eq!(end.last(), Some(&report.as_str()), "{}", run.stdout);
         assert!(end.iter().any(|line| line.starts_with(word)), "{end:?}");
         assert!(
