@@ -19,6 +19,7 @@ mod fuzz;
 mod lab_t3;
 mod leftovers;
 mod peer;
+mod pictures;
 mod redis_load;
 mod schedule;
 mod setup;
@@ -44,6 +45,8 @@ usage: cargo xtask TASK
                 (--help)
   thread-sanitizer  the unit tests of what threads share, under ThreadSanitizer (needs a nightly
                 toolchain; --help)
+  pictures      the pictures of the first screen in docs/images, of constructed results (needs
+                Chromium)
   dist          static programs, packages and images for x86-64 and AArch64 in target/dist-files;
                 `dist check` installs and runs them (--help)
   bench         the benchmarks beside peers in one go, with one page and a picture of all ratios
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(&args.collect::<Vec<_>>()),
         Some("fuzz") => fuzz::run(&args.collect::<Vec<_>>()),
         Some("thread-sanitizer") => thread_sanitizer::run(&args.collect::<Vec<_>>()),
+        Some("pictures") => pictures::run(),
         Some("dist") => dist::run(&args.collect::<Vec<_>>()),
         Some("bench") => bench_all::run(&args.collect::<Vec<_>>()),
         Some("bench-book") => bench_book::run(&args.collect::<Vec<_>>()),

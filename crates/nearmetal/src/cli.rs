@@ -321,6 +321,10 @@ pub struct QualifyArgs {
 pub struct ReportArgs {
     /// Result folder.
     pub folder: PathBuf,
+    /// Also write one picture to share, 1200 × 630: verdict, machine, curves of the best stacks.
+    /// Its name ends in .svg or .png.
+    #[arg(long, value_name = "FILE")]
+    pub card: Option<PathBuf>,
     #[command(flatten)]
     pub show: ShowArgs,
 }

@@ -1,4 +1,5 @@
-//! What every report shows first, as lines: verdict, counts, trust, what to do next, the machine.
+//! What every report shows first, as lines: verdict, counts, the best stack, the cost of each step,
+//! the tail, trust, what to do next, the machine.
 //!
 //! `FAIL: p99 12.7 ms on netns/tcp-spin (limit 10 ms); 42.0 % of the time was lost (limit 5 %)`
 
@@ -13,6 +14,7 @@ use nm_model::{Outcome, Plan, RunResult, Verdict};
 use crate::decisive::{self, Decisive};
 use crate::headline::{Headline, headline};
 use crate::identity;
+use crate::sentences::sentences;
 use crate::style::Tone;
 use crate::units::{self, LatencyUnit};
 use crate::view::Notes;
@@ -31,6 +33,12 @@ pub enum Topic {
     Verdict,
     /// How many targets are met, and what was left out.
     Count,
+    /// The best stack with its figures.
+    Best,
+    /// What each step costs.
+    Cost,
+    /// The slowest messages of the best stack.
+    Tail,
     /// Whether the result can be trusted.
     Trust,
     /// What to do next.
@@ -44,10 +52,20 @@ impl Topic {
     pub fn label(self) -> Option<&'static str> {
         match self {
             Topic::Verdict | Topic::Count => None,
+            Topic::Best => Some("best"),
+            Topic::Cost => Some("cost"),
+            Topic::Tail => Some("tail"),
             Topic::Trust => Some("trust"),
             Topic::Next => Some("next"),
             Topic::Machine => Some("machine"),
         }
+    }
+}
+
+impl Topic {
+    /// Whether it is one of the three sentences about the stacks.
+    pub fn is_of_stacks(self) -> bool {
+        matches!(self, Topic::Best | Topic::Cost | Topic::Tail)
     }
 }
 
@@ -79,11 +97,15 @@ pub fn first_screen(result: &RunResult) -> FirstScreen {
         true => Some(headline.sentence.clone()),
         false => Some(headline.remarks.join(" ")),
     };
+    let sentences = sentences(result, &disturbances(result));
     let lines = [
         (Topic::Verdict, Some(verdict.unwrap_or_else(|| headline.counted.clone()))),
         (Topic::Count, count.filter(|text| !text.is_empty())),
         (Topic::Trust, trust(result)),
         (Topic::Next, next(result)),
+        (Topic::Best, sentences.best),
+        (Topic::Cost, sentences.cost),
+        (Topic::Tail, sentences.tail),
         (Topic::Machine, identity::sentence(result)),
     ];
     let line = |(topic, text): (Topic, Option<String>)| Some(Line { topic, text: text? });
@@ -220,6 +242,12 @@ fn takes_steal(result: &RunResult) -> bool {
 fn has_other_work(result: &RunResult) -> bool {
     let percent = result.machine.as_ref().and_then(MachineUse::other_work_percent);
     percent.is_some_and(|percent| percent > limits(result).other_work_percent_max)
+}
+
+/// What disturbed the machine beyond its limits, in words.
+fn disturbances(result: &RunResult) -> Vec<&'static str> {
+    let found = [(takes_steal(result), "stolen time"), (has_other_work(result), "other programs")];
+    found.into_iter().filter(|(is_there, _)| *is_there).map(|(_, name)| name).collect()
 }
 
 /// Whether the result can be trusted, and why. None for figures that others measured.

@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+mod best;
+pub mod card;
 pub mod comparison;
 pub mod comparison_brief;
 mod compute;
@@ -32,6 +34,7 @@ pub mod openmetrics;
 pub mod output_folder;
 pub mod reference;
 pub mod schema;
+mod sentences;
 pub mod sfnt;
 pub mod style;
 pub mod svg;

@@ -170,8 +170,10 @@ pub struct Chart {
     pub key: String,
 }
 
-/// Position of the plot area.
+/// Position of the plot area in a drawing.
 struct Frame {
+    /// Width of the drawing.
+    width: f64,
     left: f64,
     top: f64,
     right: f64,
@@ -196,7 +198,7 @@ impl LimitText<'_> {
 
 impl Axis {
     /// Share of the way from low to high, 0 to 1 inside the axis.
-    fn share(&self, value: f64) -> f64 {
+    pub(crate) fn share(&self, value: f64) -> f64 {
         let (value, low, high) = match self.scale {
             Scale::Linear => (value, self.low, self.high),
             Scale::Log => (value.log10(), self.low.log10(), self.high.log10()),
@@ -338,22 +340,28 @@ fn shortened(text: &str, width: f64) -> String {
 impl Chart {
     /// The chart as an `<svg>` element.
     pub fn draw(&self) -> Markup {
+        self.draw_wide(WIDTH)
+    }
+
+    /// The chart as an `<svg>` element of this width, px.
+    pub fn draw_wide(&self, width: f64) -> Markup {
         let left = self.left_margin();
         let frame = Frame {
+            width,
             left,
             top: 26.0,
-            right: WIDTH - self.right_margin(),
+            right: width - self.right_margin(),
             bottom: 26.0 + self.plot_height,
         };
         let legend_top = frame.bottom + 44.0;
-        let (legend, legend_height) = self.draw_legend(legend_top);
+        let (legend, legend_height) = self.draw_legend(width, legend_top);
         let height = legend_top + legend_height + 6.0;
         let (title_id, description_id) = (format!("{}-t", self.id), format!("{}-d", self.id));
         html! {
             svg id=(self.id) class="chart" role="img"
                 aria-labelledby=(format!("{title_id} {description_id}"))
-                viewBox=(format!("0 0 {} {}", n(WIDTH), n(height)))
-                width=(n(WIDTH)) height=(n(height)) xmlns="http://www.w3.org/2000/svg" {
+                viewBox=(format!("0 0 {} {}", n(width), n(height)))
+                width=(n(width)) height=(n(height)) xmlns="http://www.w3.org/2000/svg" {
                 title id=(title_id) { (self.title) }
                 desc id=(description_id) { (self.description) }
                 (self.draw_axes(&frame))
@@ -479,7 +487,7 @@ impl Chart {
     /// Nothing else is in the row of a note, so it may reach into the right margin.
     fn draw_note(&self, frame: &Frame, y: f64, text: &str) -> Markup {
         let y = self.position(frame, self.x.low, y).1;
-        let text = shortened(text, WIDTH - frame.left - 12.0);
+        let text = shortened(text, frame.width - frame.left - 12.0);
         html! { text class="al" x=(n(frame.left + 6.0)) y=(n(y + 4.0)) { (text) } }
     }
 
@@ -564,7 +572,7 @@ impl Chart {
                 _ => continue,
             };
             let width = text_width(text);
-            let is_late = x + 4.0 + width > WIDTH - 8.0;
+            let is_late = x + 4.0 + width > frame.width - 8.0;
             let left = if is_late { x - 4.0 - width } else { x + 4.0 };
             let steps = (0..12).flat_map(|step| [f64::from(step), -f64::from(step)]);
             let candidates = steps
@@ -608,11 +616,11 @@ impl Chart {
     }
 
     /// The legend and its height.
-    fn draw_legend(&self, top: f64) -> (Markup, f64) {
+    fn draw_legend(&self, width: f64, top: f64) -> (Markup, f64) {
         const SWATCH: f64 = 38.0;
         let widest = self.legend.iter().map(|e| text_width(&e.label)).fold(0.0, f64::max);
-        let column = (widest + SWATCH + 18.0).clamp(120.0, WIDTH - 8.0);
-        let n_columns = ((WIDTH - 8.0) / column).floor().max(1.0) as usize;
+        let column = (widest + SWATCH + 18.0).clamp(120.0, width - 8.0);
+        let n_columns = ((width - 8.0) / column).floor().max(1.0) as usize;
         let n_rows = self.legend.len().div_ceil(n_columns);
         let key_height = if self.key.is_empty() { 0.0 } else { LINE_HEIGHT };
         let markup = html! {
@@ -719,7 +727,7 @@ mod tests {
     fn steps_of_a_line_lead_where_its_points_are() {
         let axis = |label: &str| Axis::linear(label, 0.0, 10.0, 5, |v| v.to_string());
         let chart = chart(axis("x"), axis("y"), vec![]);
-        let frame = Frame { left: 0.0, right: 100.0, top: 0.0, bottom: 50.0 };
+        let frame = Frame { width: 100.0, left: 0.0, right: 100.0, top: 0.0, bottom: 50.0 };
         let points = [(0.0, 0.0), (0.5, 0.1), (0.4, 9.99), (10.0, 9.99), (10.0, 0.0)];
         assert_eq!(chart.path(&frame, &points), "M0 50l5-.5-1-49.5 96 0 0 50");
     }

@@ -1,14 +1,18 @@
-//! `nearmetal report`: the reports of a result folder, written again.
+//! `nearmetal report`: the reports of a result folder, written again, and a card to share.
+
+use std::path::Path;
 
 use anyhow::Result;
 use nm_model::result::Series;
 use nm_model::{Outcome, RunResult};
+use nm_report::card::{self, Format};
 use nm_report::{folder, reference, units};
+use nm_sys::complete_file;
 
 use crate::campaign::finished::FinishedRun;
 use crate::campaign::show::Show;
 use crate::cli::ReportArgs;
-use crate::exit::Exit;
+use crate::exit::{Exit, Stop};
 use crate::output;
 
 /// Name of the note about a recorded outcome that the figures do not give.
@@ -16,9 +20,25 @@ const NOTE: &str = "recorded outcome";
 
 pub fn run(args: &ReportArgs) -> Result<Exit> {
     let show = Show::of(&args.show)?;
+    let card = args.card.as_deref().map(wanted_card).transpose()?;
     let (result, report) = folder::rebuild(&args.folder, judge_again)?;
+    if let Some((file, format)) = card {
+        let references = report.parent().map(folder::load_references).transpose()?;
+        let bytes = card::card(&result, &references.unwrap_or_default(), format);
+        complete_file::create(file, &bytes, complete_file::MODE_PUBLIC)
+            .map_err(|error| output::file_error(file, &error))?;
+    }
     FinishedRun { result, report: Some(report), show, aborted_by: None }.show()?;
     Ok(Exit::Pass)
+}
+
+/// The file of a card and the format that its name asks for.
+fn wanted_card(file: &Path) -> Result<(&Path, Format)> {
+    let format = Format::of(file).ok_or_else(|| {
+        let name = file.display();
+        Stop::usage(format!("--card: {name} is neither SVG nor PNG; end its name in .svg or .png"))
+    })?;
+    Ok((file, format))
 }
 
 /// Judges a judged result once more. The recorded verdicts stay if the figures give the same

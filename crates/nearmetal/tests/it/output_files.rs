@@ -168,3 +168,30 @@ fn a_snapshot_replaces_an_earlier_one_only_when_it_is_complete() {
     assert_eq!(device.code, 4, "{}", device.stderr);
     assert!(Path::new("/dev/full").metadata().is_ok_and(|known| !known.is_file()));
 }
+
+#[test]
+fn a_card_is_written_once_and_every_refusal_is_one_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "#\tsize\tmean\tmin\tmedian\tmax\t%ile\tstddev\titer\n\
+                \t64\t900\t800\t900\t2000\t1000\t100\t1000\n";
+    fs::write(folder.path().join("pingpong.txt"), text).unwrap();
+    let imported = run_in(folder.path(), &["import", "pingpong.txt", "--out", "result"]);
+    assert_eq!(imported.code, 0, "{}", imported.stderr);
+    let card = |file: &str| run_in(folder.path(), &["report", "result", "--card", file]);
+    for (file, start) in [("out.svg", &b"<?xml"[..]), ("out.PNG", &b"\x89PNG"[..])] {
+        let run = card(file);
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        assert!(fs::read(folder.path().join(file)).unwrap().starts_with(start), "{file}");
+    }
+    for (file, code, part) in [
+        ("out.jpg", 2, "out.jpg is neither SVG nor PNG; end its name in .svg or .png"),
+        ("out", 2, "out is neither SVG nor PNG"),
+        ("out.svg", 5, "out.svg"),
+        ("missing/out.svg", 4, "missing/out.svg"),
+    ] {
+        let run = card(file);
+        assert_eq!(run.code, code, "{file}: {}", run.stderr);
+        assert!(run.stderr.contains(part), "{file}: {}", run.stderr);
+        assert_eq!(run.stderr.trim_end().lines().count(), 1, "{file}: {}", run.stderr);
+    }
+}

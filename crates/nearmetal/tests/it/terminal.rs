@@ -33,7 +33,7 @@ fn verdict_and_report_stand_last() {
         let (run, out) = qualify(folder.path(), target, rounds, &[]);
         assert_eq!(run.code, code, "{}{}", run.stdout, run.stderr);
         let report = format!("report: {}", out.join("report.html").display());
-        let end = last_lines(&run.stdout, 12);
+        let end = last_lines(&run.stdout, 24);
         assert_eq!(end.last(), Some(&report.as_str()), "{}", run.stdout);
         assert!(end.iter().any(|line| line.starts_with(word)), "{end:?}");
         assert!(
@@ -95,7 +95,7 @@ fn progress_is_lines_where_stderr_is_no_terminal() {
     let (run, _) = qualify(folder.path(), "median < 1s", 2, &[]);
     let lines: Vec<&str> = run.stderr.lines().collect();
     let announced = lines.iter().position(|line| {
-        line.starts_with("plan small, 4 trials: at most ") && line.ends_with("keeps what is done")
+        line.starts_with("plan small, 4 trials: about ") && line.ends_with("keeps what is done")
     });
     let first = lines.iter().position(|line| {
         line.contains(" %  round 1/2  loopback/tcp-blocking pingpong  ") && line.ends_with(" left")

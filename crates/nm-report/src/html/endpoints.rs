@@ -66,7 +66,7 @@ fn facts_of(result: &RunResult) -> Markup {
 /// Facts as rows, groups of equal endpoints as columns.
 fn table(caption: &str, columns: &[facts::Group], rows: &[FactRow]) -> Markup {
     html! {
-        div.scroll tabindex="0" role="region" aria-label=(caption) {
+        div.scroll.sideways tabindex="0" role="region" aria-label=(caption) {
             table.facts {
                 caption { (caption) }
                 thead { tr {

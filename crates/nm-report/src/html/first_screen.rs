@@ -1,15 +1,16 @@
-//! The first screen: the outcome, the figure that decides it, the doubts that weigh most, and one
-//! picture of all stacks.
+//! The first screen: the outcome, the figure that decides it, the doubts that weigh most, one
+//! picture of the best stacks, and three sentences about them.
 
 use maud::{Markup, html};
 use nm_model::RunResult;
 use nm_model::result::RunState;
 
-use super::overview;
+use super::curves;
 use super::region::class;
 use super::trust;
+use super::words::{self, explained};
 use crate::factors;
-use crate::first_screen;
+use crate::first_screen::{self, Line};
 use crate::title::hosts;
 use crate::units;
 use crate::view::{self, Notes};
@@ -25,20 +26,38 @@ pub fn first_screen(result: &RunResult, references: &[RunResult], notes: &Notes)
         section id=(ANCHOR) class=(class) aria-labelledby="verdict-h" tabindex="-1" {
             div.answer {
                 h2 id="verdict-h" { (screen.word) }
-                @for (index, line) in screen.lines.iter().enumerate() {
-                    p.sentence[index == 0] {
-                        @if let Some(label) = line.topic.label() { b { (label) ": " } }
-                        (line.text)
-                    }
+                @for (index, line) in screen.lines.iter().filter(is_of_answer).enumerate() {
+                    p.sentence[index == 0] { (labelled(line)) }
                 }
                 @if let Some(sentence) = factors::strongest(result) {
                     p { (sentence) " " a href="#factors" { "All factors" } "." }
                 }
                 (trust::heaviest(result, notes))
             }
-            (overview::picture(result, references, notes))
-            div.run { (facts(result)) }
+            (curves::picture(result, references))
+            @if screen.lines.iter().any(|line| line.topic.is_of_stacks()) {
+                div.three {
+                    @for line in screen.lines.iter().filter(|line| line.topic.is_of_stacks()) {
+                        p { (labelled(line)) }
+                    }
+                }
+            }
+            div.run {
+                (facts(result))
+                (words::list(screen.lines.iter().map(|line| line.text.as_str())))
+            }
         }
+    }
+}
+
+fn is_of_answer(line: &&Line) -> bool {
+    !line.topic.is_of_stacks()
+}
+
+fn labelled(line: &Line) -> Markup {
+    html! {
+        @if let Some(label) = line.topic.label() { b { (label) ": " } }
+        (explained(&line.text))
     }
 }
 

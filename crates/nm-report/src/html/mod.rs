@@ -1,8 +1,9 @@
 //! The report as one HTML file that needs nothing else: no script, no font, no network. It opens
 //! from a disk or a mail, in light and dark, on paper, with a keyboard or a screen reader.
 //!
-//! The first screen answers: the outcome, the figure that decides it, the doubts that weigh most,
-//! and one picture of all stacks. The rest is folded. The result itself is in the page as JSON
+//! The first screen answers: the outcome, the figure that decides it, the best stack, the cost of
+//! each step, the tail, the doubts that weigh most, and one picture of the best stacks. The rest is
+//! folded. The result itself is in the page as JSON
 //! ([`embedded`] reads it back).
 
 mod audit_page;
@@ -12,6 +13,7 @@ mod charts;
 mod comparison_page;
 mod comparisons;
 mod compute;
+mod curves;
 mod embed;
 mod endpoints;
 mod factors;
@@ -27,12 +29,14 @@ mod tables;
 mod targets;
 mod trend_page;
 mod trust;
+mod words;
 
 use maud::{Markup, html};
 use nm_model::RunResult;
 
 use crate::exchange;
 use crate::headline::headline;
+use crate::svg::Chart;
 use crate::title::title;
 use crate::view::{self, Notes};
 
@@ -42,6 +46,11 @@ pub use audit_page::page as audit;
 pub use comparison_page::page as comparison;
 pub use embed::embedded;
 pub use trend_page::page as trend;
+
+/// The chart of the best stacks; none if no round trip was measured.
+pub(crate) fn best_curves(result: &RunResult, references: &[RunResult]) -> Option<Chart> {
+    charts::of_best(result, references).map(|figure| figure.chart)
+}
 
 /// A section of the report, if it has something to show.
 struct Part {
@@ -87,6 +96,8 @@ fn parts(result: &RunResult, references: &[RunResult], notes: &Notes) -> Vec<Par
             parts.push(Part { entry: Entry { anchor, title }, content: content() });
         }
     };
+    let overview = overview::picture(result, references, notes);
+    add(!overview.0.is_empty(), "stacks", "Every stack", &|| overview.clone());
     add(!result.audits.is_empty(), "audit", "Audit of the machine", &|| {
         maud::html! {
             @for audit in &result.audits { (crate::audit::html::section(audit, Some(result))) }

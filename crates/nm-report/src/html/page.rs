@@ -3,6 +3,8 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use super::words::explained;
+
 /// Nothing may be loaded, sent or run. Styles are part of the page.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
@@ -88,7 +90,12 @@ pub fn section(anchor: &str, title: &str, content: &Markup) -> Markup {
 
 /// How to read a section, folded.
 pub fn reading(text: &str) -> Markup {
-    folded("How to read this", &html! { p.reading { (text) } })
+    folded("How to read this", &html! { p.reading { (explained(text)) } })
+}
+
+/// Content that is shown when its heading is chosen, and on paper.
+pub fn folded_on_screen(heading: &str, content: &Markup) -> Markup {
+    html! { details.paper { summary { (heading) } (content) } }
 }
 
 /// Content that is shown when its heading is chosen.

@@ -2,18 +2,31 @@
 
 use maud::{Markup, html};
 
+use super::words::explained;
 use crate::style::Tone;
 use crate::table::{Column, Table};
 
-/// A table in a region that scrolls sideways and can be reached by keyboard.
+/// Most columns of a table that fits a telephone.
+const COLUMNS_NARROW_MAX: usize = 2;
+
+/// Most columns of a table whose cells need no narrow padding on a wide page.
+const COLUMNS_MAX: usize = 10;
+
+/// A table in a region that can be reached by keyboard. On a narrow screen a table of many columns
+/// scrolls sideways, and says so.
 pub fn region(table: &Table) -> Markup {
+    let is_sideways = table.columns.len() > COLUMNS_NARROW_MAX;
+    let is_wide = table.columns.len() > COLUMNS_MAX;
     html! {
-        div.scroll tabindex="0" role="region" aria-label=(table.caption) {
+        div.scroll.sideways[is_sideways].wide-table[is_wide] tabindex="0" role="region"
+            aria-label=(table.caption) {
             table {
-                caption { (table.caption) }
+                caption { (explained(&table.caption)) }
                 thead { tr {
                     @for column in &table.columns {
-                        th scope="col" class=[column.is_figure.then_some("n")] { (column.title) }
+                        th scope="col" class=[column.is_figure.then_some("n")] {
+                            (explained(&column.title))
+                        }
                     }
                 } }
                 tbody {

@@ -4,7 +4,7 @@
 use maud::{Markup, html};
 use nm_model::RunResult;
 
-use super::page::{folded, reading};
+use super::page::{folded, folded_on_screen, reading};
 use super::region::region;
 use crate::matrix::Matrix;
 use crate::table::Table;
@@ -26,7 +26,7 @@ pub fn figures(result: &RunResult, notes: &Notes) -> Markup {
                 units::plural(groups.len(), "table", "tables"),
                 units::plural(n_series, "series", "series"),
             );
-            (folded(&heading, &html! {
+            (folded_on_screen(&heading, &html! {
                 @for group in &groups {
                     (region(&view::group_table(group, notes, Detail::Main)))
                     @let every = format!("Every figure: {}", group.title());

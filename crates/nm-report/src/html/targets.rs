@@ -5,7 +5,7 @@ use nm_model::verdict::Verdict;
 use nm_model::{Outcome, RunResult};
 
 use super::badge::badge;
-use super::page::folded;
+use super::page::{folded, folded_on_screen};
 use super::region::{class, doubt_links, region};
 use crate::decisive::{self, Decisive, limit_text};
 use crate::headline::not_judged;
@@ -33,7 +33,7 @@ pub fn targets(result: &RunResult, notes: &Notes) -> Markup {
             (table(result, open, caption, notes))
             @if !met.is_empty() {
                 @let n_met = units::plural(met.len(), "target is met", "targets are met");
-                (folded(&n_met, &table(result, met, "Targets that are met", notes)))
+                (folded_on_screen(&n_met, &table(result, met, "Targets that are met", notes)))
             }
         }
         @if !verdicts.is_empty() {
@@ -46,7 +46,7 @@ pub fn targets(result: &RunResult, notes: &Notes) -> Markup {
 
 fn table(result: &RunResult, verdicts: &[&Verdict], caption: &str, notes: &Notes) -> Markup {
     html! {
-        div.scroll tabindex="0" role="region" aria-label=(caption) {
+        div.scroll.sideways tabindex="0" role="region" aria-label=(caption) {
             table.prose.targets {
                 caption { (caption) }
                 thead { tr {

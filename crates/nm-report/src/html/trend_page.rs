@@ -98,7 +98,7 @@ fn charts(found: &Trend) -> Markup {
                 @for chart in &charts {
                     figure {
                         figcaption { (chart.title) }
-                        div.scroll.plot tabindex="0" role="region"
+                        div.scroll.plot.sideways tabindex="0" role="region"
                             aria-label=(format!("Chart: {}", chart.title)) { (chart.draw()) }
                     }
                 }

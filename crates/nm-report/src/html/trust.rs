@@ -61,7 +61,7 @@ pub fn doubts(result: &RunResult, notes: &Notes) -> Markup {
 
 fn table(caption: &str, doubts: &[Weighed<'_>]) -> Markup {
     html! {
-        div.scroll tabindex="0" role="region" aria-label=(caption) {
+        div.scroll.sideways tabindex="0" role="region" aria-label=(caption) {
             table.prose {
                 caption { (caption) }
                 thead { tr {

@@ -7,7 +7,7 @@ use nm_model::{Outcome, RunResult, Undecided};
 use nm_report::first_screen::{self, Topic};
 use nm_report::style::Style;
 use nm_report::view::Notes;
-use nm_report::{decisive, html, terminal, title, weight};
+use nm_report::{html, terminal, title, weight};
 
 use crate::fixture::{self, SMALL};
 
@@ -43,24 +43,20 @@ fn with_verdict(
 const REQUESTS: &str = "loopback/tcp-epoll rr 64 B at 1000/s from intended send";
 
 #[test]
-fn a_failure_is_stated_with_figure_limit_circumstance_and_advice() {
+fn a_failure_advises_by_the_doubts_of_its_own_series() {
     let evidence = [(REQUESTS, Outcome::Fail, 29.6e6, "above")];
     let mut run = with_verdict("p99 < 10ms", Outcome::Fail, &evidence);
-    assert_eq!(
-        decisive::sentence(&run).unwrap(),
-        "Failed: p99 of 1000 requests/s of 64 B over TCP (loopback/tcp-epoll) is 29.60 ms, \
-         limit 10 ms, on a busy machine; repeat when idle."
-    );
+    run.comparisons.clear();
+    assert_eq!(line(&run, Topic::Verdict), "p99 29.6 ms on loopback/tcp-epoll (limit 10 ms).");
+    assert!(line(&run, Topic::Next).ends_with(" Also repeat when idle."), "a busy machine");
     run.doubts.clear();
     let series = run.series.iter_mut().find(|s| s.key.to_string() == REQUESTS).unwrap();
     series.doubts = vec![Doubt::new(DoubtKind::Steal, "30 ms")];
-    let sentence = decisive::sentence(&run).unwrap();
-    assert!(sentence.ends_with("took CPU time; repeat on dedicated CPUs."), "{sentence}");
+    assert!(line(&run, Topic::Next).ends_with(" Also repeat on dedicated CPUs."));
     // The doubts of another series say nothing about this one.
     run.series.iter_mut().for_each(|s| s.doubts.clear());
     run.series[0].doubts = vec![Doubt::new(DoubtKind::Steal, "30 ms")];
-    let sentence = decisive::sentence(&run).unwrap();
-    assert!(sentence.ends_with("is 29.60 ms, limit 10 ms."), "{sentence}");
+    assert!(!line(&run, Topic::Next).contains("Also"));
 }
 
 #[test]
@@ -71,14 +67,8 @@ fn the_figure_furthest_beyond_its_limit_decides_a_failure() {
         ("netns/tcp-spin pingpong 64 B", Outcome::Pass, 100.0, "below"),
     ];
     let run = with_verdict("median < 6us at size<=64", Outcome::Fail, &evidence);
-    let sentence = decisive::sentence(&run).unwrap();
-    assert!(
-        sentence.starts_with(
-            "Failed: median half round trip of 64 B messages over UDP (netns/udp-blocking) is \
-             9.000 µs, limit 6 µs"
-        ),
-        "{sentence}"
-    );
+    let verdict = "median 9.00 µs on netns/udp-blocking at 64 B (limit 6 µs).";
+    assert_eq!(line(&run, Topic::Verdict), verdict);
 }
 
 #[test]
@@ -88,34 +78,31 @@ fn a_pass_names_the_figure_nearest_to_its_limit() {
         ("netns/tcp-spin pingpong 64 B", Outcome::Pass, 5000.0, "below"),
     ];
     let run = with_verdict("median < 6us", Outcome::Pass, &every);
-    assert_eq!(
-        decisive::sentence(&run).unwrap(),
-        "Passed; nearest to its limit is median half round trip of 64 B messages over TCP \
-         (netns/tcp-spin) with 5.000 µs, limit 6 µs."
-    );
+    let nearest = |path: &str, value: &str| {
+        format!("nearest to its limit: median {value} on {path} at 64 B (limit 6 µs).")
+    };
+    let verdict = line(&run, Topic::Verdict);
+    assert!(verdict.ends_with(&nearest("netns/tcp-spin", "5.00 µs")), "{verdict}");
     // Where one series is enough, the best one decides.
     let mut any = every.to_vec();
     any.push(("netns/udp-blocking pingpong 64 B", Outcome::Fail, 9000.0, "above"));
-    let run = with_verdict("median < 6us", Outcome::Pass, &any);
-    assert!(decisive::sentence(&run).unwrap().contains("(loopback/tcp-spin) with 3.000 µs"));
+    let mut run = with_verdict("median < 6us", Outcome::Pass, &any);
+    let verdict = line(&run, Topic::Verdict);
+    assert!(verdict.ends_with(&nearest("loopback/tcp-spin", "3.00 µs")), "{verdict}");
     // The judge's own choice comes first, so that sentence, table and reason agree.
-    let mut run = run;
     run.verdicts[0].decisive = Some("netns/tcp-spin pingpong 64 B".into());
-    assert!(decisive::sentence(&run).unwrap().contains("(netns/tcp-spin) with 5.000 µs"));
+    assert!(line(&run, Topic::Verdict).ends_with(&nearest("netns/tcp-spin", "5.00 µs")));
 }
 
 #[test]
-fn an_open_question_is_stated_with_its_reason_and_nothing_is_invented() {
+fn an_open_question_is_stated_with_its_reason() {
     let reason = "9.8 ms (95 % interval 9 to 11 ms over 5 rounds), limit 10 ms: the limit lies \
                   inside the interval";
     let evidence = [(REQUESTS, Outcome::Inconclusive, 9.8e6, reason)];
     let run = with_verdict("p99 < 10ms", Outcome::Inconclusive, &evidence);
-    let sentence = decisive::sentence(&run).unwrap();
-    assert!(sentence.starts_with("Not decided: p99 of 1000 requests/s"), "{sentence}");
-    assert!(sentence.ends_with("inside the interval."), "{sentence}");
-    let mut run = fixture::result(SMALL);
-    run.verdicts.clear();
-    assert_eq!(decisive::sentence(&run), None);
+    let verdict = line(&run, Topic::Verdict);
+    assert!(verdict.starts_with("p99 on loopback/tcp-epoll: 9.8 ms"), "{verdict}");
+    assert!(verdict.ends_with("inside the interval."), "{verdict}");
 }
 
 #[test]
@@ -158,7 +145,9 @@ fn the_first_screen_holds_answer_doubts_and_picture() {
     assert!(page.contains("<title>FAIL: made-up-host, plan made-up, 2 Jan 2026"));
     let first = section(&page, "verdict");
     assert!(first.contains("throughput 9.10 Gb/s on loopback/tcp-blocking"), "{first}");
-    assert_eq!(first.matches("href=\"#doubt-").count(), 3 + 1);
+    assert_eq!(first.matches("href=\"#doubt-").count(), 3);
+    assert!(first.contains("svg id=\"curves\"") && first.contains("made-up-reference"));
+    let first = section(&page, "stacks");
     // Each stack in each environment, and the published run of the same statistic.
     for label in [">tcp-spin<", ">udp-blocking<"] {
         assert_eq!(first.matches(label).count(), 2 * 2 + 2, "{label}");
@@ -174,7 +163,7 @@ fn the_first_screen_holds_answer_doubts_and_picture() {
 fn only_rows_with_doubts_are_hatched() {
     let mut run = fixture::result(SMALL);
     let hatches = |run: &RunResult| {
-        section(&html::report(run, &[]), "verdict").matches("class=\"hatch ").count()
+        section(&html::report(run, &[]), "stacks").matches("class=\"hatch ").count()
     };
     for series in &mut run.series {
         series.doubts.clear();
@@ -191,7 +180,7 @@ fn a_stack_that_fails_a_target_at_another_size_is_marked() {
     let evidence = [("netns/tcp-spin pingpong 1024 B", Outcome::Fail, 9000.0, "above")];
     let run = with_verdict("median < 6us at size<=1024", Outcome::Fail, &evidence);
     let page = html::report(&run, &[]);
-    let first = section(&page, "verdict");
+    let first = section(&page, "stacks");
     // Once in each picture and in their key; the row shows its figures at 64 B.
     assert_eq!(first.matches("✗").count(), 3);
     assert_eq!(first.matches("class=\"failing\"").count(), 2);

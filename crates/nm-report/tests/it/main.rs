@@ -2,6 +2,7 @@
 //! browser.
 
 mod browser;
+mod card;
 mod factors;
 mod figures;
 mod first_screen;
@@ -11,8 +12,10 @@ mod formats;
 mod golden;
 mod guests;
 mod import;
+mod pictures;
 mod published;
 mod reference;
 mod reports;
+mod sentences;
 mod trend;
 mod v1;

@@ -194,7 +194,7 @@ pub fn panels<'f, 'a>(family: &'f Family<'a>) -> Vec<Panel<'f, 'a>> {
 }
 
 /// The references that belong beside `subjects`: of an exchange only those of the same size.
-fn references_beside<'f, 'a>(
+pub fn references_beside<'f, 'a>(
     family: &'f Family<'a>,
     subjects: &[&Subject<'a>],
 ) -> Vec<&'f Subject<'a>> {

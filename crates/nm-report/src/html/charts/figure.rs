@@ -27,7 +27,7 @@ impl Figure {
         html! {
             figure {
                 figcaption { (self.chart.title) }
-                div.scroll.plot tabindex="0" role="region"
+                div.scroll.plot.sideways tabindex="0" role="region"
                     aria-label=(format!("Chart: {}", self.chart.title)) {
                     (self.chart.draw())
                 }

@@ -14,6 +14,7 @@ mod throughput;
 use nm_model::RunResult;
 
 pub use figure::Figure;
+pub use percentiles::of_best;
 
 /// Charts of one kind under one heading.
 pub struct Section {

@@ -1,15 +1,18 @@
 //! Percentile plots: how slow the slowest are, as the median and the range of the rounds.
 
-use nm_model::Metric;
 use nm_model::result::Series;
+use nm_model::{Metric, RunResult};
 
+use crate::best;
 use crate::distribution::{Distribution, Point, nines};
 use crate::svg::{Axis, Chart, LegendEntry, Mark, Scale, Tick};
 use crate::table::Table;
 use crate::units;
 use crate::view;
 
-use super::family::{Family, Panel, Subject, of_size, panels, sizes_of_interest};
+use super::family::{
+    Family, Panel, Subject, families, of_size, panels, references_beside, sizes_of_interest,
+};
 use super::figure::{Figure, count_text, figures_column, legend, size_text, time_axis, tone};
 use super::limits::{limit_text, limits_of, shared_limits};
 
@@ -80,6 +83,32 @@ pub(super) fn of_panel(family: &Family<'_>, panel: &Panel<'_, '_>) -> Vec<Figure
         }
     }
     figures
+}
+
+/// The chart of the best stacks of a result, with the published runs beside it.
+pub fn of_best(result: &RunResult, references: &[RunResult]) -> Option<Figure> {
+    let best = best::stacks(result);
+    let first = best.first()?;
+    let families = families(result, references);
+    let has_first = |family: &&Family<'_>| {
+        family.subjects.iter().flat_map(|one| &one.series).any(|one| std::ptr::eq(*one, *first))
+    };
+    let family = families.iter().find(has_first)?;
+    let of_series = |series: &&Series| {
+        let has = |one: &&Subject<'_>| one.series.iter().any(|of| std::ptr::eq(*of, *series));
+        family.subjects.iter().find(has)
+    };
+    let subjects: Vec<&Subject<'_>> = best.iter().filter_map(of_series).collect();
+    let references = references_beside(family, &subjects);
+    let name = format!(" · {}", first.key.environment);
+    let environment = first.key.environment.as_str();
+    let panel = Panel { environment, name, subjects, references };
+    let size = first.key.case.size_bytes();
+    let curves = curves(&panel, size);
+    let scales = scales(family, &curves);
+    let limits = limit_marks(family, &curves);
+    let title = format!("Best stacks: {}", title(family, &panel, size));
+    Some(percentile_figure(title, &scales, &curves, &limits))
 }
 
 fn curves<'f, 'a>(panel: &Panel<'f, 'a>, size: Option<u32>) -> Vec<Curve<'f, 'a>> {
