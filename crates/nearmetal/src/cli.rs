@@ -13,8 +13,11 @@ pub mod groups;
 pub mod jitter;
 pub mod lab;
 mod number;
+#[cfg(test)]
+mod option_tests;
 mod percent;
 pub mod server_address;
+pub mod shared;
 pub mod standalone;
 pub mod tune;
 
@@ -33,6 +36,7 @@ use self::generate::GenerateCommand;
 use self::jitter::JitterArgs;
 use self::lab::LabCommand;
 use self::number::number;
+use self::shared::{AffinityArgs, OUT};
 use self::standalone::{PingpongArgs, RrArgs, StreamArgs};
 use self::tune::TuneCommand;
 
@@ -72,7 +76,7 @@ pub enum Command {
         nearmetal audit --save host.json                 on a machine without a way out\n  \
         nearmetal audit --snapshot host.json --format html > audit.html\n  \
         nearmetal audit --snapshot host.json --guest guest.json\n  \
-        nearmetal audit --fail-on high --format sarif > audit.sarif\n\n\
+        nearmetal audit --fail-at high --format sarif > audit.sarif\n\n\
         Nothing is changed, and nothing is opened for writing but the file of --save.")]
     Audit(AuditArgs),
     /// Ping-pong latency between two machines: half round trip.
@@ -231,8 +235,7 @@ pub enum Command {
     Man {
         /// Command whose page is wanted: `qualify`, `exchange run` or `exchange-run`.
         command: Vec<String>,
-        /// Write the pages of all commands into this folder, which is created.
-        #[arg(long, value_name = "DIR", conflicts_with = "command")]
+        #[arg(long, value_name = "DIR", conflicts_with = "command", help = OUT)]
         out: Option<PathBuf>,
     },
     /// A distributed stock exchange on this machine or several.
@@ -274,8 +277,7 @@ pub struct QualifyArgs {
     /// defines.
     #[arg(long, default_value = "quick", value_name = "NAME|FILE[:PART]|-")]
     pub plan: String,
-    /// Folder for the result, which is created.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = OUT)]
     pub out: Option<PathBuf>,
     /// Label of the site, such as `rack 7`, which the result and its first screen show.
     #[arg(long, value_name = "TEXT")]
@@ -290,9 +292,8 @@ pub struct QualifyArgs {
     /// Rounds, instead of the plan's.
     #[arg(long, value_parser = number(1_u32..=1000))]
     pub rounds: Option<u32>,
-    /// CPUs of the client and of the server.
-    #[arg(long, value_name = "C;S")]
-    pub affinity: Option<String>,
+    #[command(flatten)]
+    pub affinity: AffinityArgs,
     /// Reach the other end by IPv6.
     #[arg(long)]
     pub ipv6: bool,
@@ -310,7 +311,7 @@ pub struct QualifyArgs {
     /// its trial, and `nearmetal tune undo` puts it back after a kill.
     #[arg(long)]
     pub change_machine: bool,
-    /// List the rows that would run and those that are not available, without measuring.
+    /// Only show what would be done.
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -331,8 +332,7 @@ pub struct ImportArgs {
     /// `series.csv` of a result; `-` is stdin.
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
-    /// Folder for the result; the summary goes to stdout either way.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = OUT)]
     pub out: Option<PathBuf>,
     #[command(flatten)]
     pub format: FormatArgs,

@@ -1,11 +1,10 @@
 //! Options of `compare` and `trend`.
 
-use std::path::PathBuf;
-
 use clap::{Args, ValueEnum};
 use nm_model::Metric;
 
 use super::percent::percent;
+use super::shared::OutArgs;
 
 /// Form of what a comparison or a trend writes to stdout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -20,9 +19,8 @@ pub enum DocumentFormat {
 
 #[derive(Debug, Args)]
 pub struct DocumentArgs {
-    /// Folder for the reports (HTML, Markdown, JSON), which is created.
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub out: OutArgs,
     /// Form of what is written to stdout.
     #[arg(long, value_enum, default_value = "text")]
     pub format: DocumentFormat,
@@ -37,7 +35,7 @@ pub struct CompareArgs {
     /// Ratio that counts as equal, such as `5%`.
     #[arg(long, default_value = "5%", value_parser = percent)]
     pub margin: f64,
-    /// Figures of the primary rows that decide the exit code.
+    /// Figures that decide the exit code; a trend compares its last result with its first for it.
     #[arg(
         long,
         value_delimiter = ',',
@@ -78,10 +76,10 @@ pub struct TrendArgs {
     /// Only this part of the results: `ENVIRONMENT/STACK`, `*` for any.
     #[arg(long, value_name = "PLACE")]
     pub on: Option<String>,
-    /// Compare the last result with the first; these figures decide the exit code.
+    /// Figures that decide the exit code; a trend compares its last result with its first for it.
     #[arg(long, value_delimiter = ',', value_name = "METRIC,…")]
     pub fail_on: Vec<Metric>,
-    /// With --fail-on: ratio that counts as equal, such as `5%`.
+    /// Ratio that counts as equal, such as `5%`.
     #[arg(long, default_value = "5%", value_parser = percent, requires = "fail_on")]
     pub margin: f64,
     #[command(flatten)]

@@ -30,7 +30,7 @@ pub fn run(args: &CompareArgs) -> Result<Exit> {
         ..CompareOptions::default()
     };
     let compared = nm_judge::compare(&a, &b, &options);
-    if let Some(out) = &args.document.out {
+    if let Some(out) = &args.document.out.out {
         result_source::write_reports(out, &comparison_files(&compared))?;
     }
     match args.document.format {

@@ -22,7 +22,7 @@ use crate::output;
 
 pub fn run(args: &PairsArgs) -> Result<Exit> {
     let (allowed, siblings) = (cpu::allowed(), cpu::siblings());
-    let cpus = args.cpus.as_ref().map_or(allowed.clone(), |list| list.0.clone());
+    let cpus = args.cpus.cpus.as_ref().map_or(allowed.clone(), |list| list.0.clone());
     not_usable(&cpus)?;
     cores(&allowed, &siblings, &cpus).map_err(|e| Failure::from(ComputeError::from(e)))?;
     let count = pairs::pairs(&cpus).len();

@@ -83,10 +83,7 @@ fn wanted(args: &AbArgs, machine: &HostMachine) -> Result<Vec<StepChange>> {
     let selection = Selection {
         only: vec![args.step],
         allow: args.allow.into_iter().collect(),
-        choice: Choice {
-            cpus: args.cpus.as_ref().map(|list| list.0.clone()).unwrap_or_default(),
-            link: args.link.clone(),
-        },
+        choice: Choice { cpus: args.cpus.list(), link: args.link.clone() },
     };
     let steps = session::steps(&selection, machine)?;
     let not_available =
