@@ -31,7 +31,7 @@ use self::audit::AuditArgs;
 use self::compare::{CompareArgs, TrendArgs};
 use self::compute::ComputeArgs;
 use self::exchange::ExchangeCommand;
-use self::format::{FormatArgs, ShowArgs};
+use self::format::{ExtentArgs, FormatArgs, ShowArgs};
 use self::generate::GenerateCommand;
 use self::jitter::JitterArgs;
 use self::lab::LabCommand;
@@ -171,6 +171,9 @@ pub enum Command {
         nearmetal trend monday/ tuesday/ today/ --fail-on p99 --margin 10%")]
     Trend(TrendArgs),
     /// Write the reports of a result folder again.
+    #[command(after_help = "Examples:\n  nearmetal report results/today\n  \
+        nearmetal report results/today --format markdown >> $GITHUB_STEP_SUMMARY\n  \
+        nearmetal report results/today --format sarif > nearmetal.sarif")]
     Report(ReportArgs),
     /// Read other tools' output (sfnt-pingpong, sockperf, netperf, nuttcp, iperf3 JSON), and our
     /// own tables.
@@ -218,11 +221,11 @@ pub enum Command {
         #[command(flatten)]
         format: FormatArgs,
     },
-    /// JSON Schema of a file format.
+    /// JSON Schemas of what nearmetal prints as JSON and of plans.
+    #[command(after_help = "Examples:\n  nearmetal schema\n  nearmetal schema result")]
     Schema {
-        /// Which format.
-        #[arg(value_enum)]
-        of: SchemaOf,
+        /// Which one; without it the names of all, each with its commands.
+        of: Option<String>,
     },
     /// Shell completions.
     Completions {
@@ -261,14 +264,6 @@ pub enum Command {
         /// Folder to remove at the end.
         folder: Option<PathBuf>,
     },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SchemaOf {
-    /// `result.json`
-    Result,
-    /// A plan, as JSON.
-    Plan,
 }
 
 #[derive(Debug, Args)]
@@ -322,8 +317,23 @@ pub struct QualifyArgs {
 pub struct ReportArgs {
     /// Result folder.
     pub folder: PathBuf,
+    /// Form of what is written to stdout.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: ReportFormat,
     #[command(flatten)]
-    pub show: ShowArgs,
+    pub extent: ExtentArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+    /// For a pull request or a job summary, below 64 KB: `summary.md`.
+    Markdown,
+    /// For code scanning, SARIF 2.1.0.
+    Sarif,
 }
 
 #[derive(Debug, Args)]

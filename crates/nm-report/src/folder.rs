@@ -15,19 +15,11 @@ use nm_stats::rounds;
 use nm_sys::complete_file::{self, Origin};
 use nm_sys::text_file;
 
+pub use crate::file_names::{REPORT, RESULT, SUMMARY};
 use crate::{consistency, csv, hlog, html, junit, markdown, openmetrics, sfnt, summary};
-
-/// Name of the result in a folder.
-pub const RESULT: &str = "result.json";
 
 /// Name of the reference runs that the report draws, kept so that it can be made again.
 pub const REFERENCES: &str = "references.json";
-
-/// Name of the report in a folder.
-pub const REPORT: &str = "report.html";
-
-/// Name of the summary for a pull request in a folder.
-pub const SUMMARY: &str = "summary.md";
 
 /// Most runs of one name in one folder.
 const SAME_NAME_MAX: u32 = 1000;

@@ -16,6 +16,7 @@ mod distribution;
 pub mod exchange;
 mod factors;
 mod facts;
+mod file_names;
 pub mod first_screen;
 pub mod folder;
 mod guests;

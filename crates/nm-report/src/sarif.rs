@@ -5,7 +5,7 @@ use nm_model::verdict::Verdict;
 use nm_model::{Outcome, RunResult};
 use serde_json::{Value, json};
 
-use crate::folder::RESULT;
+use crate::file_names::RESULT;
 use crate::title::title;
 
 /// What the documents of all commands have around their rules and results.

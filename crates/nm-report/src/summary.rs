@@ -5,8 +5,8 @@
 use nm_model::verdict::Verdict;
 use nm_model::{Outcome, RunResult};
 
+use crate::file_names::REPORT;
 use crate::first_screen::first_screen;
-use crate::folder::REPORT;
 use crate::headline::not_judged;
 use crate::markdown::{doubts_table, lines_of};
 use crate::matrix::Matrix;

@@ -83,7 +83,7 @@ fn show(audit: &Audit, args: &AuditArgs) -> Result<()> {
         AuditFormat::Json => output::json(audit),
         AuditFormat::Markdown => output::data(&faces::markdown::document(audit)),
         AuditFormat::Sarif => {
-            output::json(&faces::sarif::document(audit, env!("CARGO_PKG_VERSION")))
+            output::sarif(&faces::sarif::document(audit, env!("CARGO_PKG_VERSION")))
         }
         AuditFormat::Junit => {
             let fail_at = args.fail_at.unwrap_or(Severity::Info);

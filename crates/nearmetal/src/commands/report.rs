@@ -3,11 +3,12 @@
 use anyhow::Result;
 use nm_model::result::Series;
 use nm_model::{Outcome, RunResult};
-use nm_report::{folder, reference, units};
+use nm_report::{folder, reference, sarif, summary, units};
 
 use crate::campaign::finished::FinishedRun;
 use crate::campaign::show::Show;
-use crate::cli::ReportArgs;
+use crate::cli::format::Format;
+use crate::cli::{ReportArgs, ReportFormat};
 use crate::exit::Exit;
 use crate::output;
 
@@ -15,9 +16,16 @@ use crate::output;
 const NOTE: &str = "recorded outcome";
 
 pub fn run(args: &ReportArgs) -> Result<Exit> {
-    let show = Show::of(&args.show)?;
+    let format = if args.format == ReportFormat::Text { Format::Text } else { Format::Json };
+    let show = Show::new(format, &args.extent)?;
     let (result, report) = folder::rebuild(&args.folder, judge_again)?;
-    FinishedRun { result, report: Some(report), show, aborted_by: None }.show()?;
+    match args.format {
+        ReportFormat::Markdown => output::data(&summary::report(&result))?,
+        ReportFormat::Sarif => output::sarif(&sarif::report(&result, env!("CARGO_PKG_VERSION")))?,
+        ReportFormat::Text | ReportFormat::Json => {
+            FinishedRun { result, report: Some(report), show, aborted_by: None }.show()?;
+        }
+    }
     Ok(Exit::Pass)
 }
 
