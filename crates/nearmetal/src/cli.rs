@@ -12,6 +12,8 @@ pub mod generate;
 pub mod groups;
 pub mod jitter;
 pub mod lab;
+#[cfg(test)]
+mod named_commands_tests;
 mod number;
 #[cfg(test)]
 mod option_tests;

@@ -375,7 +375,7 @@ fn every_plan_resolves_on_this_machine() {
     let listed: serde_json::Value =
         serde_json::from_str(&run(&["plans", "--format", "json"]).stdout).unwrap();
     let mut names = vec![];
-    for plan in listed.as_array().unwrap() {
+    for plan in listed["plans"].as_array().unwrap() {
         let name = plan["name"].as_str().unwrap();
         names.push(name.to_string());
         let parts = plan["subplans"].as_array().unwrap();

@@ -1,5 +1,6 @@
 //! Formats that other programs read: they must be valid by the reader's rules.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -283,6 +284,48 @@ fn check_sample(line: &str, family: &str) -> Result<(), String> {
     }
     let number = letters.as_str().strip_prefix(' ').ok_or_else(bad)?;
     number.parse::<f64>().map(|_| ()).map_err(|_| bad())
+}
+
+/// Words of `text` that begin with `nearmetal_`.
+fn metric_names(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("nearmetal_")).collect()
+}
+
+#[test]
+fn the_dashboard_shows_every_exported_metric_and_no_other() {
+    let load = |path: &str| -> serde_json::Value {
+        serde_json::from_str(&std::fs::read_to_string(golden::path(path)).unwrap()).unwrap()
+    };
+    let dashboard = load("../../dashboards/nearmetal.json");
+    let schema = load("tests/schemas/grafana-dashboard.json");
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let faults: Vec<String> = validator.iter_errors(&dashboard).map(|e| e.to_string()).collect();
+    assert_eq!(faults, Vec::<String>::new());
+    let mut wrong = dashboard.clone();
+    wrong["panels"][0]["gridPos"]["w"] = 25.into();
+    assert!(!validator.is_valid(&wrong));
+
+    let run = nm_report::folder::load(&golden::path("tests/data/quick.json")).unwrap();
+    let text = openmetrics::text(&run);
+    let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let exported: BTreeSet<&str> = families.map(|line| line.split(' ').next().unwrap()).collect();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = || panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    let queries: Vec<&str> = targets().map(|one| one["expr"].as_str().unwrap()).collect();
+    assert_eq!(metric_names(&queries.join(" ")), exported);
+    let variables = dashboard["templating"].to_string();
+    assert!(metric_names(&variables).is_subset(&exported), "{variables}");
+    // Each label of a legend is one of the metric that it stands for.
+    for target in targets() {
+        let query = target["expr"].as_str().unwrap();
+        let name = *metric_names(query).first().unwrap();
+        let sample = text.lines().find(|line| line.starts_with(&format!("{name}{{"))).unwrap();
+        for part in target["legendFormat"].as_str().unwrap().split("{{").skip(1) {
+            let label = part.split("}}").next().unwrap();
+            assert!(sample.contains(&format!("{label}=\"")), "{label} of {sample}");
+        }
+    }
 }
 
 #[test]
