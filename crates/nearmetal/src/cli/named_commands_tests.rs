@@ -1,6 +1,7 @@
-//! The commands that README, CONTRIBUTING and the guides name exist, with their options. Commands of
-//! the guides that can be run here are run by the end-to-end tests; those that cannot, such as for
-//! want of a second host, have the reason in the guide and are read here as the program reads them.
+//! The commands that README, CONTRIBUTING and the guides name exist, with their options.
+//!
+//! The end-to-end tests run the commands of the guides that can be run here. For the others, such
+//! as those for two hosts, the guide has the reason; they are read here as the program reads them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use clap::{Command, CommandFactory, Parser};
 
 use super::Cli;
 
-/// Commands of cargo in README and CONTRIBUTING, and what runs them. `xtask` is looked up by itself.
+/// Commands of cargo in the documents, and what runs them. Tasks of `xtask` are looked up.
 const CARGO: &[(&str, &str)] = &[
     ("cargo build --release", "cargo xtask ci"),
     ("cargo install --locked --path crates/nearmetal", "cargo xtask ci"),

@@ -23,6 +23,7 @@ mod guests;
 mod guides;
 mod hosts;
 mod jitter;
+mod json_documents;
 mod json_schemas;
 mod lab;
 mod machine;

@@ -40,7 +40,7 @@ pub fn run(args: &[&str]) -> Run {
 /// Runs the binary in `folder`. What it prints as JSON is checked by the schema of the command.
 pub fn run_in(folder: &Path, args: &[&str]) -> Run {
     let run = finish(command(args).current_dir(folder));
-    crate::json_schemas::check(args, &run);
+    crate::json_documents::check(args, &run.stdout);
     run
 }
 
