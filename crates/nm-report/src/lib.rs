@@ -13,6 +13,7 @@ mod consistency;
 pub mod csv;
 pub mod decisive;
 mod distribution;
+pub mod document;
 pub mod exchange;
 mod factors;
 mod facts;

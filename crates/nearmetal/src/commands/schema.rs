@@ -6,7 +6,8 @@ use nm_model::finding::Audit;
 use nm_model::lab_plan::LabPlan;
 use nm_model::trend::Trend;
 use nm_model::verdict::Comparison;
-use schemars::schema_for;
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use super::exchange::{add, moves, policy, search, status, torture, verify};
@@ -24,16 +25,21 @@ struct Kind {
     commands: &'static [&'static str],
 }
 
+/// Makes schemas of what is written: a field that may be left out is not required.
+fn generator() -> SchemaGenerator {
+    SchemaSettings::draft2020_12().for_serialize().into_generator()
+}
+
 /// The schema of a scripted day of the exchange, which holds its version itself.
 fn day() -> Value {
-    let mut schema = schema_for!(DayResult);
+    let mut schema = generator().into_root_schema_for::<DayResult>();
     schema.insert("title".to_string(), "nearmetal exchange-day".into());
     schema.to_value()
 }
 
 /// The schema of the documents of type `T`.
 fn of<T: Document>() -> Value {
-    let mut schema = schema_for!(Versioned<'_, T>);
+    let mut schema = generator().into_root_schema_for::<Versioned<'_, T>>();
     schema.insert("title".to_string(), format!("nearmetal {}", T::NAME).into());
     schema.insert("$id".to_string(), format!("urn:nearmetal:{}:{}", T::NAME, T::VERSION).into());
     let mut value = schema.to_value();
