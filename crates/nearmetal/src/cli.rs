@@ -12,9 +12,14 @@ pub mod generate;
 pub mod groups;
 pub mod jitter;
 pub mod lab;
+#[cfg(test)]
+mod named_commands_tests;
 mod number;
+#[cfg(test)]
+mod option_tests;
 mod percent;
 pub mod server_address;
+pub mod shared;
 pub mod standalone;
 pub mod tune;
 
@@ -28,11 +33,12 @@ use self::audit::AuditArgs;
 use self::compare::{CompareArgs, TrendArgs};
 use self::compute::ComputeArgs;
 use self::exchange::ExchangeCommand;
-use self::format::{FormatArgs, ShowArgs};
+use self::format::{ExtentArgs, FormatArgs, ShowArgs};
 use self::generate::GenerateCommand;
 use self::jitter::JitterArgs;
 use self::lab::LabCommand;
 use self::number::number;
+use self::shared::{AffinityArgs, OUT};
 use self::standalone::{PingpongArgs, RrArgs, StreamArgs};
 use self::tune::TuneCommand;
 
@@ -72,7 +78,7 @@ pub enum Command {
         nearmetal audit --save host.json                 on a machine without a way out\n  \
         nearmetal audit --snapshot host.json --format html > audit.html\n  \
         nearmetal audit --snapshot host.json --guest guest.json\n  \
-        nearmetal audit --fail-on high --format sarif > audit.sarif\n\n\
+        nearmetal audit --fail-at high --format sarif > audit.sarif\n\n\
         Nothing is changed, and nothing is opened for writing but the file of --save.")]
     Audit(AuditArgs),
     /// Ping-pong latency between two machines: half round trip.
@@ -167,6 +173,9 @@ pub enum Command {
         nearmetal trend monday/ tuesday/ today/ --fail-on p99 --margin 10%")]
     Trend(TrendArgs),
     /// Write the reports of a result folder again.
+    #[command(after_help = "Examples:\n  nearmetal report results/today\n  \
+        nearmetal report results/today --format markdown >> $GITHUB_STEP_SUMMARY\n  \
+        nearmetal report results/today --format sarif > nearmetal.sarif")]
     Report(ReportArgs),
     /// Read other tools' output (sfnt-pingpong, sockperf, netperf, nuttcp, iperf3 JSON), and our
     /// own tables.
@@ -214,11 +223,11 @@ pub enum Command {
         #[command(flatten)]
         format: FormatArgs,
     },
-    /// JSON Schema of a file format.
+    /// JSON Schemas of what nearmetal prints as JSON and of plans.
+    #[command(after_help = "Examples:\n  nearmetal schema\n  nearmetal schema result")]
     Schema {
-        /// Which format.
-        #[arg(value_enum)]
-        of: SchemaOf,
+        /// Which one; without it the names of all, each with its commands.
+        of: Option<String>,
     },
     /// Shell completions.
     Completions {
@@ -231,8 +240,7 @@ pub enum Command {
     Man {
         /// Command whose page is wanted: `qualify`, `exchange run` or `exchange-run`.
         command: Vec<String>,
-        /// Write the pages of all commands into this folder, which is created.
-        #[arg(long, value_name = "DIR", conflicts_with = "command")]
+        #[arg(long, value_name = "DIR", conflicts_with = "command", help = OUT)]
         out: Option<PathBuf>,
     },
     /// A distributed stock exchange on this machine or several.
@@ -260,28 +268,16 @@ pub enum Command {
     },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SchemaOf {
-    /// `result.json`
-    Result,
-    /// A plan, as JSON.
-    Plan,
-}
-
 #[derive(Debug, Args)]
 pub struct QualifyArgs {
-    /// Built-in plan (see `nearmetal plans`), a file, or `-` for stdin; with `:NAME` a part that it
-    /// defines.
-    #[arg(long, default_value = "quick", value_name = "NAME|FILE[:PART]|-")]
+    #[arg(long, default_value = "quick", value_name = "NAME|FILE[:PART]|-", help = shared::PLAN)]
     pub plan: String,
-    /// Folder for the result, which is created.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = OUT)]
     pub out: Option<PathBuf>,
     /// Label of the site, such as `rack 7`, which the result and its first screen show.
     #[arg(long, value_name = "TEXT")]
     pub label: Option<String>,
-    /// Only rows that match one of these names of each kind: environments, stacks, probes.
-    #[arg(long, value_delimiter = ',', value_name = "WORD,…")]
+    #[arg(long, value_delimiter = ',', value_name = "WORD,…", help = shared::ONLY)]
     pub only: Vec<String>,
     /// Judge the part that `--only` chooses by itself. Without this a part does not pass, as it
     /// shows nothing about the rest of its plan.
@@ -290,9 +286,8 @@ pub struct QualifyArgs {
     /// Rounds, instead of the plan's.
     #[arg(long, value_parser = number(1_u32..=1000))]
     pub rounds: Option<u32>,
-    /// CPUs of the client and of the server.
-    #[arg(long, value_name = "C;S")]
-    pub affinity: Option<String>,
+    #[command(flatten)]
+    pub affinity: AffinityArgs,
     /// Reach the other end by IPv6.
     #[arg(long)]
     pub ipv6: bool,
@@ -310,7 +305,7 @@ pub struct QualifyArgs {
     /// its trial, and `nearmetal tune undo` puts it back after a kill.
     #[arg(long)]
     pub change_machine: bool,
-    /// List the rows that would run and those that are not available, without measuring.
+    /// Only show what would be done.
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -325,8 +320,23 @@ pub struct ReportArgs {
     /// Its name ends in .svg or .png.
     #[arg(long, value_name = "FILE")]
     pub card: Option<PathBuf>,
+    /// Form of what is written to stdout.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: ReportFormat,
     #[command(flatten)]
-    pub show: ShowArgs,
+    pub extent: ExtentArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+    /// For a pull request or a job summary, below 64 KB: `summary.md`.
+    Markdown,
+    /// For code scanning, SARIF 2.1.0.
+    Sarif,
 }
 
 #[derive(Debug, Args)]
@@ -335,8 +345,7 @@ pub struct ImportArgs {
     /// `series.csv` of a result; `-` is stdin.
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
-    /// Folder for the result; the summary goes to stdout either way.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = OUT)]
     pub out: Option<PathBuf>,
     #[command(flatten)]
     pub format: FormatArgs,

@@ -15,6 +15,7 @@ mod generate;
 mod import;
 mod jitter;
 mod lab;
+mod list_plans;
 mod machine;
 mod man;
 mod pingpong;
@@ -23,6 +24,7 @@ mod reference;
 mod report;
 mod result_source;
 mod rr;
+mod schema;
 mod standalone;
 mod stream;
 mod targets;
@@ -31,14 +33,12 @@ mod tune;
 
 use anyhow::Result;
 use clap::CommandFactory;
-use serde_json::json;
 
 use crate::cli::compute::ComputeCommand;
-use crate::cli::format::Format;
 use crate::cli::standalone::ServerCommand;
-use crate::cli::{Cli, Command, SchemaOf};
+use crate::cli::{Cli, Command};
 use crate::exit::Exit;
-use crate::{output, plans};
+use crate::output;
 
 /// Runs one command.
 pub fn run(command: Command) -> Result<Exit> {
@@ -72,8 +72,8 @@ pub fn run(command: Command) -> Result<Exit> {
         Command::Tune(command) => tune::run(&command),
         Command::Lab(command) => lab::run(&command),
         Command::Doctor(args) => doctor::run(args.format),
-        Command::Plans { name, format } => list_plans(name.as_deref(), format.format),
-        Command::Schema { of } => schema(of),
+        Command::Plans { name, format } => list_plans::run(name.as_deref(), format.format),
+        Command::Schema { of } => schema::run(of.as_deref()),
         Command::Completions { shell } => completions(shell),
         Command::Man { command, out } => man::run(&command, out.as_deref()),
         Command::Exchange(command) => exchange::run(&command),
@@ -87,50 +87,6 @@ pub fn run(command: Command) -> Result<Exit> {
             Ok(Exit::Pass)
         }
     }
-}
-
-fn list_plans(name: Option<&str>, format: Format) -> Result<Exit> {
-    match (name, format) {
-        (Some(name), Format::Text) => output::data(plans::text(name)?)?,
-        (Some(name), Format::Json) => {
-            // Its text, so that a file is not taken for a built-in plan.
-            plans::text(name)?;
-            output::json(&plans::load(name)?)?;
-        }
-        (None, Format::Text) => {
-            for (name, _) in plans::built_in() {
-                let plan = plans::load(name)?;
-                output::data(&format!("{name:<18} {}\n", plan.summary))?;
-                for part in &plan.subplans {
-                    let name = format!("{name}:{}", part.name);
-                    output::data(&format!("  {name:<16} {}\n", part.summary))?;
-                }
-            }
-        }
-        (None, Format::Json) => {
-            let listed = |(name, _): &(&str, &str)| -> Result<serde_json::Value> {
-                let plan = plans::load(name)?;
-                let (rounds, measuring_s) = (plan.rounds, plan.duration_s());
-                let parts: Vec<&str> = plan.subplans.iter().map(|p| p.name.as_str()).collect();
-                Ok(json!({
-                    "name": name, "summary": plan.summary, "rounds": rounds,
-                    "measuring_s": measuring_s, "subplans": parts,
-                }))
-            };
-            let all: Vec<_> = plans::built_in().iter().map(listed).collect::<Result<_>>()?;
-            output::json(&all)?;
-        }
-    }
-    Ok(Exit::Pass)
-}
-
-fn schema(of: SchemaOf) -> Result<Exit> {
-    let schema = match of {
-        SchemaOf::Result => nm_report::schema::result(),
-        SchemaOf::Plan => nm_report::schema::plan(),
-    };
-    output::data(&nm_report::schema::text(&schema))?;
-    Ok(Exit::Pass)
 }
 
 fn completions(shell: clap_complete::Shell) -> Result<Exit> {

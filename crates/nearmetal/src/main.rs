@@ -6,6 +6,7 @@
 mod campaign;
 mod cli;
 mod commands;
+mod document;
 mod exit;
 mod output;
 mod plans;

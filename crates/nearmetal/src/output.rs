@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use nm_report::style::Style;
-use serde::Serialize;
 
+use crate::document::{Document, SelfVersioned, Versioned};
 use crate::exit::{Exit, Stop};
 
 /// Writes data to stdout. A closed pipe is not an error; a full disk behind stdout is one of usage,
@@ -49,9 +49,24 @@ pub fn file_error(path: &Path, error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// Writes a value as JSON to stdout.
-pub fn json(value: &impl Serialize) -> Result<()> {
+/// Writes a document as JSON to stdout.
+pub fn json(document: &impl Document) -> Result<()> {
+    data(&(serde_json::to_string_pretty(&Versioned::new(document))? + "\n"))
+}
+
+/// Writes a document as one line of JSON to stdout.
+pub fn json_line(document: &impl Document) -> Result<()> {
+    data(&(serde_json::to_string(&Versioned::new(document))? + "\n"))
+}
+
+/// Writes a result or a plan, whose form is that of its file, as JSON to stdout.
+pub fn json_file(value: &impl SelfVersioned) -> Result<()> {
     data(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// Writes a document of another standard to stdout.
+pub fn sarif(document: &serde_json::Value) -> Result<()> {
+    data(&format!("{document:#}\n"))
 }
 
 /// Writes a message to stderr.

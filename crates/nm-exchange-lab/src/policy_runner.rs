@@ -19,6 +19,7 @@ use nm_policy::{
     Action, CellReport, CellRole, Decision, InstrumentReport, OriginRate, Policies, Reports,
     Settings as PolicySettings,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::sites::{LatencyInUse, LinkReports, Sites};
@@ -48,7 +49,7 @@ pub struct Settings {
 }
 
 /// A decision, and what became of it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Decided {
     /// When, ns on this machine's monotonic clock.
     pub at_ns: u64,

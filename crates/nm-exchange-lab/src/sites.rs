@@ -7,6 +7,7 @@ use nm_exchange::control::{LinkLatency, NodeId};
 use nm_exchange::network::{Network, Role};
 pub use nm_policy::SiteLatency;
 use nm_policy::{RATE_PER_S_MAX, ReportError, Reports, SiteId};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// By how much a latency changes before it is shown again: by a share of it, and by so many µs. It
@@ -36,7 +37,7 @@ impl Default for Sites {
 }
 
 /// Where a latency comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LatencyOrigin {
     /// The network's links.
@@ -46,7 +47,7 @@ pub enum LatencyOrigin {
 }
 
 /// A latency between two sites that the policies take.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct LatencyInUse {
     /// The latency: of requests from the gateways of one site to the mediators of another one.
     #[serde(flatten)]

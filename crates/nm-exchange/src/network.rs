@@ -51,6 +51,7 @@ use std::str::FromStr;
 use nm_auth::{Credentials, CredentialsError, Secret};
 use nm_book::order::InstrumentId;
 use nm_sys::text_file;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -75,7 +76,9 @@ pub const NODES_MAX: usize = NodeCounts::MAX as usize;
 pub const NETWORK_BYTES_MAX: u64 = 4 << 20;
 
 /// A class of nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// Keeps the clients' connections, and their requests until they are answered.

@@ -15,16 +15,11 @@ use nm_stats::rounds;
 use nm_sys::complete_file::{self, Origin};
 use nm_sys::text_file;
 
-use crate::{consistency, csv, hlog, html, junit, markdown, openmetrics, sfnt};
-
-/// Name of the result in a folder.
-pub const RESULT: &str = "result.json";
+pub use crate::file_names::{REPORT, RESULT, SUMMARY};
+use crate::{consistency, csv, hlog, html, junit, markdown, openmetrics, sfnt, summary};
 
 /// Name of the reference runs that the report draws, kept so that it can be made again.
 pub const REFERENCES: &str = "references.json";
-
-/// Name of the report in a folder.
-pub const REPORT: &str = "report.html";
 
 /// Most runs of one name in one folder.
 const SAME_NAME_MAX: u32 = 1000;
@@ -216,6 +211,7 @@ pub fn report_files(result: &RunResult, references: &[RunResult]) -> Vec<(String
     let mut files = vec![
         (REPORT.to_string(), html::report(result, references)),
         ("report.md".to_string(), markdown::report(result)),
+        (SUMMARY.to_string(), summary::report(result)),
         ("series.csv".to_string(), csv::long(result)),
         ("junit.xml".to_string(), junit::report(result)),
         ("metrics.prom".to_string(), openmetrics::text(result)),

@@ -1,10 +1,17 @@
-//! Verdicts as JUnit XML: a suite for each target with a case for each series judged, a suite for
-//! what was not judged, one for the comparisons, one for trials. What is inconclusive, not judged
-//! or not available is skipped, with the reason; it never counts as passed.
+//! Verdicts as JUnit XML: one suite with a test case for each target, each comparison, and each
+//! trial that failed or could not run. What is inconclusive, not judged or not available is
+//! skipped, with the reason; it never counts as passed.
+//!
+//! The root is a `testsuite`: so the document is valid by the schemas of Jenkins (which also knows
+//! `testsuites`) and of Surefire (which does not).
 
-use nm_model::verdict::Verdict;
+use std::collections::BTreeMap;
+
+use nm_model::verdict::{Evidence, Verdict};
 use nm_model::{Outcome, RunResult, Undecided};
 use quick_xml::escape::escape;
+
+use crate::{measured_time, view};
 
 /// Outcome of one test case.
 pub(crate) enum CaseOutcome {
@@ -20,65 +27,99 @@ pub(crate) enum CaseOutcome {
 
 /// A test case.
 pub(crate) struct TestCase {
+    /// What it is one of, by which CI systems group: `target`, `trial`, ….
+    pub(crate) class: String,
     /// Its name.
     pub(crate) name: String,
+    /// How long it was measured, s.
+    pub(crate) seconds: f64,
     /// Its outcome.
     pub(crate) outcome: CaseOutcome,
+    /// What the outcome rests on, a line each.
+    pub(crate) evidence: Vec<String>,
 }
 
-/// Test cases under one name.
-pub(crate) struct Suite {
-    /// The name.
-    pub(crate) name: String,
-    /// The test cases.
-    pub(crate) cases: Vec<TestCase>,
+impl TestCase {
+    /// A case for which nothing was measured.
+    pub(crate) fn new(class: &str, name: impl Into<String>, outcome: CaseOutcome) -> TestCase {
+        let (class, name) = (class.to_string(), name.into());
+        TestCase { class, name, seconds: 0.0, outcome, evidence: vec![] }
+    }
 }
 
 /// The XML document.
 pub fn report(result: &RunResult) -> String {
-    let mut suites: Vec<Suite> =
-        result.verdicts.iter().map(|verdict| target(verdict, result.undecided.as_ref())).collect();
+    let mut cases: Vec<TestCase> =
+        result.verdicts.iter().map(|verdict| target(verdict, result)).collect();
     // A disturbance stands beside each miss already.
     let cause = result.undecided.as_ref().filter(|undecided| !undecided.is_disturbed());
-    let cause = cause.map(|undecided| TestCase {
-        name: "outcome".to_string(),
-        outcome: match undecided {
+    cases.extend(cause.map(|undecided| {
+        let outcome = match undecided {
             Undecided::Lost { .. } => CaseOutcome::Error(undecided.to_string()),
             _ => CaseOutcome::Skipped(undecided.to_string()),
-        },
-    });
-    suites.push(Suite { name: "run".to_string(), cases: cause.into_iter().collect() });
-    let not_judged = result.not_judged.iter().map(|one| TestCase {
-        name: one.text.clone(),
-        outcome: CaseOutcome::Skipped(one.to_string()),
-    });
-    suites.push(Suite { name: "not judged".to_string(), cases: not_judged.collect() });
-    let comparisons = result.comparisons.iter().map(|c| TestCase {
-        name: format!("{} against {}", c.b, c.a),
-        outcome: case_outcome(c.outcome, c.reasons.join("; ")),
-    });
-    suites.push(Suite { name: "comparisons".to_string(), cases: comparisons.collect() });
-    let failures = result.failures.iter().enumerate().map(|(index, failure)| TestCase {
-        name: format!("failed trial {}", index + 1),
-        outcome: CaseOutcome::Error(failure.to_string()),
-    });
-    let missing = result.not_available.iter().map(|row| TestCase {
-        name: format!("{}/{} {}", row.environment, row.stack, row.probe),
-        outcome: CaseOutcome::Skipped(format!("not available: {}", row.reason)),
-    });
-    suites.push(Suite { name: "trials".to_string(), cases: failures.chain(missing).collect() });
-    suites.retain(|suite| !suite.cases.is_empty());
-    document(&result.name, result.started.as_deref(), &suites)
+        };
+        TestCase::new("run", "outcome", outcome)
+    }));
+    cases.extend(
+        result.not_judged.iter().map(|one| {
+            TestCase::new("not judged", &one.text, CaseOutcome::Skipped(one.to_string()))
+        }),
+    );
+    cases.extend(result.comparisons.iter().map(|c| {
+        let outcome = case_outcome(c.outcome, c.reasons.join("; "));
+        TestCase::new("comparison", format!("{} against {}", c.b, c.a), outcome)
+    }));
+    cases.extend(result.failures.iter().enumerate().map(|(index, failure)| {
+        let outcome = CaseOutcome::Error(failure.to_string());
+        TestCase::new("trial", format!("failed trial {}", index + 1), outcome)
+    }));
+    cases.extend(result.not_available.iter().map(|row| {
+        let name = format!("{}/{} {}", row.environment, row.stack, row.probe);
+        let reason = format!("not available: {}", row.reason);
+        TestCase::new("trial", name, CaseOutcome::Skipped(reason))
+    }));
+    let mut properties = vec![("source", view::source_text(&result.source))];
+    properties.extend(result.started.iter().map(|started| ("started", started.clone())));
+    properties.extend(result.label.iter().map(|label| ("label", label.clone())));
+    document(&result.name, &properties, result.duration_s, cases)
 }
 
-/// The document of some suites.
-pub(crate) fn document(name: &str, started: Option<&str>, suites: &[Suite]) -> String {
-    let all = || suites.iter().flat_map(|suite| &suite.cases);
-    let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
-    text += &format!("<testsuites name=\"{}\" {}>\n", xml(name), counts(all()));
-    suites.iter().for_each(|suite| text += &suite_text(suite, started));
-    text += "</testsuites>\n";
-    text
+/// The document of some cases. `seconds` is the time of all of them; the sum of theirs if absent.
+pub(crate) fn document(
+    name: &str,
+    properties: &[(&str, String)],
+    seconds: Option<f64>,
+    mut cases: Vec<TestCase>,
+) -> String {
+    number_equal_names(&mut cases);
+    let seconds = seconds.unwrap_or_else(|| cases.iter().map(|case| case.seconds).sum());
+    let mut text = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"{}\" {} time=\"{}\">\n",
+        xml(name),
+        counts(&cases),
+        time(seconds)
+    );
+    if !properties.is_empty() {
+        text += "  <properties>\n";
+        for (name, value) in properties {
+            text += &format!("    <property name=\"{name}\" value=\"{}\"/>\n", xml(value));
+        }
+        text += "  </properties>\n";
+    }
+    cases.iter().for_each(|case| text += &case_text(case));
+    text + "</testsuite>\n"
+}
+
+/// CI systems follow a case by its class and name: of equal ones, each but the first is numbered.
+fn number_equal_names(cases: &mut [TestCase]) {
+    let mut seen: BTreeMap<(String, String), u32> = BTreeMap::new();
+    for case in cases {
+        let count = seen.entry((case.class.clone(), case.name.clone())).or_insert(0);
+        *count += 1;
+        if *count > 1 {
+            case.name = format!("{} ({count})", case.name);
+        }
+    }
 }
 
 fn case_outcome(outcome: Outcome, reason: String) -> CaseOutcome {
@@ -89,41 +130,27 @@ fn case_outcome(outcome: Outcome, reason: String) -> CaseOutcome {
     }
 }
 
-/// The suite of one target. Where the target is met although a series missed it (one was enough),
-/// that series is skipped, so that the document fails only where the verdict does. A miss that does
-/// not count, as other programs disturbed the run, is skipped too: the document fails with the run.
-fn target(verdict: &Verdict, undecided: Option<&Undecided>) -> Suite {
-    let disturbance = undecided.filter(|undecided| undecided.is_disturbed());
-    let counted = |outcome: Outcome, reason: &str| match disturbance {
-        Some(disturbance) if outcome == Outcome::Fail => {
-            CaseOutcome::Skipped(format!("missed, but {disturbance}: {reason}"))
+/// The case of one target. A miss that does not count, as other programs disturbed the run, is
+/// skipped: the document fails with the run.
+fn target(verdict: &Verdict, result: &RunResult) -> TestCase {
+    let disturbance = result.undecided.as_ref().filter(|undecided| undecided.is_disturbed());
+    let outcome = match disturbance {
+        Some(disturbance) if verdict.outcome == Outcome::Fail => {
+            CaseOutcome::Skipped(format!("missed, but {disturbance}: {}", verdict.reason))
         }
-        _ => case_outcome(outcome, reason.to_string()),
+        _ => case_outcome(verdict.outcome, verdict.reason.clone()),
     };
-    let case = |evidence: &nm_model::verdict::Evidence| {
-        let outcome = match (evidence.outcome, verdict.outcome) {
-            (Outcome::Fail, Outcome::Fail) | (Outcome::Pass | Outcome::Inconclusive, _) => {
-                counted(evidence.outcome, &evidence.reason)
-            }
-            (Outcome::Fail, _) => CaseOutcome::Skipped(format!(
-                "this series missed the target, but it does not decide it: {}",
-                evidence.reason
-            )),
-        };
-        TestCase { name: evidence.series.clone(), outcome }
-    };
-    let mut cases = vec![TestCase {
-        name: "verdict".to_string(),
-        outcome: counted(verdict.outcome, &verdict.reason),
-    }];
-    cases.extend(verdict.evidence.iter().map(case));
-    Suite { name: verdict.target.clone(), cases }
+    let line = |one: &Evidence| format!("{}: {}: {}", one.outcome, one.series, one.reason);
+    TestCase {
+        seconds: measured_time::of_evidence(verdict, result),
+        evidence: verdict.evidence.iter().map(line).collect(),
+        ..TestCase::new("target", &verdict.target, outcome)
+    }
 }
 
-fn counts<'a>(cases: impl Iterator<Item = &'a TestCase>) -> String {
-    let (mut n_tests, mut n_failed, mut n_errors, mut n_skipped) = (0, 0, 0, 0);
+fn counts(cases: &[TestCase]) -> String {
+    let (mut n_failed, mut n_errors, mut n_skipped) = (0, 0, 0);
     for case in cases {
-        n_tests += 1;
         match case.outcome {
             CaseOutcome::Passed => {}
             CaseOutcome::Failed(_) => n_failed += 1,
@@ -131,37 +158,48 @@ fn counts<'a>(cases: impl Iterator<Item = &'a TestCase>) -> String {
             CaseOutcome::Skipped(_) => n_skipped += 1,
         }
     }
+    let n_tests = cases.len();
     format!(
         "tests=\"{n_tests}\" failures=\"{n_failed}\" errors=\"{n_errors}\" skipped=\"{n_skipped}\""
     )
 }
 
-fn suite_text(suite: &Suite, started: Option<&str>) -> String {
-    let started = started.map_or(String::new(), |s| format!(" timestamp=\"{}\"", xml(s)));
-    let name = xml(&suite.name);
-    let mut text =
-        format!("  <testsuite name=\"{name}\" {}{started}>\n", counts(suite.cases.iter()));
-    for case in &suite.cases {
-        let head = format!("    <testcase classname=\"{name}\" name=\"{}\"", xml(&case.name));
-        text += &match &case.outcome {
-            CaseOutcome::Passed => format!("{head}/>\n"),
-            CaseOutcome::Failed(reason) => {
-                format!("{head}>{}</testcase>\n", child("failure", reason))
-            }
-            CaseOutcome::Error(reason) => format!("{head}>{}</testcase>\n", child("error", reason)),
-            CaseOutcome::Skipped(reason) => {
-                format!("{head}>{}</testcase>\n", child("skipped", reason))
-            }
-        };
-    }
-    text + "  </testsuite>\n"
+/// A time in s, as both schemas want it: three digits after the point.
+fn time(seconds: f64) -> String {
+    let seconds = if seconds.is_finite() { seconds.max(0.0) } else { 0.0 };
+    format!("{seconds:.3}")
 }
 
-fn child(element: &str, reason: &str) -> String {
-    format!("<{element} message=\"{}\"/>", xml(reason))
+fn case_text(case: &TestCase) -> String {
+    let mut text = format!(
+        "  <testcase classname=\"{}\" name=\"{}\" time=\"{}\"",
+        xml(&case.class),
+        xml(&case.name),
+        time(case.seconds)
+    );
+    let child = match &case.outcome {
+        CaseOutcome::Passed => None,
+        CaseOutcome::Failed(reason) => {
+            Some(format!("<failure type=\"missed\" message=\"{}\"/>", xml(reason)))
+        }
+        CaseOutcome::Error(reason) => {
+            Some(format!("<error type=\"failed\" message=\"{}\"/>", xml(reason)))
+        }
+        CaseOutcome::Skipped(reason) => Some(format!("<skipped message=\"{}\"/>", xml(reason))),
+    };
+    let lines: Vec<String> = case.evidence.iter().map(|line| xml(line)).collect();
+    let output =
+        (!lines.is_empty()).then(|| format!("<system-out>{}</system-out>", lines.join("\n")));
+    let children: Vec<String> =
+        child.into_iter().chain(output).map(|child| format!("    {child}\n")).collect();
+    text += &match children.is_empty() {
+        true => "/>\n".to_string(),
+        false => format!(">\n{}  </testcase>\n", children.concat()),
+    };
+    text
 }
 
-/// `text` for an attribute: escaped, characters that XML 1.0 does not allow replaced.
+/// `text` for an attribute or an element: escaped, characters that XML 1.0 does not allow replaced.
 fn xml(text: &str) -> String {
     let is_allowed = |c: char| c >= '\u{20}' && !matches!(c, '\u{fffe}' | '\u{ffff}');
     let clean: String = text

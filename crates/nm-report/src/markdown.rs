@@ -9,7 +9,7 @@ use crate::compute;
 use crate::exchange;
 use crate::factors;
 use crate::facts;
-use crate::first_screen::first_screen;
+use crate::first_screen::{Line, first_screen};
 use crate::guests;
 use crate::headline::not_judged;
 use crate::jitter;
@@ -24,15 +24,7 @@ pub fn report(result: &RunResult) -> String {
     let notes = Notes::collect(result);
     let screen = first_screen(result);
     let mut text = format!("# {}: {}\n\n", screen.word, markdown_text(&title(result)));
-    let lines = screen.lines.iter().enumerate().map(|(index, line)| {
-        let shown = markdown_text(&line.text);
-        match (index, line.topic.label()) {
-            (0, _) => format!("**{shown}**\n"),
-            (_, Some(label)) => format!("{label}: {shown}\n"),
-            (_, None) => format!("{shown}\n"),
-        }
-    });
-    text += &lines.collect::<Vec<_>>().join("\n");
+    text += &lines_of(&screen.lines).join("\n");
     text += &audit::markdown::of_result(result);
     if !result.verdicts.is_empty() {
         text += "\n## Why\n";
@@ -75,6 +67,19 @@ pub fn report(result: &RunResult) -> String {
     text += &bullets("Method", &view::method_notes(result));
     text += &format!("\nMade by {}.\n", markdown_text(&view::source_text(&result.source)));
     text
+}
+
+/// The lines of the first screen, the verdict in bold.
+pub(crate) fn lines_of(lines: &[Line]) -> Vec<String> {
+    let lines = lines.iter().enumerate().map(|(index, line)| {
+        let shown = markdown_text(&line.text);
+        match (index, line.topic.label()) {
+            (0, _) => format!("**{shown}**\n"),
+            (_, Some(label)) => format!("{label}: {shown}\n"),
+            (_, None) => format!("{shown}\n"),
+        }
+    });
+    lines.collect()
 }
 
 /// The table of a group, and the one with all figures, folded.
@@ -154,9 +159,14 @@ fn target(verdict: &Verdict) -> String {
 }
 
 fn doubts(notes: &Notes) -> String {
-    if notes.notes.is_empty() {
-        return String::new();
+    match notes.notes.is_empty() {
+        true => String::new(),
+        false => format!("\n## Doubts\n\n{}", doubts_table(notes).to_markdown()),
     }
+}
+
+/// Each doubt once, with its first place.
+pub(crate) fn doubts_table(notes: &Notes) -> Table {
     let mut table = Table::new("", &["no.", "doubt", "where", "cause", "remedy"]);
     for (index, note) in notes.notes.iter().enumerate() {
         let (series, detail) = &note.occurrences[0];
@@ -176,7 +186,7 @@ fn doubts(notes: &Notes) -> String {
             ],
         );
     }
-    format!("\n## Doubts\n\n{}", table.to_markdown())
+    table
 }
 
 fn endpoints(result: &RunResult) -> String {

@@ -9,6 +9,7 @@ use nm_model::trend::Trend;
 use nm_model::verdict::Comparison;
 use nm_sys::complete_file;
 
+use crate::document::{Document, Versioned};
 use crate::folder::RESULT;
 use crate::{comparison, html, trend};
 
@@ -36,8 +37,8 @@ pub fn trend_files(found: &Trend) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn json(value: &impl serde::Serialize) -> String {
-    let text = serde_json::to_string_pretty(value);
+fn json(document: &impl Document) -> String {
+    let text = serde_json::to_string_pretty(&Versioned::new(document));
     text.expect("numbers, texts and lists with names can always be written as JSON") + "\n"
 }
 

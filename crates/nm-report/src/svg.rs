@@ -210,7 +210,8 @@ impl Axis {
     /// A logarithmic axis over `values`, with ticks at 1, 2 and 5 of each decade, or at the decades
     /// alone where there are many. `label_of` names a tick.
     pub fn log(label: &str, values: &[f64], label_of: impl Fn(f64) -> String) -> Axis {
-        let is_usable = |v: &&f64| v.is_finite() && **v > 0.0;
+        // Beyond, ticks would be zero or infinite.
+        let is_usable = |v: &&f64| (1e-300..=1e300).contains(*v);
         let low = values.iter().filter(is_usable).copied().fold(f64::INFINITY, f64::min);
         let high = values.iter().filter(is_usable).copied().fold(0.0, f64::max);
         let (low, high) = if high > 0.0 { (low / 1.04, high * 1.04) } else { (1.0, 10.0) };
@@ -656,6 +657,14 @@ mod tests {
         assert_eq!((axis.low, axis.high), (1000.0, 50_000.0));
         let labels: Vec<&str> = axis.ticks.iter().map(|t| t.label.as_str()).collect();
         assert_eq!(labels, ["1000", "2000", "5000", "10000", "20000", "50000"]);
+    }
+
+    #[test]
+    fn the_largest_and_smallest_numbers_make_no_endless_axis() {
+        for value in [f64::MAX, f64::MIN_POSITIVE, 5e-324] {
+            let axis = Axis::log("t", &[value, 20.0], |v| v.to_string());
+            assert_eq!((axis.low, axis.high), (10.0, 50.0), "{value}");
+        }
     }
 
     fn chart(x: Axis, y: Axis, marks: Vec<Mark>) -> Chart {

@@ -1,5 +1,6 @@
 //! The lines of a journal.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{Device, Origin};
@@ -130,9 +131,10 @@ pub struct Companion {
 }
 
 /// The decision of an experiment.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Decision {
     /// The step.
+    #[schemars(with = "String")]
     pub step: StepId,
     /// Whether it stays.
     pub kept: bool,
@@ -145,7 +147,7 @@ pub struct Decision {
 }
 
 /// With the step divided by without it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Figure {
     /// Name, such as `p99`.
     pub metric: String,

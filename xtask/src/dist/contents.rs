@@ -51,7 +51,7 @@ pub(super) fn texts(program: &Path) -> Result<Texts> {
 pub(super) struct Contents<'a> {
     program: Vec<u8>,
     library: Vec<u8>,
-    /// Licences and README.
+    /// Licences, README and Grafana's dashboard.
     documents: Vec<(&'static str, Vec<u8>)>,
     texts: &'a Texts,
 }
@@ -60,10 +60,15 @@ impl Contents<'_> {
     pub(super) fn new<'a>(built: &Built, texts: &'a Texts) -> Result<Contents<'a>> {
         let read =
             |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
-        let documents = ["LICENSE-APACHE", "LICENSE-MIT", "README.md"]
-            .into_iter()
-            .map(|name| Ok((name, read(&shell::root().join(name))?)))
-            .collect::<Result<_>>()?;
+        let documents = [
+            ("LICENSE-APACHE", "LICENSE-APACHE"),
+            ("LICENSE-MIT", "LICENSE-MIT"),
+            ("README.md", "README.md"),
+            ("grafana-dashboard.json", "dashboards/nearmetal.json"),
+        ]
+        .into_iter()
+        .map(|(name, path)| Ok((name, read(&shell::root().join(path))?)))
+        .collect::<Result<_>>()?;
         Ok(Contents {
             program: read(&built.program)?,
             library: read(&built.library)?,

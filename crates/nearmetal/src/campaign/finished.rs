@@ -37,7 +37,7 @@ impl FinishedRun {
     /// If it cannot be written; the failure that ended the run, if there was one.
     pub fn show(&self) -> Result<()> {
         match self.show.format {
-            Format::Json => output::json(&self.result)?,
+            Format::Json => output::json_file(&self.result)?,
             Format::Text => output::data(&self.summary())?,
         }
         self.check_aborted()

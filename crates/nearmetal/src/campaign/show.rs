@@ -3,7 +3,7 @@
 use anyhow::Result;
 use nm_report::terminal::Extent;
 
-use crate::cli::format::{Format, ShowArgs};
+use crate::cli::format::{ExtentArgs, Format, ShowArgs};
 use crate::exit::Stop;
 
 /// How a result is shown.
@@ -23,7 +23,14 @@ impl Show {
     /// # Errors
     /// Usage, if they contradict each other.
     pub fn of(args: &ShowArgs) -> Result<Show> {
-        let format = args.format.format;
+        Show::new(args.format.format, &args.extent)
+    }
+
+    /// The same of the single options.
+    ///
+    /// # Errors
+    /// Usage, if they contradict each other.
+    pub fn new(format: Format, args: &ExtentArgs) -> Result<Show> {
         let extent = match (args.summary, args.quiet) {
             (true, _) if format == Format::Json => {
                 let message = "--summary shortens the text; leave it out with --format json, \

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use nm_model::Severity;
 
+use super::shared::{CpusArgs, ROOT};
+
 #[derive(Debug, Args)]
 pub struct AuditArgs {
     /// Audit this snapshot, which `--save` wrote, in place of this machine.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "save", "record", "active"])]
     pub snapshot: Option<PathBuf>,
-    /// Audit a copy of a machine's files (`/proc`, `/sys`, `/etc`) below this folder, or a
-    /// recording of `--record`.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["active", "record"])]
+    #[arg(long, value_name = "DIR", help = ROOT, conflicts_with_all = ["active", "record"])]
     pub root: Option<PathBuf>,
     /// Write the snapshot to this file as well, to be audited elsewhere.
     #[arg(long, value_name = "FILE")]
@@ -29,9 +29,8 @@ pub struct AuditArgs {
     /// Takes a few seconds of CPU time.
     #[arg(long)]
     pub active: bool,
-    /// CPUs of the workload's hot threads, such as `2-3,8`. Without it the isolated CPUs, else all.
-    #[arg(long, value_name = "LIST")]
-    pub cpus: Option<String>,
+    #[command(flatten)]
+    pub cpus: CpusArgs,
     /// Network links of the workload. Without it all devices that are up.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     pub link: Vec<String>,
@@ -43,8 +42,8 @@ pub struct AuditArgs {
     pub interval: f64,
     /// Exit code 1 if a finding has at least this severity: info, low, medium, high, critical; 3 if
     /// more such checks are undecided, for want of evidence, than decided.
-    #[arg(long, value_name = "SEVERITY")]
-    pub fail_on: Option<Severity>,
+    #[arg(long, alias = "fail-on", value_name = "SEVERITY")]
+    pub fail_at: Option<Severity>,
     /// Form of what is written to stdout.
     #[arg(long, value_enum, default_value = "text")]
     pub format: AuditFormat,

@@ -1,12 +1,11 @@
 //! Options of `compare` and `trend`.
 
-use std::path::PathBuf;
-
 use clap::{Args, ValueEnum};
 use nm_model::Metric;
 
 use super::number::number;
 use super::percent::percent;
+use super::shared::{ONLY, OutArgs, PLAN};
 
 /// Form of what a comparison or a trend writes to stdout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -21,9 +20,8 @@ pub enum DocumentFormat {
 
 #[derive(Debug, Args)]
 pub struct DocumentArgs {
-    /// Folder for the reports (HTML, Markdown, JSON), which is created.
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub out: OutArgs,
     /// Form of what is written to stdout.
     #[arg(long, value_enum, default_value = "text")]
     pub format: DocumentFormat,
@@ -42,7 +40,7 @@ pub struct CompareArgs {
     /// Ratio that counts as equal, such as `5%`.
     #[arg(long, default_value = "5%", value_parser = percent)]
     pub margin: f64,
-    /// Figures of the primary rows that decide the exit code.
+    /// Figures that decide the exit code; a trend compares its last result with its first for it.
     #[arg(
         long,
         value_delimiter = ',',
@@ -73,11 +71,21 @@ pub struct InterleavedArgs {
     /// another plan, or a host for ssh that has nearmetal in its PATH.
     #[arg(long, value_name = "HOST|PROGRAM|PLAN")]
     pub against: Option<String>,
-    /// With --against: the plan of both sides, or of this one.
-    #[arg(long, default_value = "quick", value_name = "NAME|FILE[:PART]|-", conflicts_with = "a")]
+    #[arg(
+        long,
+        default_value = "quick",
+        value_name = "NAME|FILE[:PART]|-",
+        conflicts_with = "a",
+        help = PLAN
+    )]
     pub plan: String,
-    /// With --against: only rows that match one of these names of each kind.
-    #[arg(long, value_delimiter = ',', value_name = "WORD,…", conflicts_with = "a")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "WORD,…",
+        conflicts_with = "a",
+        help = ONLY
+    )]
     pub only: Vec<String>,
     /// With --against: rounds of each side; below five nothing can be decided.
     #[arg(long, default_value = "5", value_parser = number(2_u32..=1000), conflicts_with = "a")]
@@ -101,10 +109,10 @@ pub struct TrendArgs {
     /// Only this part of the results: `ENVIRONMENT/STACK`, `*` for any.
     #[arg(long, value_name = "PLACE")]
     pub on: Option<String>,
-    /// Compare the last result with the first; these figures decide the exit code.
+    /// Figures that decide the exit code; a trend compares its last result with its first for it.
     #[arg(long, value_delimiter = ',', value_name = "METRIC,…")]
     pub fail_on: Vec<Metric>,
-    /// With --fail-on: ratio that counts as equal, such as `5%`.
+    /// Ratio that counts as equal, such as `5%`.
     #[arg(long, default_value = "5%", value_parser = percent, requires = "fail_on")]
     pub margin: f64,
     #[command(flatten)]

@@ -1,14 +1,11 @@
 //! Arguments of `compute`.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
-use nm_model::Target;
 use nm_model::compute::{Layout, Workload};
 
-use crate::cli::cpu_list::CpuList;
 use crate::cli::format::{FormatArgs, ShowArgs};
 use crate::cli::number::number;
+use crate::cli::shared::{CpusArgs, OutArgs, TargetArgs};
 
 #[derive(Debug, Args)]
 pub struct ComputeArgs {
@@ -34,34 +31,30 @@ pub enum ComputeCommand {
 
 #[derive(Debug, Args)]
 pub struct ComputeRunArgs {
-    /// Threads on each core x cores, such as `1x1,1xN,2x4`.
+    /// Threads on each core x cores, such as `1x1,1xN,2x4`; cores come in the order of --cpus.
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "1x1,1xN,Nx1,2xN")]
     pub layout: Vec<Layout>,
     /// pi (built in), bc (the installed one, as in the published study), memory, alu.
     #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "pi")]
     pub workload: Vec<Workload>,
-    /// Jobs of each thread; all layouts take turns.
+    /// Jobs of each thread; all layouts or pairs take turns.
     #[arg(long, default_value_t = 10, value_parser = number(1_u32..=1000))]
     pub repeats: u32,
-    /// CPUs to use, such as `2-5,8`; their order is that of the cores. All by default.
-    #[arg(long, value_name = "LIST")]
-    pub cpus: Option<CpuList>,
-    /// Limit to judge by, such as "median < 1.5s" or "rate > 0.5"; may be repeated.
-    #[arg(long, value_name = "TARGET")]
-    pub target: Vec<Target>,
-    /// Write result folder with reports.
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub cpus: CpusArgs,
+    #[command(flatten)]
+    pub target: TargetArgs,
+    #[command(flatten)]
+    pub out: OutArgs,
     #[command(flatten)]
     pub show: ShowArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct PairsArgs {
-    /// CPUs of which all pairs are tried, such as `0-3`. All by default.
-    #[arg(long, value_name = "LIST")]
-    pub cpus: Option<CpuList>,
-    /// Measurements of each pair.
+    #[command(flatten)]
+    pub cpus: CpusArgs,
+    /// Jobs of each thread; all layouts or pairs take turns.
     #[arg(long, default_value_t = 30, value_parser = number(5_u32..=1000))]
     pub repeats: u32,
     #[command(flatten)]

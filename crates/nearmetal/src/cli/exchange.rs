@@ -16,6 +16,7 @@ use nm_model::link_transport::LinkTransport;
 
 use crate::cli::format::{FormatArgs, ShowArgs};
 use crate::cli::number::number;
+use crate::cli::shared::OUT;
 
 /// Instruments of one `exchange move`.
 const MOVES_MAX: usize = 10_000;
@@ -54,7 +55,8 @@ pub enum ExchangeCommand {
         nearmetal exchange run --record --out DIR\n  nearmetal exchange verify DIR\n  \
         nearmetal exchange verify DIR --cuts 1000")]
     Verify(VerifyArgs),
-    /// Kill nodes at random under load, again and again, and verify each time.
+    /// Kill nodes at random under load, again and again, and verify each time: of all durabilities
+    /// and classes in turn, where options name none.
     Torture(TortureArgs),
     /// Show the members and leaders of a running network, and the cells of instruments.
     #[command(after_help = "Examples:\n  \
@@ -192,7 +194,7 @@ fn session_range(text: &str) -> Result<(u32, u32), String> {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct RunningArgs {
-    /// The network's file.
+    /// The network's file, the same for all of its nodes.
     #[arg(long, value_name = "FILE")]
     pub network: Option<PathBuf>,
     /// Result folder of an `exchange run` that is still running.
@@ -299,7 +301,7 @@ pub struct PolicyArgs {
     /// Settings of the policies and sites of the nodes, a TOML file; defaults without it.
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
-    /// Only report what would be done.
+    /// Only show what would be done.
     #[arg(long)]
     pub dry_run: bool,
     /// How often the network is asked, ms.
@@ -395,7 +397,7 @@ pub struct NetworkArgs {
     /// Orders of the load: default, exchange-core or monterey.
     #[arg(long, default_value = "default", value_name = "NAME")]
     pub mix: OrderMix,
-    /// Seed of orders and schedule; the same seed gives the same orders.
+    /// Seed of everything random; the same seed gives the same draws.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Limit for ES10 and p99, ms.
@@ -409,8 +411,7 @@ pub struct NetworkArgs {
     pub authenticate: bool,
     #[command(flatten)]
     pub hosts: HostsArgs,
-    /// Folder for the result, which is created.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = OUT)]
     pub out: Option<PathBuf>,
     #[command(flatten)]
     pub show: ShowArgs,
@@ -422,7 +423,7 @@ pub struct RunArgs {
     #[arg(long, default_value_t = 10_000.0)]
     pub rate: f64,
     /// Measuring time of a round, s.
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, value_name = "S", default_value_t = 5.0)]
     pub seconds: f64,
     /// Rounds, each with a network of its own; five or more support a verdict.
     #[arg(long, default_value_t = 5, value_parser = number(1_u32..=1000))]
@@ -487,7 +488,7 @@ pub struct RampArgs {
     #[arg(long, default_value_t = 0, value_name = "SECONDS",
         value_parser = number(0..=DAY_SECONDS_MAX))]
     pub outside_max: u32,
-    /// Keep the client's log and journals, for `exchange verify`.
+    /// Keep the client's log and journals of each round, for `exchange verify`.
     #[arg(long)]
     pub record: bool,
     #[command(flatten)]
@@ -497,7 +498,7 @@ pub struct RampArgs {
 #[derive(Debug, Args)]
 pub struct SearchArgs {
     /// Measuring time of a round, s.
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, value_name = "S", default_value_t = 5.0)]
     pub seconds: f64,
     /// First rate that is tried, requests a second; 5000 for each mediator if not given.
     #[arg(long, value_name = "RATE")]
@@ -520,7 +521,7 @@ pub struct TortureArgs {
     /// Trials.
     #[arg(long, default_value_t = 20, value_parser = number(1_u32..=100_000))]
     pub trials: u32,
-    /// Seed of everything random: sizes, durabilities, victims, times.
+    /// Seed of everything random; the same seed gives the same draws.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Requests a second.
@@ -529,10 +530,10 @@ pub struct TortureArgs {
     /// Load of one trial, s.
     #[arg(long, default_value_t = 2.5)]
     pub seconds: f64,
-    /// Only this durability; all in turn if not given.
+    /// When a request counts as done: none, memory-quorum or disk-quorum.
     #[arg(long)]
     pub durability: Option<Durability>,
-    /// Only nodes of this class; all in turn if not given.
+    /// gateway, router, mediator or processor.
     #[arg(long)]
     pub role: Option<Role>,
     /// Move instruments to other cells meanwhile, and aim kills at the nodes that do it.
@@ -556,7 +557,7 @@ pub struct VerifyArgs {
     #[arg(long, default_value_t = 0, value_name = "N",
         value_parser = number(0_u32..=1_000_000))]
     pub cuts: u32,
-    /// Seed of these positions.
+    /// Seed of everything random; the same seed gives the same draws.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     #[command(flatten)]

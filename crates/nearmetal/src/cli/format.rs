@@ -22,6 +22,13 @@ pub struct FormatArgs {
 pub struct ShowArgs {
     #[command(flatten)]
     pub format: FormatArgs,
+    #[command(flatten)]
+    pub extent: ExtentArgs,
+}
+
+/// How much of a result is shown.
+#[derive(Debug, Args)]
+pub struct ExtentArgs {
     /// Only the verdict, the targets and the report's path.
     #[arg(long, conflicts_with = "quiet")]
     pub summary: bool,

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use nm_model::limits;
 
 use crate::cli::number::number;
+use crate::cli::shared::ROOT;
 
 #[derive(Debug, Subcommand)]
 pub enum GenerateCommand {
@@ -39,7 +40,7 @@ pub enum OpenstackPart {
 
 #[derive(Debug, Args)]
 pub struct GuestArgs {
-    /// Virtual CPUs, each on a physical core of its own.
+    /// Virtual CPUs of each guest.
     #[arg(long, value_name = "N", value_parser = number(1..=limits::GUEST_VCPUS_MAX))]
     pub vcpus: u32,
     /// Memory, as in `32GiB`.
@@ -60,8 +61,7 @@ pub struct GuestArgs {
     /// Name of the guest, the flavor and the alias.
     #[arg(long, default_value = "latency")]
     pub name: String,
-    /// Read the host's files below this folder: a recorded tree of /proc and /sys.
-    #[arg(long, default_value = "/", value_name = "DIR")]
+    #[arg(long, default_value = "/", value_name = "DIR", help = ROOT)]
     pub root: PathBuf,
     /// Write to this new file instead of stdout.
     #[arg(long, value_name = "FILE")]

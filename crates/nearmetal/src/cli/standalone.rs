@@ -4,13 +4,14 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use nm_model::Pattern;
 use nm_model::limits;
 use nm_model::probe::{Preset, RrSize};
-use nm_model::{Pattern, Target};
 
 use crate::cli::format::ShowArgs;
 use crate::cli::number::number;
 use crate::cli::server_address::ServerAddress;
+use crate::cli::shared::{AffinityArgs, OUT, ROUNDS, TargetArgs};
 
 /// Default port of the stand-alone servers.
 pub const DEFAULT_PORT: u16 = 4810;
@@ -20,8 +21,8 @@ pub struct ServerArgs {
     /// Address to listen on; all addresses if not given.
     #[arg(long)]
     pub bind: Option<IpAddr>,
-    /// TCP port of the control connection.
-    #[arg(long, default_value_t = DEFAULT_PORT)]
+    /// TCP port of the server's control connection [default: 4810]
+    #[arg(long, default_value_t = DEFAULT_PORT, hide_default_value = true)]
     pub port: u16,
     /// End after one client.
     #[arg(long)]
@@ -37,16 +38,13 @@ pub enum ServerCommand {
 /// What the three stand-alone clients have in common.
 #[derive(Debug, Args)]
 pub struct ClientArgs {
-    /// Port of the server's control connection, if it is not part of the address [default: 4810]
+    /// TCP port of the server's control connection [default: 4810]
     #[arg(long)]
     pub port: Option<u16>,
-    /// Limit to judge by, such as "p99 < 20us at size<=1024" or, of a stream, "throughput >= 9
-    /// Gb/s"; may be repeated.
-    #[arg(long, value_name = "TARGET")]
-    pub target: Vec<Target>,
-    /// CPUs of the client and of the server, such as `1;2` or `1,2;0`.
-    #[arg(long, value_name = "C;S")]
-    pub affinity: Option<String>,
+    #[command(flatten)]
+    pub target: TargetArgs,
+    #[command(flatten)]
+    pub affinity: AffinityArgs,
     /// Receive without sleeping, at both ends.
     #[arg(long, conflicts_with = "busy_poll")]
     pub spin: bool,
@@ -59,8 +57,7 @@ pub struct ClientArgs {
     /// Ways of waiting of the server, if not the client's.
     #[arg(long, value_name = "MODE")]
     pub server_mode: Option<nm_model::Mode>,
-    /// Write result folder with reports.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = OUT)]
     pub out: Option<PathBuf>,
     /// Keep every sample, one ns value a line, in the folder's `samples/*.dat`.
     #[arg(long, requires = "out")]
@@ -130,9 +127,7 @@ pub struct PingpongClientArgs {
     #[arg(long, default_value_t = 1000, value_name = "MS",
         value_parser = number(1..=limits::MS_MAX))]
     pub timeout: u64,
-    /// Repeat the whole sweep; five rounds or more give intervals and verdicts [default: 1, or 5
-    /// with --target]
-    #[arg(long, value_parser = number(1_u32..=1000))]
+    #[arg(long, help = ROUNDS, value_parser = number(1_u32..=1000))]
     pub rounds: Option<u32>,
     /// Write sfnt-pingpong's columns.
     #[arg(long, conflicts_with_all = ["summary", "quiet", "format"])]
@@ -160,8 +155,8 @@ pub struct StreamClientArgs {
     /// tcp, udp or mcast (multicast).
     #[arg(long, default_value = "tcp")]
     pub protocol: nm_model::Protocol,
-    /// Measuring time, s.
-    #[arg(long, default_value_t = 10.0)]
+    /// Measuring time of a round, s.
+    #[arg(long, value_name = "S", default_value_t = 10.0)]
     pub seconds: f64,
     /// Time from the start that is not counted, ms.
     #[arg(long, default_value_t = 200, value_name = "MS",
@@ -202,7 +197,7 @@ pub struct RrClientArgs {
     /// The server: HOST or IP address, also with :PORT.
     #[arg(required = true)]
     pub address: Option<ServerAddress>,
-    /// Requests a second, on an absolute schedule.
+    /// Requests a second.
     #[arg(long, default_value_t = 1000.0, conflicts_with = "closed")]
     pub rate: f64,
     /// Closed loop: the next request when the answer is in.
@@ -214,8 +209,8 @@ pub struct RrClientArgs {
     /// Sizes: `64`, or `REQUEST,RESPONSE`; several are separated by blanks.
     #[arg(long, value_delimiter = ' ', default_value = "64")]
     pub sizes: Vec<RrSize>,
-    /// Measuring time, s.
-    #[arg(long, default_value_t = 5.0)]
+    /// Measuring time of a round, s.
+    #[arg(long, value_name = "S", default_value_t = 5.0)]
     pub seconds: f64,
     /// An answer later than this is lost, ms.
     #[arg(long, default_value_t = 1000, value_name = "MS",

@@ -11,10 +11,10 @@ use nm_tune::record::RunId;
 use nm_tune::step::StepId;
 use nm_tune::target::LinkName;
 
-use super::cpu_list::CpuList;
 use super::format::FormatArgs;
 use super::number::number;
 use super::server_address::ServerAddress;
+use super::shared::{CpusArgs, OUT, ROOT};
 
 /// Longest time until a run is undone, s: one day.
 const CONFIRM_S_MAX: u64 = 86_400;
@@ -62,9 +62,8 @@ pub struct SelectionArgs {
     /// Security-relevant steps that may be applied.
     #[arg(long, value_delimiter = ',', value_name = "STEP,…")]
     pub allow: Vec<StepId>,
-    /// CPUs of the application, such as `2-3,6`.
-    #[arg(long, value_name = "LIST")]
-    pub cpus: Option<CpuList>,
+    #[command(flatten)]
+    pub cpus: CpusArgs,
     /// Network link of the application.
     #[arg(long, value_name = "NAME")]
     pub link: Option<LinkName>,
@@ -95,9 +94,7 @@ impl PlaceArgs {
 
 #[derive(Debug, Args)]
 pub struct RootArgs {
-    /// Files below DIR in place of /proc and /sys: a recorded tree. Nothing of this machine is
-    /// read or changed.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = ROOT)]
     pub root: Option<PathBuf>,
 }
 
@@ -131,8 +128,7 @@ pub struct EmitArgs {
     /// What reads the files.
     #[arg(value_enum)]
     pub kind: EmitKind,
-    /// Folder for the files, which is created; files that exist are not overwritten.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = OUT)]
     pub out: PathBuf,
     #[command(flatten)]
     pub selection: SelectionArgs,
@@ -191,9 +187,8 @@ pub struct AbArgs {
     /// The step, if it is security-relevant and may be applied.
     #[arg(long, value_name = "STEP")]
     pub allow: Option<StepId>,
-    /// CPUs of the application, such as `2-3,6`.
-    #[arg(long, value_name = "LIST")]
-    pub cpus: Option<CpuList>,
+    #[command(flatten)]
+    pub cpus: CpusArgs,
     /// Network link of the application.
     #[arg(long, value_name = "NAME")]
     pub link: Option<LinkName>,

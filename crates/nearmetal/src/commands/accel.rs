@@ -20,6 +20,8 @@ use nm_lab::accelerator::{self, SHARE_BYTES_MAX, Settings};
 use nm_model::Failure;
 
 use self::program::NotAccelerated;
+pub use self::status::Status;
+pub use self::view::Report;
 use crate::cli::accel::{AccelArgs, AccelCommand, AccelRunArgs};
 use crate::exit::{Exit, Stop};
 use crate::output;

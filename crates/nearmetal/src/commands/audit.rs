@@ -16,7 +16,6 @@ use nm_sys::hostfiles::parse_list;
 use nm_sys::text_file;
 
 use crate::cli::audit::{AuditArgs, AuditFormat};
-use crate::cli::cpu_list::CpuList;
 use crate::commands::cpus::not_online;
 use crate::exit::{Exit, Stop};
 use crate::output;
@@ -56,10 +55,10 @@ pub fn run(args: &AuditArgs) -> Result<Exit> {
         None => nm_audit::audit(&snapshot),
     };
     show(&audit, args)?;
-    Ok(args.fail_on.map_or(Exit::Pass, |severity| judged(&audit, severity)))
+    Ok(args.fail_at.map_or(Exit::Pass, |severity| judged(&audit, severity)))
 }
 
-/// The exit code of `--fail-on`. A few checks are undecided on every machine; where most of those
+/// The exit code of `--fail-at`. A few checks are undecided on every machine; where most of those
 /// that count are, what was read is too little to say that nothing is wrong.
 fn judged(audit: &Audit, severity: Severity) -> Exit {
     if audit.failed(severity).next().is_some() {
@@ -71,7 +70,7 @@ fn judged(audit: &Audit, severity: Severity) -> Exit {
         return Exit::Pass;
     }
     output::message(&format!(
-        "--fail-on {severity}: inconclusive, because the evidence of {undecided} such checks of {} \
+        "--fail-at {severity}: inconclusive, because the evidence of {undecided} such checks of {} \
          is missing; run it as root on the machine, or audit a complete snapshot",
         decided + undecided
     ));
@@ -84,30 +83,21 @@ fn show(audit: &Audit, args: &AuditArgs) -> Result<()> {
         AuditFormat::Json => output::json(audit),
         AuditFormat::Markdown => output::data(&faces::markdown::document(audit)),
         AuditFormat::Sarif => {
-            output::json(&faces::sarif::document(audit, env!("CARGO_PKG_VERSION")))
+            output::sarif(&faces::sarif::document(audit, env!("CARGO_PKG_VERSION")))
         }
         AuditFormat::Junit => {
-            let fail_on = args.fail_on.unwrap_or(Severity::Info);
-            output::data(&faces::junit::document(audit, fail_on))
+            let fail_at = args.fail_at.unwrap_or(Severity::Info);
+            output::data(&faces::junit::document(audit, fail_at))
         }
         AuditFormat::Html => output::data(&nm_report::html::audit(audit)),
     }
 }
 
 fn workload(args: &AuditArgs) -> Result<Workload> {
-    let parse = |text: &String| {
-        text.parse::<CpuList>().map(|list| list.0).map_err(|_| {
-            Stop::usage(format!(
-                "--cpus `{text}` is no list of at most {} CPUs; write for example 2-3,8",
-                limits::CPUS_MAX
-            ))
-        })
-    };
-    let cpus = args.cpus.as_ref().map(parse).transpose()?.unwrap_or_default();
     if args.link.len() > limits::SNAPSHOT_LINKS_MAX {
         return Err(Stop::usage(format!("--link names more than {}", limits::SNAPSHOT_LINKS_MAX)));
     }
-    Ok(Workload { cpus, links: args.link.clone(), pid: args.pid })
+    Ok(Workload { cpus: args.cpus.list(), links: args.link.clone(), pid: args.pid })
 }
 
 /// Refuses a workload of CPUs, links and a process that the machine does not have: nothing speaks

@@ -34,7 +34,7 @@ pub fn run(args: &CompareArgs) -> Result<Exit> {
         ..CompareOptions::default()
     };
     let compared = nm_judge::compare(&a, &b, &options);
-    if let Some(out) = &args.document.out {
+    if let Some(out) = &args.document.out.out {
         result_source::write_reports(out, &comparison_files(&compared))?;
     }
     match args.document.format {
@@ -57,7 +57,7 @@ struct Sides {
 /// Two results that are there, or both sides measured in turn.
 fn sides(args: &CompareArgs) -> Result<Sides> {
     if let Some(word) = &args.interleaved.against {
-        let out = args.document.out.as_deref();
+        let out = args.document.out.out.as_deref();
         let measured = interleaved::measure(&args.interleaved, word, out)?;
         return Ok(Sides { results: measured.results, names: measured.names.to_vec() });
     }

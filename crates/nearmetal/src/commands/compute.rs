@@ -15,15 +15,15 @@ pub fn run(args: &ComputeRunArgs) -> Result<Exit> {
         workloads: args.workload.clone(),
         layouts: args.layout.clone(),
         repeats: 1,
-        cpus: args.cpus.as_ref().map(|list| list.0.clone()).unwrap_or_default(),
+        cpus: args.cpus.list(),
     });
     probe.check(nm_model::Protocol::Cpu).map_err(|error| Stop::usage(error.to_string()))?;
-    if let Some(list) = &args.cpus {
+    if let Some(list) = &args.cpus.cpus {
         not_usable(&list.0)?;
     }
     let run = MachineRun {
-        targets: &args.target,
-        out: args.out.as_deref(),
+        targets: &args.target.target,
+        out: args.out.out.as_deref(),
         show: &args.show,
         rounds: args.repeats,
     };

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::Result;
 use nm_model::Failure;
+use nm_model::verdict::Interval;
 use nm_probe::compute::error::ComputeError;
 use nm_probe::compute::layout_cpus::cores;
 use nm_probe::compute::pairs::{self, Finding, PAIRS_MAX, Pair, SHARED_RATIO};
@@ -11,18 +12,48 @@ use nm_report::style::Tone;
 use nm_report::table::Table;
 use nm_report::units;
 use nm_sys::cpu;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::cpus::not_usable;
 use crate::campaign::interrupt;
 use crate::cli::compute::PairsArgs;
 use crate::cli::format::Format;
+use crate::document::Document;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
+/// Which CPUs share a core.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Pairs {
+    pairs: Vec<PairDocument>,
+}
+
+/// Two CPUs.
+#[derive(Debug, Serialize, JsonSchema)]
+struct PairDocument {
+    cpus: [u32; 2],
+    /// CPU time together divided by CPU time alone: the median of `ratios`.
+    ratio: Option<f64>,
+    /// Its interval.
+    interval: Option<Interval>,
+    /// One ratio for each undisturbed repeat.
+    ratios: Vec<f64>,
+    /// `one core`, `two cores` or `unclear`.
+    finding: String,
+    /// Whether the kernel says that they share a core.
+    kernel_shows_siblings: bool,
+    /// Whether the kernel is right; absent if unclear.
+    kernel_agrees: Option<bool>,
+}
+
+impl Document for Pairs {
+    const NAME: &'static str = "cpu-pairs";
+}
+
 pub fn run(args: &PairsArgs) -> Result<Exit> {
     let (allowed, siblings) = (cpu::allowed(), cpu::siblings());
-    let cpus = args.cpus.as_ref().map_or(allowed.clone(), |list| list.0.clone());
+    let cpus = args.cpus.cpus.as_ref().map_or(allowed.clone(), |list| list.0.clone());
     not_usable(&cpus)?;
     cores(&allowed, &siblings, &cpus).map_err(|e| Failure::from(ComputeError::from(e)))?;
     let count = pairs::pairs(&cpus).len();
@@ -46,7 +77,7 @@ pub fn run(args: &PairsArgs) -> Result<Exit> {
     let found = found.map_err(Failure::from)?;
     match args.format.format {
         Format::Text => output::data(&text(&found, args.repeats))?,
-        Format::Json => output::json(&found.iter().map(as_json).collect::<Vec<_>>())?,
+        Format::Json => output::json(&Pairs { pairs: found.iter().map(as_document).collect() })?,
     }
     Ok(Exit::Pass)
 }
@@ -113,14 +144,18 @@ fn finding(finding: Finding) -> &'static str {
     }
 }
 
-fn as_json(pair: &Pair) -> serde_json::Value {
-    json!({
-        "cpus": [pair.cpus.0, pair.cpus.1],
-        "ratio": pair.ratio,
-        "interval": pair.interval,
-        "ratios": pair.ratios,
-        "finding": finding(pair.finding),
-        "kernel_shows_siblings": pair.shown_as_siblings,
-        "kernel_agrees": pair.agrees(),
-    })
+fn as_document(pair: &Pair) -> PairDocument {
+    PairDocument {
+        cpus: [pair.cpus.0, pair.cpus.1],
+        ratio: pair.ratio,
+        interval: pair.interval.map(|ends| Interval {
+            low: ends.low,
+            high: ends.high,
+            level: ends.level,
+        }),
+        ratios: pair.ratios.clone(),
+        finding: finding(pair.finding).to_string(),
+        kernel_shows_siblings: pair.shown_as_siblings,
+        kernel_agrees: pair.agrees(),
+    }
 }

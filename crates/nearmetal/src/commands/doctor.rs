@@ -3,9 +3,11 @@
 use anyhow::Result;
 use nm_lab::doctor::{self, Check};
 use nm_report::{style, units};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::cli::format::Format;
+use crate::document::Document;
 use crate::exit::Exit;
 use crate::output;
 
@@ -15,17 +17,45 @@ const INDENT: usize = 30;
 /// Columns where there is no terminal and `COLUMNS` is not set.
 const COLUMNS_DEFAULT: usize = 80;
 
+/// What works here.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Checks {
+    checks: Vec<CheckDocument>,
+}
+
+/// One thing that nearmetal uses.
+#[derive(Debug, Serialize, JsonSchema)]
+struct CheckDocument {
+    name: String,
+    /// Whether it works here.
+    ok: bool,
+    /// What was found.
+    found: String,
+    /// What it is for.
+    meaning: String,
+    /// How to get it, if it is missing.
+    remedy: Option<String>,
+    /// Whether `qualify` cannot run without it.
+    needed: bool,
+}
+
+impl Document for Checks {
+    const NAME: &'static str = "doctor";
+}
+
 pub fn run(format: Format) -> Result<Exit> {
     let checks = doctor::checks();
     match format {
         Format::Json => {
-            let as_json = |check: &Check| {
-                json!({
-                    "name": check.name, "ok": check.ok, "found": check.found,
-                    "meaning": check.meaning, "remedy": check.remedy, "needed": check.needed,
-                })
+            let as_json = |check: &Check| CheckDocument {
+                name: check.name.to_string(),
+                ok: check.ok,
+                found: check.found.to_string(),
+                meaning: check.meaning.to_string(),
+                remedy: check.remedy.as_ref().map(ToString::to_string),
+                needed: check.needed,
             };
-            output::json(&checks.iter().map(as_json).collect::<Vec<_>>())?;
+            output::json(&Checks { checks: checks.iter().map(as_json).collect() })?;
         }
         Format::Text => {
             let width = output::width_or(COLUMNS_DEFAULT);

@@ -6,15 +6,17 @@ use nm_model::plan::EnvironmentKind;
 use nm_model::result::Source;
 use nm_model::{Campaign, Case, HostsSpec, NotAvailable, NotJudged, ProbeKind, RunResult, Trial};
 use nm_report::units;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::campaign::schedule::{self, Schedule};
 use crate::cli::format::Format;
+use crate::document::Document;
 use crate::output;
 
 /// What a dry run shows.
-#[derive(Debug, Serialize)]
-struct Listing<'a> {
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Listing<'a> {
     /// Name of the plan.
     plan: &'a str,
     rounds: u32,
@@ -36,8 +38,12 @@ struct Listing<'a> {
     not_judged: Vec<NotJudged>,
 }
 
+impl Document for Listing<'_> {
+    const NAME: &'static str = "dry-run";
+}
+
 /// One row of the plan.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct Row {
     environment: EnvironmentKind,
     stack: String,
@@ -49,7 +55,7 @@ struct Row {
 }
 
 /// What a factor adds to the campaign: its rows run once more in each round.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct Added {
     name: String,
     kind: FactorKind,

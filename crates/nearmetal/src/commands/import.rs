@@ -40,7 +40,7 @@ pub fn run(args: &ImportArgs) -> Result<Exit> {
         report = Some(folder.report().display().to_string());
     }
     match args.format.format {
-        Format::Json => output::json(&result)?,
+        Format::Json => output::json_file(&result)?,
         Format::Text => {
             output::data(&terminal::summary(&result, &output::style(), report.as_deref()))?;
         }

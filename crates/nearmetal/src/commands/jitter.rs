@@ -14,16 +14,16 @@ pub fn run(args: &JitterArgs) -> Result<Exit> {
     let probe = ProbeSpec::Jitter(JitterSpec {
         seconds: args.seconds,
         threshold_ns: args.threshold,
-        cpus: args.cpus.as_ref().map(|list| list.0.clone()).unwrap_or_default(),
+        cpus: args.cpus.list(),
     });
     probe.check(Protocol::Cpu).map_err(|error| Stop::usage(error.to_string()))?;
-    if let Some(list) = &args.cpus {
+    if let Some(list) = &args.cpus.cpus {
         not_usable(&list.0)?;
     }
-    let by_target = if args.target.is_empty() { 1 } else { targets::ROUNDS };
+    let by_target = if args.target.target.is_empty() { 1 } else { targets::ROUNDS };
     let run = MachineRun {
-        targets: &args.target,
-        out: args.out.as_deref(),
+        targets: &args.target.target,
+        out: args.out.out.as_deref(),
         show: &args.show,
         rounds: args.rounds.unwrap_or(by_target),
     };

@@ -9,6 +9,8 @@ mod undo;
 
 use anyhow::Result;
 
+pub use self::image::ImageDocument;
+
 use crate::cli::lab::LabCommand;
 use crate::exit::Exit;
 

@@ -23,7 +23,7 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
         false => sizes(&args.sizes, &stacks)?,
         true => default_sizes(&stacks),
     };
-    let targets = &args.common.target;
+    let targets = &args.common.target.target;
     let probe = ProbeSpec::Pingpong(PingpongSpec {
         sizes,
         max_iterations: args.maxiter,

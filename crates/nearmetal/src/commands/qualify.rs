@@ -30,7 +30,7 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     }
     plan.hosts = hosts_of(&plan, args)?;
     let affinity: Option<Affinity> =
-        args.affinity.as_deref().map(str::parse).transpose().map_err(Failure::from)?;
+        args.affinity.affinity.as_deref().map(str::parse).transpose().map_err(Failure::from)?;
     let is_here = |row: &PlanRow<'_>| row.environment != EnvironmentKind::Ssh;
     if let (Some(affinity), true) = (&affinity, plan.rows().iter().any(is_here)) {
         // Both ends run on this machine.

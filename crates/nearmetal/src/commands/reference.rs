@@ -2,12 +2,35 @@
 
 use anyhow::Result;
 use nm_report::{reference, terminal};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::cli::ReferenceCommand;
 use crate::cli::format::Format;
+use crate::document::Document;
 use crate::exit::{Exit, Stop};
 use crate::output;
+
+/// The built-in runs.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct References {
+    references: Vec<Reference>,
+}
+
+/// A built-in run.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Reference {
+    /// What it is named in commands and plans.
+    name: String,
+    /// The study that published it.
+    study: String,
+    /// What it is, in words.
+    summary: String,
+}
+
+impl Document for References {
+    const NAME: &'static str = "references";
+}
 
 pub fn run(command: &ReferenceCommand) -> Result<Exit> {
     match command {
@@ -15,9 +38,10 @@ pub fn run(command: &ReferenceCommand) -> Result<Exit> {
             Format::Json => {
                 let listed = |one: reference::Listed| {
                     let reference::Listed { name, study, summary } = one;
-                    json!({"name": name, "study": study, "summary": summary})
+                    let (study, summary) = (study.to_string(), summary.to_string());
+                    Reference { name: name.to_string(), study, summary }
                 };
-                output::json(&reference::list().map(listed).collect::<Vec<_>>())?;
+                output::json(&References { references: reference::list().map(listed).collect() })?;
             }
             Format::Text => {
                 for listed in reference::list() {
@@ -28,7 +52,7 @@ pub fn run(command: &ReferenceCommand) -> Result<Exit> {
         ReferenceCommand::Show { name, format } => {
             let run = reference::load(name).map_err(|e| Stop::usage(e.to_string()))?;
             match format.format {
-                Format::Json => output::json(&run)?,
+                Format::Json => output::json_file(&run)?,
                 Format::Text => {
                     output::data(&terminal::summary(&run, &output::style(), None))?;
                     output::data("\nnotes\n")?;

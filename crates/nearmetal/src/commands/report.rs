@@ -5,13 +5,13 @@ use std::path::Path;
 use anyhow::Result;
 use nm_model::result::Series;
 use nm_model::{Outcome, RunResult};
-use nm_report::card::{self, Format};
-use nm_report::{folder, reference, units};
+use nm_report::{card, folder, reference, sarif, summary, units};
 use nm_sys::complete_file;
 
 use crate::campaign::finished::FinishedRun;
 use crate::campaign::show::Show;
-use crate::cli::ReportArgs;
+use crate::cli::format::Format;
+use crate::cli::{ReportArgs, ReportFormat};
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -19,7 +19,8 @@ use crate::output;
 const NOTE: &str = "recorded outcome";
 
 pub fn run(args: &ReportArgs) -> Result<Exit> {
-    let show = Show::of(&args.show)?;
+    let format = if args.format == ReportFormat::Text { Format::Text } else { Format::Json };
+    let show = Show::new(format, &args.extent)?;
     let card = args.card.as_deref().map(wanted_card).transpose()?;
     let (result, report) = folder::rebuild(&args.folder, judge_again)?;
     if let Some((file, format)) = card {
@@ -28,13 +29,19 @@ pub fn run(args: &ReportArgs) -> Result<Exit> {
         complete_file::create(file, &bytes, complete_file::MODE_PUBLIC)
             .map_err(|error| output::file_error(file, &error))?;
     }
-    FinishedRun { result, report: Some(report), show, aborted_by: None }.show()?;
+    match args.format {
+        ReportFormat::Markdown => output::data(&summary::report(&result))?,
+        ReportFormat::Sarif => output::sarif(&sarif::report(&result, env!("CARGO_PKG_VERSION")))?,
+        ReportFormat::Text | ReportFormat::Json => {
+            FinishedRun { result, report: Some(report), show, aborted_by: None }.show()?;
+        }
+    }
     Ok(Exit::Pass)
 }
 
 /// The file of a card and the format that its name asks for.
-fn wanted_card(file: &Path) -> Result<(&Path, Format)> {
-    let format = Format::of(file).ok_or_else(|| {
+fn wanted_card(file: &Path) -> Result<(&Path, card::Format)> {
+    let format = card::Format::of(file).ok_or_else(|| {
         let name = file.display();
         Stop::usage(format!("--card: {name} is neither SVG nor PNG; end its name in .svg or .png"))
     })?;

@@ -102,8 +102,8 @@ pub fn measure(
         return Err(Stop::usage(format!("{}: {reason}", stacks.client)));
     }
     check_cases(&stacks, probe)?;
-    let rounds = rounds.unwrap_or(if args.target.is_empty() { 1 } else { targets::ROUNDS });
-    let plan = targets::plan(&args.target, probe, &stacks, rounds)
+    let rounds = rounds.unwrap_or(if args.target.target.is_empty() { 1 } else { targets::ROUNDS });
+    let plan = targets::plan(&args.target.target, probe, &stacks, rounds)
         .map_err(|fault| Stop::usage(fault.to_string()))?;
     let affinity = affinity(args)?;
     let options = Options { affinity, raw_samples: args.raw, ..Options::new(1) };
@@ -156,7 +156,7 @@ fn check_cases(stacks: &StackPair, probe: &ProbeSpec) -> Result<()> {
 
 /// The CPUs that the user gave, if this process may use the client's.
 fn affinity(args: &ClientArgs) -> Result<Option<Affinity>> {
-    let affinity = args.affinity.as_deref().map(str::parse::<Affinity>).transpose();
+    let affinity = args.affinity.affinity.as_deref().map(str::parse::<Affinity>).transpose();
     let affinity = affinity.map_err(Failure::from)?;
     if let Some(affinity) = &affinity {
         affinity.check_allowed(&nm_sys::cpu::allowed(), None).map_err(Failure::from)?;

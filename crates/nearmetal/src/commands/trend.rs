@@ -27,7 +27,7 @@ pub fn run(args: &TrendArgs) -> Result<Exit> {
         margin_percent: args.margin,
     };
     let found = nm_judge::trend(results, &options).map_err(|e| Stop::usage(e.to_string()))?;
-    if let Some(out) = &args.document.out {
+    if let Some(out) = &args.document.out.out {
         result_source::write_reports(out, &trend_files(&found))?;
     }
     match args.document.format {

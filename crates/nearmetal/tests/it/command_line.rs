@@ -87,7 +87,8 @@ fn data_is_there_as_json() {
     assert!(rows["rows"].as_array().unwrap().iter().any(row), "{rows}");
     assert!(rows["not_available"].is_array());
     let plans = parsed(&["plans"]);
-    let quick = plans.as_array().unwrap().iter().find(|plan| plan["name"] == "quick").unwrap();
+    let quick =
+        plans["plans"].as_array().unwrap().iter().find(|plan| plan["name"] == "quick").unwrap();
     assert!(quick["measuring_s"].as_f64().unwrap() > 10.0, "{quick}");
     let plan = parsed(&["plans", "quick"]);
     let schema = json(&root().join("schema/plan.json"));

@@ -164,7 +164,7 @@ fn pairs_of_cpus_are_tried() {
     }
     assert_eq!(run.code, 0, "{}", run.stderr);
     let pairs: Value = serde_json::from_str(&run.stdout).unwrap();
-    let first = &pairs[0];
+    let first = &pairs["pairs"][0];
     let findings = ["one core", "two cores", "unclear"];
     assert!(findings.contains(&first["finding"].as_str().unwrap()), "{first}");
     assert!(first["ratios"].as_array().unwrap().len() <= 5);

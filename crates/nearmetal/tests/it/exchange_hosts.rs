@@ -102,6 +102,7 @@ fn each_round_on_hosts_has_a_folder_of_its_own_which_goes_with_it() {
     assert_eq!(recorded.code, 3, "{}{}", recorded.stdout, recorded.stderr);
     // A round that had recovered the journals of another one would have requests of no client.
     let found: Value = serde_json::from_str(&proven(&out).stdout).unwrap();
+    let found = &found["rounds"];
     for round in [0, 1] {
         assert_eq!(found[round]["verdict"], "proven", "{found}");
         let journal = out.join(format!("round-{}/data/mediator-0/cell-0", round + 1));

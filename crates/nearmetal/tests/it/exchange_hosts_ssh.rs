@@ -108,8 +108,9 @@ impl Site {
         let verified = finish(&mut self.hosts.nearmetal(&words));
         assert_eq!(verified.code, 0, "{}{}\n{ended:?}", verified.stdout, verified.stderr);
         let found: Value = serde_json::from_str(&verified.stdout).unwrap();
-        assert_eq!(found[0]["verdict"], "proven", "{found}");
-        found[0].clone()
+        let round = &found["rounds"][0];
+        assert_eq!(round["verdict"], "proven", "{found}");
+        round.clone()
     }
 
     /// Takes host 3 from the network, or gives it back.

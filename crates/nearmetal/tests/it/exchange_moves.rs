@@ -25,6 +25,7 @@ fn instruments_move_under_load_and_the_recording_proves_that_nothing_was_lost() 
             run(&["exchange", "verify", out.to_str().unwrap(), "--cuts", "9", "--format", "json"]);
         assert_eq!(verify.code, 0, "{}{}", verify.stdout, verify.stderr);
         let found: Value = serde_json::from_str(&verify.stdout).unwrap();
+        let found = &found["rounds"];
         assert!(found[0]["moves"].as_u64() >= Some(count("done")), "{found}");
         assert_eq!(found[0]["moves"], found[0]["moved_states"], "{found}");
         assert_eq!(found[0]["verdict"], "proven", "{found}");
@@ -90,7 +91,7 @@ fn nodes_that_carry_out_moves_are_killed_and_nothing_is_lost() {
     let run = run(&[&args[..], &more[..]].concat());
     assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
     let all: Value = serde_json::from_str(&run.stdout).unwrap();
-    let all = all.as_array().unwrap();
+    let all = all["trials"].as_array().unwrap();
     assert_eq!(all.len(), 4);
     for trial in all {
         assert!(trial["moves"].as_u64().unwrap() > 0, "{trial}");

@@ -16,7 +16,7 @@ fn verified(out: &Path, more: &[&str]) -> Value {
     let run = run(&args.concat());
     assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
     let all: Value = serde_json::from_str(&run.stdout).unwrap();
-    all[0].clone()
+    all["rounds"][0].clone()
 }
 
 #[test]

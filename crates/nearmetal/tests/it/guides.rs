@@ -9,6 +9,11 @@
 //! | `<!-- run in the background -->` | is a server: it is started, listens, and is killed |
 //! | `<!-- not run: REASON -->` | is not run |
 //!
+//! A block of `yaml` or `groovy` is a pipeline. With such a mark each of its shell commands is run:
+//! the texts of `run`, `script` and `after_script`, and of `sh '…'`. Commands of `nearmetal` that
+//! judge may end with the codes of the mark, all others end with 0. A pipeline begins without the
+//! folder `result`.
+//!
 //! `<!-- prints -->` before a block of text: each of its lines stands in the output of the last
 //! commands, in this order. White space counts as one blank; `…` stands for any text in a line.
 //!
@@ -25,6 +30,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use nm_sys::clock::Deadline;
+use yaml_rust2::{Yaml, YamlLoader};
 
 use crate::support::{BINARY, accelerator, root, wait_for};
 
@@ -79,6 +85,27 @@ fn parse(text: &str) -> Result<Vec<(usize, Block)>, String> {
                 let lines = body.iter().map(|line| one_blank(line)).collect();
                 blocks.push((at, Block::Prints(lines)));
             }
+            "yaml" | "groovy" => {
+                let mark = parse_mark(comment)
+                    .ok_or_else(|| format!("line {at}: a pipeline without a mark"))?;
+                let commands = match language {
+                    "yaml" => yaml_commands(&body.join("\n")),
+                    _ => Ok(groovy_commands(&body)),
+                };
+                let commands = commands.map_err(|fault| format!("line {at}: {fault}"))?;
+                if commands.is_empty() {
+                    return Err(format!("line {at}: a pipeline without commands"));
+                }
+                let clean = "rm -rf result".to_string();
+                blocks.push((at, Block::Commands(Mark::Run(vec![0]), clean)));
+                blocks.extend(commands.into_iter().map(|command| {
+                    let is_judging = ["qualify", "compare"]
+                        .iter()
+                        .any(|word| command.starts_with(&format!("nearmetal {word} ")));
+                    let mark = if is_judging { mark.clone() } else { Mark::Run(vec![0]) };
+                    (at, Block::Commands(mark, command))
+                }));
+            }
             _ if OTHER_LANGUAGES.contains(&language) => {}
             _ => {
                 let known = OTHER_LANGUAGES.join(", ");
@@ -91,6 +118,43 @@ fn parse(text: &str) -> Result<Vec<(usize, Block)>, String> {
         comment = "";
     }
     Ok(blocks)
+}
+
+/// The shell commands of a pipeline of GitHub or GitLab.
+fn yaml_commands(text: &str) -> Result<Vec<String>, String> {
+    let documents = YamlLoader::load_from_str(text).map_err(|error| error.to_string())?;
+    let mut commands = vec![];
+    documents.iter().for_each(|document| collect_commands(document, &mut commands));
+    Ok(commands)
+}
+
+fn collect_commands(node: &Yaml, commands: &mut Vec<String>) {
+    let text = |node: &Yaml| node.as_str().map(str::to_string);
+    match node {
+        Yaml::Hash(fields) => {
+            for (name, value) in fields {
+                match (name.as_str(), value) {
+                    (Some("run"), value) => commands.extend(text(value)),
+                    (Some("script" | "after_script"), Yaml::Array(lines)) => {
+                        commands.extend(lines.iter().filter_map(text));
+                    }
+                    (_, value) => collect_commands(value, commands),
+                }
+            }
+        }
+        Yaml::Array(nodes) => nodes.iter().for_each(|node| collect_commands(node, commands)),
+        _ => {}
+    }
+}
+
+/// The shell commands of a pipeline of Jenkins.
+fn groovy_commands(lines: &[&str]) -> Vec<String> {
+    let command = |line: &&str| {
+        let line = line.trim();
+        let quoted = line.strip_prefix("sh '").or_else(|| line.strip_prefix("script: '"))?;
+        quoted.strip_suffix('\'').map(str::to_string)
+    };
+    lines.iter().filter_map(command).collect()
 }
 
 fn parse_mark(comment: &str) -> Option<Mark> {
@@ -169,6 +233,7 @@ impl Session {
             .arg(format!("--net=/proc/{}/ns/net", self.namespace.id()))
             .args(["sh", "-e", "-c", commands])
             .env("PATH", format!("{}:{path}", programs.display()))
+            .env("GITHUB_STEP_SUMMARY", self.folder.path().join("step-summary.md"))
             .current_dir(self.folder.path())
             .stdin(Stdio::null())
             .process_group(0);
@@ -299,6 +364,7 @@ guides! {
     exchange: "exchange.md",
     exchange_internals: "exchange-internals.md",
     first_report: "first-report.md",
+    in_ci: "in-ci.md",
     qualify: "qualify.md",
     two_machines: "two-machines.md",
     virtual_machines: "virtual-machines.md",
@@ -329,6 +395,22 @@ fn marks_and_outputs_are_parsed() {
             (20, commands(Mark::NotRun, "y")),
         ]
     );
+}
+
+#[test]
+fn commands_of_pipelines_are_found() {
+    let yaml =
+        "a:\n  steps:\n    - uses: x\n    - run: one\nb:\n  script:\n    - two\n    - three\n";
+    assert_eq!(yaml_commands(yaml).unwrap(), ["one", "two", "three"]);
+    assert!(yaml_commands("a: [").is_err());
+    let groovy =
+        ["  sh 'one'", "def code = sh returnStatus: true,", "    script: 'two'", "junit 'x'"];
+    assert_eq!(groovy_commands(&groovy), ["one", "two"]);
+    let text = "<!-- run: exit 0 or 3 -->\n```yaml\nrun: nearmetal qualify --quiet\n```";
+    let blocks = parse(text).unwrap();
+    let qualify = "nearmetal qualify --quiet".to_string();
+    assert_eq!(blocks[1].1, Block::Commands(Mark::Run(vec![0, 3]), qualify));
+    assert!(parse("```yaml\nrun: x\n```").is_err());
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn a_pair_is_exported_into_a_new_folder_only() {
     let export =
         |more: &[&str]| run_in(folder.path(), &[&["lab", "export", "libvirt"], more].concat());
     for (args, part) in [
-        (vec!["wire", "--cpus", "65"], "from 1 to 64"),
+        (vec!["wire", "--vcpus", "65"], "from 1 to 64"),
         (vec!["wire", "--memory-mib", "1"], "from 192 to 65536"),
         (vec!["wire", "--nic", "eth0"], "--nic is for the environment sriov only"),
         (vec!["sriov"], "sriov takes --nic once or twice, not 0 times"),

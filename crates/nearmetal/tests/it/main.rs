@@ -24,6 +24,8 @@ mod guests;
 mod guides;
 mod hosts;
 mod jitter;
+mod json_documents;
+mod json_schemas;
 mod lab;
 mod machine;
 mod offline;

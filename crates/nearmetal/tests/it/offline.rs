@@ -54,7 +54,7 @@ fn unknown_names_are_reported() {
 fn every_reference_can_be_listed_and_shown() {
     let list = run(&["reference", "list", "--format", "json"]);
     let list: Value = serde_json::from_str(&list.stdout).unwrap();
-    let names = list.as_array().unwrap();
+    let names = list["references"].as_array().unwrap();
     assert_eq!(names.len(), 13);
     for entry in names {
         let name = entry["name"].as_str().unwrap();
@@ -194,6 +194,7 @@ fn doctor_reports_checks() {
     }
     assert_eq!(text.stdout.lines().last(), Some("ready"));
     let checks: Value = serde_json::from_str(&run(&["doctor", "--format", "json"]).stdout).unwrap();
+    let checks = &checks["checks"];
     assert!(checks.as_array().unwrap().len() >= 5);
     assert_eq!(checks[0]["needed"], true, "{checks}");
 }

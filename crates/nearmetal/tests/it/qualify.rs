@@ -45,7 +45,9 @@ fn every_environment_gives_a_verdict_and_a_complete_result() {
         assert!(facts["clock"]["pair_cost_ns"].as_f64().unwrap() > 0.0, "{endpoint}");
         assert!(!facts["links"].as_array().unwrap().is_empty(), "{endpoint}");
     }
-    for name in ["report.html", "report.md", "junit.xml", "metrics.prom", "series.csv"] {
+    for name in
+        ["report.html", "report.md", "summary.md", "junit.xml", "metrics.prom", "series.csv"]
+    {
         assert!(out.join(name).is_file(), "{name}");
     }
 }
@@ -373,7 +375,7 @@ fn every_plan_resolves_on_this_machine() {
     let listed: serde_json::Value =
         serde_json::from_str(&run(&["plans", "--format", "json"]).stdout).unwrap();
     let mut names = vec![];
-    for plan in listed.as_array().unwrap() {
+    for plan in listed["plans"].as_array().unwrap() {
         let name = plan["name"].as_str().unwrap();
         names.push(name.to_string());
         let parts = plan["subplans"].as_array().unwrap();

@@ -37,9 +37,11 @@ pub fn run(args: &[&str]) -> Run {
     run_in(Path::new("."), args)
 }
 
-/// Runs the binary in `folder`.
+/// Runs the binary in `folder`. What it prints as JSON is checked by the schema of the command.
 pub fn run_in(folder: &Path, args: &[&str]) -> Run {
-    finish(command(args).current_dir(folder))
+    let run = finish(command(args).current_dir(folder));
+    crate::json_documents::check(args, &run.stdout);
+    run
 }
 
 /// Runs a prepared command to its end.

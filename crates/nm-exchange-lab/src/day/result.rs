@@ -1,6 +1,7 @@
 //! The result of a day.
 
 use nm_model::Outcome;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::event::EventKind;
@@ -10,7 +11,7 @@ use super::script::Script;
 pub const VERSION: u32 = 1;
 
 /// A day that was run and judged. All times are seconds since its start.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DayResult {
     /// Version of the format.
     pub version: u32,
@@ -47,7 +48,7 @@ pub struct DayResult {
 
 /// The figures of a phase. Round trips count from the intended send, by the second in which that
 /// lies.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PhaseFigures {
     /// Its name.
     pub name: String,
@@ -100,7 +101,7 @@ impl PhaseFigures {
 }
 
 /// The second with the largest ES10 or p99, or that lost requests.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorstSecond {
     /// Its number since the start of the day.
     pub at_s: u32,
@@ -113,7 +114,7 @@ pub struct WorstSecond {
 }
 
 /// An event, and the seconds around it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EventFigures {
     /// When it began, s.
     pub at_s: f64,
@@ -137,7 +138,7 @@ pub struct EventFigures {
 }
 
 /// Seconds in a row.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Span {
     /// How many there are.
     pub seconds: u32,

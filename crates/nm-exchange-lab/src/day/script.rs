@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use nm_exchange::network::{NodeCounts, Role};
 use nm_model::limits::{RATE_PER_S_MAX, SECONDS_MAX, SpecError};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::load::demand::{Demand, HotSet};
@@ -72,7 +73,7 @@ pub const DECAY_MS_MAX: f64 = 60_000.0;
 const SHARES_TOLERANCE: f64 = 1e-6;
 
 /// A day of load.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
     /// Its name.
@@ -92,7 +93,7 @@ pub struct Script {
 }
 
 /// A part of a day.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Phase {
     /// Its name.
@@ -132,7 +133,7 @@ pub struct Phase {
 }
 
 /// Parameters of bursts.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BurstSettings {
     /// Mean number of requests that one request triggers directly.
@@ -142,7 +143,7 @@ pub struct BurstSettings {
 }
 
 /// Instruments that together get a fixed share of all requests.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HotSettings {
     /// The instruments.
@@ -152,7 +153,7 @@ pub struct HotSettings {
 }
 
 /// A node that is killed, as by `kill -9`, and restarted.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FaultSettings {
     /// Class and number, such as `mediator:0`.

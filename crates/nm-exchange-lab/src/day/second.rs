@@ -1,13 +1,14 @@
 //! One second of a day, judged by itself.
 
 use nm_stats::quantile::rank;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::load::seconds::RecordedSecond;
 use crate::sla::Sla;
 
 /// Whether a second is within the limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SecondState {
     /// ES10 and p99 are below the limit, and every request was answered.
@@ -34,7 +35,7 @@ impl SecondState {
 
 /// The figures of one second: of the requests that were intended for it, whenever they were
 /// answered.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SecondFigures {
     /// Its number since the start of the day, from 0 on.
     pub second: u32,

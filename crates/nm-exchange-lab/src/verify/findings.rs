@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use nm_exchange::network::Durability;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Violations of each kind that are described in full.
 pub(super) const EXAMPLES_MAX: usize = 10;
 
 /// A violation of the exchange's guarantees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Violation {
     /// A client has a reply to a request that no journal has.
@@ -60,7 +61,7 @@ impl fmt::Display for Violation {
 }
 
 /// What a recording shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// Everything was kept.
@@ -74,7 +75,7 @@ pub enum Verdict {
 }
 
 /// Results of a verification.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Findings {
     /// When requests counted as done.
     pub durability: Durability,

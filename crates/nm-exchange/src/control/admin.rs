@@ -6,6 +6,7 @@ use nm_auth::{Credentials, Right};
 use nm_book::order::InstrumentId;
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock::{self, Deadline};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::client::{self, ClientError};
@@ -128,7 +129,7 @@ impl Access<'_> {
 }
 
 /// A node of a network, as it is seen from outside.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NodeStatus {
     /// Its class.
     pub role: Role,
@@ -147,7 +148,7 @@ pub struct NodeStatus {
 }
 
 /// A cell and its leader.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct CellStatus {
     /// Which.
     pub cell: u16,
@@ -162,7 +163,7 @@ pub struct CellStatus {
 }
 
 /// The control group.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ControlStatus {
     /// Its replicas, such as `mediator 0`.
     pub voters: Vec<String>,
@@ -180,7 +181,7 @@ pub struct ControlStatus {
 }
 
 /// An instrument and its cell, which is not that of the rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct MapException {
     /// Which.
     pub instrument: InstrumentId,
@@ -189,7 +190,7 @@ pub struct MapException {
 }
 
 /// The status of a network.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NetworkStatus {
     /// The network with the nodes that were added to it.
     #[serde(skip)]
@@ -406,7 +407,7 @@ fn status_without_control(access: &Access<'_>, limit: Duration) -> Result<Networ
 }
 
 /// What became of the move of one instrument.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct MoveOutcome {
     /// Which instrument.
     pub instrument: InstrumentId,

@@ -5,6 +5,7 @@ use nm_model::{FindingStatus, Severity};
 use serde_json::{Value, json};
 
 use super::{evidence_line, remarks};
+use crate::sarif::{Document, fingerprints, logical_location};
 
 /// The document. Failed findings are results; every check that ran is a rule.
 pub fn document(audit: &Audit, version: &str) -> Value {
@@ -14,22 +15,15 @@ pub fn document(audit: &Audit, version: &str) -> Value {
     let failed = audit.of(FindingStatus::Fail);
     let results: Vec<Value> = failed.map(|finding| result(finding, index(&finding.id))).collect();
     let unknown = audit.of(FindingStatus::Unknown).map(notification);
-    json!({
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [{
-            "tool": {"driver": {
-                "name": "nearmetal audit",
-                "version": version,
-                "rules": rules.iter().map(|finding| rule(finding)).collect::<Vec<_>>(),
-            }},
-            "invocations": [{
-                "executionSuccessful": true,
-                "toolExecutionNotifications": unknown.collect::<Vec<_>>(),
-            }],
-            "results": results,
-        }],
-    })
+    Document {
+        command: "audit",
+        version: version.to_string(),
+        subject: audit.machine.name.clone(),
+        rules: rules.iter().map(|finding| rule(finding)).collect(),
+        results,
+        notifications: unknown.collect(),
+    }
+    .to_json()
 }
 
 fn level(severity: Severity) -> &'static str {
@@ -64,6 +58,7 @@ fn rule(finding: &Finding) -> Value {
 }
 
 fn result(finding: &Finding, index: usize) -> Value {
+    let subject = finding.evidence.first().map_or("", |evidence| &evidence.path);
     json!({
         "ruleId": finding.id,
         "ruleIndex": index,
@@ -72,6 +67,7 @@ fn result(finding: &Finding, index: usize) -> Value {
         "locations": [location(finding.evidence.first(), &finding.id)],
         "relatedLocations": finding.evidence.iter().skip(1).enumerate()
             .map(|(id, evidence)| related(id, evidence)).collect::<Vec<_>>(),
+        "partialFingerprints": fingerprints(&finding.id, subject),
     })
 }
 
@@ -85,10 +81,13 @@ fn uri(path: &str) -> String {
 
 fn location(evidence: Option<&Evidence>, id: &str) -> Value {
     let path = evidence.map_or(id, |evidence| evidence.path.as_str());
-    json!({"physicalLocation": {
-        "artifactLocation": {"uri": uri(path)},
-        "region": {"startLine": 1},
-    }})
+    json!({
+        "physicalLocation": {
+            "artifactLocation": {"uri": uri(path)},
+            "region": {"startLine": 1},
+        },
+        "logicalLocations": [logical_location(path)],
+    })
 }
 
 fn related(id: usize, evidence: &Evidence) -> Value {

@@ -90,7 +90,9 @@ fn a_run_is_saved_and_rebuilt_byte_for_byte() {
     assert_eq!(folder::load(folder.path()).unwrap(), run);
     folder.finish(&run, &references).unwrap();
     let before = files(folder.path());
-    for name in ["report.html", "report.md", "series.csv", "junit.xml", "metrics.prom"] {
+    for name in
+        ["report.html", "report.md", "summary.md", "series.csv", "junit.xml", "metrics.prom"]
+    {
         fs::remove_file(folder.path().join(name)).unwrap();
     }
     assert_eq!(folder::rebuild(folder.path(), |_| ()).unwrap(), (run.clone(), folder.report()));

@@ -1,11 +1,12 @@
 //! Formats that other programs read: they must be valid by the reader's rules.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use nm_model::result::Statistic;
-use nm_report::{csv, html, junit, openmetrics, schema, sfnt};
+use nm_report::{csv, html, junit, openmetrics, sarif, schema, sfnt, summary};
 use proptest::prelude::*;
 use quick_xml::Reader;
 use quick_xml::events::Event;
@@ -51,19 +52,24 @@ fn jitter_and_compute_have_lines_with_units_in_the_table_of_figures() {
     }
 }
 
-/// A schema for documents of this kind, as there is no standard of the format.
+/// Jenkins and Surefire read the same document; Surefire's schema is the stricter one.
 #[test]
-fn junit_is_valid_by_a_schema() {
+fn junit_is_valid_by_the_schemas_of_jenkins_and_surefire() {
     let text = junit::report(&fixture::result(SMALL));
-    assert_eq!(validate(&text), Ok(()));
-    assert!(validate(&text.replace("<failure ", "<failed ")).is_err());
-    assert!(validate(&text.replacen("tests=\"", "tests=\"-", 1)).is_err());
+    for schema in ["jenkins-junit.xsd", "surefire-test-report.xsd"] {
+        assert_eq!(validate(&text, schema), Ok(()));
+        assert!(validate(&text.replace("<failure ", "<failed "), schema).is_err());
+        assert!(validate(&text.replacen("<testcase ", "<testcase nam", 1), schema).is_err());
+    }
+    let odd_time = text.replacen("time=\"112.400\"", "time=\"112.4 s\"", 1);
+    assert_ne!(odd_time, text);
+    assert!(validate(&odd_time, "surefire-test-report.xsd").is_err());
 }
 
-fn validate(xml: &str) -> Result<(), String> {
+fn validate(xml: &str, schema: &str) -> Result<(), String> {
     let mut child = Command::new("xmllint")
         .args(["--nonet", "--noout", "--schema"])
-        .args([golden::path("tests/schemas/junit.xsd"), PathBuf::from("-")])
+        .args([golden::path(&format!("tests/schemas/{schema}")), PathBuf::from("-")])
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -77,15 +83,87 @@ fn validate(xml: &str) -> Result<(), String> {
 }
 
 #[test]
+fn junit_has_a_timed_case_for_each_target() {
+    let mut run = fixture::result(SMALL);
+    let again = run.verdicts[0].clone();
+    run.verdicts.push(again);
+    let text = junit::report(&run);
+    let cases: Vec<&str> = text.lines().filter(|line| line.contains("<testcase ")).collect();
+    let targets: Vec<&&str> =
+        cases.iter().filter(|line| line.contains("classname=\"target\"")).collect();
+    assert_eq!(targets.len(), run.verdicts.len());
+    assert!(targets.last().unwrap().contains(" (2)\" time=\""), "{targets:?}");
+    assert!(!targets[0].contains("time=\"0.000\""), "{targets:?}");
+    let evidence: usize = run.verdicts.iter().map(|verdict| verdict.evidence.len()).sum();
+    let lines = ["pass: ", "fail: ", "inconclusive: "].map(|word| text.matches(word).count());
+    assert!(lines.iter().sum::<usize>() >= evidence, "{text}");
+}
+
+/// Every CI service takes a comment or a note of 64 KB.
+#[test]
+fn the_summary_stays_below_64_kb_however_large_the_result_is() {
+    let small = summary::report(&fixture::result(SMALL));
+    assert!(small.starts_with("## FAIL: ") && small.contains("| outcome | target | why |"));
+    assert!(!small.contains(" more in `report.html`"), "{small}");
+    let mut large = fixture::result(fixture::LARGE);
+    let (verdict, failure) = (large.verdicts[0].clone(), large.failures[0].clone());
+    large.verdicts.extend((0..2_000).map(|_| verdict.clone()));
+    large.failures.extend((0..2_000).map(|_| failure.clone()));
+    let hostile = "<&|`\u{1F980}".repeat(100_000);
+    for text in ["many", &hostile] {
+        large.label = Some(text.to_string());
+        large.verdicts.iter_mut().step_by(2).for_each(|one| one.target = text.to_string());
+        let page = summary::report(&large);
+        assert!(page.len() <= summary::BYTES_MAX, "{}", page.len());
+        assert!(page.contains(" more in `report.html`"));
+        assert_eq!(page.matches("<details>").count(), page.matches("</details>").count());
+        assert!(page.trim_end().ends_with("made by nearmetal 0.0.0-made-up."), "{page}");
+    }
+}
+
+/// The schema of the standard's authors.
+#[test]
+fn sarif_is_valid_by_the_official_schema() {
+    let text = std::fs::read_to_string(golden::path("tests/schemas/sarif-2.1.0.json")).unwrap();
+    let mut schema: serde_json::Value = serde_json::from_str(&text).unwrap();
+    // Both patterns have a bracket too many, which only some regular expressions take.
+    for part in ["run", "toolComponent"] {
+        let language = &mut schema["definitions"][part]["properties"]["language"];
+        language.as_object_mut().unwrap().remove("pattern");
+    }
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let run = fixture::result(SMALL);
+    let document = sarif::report(&run, "1.2.3");
+    let faults = |document| -> Vec<String> {
+        validator.iter_errors(document).map(|fault| fault.to_string()).collect()
+    };
+    assert_eq!(faults(&document), Vec::<String>::new());
+    let results = document["runs"][0]["results"].as_array().unwrap();
+    let missed = run.verdicts.iter().filter(|one| one.outcome != nm_model::Outcome::Pass);
+    assert_eq!(results.len(), missed.count());
+    for result in results {
+        let place = &result["locations"][0]["logicalLocations"][0]["fullyQualifiedName"];
+        assert!(place.as_str().unwrap().contains('/'), "{result}");
+        let subject = &result["partialFingerprints"]["nearmetalSubject/v1"];
+        assert!(subject.as_str().unwrap().starts_with("target "), "{result}");
+    }
+    let mut wrong = document.clone();
+    wrong["runs"][0]["results"][0]["level"] = "fatal".into();
+    assert!(!faults(&wrong).is_empty());
+    let odd = sarif::report(&fixture::hostile("<\u{1}&"), "0");
+    assert_eq!(faults(&odd), Vec::<String>::new());
+}
+
+#[test]
 fn junit_fails_where_the_verdict_fails_and_skips_what_is_open() {
     let run = fixture::result(SMALL);
     let text = junit::report(&run);
     let names = elements(&text).unwrap();
     let n_of = |name: &str| names.iter().filter(|n| *n == name).count();
-    // Target and its evidence, and the comparison.
-    assert_eq!(n_of("failure"), 3);
-    // The open target with its evidence, and the row that is not available.
-    assert_eq!(n_of("skipped"), 3);
+    // A target, and the comparison.
+    assert_eq!(n_of("failure"), 2);
+    // The open target, and the row that is not available.
+    assert_eq!(n_of("skipped"), 2);
     assert_eq!(n_of("error"), 1);
     assert!(text.contains("not available: this version has no virtual machines"));
     assert!(text.contains(&format!("tests=\"{}\"", n_of("testcase"))));
@@ -206,6 +284,48 @@ fn check_sample(line: &str, family: &str) -> Result<(), String> {
     }
     let number = letters.as_str().strip_prefix(' ').ok_or_else(bad)?;
     number.parse::<f64>().map(|_| ()).map_err(|_| bad())
+}
+
+/// Words of `text` that begin with `nearmetal_`.
+fn metric_names(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("nearmetal_")).collect()
+}
+
+#[test]
+fn the_dashboard_shows_every_exported_metric_and_no_other() {
+    let load = |path: &str| -> serde_json::Value {
+        serde_json::from_str(&std::fs::read_to_string(golden::path(path)).unwrap()).unwrap()
+    };
+    let dashboard = load("../../dashboards/nearmetal.json");
+    let schema = load("tests/schemas/grafana-dashboard.json");
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let faults: Vec<String> = validator.iter_errors(&dashboard).map(|e| e.to_string()).collect();
+    assert_eq!(faults, Vec::<String>::new());
+    let mut wrong = dashboard.clone();
+    wrong["panels"][0]["gridPos"]["w"] = 25.into();
+    assert!(!validator.is_valid(&wrong));
+
+    let run = nm_report::folder::load(&golden::path("tests/data/quick.json")).unwrap();
+    let text = openmetrics::text(&run);
+    let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let exported: BTreeSet<&str> = families.map(|line| line.split(' ').next().unwrap()).collect();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = || panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    let queries: Vec<&str> = targets().map(|one| one["expr"].as_str().unwrap()).collect();
+    assert_eq!(metric_names(&queries.join(" ")), exported);
+    let variables = dashboard["templating"].to_string();
+    assert!(metric_names(&variables).is_subset(&exported), "{variables}");
+    // Each label of a legend is one of the metric that it stands for.
+    for target in targets() {
+        let query = target["expr"].as_str().unwrap();
+        let name = *metric_names(query).first().unwrap();
+        let sample = text.lines().find(|line| line.starts_with(&format!("{name}{{"))).unwrap();
+        for part in target["legendFormat"].as_str().unwrap().split("{{").skip(1) {
+            let label = part.split("}}").next().unwrap();
+            assert!(sample.contains(&format!("{label}=\"")), "{label} of {sample}");
+        }
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use nm_model::result::{RoundData, RunState, Source, Statistic};
 use nm_model::{Outcome, RunResult};
 use nm_report::style::Style;
 use nm_report::terminal::Extent;
-use nm_report::{csv, hlog, html, junit, markdown, openmetrics, sfnt, terminal, view};
+use nm_report::{csv, hlog, html, junit, markdown, openmetrics, sfnt, summary, terminal, view};
 use proptest::prelude::*;
 
 use crate::fixture::{self, LARGE, SMALL};
@@ -29,6 +29,7 @@ fn golden_html() {
 #[test]
 fn golden_markdown() {
     check("tests/golden/report.md", &markdown::report(&fixture::result(SMALL)));
+    check("tests/golden/summary.md", &summary::report(&fixture::result(SMALL)));
 }
 
 #[test]

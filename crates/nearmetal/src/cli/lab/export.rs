@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use nm_model::guest::GuestSpec;
 
 use crate::cli::number::number;
+use crate::cli::shared::{KERNEL, OUT, ROOT};
 
 #[derive(Debug, Args)]
 pub struct ExportArgs {
@@ -15,27 +16,23 @@ pub struct ExportArgs {
     /// What connects the guests.
     #[arg(value_enum)]
     pub environment: ExportEnvironment,
-    /// Folder for the files, which is created; one that exists must be empty.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = OUT)]
     pub out: PathBuf,
-    /// Kernel of the guests: an image, a folder with boot/ and lib/modules/, or a Debian package;
-    /// the host's own without this.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help = KERNEL)]
     pub kernel: Option<String>,
     /// Memory of each guest, MiB.
-    #[arg(long, value_name = "N", default_value_t = GuestSpec::default().memory_mib,
+    #[arg(long, value_name = "MIB", default_value_t = GuestSpec::default().memory_mib,
         value_parser = number(GuestSpec::MEMORY_MIB_MIN..=GuestSpec::MEMORY_MIB_MAX))]
     pub memory_mib: u32,
     /// Virtual CPUs of each guest.
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = number(1..=GuestSpec::CPUS_MAX))]
-    pub cpus: u32,
+    pub vcpus: u32,
     /// For sriov: a network device whose virtual functions the guests get, or, given twice, the
     /// device that each gets: a link or a PCI address.
     #[arg(long, value_name = "NAME")]
     pub nic: Vec<String>,
-    /// Read the host's files below this folder: a recorded tree of /proc and /sys.
-    #[arg(long, default_value = "/", value_name = "DIR")]
+    #[arg(long, default_value = "/", value_name = "DIR", help = ROOT)]
     pub root: PathBuf,
 }
 

@@ -3,14 +3,14 @@
 use clap::Args;
 
 use crate::cli::format::FormatArgs;
+use crate::cli::shared::KERNEL;
 
 #[derive(Debug, Args)]
 pub struct LabImageArgs {
     /// List the files of the guests' file system.
     #[arg(long, required = true)]
     pub list: bool,
-    /// Kernel of the guests, as for `lab run`.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help = KERNEL)]
     pub kernel: Option<String>,
     #[command(flatten)]
     pub format: FormatArgs,

@@ -7,6 +7,7 @@ use nm_model::guest::{ExecutionChoice, GuestSpec};
 
 use crate::cli::format::ShowArgs;
 use crate::cli::number::number;
+use crate::cli::shared::{KERNEL, OUT};
 
 /// Where the ends are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -28,9 +29,7 @@ pub struct LabRunArgs {
     /// Environments [default: all that this host can run].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,…")]
     pub env: Vec<RunEnvironment>,
-    /// Kernel of the guests: an image, a folder with `boot/` and `lib/modules/`, or a Debian
-    /// package [default: $NEARMETAL_GUEST_KERNEL, or the host's own].
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help = KERNEL)]
     pub kernel: Option<String>,
     /// How guests are executed: auto, kvm or tcg.
     #[arg(long, value_name = "HOW", default_value = "auto")]
@@ -50,14 +49,13 @@ pub struct LabRunArgs {
     /// Network device of the host whose functions are passed through; may be given twice.
     #[arg(long, value_name = "LINK")]
     pub nic: Vec<String>,
-    /// Measuring time of each trial, s.
+    /// Measuring time of a round, s.
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     pub seconds: f64,
     /// Rounds; five or more give intervals.
     #[arg(long, value_parser = number(1_u32..=1000), default_value_t = 5)]
     pub rounds: u32,
-    /// Folder for the result, which is created.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = OUT)]
     pub out: Option<PathBuf>,
     #[command(flatten)]
     pub show: ShowArgs,

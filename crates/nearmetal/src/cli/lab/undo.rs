@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use clap::Args;
 use nm_tune::step::StepId;
 
+use crate::cli::shared::ROOT;
+
 #[derive(Debug, Args)]
 pub struct LabUndoArgs {
-    /// Leave these steps' settings as somebody else has changed them: pci.link, pci.functions,
-    /// pci.driver.
+    /// Leave these steps' settings as somebody else has changed them.
     #[arg(long, value_delimiter = ',', value_name = "STEP,…", value_parser = StepId::of_lab)]
     pub keep_theirs: Vec<StepId>,
     /// Restore these steps' settings whatever they are now.
@@ -17,7 +18,6 @@ pub struct LabUndoArgs {
     /// Folder of the journals.
     #[arg(long, value_name = "DIR", default_value = nm_vm::sriov::JOURNAL_FOLDER)]
     pub state: PathBuf,
-    /// Files below DIR in place of /proc and /sys: a recorded tree.
-    #[arg(long, value_name = "DIR", default_value = "/")]
+    #[arg(long, value_name = "DIR", help = ROOT, default_value = "/")]
     pub root: PathBuf,
 }

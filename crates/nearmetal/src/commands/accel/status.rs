@@ -10,25 +10,31 @@ use nm_lab::ledger::{Connection, Ledger};
 use nm_report::style::clean;
 use nm_ring::ledger::{SETTING_GROUP, SETTING_RINGS_FOR_FILES};
 use nm_sys::hostfiles::HostFiles;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::program;
 use super::view::{Row, UNKNOWN, table};
 use crate::cli::format::Format;
+use crate::document::Document;
 use crate::exit::Exit;
 use crate::output;
 
 /// What `status` shows.
-#[derive(Debug, Default, Serialize)]
-struct Status {
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub struct Status {
     /// Accelerated programs.
     programs: Vec<Program>,
     /// Their connections.
     connections: Vec<Row>,
 }
 
+impl Document for Status {
+    const NAME: &'static str = "accel-status";
+}
+
 /// One process that was started under the accelerator.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct Program {
     pid: u32,
     program: String,

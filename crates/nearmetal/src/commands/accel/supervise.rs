@@ -14,6 +14,7 @@ use signal_hook::consts::SIGCHLD;
 use super::collector::Collector;
 use super::{program, view};
 use crate::cli::format::Format;
+use crate::document::Versioned;
 use crate::exit::Exit;
 use crate::output;
 
@@ -42,7 +43,9 @@ pub fn run(
     let report = view::Report::new(&collector.finish(), is_preloaded);
     match format {
         Format::Text => output::message(report.to_text(&output::style()).trim_end()),
-        Format::Json => output::message(&serde_json::to_string_pretty(&report)?),
+        Format::Json => {
+            output::message(&serde_json::to_string_pretty(&Versioned::new(&report))?);
+        }
     }
     Ok(Exit::Program(code(status)))
 }

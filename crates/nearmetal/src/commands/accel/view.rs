@@ -6,7 +6,10 @@ use nm_report::style::{Style, Tone, clean};
 use nm_report::table::Table;
 use nm_report::units;
 use nm_ring::ledger::DirectionCounts;
+use schemars::JsonSchema;
 use serde::Serialize;
+
+use crate::document::Document;
 
 use super::collector::Collected;
 
@@ -17,7 +20,7 @@ const WIDTH_MIN: usize = 160;
 pub const UNKNOWN: &str = "unknown";
 
 /// One connection of one program.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Row {
     /// File name of the program.
     pub program: String,
@@ -52,7 +55,7 @@ pub struct Row {
 }
 
 /// One direction of a connection.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Traffic {
     pub memory_bytes: u64,
     pub memory_calls: u64,
@@ -165,7 +168,7 @@ pub fn table(rows: &[Row], style: &Style) -> String {
 }
 
 /// Short connections whose bytes all went through the kernel, and of which sums were kept only.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct NotListed {
     pub connections: u64,
     pub sent: Traffic,
@@ -186,7 +189,7 @@ impl NotListed {
 }
 
 /// The exit report.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Report {
     /// Every TCP socket but those of `not_listed`, in the order of the programs.
     pub sockets: Vec<Row>,
@@ -200,6 +203,10 @@ pub struct Report {
     pub programs_left_out: usize,
     /// Whether the library was preloaded into the program.
     pub preloaded: bool,
+}
+
+impl Document for Report {
+    const NAME: &'static str = "accel-report";
 }
 
 impl Report {

@@ -1,18 +1,78 @@
 //! `nearmetal exchange add` and `remove`: nodes that join a running network, and leave it.
 
 use anyhow::Result;
+use nm_exchange::control::admin::MoveOutcome;
 use nm_exchange::network::{Node, Role};
 use nm_exchange_lab::add::{self, Removed, UP_LIMIT};
 use nm_exchange_lab::drain::Drained;
 use nm_exchange_lab::place;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::cli::exchange::{AddArgs, ChosenNodeArgs};
 use crate::cli::format::Format;
+use crate::document::Document;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
 use super::status;
+
+/// The number of a node, in the field of its class.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+struct NodeName {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gateway: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    router: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mediator: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processor: Option<u16>,
+}
+
+impl NodeName {
+    fn of(role: Role, index: u16) -> NodeName {
+        let mut name = NodeName::default();
+        *match role {
+            Role::Gateway => &mut name.gateway,
+            Role::Router => &mut name.router,
+            Role::Mediator => &mut name.mediator,
+            Role::Processor => &mut name.processor,
+        } = Some(index);
+        name
+    }
+}
+
+/// A node that was added.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct AddedDocument {
+    #[serde(flatten)]
+    node: NodeName,
+    address: String,
+    is_up: bool,
+}
+
+impl Document for AddedDocument {
+    const NAME: &'static str = "exchange-added";
+}
+
+/// A node that was removed, or that stays.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RemovedDocument {
+    #[serde(flatten)]
+    node: NodeName,
+    is_removed: bool,
+    /// Of a mediator: the moves of its instruments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moves: Option<Vec<MoveOutcome>>,
+    /// Of a gateway: the sessions that are at other gateways now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sessions: Option<u32>,
+}
+
+impl Document for RemovedDocument {
+    const NAME: &'static str = "exchange-removed";
+}
 
 /// Adds a node.
 pub fn add(args: &AddArgs) -> Result<Exit> {
@@ -48,7 +108,7 @@ pub fn add(args: &AddArgs) -> Result<Exit> {
     match access.format.format {
         Format::Json => {
             let address = address.to_string();
-            output::json(&json!({ role.name(): index, "address": address, "is_up": is_up }))?;
+            output::json(&AddedDocument { node: NodeName::of(role, index), address, is_up })?;
         }
         Format::Text if is_up && role == Role::Mediator => output::data(&format!(
             "{role} {index} was added at {address}; its cell {index} is spare\n"
@@ -76,10 +136,19 @@ pub fn remove(args: &ChosenNodeArgs) -> Result<Exit> {
     let drained = add::remove(&network, (role, index))?;
     match (args.access.format.format, drained) {
         (Format::Json, Some(Drained { sessions, .. })) => {
-            let removed = json!({ role.name(): index, "is_removed": true, "sessions": sessions });
-            output::json(&removed)?;
+            output::json(&RemovedDocument {
+                node: NodeName::of(role, index),
+                is_removed: true,
+                moves: None,
+                sessions,
+            })?;
         }
-        (Format::Json, None) => output::json(&json!({ role.name(): index, "is_removed": true }))?,
+        (Format::Json, None) => output::json(&RemovedDocument {
+            node: NodeName::of(role, index),
+            is_removed: true,
+            moves: None,
+            sessions: None,
+        })?,
         (Format::Text, Some(drained)) => {
             output::data(&format!("{role} {index} was removed: {drained}\n"))?;
         }
@@ -92,9 +161,12 @@ fn report_mediator(removed: &Removed, format: Format) -> Result<Exit> {
     let Removed { mediator, moves, is_removed } = removed;
     let refused = moves.iter().filter(|outcome| outcome.refused.is_some()).count();
     match format {
-        Format::Json => output::json(&json!({
-            "mediator": mediator, "is_removed": is_removed, "moves": moves,
-        }))?,
+        Format::Json => output::json(&RemovedDocument {
+            node: NodeName::of(Role::Mediator, *mediator),
+            is_removed: *is_removed,
+            moves: Some(moves.clone()),
+            sessions: None,
+        })?,
         Format::Text => {
             let what = if *is_removed { "was removed" } else { "stays" };
             let moved = moves.len() - refused;

@@ -1,19 +1,19 @@
 //! `nearmetal exchange`: the commands of the exchange, one file each.
 
-mod add;
+pub mod add;
 mod host;
-mod moves;
+pub mod moves;
 mod node;
-mod policy;
+pub mod policy;
 mod ramp;
 mod ramp_text;
 mod run;
-mod search;
+pub mod search;
 mod secret;
 mod setup;
-mod status;
-mod torture;
-mod verify;
+pub mod status;
+pub mod torture;
+pub mod verify;
 
 use anyhow::Result;
 

@@ -7,15 +7,18 @@ use std::time::Duration;
 
 use anyhow::Result;
 use nm_exchange::control::admin::{self, MoveOutcome};
+use nm_exchange::network::Role;
 use nm_exchange_lab::drain;
 use nm_exchange_lab::replace::{self, Place, Replaced};
 use nm_exchange_lab::resize::{self, Resized};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::cli::exchange::{
     AccessArgs, AssignArgs, ChosenNodeArgs, MoveArgs, ReplaceArgs, ResizeArgs,
 };
 use crate::cli::format::Format;
+use crate::document::Document;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -24,12 +27,76 @@ use super::status;
 /// How long the moves of one command may take.
 const MOVE_LIMIT: Duration = Duration::from_secs(60);
 
+/// Moves to a cell, or from one.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct MovesDocument {
+    cell: u16,
+    moves: Vec<MoveOutcome>,
+}
+
+impl Document for MovesDocument {
+    const NAME: &'static str = "exchange-moves";
+}
+
+/// A node that carries nothing any more.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct DrainedDocument {
+    role: Role,
+    index: usize,
+    /// Groups that another node leads now.
+    groups: Vec<String>,
+    moves: Vec<MoveOutcome>,
+    /// Sessions that are at other gateways now.
+    sessions: Option<u32>,
+}
+
+impl Document for DrainedDocument {
+    const NAME: &'static str = "exchange-drained";
+}
+
+/// A node that works again.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ResumedDocument {
+    role: Role,
+    index: usize,
+    was_drained: bool,
+}
+
+impl Document for ResumedDocument {
+    const NAME: &'static str = "exchange-resumed";
+}
+
+/// A replica that was replaced.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ReplacedDocument {
+    cell: u16,
+    /// Nodes that have the cell's replicas now.
+    voters: Vec<String>,
+    took_ms: f64,
+}
+
+impl Document for ReplacedDocument {
+    const NAME: &'static str = "exchange-replaced";
+}
+
+/// An instrument that was moved.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct AssignedDocument {
+    instrument: u32,
+    cell: u16,
+    map_version: Option<u32>,
+}
+
+impl Document for AssignedDocument {
+    const NAME: &'static str = "exchange-assigned";
+}
+
 /// Moves instruments to a cell.
 pub fn run(args: &MoveArgs) -> Result<Exit> {
     let MoveArgs { instruments, to, access } = args;
     let outcomes = move_all(instruments, *to, access)?;
     match access.format.format {
-        Format::Json => output::json(&json!({ "cell": to, "moves": outcomes }))?,
+        Format::Json => output::json(&MovesDocument { cell: *to, moves: outcomes.clone() })?,
         Format::Text => output::data(&text(&outcomes, *to))?,
     }
     let refused = outcomes.iter().any(|outcome| outcome.refused.is_some());
@@ -52,7 +119,7 @@ fn show(resized: &Resized, verb: &str, format: Format) -> Result<Exit> {
     let Resized { cell, moves } = resized;
     let refused = moves.iter().filter(|outcome| outcome.refused.is_some()).count();
     match format {
-        Format::Json => output::json(&json!({ "cell": cell, "moves": moves }))?,
+        Format::Json => output::json(&MovesDocument { cell: *cell, moves: moves.clone() })?,
         Format::Text => {
             let moved = moves.len() - refused;
             let line =
@@ -70,10 +137,13 @@ pub fn drain(args: &ChosenNodeArgs) -> Result<Exit> {
     let drained = drain::drain(&network, role, index)?;
     let refused = drained.refused();
     match args.access.format.format {
-        Format::Json => output::json(&json!({
-            "role": role, "index": index, "groups": drained.groups, "moves": drained.moves,
-            "sessions": drained.sessions,
-        }))?,
+        Format::Json => output::json(&DrainedDocument {
+            role,
+            index,
+            groups: drained.groups.clone(),
+            moves: drained.moves.clone(),
+            sessions: drained.sessions,
+        })?,
         Format::Text => {
             let verb = if refused == 0 { "can" } else { "must not" };
             output::data(&format!("{role} {index} {verb} be stopped: {drained}\n"))?;
@@ -88,9 +158,7 @@ pub fn resume(args: &ChosenNodeArgs) -> Result<Exit> {
     let (role, index) = args.node;
     let was_drained = drain::resume(&network, role, index)?;
     match args.access.format.format {
-        Format::Json => {
-            output::json(&json!({ "role": role, "index": index, "was_drained": was_drained }))?
-        }
+        Format::Json => output::json(&ResumedDocument { role, index, was_drained })?,
         Format::Text => {
             let word = if was_drained { "works again" } else { "was not drained" };
             output::data(&format!("{role} {index} {word}\n"))?;
@@ -106,9 +174,7 @@ pub fn replace(args: &ReplaceArgs) -> Result<Exit> {
     let (cell, from, to) = (args.cell, place(args.from), place(args.to));
     let Replaced { voters, took_ms } = replace::replace(&network, cell, from, to)?;
     match args.access.format.format {
-        Format::Json => {
-            output::json(&json!({ "cell": cell, "voters": voters, "took_ms": took_ms }))?
-        }
+        Format::Json => output::json(&ReplacedDocument { cell, voters, took_ms })?,
         Format::Text => output::data(&format!(
             "{to} has replaced {from} in cell {cell} after {:.1} s; its replicas are at {}\n",
             took_ms / 1e3,
@@ -127,9 +193,11 @@ pub fn assign(args: &AssignArgs) -> Result<Exit> {
             return Err(Stop::with(Exit::Conflict, reason.clone()));
         }
         match access.format.format {
-            Format::Json => output::json(&json!({
-                "instrument": instrument, "cell": cell, "map_version": map_version,
-            }))?,
+            Format::Json => output::json(&AssignedDocument {
+                instrument: *instrument,
+                cell: *cell,
+                map_version: *map_version,
+            })?,
             Format::Text => output::data(&text(&outcomes, *cell))?,
         }
     }

@@ -10,11 +10,13 @@ use nm_exchange_lab::policy_runner::{Decided, PolicyRunner, Settings};
 use nm_exchange_lab::sites::{LatencyInUse, LatencyOrigin, SiteLatency};
 use nm_report::units;
 use nm_sys::{clock, text_file};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::campaign::interrupt;
 use crate::cli::exchange::PolicyArgs;
 use crate::cli::format::Format;
+use crate::document::Document;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -26,11 +28,23 @@ const NAP: Duration = Duration::from_millis(50);
 /// Most bytes of a file of settings.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
-/// The latencies between sites from a time on, as a line of JSON.
-#[derive(Serialize)]
-struct LatenciesLine<'a> {
-    at_ns: u64,
-    latencies: &'a [LatencyInUse],
+/// A line that is printed.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum PolicyLine<'a> {
+    /// A decision.
+    Decided(&'a Decided),
+    /// The latencies between sites that the policies take from now on.
+    Latencies {
+        /// When, ns on this machine's monotonic clock.
+        at_ns: u64,
+        /// Each pair of sites.
+        latencies: &'a [LatencyInUse],
+    },
+}
+
+impl Document for PolicyLine<'_> {
+    const NAME: &'static str = "exchange-policy";
 }
 
 /// Runs policies until they are stopped.
@@ -84,7 +98,7 @@ pub fn read(path: &std::path::Path) -> Result<Settings> {
 
 fn show(decided: &Decided, begin_ns: u64, format: Format) -> Result<()> {
     if format == Format::Json {
-        return output::data(&format!("{}\n", serde_json::to_string(decided)?));
+        return output::json_line(&PolicyLine::Decided(decided));
     }
     let at_s = decided.at_ns.saturating_sub(begin_ns) as f64 / 1e9;
     let dry = if decided.is_executed { "" } else { "would " };
@@ -98,8 +112,7 @@ fn show_latencies(
     format: Format,
 ) -> Result<()> {
     if format == Format::Json {
-        let line = LatenciesLine { at_ns, latencies };
-        return output::data(&format!("{}\n", serde_json::to_string(&line)?));
+        return output::json_line(&PolicyLine::Latencies { at_ns, latencies });
     }
     let at_s = at_ns.saturating_sub(begin_ns) as f64 / 1e9;
     latencies.iter().try_for_each(|known| output::data(&sentence(at_s, known)))

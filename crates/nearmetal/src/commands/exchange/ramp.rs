@@ -67,7 +67,7 @@ pub fn run(args: &RampArgs) -> Result<Exit> {
     warn_of_concurrent_runs(&mut concurrent);
     folder.write(DAY, &(serde_json::to_string_pretty(&result)? + "\n"))?;
     match show.format {
-        Format::Json => output::json(&result)?,
+        Format::Json => output::json_file(&result)?,
         Format::Text => {
             let folder = folder.path().display().to_string();
             output::data(&ramp_text::text(&result, show.extent, &output::style(), &folder))?;

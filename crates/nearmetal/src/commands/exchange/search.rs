@@ -9,6 +9,7 @@ use nm_exchange_lab::search::{self, Bracket, Plan, Tried};
 use nm_exchange_lab::sla::{Sla, SlaViolation};
 use nm_model::result::RoundData;
 use nm_stats::quantile::samples_needed;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::campaign::trial::{Completed, TrialResult};
@@ -16,6 +17,7 @@ use crate::campaign::{Runner, exchange_round};
 use crate::cli::exchange::SearchArgs;
 use crate::cli::format::Format;
 use crate::commands::exchange::setup;
+use crate::document::Document;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -159,8 +161,8 @@ fn sentence(bracket: &Bracket, limit_ms: f64) -> String {
     text
 }
 
-#[derive(Serialize)]
-struct SearchReport {
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct SearchReport {
     limit_ms: f64,
     carried_per_s: Option<f64>,
     not_carried_per_s: Option<f64>,
@@ -170,11 +172,15 @@ struct SearchReport {
     tried: Vec<RateReport>,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct RateReport {
     rate_per_s: f64,
     rounds: u32,
     kept: u32,
+}
+
+impl Document for SearchReport {
+    const NAME: &'static str = "exchange-search";
 }
 
 fn report(bracket: &Bracket, limit_ms: f64) -> SearchReport {

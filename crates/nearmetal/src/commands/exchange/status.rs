@@ -11,9 +11,12 @@ use jiff::Timestamp;
 use nm_exchange::control::admin::{self, ControlStatus, MapException, NetworkStatus, NodeStatus};
 use nm_exchange::network::Network;
 use nm_report::style::Tone;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::cli::exchange::{AccessArgs, RunningArgs, StatusArgs};
 use crate::cli::format::Format;
+use crate::document::Document;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -23,16 +26,28 @@ const LISTED_MAX: usize = 16;
 /// How long one node may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
+/// The status of a network.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct StatusDocument {
+    #[serde(flatten)]
+    status: NetworkStatus,
+}
+
+impl Document for StatusDocument {
+    const NAME: &'static str = "exchange-status";
+}
+
 /// Shows the status of a network.
 pub fn run(args: &StatusArgs) -> Result<Exit> {
     let network = network(&args.access)?;
     let mut status = admin::status(&network, ANSWER_LIMIT)?;
     admin::ask_for_replicas(&mut status, ANSWER_LIMIT);
+    let exit = if status.is_healthy() { Exit::Pass } else { Exit::Fail };
     match args.access.format.format {
-        Format::Json => output::json(&status)?,
+        Format::Json => output::json(&StatusDocument { status })?,
         Format::Text => output::data(&text(&status))?,
     }
-    Ok(if status.is_healthy() { Exit::Pass } else { Exit::Fail })
+    Ok(exit)
 }
 
 /// The running network that is asked for.

@@ -13,12 +13,14 @@ use nm_exchange_lab::verify::{self, Cuts};
 use nm_model::{ExchangeSpec, Failure, FailureKind, Mode, Protocol, Stack, StackPair};
 use nm_report::style::Tone;
 use nm_report::table::Table;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::campaign::interrupt;
 use crate::cli::exchange::TortureArgs;
 use crate::cli::format::Format;
 use crate::commands::exchange::setup;
+use crate::document::Document;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -29,8 +31,8 @@ const WARMUP_MS: u64 = 200;
 const CUTS: u32 = 5;
 
 /// Result of a trial.
-#[derive(Debug, Serialize)]
-struct TrialReport {
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct TrialReport {
     trial: u32,
     nodes: String,
     durability: String,
@@ -42,6 +44,16 @@ struct TrialReport {
     back_ms: Vec<f64>,
     /// Violations as sentences.
     violations: Vec<String>,
+}
+
+/// The trials.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct TortureDocument<'a> {
+    trials: &'a [TrialReport],
+}
+
+impl Document for TortureDocument<'_> {
+    const NAME: &'static str = "exchange-torture";
 }
 
 pub fn run(args: &TortureArgs) -> Result<Exit> {
@@ -80,7 +92,7 @@ pub fn run(args: &TortureArgs) -> Result<Exit> {
     let _ = fs::remove_dir(&args.out);
     let violated = all.iter().filter(|ended| !ended.violations.is_empty()).count();
     match args.format.format {
-        Format::Json => output::json(&all)?,
+        Format::Json => output::json(&TortureDocument { trials: &all })?,
         Format::Text => output::data(&summary(&all, violated, args))?,
     }
     if all.len() < args.trials as usize {

@@ -8,21 +8,33 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use nm_exchange_lab::verify::{self, Cuts, Findings, Verdict};
 use nm_report::style::Tone;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::cli::exchange::VerifyArgs;
 use crate::cli::format::Format;
+use crate::document::Document;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
 /// One folder and its findings.
-#[derive(Debug, Serialize)]
-struct Checked {
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Checked {
     folder: PathBuf,
     verdict: Verdict,
     is_clean: bool,
     #[serde(flatten)]
     findings: Findings,
+}
+
+/// What was checked.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct VerifiedDocument<'a> {
+    rounds: &'a [Checked],
+}
+
+impl Document for VerifiedDocument<'_> {
+    const NAME: &'static str = "exchange-verified";
 }
 
 /// Checks a folder, or each folder of a round below it.
@@ -35,7 +47,7 @@ pub fn run(args: &VerifyArgs) -> Result<Exit> {
         all.push(Checked { folder, verdict, is_clean, findings });
     }
     match args.format.format {
-        Format::Json => output::json(&all)?,
+        Format::Json => output::json(&VerifiedDocument { rounds: &all })?,
         Format::Text => {
             let texts: Vec<String> = all.iter().map(text).collect();
             output::data(&texts.join("\n"))?;

@@ -35,7 +35,7 @@ pub fn run(args: &ExportArgs) -> Result<Exit> {
     let request = PairRequest {
         command_lines: [Side::Client, Side::Server].map(|side| command_line(side, &network)),
         network,
-        cpus: args.cpus,
+        cpus: args.vcpus,
         memory_mib: args.memory_mib,
         kernel: text(folder.join(KERNEL)),
         initrd: text(folder.join(INITRD)),

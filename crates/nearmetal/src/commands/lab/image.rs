@@ -1,15 +1,47 @@
 //! `nearmetal lab image`: the file system of guests.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 use nm_lab::environment::GuestParts;
 use nm_model::plan::EnvironmentKind;
 use nm_model::{Failure, FailureKind, GuestSpec};
-use serde_json::json;
+use nm_vm::image::ImageEntry;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::cli::format::Format;
 use crate::cli::lab::image::LabImageArgs;
+use crate::document::Document;
 use crate::exit::Exit;
 use crate::output;
+
+/// What a guest is made of.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ImageDocument {
+    /// Release of the kernel.
+    kernel: String,
+    /// File of the kernel.
+    kernel_image: PathBuf,
+    /// Size of the file system.
+    bytes: usize,
+    /// SHA-256 of this program, which is `/init`.
+    program_sha256: String,
+    /// Modules in the order of loading.
+    modules: Vec<String>,
+    files: Vec<FileDocument>,
+}
+
+/// A file of the file system.
+#[derive(Debug, Serialize, JsonSchema)]
+struct FileDocument {
+    path: String,
+    bytes: u64,
+}
+
+impl Document for ImageDocument {
+    const NAME: &'static str = "guest-image";
+}
 
 pub fn run(args: &LabImageArgs) -> Result<Exit> {
     let spec = GuestSpec { kernel: args.kernel.clone(), ..GuestSpec::default() };
@@ -18,15 +50,15 @@ pub fn run(args: &LabImageArgs) -> Result<Exit> {
     let entries = parts.image.list();
     match args.format.format {
         Format::Json => {
-            let files = entries.iter().map(|one| json!({"path": one.path, "bytes": one.bytes}));
-            output::json(&json!({
-                "kernel": parts.kernel.release,
-                "kernel_image": parts.kernel.image,
-                "bytes": parts.image.bytes.len(),
-                "program_sha256": parts.image.program_sha256,
-                "modules": parts.image.modules,
-                "files": files.collect::<Vec<_>>(),
-            }))?;
+            let file = |one: &ImageEntry| FileDocument { path: one.path.clone(), bytes: one.bytes };
+            output::json(&ImageDocument {
+                kernel: parts.kernel.release.clone(),
+                kernel_image: parts.kernel.image.clone(),
+                bytes: parts.image.bytes.len(),
+                program_sha256: parts.image.program_sha256.clone(),
+                modules: parts.image.modules.clone(),
+                files: entries.iter().map(file).collect(),
+            })?;
         }
         Format::Text => {
             let mut text = format!(

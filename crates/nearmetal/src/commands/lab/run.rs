@@ -26,7 +26,7 @@ pub fn run(args: &LabRunArgs) -> Result<Exit> {
         let message = format!("no environment can be made here: {reason}");
         return Err(Stop::with(Exit::Environment, message));
     }
-    if !args.show.quiet {
+    if !args.show.extent.quiet {
         for reason in run_plan::reasons(&campaign) {
             output::message(&format!("nearmetal: {reason}"));
         }

@@ -17,9 +17,13 @@ use nm_tune::undo::{Choices, undo_from};
 
 use super::experiment::{Ends, Rounds, probe, trial};
 use super::session;
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use crate::campaign::interrupt;
 use crate::cli::format::Format;
 use crate::cli::tune::{AbArgs, AbEnvironment};
+use crate::document::Document;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -83,10 +87,7 @@ fn wanted(args: &AbArgs, machine: &HostMachine) -> Result<Vec<StepChange>> {
     let selection = Selection {
         only: vec![args.step],
         allow: args.allow.into_iter().collect(),
-        choice: Choice {
-            cpus: args.cpus.as_ref().map(|list| list.0.clone()).unwrap_or_default(),
-            link: args.link.clone(),
-        },
+        choice: Choice { cpus: args.cpus.list(), link: args.link.clone() },
     };
     let steps = session::steps(&selection, machine)?;
     let not_available =
@@ -180,7 +181,7 @@ fn finish(args: &AbArgs, mut switch: Switch, rounds: &Rounds) -> Result<Exit> {
     switch.record(&Record::Decision(record.clone()))?;
     switch.end(decision.keeps)?;
     match args.format.format {
-        Format::Json => output::json(&record)?,
+        Format::Json => output::json(&DecisionDocument { decision: record.clone() })?,
         Format::Text => output::data(&text(&record))?,
     }
     match (decision.keeps, decision.chosen.relation) {
@@ -191,6 +192,17 @@ fn finish(args: &AbArgs, mut switch: Switch, rounds: &Rounds) -> Result<Exit> {
         (false, Some(Relation::Better | Relation::Worse)) => Ok(Exit::Fail),
         (false, _) => Ok(Exit::Inconclusive),
     }
+}
+
+/// What an experiment has decided.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct DecisionDocument {
+    #[serde(flatten)]
+    decision: records::Decision,
+}
+
+impl Document for DecisionDocument {
+    const NAME: &'static str = "tune-decision";
 }
 
 fn as_record(step: StepId, decision: &Decision, rounds: [usize; 2]) -> records::Decision {

@@ -1,13 +1,13 @@
 //! `nearmetal tune`: settings of this machine, changed by steps and put back from a journal.
 
-mod ab;
+pub mod ab;
 mod apply;
 mod confirm;
 mod emit;
 mod experiment;
-mod plan;
+pub mod plan;
 mod session;
-mod status;
+pub mod status;
 mod undo;
 
 use anyhow::Result;

@@ -4,21 +4,76 @@ use std::fmt::Write;
 
 use anyhow::Result;
 use nm_tune::plan::{Planned, PlannedChange, PlannedStep};
-use nm_tune::step::{Risk, Scope, UndoClass};
-use serde_json::{Value, json};
+use nm_tune::step::{Risk, Scope, StepId, UndoClass};
+use nm_tune::target::Target;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::session;
 use crate::cli::format::Format;
 use crate::cli::tune::PlanArgs;
+use crate::document::Document;
 use crate::exit::Exit;
 use crate::output;
+
+/// What each step would change.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct PlanDocument {
+    steps: Vec<StepDocument>,
+}
+
+/// A step.
+#[derive(Debug, Serialize, JsonSchema)]
+struct StepDocument {
+    #[schemars(with = "String")]
+    step: StepId,
+    /// How far it reaches: `namespace` or `machine`.
+    #[schemars(with = "String")]
+    scope: Scope,
+    #[schemars(with = "String")]
+    risk: Risk,
+    /// `live`, or `boot` if only a reboot undoes it.
+    #[schemars(with = "String")]
+    undo: UndoClass,
+    why: &'static str,
+    /// Who says so.
+    source: &'static str,
+    /// Where sources disagree.
+    disputed: Option<&'static str>,
+    /// Steps that cannot be in force with it.
+    #[schemars(with = "Vec<String>")]
+    conflicts: Vec<StepId>,
+    /// `changes`, `nothing_to_do` or `not_available`.
+    status: &'static str,
+    /// Why it is not available.
+    reason: Option<String>,
+    changes: Vec<ChangeDocument>,
+}
+
+/// A change of one setting.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ChangeDocument {
+    /// The setting as an object with a `kind`, as the journal has it.
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
+    target: Target,
+    /// The setting as text.
+    setting: String,
+    /// Its value now.
+    current: String,
+    /// The value that it would get.
+    new: String,
+}
+
+impl Document for PlanDocument {
+    const NAME: &'static str = "tune-plan";
+}
 
 pub fn run(args: &PlanArgs) -> Result<Exit> {
     let machine = session::machine(args.root.root.as_deref())?;
     let steps = session::steps(&session::selection(&args.selection), &machine)?;
     match args.format.format {
         Format::Text => output::data(&text(&steps))?,
-        Format::Json => output::json(&steps.iter().map(json).collect::<Vec<_>>())?,
+        Format::Json => output::json(&PlanDocument { steps: steps.iter().map(step).collect() })?,
     }
     Ok(Exit::Pass)
 }
@@ -74,27 +129,30 @@ fn risk(risk: Risk) -> &'static str {
     }
 }
 
-fn json(planned: &PlannedStep) -> Value {
+fn step(planned: &PlannedStep) -> StepDocument {
     let step = planned.step;
     let (status, changes, reason) = match &planned.planned {
         Planned::Changes(changes) => ("changes", changes.as_slice(), None),
         Planned::NothingToDo(changes) => ("nothing_to_do", changes.as_slice(), None),
         Planned::NotAvailable(reason) => ("not_available", [].as_slice(), Some(reason)),
     };
-    let change = |change: &PlannedChange| {
-        json!({
-            "target": change.target, "setting": change.target.to_string(),
-            "current": change.current.to_string(), "new": change.new.to_string(),
-        })
+    let change = |change: &PlannedChange| ChangeDocument {
+        target: change.target.clone(),
+        setting: change.target.to_string(),
+        current: change.current.to_string(),
+        new: change.new.to_string(),
     };
-    let undo = match step.undo() {
-        UndoClass::Live => "live",
-        UndoClass::Boot => "boot",
-    };
-    json!({
-        "step": step.id, "scope": step.scope, "risk": step.risk, "undo": undo,
-        "why": step.why, "source": step.source, "disputed": step.disputed,
-        "conflicts": step.conflicts, "status": status, "reason": reason,
-        "changes": changes.iter().map(change).collect::<Vec<_>>(),
-    })
+    StepDocument {
+        step: step.id,
+        scope: step.scope,
+        risk: step.risk,
+        undo: step.undo(),
+        why: step.why,
+        source: step.source,
+        disputed: step.disputed,
+        conflicts: step.conflicts.to_vec(),
+        status,
+        reason: reason.map(ToString::to_string),
+        changes: changes.iter().map(change).collect(),
+    }
 }

@@ -41,10 +41,7 @@ pub fn selection(args: &SelectionArgs) -> Selection {
     Selection {
         only: args.only.clone(),
         allow: args.allow.clone(),
-        choice: Choice {
-            cpus: args.cpus.as_ref().map(|list| list.0.clone()).unwrap_or_default(),
-            link: args.link.clone(),
-        },
+        choice: Choice { cpus: args.cpus.list(), link: args.link.clone() },
     }
 }
 

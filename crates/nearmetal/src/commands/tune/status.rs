@@ -5,14 +5,47 @@ use std::fmt::Write;
 
 use anyhow::Result;
 use nm_report::units;
+use nm_tune::record::Decision;
 use nm_tune::run::Run;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::session;
 use crate::cli::format::Format;
 use crate::cli::tune::StatusArgs;
+use crate::document::Document;
 use crate::exit::Exit;
 use crate::output;
+
+/// The runs.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RunsDocument<'a> {
+    runs: Vec<RunDocument<'a>>,
+}
+
+/// A run of `tune apply` or `tune ab`.
+#[derive(Debug, Serialize, JsonSchema)]
+struct RunDocument<'a> {
+    run: String,
+    /// Start, RFC 3339 in UTC.
+    started: &'a str,
+    /// The folder below which files were changed: `/`, or a recorded tree.
+    root: String,
+    /// Where it stands, in words.
+    status: String,
+    steps: Vec<&'static str>,
+    /// All changes, also those that were undone.
+    changes: usize,
+    /// Changes that are in force.
+    open_changes: usize,
+    confirm_within_s: Option<u64>,
+    decisions: &'a [Decision],
+    notes: &'a [String],
+}
+
+impl Document for RunsDocument<'_> {
+    const NAME: &'static str = "tune-runs";
+}
 
 pub fn run(args: &StatusArgs) -> Result<Exit> {
     let folder = session::existing(&args.state)?;
@@ -22,7 +55,7 @@ pub fn run(args: &StatusArgs) -> Result<Exit> {
     };
     match args.format.format {
         Format::Text => output::data(&text(&runs))?,
-        Format::Json => output::json(&runs.iter().map(json).collect::<Vec<_>>())?,
+        Format::Json => output::json(&RunsDocument { runs: runs.iter().map(document).collect() })?,
     }
     Ok(Exit::Pass)
 }
@@ -58,12 +91,17 @@ fn names(run: &Run) -> Vec<&'static str> {
     names.into_iter().collect()
 }
 
-fn json(run: &Run) -> Value {
-    json!({
-        "run": run.begin.run, "started": run.begin.started, "root": run.begin.root,
-        "status": run.status().text(), "steps": names(run),
-        "changes": run.changes.len(), "open_changes": open(run),
-        "confirm_within_s": run.begin.confirm_within_s,
-        "decisions": run.decisions, "notes": run.notes,
-    })
+fn document(run: &Run) -> RunDocument<'_> {
+    RunDocument {
+        run: run.begin.run.to_string(),
+        started: &run.begin.started,
+        root: run.begin.root.clone(),
+        status: run.status().text().to_string(),
+        steps: names(run),
+        changes: run.changes.len(),
+        open_changes: open(run),
+        confirm_within_s: run.begin.confirm_within_s,
+        decisions: &run.decisions,
+        notes: &run.notes,
+    }
 }

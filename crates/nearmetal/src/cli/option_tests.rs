@@ -1,0 +1,59 @@
+//! An option of one name means one thing in all commands.
+
+use std::collections::BTreeMap;
+
+use clap::{Command, CommandFactory};
+
+use super::Cli;
+
+/// Options that have several meanings, and why.
+const SEVERAL_MEANINGS: &[(&str, &str)] = &[
+    ("allow", "`tune ab` has one step, the other commands of `tune` have several"),
+    ("link", "a step is applied to one link, an audit reads several"),
+    ("nic", "`generate` gives a guest one device, a pair of guests may get two"),
+    ("only", "selects rows of a plan, or steps of `tune`"),
+    ("out", "a folder, but a file for texts of `generate` and for keys; `torture` empties it"),
+    ("percentile", "is recorded by `pingpong`, and decides in `tune ab`"),
+    ("record", "is a switch of the exchange, and a folder of `audit`"),
+    ("rounds", "the number without the option is another one for each kind of run"),
+    ("seconds", "of a round; of a trial of `torture`; until `exchange policy` ends"),
+    ("server", "is reached by ssh with `qualify`, by its own port with `tune ab`"),
+    ("sizes", "a request and its response of `rr` have one each"),
+    ("step", "the step of `tune ab`, or of a load"),
+    ("to", "the target of a move, or the end of a search"),
+];
+
+/// Text and value name of each option, with the commands that have it so.
+type Meanings = BTreeMap<String, BTreeMap<(String, String), Vec<String>>>;
+
+fn collect(command: &Command, path: &str, all: &mut Meanings) {
+    for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+        let Some(long) = arg.get_long() else { continue };
+        let names: Vec<&str> = match arg.get_action().takes_values() {
+            true => arg.get_value_names().unwrap_or_default().iter().map(|n| n.as_str()).collect(),
+            false => vec![],
+        };
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        let meaning = (help, names.join(" "));
+        all.entry(long.to_string()).or_default().entry(meaning).or_default().push(path.to_string());
+    }
+    for one in command.get_subcommands().filter(|one| !one.is_hide_set()) {
+        collect(one, format!("{path} {}", one.get_name()).trim(), all);
+    }
+}
+
+#[test]
+fn options_of_one_name_have_one_text() {
+    let mut all = Meanings::new();
+    collect(&Cli::command(), "", &mut all);
+    assert!(all["format"].len() == 1 && all["cpus"].len() == 1, "{:?}", all["cpus"]);
+    for (name, meanings) in &all {
+        let is_exempt = SEVERAL_MEANINGS.iter().any(|(exempt, _)| exempt == name);
+        match is_exempt {
+            false => assert_eq!(meanings.len(), 1, "--{name}: {meanings:#?}"),
+            true => assert!(meanings.len() > 1, "--{name} has one meaning: end its exemption"),
+        }
+    }
+    let unknown = SEVERAL_MEANINGS.iter().find(|(name, _)| !all.contains_key(*name));
+    assert_eq!(unknown, None, "an exemption without an option");
+}

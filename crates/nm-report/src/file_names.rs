@@ -1,0 +1,10 @@
+//! Names of the files of a result folder that other files name.
+
+/// The result.
+pub const RESULT: &str = "result.json";
+
+/// The report.
+pub const REPORT: &str = "report.html";
+
+/// The summary for a pull request.
+pub const SUMMARY: &str = "summary.md";
