@@ -3,6 +3,7 @@
 
 pub mod accel;
 pub mod audit;
+pub mod baseline;
 pub mod compare;
 pub mod compute;
 pub mod cpu_list;
@@ -30,6 +31,7 @@ use nm_model::hosts::HostSpec;
 
 use self::accel::AccelArgs;
 use self::audit::AuditArgs;
+use self::baseline::{BaselineCommand, GateArgs};
 use self::compare::{CompareArgs, TrendArgs};
 use self::compute::ComputeArgs;
 use self::exchange::ExchangeCommand;
@@ -172,6 +174,16 @@ pub enum Command {
         nearmetal trend monday/ tuesday/ today/ --metric p99 --on 'netns/*' --out trend\n  \
         nearmetal trend monday/ tuesday/ today/ --fail-on p99 --margin 10%")]
     Trend(TrendArgs),
+    /// Accepted runs as small files, and a gate that tests a run against them.
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  \
+        nearmetal baseline save results/today --to baselines\n  \
+        nearmetal baseline list baselines\n  \
+        nearmetal baseline gate results/today --baseline baselines\n  \
+        nearmetal qualify --baseline baselines"
+    )]
+    Baseline(BaselineCommand),
     /// Write the reports of a result folder again.
     #[command(after_help = "Examples:\n  nearmetal report results/today\n  \
         nearmetal report results/today --format markdown >> $GITHUB_STEP_SUMMARY\n  \
@@ -305,6 +317,10 @@ pub struct QualifyArgs {
     /// its trial, and `nearmetal tune undo` puts it back after a kill.
     #[arg(long)]
     pub change_machine: bool,
+    #[arg(long, value_name = "FILE|DIR", help = shared::BASELINE)]
+    pub baseline: Option<PathBuf>,
+    #[command(flatten)]
+    pub gate: GateArgs,
     /// Only show what would be done.
     #[arg(long)]
     pub dry_run: bool,

@@ -3,6 +3,7 @@
 mod accel;
 mod agent;
 mod audit;
+mod baseline;
 mod compare;
 mod compute;
 mod compute_pairs;
@@ -64,6 +65,7 @@ pub fn run(command: Command) -> Result<Exit> {
         Command::Accel(args) => accel::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Baseline(command) => baseline::run(&command),
         Command::Trend(args) => trend::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Import(args) => import::run(&args),

@@ -7,7 +7,9 @@
 
 use nm_model::comparison::{Detection, change_text};
 use nm_model::verdict::{Interval, Outcome, Relation};
-use nm_stats::run_effect::{self, Deviation, FOUND_MAX, Found, ROUND_DEVIATION, RUN_DEVIATION};
+use nm_stats::run_effect::{
+    self, Deviation, FOUND_MAX, Family, Found, ROUND_DEVIATION, RUN_DEVIATION,
+};
 
 use crate::options::Setup;
 use crate::rows::Draft;
@@ -50,9 +52,10 @@ pub(crate) fn decide<'d>(
     if figures.is_empty() {
         return Gate { outcome: Outcome::Inconclusive, sentence: None, detection: None };
     }
+    let family = Family::of_pair(n_figures);
     let margin = (1.0 + setup.options.margin_percent.max(0.0) / 100.0).ln();
-    figures.iter_mut().for_each(|figure| figure.decide(n_figures, margin));
-    let smallest = |figure: &Figure| figure.deviation.smallest_found(n_figures);
+    figures.iter_mut().for_each(|figure| figure.decide(family, margin));
+    let smallest = |figure: &Figure| figure.deviation.smallest_found(family, 0.0);
     let finds = figures.iter().map(smallest).fold(0.0, f64::max);
     let detection = Detection {
         run_deviation_percent: of_run * 100.0,
@@ -71,7 +74,7 @@ pub(crate) fn decide<'d>(
 }
 
 impl Figure<'_> {
-    fn decide(&mut self, n_figures: usize, margin: f64) {
+    fn decide(&mut self, family: Family, margin: f64) {
         let Some(log_ratio) = self.log_ratio else {
             // Zeros have no ratio: only equal ones and better ones are as good.
             let row = &mut self.draft.row;
@@ -81,15 +84,9 @@ impl Figure<'_> {
             }
             return;
         };
-        let found = self.deviation.decide(log_ratio, n_figures, margin);
         let [a, b] = &self.draft.rounds;
-        self.found = match found {
-            Found::Worse | Found::Better if !run_effect::do_rounds_differ(a, b, n_figures) => {
-                Found::Undecided
-            }
-            found => found,
-        };
-        let limit = self.deviation.limit(n_figures);
+        self.found = run_effect::decide(&self.deviation, log_ratio, [a, b], family, margin);
+        let limit = self.deviation.limit(family);
         let log = self.draft.row.ratio.unwrap_or(1.0).ln();
         let row = &mut self.draft.row;
         row.bounds =
@@ -105,31 +102,32 @@ impl Figure<'_> {
     }
 
     /// Most by which B is worse, %.
-    fn upper_percent(&self, n_figures: usize) -> f64 {
-        let upper = |log| self.deviation.upper_bound(log, n_figures).exp_m1() * 100.0;
+    fn upper_percent(&self, family: Family) -> f64 {
+        let upper = |log| self.deviation.upper_bound(log, family).exp_m1() * 100.0;
         self.log_ratio.map_or(0.0, upper).max(0.0)
     }
 }
 
 fn as_good(figures: &[Figure], setup: &Setup) -> String {
-    let n_figures = figures.len();
-    let upper = figures.iter().map(|figure| figure.upper_percent(n_figures)).fold(0.0, f64::max);
+    let family = Family::of_pair(figures.len());
+    let upper = figures.iter().map(|figure| figure.upper_percent(family)).fold(0.0, f64::max);
     let [a, b] = setup.names();
-    let of = count(n_figures, "primary figure", "primary figures");
+    let of = count(figures.len(), "primary figure", "primary figures");
     format!("{b} is not worse than {a} by more than {upper:.0} % in {of}")
 }
 
 /// Which figure is undecided, and what would decide.
 fn undecided(figures: &[Figure], is_one_run: bool) -> Option<String> {
     let open = figures.iter().filter(|figure| figure.found == Found::Undecided);
-    let size = |figure: &&Figure| figure.deviation.smallest_found(figures.len());
+    let family = Family::of_pair(figures.len());
+    let size = |figure: &&Figure| figure.deviation.smallest_found(family, 0.0);
     let figure = open.max_by(|x, y| size(x).total_cmp(&size(y)))?;
     let row = &figure.draft.row;
     let change = row.ratio.and_then(|ratio| change_text(row.metric, ratio));
     let change = change.unwrap_or_else(|| "not a ratio".to_string());
     let n_rounds = figure.draft.rounds.iter().map(Vec::len).min().unwrap_or_default();
     let is_wide = size(&figure) > FOUND_MAX;
-    let needed = figure.deviation.rounds_for(FOUND_MAX, figures.len(), n_rounds);
+    let needed = figure.deviation.rounds_for(FOUND_MAX, family, n_rounds);
     let wanted = match needed {
         _ if figure.deviation.is_assumed => "five rounds a side or more would decide".to_string(),
         Some(rounds) if is_wide => format!("about {rounds} rounds a side would decide"),
@@ -146,7 +144,7 @@ fn undecided(figures: &[Figure], is_one_run: bool) -> Option<String> {
 }
 
 /// `a slowdown of 140 %`, `a factor of 13`.
-fn found_text(log: f64) -> String {
+pub(crate) fn found_text(log: f64) -> String {
     match log.exp() {
         factor if factor < 3.0 => format!("a change of {:.0} %", (factor - 1.0) * 100.0),
         factor => format!("a factor of {factor:.0}"),

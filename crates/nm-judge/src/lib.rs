@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+mod baseline;
+mod baseline_gate;
 mod compare;
 mod cost;
 mod doubts;
@@ -28,6 +30,8 @@ mod trend;
 mod undecided;
 mod wording;
 
+pub use baseline::baseline;
+pub use baseline_gate::{BASELINES, GateOptions, gate};
 pub use compare::compare;
 pub use envdiff::envdiff;
 pub use judge::judge;

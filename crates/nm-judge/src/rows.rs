@@ -79,7 +79,7 @@ pub(crate) fn metrics(statistic: Statistic, options: &CompareOptions) -> Vec<Met
 }
 
 /// The values over rounds as estimates take them: none if a round lacks the percentile.
-fn values(series: &Series, metric: Metric) -> Vec<f64> {
+pub(crate) fn values(series: &Series, metric: Metric) -> Vec<f64> {
     let mut values = rounds::values(&series.rounds, metric);
     values.retain(|value| *value >= 0.0);
     values
@@ -193,7 +193,7 @@ pub(crate) fn together(pairs: &[&SeriesPair], metric: Metric, setup: &Setup) -> 
 }
 
 /// The geometric mean over cases of each round in which every case has the figure.
-fn round_means(series: &[&Series], metric: Metric) -> Vec<f64> {
+pub(crate) fn round_means(series: &[&Series], metric: Metric) -> Vec<f64> {
     let Some(first) = series.first() else { return vec![] };
     let numbers = first.rounds.iter().map(|round| round.round);
     numbers
@@ -281,26 +281,34 @@ pub(crate) fn sign_test(above: usize, below: usize) -> f64 {
     (2.0 * sum).min(1.0)
 }
 
-/// The cases of a row over several cases: `over 1..1024 B`, `over all 4 cases`.
+/// The cases of a row over several cases, with what tells it from the other rows.
 fn range(pairs: &[&SeriesPair]) -> String {
-    let sizes: Option<Vec<u32>> = pairs
+    let cases: Vec<Case> = pairs.iter().map(|pair| pair.a.key.case).collect();
+    match pairs.first().map(|pair| pair.path.as_str()) {
+        None | Some("") => cases_text(&cases),
+        Some(path) => format!("{path} {}", cases_text(&cases)),
+    }
+}
+
+/// `over 1..1024 B`, `over all 4 cases`; one case by its name.
+pub(crate) fn cases_text(cases: &[Case]) -> String {
+    if let [case] = cases {
+        return case.to_string();
+    }
+    let sizes: Option<Vec<u32>> = cases
         .iter()
-        .map(|pair| match pair.a.key.case {
-            Case::Message { size_bytes } => Some(size_bytes),
+        .map(|case| match case {
+            Case::Message { size_bytes } => Some(*size_bytes),
             _ => None,
         })
         .collect();
-    let cases = match sizes.as_deref() {
+    match sizes.as_deref() {
         Some([first, rest @ ..]) => {
             let low = rest.iter().fold(*first, |low, size| low.min(*size));
             let high = rest.iter().fold(*first, |high, size| high.max(*size));
             format!("over {low}..{high} B")
         }
-        _ => format!("over all {} cases", pairs.len()),
-    };
-    match pairs.first().map(|pair| pair.path.as_str()) {
-        None | Some("") => cases,
-        Some(path) => format!("{path} {cases}"),
+        _ => format!("over all {} cases", cases.len()),
     }
 }
 

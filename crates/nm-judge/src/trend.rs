@@ -1,20 +1,22 @@
 //! Several results as a trend: each figure of each series in the order of the results' start.
 //!
-//! A trend claims nothing by itself: it shows figures with their intervals and what changed. Where
-//! figures are named that decide, the last result is compared with the first, by the rules of
-//! [`compare`]. Series of emulated guests are left out; a sentence for each says so.
+//! Results of one machine make a series; several machines are several series, one after the other.
+//! Each result is tested against those before it on its machine, by the rules of [`gate`]. Series
+//! of emulated guests are left out; a sentence for each says so.
 
 use std::collections::BTreeSet;
 
+use nm_model::baseline::{Baseline, MachineIdentity};
 use nm_model::doubt::DoubtKind;
 use nm_model::metric::{Metric, Quantity};
 use nm_model::result::{RunResult, Series, Statistic};
 use nm_model::stack::Difference;
-use nm_model::trend::{Trend, TrendLine, TrendPoint, TrendResult};
+use nm_model::trend::{Trend, TrendGate, TrendLine, TrendPoint, TrendResult};
+use nm_model::verdict::Outcome;
 
-use crate::compare::compare;
+use crate::baseline::baseline;
+use crate::baseline_gate::{GateOptions, gate};
 use crate::envdiff::envdiff;
-use crate::options::CompareOptions;
 use crate::pairing::{Any, fits};
 use crate::select::{Selector, paths};
 use crate::wording::list;
@@ -32,10 +34,10 @@ pub struct TrendOptions {
     pub metrics: Vec<Metric>,
     /// Which series.
     pub on: Selector,
-    /// The figures in which the last result is compared with the first; none for no comparison.
-    pub fail_on: Vec<Metric>,
-    /// Ratio that still counts as equal in that comparison, %.
-    pub margin_percent: f64,
+    /// The figures in which each result is tested against those before it.
+    pub tested: Vec<Metric>,
+    /// How it is tested.
+    pub gate: GateOptions,
 }
 
 /// Why results make no trend.
@@ -80,13 +82,15 @@ pub fn trend(
 ) -> Result<Trend, TrendError> {
     check_count(results.len())?;
     results.sort_by_key(|(_, result)| start(result));
+    let of_machines = by_machine(&mut results, options);
     for series in results.iter_mut().flat_map(|(_, result)| &mut result.series) {
         if series.estimates.is_empty() {
             nm_stats::rounds::estimate(series);
         }
     }
     let runs: Vec<&RunResult> = results.iter().map(|(_, run)| run).collect();
-    let lines = lines(&runs, options);
+    let machines: Vec<usize> = of_machines.iter().map(|(machine, _)| *machine).collect();
+    let lines = lines(&runs, &machines, options);
     let refused = refused(&results, &options.on);
     if lines.is_empty() && !refused.is_empty() {
         return Err(TrendError::Emulated(list(&refused, 4)));
@@ -99,23 +103,52 @@ pub fn trend(
             known: list(&paths(runs.iter().flat_map(|run| &run.series)), 8),
         });
     }
-    let last_against_first = match (&results[..], options.fail_on.is_empty()) {
-        ([(name_a, a), .., (name_b, b)], false) => Some(compare(
-            a,
-            b,
-            &CompareOptions {
-                margin_percent: options.margin_percent,
-                fail_on: options.fail_on.clone(),
-                name_a: Some(name_a.clone()),
-                name_b: Some(name_b.clone()),
-                a: options.on.clone(),
-                b: options.on.clone(),
-                ..CompareOptions::default()
-            },
-        )),
-        _ => None,
-    };
-    Ok(Trend { results: described(&results), lines, refused, last_against_first })
+    let gates = gates(&of_machines, &options.gate);
+    Ok(Trend { results: described(&results, of_machines), lines, refused, gates })
+}
+
+/// Puts the results of one machine together, in the order of their first ones. The answer is the
+/// number of each result's machine, and its figures.
+fn by_machine(
+    results: &mut Vec<(String, RunResult)>,
+    options: &TrendOptions,
+) -> Vec<(usize, Baseline)> {
+    let mut machines: Vec<MachineIdentity> = vec![];
+    let mut all: Vec<(usize, Baseline, (String, RunResult))> = vec![];
+    for (name, run) in results.drain(..) {
+        let of_run =
+            Baseline { name: name.clone(), ..baseline(&run, &options.tested, &options.on) };
+        let is_same = |known: &MachineIdentity| known.differences(&of_run.machine).is_empty();
+        let machine = machines.iter().position(is_same).unwrap_or_else(|| {
+            machines.push(of_run.machine.clone());
+            machines.len() - 1
+        });
+        all.push((machine, of_run, (name, run)));
+    }
+    all.sort_by_key(|(machine, ..)| *machine);
+    let (of_machines, sorted): (Vec<_>, Vec<_>) =
+        all.into_iter().map(|(machine, of_run, result)| ((machine, of_run), result)).unzip();
+    *results = sorted;
+    of_machines
+}
+
+/// Each result against those before it on its machine. One that failed is not accepted.
+fn gates(of_machines: &[(usize, Baseline)], options: &GateOptions) -> Vec<TrendGate> {
+    let mut gates: Vec<TrendGate> = vec![];
+    let mut accepted: Vec<&Baseline> = vec![];
+    let mut current = None;
+    for (at, (machine, run)) in of_machines.iter().enumerate() {
+        if current != Some(*machine) {
+            (current, accepted) = (Some(*machine), vec![run]);
+            continue;
+        }
+        let found = gate(run, &accepted, options);
+        if found.outcome != Outcome::Fail {
+            accepted.push(run);
+        }
+        gates.push(TrendGate { result: at, gate: found });
+    }
+    gates
 }
 
 /// A sentence for each series of a result that was measured in emulated guests.
@@ -136,16 +169,22 @@ fn start(result: &RunResult) -> Option<String> {
     result.started.as_ref().map(|started| started.trim_end_matches('Z').to_string())
 }
 
-fn described(results: &[(String, RunResult)]) -> Vec<TrendResult> {
+fn described(
+    results: &[(String, RunResult)],
+    of_machines: Vec<(usize, Baseline)>,
+) -> Vec<TrendResult> {
     let mut described: Vec<TrendResult> = vec![];
-    for (at, (name, run)) in results.iter().enumerate() {
-        let before = at.checked_sub(1).map(|before| &results[before].1);
+    for (at, ((name, run), (machine, of_run))) in results.iter().zip(of_machines).enumerate() {
+        let before = described.last().filter(|before| before.machine == machine);
+        let changes = before.map(|_| envdiff(&results[at - 1].1, run)).unwrap_or_default();
         described.push(TrendResult {
             name: name.clone(),
             started: run.started.clone(),
+            machine,
+            identity: of_run.machine,
             plan: run.plan.as_ref().map(|plan| plan.name.clone()),
             state: run.state,
-            changes: before.map(|before| envdiff(before, run)).unwrap_or_default(),
+            changes,
         });
     }
     described
@@ -154,7 +193,7 @@ fn described(results: &[(String, RunResult)]) -> Vec<TrendResult> {
 /// One series in each result, if the result has it.
 type Followed<'a> = Vec<Option<&'a Series>>;
 
-fn lines(runs: &[&RunResult], options: &TrendOptions) -> Vec<TrendLine> {
+fn lines(runs: &[&RunResult], machines: &[usize], options: &TrendOptions) -> Vec<TrendLine> {
     let mut lines = vec![];
     for followed in followed(runs, &options.on) {
         let Some(first) = followed.iter().flatten().next() else { continue };
@@ -163,7 +202,7 @@ fn lines(runs: &[&RunResult], options: &TrendOptions) -> Vec<TrendLine> {
                 continue;
             }
             let line = TrendLine { series: first.key.clone(), metric, points: vec![] };
-            let line = TrendLine { points: points(&followed, metric), ..line };
+            let line = TrendLine { points: points(&followed, machines, metric), ..line };
             if line.points.iter().any(|point| point.value.is_some()) {
                 lines.push(line);
             }
@@ -207,19 +246,22 @@ fn followed<'a>(runs: &[&'a RunResult], on: &Selector) -> Vec<Followed<'a>> {
     all
 }
 
-fn points(followed: &Followed<'_>, metric: Metric) -> Vec<TrendPoint> {
+fn points(followed: &Followed<'_>, machines: &[usize], metric: Metric) -> Vec<TrendPoint> {
     let mut points = vec![];
-    let base = followed.iter().flatten().next();
+    let mut base: Option<&Series> = None;
     let (mut first, mut previous): (Option<f64>, Option<f64>) = (None, None);
-    for series in followed {
+    let mut current = None;
+    for (series, &machine) in followed.iter().zip(machines) {
+        if current != Some(machine) {
+            (current, base, first, previous) = (Some(machine), None, None, None);
+        }
         let Some(series) = series else {
             points.push(TrendPoint::default());
             continue;
         };
-        let mut point = point(series, metric);
-        if let Some(base) = base {
-            point.differences = differences(base, series);
-        }
+        let base = *base.get_or_insert(series);
+        let mut point =
+            TrendPoint { differences: differences(base, series), ..point(series, metric) };
         let ratio = |to: Option<f64>| {
             let ratio = point.value? / to.filter(|to| *to > 0.0)?;
             ratio.is_finite().then_some(ratio)

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod baseline;
 pub mod campaign;
 pub mod class;
 pub mod comparison;
@@ -19,6 +20,7 @@ pub mod factor;
 pub mod factor_check;
 pub mod facts;
 pub mod finding;
+pub mod gate;
 pub mod guest;
 pub mod guest_execution;
 pub mod hosts;
@@ -42,6 +44,7 @@ pub mod selector;
 pub mod setting;
 pub mod snapshot;
 pub mod stack;
+pub mod statistic;
 pub mod target;
 pub mod toml_error;
 pub mod trend;
@@ -52,6 +55,7 @@ pub mod verdict;
 pub mod words;
 
 pub use agent::{Answer, Failure, FailureKind, Request};
+pub use baseline::Baseline;
 pub use campaign::{Campaign, NotAvailable, Trial};
 pub use class::StackClass;
 pub use compute::{ComputeSpec, Layout, Workload};
@@ -62,6 +66,7 @@ pub use factor::{Factor, FactorKind};
 pub use factor_check::{FactorCheck, FactorEvidence};
 pub use facts::Facts;
 pub use finding::{Audit, Finding, FindingStatus, Severity};
+pub use gate::Gate;
 pub use guest::{GuestId, GuestRecord, GuestSpec};
 pub use guest_execution::GuestExecution;
 pub use hosts::HostsSpec;

@@ -19,6 +19,7 @@ use crate::factor::Factor;
 use crate::factor_check::FactorCheck;
 use crate::facts::Facts;
 use crate::finding::Audit;
+use crate::gate::Gate;
 use crate::guest::GuestRecord;
 use crate::guest_execution::GuestExecution;
 use crate::jitter::JitterRound;
@@ -33,6 +34,7 @@ use crate::row::{EndpointId, RowId};
 use crate::selector::Selector;
 use crate::setting::Settings;
 use crate::stack::{Comparability, StackPair};
+pub use crate::statistic::Statistic;
 use crate::undecided::Undecided;
 use crate::verdict::{Comparison, ComparisonRow, Interval, Outcome, Verdict};
 
@@ -96,6 +98,9 @@ pub struct RunResult {
     /// Comparisons that the plan asked for.
     #[serde(default)]
     pub comparisons: Vec<Comparison>,
+    /// The run against the accepted runs of its machine, if it was tested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<Box<Gate>>,
     /// What was measured with the factors of the plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub factors: Vec<FactorResult>,
@@ -135,6 +140,7 @@ impl RunResult {
             failures: vec![],
             verdicts: vec![],
             comparisons: vec![],
+            gate: None,
             factors: vec![],
             not_judged: vec![],
             outcome: Outcome::Inconclusive,
@@ -333,38 +339,6 @@ pub enum Source {
         /// The tool that made the figures.
         tool: String,
     },
-}
-
-named_enum!(
-    /// What one value of a series is.
-    Statistic, "statistic", {
-        /// Half of the time from before the send to after the matching receive, ns.
-        HalfRoundTrip = "half-round-trip",
-        /// Time from before the send to after the matching receive, ns.
-        RoundTrip = "round-trip",
-        /// Time from the intended send to after the matching receive, ns.
-        RoundTripFromIntended = "round-trip-from-intended-send",
-        /// Sum of flows, Gb/s.
-        Throughput = "throughput",
-        /// Length of a gap in which a spinning thread did not run, ns.
-        Interruption = "interruption",
-        /// CPU time of one job in user mode, ns.
-        JobTime = "job-time",
-    }
-);
-
-impl Statistic {
-    /// Name on the axis of a chart.
-    pub fn label(self) -> &'static str {
-        match self {
-            Statistic::HalfRoundTrip => "half round trip",
-            Statistic::RoundTrip => "round trip (service time)",
-            Statistic::RoundTripFromIntended => "round trip from intended send",
-            Statistic::Throughput => "throughput",
-            Statistic::Interruption => "length of an interruption",
-            Statistic::JobTime => "CPU time of a job",
-        }
-    }
 }
 
 /// Identifies a series. Unique in a result.

@@ -87,6 +87,7 @@ impl From<RunResultV1> for RunResult {
             failures,
             verdicts,
             comparisons: old.comparisons,
+            gate: None,
             factors: vec![],
             not_judged: vec![],
             outcome: old.outcome,

@@ -10,7 +10,7 @@ use crate::table::Table;
 use crate::units;
 
 /// Most lines of one sentence.
-const SENTENCE_LINES_MAX: usize = 3;
+pub(crate) const SENTENCE_LINES_MAX: usize = 3;
 
 /// Most lines of the table, its heads included.
 const TABLE_LINES_MAX: usize = 12;
@@ -39,7 +39,7 @@ pub fn text(comparison: &Comparison, style: &Style) -> String {
 }
 
 /// At most so many lines of a sentence, each behind `indent` spaces.
-fn sentence(text: &str, indent: usize, n_lines_max: usize, style: &Style) -> String {
+pub(crate) fn sentence(text: &str, indent: usize, n_lines_max: usize, style: &Style) -> String {
     let width = style.width.saturating_sub(indent + 12).max(20);
     let mut lines = wrap(&clean(text), width);
     if lines.len() > n_lines_max {

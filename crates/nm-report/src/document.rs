@@ -1,6 +1,7 @@
 //! Documents for other programs: objects with a version, each kind with a schema in `schema/`.
 
 use nm_model::finding::Audit;
+use nm_model::gate::Gate;
 use nm_model::lab_plan::LabPlan;
 use nm_model::trend::Trend;
 use nm_model::verdict::Comparison;
@@ -41,6 +42,10 @@ impl Document for Comparison {
 
 impl Document for Trend {
     const NAME: &'static str = "trend";
+}
+
+impl Document for Gate {
+    const NAME: &'static str = "gate";
 }
 
 impl Document for LabPlan {

@@ -9,13 +9,13 @@ use nm_model::metric::{Metric, Quantity};
 use nm_model::probe::Case;
 use nm_model::result::{RunState, Source};
 use nm_model::undecided::Undecided;
-use nm_model::{Outcome, Plan, RunResult, Verdict};
+use nm_model::{Gate, Outcome, Plan, RunResult, Verdict};
 
 use crate::decisive::{self, Decisive};
 use crate::headline::{Headline, headline};
 use crate::identity;
 use crate::sentences::sentences;
-use crate::style::Tone;
+use crate::style::{Tone, clean};
 use crate::units::{self, LatencyUnit};
 use crate::view::Notes;
 use crate::weight;
@@ -33,6 +33,8 @@ pub enum Topic {
     Verdict,
     /// How many targets are met, and what was left out.
     Count,
+    /// What the gate against accepted runs found.
+    Gate,
     /// The best stack with its figures.
     Best,
     /// What each step costs.
@@ -52,6 +54,7 @@ impl Topic {
     pub fn label(self) -> Option<&'static str> {
         match self {
             Topic::Verdict | Topic::Count => None,
+            Topic::Gate => Some("gate"),
             Topic::Best => Some("best"),
             Topic::Cost => Some("cost"),
             Topic::Tail => Some("tail"),
@@ -101,6 +104,7 @@ pub fn first_screen(result: &RunResult) -> FirstScreen {
     let lines = [
         (Topic::Verdict, Some(verdict.unwrap_or_else(|| headline.counted.clone()))),
         (Topic::Count, count.filter(|text| !text.is_empty())),
+        (Topic::Gate, result.gate.as_deref().map(gate)),
         (Topic::Trust, trust(result)),
         (Topic::Next, next(result)),
         (Topic::Best, sentences.best),
@@ -114,6 +118,12 @@ pub fn first_screen(result: &RunResult) -> FirstScreen {
         tone: headline.tone,
         lines: lines.into_iter().filter_map(line).collect(),
     }
+}
+
+/// `FAIL: p99 of … is 30 % slower: … against … of 8 accepted runs.`
+fn gate(gate: &Gate) -> String {
+    let reason = gate.reasons.first().map_or("", String::as_str);
+    format!("{}: {}.", gate.outcome.name().to_uppercase(), clean(reason))
 }
 
 /// The verdict with what decides it; none if nothing does.

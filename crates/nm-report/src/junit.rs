@@ -1,6 +1,6 @@
-//! Verdicts as JUnit XML: one suite with a test case for each target, each comparison, and each
-//! trial that failed or could not run. What is inconclusive, not judged or not available is
-//! skipped, with the reason; it never counts as passed.
+//! Verdicts as JUnit XML: one suite with a test case for each target, each comparison, the gate
+//! against accepted runs, and each trial that failed or could not run. What is inconclusive, not
+//! judged or not available is skipped, with the reason; it never counts as passed.
 //!
 //! The root is a `testsuite`: so the document is valid by the schemas of Jenkins (which also knows
 //! `testsuites`) and of Surefire (which does not).
@@ -68,6 +68,10 @@ pub fn report(result: &RunResult) -> String {
     cases.extend(result.comparisons.iter().map(|c| {
         let outcome = case_outcome(c.outcome, c.reasons.join("; "));
         TestCase::new("comparison", format!("{} against {}", c.b, c.a), outcome)
+    }));
+    cases.extend(result.gate.iter().map(|gate| {
+        let outcome = case_outcome(gate.outcome, gate.reasons.join("; "));
+        TestCase::new("gate", "gate against accepted runs", outcome)
     }));
     cases.extend(result.failures.iter().enumerate().map(|(index, failure)| {
         let outcome = CaseOutcome::Error(failure.to_string());

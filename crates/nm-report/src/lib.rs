@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+pub mod baseline_folder;
 mod best;
 pub mod card;
 pub mod comparison;
@@ -22,6 +23,7 @@ mod facts;
 mod file_names;
 pub mod first_screen;
 pub mod folder;
+pub mod gate;
 mod guests;
 pub mod headline;
 pub mod hlog;

@@ -1,7 +1,7 @@
 //! JSON Schemas of what nearmetal writes and reads, made from the types themselves. The committed
 //! copies are in `schema/`; a test compares them.
 
-use nm_model::{Plan, RunResult};
+use nm_model::{Baseline, Plan, RunResult};
 use schemars::{Schema, schema_for};
 
 /// Schema of `result.json`.
@@ -12,6 +12,11 @@ pub fn result() -> serde_json::Value {
 /// Schema of a plan, as JSON; a TOML plan has the same shape.
 pub fn plan() -> serde_json::Value {
     titled(schema_for!(Plan), "nearmetal plan")
+}
+
+/// Schema of a baseline.
+pub fn baseline() -> serde_json::Value {
+    titled(schema_for!(Baseline), "nearmetal baseline")
 }
 
 fn titled(mut schema: Schema, title: &str) -> serde_json::Value {

@@ -6,7 +6,7 @@ use nm_model::probe::ProbeKind;
 use nm_model::result::{RunState, Statistic};
 use nm_model::trend::{Trend, TrendLine, TrendPoint, TrendResult};
 
-use crate::comparison;
+use crate::gate;
 use crate::style::{Style, Tone, clean};
 use crate::table::{Table, markdown_text};
 use crate::terminal::paragraph;
@@ -15,6 +15,9 @@ use crate::view::case_text;
 
 /// Most results that have a column of their own at a terminal: the first and the last ones.
 const COLUMNS_MAX: usize = 4;
+
+/// Most machines whose last result has its gate in full at a terminal.
+const GATES_MAX: usize = 3;
 
 /// Most changes that are listed at the head.
 const CHANGES_MAX: usize = 5;
@@ -27,13 +30,15 @@ const NOT_MEASURED: &str = "not measured";
 
 /// How to read it, as sentences.
 pub const READING: [&str; 4] = [
-    "Results are in the order of their start. A figure is that of its result: the median over \
-     rounds, with the 95 % interval over rounds where there are five or more.",
-    "Changes are against the first result that has the figure, and against the last one before. \
-     \"2.4 times slower\" takes 2.4 times as long.",
+    "Results of one machine stand together, in the order of their start. A figure is that of its \
+     result: the median over rounds, with the 95 % interval over rounds where there are five or \
+     more.",
+    "Changes are against the first result of the machine that has the figure, and against the last \
+     one before. \"2.4 times slower\" takes 2.4 times as long.",
     "≠ marks a figure whose conditions are not like for like with those of the first.",
-    "A trend claims nothing: machines change from hour to hour. --fail-on compares the last \
-     result with the first by the rules of `nearmetal compare`.",
+    "Each result is tested against those before it on its machine, by the rules of `nearmetal \
+     baseline gate`; one that failed is not accepted. With --fail-on the last result of each \
+     machine decides the exit code.",
 ];
 
 /// Lines of one environment, probe and statistic.
@@ -80,9 +85,9 @@ pub fn groups(trend: &Trend) -> Vec<TrendGroup<'_>> {
 /// `3 results, 2026-01-02T03:04:05Z to 2026-03-02T03:04:05Z`.
 pub fn title(trend: &Trend) -> String {
     let n_results = units::plural(trend.results.len(), "result", "results");
-    let mut started = trend.results.iter().filter_map(|result| result.started.as_deref());
-    match (started.next(), started.next_back()) {
-        (Some(first), Some(last)) => format!("{n_results}, {first} to {last}"),
+    let started = || trend.results.iter().filter_map(|result| result.started.as_deref());
+    match (started().min(), started().max()) {
+        (Some(first), Some(last)) if first != last => format!("{n_results}, {first} to {last}"),
         _ => n_results,
     }
 }
@@ -94,7 +99,8 @@ pub fn label(trend: &Trend, at: usize) -> String {
 
 /// The results, and what changed from one to the next.
 pub fn results_table(trend: &Trend) -> Table {
-    let titles = ["#no.", "result", "started (UTC)", "plan", "state", "changed since the last"];
+    let titles =
+        ["#no.", "result", "machine", "started (UTC)", "plan", "state", "changed since the last"];
     let mut table = Table::new("Results", &titles);
     for (at, result) in trend.results.iter().enumerate() {
         let started = result.started.clone().unwrap_or_else(|| "not known".to_string());
@@ -103,6 +109,7 @@ pub fn results_table(trend: &Trend) -> Table {
             vec![
                 (at + 1).to_string(),
                 result.name.clone(),
+                if trend.has_machines() { result.identity.to_string() } else { String::new() },
                 started,
                 result.plan.clone().unwrap_or_default(),
                 result.state.to_string(),
@@ -110,7 +117,7 @@ pub fn results_table(trend: &Trend) -> Table {
             ],
         );
     }
-    table.drop_empty(&["plan", "changed since the last"]);
+    table.drop_empty(&["machine", "plan", "changed since the last"]);
     table
 }
 
@@ -235,20 +242,25 @@ fn brief_table(trend: &Trend, group: &TrendGroup<'_>) -> Table {
 
 /// The largest changes between the first and the last figure of a line, as sentences.
 pub fn largest_changes(trend: &Trend) -> Vec<String> {
-    let mut found: Vec<(f64, &TrendLine, &TrendPoint, &TrendPoint, f64)> = trend
-        .lines
-        .iter()
-        .filter_map(|line| {
-            let (first, last, ratio) = line.first_and_last()?;
+    let mut found: Vec<(f64, &TrendLine, usize, usize, f64)> = vec![];
+    for line in &trend.lines {
+        for (first, last, ratio) in line.first_and_last() {
             let size = if ratio > 0.0 { ratio.ln().abs() } else { f64::INFINITY };
-            (ratio != 1.0).then_some((size, line, first, last, ratio))
-        })
-        .collect();
+            if ratio != 1.0 {
+                found.push((size, line, first, last, ratio));
+            }
+        }
+    }
     found.sort_by(|a, b| b.0.total_cmp(&a.0));
     found
         .into_iter()
         .take(CHANGES_MAX)
         .filter_map(|(_, line, first, last, ratio)| {
+            let machine = match trend.has_machines() {
+                true => format!(" on {}", trend.results.get(last)?.identity),
+                false => String::new(),
+            };
+            let (first, last) = (&line.points[first], &line.points[last]);
             let metric = line.metric;
             let overlap = match (first.interval, last.interval) {
                 (Some(a), Some(b)) if a.high < b.low || b.high < a.low => {
@@ -258,7 +270,7 @@ pub fn largest_changes(trend: &Trend) -> Vec<String> {
                 _ => "; too few rounds to claim",
             };
             Some(format!(
-                "{} of {}: {}, from {} to {}{}{overlap}",
+                "{} of {}{machine}: {}, from {} to {}{}{overlap}",
                 metric,
                 line.series,
                 change_text(metric, ratio)?,
@@ -301,10 +313,36 @@ pub fn text(trend: &Trend, style: &Style) -> String {
             text += &format!("  {}", paragraph(line, style, 2, 4));
         }
     }
-    if let Some(compared) = &trend.last_against_first {
-        text += &format!("\n{}", comparison::text(compared, style));
+    let table = gates_table(trend);
+    if !trend.gates.is_empty() {
+        text += &format!("\n{}\n{}", style.bold(&table.caption), table.to_text(style));
+    }
+    for one in trend.last_gates().take(GATES_MAX) {
+        text += &format!("\n{}", gate::text(&one.gate, style));
     }
     text
+}
+
+/// Each result against those before it.
+pub fn gates_table(trend: &Trend) -> Table {
+    let titles = ["#no.", "result", "#against", "outcome", "why", "doubts"];
+    let mut table = Table::new("Each result against those before it on its machine", &titles);
+    for one in &trend.gates {
+        let doubts: Vec<&str> = one.gate.doubts.iter().map(|kind| kind.title()).collect();
+        table.push(
+            one.gate.outcome.into(),
+            vec![
+                (one.result + 1).to_string(),
+                one.gate.run.name.clone(),
+                one.gate.baselines.len().to_string(),
+                one.gate.outcome.name().to_string(),
+                one.gate.reasons.first().cloned().unwrap_or_default(),
+                doubts.join(", "),
+            ],
+        );
+    }
+    table.drop_empty(&["doubts"]);
+    table
 }
 
 fn has_unlike(trend: &Trend) -> bool {
@@ -323,8 +361,8 @@ pub fn markdown(trend: &Trend) -> String {
         text += &format!("{}\n", bullets(&mut changes.iter().map(String::as_str)));
     }
     text += &results_table(trend).to_markdown();
-    if let Some(compared) = &trend.last_against_first {
-        text += &format!("\n## The last against the first\n{}", comparison::section(compared));
+    if !trend.gates.is_empty() {
+        text += &format!("\n{}", gates_table(trend).to_markdown());
     }
     text += "\n## Figures\n";
     for group in groups(trend) {

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use nm_model::result::RunState;
-use nm_model::{Failure, RunResult};
-use nm_report::terminal;
+use nm_model::{Failure, Outcome, RunResult};
+use nm_report::{gate, terminal};
 
 use crate::campaign::show::Show;
 use crate::cli::format::Format;
@@ -28,7 +28,12 @@ impl FinishedRun {
     /// The result as text: figures, verdict, and the path of the report.
     pub fn summary(&self) -> String {
         let report = self.report.as_ref().map(|path| path.display().to_string());
-        terminal::extract(&self.result, self.show.extent, &output::style(), report.as_deref())
+        let style = output::style();
+        let text = terminal::extract(&self.result, self.show.extent, &style, report.as_deref());
+        match &self.result.gate {
+            Some(found) => format!("{text}\n{}", gate::text(found, &style)),
+            None => text,
+        }
     }
 
     /// Writes the result to stdout.
@@ -75,12 +80,17 @@ impl FinishedRun {
         Err(Stop::with(Exit::Environment, message))
     }
 
-    /// The exit code: the verdict if there are targets, else whether the run came to its end.
+    /// The exit code: the verdict if there are targets, or the gate if that is worse; else whether
+    /// the run came to its end.
     pub fn exit(&self) -> Exit {
+        let gate = self.result.gate.as_ref().map_or(Outcome::Pass, |gate| gate.outcome);
+        // A plan without targets has no verdict of its own.
+        let has_targets = !self.result.verdicts.is_empty() || !self.result.not_judged.is_empty();
+        let is_gate_alone = self.result.gate.is_some() && !has_targets;
         match (self.is_complete(), &self.result.plan) {
             (false, _) => Exit::Interrupted,
-            (true, Some(_)) => self.result.outcome.into(),
-            (true, None) => Exit::Pass,
+            (true, Some(_)) if !is_gate_alone => Outcome::all([self.result.outcome, gate]).into(),
+            (true, _) => gate.into(),
         }
     }
 }

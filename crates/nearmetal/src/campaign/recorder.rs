@@ -10,8 +10,9 @@ use nm_model::finding::Audit;
 use nm_model::result::{RunState, Source};
 use nm_model::setting::NanosecondRange;
 use nm_model::{
-    Campaign, Case, Doubt, EndpointId, FactorResult, Facts, GuestRecord, MachineUse, NotAvailable,
-    Plan, RowId, RunResult, Series, SettingKind, SettingValue, Settings, Side, TrialFailure,
+    Campaign, Case, Doubt, EndpointId, FactorResult, Facts, Gate, GuestRecord, MachineUse,
+    NotAvailable, Plan, RowId, RunResult, Series, SettingKind, SettingValue, Settings, Side,
+    TrialFailure,
 };
 use nm_report::folder::ResultFolder;
 use nm_report::reference;
@@ -20,7 +21,11 @@ use nm_report::reference;
 pub struct Recorder {
     result: RunResult,
     folder: Option<ResultFolder>,
+    gate: Option<GateFn>,
 }
+
+/// Tests a judged result against accepted runs.
+pub type GateFn = Box<dyn Fn(&RunResult) -> Gate>;
 
 impl Recorder {
     /// An empty result, in `folder` if there is one.
@@ -31,7 +36,7 @@ impl Recorder {
             state: RunState::Running,
             ..RunResult::new(name, source)
         };
-        Recorder { result, folder }
+        Recorder { result, folder, gate: None }
     }
 
     /// Records the plan, the part of it that is run, and its rows that cannot run here.
@@ -44,6 +49,11 @@ impl Recorder {
     /// Records the label of the site, if it has one.
     pub fn label(&mut self, label: Option<String>) {
         self.result.label = label;
+    }
+
+    /// Tests the result at its end.
+    pub fn gate(&mut self, gate: Option<GateFn>) {
+        self.gate = gate;
     }
 
     /// Records the audit of a machine.
@@ -166,6 +176,7 @@ impl Recorder {
         self.result.state = state;
         self.result.duration_s = Some(duration_s);
         nm_judge::judge(&mut self.result, &|name| reference::load(name).ok());
+        self.result.gate = self.gate.as_ref().map(|gate| Box::new(gate(&self.result)));
         if let Some(folder) = &self.folder {
             folder.finish(&self.result, &references(self.result.plan.as_ref()))?;
             folder.remove_empty_logs()?;

@@ -5,7 +5,7 @@ use nm_model::Metric;
 
 use super::number::number;
 use super::percent::percent;
-use super::shared::{ONLY, OutArgs, PLAN};
+use super::shared::{ONLY, OutArgs, PLAN, RUN_DEVIATION};
 
 /// Form of what a comparison or a trend writes to stdout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -40,7 +40,7 @@ pub struct CompareArgs {
     /// Ratio that counts as equal, such as `5%`.
     #[arg(long, default_value = "5%", value_parser = percent)]
     pub margin: f64,
-    /// Figures that decide the exit code; a trend compares its last result with its first for it.
+    /// Figures that decide the exit code; those of a trend by the last result of each machine.
     #[arg(
         long,
         value_delimiter = ',',
@@ -48,8 +48,13 @@ pub struct CompareArgs {
         value_name = "METRIC,…"
     )]
     pub fail_on: Vec<Metric>,
-    /// Standard deviation between runs of one system, such as `3%`; 5 % is assumed without it.
-    #[arg(long, value_parser = percent, value_name = "PERCENT", conflicts_with = "against")]
+    #[arg(
+        long,
+        value_parser = percent,
+        value_name = "PERCENT",
+        conflicts_with = "against",
+        help = RUN_DEVIATION
+    )]
     pub run_deviation: Option<f64>,
     /// Print all reasons, rows and facts, not the deciding ones alone.
     #[arg(long)]
@@ -94,8 +99,8 @@ pub struct InterleavedArgs {
 
 #[derive(Debug, Args)]
 pub struct TrendArgs {
-    /// Results, 2 to 100: result folders, result files, or `reference:NAME`. They are put in the
-    /// order of their start.
+    /// Results, 2 to 100: result folders, result files, or `reference:NAME`. Those of one machine
+    /// are put in the order of their start; several machines are several series.
     #[arg(required = true, value_name = "RESULT")]
     pub results: Vec<String>,
     /// Figures to follow; those that a series cannot have are left out for it.
@@ -109,7 +114,7 @@ pub struct TrendArgs {
     /// Only this part of the results: `ENVIRONMENT/STACK`, `*` for any.
     #[arg(long, value_name = "PLACE")]
     pub on: Option<String>,
-    /// Figures that decide the exit code; a trend compares its last result with its first for it.
+    /// Figures that decide the exit code; those of a trend by the last result of each machine.
     #[arg(long, value_delimiter = ',', value_name = "METRIC,…")]
     pub fail_on: Vec<Metric>,
     /// Ratio that counts as equal, such as `5%`.

@@ -11,7 +11,7 @@ use crate::output;
 const GROUPS: &[(&str, &[&str])] = &[
     ("Start with", &["doctor", "qualify", "compare", "audit", "tune", "pingpong"]),
     ("Measure one thing", &["stream", "rr", "compute", "jitter"]),
-    ("Results", &["report", "trend", "import", "reference"]),
+    ("Results", &["report", "trend", "baseline", "import", "reference"]),
     ("Programs and virtual machines", &["accel", "lab", "generate"]),
     ("The exchange", &["exchange"]),
     ("This program", &["plans", "schema", "completions", "man", "help"]),

@@ -27,6 +27,15 @@ pub const ROUNDS: &str =
 pub const PLAN: &str = "Built-in plan (see `nearmetal plans`), a file, or `-` for stdin; with \
                         `:NAME` a part that it defines";
 
+/// `--baseline`.
+pub const BASELINE: &str = "Accepted runs of this machine, a file or folder of `baseline save`, to \
+                            test the run against; the exit code of `qualify` is the worse one of \
+                            its targets and of this gate";
+
+/// `--run-deviation`.
+pub const RUN_DEVIATION: &str =
+    "Standard deviation between runs of one system, such as `3%`; 5 % is assumed without it";
+
 /// `--only`.
 pub const ONLY: &str =
     "Only rows that match one of these names of each kind: environments, stacks, probes";

@@ -13,11 +13,12 @@ use nm_report::folder::ResultFolder;
 use nm_report::units;
 
 use crate::campaign::environments::EnvironmentPool;
+use crate::campaign::recorder::GateFn;
 use crate::campaign::schedule::Schedule;
 use crate::campaign::show::Show;
 use crate::campaign::{Destination, Name, OnFailure, Runner};
 use crate::cli::QualifyArgs;
-use crate::commands::dry_run;
+use crate::commands::{baseline, dry_run};
 use crate::exit::{Exit, Stop};
 use crate::plans;
 
@@ -42,6 +43,7 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
         check_hosts(&plan, part.as_ref())?;
     }
     let campaign = resolve(plan, part);
+    let gate = gate_of(args)?;
     if args.dry_run {
         dry_run::show(&campaign, show.format)?;
         if let Some(out) = &args.out {
@@ -55,6 +57,7 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     let mut runner = Runner::begin(name, destination, options, show, OnFailure::Continue)?;
     runner.recorder.plan(&campaign);
     runner.recorder.label(args.label.clone());
+    runner.recorder.gate(gate);
     if has_end_here(&campaign) {
         runner.recorder.audit(audit_of_this_machine());
     }
@@ -67,6 +70,14 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     run.show()?;
     run.check_measured()?;
     Ok(run.exit())
+}
+
+/// The gate of `--baseline`, whose files are read before anything is measured.
+fn gate_of(args: &QualifyArgs) -> Result<Option<GateFn>> {
+    let Some(from) = &args.baseline else { return Ok(None) };
+    let accepted = baseline::accepted(from)?;
+    let options = baseline::gate_options(&args.gate);
+    Ok(Some(Box::new(move |run| accepted.gate(&baseline::of_run(run), &options))))
 }
 
 /// Most characters of a label.

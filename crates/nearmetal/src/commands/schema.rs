@@ -3,6 +3,7 @@
 use anyhow::Result;
 use nm_exchange_lab::day::result::DayResult;
 use nm_model::finding::Audit;
+use nm_model::gate::Gate;
 use nm_model::lab_plan::LabPlan;
 use nm_model::trend::Trend;
 use nm_model::verdict::Comparison;
@@ -12,7 +13,7 @@ use serde_json::Value;
 
 use super::exchange::{add, moves, policy, search, status, torture, verify};
 use super::tune::{ab, plan, status as tune_status};
-use super::{accel, compute_pairs, doctor, dry_run, lab, list_plans, reference};
+use super::{accel, baseline, compute_pairs, doctor, dry_run, lab, list_plans, reference};
 use crate::document::{Document, PLAN, RESULT, Versioned};
 use crate::exit::{Exit, Stop};
 use crate::output;
@@ -59,6 +60,8 @@ macro_rules! kinds {
                 ],
             },
             Kind { name: "exchange-day", make: day, commands: &["exchange ramp"] },
+            // The file; nothing prints it alone.
+            Kind { name: "baseline", make: nm_report::schema::baseline, commands: &[] },
             Kind { name: PLAN, make: nm_report::schema::plan, commands: &["plans"] },
             $(
                 Kind {
@@ -76,6 +79,8 @@ kinds! {
     Audit: "audit";
     Comparison: "compare";
     Trend: "trend";
+    Gate: "baseline gate";
+    baseline::BaselinesDocument: "baseline list";
     reference::References: "reference list";
     compute_pairs::Pairs: "compute pairs";
     doctor::Checks: "doctor";

@@ -1,7 +1,7 @@
 //! `nearmetal trend`: the figures of several results in the order of their start.
 
 use anyhow::Result;
-use nm_judge::{Selector, TrendOptions, check_count};
+use nm_judge::{GateOptions, Selector, TrendOptions, check_count};
 use nm_model::RunResult;
 use nm_report::output_folder::trend_files;
 use nm_report::trend;
@@ -23,8 +23,8 @@ pub fn run(args: &TrendArgs) -> Result<Exit> {
     let options = TrendOptions {
         metrics: args.metric.clone(),
         on: args.on.as_deref().map_or(Selector::any(), Selector::new),
-        fail_on: args.fail_on.clone(),
-        margin_percent: args.margin,
+        tested: if args.fail_on.is_empty() { args.metric.clone() } else { args.fail_on.clone() },
+        gate: GateOptions { margin_percent: args.margin, ..GateOptions::default() },
     };
     let found = nm_judge::trend(results, &options).map_err(|e| Stop::usage(e.to_string()))?;
     if let Some(out) = &args.document.out.out {
@@ -35,5 +35,5 @@ pub fn run(args: &TrendArgs) -> Result<Exit> {
         DocumentFormat::Text => output::data(&trend::text(&found, &output::style()))?,
         DocumentFormat::Markdown => output::data(&trend::markdown(&found))?,
     }
-    Ok(found.last_against_first.map_or(Exit::Pass, |compared| compared.outcome.into()))
+    Ok(if args.fail_on.is_empty() { Exit::Pass } else { found.outcome().into() })
 }

@@ -2,6 +2,7 @@
 
 mod accel;
 mod audit;
+mod baseline;
 mod command_line;
 mod compare;
 mod compare_against;

@@ -1,6 +1,8 @@
 //! Figures of emulated guests: never judged, never compared, and never without a word about it.
 
-use nm_judge::{CompareOptions, Selector, TrendError, TrendOptions, compare, judge, trend};
+use nm_judge::{
+    CompareOptions, GateOptions, Selector, TrendError, TrendOptions, compare, judge, trend,
+};
 use nm_model::campaign::NotAvailable;
 use nm_model::plan::EnvironmentKind;
 use nm_model::probe::ProbeKind;
@@ -267,8 +269,8 @@ fn a_trend_leaves_emulated_series_out_with_a_sentence() {
     let options = |on: &str| TrendOptions {
         metrics: vec![Metric::Median],
         on: Selector::new(on),
-        fail_on: vec![],
-        margin_percent: 5.0,
+        tested: vec![Metric::Median, Metric::Percentile(99.0), Metric::Throughput],
+        gate: GateOptions::default(),
     };
     let runs = || {
         let real = run(&plan(true, ""), GuestExecution::RealKvm);

@@ -2,6 +2,7 @@
 
 mod compare;
 mod factors;
+mod gate;
 mod guests;
 mod judge;
 mod make;

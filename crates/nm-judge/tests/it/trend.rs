@@ -1,6 +1,6 @@
 //! Trends: order, changes, what is missing, what is not like for like, and the exit by the last.
 
-use nm_judge::{RESULTS_MAX, Selector, TrendError, TrendOptions, trend};
+use nm_judge::{GateOptions, RESULTS_MAX, Selector, TrendError, TrendOptions, trend};
 use nm_model::metric::Metric;
 use nm_model::result::RunResult;
 use nm_model::trend::Trend;
@@ -15,8 +15,8 @@ fn options() -> TrendOptions {
     TrendOptions {
         metrics: vec![Metric::Median, P99, Metric::Throughput],
         on: Selector::any(),
-        fail_on: vec![],
-        margin_percent: 5.0,
+        tested: vec![Metric::Median, Metric::Percentile(99.0), Metric::Throughput],
+        gate: GateOptions::default(),
     }
 }
 
@@ -73,9 +73,7 @@ fn changes_are_against_the_first_and_the_previous_result() {
         assert_eq!(ratios, [(None, None), (Some(2.0), Some(2.0)), (Some(3.0), Some(1.5))]);
         assert!(line.points.iter().all(|point| point.interval.is_some() && point.rounds == 6));
     }
-    let (first, last, ratio) = found.lines[0].first_and_last().unwrap();
-    assert_eq!((first.value, last.value, ratio), (Some(3996.0), Some(11_988.0), 3.0));
-    assert_eq!(found.last_against_first, None);
+    assert_eq!(found.lines[0].first_and_last(), [(0, 2, 3.0)]);
 }
 
 #[test]
@@ -90,7 +88,7 @@ fn a_series_that_a_result_lacks_is_not_measured() {
     let throughput = found.lines.iter().find(|line| line.metric == Metric::Throughput).unwrap();
     let measured: Vec<bool> = throughput.points.iter().map(|point| point.is_measured).collect();
     assert_eq!(measured, [false, true, false]);
-    assert_eq!(throughput.first_and_last(), None);
+    assert_eq!(throughput.first_and_last(), []);
 }
 
 #[test]
@@ -132,16 +130,38 @@ fn a_part_is_followed_alone_and_nothing_is_an_error() {
     );
 }
 
+/// A run of a host that began on this day.
+fn on(host: &str, day: u32, factor: f64) -> (String, RunResult) {
+    let mut run = run(Some(&format!("2026-01-{day:02}T00:00:00Z")), factor, 6);
+    let facts = run.facts.entry(EndpointId::new("netns", Side::Client)).or_default();
+    facts.host.name = host.to_string();
+    (format!("{host}-{day}"), run)
+}
+
 #[test]
-fn the_last_against_the_first_decides_only_if_asked() {
-    let judged = |factor: f64, n: usize| {
-        let runs = [1.0, 9.0, factor].map(|factor| run(None, factor, n));
-        let named = runs.into_iter().enumerate().map(|(at, run)| (at.to_string(), run)).collect();
-        let asked = TrendOptions { fail_on: vec![Metric::Median], ..options() };
-        trend(named, &asked).unwrap().last_against_first.unwrap()
-    };
-    assert_eq!(judged(1.2, 6).outcome, Outcome::Fail);
-    assert_eq!(judged(1.0, 6).outcome, Outcome::Pass);
-    assert_eq!(judged(1.2, 1).outcome, Outcome::Inconclusive, "single runs never fail");
-    assert_eq!((judged(1.2, 6).a.as_str(), judged(1.2, 6).b.as_str()), ("0", "2"));
+fn a_step_fails_and_is_not_accepted() {
+    let factors = [1.0, 1.01, 0.99, 1.0, 2.0, 1.0, 2.0];
+    let runs = factors.iter().zip(1..).map(|(&factor, day)| on("a", day, factor)).collect();
+    let found = trend(runs, &options()).unwrap();
+    let outcomes: Vec<Outcome> = found.gates.iter().map(|one| one.gate.outcome).collect();
+    use Outcome::{Fail, Pass};
+    assert_eq!(outcomes, [Pass, Pass, Pass, Fail, Pass, Fail]);
+    assert_eq!(found.gates[5].gate.baselines.len(), 5, "without the run that failed");
+    assert_eq!(found.outcome(), Fail);
+}
+
+#[test]
+fn machines_are_series_of_their_own() {
+    let runs = vec![on("a", 1, 1.0), on("b", 2, 3.0), on("a", 3, 1.0), on("b", 4, 3.0)];
+    let found = trend(runs, &options()).unwrap();
+    assert_eq!(names(&found), ["a-1", "a-3", "b-2", "b-4"]);
+    assert!(found.has_machines());
+    let ratios: Vec<_> = found.lines[0].points.iter().map(|one| one.ratio_to_previous).collect();
+    assert_eq!(ratios, [None, Some(1.0), None, Some(1.0)]);
+    assert_eq!(found.lines[0].first_and_last(), [(0, 1, 1.0), (2, 3, 1.0)]);
+    let gated: Vec<usize> = found.last_gates().map(|one| one.result).collect();
+    assert_eq!(gated, [1, 3]);
+    assert_eq!(found.outcome(), Outcome::Pass);
+    let once = trend(vec![on("a", 1, 1.0), on("b", 2, 1.0)], &options()).unwrap();
+    assert_eq!(once.outcome(), Outcome::Inconclusive, "no machine has a result before");
 }

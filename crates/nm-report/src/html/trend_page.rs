@@ -6,7 +6,6 @@ use nm_model::metric::Quantity;
 use nm_model::probe::Case;
 use nm_model::trend::{Trend, TrendLine, TrendPoint};
 
-use super::comparisons::compared;
 use super::page::{Page, folded, section};
 use super::region::region;
 use crate::svg::{Axis, Chart, LegendEntry, Look, Mark, Scale, Swatch, Tick};
@@ -32,10 +31,12 @@ pub fn page(found: &Trend) -> String {
     };
     let sections = html! {
         (changes(found))
-        @if let Some(judged) = &found.last_against_first {
-            (section("judged", "The last against the first", &html! {
-                ul.cards { (compared(judged)) }
-            }))
+        @if !found.gates.is_empty() {
+            (section(
+                "gates",
+                "Each result against those before it",
+                &region(&trend::gates_table(found)),
+            ))
         }
         (section("results", "Results", &region(&trend::results_table(found))))
         (charts(found))
@@ -147,7 +148,10 @@ fn chart(
             values.extend([ends.low, ends.high]);
         }
         values.extend(known.iter().map(|(_, value)| *value));
-        marks.push(Mark::Line(look, known));
+        // A line joins the results of one machine only.
+        let machine = |x: f64| found.results.get(x as usize - 1).map(|result| result.machine);
+        let of_machines = known.chunk_by(|a, b| machine(a.0) == machine(b.0));
+        marks.extend(of_machines.map(|part| Mark::Line(look, part.to_vec())));
         marks.push(Mark::Points(look, of(|point| point.differences.is_empty())));
         marks.push(Mark::Open(look, of(|point| !point.differences.is_empty())));
     }
@@ -175,7 +179,7 @@ fn results_axis(found: &Trend) -> Axis {
     let n_results = found.results.len();
     let ticks = (1..=n_results).map(|at| Tick { at: at as f64, label: at.to_string() });
     Axis {
-        label: "result, in the order of their start".to_string(),
+        label: "result, by machine in the order of their start".to_string(),
         scale: Scale::Linear,
         low: 0.5,
         high: n_results as f64 + 0.5,

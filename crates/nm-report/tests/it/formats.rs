@@ -217,6 +217,7 @@ fn plans_are_valid_against_the_schema() {
 fn committed_schemas_are_those_of_the_types() {
     golden::check("../../schema/result.json", &schema::text(&schema::result()));
     golden::check("../../schema/plan.json", &schema::text(&schema::plan()));
+    golden::check("../../schema/baseline.json", &schema::text(&schema::baseline()));
 }
 
 /// Reads OpenMetrics text by the rules of the specification that this exporter can break.

@@ -1,6 +1,7 @@
 //! Tests of the reports: golden files, formats, hostile texts, the folder, and the report in a real
 //! browser.
 
+mod baseline;
 mod browser;
 mod card;
 mod factors;

@@ -1,6 +1,6 @@
 //! Reports of a trend and of a comparison, made of the made-up result.
 
-use nm_judge::{CompareOptions, Selector, TrendOptions, compare};
+use nm_judge::{CompareOptions, GateOptions, Selector, TrendOptions, compare};
 use nm_model::metric::Metric;
 use nm_model::result::{RoundData, RunResult};
 use nm_model::trend::Trend;
@@ -39,8 +39,8 @@ fn three() -> Trend {
     let options = TrendOptions {
         metrics: vec![Metric::Median, Metric::Percentile(99.0)],
         on: Selector::any(),
-        fail_on: vec![Metric::Median],
-        margin_percent: 5.0,
+        tested: vec![Metric::Median, Metric::Percentile(99.0), Metric::Throughput],
+        gate: GateOptions::default(),
     };
     nm_judge::trend(named.map(|(name, run)| (name.to_string(), run)).to_vec(), &options).unwrap()
 }
@@ -91,7 +91,7 @@ fn the_pages_have_charts_tables_and_no_script() {
     let [trend, comparison] = pages;
     assert_eq!(trend.matches("<svg").count(), 2, "median and p99 of one environment and probe");
     assert!(trend.contains("not measured") && trend.contains("2 times slower"));
-    assert!(trend.contains("The last against the first"));
+    assert!(trend.contains("Each result against those before it"));
     assert!(comparison.contains("<h2 id=\"verdict-h\">FAIL</h2>"));
     assert!(comparison.contains("after against before") && comparison.contains("shares of modes"));
 }

@@ -4,14 +4,14 @@
 use std::fs;
 
 use nm_stats::random::Random;
-use nm_stats::run_effect::{Found, deviation, do_rounds_differ};
+use nm_stats::run_effect::{Family, Found, decide, deviation};
 
 const PAIRS: usize = 2000;
 const FIGURES: usize = 4;
 const SEED: u64 = 40;
 
 /// A standard normal value, by Box and Muller.
-fn normal(random: &mut Random) -> f64 {
+pub fn normal(random: &mut Random) -> f64 {
     let radius = (-2.0 * (1.0 - random.unit()).ln()).sqrt();
     radius * (std::f64::consts::TAU * random.unit()).cos()
 }
@@ -39,7 +39,7 @@ fn rounds(system: System, random: &mut Random) -> Vec<f64> {
         .collect()
 }
 
-fn median(values: &[f64]) -> f64 {
+pub fn median(values: &[f64]) -> f64 {
     nm_stats::describe::median(values).unwrap()
 }
 
@@ -47,6 +47,7 @@ fn median(values: &[f64]) -> f64 {
 /// the pair is said to find; with that size.
 fn is_alarm(system: System, planted: bool, random: &mut Random) -> (bool, f64) {
     let margin = 1.05f64.ln();
+    let family = Family::of_pair(FIGURES);
     let mut alarm = false;
     let mut found = 0.0;
     for figure in 0..FIGURES {
@@ -54,12 +55,11 @@ fn is_alarm(system: System, planted: bool, random: &mut Random) -> (bool, f64) {
         let mut b = rounds(system, random);
         let pair = deviation(system.of_run, &a, &b);
         if planted && figure == 0 {
-            found = pair.smallest_found(FIGURES);
+            found = pair.smallest_found(family, 0.0);
             b.iter_mut().for_each(|value| *value *= found.exp());
         }
         let log_ratio = (median(&b) / median(&a)).ln();
-        let is_worse = pair.decide(log_ratio, FIGURES, margin) == Found::Worse;
-        alarm |= is_worse && do_rounds_differ(&a, &b, FIGURES);
+        alarm |= decide(&pair, log_ratio, [&a, &b], family, margin) == Found::Worse;
     }
     (alarm, found)
 }
@@ -118,19 +118,18 @@ fn false_alarms_and_planted_slowdowns_are_as_stated() {
         }
     }
     assert!(faults.is_empty(), "{faults:?}\n{table}");
-    check(&table);
+    check("calibration", &table);
 }
 
 /// The table between its marks in METHODOLOGY.md.
-fn check(table: &str) {
+pub fn check(name: &str, table: &str) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../METHODOLOGY.md");
     let text = fs::read_to_string(path).unwrap();
-    let (before, rest) = text.split_once("<!-- calibration -->\n").expect("a mark before");
-    let (kept, after) = rest.split_once("<!-- end of calibration -->").expect("a mark behind");
+    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
+    let (before, rest) = text.split_once(&begin).expect("a mark before");
+    let (kept, after) = rest.split_once(&end).expect("a mark behind");
     if std::env::var_os("UPDATE").is_some() {
-        let made =
-            format!("{before}<!-- calibration -->\n{table}<!-- end of calibration -->{after}");
-        return fs::write(path, made).unwrap();
+        return fs::write(path, format!("{before}{begin}{table}{end}{after}")).unwrap();
     }
     assert_eq!(kept, table, "if this is meant: UPDATE=1 cargo test -p nm-stats calibration");
 }

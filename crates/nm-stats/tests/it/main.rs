@@ -2,5 +2,6 @@
 
 mod calibration;
 mod claims;
+mod gate_calibration;
 mod rounds;
 mod vectors;
