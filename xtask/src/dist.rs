@@ -63,7 +63,7 @@ fn make() -> Result<()> {
 
 /// Writes every form of one processor's program.
 fn pack(folder: &Path, processor: Processor, contents: &Contents, time_s: u64) -> Result<()> {
-    let stem = format!("nearmetal-{VERSION}-{}", processor.name);
+    let stem = processor.stem();
     let write = |name: &str, bytes: &[u8]| {
         let path = folder.join(name);
         fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))

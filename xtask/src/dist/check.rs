@@ -64,7 +64,7 @@ fn expect(root: &Path, processor: Processor, line: &str, words: &str) -> Result<
 }
 
 fn check_archive(folder: &Path, processor: Processor, roots: &Path) -> Result<()> {
-    let stem = format!("nearmetal-{VERSION}-{}", processor.name);
+    let stem = processor.stem();
     let archive = folder.join(format!("{stem}.tar.zst"));
     let root = empty(roots, &stem)?;
     let line = format!("tar --zstd -xf {} -C {}", archive.display(), root.display());
@@ -141,7 +141,7 @@ fn check_debian(folder: &Path, processor: Processor, release: &str, roots: &Path
 /// README's main job from the static program in a folder that has nothing else but the kernel's
 /// processes, without which a program finds neither itself nor others.
 fn check_qualify(folder: &Path, processor: Processor, roots: &Path) -> Result<()> {
-    let stem = format!("nearmetal-{VERSION}-{}", processor.name);
+    let stem = processor.stem();
     let root = empty(roots, "qualify")?;
     fs::create_dir(root.join("proc"))?;
     let (archive, shown) = (folder.join(format!("{stem}.tar.zst")), root.display());

@@ -20,6 +20,25 @@ pub(super) struct Processor {
     pub(super) image: &'static str,
 }
 
+impl Processor {
+    /// What the names of its archive and of the folder in it begin with.
+    pub(super) fn stem(self) -> String {
+        format!("nearmetal-{VERSION}-{}", self.name)
+    }
+
+    /// A field of `[package.metadata.binstall]` with this processor filled in.
+    pub(super) fn binstall(self, manifest: &str, field: &str) -> Option<String> {
+        let line =
+            manifest.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(" = "))?;
+        let parts = [("version", VERSION), ("target-arch", self.name), ("bin", "nearmetal")];
+        let filled =
+            parts.iter().fold(line.trim_matches('"').to_string(), |text, (name, value)| {
+                text.replace(&format!("{{ {name} }}"), value)
+            });
+        Some(filled)
+    }
+}
+
 pub(super) const PROCESSORS: [Processor; 2] = [
     Processor { name: "x86_64", debian: "amd64", image: "amd64" },
     Processor { name: "aarch64", debian: "arm64", image: "arm64" },
@@ -28,4 +47,21 @@ pub(super) const PROCESSORS: [Processor; 2] = [
 /// SHA-256 in hexadecimal.
 pub(super) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn binstall_finds_the_archives_by_their_names() {
+        let manifest = include_str!("../../../crates/nearmetal/Cargo.toml");
+        for processor in PROCESSORS {
+            let field = |name| processor.binstall(manifest, name).unwrap();
+            let stem = processor.stem();
+            assert!(field("pkg-url").ends_with(&format!("/v{VERSION}/{stem}.tar.zst")));
+            assert_eq!(field("bin-dir"), format!("{stem}/nearmetal"));
+            assert_eq!(field("pkg-fmt"), "tzstd");
+        }
+    }
 }

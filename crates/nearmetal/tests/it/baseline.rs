@@ -91,7 +91,7 @@ fn accepted_runs_have_small_files_in_the_order_of_their_start() {
     assert!(list.stdout.starts_with("10 accepted runs"), "{}", list.stdout);
     let list = nearmetal(folder.path(), "baseline list base --format json");
     let list: Value = serde_json::from_str(&list.stdout).unwrap();
-    assert_eq!(list.as_array().unwrap().len(), 10);
+    assert_eq!(list["baselines"].as_array().unwrap().len(), 10);
 }
 
 #[test]
