@@ -201,7 +201,12 @@ impl Runner {
             folder: folder.as_deref(),
             recorder: RefCell::new(&mut self.recorder),
         });
-        let goes_on = self.record(row, result)?;
+        let recorded = self.record(row, result);
+        if recorded.is_err() {
+            // Nothing more is written, so nobody else removes them.
+            self.recorder.remove_empty_logs();
+        }
+        let goes_on = recorded?;
         if goes_on {
             self.progress.advance();
         }

@@ -184,6 +184,14 @@ impl Recorder {
         Ok(self.result)
     }
 
+    /// Removes logs without a line from a folder that is left as it is; what fails here has failed
+    /// before.
+    pub fn remove_empty_logs(&self) {
+        if let Some(folder) = &self.folder {
+            let _ = folder.remove_empty_logs();
+        }
+    }
+
     /// The result folder.
     pub fn path(&self) -> Option<&Path> {
         self.folder.as_ref().map(ResultFolder::path)

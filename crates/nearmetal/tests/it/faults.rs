@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::support::{
-    Running, agents_of, finish, json, plan_of, run, signal, small_plan, wait_for, wait_gone,
+    BINARY, Running, agents_of, finish, json, plan_of, run, signal, small_plan, wait_for, wait_gone,
 };
 
 /// A run in two namespaces that takes minutes if nobody ends it.
@@ -352,4 +352,27 @@ fn a_kernel_that_forbids_namespaces_is_named_and_the_other_rows_run() {
         assert!(reason.contains("namespace"), "{reason}");
     }
     assert_eq!(result["series"].as_array().unwrap().len(), 4, "loopback runs");
+}
+
+/// In a mount namespace of its own, so that the file system ends with the run.
+#[test]
+fn a_full_disk_is_one_sentence_and_the_folder_can_be_used_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = small_plan(folder.path(), r#"["loopback"]"#, 2, 20);
+    let disk = folder.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let script = format!(
+        "mount -t tmpfs -o size=16k none '{at}'; '{program}' qualify --plan '{plan}' --out \
+         '{at}/out'; echo \"code $?\"; ls '{at}/out'; mount -o remount,size=64m '{at}'; \
+         '{program}' qualify --plan '{plan}' --quiet --out '{at}/out'; echo \"code $?\"",
+        at = disk.display(),
+        program = BINARY,
+        plan = plan.display()
+    );
+    let run = finish(Command::new("unshare").args(["--mount", "sh", "-c", &script]));
+    let full = format!("cannot write {}/out/result.json: No space left on device", disk.display());
+    assert_eq!(run.stderr.matches(&full).count(), 1, "{}", run.stderr);
+    let codes: Vec<&str> = run.stdout.lines().filter(|line| line.starts_with("code ")).collect();
+    assert!(matches!(codes[..], ["code 4", "code 0" | "code 1" | "code 3"]), "{}", run.stdout);
+    assert!(!run.stdout.contains(".log"), "an empty log was left: {}", run.stdout);
 }
