@@ -25,18 +25,6 @@ impl Processor {
     pub(super) fn stem(self) -> String {
         format!("nearmetal-{VERSION}-{}", self.name)
     }
-
-    /// A field of `[package.metadata.binstall]` with this processor filled in.
-    pub(super) fn binstall(self, manifest: &str, field: &str) -> Option<String> {
-        let line =
-            manifest.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(" = "))?;
-        let parts = [("version", VERSION), ("target-arch", self.name), ("bin", "nearmetal")];
-        let filled =
-            parts.iter().fold(line.trim_matches('"').to_string(), |text, (name, value)| {
-                text.replace(&format!("{{ {name} }}"), value)
-            });
-        Some(filled)
-    }
 }
 
 pub(super) const PROCESSORS: [Processor; 2] = [
@@ -53,11 +41,23 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
+    /// A field of `[package.metadata.binstall]` with this processor filled in.
+    fn binstall(manifest: &str, field: &str, processor: Processor) -> Option<String> {
+        let line =
+            manifest.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(" = "))?;
+        let parts = [("version", VERSION), ("target-arch", processor.name), ("bin", "nearmetal")];
+        let filled =
+            parts.iter().fold(line.trim_matches('"').to_string(), |text, (name, value)| {
+                text.replace(&format!("{{ {name} }}"), value)
+            });
+        Some(filled)
+    }
+
     #[test]
     fn binstall_finds_the_archives_by_their_names() {
         let manifest = include_str!("../../../crates/nearmetal/Cargo.toml");
         for processor in PROCESSORS {
-            let field = |name| processor.binstall(manifest, name).unwrap();
+            let field = |name| binstall(manifest, name, processor).unwrap();
             let stem = processor.stem();
             assert!(field("pkg-url").ends_with(&format!("/v{VERSION}/{stem}.tar.zst")));
             assert_eq!(field("bin-dir"), format!("{stem}/nearmetal"));
