@@ -43,6 +43,9 @@ pub struct Pair {
     pub server_facts: Facts,
     /// Link speed, firmware and layer.
     between: Comparability,
+    /// Whether this process has started both ends on its own host: they share it also where the
+    /// facts do not say so, as without /proc.
+    is_started_here: bool,
     /// Of agents in guests that this process has started.
     guests: Option<GuestConditions>,
     /// Further pairs of the environment, among which and this one the flows of a stream are
@@ -63,6 +66,7 @@ impl Pair {
     ) -> Result<Pair, Failure> {
         let mut pair = Pair::new(environment, (client, server), addresses)?;
         pair.between = virtual_link(layer.to_string());
+        pair.is_started_here = true;
         Ok(pair)
     }
 
@@ -127,6 +131,7 @@ impl Pair {
             client_address,
             server_address,
             between: Comparability::default(),
+            is_started_here: false,
             guests: None,
             beside: vec![],
         })
@@ -185,9 +190,9 @@ impl Pair {
         }
     }
 
-    /// Whether both ends are guests of this host.
-    pub(crate) fn has_guests(&self) -> bool {
-        self.guests.is_some()
+    /// Whether both ends have the memory of one host; guests of one host share memory too.
+    pub(crate) fn is_on_one_host(&self) -> bool {
+        self.is_started_here || one_kernel(&self.client_facts, &self.server_facts)
     }
 
     /// The stacks that the ends use for `stacks`: in guests of a host with too few cores, they

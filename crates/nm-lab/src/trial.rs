@@ -15,7 +15,6 @@ use nm_sys::process::Signal;
 use nm_sys::clock::Moment;
 pub use types::{Interrupted, Measured, Options, Outcome, Progress};
 
-use crate::affinity::one_kernel;
 use crate::pair::Pair;
 use crate::resolve::distance_unavailable_reason;
 use case::CaseRun;
@@ -37,9 +36,7 @@ pub fn run(
     cancel: &AtomicBool,
 ) -> Result<Outcome, Box<Interrupted>> {
     let mut outcome = Outcome::default();
-    // Guests of one host share memory too.
-    let is_one_host = one_kernel(&pair.client_facts, &pair.server_facts) || pair.has_guests();
-    if let Some(reason) = distance_unavailable_reason(stacks, is_one_host) {
+    if let Some(reason) = distance_unavailable_reason(stacks, pair.is_on_one_host()) {
         let failure = Failure::new(FailureKind::NotAvailable, reason.to_string());
         return Err(Box::new(Interrupted { completed: outcome, case: None, failure }));
     }

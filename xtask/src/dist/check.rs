@@ -138,23 +138,19 @@ fn check_debian(folder: &Path, processor: Processor, release: &str, roots: &Path
     shell::run(&inside("dpkg --purge nearmetal"))
 }
 
-/// README's main job from the static program in a folder that has nothing else but the kernel's
-/// processes, without which a program finds neither itself nor others.
+/// README's main job from the static program in a folder that has nothing else: no `/proc`, no
+/// library, no device.
 fn check_qualify(folder: &Path, processor: Processor, roots: &Path) -> Result<()> {
     let stem = processor.stem();
     let root = empty(roots, "qualify")?;
-    fs::create_dir(root.join("proc"))?;
     let (archive, shown) = (folder.join(format!("{stem}.tar.zst")), root.display());
-    let unpack = format!("tar --zstd -xf {} -C {shown} {stem}/nearmetal", archive.display());
-    shell::run(&unpack)?;
-    let script = format!(
-        "mount -t proc proc {shown}/proc && \
-         exec chroot {shown} /{stem}/nearmetal qualify --plan quick --out /out"
-    );
-    eprintln!("$ unshare --mount sh -c '{script}'");
-    let status = shell::command("unshare --mount sh -c").arg(&script).status()?;
+    shell::run(&format!("tar --zstd -xf {} -C {shown} {stem}/nearmetal", archive.display()))?;
+    let line =
+        format!("chroot {shown} /{stem}/nearmetal qualify --plan quick --rounds 1 --out /out");
+    eprintln!("$ {line}");
+    let status = shell::command(&line).status()?;
     match (status.code(), root.join("out/report.html").is_file()) {
         (Some(0 | 1 | 3), true) => Ok(()),
-        _ => bail!("`{script}` ended with {status}, or left no report"),
+        _ => bail!("`{line}` ended with {status}, or left no report"),
     }
 }
