@@ -40,6 +40,7 @@
 
 mod attempts;
 mod blocking;
+mod c_library;
 mod calls;
 mod children;
 mod coalescing;
@@ -84,6 +85,7 @@ extern "C" fn begin() {
     wait::prepare();
     rendezvous::prepare();
     calls::prepare();
+    c_library::take_place();
     inherited::prepare();
     kernel::set_errno(errno);
 }

@@ -174,6 +174,8 @@ pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
         record.set_reason(reason, 0);
         record.set_phase(SocketPhase::Kernel);
     }
+    // Nothing was sent yet: this library counts all that is.
+    record.end.kernel_sent.store(1, Ordering::Relaxed);
     socket.open(fd, record, phase);
     table::forget_inherited(fd);
     if Settings::get().has_default_after_calls() {
@@ -417,6 +419,9 @@ fn check_eligibility(
         Some(info) if info.state == ESTABLISHED => {}
         Some(_) => return Ok(None),
         None => return Err((KernelReason::UnsupportedCall, 0)),
+    }
+    if socket.has_sends_past(fd) {
+        return Err((KernelReason::SentPastLibrary, 0));
     }
     let is_nonblocking = flags & libc::O_NONBLOCK != 0;
     if is_nonblocking && !multiplex::is_registered(fd) && multiplex::has_unknown_set() {

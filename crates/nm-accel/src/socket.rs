@@ -47,6 +47,12 @@ const PHASE_MASK: u32 = 3;
 /// One more reliance in `Socket::phase_and_reliances`.
 const ONE_RELIANCE: u32 = 4;
 
+/// Bit in `forbids_memory`: the peer was found dead.
+const PEER_IS_DEAD: u32 = 1;
+
+/// Bit in `forbids_memory`: somebody was found to send without this library.
+const SENT_PAST: u32 = 2;
+
 /// Flag in `active_calls`: the last descriptor is closed; the last active call releases the memory.
 const CLOSING: u32 = 1 << 31;
 
@@ -145,10 +151,14 @@ pub struct Socket {
     pending_error: AtomicI32,
     /// Not zero once the peer's reset was reported to the program.
     reset_reported: AtomicU32,
-    /// Not zero once the peer was found dead: nothing more is sent to memory.
-    peer_is_dead: AtomicU32,
+    /// Why nothing more is sent to memory, as bits: [`PEER_IS_DEAD`], [`SENT_PAST`].
+    forbids_memory: AtomicU32,
     /// Times that the peer's take-back was not ended in time.
     late_take_backs: AtomicU32,
+    /// Sends to memory before the next comparison of counts with the kernel.
+    sends_until_check: AtomicU32,
+    /// Sends to memory from the last such comparison to the next.
+    check_interval: AtomicU32,
     /// Unread bytes that memory may hold: not more than the kernel takes when they are taken back.
     memory_limit: AtomicUsize,
 }
@@ -207,8 +217,10 @@ impl Socket {
             offered_at_ns: AtomicU64::new(0),
             pending_error: AtomicI32::new(0),
             reset_reported: AtomicU32::new(0),
-            peer_is_dead: AtomicU32::new(0),
+            forbids_memory: AtomicU32::new(0),
             late_take_backs: AtomicU32::new(0),
+            sends_until_check: AtomicU32::new(0),
+            check_interval: AtomicU32::new(0),
             memory_limit: AtomicUsize::new(0),
         }
     }
@@ -223,8 +235,10 @@ impl Socket {
             &self.next_attempt,
             &self.was_taken_back,
             &self.reset_reported,
-            &self.peer_is_dead,
+            &self.forbids_memory,
             &self.late_take_backs,
+            &self.sends_until_check,
+            &self.check_interval,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -446,6 +460,9 @@ impl Socket {
                 Err(now) => before = now,
             }
         }
+        // The peer learns what was sent so far; another thread may just have counted more.
+        let sent = self.end().kernel_sent.load(Ordering::SeqCst);
+        self.outgoing().kernel_sent.sent.fetch_max(sent, Ordering::SeqCst);
         self.record().set_phase(SocketPhase::SharedMemory);
         self.record().note_join();
     }

@@ -27,6 +27,7 @@ mod joining;
 mod network;
 mod options;
 mod passing;
+mod past;
 mod processes;
 mod ready;
 mod sets;
@@ -38,6 +39,7 @@ mod threads;
 mod times;
 mod volume;
 mod waits;
+mod whole;
 
 /// Every body, for the process that runs one of them.
 const BODIES: &[&[harness::Body]] = &[
@@ -58,6 +60,7 @@ const BODIES: &[&[harness::Body]] = &[
     network::PEERS,
     options::BODIES,
     passing::BODIES,
+    past::BODIES,
     processes::BODIES,
     processes::PEERS,
     ready::BODIES,
@@ -71,6 +74,7 @@ const BODIES: &[&[harness::Body]] = &[
     times::BODIES,
     volume::BODIES,
     waits::BODIES,
+    whole::BODIES,
 ];
 
 /// Before `main`: runs a body, if this process was started for one.

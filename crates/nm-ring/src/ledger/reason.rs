@@ -113,5 +113,7 @@ numbered! {
         UnknownEpollSet = "the program has an epoll set that it does not use through libc",
         /// The program has installed a filter of system calls.
         SystemCallFilter = "the program restricts its system calls (seccomp)",
+        /// The kernel has sent bytes that no call of the library has sent.
+        SentPastLibrary = "a part of the program sends without the C library",
     }
 }
