@@ -58,9 +58,10 @@ pub fn take_place() {
     let Some(own) = found.own else { return };
     let libraries = found.c_libraries;
     // All are looked up before the first one is replaced.
-    // SAFETY: the symbols of files that stay loaded.
     let entries = libraries.map(|it| {
-        it.filter(|it| it.is_data).map(|it| unsafe { entries_of(&it, &own, &libraries) })
+        let library = it.filter(|it| it.is_data)?;
+        // SAFETY: the symbols of files that stay loaded.
+        Some(unsafe { entries_of(&library, &own, &libraries) })
     });
     for entries in entries.iter().flatten() {
         // SAFETY: the entries of one table, in a segment that is data.

@@ -15,7 +15,7 @@ use nm_ring::ledger::KernelReason;
 use nm_ring::pipe::QUARTER_BYTES;
 
 use crate::socket::Socket;
-use crate::socket::outgoing::{LARGE_BYTES, WHOLE_BYTES};
+use crate::socket::outgoing::{ATOMIC_BYTES, LARGE_BYTES};
 use crate::wait::{self, Spin, SpinStep, WaitLimit, WaitMode};
 use crate::{coalescing, contention, fallback, kernel, options, signals};
 
@@ -52,7 +52,7 @@ const DRAIN_NS: u64 = 10_000;
 const DRAIN_CHUNK_NS: u64 = 60_000;
 
 /// A blocking call of more bytes goes through the kernel in chunks of so many.
-pub const CHUNK_BYTES: usize = WHOLE_BYTES;
+pub const CHUNK_BYTES: usize = ATOMIC_BYTES;
 
 /// Calls through the kernel after which the count of sent bytes is checked, if it never fits.
 const CALLS_PER_CORRECTION: u32 = 64;
@@ -652,7 +652,7 @@ fn send_to_full_pipe(
     while done < total && socket.may_send_to_memory() && socket.is_within_memory_limit(total - done)
     {
         let space = socket.outgoing().writable();
-        let part = if socket.must_stay_whole(total - done) { WHOLE_BYTES } else { QUARTER_BYTES };
+        let part = if socket.must_be_atomic(total - done) { ATOMIC_BYTES } else { QUARTER_BYTES };
         if space >= (total - done).min(part) {
             spin.note_success();
             done += send_to_memory(request, done);

@@ -26,7 +26,7 @@ const OTHER_SENDER_NS: u64 = 2_000_000;
 const SPACE_TIMEOUT_NS: u64 = 1_000_000_000;
 
 /// A call of at most so many bytes goes one way as a whole if others may send at the same time.
-pub const WHOLE_BYTES: usize = PIPE_BYTES / 2;
+pub const ATOMIC_BYTES: usize = PIPE_BYTES / 2;
 
 /// Most sends to memory from one comparison of counts with the kernel to the next.
 const CHECK_INTERVAL_MAX: u32 = 256;
@@ -125,8 +125,8 @@ impl Socket {
     /// Whether a call of so many bytes must go one way as a whole, because another thread or
     /// process may send at the same time: the kernel does not mix their bytes either.
     #[inline(always)]
-    pub fn must_stay_whole(&self, bytes: usize) -> bool {
-        bytes <= WHOLE_BYTES && !self.has_one_user()
+    pub fn must_be_atomic(&self, bytes: usize) -> bool {
+        bytes <= ATOMIC_BYTES && !self.has_one_user()
     }
 
     /// Sends to memory by `push`, at most `bytes`, if the direction may use it; returns how many of
@@ -147,7 +147,7 @@ impl Socket {
         }
         // Another thread may have sent through the kernel meanwhile, or filled the pipe.
         if !self.has_one_user()
-            && (!self.may_send_to_memory() || bytes <= WHOLE_BYTES && outgoing.writable() < bytes)
+            && (!self.may_send_to_memory() || bytes <= ATOMIC_BYTES && outgoing.writable() < bytes)
         {
             self.unlock_send();
             return 0;

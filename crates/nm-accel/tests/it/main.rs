@@ -15,6 +15,7 @@ mod spaces;
 mod support;
 mod ways;
 
+mod atomicity;
 mod cancellation;
 mod data;
 mod descriptors;
@@ -39,7 +40,6 @@ mod threads;
 mod times;
 mod volume;
 mod waits;
-mod whole;
 
 /// Every body, for the process that runs one of them.
 const BODIES: &[&[harness::Body]] = &[
@@ -74,7 +74,7 @@ const BODIES: &[&[harness::Body]] = &[
     times::BODIES,
     volume::BODIES,
     waits::BODIES,
-    whole::BODIES,
+    atomicity::BODIES,
 ];
 
 /// Before `main`: runs a body, if this process was started for one.

@@ -114,6 +114,6 @@ numbered! {
         /// The program has installed a filter of system calls.
         SystemCallFilter = "the program restricts its system calls (seccomp)",
         /// The kernel has sent bytes that no call of the library has sent.
-        SentPastLibrary = "a part of the program sends without the C library",
+        SentPastLibrary = "a part of the program sends by system calls of its own",
     }
 }
