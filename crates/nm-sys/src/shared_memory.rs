@@ -7,6 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
+use crate::memory_file::check_file_limit;
+
 use rustix::fs::memfd_create;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -45,6 +47,7 @@ impl Mapping {
     /// # Errors
     /// Those of the system calls, such as `ENOMEM`.
     pub fn new(name: &str, bytes: usize, mode: MapMode) -> io::Result<(Mapping, OwnedFd)> {
+        check_file_limit(bytes as u64)?;
         let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes as u64)?;
         fcntl_add_seals(&file, SEALS)?;

@@ -25,6 +25,7 @@ mod foreign;
 mod forks;
 mod hostile;
 mod joining;
+mod limits;
 mod network;
 mod options;
 mod passing;
@@ -56,6 +57,8 @@ const BODIES: &[&[harness::Body]] = &[
     hostile::BODIES,
     hostile::PEERS,
     joining::BODIES,
+    limits::BODIES,
+    limits::PEERS,
     network::BODIES,
     network::PEERS,
     options::BODIES,
