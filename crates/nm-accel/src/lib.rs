@@ -74,6 +74,7 @@ mod table;
 mod tcp_info;
 mod tcp_sockets;
 mod wait;
+mod worth;
 
 use std::ffi::c_int;
 

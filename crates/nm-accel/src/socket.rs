@@ -20,6 +20,7 @@ use nm_ring::pipe::Pipe;
 
 use crate::attempts::{FailedAttempts, SendsToPeerBehind};
 use crate::coalescing::Coalescing;
+use crate::worth::Judged;
 use crate::{kernel, process};
 
 pub mod holds;
@@ -61,6 +62,14 @@ const CLOSE_IN_PROGRESS: u32 = 1 << 30;
 
 /// Flag in `active_calls`: the memory has been released.
 const RELEASED: u32 = 1 << 29;
+
+/// Regions that this process has mapped for its sockets.
+static MAPPED_REGIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// Regions that this process has mapped for its sockets, offered ones included.
+pub fn mapped_regions() -> usize {
+    MAPPED_REGIONS.load(Ordering::Relaxed)
+}
 
 /// Adds to a word that no other thread changes meanwhile, and returns what it was. A change by a
 /// signal handler of this thread is not overwritten: on x86-64 one instruction adds in memory, and
@@ -159,6 +168,8 @@ pub struct Socket {
     sends_until_check: AtomicU32,
     /// Sends to memory from the last such comparison to the next.
     check_interval: AtomicU32,
+    /// What went through memory and through the kernel when that was compared last.
+    pub judged: Judged,
     /// Unread bytes that memory may hold: not more than the kernel takes when they are taken back.
     memory_limit: AtomicUsize,
 }
@@ -221,6 +232,7 @@ impl Socket {
             late_take_backs: AtomicU32::new(0),
             sends_until_check: AtomicU32::new(0),
             check_interval: AtomicU32::new(0),
+            judged: Judged::new(),
             memory_limit: AtomicUsize::new(0),
         }
     }
@@ -415,6 +427,7 @@ impl Socket {
         self.own.store(ptr::from_ref(&ends[own]).cast_mut(), Ordering::Relaxed);
         self.peer.store(ptr::from_ref(&ends[peer]).cast_mut(), Ordering::Relaxed);
         self.is_mapped.store(1, Ordering::Release);
+        MAPPED_REGIONS.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Initialises a socket, of no descriptor in the table, that another program has joined.
@@ -436,10 +449,20 @@ impl Socket {
         self.is_mapped.load(Ordering::Acquire) != 0
     }
 
+    /// Returns the memory of the outgoing bytes to the system, for a socket that is held for good.
+    pub fn release_outgoing_area(&self) {
+        let _deferral = crate::signals::defer_handlers();
+        if self.lock_send() {
+            self.outgoing().release_area();
+            self.unlock_send();
+        }
+    }
+
     /// Drops a region that the peer has not accepted.
     pub fn unmap_offer(&self) {
         assert_eq!(self.phase(), Phase::Candidate, "a joined socket keeps its memory");
         if self.is_mapped.swap(0, Ordering::AcqRel) != 0 {
+            MAPPED_REGIONS.fetch_sub(1, Ordering::Relaxed);
             // SAFETY: a candidate's memory is used under the rendezvous lock only.
             unsafe { (*self.conduit.get()).assume_init_drop() };
         }
@@ -554,6 +577,7 @@ impl Socket {
     pub fn release_memory(&self) {
         self.phase_and_reliances.store(KERNEL, Ordering::Release);
         if self.is_mapped.swap(0, Ordering::AcqRel) != 0 {
+            MAPPED_REGIONS.fetch_sub(1, Ordering::Relaxed);
             // SAFETY: a mapped socket has been joined, and no call is active any more.
             unsafe { (*self.conduit.get()).assume_init_drop() };
         }

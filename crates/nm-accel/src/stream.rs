@@ -730,7 +730,11 @@ fn after_kernel_send(socket: &'static Socket, fd: c_int) {
     socket.learn_kernel_sent(fd);
     let calls = socket.calls.load(Ordering::Relaxed).wrapping_add(1);
     socket.calls.store(calls, Ordering::Relaxed);
-    if calls.is_multiple_of(CALLS_PER_CORRECTION) {
+    if calls.is_multiple_of(CALLS_PER_CORRECTION) && !socket.is_held() {
         socket.correct_kernel_sent(fd);
+        if socket.judged.is_worthless(socket.record(), wait::tick_ns()) {
+            fallback::move_to_kernel(socket, KernelReason::NotWorthIt);
+            socket.release_outgoing_area();
+        }
     }
 }

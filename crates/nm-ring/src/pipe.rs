@@ -335,6 +335,18 @@ impl<const BYTES: usize> Pipe<BYTES> {
         count
     }
 
+    /// Returns the memory of the area to the system, if nothing unread is in it; the next push
+    /// takes new memory. Called by the sending thread.
+    #[cfg(not(loom))]
+    pub fn release_area(&self) {
+        if self.readable() > 0 {
+            return;
+        }
+        // SAFETY: the area lies in a mapping that is live as long as `self`; nothing in it is
+        // needed, and the peer may read any bytes there.
+        unsafe { nm_sys::shared_memory::release_pages(self.area.address(0), BYTES) };
+    }
+
     /// Takes `count` bytes from `consumed` on; false if somebody else has taken them.
     #[inline(always)]
     fn advance(&self, consumed: u64, count: usize) -> bool {
