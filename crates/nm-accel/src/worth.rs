@@ -18,10 +18,10 @@ const KERNEL_SHARE: u64 = 8;
 const STREAK_MAX: u32 = 8;
 
 /// Share of a process's time that the search for other ends may take: one of so many parts.
-const TIME_SHARE: u64 = 20;
+const TIME_SHARE: u64 = 64;
 
 /// What it may take beyond that at first, ns: several hundred connections.
-const BURST_NS: u64 = 50_000_000;
+const BURST_NS: u64 = 20_000_000;
 
 /// Connections in a row that were not worth it.
 static STREAK: AtomicU32 = AtomicU32::new(0);
@@ -95,7 +95,7 @@ pub fn may_search(now_ns: u64) -> bool {
 /// A search has taken so long.
 pub fn note_search(took_ns: u64) {
     // What others took this thread's CPU for is no cost of the search.
-    SPENT_NS.fetch_add(took_ns.min(BURST_NS / 50), Ordering::Relaxed);
+    SPENT_NS.fetch_add(took_ns.min(BURST_NS / 20), Ordering::Relaxed);
 }
 
 fn is_within_share(passed_ns: u64, spent_ns: u64) -> bool {

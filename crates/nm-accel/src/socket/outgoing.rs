@@ -275,6 +275,12 @@ impl Socket {
         received == self.end().kernel_sent.load(Ordering::SeqCst) && received != 0
     }
 
+    /// Whether the program may send more: as the kernel says, which has space when the peer has
+    /// received all that it was given.
+    pub fn is_writable(&self, fd: c_int) -> bool {
+        self.all_sent_was_received() || kernel::events(fd) & libc::POLLOUT != 0
+    }
+
     /// Whether a thread of the peer sleeps until memory has bytes.
     #[inline(always)]
     pub fn peer_sleeps_for_memory(&self) -> bool {
