@@ -387,6 +387,13 @@ impl<const BYTES: usize> Pipe<BYTES> {
         }
     }
 
+    /// Takes the last `count` bytes back, if they are all that the receiver has not consumed; else
+    /// none. As [`Pipe::take_back`].
+    pub fn take_back_unread(&self, count: usize) -> usize {
+        let from = self.sender.sent.load(Relaxed).wrapping_sub(count as u64);
+        if count > 0 && self.advance(from, count) { count } else { 0 }
+    }
+
     #[inline(always)]
     fn copy(&self, consumed: u64, offset: usize, buffer: &mut [u8]) -> usize {
         // A copy that fails means that the inline bytes are in the area by now, so the second

@@ -146,7 +146,12 @@ impl Socket {
             return 0;
         }
         // Another thread may have sent through the kernel meanwhile, or filled the pipe.
-        if !self.has_one_user()
+        let is_shared = !self.has_one_user();
+        if is_shared {
+            // After the lock: see `begin_kernel_send`.
+            fence(Ordering::SeqCst);
+        }
+        if is_shared
             && (!self.may_send_to_memory() || bytes <= ATOMIC_BYTES && outgoing.writable() < bytes)
         {
             self.unlock_send();
@@ -221,12 +226,38 @@ impl Socket {
     #[cold]
     fn take_back_after(&self, fd: c_int, count: usize) -> (usize, bool) {
         let outgoing = self.outgoing();
-        let unread = outgoing.readable();
-        if unread > count && kernel_send_space(fd) < unread {
-            return (count, false);
+        // Whatever others send at the same time may come before this call, if that has received
+        // nothing of it: then a thread that waits in the kernel finds no older byte there.
+        let mut take_back = self.announce_take_back(fd);
+        let mut taken_back = outgoing.take_back_unread(count);
+        if taken_back == 0 {
+            drop(take_back);
+            if kernel_send_space(fd) < outgoing.readable() {
+                return (count, false);
+            }
+            let Some(begun) = self.begin_take_back_soon(fd) else { return (count, false) };
+            if self.kernel_has_bytes_of_others(fd) {
+                return (count, false);
+            }
+            take_back = begun;
+            taken_back = outgoing.take_back(outgoing.consumed());
         }
-        let Some(_take_back) = self.begin_take_back_soon(fd) else { return (count, false) };
-        let taken_back = outgoing.take_back(outgoing.consumed());
+        let result = self.finish_take_back(fd, count, taken_back);
+        drop(take_back);
+        result
+    }
+
+    /// Whether the kernel has bytes that somebody sent without this library: what is in memory must
+    /// not come behind them, and they wake the peer. While nobody else sends.
+    fn kernel_has_bytes_of_others(&self, fd: c_int) -> bool {
+        let counted = self.end().kernel_sent.load(Ordering::SeqCst);
+        !tcp_info::has_sent(fd, counted.wrapping_sub(1))
+            && tcp_info::sent_through_kernel(fd, self.is_client())
+                .is_some_and(|sent| sent.count >= counted)
+    }
+
+    /// Sends what was taken back; the results are those of [`Socket::take_back_after`].
+    fn finish_take_back(&self, fd: c_int, count: usize, taken_back: usize) -> (usize, bool) {
         if taken_back == 0 {
             return (count, false);
         }
@@ -246,11 +277,17 @@ impl Socket {
     /// sender, then looks for this; here it is the other way round, so that one of the two sees the
     /// other. Under the send lock.
     fn begin_take_back(&self, fd: c_int) -> Option<TakeBack<'_>> {
-        let sending = self.count_kernel_sender();
-        self.outgoing().kernel_sent.take_backs_begun.fetch_add(1, Ordering::SeqCst);
-        let take_back = TakeBack { socket: self, fd, must_push: true, _sending: sending };
+        let take_back = self.announce_take_back(fd);
         let is_alone = self.end().kernel_senders.load(Ordering::SeqCst) == 1;
         (is_alone && self.all_sent_was_received()).then_some(take_back)
+    }
+
+    /// The peer sees that bytes may be in neither place for a moment, and this end that a thread
+    /// sends through the kernel. Under the send lock.
+    fn announce_take_back(&self, fd: c_int) -> TakeBack<'_> {
+        let sending = self.count_kernel_sender();
+        self.outgoing().kernel_sent.take_backs_begun.fetch_add(1, Ordering::SeqCst);
+        TakeBack { socket: self, fd, must_push: true, _sending: sending }
     }
 
     /// The same when the bytes must not stay in memory: waits a moment for another sender. If that
@@ -323,25 +360,21 @@ impl Socket {
         }
     }
 
-    /// Begins a call of the kernel that sends, in any phase. Bytes that another thread takes back
-    /// from memory were sent before, so they are in the kernel when this returns.
+    /// Begins a call of the kernel that sends, in any phase. Another thread or process that is just
+    /// sending to memory, or taking bytes back from there, finishes first: it looks for this call
+    /// under the lock, so one of the two sees the other.
     #[inline]
     pub fn begin_kernel_send(&self) -> KernelSend<'_> {
         let sending = self.count_kernel_sender();
-        if !self.is_joined() {
-            return sending;
-        }
-        let sent = &self.outgoing().kernel_sent;
-        let ended = sent.take_backs_ended.load(Ordering::SeqCst);
-        if sent.take_backs_begun.load(Ordering::SeqCst) == ended {
+        if !self.is_joined() || !self.end().send_lock.is_held() {
             return sending;
         }
         drop(sending);
-        self.begin_kernel_send_after_take_back()
+        self.begin_kernel_send_after_lock()
     }
 
     #[cold]
-    fn begin_kernel_send_after_take_back(&self) -> KernelSend<'_> {
+    fn begin_kernel_send_after_lock(&self) -> KernelSend<'_> {
         let _deferral = signals::defer_handlers();
         let is_locked = self.lock_send();
         let sending = self.count_kernel_sender();
