@@ -164,10 +164,8 @@ pub struct Socket {
     forbids_memory: AtomicU32,
     /// Times that the peer's take-back was not ended in time.
     late_take_backs: AtomicU32,
-    /// Sends to memory before the next comparison of counts with the kernel.
-    sends_until_check: AtomicU32,
-    /// Sends to memory from the last such comparison to the next.
-    check_interval: AtomicU32,
+    /// Not zero if the next send to memory compares counts with the kernel.
+    must_check: AtomicU32,
     /// What went through memory and through the kernel when that was compared last.
     pub judged: Judged,
     /// Unread bytes that memory may hold: not more than the kernel takes when they are taken back.
@@ -230,8 +228,7 @@ impl Socket {
             reset_reported: AtomicU32::new(0),
             forbids_memory: AtomicU32::new(0),
             late_take_backs: AtomicU32::new(0),
-            sends_until_check: AtomicU32::new(0),
-            check_interval: AtomicU32::new(0),
+            must_check: AtomicU32::new(1),
             judged: Judged::new(),
             memory_limit: AtomicUsize::new(0),
         }
@@ -249,8 +246,6 @@ impl Socket {
             &self.reset_reported,
             &self.forbids_memory,
             &self.late_take_backs,
-            &self.sends_until_check,
-            &self.check_interval,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -266,6 +261,7 @@ impl Socket {
         ] {
             word.store(0, Ordering::Relaxed);
         }
+        self.must_check.store(1, Ordering::Relaxed);
         self.failed_spins.reset();
         self.coalescing.end_stream();
         self.failed_drains.reset();

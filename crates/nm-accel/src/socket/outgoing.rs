@@ -28,11 +28,12 @@ const SPACE_TIMEOUT_NS: u64 = 1_000_000_000;
 /// A call of at most so many bytes goes one way as a whole if others may send at the same time.
 pub const ATOMIC_BYTES: usize = PIPE_BYTES / 2;
 
-/// Most sends to memory from one comparison of counts with the kernel to the next.
-const CHECK_INTERVAL_MAX: u32 = 256;
+/// Sends to memory from one comparison of counts with the kernel to the next; a multiple of the
+/// other number.
+const CHECK_INTERVAL: u64 = 1024;
 
 /// The same while several processes hold the socket.
-const SHARED_CHECK_INTERVAL: u32 = 16;
+const SHARED_CHECK_INTERVAL: u64 = 16;
 
 /// From so many bytes on it matters whether they are copied to memory in vain.
 pub const LARGE_BYTES: usize = 8 * 1024;
@@ -412,27 +413,30 @@ impl Socket {
     /// Whether it is time to compare counts with the kernel before memory is used.
     #[inline(always)]
     fn is_check_due(&self) -> bool {
-        let left = self.sends_until_check.load(Ordering::Relaxed);
-        self.sends_until_check.store(left.wrapping_sub(1), Ordering::Relaxed);
-        left.is_multiple_of(SHARED_CHECK_INTERVAL)
-            && (left == 0 || self.record().holders.load(Ordering::Relaxed) > 1)
+        let sends = self.record().outgoing.memory_calls.get();
+        self.must_check.load(Ordering::Relaxed) != 0
+            || sends.is_multiple_of(SHARED_CHECK_INTERVAL) && self.is_one_to_check(sends)
+    }
+
+    /// Whether the send is one before which counts are compared, after so many sends.
+    fn is_one_to_check(&self, sends: u64) -> bool {
+        sends.is_power_of_two()
+            || sends.is_multiple_of(CHECK_INTERVAL)
+            || self.record().holders.load(Ordering::Relaxed) > 1
     }
 
     /// The next send to memory compares counts with the kernel first: the call before has taken
     /// long enough that this costs little.
     #[inline]
     pub fn check_before_next_send(&self) {
-        self.sends_until_check.store(0, Ordering::Relaxed);
+        self.must_check.store(1, Ordering::Relaxed);
     }
 
-    /// Compares what the kernel has sent with what this library has sent through it, and plans the
-    /// next comparison. True if somebody sends without this library: memory would be out of order.
+    /// Compares what the kernel has sent with what this library has sent through it. True if
+    /// somebody sends without this library: memory would be out of order.
     #[cold]
     fn check_for_sends_past(&self, fd: c_int) -> bool {
-        let interval = &self.check_interval;
-        let sends = (interval.load(Ordering::Relaxed) * 2).clamp(1, CHECK_INTERVAL_MAX);
-        interval.store(sends, Ordering::Relaxed);
-        self.sends_until_check.store(sends - 1, Ordering::Relaxed);
+        self.must_check.store(0, Ordering::Relaxed);
         self.has_sends_past(fd)
     }
 
