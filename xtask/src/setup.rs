@@ -40,6 +40,9 @@ const PACKAGES: &[&str] = &[
     "rsync",
     "socat",
     "strace",
+    // Programs that cannot carry the accelerator's library, and a tool that must.
+    "musl-tools",
+    "valgrind",
     "erlang-base",
     "haproxy",
     // The schema of virtual machines, and what checks a document against it.

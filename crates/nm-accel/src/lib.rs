@@ -40,10 +40,12 @@
 
 mod attempts;
 mod blocking;
+mod c_library;
 mod calls;
 mod children;
 mod coalescing;
 mod contention;
+mod environment;
 mod exec_substitutes;
 mod fallback;
 mod inherited;
@@ -59,6 +61,7 @@ mod options;
 mod peer_yields;
 mod policy;
 mod process;
+mod program_file;
 mod rendezvous;
 mod report;
 mod settings;
@@ -71,6 +74,7 @@ mod table;
 mod tcp_info;
 mod tcp_sockets;
 mod wait;
+mod worth;
 
 use std::ffi::c_int;
 
@@ -83,7 +87,9 @@ extern "C" fn begin() {
     process::prepare_thread_count();
     wait::prepare();
     rendezvous::prepare();
+    environment::prepare();
     calls::prepare();
+    c_library::take_place();
     inherited::prepare();
     kernel::set_errno(errno);
 }

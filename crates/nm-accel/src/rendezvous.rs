@@ -23,8 +23,8 @@ use crate::settings::Settings;
 use crate::socket::{Phase, Socket};
 use crate::tcp_info::{ESTABLISHED, TcpInfo};
 use crate::{
-    fallback, io_uring, kernel, ledgers, multiplex, options, process, report, short_lived, table,
-    tcp_sockets, wait,
+    fallback, io_uring, kernel, ledgers, multiplex, options, process, report, short_lived, socket,
+    table, tcp_sockets, wait, worth,
 };
 
 /// Version of the rendezvous protocol and of the region's layout.
@@ -174,6 +174,8 @@ pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
         record.set_reason(reason, 0);
         record.set_phase(SocketPhase::Kernel);
     }
+    // Nothing was sent yet: this library counts all that is.
+    record.end.kernel_sent.store(1, Ordering::Relaxed);
     socket.open(fd, record, phase);
     table::forget_inherited(fd);
     if Settings::get().has_default_after_calls() {
@@ -249,6 +251,9 @@ fn initial_kernel_reason(
     if let Some(reason) = io_uring::kernel_reason() {
         return reason;
     }
+    if worth::process_has_stopped() {
+        return KernelReason::NotWorthIt;
+    }
     let Some(peer) = peer else { return KernelReason::ConnectionNotSeen };
     let here = match local {
         Some(local) if !settings.policy.allows(local.port(), peer.port()) => {
@@ -289,6 +294,11 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
     let Some(attempt) = ATTEMPT.try_lock().filter(|attempt| may_join(attempt, socket)) else {
         return;
     };
+    let (is_bounded, begun_ns) = (Settings::get().has_default_after_calls(), wait::now_ns());
+    if is_bounded && !worth::may_search(begun_ns) {
+        socket.next_attempt.store(calls.saturating_add(ATTEMPT_CALLS_MAX), Ordering::Relaxed);
+        return;
+    }
     let errno = kernel::errno();
     {
         let pause = (calls / 4).clamp(1, ATTEMPT_CALLS_MAX);
@@ -315,6 +325,7 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
         }
     }
     drop(attempt);
+    worth::note_search(wait::now_ns().saturating_sub(begun_ns));
     kernel::set_errno(errno);
 }
 
@@ -333,6 +344,7 @@ fn withdraw(socket: &'static Socket, fd: c_int) {
         let offer = &socket.conduit().opened;
         if offer.compare_exchange(OFFERED, WITHDRAWN, order.0, order.1).is_err() {
             socket.join();
+            socket.judged.begin(socket.record(), wait::tick_ns());
             options::send_at_once(socket, fd);
         } else {
             socket.unmap_offer();
@@ -417,6 +429,9 @@ fn check_eligibility(
         Some(info) if info.state == ESTABLISHED => {}
         Some(_) => return Ok(None),
         None => return Err((KernelReason::UnsupportedCall, 0)),
+    }
+    if socket.has_sends_past(fd) {
+        return Err((KernelReason::SentPastLibrary, 0));
     }
     let is_nonblocking = flags & libc::O_NONBLOCK != 0;
     if is_nonblocking && !multiplex::is_registered(fd) && multiplex::has_unknown_set() {
@@ -539,7 +554,7 @@ fn offer_memory(
     if !is_trusted(connection.as_raw_fd()) {
         return Err(Refusal::Own(KernelReason::PeerOfAnotherUser));
     }
-    if joined_sockets() >= Settings::get().joined_max {
+    if socket::mapped_regions() >= Settings::get().joined_max {
         return Err(Refusal::Own(KernelReason::TooManyJoined));
     }
     let Ok((mapped, memory)) = ConduitMapping::new() else {
@@ -587,6 +602,7 @@ fn look_for_answer(socket: &'static Socket, fd: c_int) -> Result<(), Refusal> {
 fn join_accepted(socket: &'static Socket, fd: c_int) {
     table::close_listener(socket);
     socket.join();
+    socket.judged.begin(socket.record(), wait::tick_ns());
     options::send_at_once(socket, fd);
     socket.publish_received(fd);
 }
@@ -622,13 +638,6 @@ fn connect_to_peer(address: &RendezvousAddress) -> Option<OwnedFd> {
         // SAFETY: the address is live and of the stated length.
         && unsafe { kernel::connect(fd, address.as_sockaddr(), address.length) } == 0;
     connected.then_some(connection)
-}
-
-/// Sockets of this process that are in shared memory.
-fn joined_sockets() -> usize {
-    let mut count = 0;
-    table::for_each_socket(|socket| count += usize::from(socket.is_joined()));
-    count
 }
 
 /// Sends a message, with a descriptor or without; false if that failed.
@@ -682,7 +691,7 @@ fn accept_memory(
     }
     let refusal = match () {
         () if message != [VERSION, CONDUIT_BYTES as u32] => KernelReason::OtherVersion,
-        () if joined_sockets() >= Settings::get().joined_max => KernelReason::TooManyJoined,
+        () if socket::mapped_regions() >= Settings::get().joined_max => KernelReason::TooManyJoined,
         () => KernelReason::None,
     };
     if refusal != KernelReason::None {
@@ -712,6 +721,7 @@ fn take_offer(socket: &'static Socket, fd: c_int, memory: Option<OwnedFd>) {
     socket.map(mapped, EndpointRole::Opener);
     keep_memory_file(socket, fd, memory);
     socket.join();
+    socket.judged.begin(socket.record(), wait::tick_ns());
     options::send_at_once(socket, fd);
     socket.publish_received(fd);
     table::close_listener(socket);

@@ -20,6 +20,7 @@ use nm_ring::pipe::Pipe;
 
 use crate::attempts::{FailedAttempts, SendsToPeerBehind};
 use crate::coalescing::Coalescing;
+use crate::worth::Judged;
 use crate::{kernel, process};
 
 pub mod holds;
@@ -47,6 +48,12 @@ const PHASE_MASK: u32 = 3;
 /// One more reliance in `Socket::phase_and_reliances`.
 const ONE_RELIANCE: u32 = 4;
 
+/// Bit in `forbids_memory`: the peer was found dead.
+const PEER_IS_DEAD: u32 = 1;
+
+/// Bit in `forbids_memory`: somebody was found to send without this library.
+const SENT_PAST: u32 = 2;
+
 /// Flag in `active_calls`: the last descriptor is closed; the last active call releases the memory.
 const CLOSING: u32 = 1 << 31;
 
@@ -55,6 +62,14 @@ const CLOSE_IN_PROGRESS: u32 = 1 << 30;
 
 /// Flag in `active_calls`: the memory has been released.
 const RELEASED: u32 = 1 << 29;
+
+/// Regions that this process has mapped for its sockets.
+static MAPPED_REGIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// Regions that this process has mapped for its sockets, offered ones included.
+pub fn mapped_regions() -> usize {
+    MAPPED_REGIONS.load(Ordering::Relaxed)
+}
 
 /// Adds to a word that no other thread changes meanwhile, and returns what it was. A change by a
 /// signal handler of this thread is not overwritten: on x86-64 one instruction adds in memory, and
@@ -145,10 +160,14 @@ pub struct Socket {
     pending_error: AtomicI32,
     /// Not zero once the peer's reset was reported to the program.
     reset_reported: AtomicU32,
-    /// Not zero once the peer was found dead: nothing more is sent to memory.
-    peer_is_dead: AtomicU32,
+    /// Why nothing more is sent to memory, as bits: [`PEER_IS_DEAD`], [`SENT_PAST`].
+    forbids_memory: AtomicU32,
     /// Times that the peer's take-back was not ended in time.
     late_take_backs: AtomicU32,
+    /// Not zero if the next send to memory compares counts with the kernel.
+    must_check: AtomicU32,
+    /// What went through memory and through the kernel when that was compared last.
+    pub judged: Judged,
     /// Unread bytes that memory may hold: not more than the kernel takes when they are taken back.
     memory_limit: AtomicUsize,
 }
@@ -207,8 +226,10 @@ impl Socket {
             offered_at_ns: AtomicU64::new(0),
             pending_error: AtomicI32::new(0),
             reset_reported: AtomicU32::new(0),
-            peer_is_dead: AtomicU32::new(0),
+            forbids_memory: AtomicU32::new(0),
             late_take_backs: AtomicU32::new(0),
+            must_check: AtomicU32::new(1),
+            judged: Judged::new(),
             memory_limit: AtomicUsize::new(0),
         }
     }
@@ -223,7 +244,7 @@ impl Socket {
             &self.next_attempt,
             &self.was_taken_back,
             &self.reset_reported,
-            &self.peer_is_dead,
+            &self.forbids_memory,
             &self.late_take_backs,
         ] {
             word.store(0, Ordering::Relaxed);
@@ -240,6 +261,7 @@ impl Socket {
         ] {
             word.store(0, Ordering::Relaxed);
         }
+        self.must_check.store(1, Ordering::Relaxed);
         self.failed_spins.reset();
         self.coalescing.end_stream();
         self.failed_drains.reset();
@@ -401,6 +423,7 @@ impl Socket {
         self.own.store(ptr::from_ref(&ends[own]).cast_mut(), Ordering::Relaxed);
         self.peer.store(ptr::from_ref(&ends[peer]).cast_mut(), Ordering::Relaxed);
         self.is_mapped.store(1, Ordering::Release);
+        MAPPED_REGIONS.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Initialises a socket, of no descriptor in the table, that another program has joined.
@@ -422,10 +445,20 @@ impl Socket {
         self.is_mapped.load(Ordering::Acquire) != 0
     }
 
+    /// Returns the memory of the outgoing bytes to the system, for a socket that is held for good.
+    pub fn release_outgoing_area(&self) {
+        let _deferral = crate::signals::defer_handlers();
+        if self.lock_send() {
+            self.outgoing().release_area();
+            self.unlock_send();
+        }
+    }
+
     /// Drops a region that the peer has not accepted.
     pub fn unmap_offer(&self) {
         assert_eq!(self.phase(), Phase::Candidate, "a joined socket keeps its memory");
         if self.is_mapped.swap(0, Ordering::AcqRel) != 0 {
+            MAPPED_REGIONS.fetch_sub(1, Ordering::Relaxed);
             // SAFETY: a candidate's memory is used under the rendezvous lock only.
             unsafe { (*self.conduit.get()).assume_init_drop() };
         }
@@ -446,6 +479,9 @@ impl Socket {
                 Err(now) => before = now,
             }
         }
+        // The peer learns what was sent so far; another thread may just have counted more.
+        let sent = self.end().kernel_sent.load(Ordering::SeqCst);
+        self.outgoing().kernel_sent.sent.fetch_max(sent, Ordering::SeqCst);
         self.record().set_phase(SocketPhase::SharedMemory);
         self.record().note_join();
     }
@@ -537,6 +573,7 @@ impl Socket {
     pub fn release_memory(&self) {
         self.phase_and_reliances.store(KERNEL, Ordering::Release);
         if self.is_mapped.swap(0, Ordering::AcqRel) != 0 {
+            MAPPED_REGIONS.fetch_sub(1, Ordering::Relaxed);
             // SAFETY: a mapped socket has been joined, and no call is active any more.
             unsafe { (*self.conduit.get()).assume_init_drop() };
         }

@@ -12,11 +12,12 @@ use std::sync::atomic::Ordering;
 
 use libc::iovec;
 use nm_ring::ledger::KernelReason;
+use nm_ring::pipe::QUARTER_BYTES;
 
 use crate::socket::Socket;
-use crate::socket::outgoing::{LARGE_BYTES, Pushed};
+use crate::socket::outgoing::{ATOMIC_BYTES, LARGE_BYTES};
 use crate::wait::{self, Spin, SpinStep, WaitLimit, WaitMode};
-use crate::{coalescing, contention, kernel, options, signals};
+use crate::{coalescing, contention, fallback, kernel, options, signals};
 
 /// Longest sleep until memory has bytes, before the sleep is the kernel's, ns: in it nobody reports
 /// the end of the stream.
@@ -51,7 +52,7 @@ const DRAIN_NS: u64 = 10_000;
 const DRAIN_CHUNK_NS: u64 = 60_000;
 
 /// A blocking call of more bytes goes through the kernel in chunks of so many.
-pub const CHUNK_BYTES: usize = 128 * 1024;
+pub const CHUNK_BYTES: usize = ATOMIC_BYTES;
 
 /// Calls through the kernel after which the count of sent bytes is checked, if it never fits.
 const CALLS_PER_CORRECTION: u32 = 64;
@@ -476,37 +477,27 @@ pub fn send(request: Request<'_>, raw: impl Fn() -> isize) -> isize {
     if total >= BULK_BYTES && !socket.may_send_to_memory() && socket.is_within_memory_limit(total) {
         wait_for_drain(socket, DRAIN_NS);
     }
-    let mut pushed = send_to_memory(&request, 0);
-    if pushed.is_nothing() && drain_stream(&request) {
-        pushed = send_to_memory(&request, 0);
+    let mut done = send_to_memory(&request, 0);
+    if done == 0 && drain_stream(&request) {
+        done = send_to_memory(&request, 0);
     }
-    let mut done = pushed.count;
     if done == total {
         return total as isize;
     }
     let mut limit = SendLimit::begin();
-    if pushed.take_back.is_none() && socket.may_send_to_memory() {
-        (done, pushed) = send_to_full_pipe(&request, done, total, &mut limit);
-        if limit.is_over && done > 0 && pushed.take_back.is_none() {
+    if socket.may_send_to_memory() {
+        done = send_to_full_pipe(&request, done, total, &mut limit);
+        if limit.is_over && done > 0 {
             return done as isize;
         }
     }
     if done == total {
         return total as isize;
     }
-    if total - done > CHUNK_BYTES
-        && pushed.take_back.is_none()
-        && !request.is_nonblocking()
-        && !has_send_timeout(request.fd)
-    {
+    if total - done > CHUNK_BYTES && !request.is_nonblocking() && !has_send_timeout(request.fd) {
         return send_in_chunks(&request, done, total, limit, raw);
     }
-    let result = send_to_kernel(&request, done, total, raw);
-    // The bytes that were taken back are in the kernel.
-    let errno = kernel::errno();
-    drop(pushed);
-    kernel::set_errno(errno);
-    result
+    send_to_kernel(&request, done, total, raw)
 }
 
 /// Whether to send so many bytes to memory: not if that has failed again and again, and would cost
@@ -570,11 +561,7 @@ fn send_in_chunks(
         }
         done = sent as usize;
         wait_for_drain(socket, DRAIN_CHUNK_NS);
-        let pushed;
-        (done, pushed) = send_to_full_pipe(request, done, total, &mut limit);
-        if pushed.take_back.is_some() {
-            return send_to_kernel(request, done, total, raw);
-        }
+        done = send_to_full_pipe(request, done, total, &mut limit);
         if limit.check(request.fd) {
             return done as isize;
         }
@@ -582,9 +569,10 @@ fn send_in_chunks(
     if done == total { total as isize } else { send_to_kernel(request, done, total, raw) }
 }
 
-/// Sends what fits to memory, from byte `done` of the buffers on, if the direction may use it.
+/// Sends what fits to memory, from byte `done` of the buffers on, if the direction may use it;
+/// returns how much.
 #[inline(always)]
-fn send_to_memory(request: &Request<'_>, done: usize) -> Pushed<'static> {
+fn send_to_memory(request: &Request<'_>, done: usize) -> usize {
     let bytes = total(request.parts) - done;
     request.socket.send_to_memory(request.fd, bytes, || {
         let outgoing = request.socket.outgoing();
@@ -604,14 +592,11 @@ fn send_to_memory(request: &Request<'_>, done: usize) -> Pushed<'static> {
 
 /// Sends to memory alone, what it takes, waiting for space as long as it pays; the caller sends the
 /// rest through the kernel. Returns how many bytes are there.
-pub fn send_to_memory_alone(request: &Request<'_>) -> (usize, Pushed<'static>) {
+pub fn send_to_memory_alone(request: &Request<'_>) -> usize {
     let total = total(request.parts);
     request.socket.learn_kernel_sent(request.fd);
-    let pushed = send_to_memory(request, 0);
-    if pushed.count == total || pushed.take_back.is_some() {
-        return (pushed.count, pushed);
-    }
-    send_to_full_pipe(request, pushed.count, total, &mut SendLimit::begin())
+    let done = send_to_memory(request, 0);
+    send_to_full_pipe(request, done, total, &mut SendLimit::begin())
 }
 
 /// What ends a call that has sent a part and waits for space in a full pipe, again and again: its
@@ -646,15 +631,15 @@ impl SendLimit {
 }
 
 /// The pipe is full with `done` bytes of the call: waits for space as long as the peer is awake and
-/// it pays; the kernel takes the rest, unless the call ends by its limit. Returns how many bytes
-/// are in memory now, and the last push.
+/// it pays; the kernel takes the rest, unless the call ends by its limit. Returns how many bytes of
+/// the call were sent now.
 #[cold]
 fn send_to_full_pipe(
     request: &Request<'_>,
     done: usize,
     total: usize,
     limit: &mut SendLimit,
-) -> (usize, Pushed<'static>) {
+) -> usize {
     let socket = request.socket;
     let mut done = done;
     let mode = WaitMode::of(socket);
@@ -667,13 +652,10 @@ fn send_to_full_pipe(
     while done < total && socket.may_send_to_memory() && socket.is_within_memory_limit(total - done)
     {
         let space = socket.outgoing().writable();
-        if space >= (total - done).min(nm_ring::pipe::QUARTER_BYTES) {
+        let part = if socket.must_be_atomic(total - done) { ATOMIC_BYTES } else { QUARTER_BYTES };
+        if space >= (total - done).min(part) {
             spin.note_success();
-            let pushed = send_to_memory(request, done);
-            done += pushed.count;
-            if pushed.take_back.is_some() {
-                return (done, pushed);
-            }
+            done += send_to_memory(request, done);
             if limit.check(request.fd) {
                 break;
             }
@@ -682,7 +664,7 @@ fn send_to_full_pipe(
             break;
         }
     }
-    (done, Pushed::NOTHING)
+    done
 }
 
 /// Sends the bytes from `done` to `end` through the kernel, blocking or not as the program set it.
@@ -697,6 +679,14 @@ fn send_to_kernel(
     let fd = socket.current_descriptor(request.fd);
     if fd < 0 {
         return if done > 0 { done as isize } else { kernel::fail(libc::EBADF) };
+    }
+    if done == 0
+        && let Some(errno) = socket.take_error()
+    {
+        return kernel::fail(errno);
+    }
+    if socket.is_sent_past(fd) && !socket.is_held() {
+        fallback::move_to_kernel(socket, KernelReason::SentPastLibrary);
     }
     // What is in memory would be behind these bytes for somebody who cannot read memory.
     socket.flush_to_kernel(fd);
@@ -740,7 +730,11 @@ fn after_kernel_send(socket: &'static Socket, fd: c_int) {
     socket.learn_kernel_sent(fd);
     let calls = socket.calls.load(Ordering::Relaxed).wrapping_add(1);
     socket.calls.store(calls, Ordering::Relaxed);
-    if calls.is_multiple_of(CALLS_PER_CORRECTION) {
+    if calls.is_multiple_of(CALLS_PER_CORRECTION) && !socket.is_held() {
         socket.correct_kernel_sent(fd);
+        if socket.judged.is_worthless(socket.record(), wait::tick_ns()) {
+            fallback::move_to_kernel(socket, KernelReason::NotWorthIt);
+            socket.release_outgoing_area();
+        }
     }
 }

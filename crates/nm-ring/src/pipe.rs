@@ -335,6 +335,18 @@ impl<const BYTES: usize> Pipe<BYTES> {
         count
     }
 
+    /// Returns the memory of the area to the system, if nothing unread is in it; the next push
+    /// takes new memory. Called by the sending thread.
+    #[cfg(not(loom))]
+    pub fn release_area(&self) {
+        if self.readable() > 0 {
+            return;
+        }
+        // SAFETY: the area lies in a mapping that is live as long as `self`; nothing in it is
+        // needed, and the peer may read any bytes there.
+        unsafe { nm_sys::shared_memory::release_pages(self.area.address(0), BYTES) };
+    }
+
     /// Takes `count` bytes from `consumed` on; false if somebody else has taken them.
     #[inline(always)]
     fn advance(&self, consumed: u64, count: usize) -> bool {
@@ -373,6 +385,13 @@ impl<const BYTES: usize> Pipe<BYTES> {
                 return unread as usize;
             }
         }
+    }
+
+    /// Takes the last `count` bytes back, if they are all that the receiver has not consumed; else
+    /// none. As [`Pipe::take_back`].
+    pub fn take_back_unread(&self, count: usize) -> usize {
+        let from = self.sender.sent.load(Relaxed).wrapping_sub(count as u64);
+        if count > 0 && self.advance(from, count) { count } else { 0 }
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! A lock held by process id, so that it works across a fork and survives the death of its owner.
 
 use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 use nm_sys::clock::Deadline;
@@ -126,6 +126,12 @@ impl ProcessLock {
     /// Unlocks whoever holds it: in a process or for an end that nothing else uses.
     pub fn reset(&self) {
         self.owner.store(0, Release);
+    }
+
+    /// Whether somebody holds it, in the order of all sequentially consistent accesses.
+    #[inline(always)]
+    pub fn is_held(&self) -> bool {
+        self.owner.load(SeqCst) != 0
     }
 
     /// Process that holds it; zero means unlocked.

@@ -6,12 +6,14 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::process::{Resource, getrlimit};
 
 /// A file with these bytes; `/proc/PID/fd` shows `name`.
 ///
 /// # Errors
 /// Those of memfd_create(2) and write(2), such as `ENOMEM`.
 pub fn with_contents(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    check_file_limit(bytes.len() as u64)?;
     let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
     file.write_all(bytes)?;
     Ok(file.into())
@@ -22,9 +24,22 @@ pub fn with_contents(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
 /// # Errors
 /// Those of memfd_create(2) and ftruncate(2).
 pub fn of_size(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    check_file_limit(bytes)?;
     let file = memfd_create(name, MemfdFlags::CLOEXEC)?;
     ftruncate(&file, bytes)?;
     Ok(file)
+}
+
+/// Checks that a file may be so long (`RLIMIT_FSIZE`). The limit holds for files in memory as well,
+/// and the kernel ends a process that exceeds it by a signal.
+///
+/// # Errors
+/// `EFBIG`.
+pub fn check_file_limit(bytes: u64) -> io::Result<()> {
+    match getrlimit(Resource::Fsize).current {
+        Some(limit) if limit < bytes => Err(io::Error::from_raw_os_error(libc::EFBIG)),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -7,9 +7,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
+use crate::memory_file::check_file_limit;
+
 use rustix::fs::memfd_create;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// Guarantees for both ends: the size cannot change, and no seal can be added or removed.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -45,6 +47,7 @@ impl Mapping {
     /// # Errors
     /// Those of the system calls, such as `ENOMEM`.
     pub fn new(name: &str, bytes: usize, mode: MapMode) -> io::Result<(Mapping, OwnedFd)> {
+        check_file_limit(bytes as u64)?;
         let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes as u64)?;
         fcntl_add_seals(&file, SEALS)?;
@@ -123,6 +126,22 @@ impl Drop for Mapping {
     }
 }
 
+/// Returns the pages that lie within `bytes` from `start` on to the system: for all users of the
+/// memory they are zero from then on. Without effect where the system does not support it.
+///
+/// # Safety
+/// The range lies in a live mapping, and its users may find zeros there at any time.
+pub unsafe fn release_pages(start: *mut u8, bytes: usize) {
+    let page_bytes = rustix::param::page_size();
+    let before = start.addr().next_multiple_of(page_bytes) - start.addr();
+    let length = bytes.saturating_sub(before) / page_bytes * page_bytes;
+    if length > 0 {
+        let first = start.wrapping_add(before).cast();
+        // SAFETY: a part of the range, which the caller guarantees.
+        let _ = unsafe { madvise(first, length, Advice::LinuxRemove) };
+    }
+}
+
 /// A mapping of shared memory, readable and writable, all pages allocated, with its descriptor.
 #[derive(Debug)]
 pub struct SharedMemory {
@@ -187,6 +206,25 @@ mod tests {
         unsafe {
             memory.start().cast::<u8>().write_volatile(7);
             assert_eq!(other.start().cast::<u8>().read_volatile(), 7);
+        }
+    }
+
+    #[test]
+    fn released_pages_are_zero_for_all_users_and_others_stay() {
+        let page_bytes = rustix::param::page_size();
+        let memory = SharedMemory::new("nearmetal-test", 3 * page_bytes).unwrap();
+        let other =
+            SharedMemory::open(memory.descriptor().try_clone_to_owned().unwrap(), 3 * page_bytes)
+                .unwrap();
+        let [start, seen] = [&memory, &other].map(|it| it.start().as_ptr().cast::<u8>());
+        // SAFETY: both mappings are live and three pages long; no reference is made.
+        unsafe {
+            for page in 0..3 {
+                start.add(page * page_bytes).write_volatile(7);
+            }
+            release_pages(start.add(1), 2 * page_bytes);
+            let first = [0, 1, 2].map(|page| seen.add(page * page_bytes).read_volatile());
+            assert_eq!(first, [7, 0, 7]);
         }
     }
 

@@ -190,7 +190,6 @@ pub(super) fn transmit_slow(
     let errno = kernel::errno();
     if result > 0
         && let Some(_guard) = table::enter(socket, fd)
-        && socket.is_joined()
     {
         socket.count_kernel_sent(result as usize);
     }

@@ -13,12 +13,13 @@ use std::sync::atomic::Ordering;
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use crate::children::{self, Start, StartKind};
+use crate::environment::Strings;
 use crate::exec_substitutes::Substitutes;
 use crate::next::next_functions;
 use crate::process::{MemoryOwnership, memory_ownership};
 use crate::{
-    blocking, contention, inherited, inheritors, kernel, multiplex, process, rendezvous,
-    system_call_filter, table,
+    blocking, contention, environment, inherited, inheritors, kernel, multiplex, process,
+    rendezvous, system_call_filter, table,
 };
 
 /// Prepares everything that is needed before the program's first call: fork handlers, the fork
@@ -219,8 +220,6 @@ pub fn note_clone(flags: usize) {
 }
 
 type ForkFn = unsafe extern "C" fn() -> pid_t;
-type Strings = *const *const c_char;
-type ExecFn = unsafe extern "C" fn(*const c_char, Strings) -> c_int;
 type ExecEnvFn = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;
 type FexecveFn = unsafe extern "C" fn(c_int, Strings, Strings) -> c_int;
 type SpawnFn = unsafe extern "C" fn(
@@ -239,8 +238,6 @@ next_functions! {
     FORK_BARE: ForkFn = c"_Fork";
     VFORK: ForkFn = c"vfork";
     CLONE: ForkFn = c"clone";
-    EXECV: ExecFn = c"execv";
-    EXECVP: ExecFn = c"execvp";
     EXECVPE: ExecEnvFn = c"execvpe";
     FEXECVE: FexecveFn = c"fexecve";
     POSIX_SPAWN: SpawnFn = c"posix_spawn";
@@ -306,6 +303,18 @@ pub fn run_exec(exec: impl FnOnce() -> c_int) -> c_int {
     result
 }
 
+/// Becomes the program, with this environment.
+///
+/// # Safety
+/// As execve(2).
+unsafe fn exec(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+    let (path, arguments, environment) = (path.addr(), arguments.addr(), environment.addr());
+    run_exec(|| {
+        // SAFETY: path and lists are those of execve(2), which the caller guarantees.
+        unsafe { kernel::call(libc::SYS_execve, path, arguments, environment, 0, 0, 0) as c_int }
+    })
+}
+
 /// `int execve(const char *path, char *const arguments[], char *const environment[])`
 ///
 /// # Safety
@@ -316,11 +325,10 @@ pub unsafe extern "C" fn execve(
     arguments: Strings,
     environment: Strings,
 ) -> c_int {
-    let (path, arguments, environment) = (path.addr(), arguments.addr(), environment.addr());
-    run_exec(|| {
-        // SAFETY: path and lists are those of execve(2), which the caller guarantees.
-        unsafe { kernel::call(libc::SYS_execve, path, arguments, environment, 0, 0, 0) as c_int }
-    })
+    // SAFETY: path and lists are those of execve(2), which the caller guarantees.
+    unsafe {
+        environment::with((libc::AT_FDCWD, path, 0), environment, |it| exec(path, arguments, it))
+    }
 }
 
 /// `int execveat(int folder, const char *path, char *const[], char *const[], int flags)`
@@ -335,13 +343,17 @@ pub unsafe extern "C" fn execveat(
     environment: Strings,
     flags: c_int,
 ) -> c_int {
-    let (path, arguments, environment) = (path.addr(), arguments.addr(), environment.addr());
-    let (folder, flags) = (folder as usize, flags as usize);
-    run_exec(|| {
-        let number = libc::SYS_execveat;
-        // SAFETY: path and lists are those of execveat(2), which the caller guarantees.
-        unsafe { kernel::call(number, folder, path, arguments, environment, flags, 0) as c_int }
-    })
+    // SAFETY: path and lists are those of execveat(2), which the caller guarantees.
+    unsafe {
+        environment::with((folder, path, flags), environment, |environment| {
+            let (path, arguments, environment) =
+                (path.addr(), arguments.addr(), environment.addr());
+            let (folder, flags, number) = (folder as usize, flags as usize, libc::SYS_execveat);
+            run_exec(|| {
+                kernel::call(number, folder, path, arguments, environment, flags, 0) as c_int
+            })
+        })
+    }
 }
 
 /// `int execv(const char *path, char *const arguments[])`
@@ -350,9 +362,8 @@ pub unsafe extern "C" fn execveat(
 /// As execv(3).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
-    let Some(real) = EXECV.get() else { return not_supported() };
     // SAFETY: `path` and the list are those of execv(3), which the caller guarantees.
-    run_exec(|| unsafe { real(path, arguments) })
+    unsafe { execve(path, arguments, environment::of_process()) }
 }
 
 /// `int execvp(const char *file, char *const arguments[])`
@@ -361,9 +372,8 @@ pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int
 /// As execvp(3).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
-    let Some(real) = EXECVP.get() else { return not_supported() };
     // SAFETY: `file` and the list are those of execvp(3), which the caller guarantees.
-    run_exec(|| unsafe { real(file, arguments) })
+    unsafe { execvpe(file, arguments, environment::of_process()) }
 }
 
 /// `int execvpe(const char *file, char *const arguments[], char *const environment[])`
@@ -378,7 +388,9 @@ pub unsafe extern "C" fn execvpe(
 ) -> c_int {
     let Some(real) = EXECVPE.get() else { return not_supported() };
     // SAFETY: `file` and both lists are those of execvpe(3), which the caller guarantees.
-    run_exec(|| unsafe { real(file, arguments, environment) })
+    unsafe {
+        environment::with_searched(file, environment, |it| run_exec(|| real(file, arguments, it)))
+    }
 }
 
 /// `int fexecve(int fd, char *const arguments[], char *const environment[])`
@@ -389,7 +401,11 @@ pub unsafe extern "C" fn execvpe(
 pub unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
     let Some(real) = FEXECVE.get() else { return not_supported() };
     // SAFETY: both lists are those of fexecve(3), which the caller guarantees.
-    run_exec(|| unsafe { real(fd, arguments, environment) })
+    unsafe {
+        environment::with((fd, c"".as_ptr(), libc::AT_EMPTY_PATH), environment, |it| {
+            run_exec(|| real(fd, arguments, it))
+        })
+    }
 }
 
 /// The argument list of execl and execlp, as one array.
@@ -501,9 +517,15 @@ pub unsafe extern "C" fn posix_spawn(
 ) -> c_int {
     let Some(real) = POSIX_SPAWN.get() else { return libc::ENOSYS };
     let _start = Start::begin(StartKind::Child, |_, _| ());
+    let given = if environment.is_null() { environment::of_process() } else { environment };
     // SAFETY: actions, attributes and lists are those of posix_spawn(3), which the caller
     // guarantees.
-    unsafe { real(pid, path, actions, attributes, arguments, environment) }
+    unsafe {
+        environment::with((libc::AT_FDCWD, path, 0), given, |it| {
+            let environment = if ptr::eq(it, given) { environment } else { it };
+            real(pid, path, actions, attributes, arguments, environment)
+        })
+    }
 }
 
 /// `int posix_spawnp(pid_t *, const char *file, file actions, attributes, arguments, environment)`
@@ -521,9 +543,15 @@ pub unsafe extern "C" fn posix_spawnp(
 ) -> c_int {
     let Some(real) = POSIX_SPAWNP.get() else { return libc::ENOSYS };
     let _start = Start::begin(StartKind::Child, |_, _| ());
+    let given = if environment.is_null() { environment::of_process() } else { environment };
     // SAFETY: actions, attributes and lists are those of posix_spawnp(3), which the caller
     // guarantees.
-    unsafe { real(pid, file, actions, attributes, arguments, environment) }
+    unsafe {
+        environment::with_searched(file, given, |it| {
+            let environment = if ptr::eq(it, given) { environment } else { it };
+            real(pid, file, actions, attributes, arguments, environment)
+        })
+    }
 }
 
 /// `int system(const char *command)`

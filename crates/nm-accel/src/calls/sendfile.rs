@@ -6,7 +6,6 @@ use libc::iovec;
 
 use super::data::{managed, single_part, transmit_slow};
 use crate::socket::Socket;
-use crate::socket::outgoing::Pushed;
 use crate::stream::{self, Request};
 use crate::{kernel, table};
 
@@ -42,11 +41,11 @@ pub unsafe extern "C-unwind" fn sendfile(
             None => (kernel::lseek(file, 0, libc::SEEK_CUR), true),
         }
     };
-    let (sent, pushed) = match begin {
+    let sent = match begin {
         0.. if stream::is_worth_memory(socket, bytes) => {
             send_file_to_memory(socket, out, file, begin, bytes)
         }
-        _ => (0, Pushed::NOTHING),
+        _ => 0,
     };
     let at = begin + sent as i64;
     if sent > 0 && is_own {
@@ -63,7 +62,6 @@ pub unsafe extern "C-unwind" fn sendfile(
     let rest = || unsafe { kernel::sendfile(out, file, offset, bytes - sent) };
     let request = Request { socket, fd: out, parts: &[], flags: 0 };
     let result = stream::send(request, rest);
-    drop(pushed);
     if sent > 0 { sent as isize + result.max(0) } else { result }
 }
 
@@ -75,35 +73,27 @@ fn send_file_to_memory(
     file: c_int,
     begin: i64,
     bytes: usize,
-) -> (usize, Pushed<'static>) {
-    let (mut sent, mut pushed) = (0, Pushed::NOTHING);
+) -> usize {
+    let mut sent = 0;
     socket.learn_kernel_sent(out);
     while sent < bytes && socket.may_send_to_memory() {
         let at = begin + sent as i64;
-        let mut now;
-        (now, pushed) = send_cached(socket, out, file, at, CACHED_BYTES.min(bytes - sent));
-        if now == 0 && pushed.take_back.is_none() {
-            let wanted = BUFFERED_BYTES.min(bytes - sent);
-            (now, pushed) = send_buffered(socket, out, file, at, wanted);
+        let mut now = send_cached(socket, out, file, at, CACHED_BYTES.min(bytes - sent));
+        if now == 0 {
+            now = send_buffered(socket, out, file, at, BUFFERED_BYTES.min(bytes - sent));
         }
         sent += now;
-        if now == 0 || pushed.take_back.is_some() {
+        if now == 0 {
             break;
         }
     }
-    (sent, pushed)
+    sent
 }
 
 /// Has the kernel copy what it has of the file into the connection's memory, without waiting for a
 /// disk: the lock on sending is held meanwhile. Returns how many bytes are there; none if the file
 /// is not in the cache, its system cannot say so, it has ended, or memory is full.
-fn send_cached(
-    socket: &'static Socket,
-    out: c_int,
-    file: c_int,
-    at: i64,
-    wanted: usize,
-) -> (usize, Pushed<'static>) {
+fn send_cached(socket: &'static Socket, out: c_int, file: c_int, at: i64, wanted: usize) -> usize {
     let push = || {
         let outgoing = socket.outgoing();
         let pieces = outgoing.free_pieces(wanted);
@@ -121,8 +111,7 @@ fn send_cached(
         }
         count
     };
-    let pushed = socket.send_to_memory(out, wanted, push);
-    (pushed.count, pushed)
+    socket.send_to_memory(out, wanted, push)
 }
 
 /// Reads the file first, which may take long, then sends that to memory.
@@ -133,12 +122,12 @@ fn send_buffered(
     file: c_int,
     at: i64,
     wanted: usize,
-) -> (usize, Pushed<'static>) {
+) -> usize {
     let mut buffer = [0_u8; BUFFERED_BYTES];
     let start = buffer.as_mut_ptr().cast();
     // SAFETY: the buffer is live and at least of this length.
     let read = unsafe { kernel::pread(file, start, wanted, at) };
-    let Ok(read) = usize::try_from(read) else { return (0, Pushed::NOTHING) };
+    let Ok(read) = usize::try_from(read) else { return 0 };
     let parts = single_part(buffer.as_ptr().cast(), read);
     stream::send_to_memory_alone(&Request { socket, fd: out, parts: &parts, flags: 0 })
 }

@@ -313,7 +313,8 @@ pub unsafe extern "C" fn getsockopt(
     result
 }
 
-/// `ioctl(2)`: bytes in the pipes are included in `FIONREAD` and `TIOCOUTQ`.
+/// `ioctl(2)`: bytes in the pipe are included in `FIONREAD`. They are not in `TIOCOUTQ`, which
+/// counts what has not reached the peer's host.
 ///
 /// # Safety
 /// As libc's function of this name, whose optional argument is one word.
@@ -345,11 +346,11 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             fallback::move_to_kernel(socket, KernelReason::SignalDriven);
             raw()
         }
-        libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD => {
+        libc::FIONREAD => {
             let result = raw();
             if result == 0 {
                 let number = ptr::with_exposed_provenance_mut::<c_int>(argument);
-                let more = in_pipes(socket, fd, request as u32 as c_ulong);
+                let more = in_pipe(socket, fd);
                 // SAFETY: the kernel has just written this number; it may be unaligned.
                 unsafe { number.write_unaligned(number.read_unaligned().saturating_add(more)) };
             }
@@ -359,21 +360,13 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
     }
 }
 
-/// `SIOCOUTQNSD`: unsent bytes.
-const SIOCOUTQNSD: c_ulong = 0x894B;
-
-/// Bytes of the pipes, which the kernel does not know.
-fn in_pipes(socket: &'static Socket, fd: c_int, request: c_ulong) -> c_int {
+/// Bytes to be received from the pipe, which the kernel does not know.
+fn in_pipe(socket: &'static Socket, fd: c_int) -> c_int {
     if !socket.is_joined() {
         return 0;
     }
     let Some(_guard) = table::enter(socket, fd).filter(|_| socket.is_joined()) else { return 0 };
-    let bytes = match request {
-        libc::FIONREAD => socket.incoming().readable(),
-        libc::TIOCOUTQ => socket.outgoing().readable(),
-        _ => 0,
-    };
-    bytes as c_int
+    socket.incoming().readable() as c_int
 }
 
 /// `fcntl(2)` but for the commands that copy descriptors.

@@ -139,7 +139,11 @@ impl<S: WaitSocket> Member<S> {
         }
         let is_new =
             self.events & EDGE == 0 || self.must_report || arrivals != self.reported_arrivals;
-        is_new.then_some(Report { events: self.events & INPUT_EVENTS, arrivals })
+        // The kernel reports an arrival with all that is true then; it is asked for levels.
+        let is_edge_for_space = self.events & EDGE != 0 && self.events & WRITABLE != 0;
+        let space =
+            if is_new && is_edge_for_space && socket.is_writable(self.fd) { WRITABLE } else { 0 };
+        is_new.then_some(Report { events: self.events & INPUT_EVENTS | space, arrivals })
     }
 
     /// Notes that `report` is returned to the program by the call `call` of the set.

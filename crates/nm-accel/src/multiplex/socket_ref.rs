@@ -67,6 +67,10 @@ impl WaitSocket for SocketRef {
         self.is_joined() && self.socket.kernel_has_bytes_for_us()
     }
 
+    fn is_writable(&self, fd: c_int) -> bool {
+        self.is_joined() && self.socket.is_writable(fd)
+    }
+
     fn note_kernel_event(&self) {
         if self.is_current() {
             self.socket.note_kernel_event();

@@ -23,6 +23,9 @@ pub trait WaitSocket: Copy + PartialEq {
     /// Whether the peer has sent bytes through the kernel that were not received yet.
     fn has_kernel_bytes(&self) -> bool;
 
+    /// Whether it has space for more bytes; `fd` is its descriptor.
+    fn is_writable(&self, fd: c_int) -> bool;
+
     /// A wait returns to the program that the kernel has something to receive.
     fn note_kernel_event(&self);
 

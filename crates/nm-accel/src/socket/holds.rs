@@ -33,11 +33,13 @@ impl Socket {
     /// kernel, because the socket may have been used without this library.
     pub fn end_hold(&self, fd: c_int, reason: KernelReason) {
         let last = self.end().holds.load(Ordering::SeqCst) == 1;
+        if last {
+            self.end().kernel_sent.store(0, Ordering::SeqCst);
+        }
         if last && self.is_joined() {
             self.own().hold_reason.store(0, Ordering::Relaxed);
             self.own().state.fetch_and(!RETURN_REQUESTED, Ordering::SeqCst);
             self.incoming().kernel_use.received.store(0, Ordering::SeqCst);
-            self.end().kernel_sent.store(0, Ordering::SeqCst);
         }
         self.end().holds.fetch_sub(1, Ordering::SeqCst);
         self.end_reliance();

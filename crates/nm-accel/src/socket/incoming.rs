@@ -7,7 +7,7 @@ use nm_ring::conduit::{CLOSED, READ_SHUT, WRITE_SHUT};
 use nm_ring::ledger::KernelReason;
 use nm_ring::process_lock::LockOutcome;
 
-use super::{JOINED, ONE_RELIANCE, PHASE_MASK, Socket};
+use super::{JOINED, ONE_RELIANCE, PEER_IS_DEAD, PHASE_MASK, Socket};
 use crate::{kernel, process, tcp_info, wait};
 
 /// Longest time for which a non-blocking call on an empty pipe does not ask the kernel, ns.
@@ -172,6 +172,7 @@ impl Socket {
     pub fn note_kernel_asked(&self) {
         self.kernel_events_seen.store(self.kernel_events(), Ordering::Relaxed);
         self.kernel_asked_at_ns.store(wait::now_ns(), Ordering::SeqCst);
+        self.check_before_next_send();
     }
 
     /// The kernel had something else to say than that there is nothing: the next call asks it
@@ -306,7 +307,7 @@ impl Socket {
             && self.reset_reported.swap(1, Ordering::AcqRel) == 0;
         if is_reset {
             self.record().set_reason(KernelReason::PeerDied, 0);
-            self.peer_is_dead.store(1, Ordering::Relaxed);
+            self.forbids_memory.fetch_or(PEER_IS_DEAD, Ordering::Relaxed);
         }
         is_reset
     }

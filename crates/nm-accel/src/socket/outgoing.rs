@@ -8,7 +8,7 @@ use nm_ring::conduit::{CLOSED, RETURN_REQUESTED, WRITE_SHUT};
 use nm_ring::pipe::PIPE_BYTES;
 use nm_ring::process_lock::LockOutcome;
 
-use super::Socket;
+use super::{PEER_IS_DEAD, SENT_PAST, Socket};
 use crate::{contention, kernel, process, signals, tcp_info, wait};
 
 /// Shortest time between two looks for the death of a peer that leaves bytes unread, ns. It is
@@ -24,6 +24,16 @@ const OTHER_SENDER_NS: u64 = 2_000_000;
 
 /// Longest wait for space that the kernel said it had, ns.
 const SPACE_TIMEOUT_NS: u64 = 1_000_000_000;
+
+/// A call of at most so many bytes goes one way as a whole if others may send at the same time.
+pub const ATOMIC_BYTES: usize = PIPE_BYTES / 2;
+
+/// Sends to memory from one comparison of counts with the kernel to the next; a multiple of the
+/// other number.
+const CHECK_INTERVAL: u64 = 1024;
+
+/// The same while several processes hold the socket.
+const SHARED_CHECK_INTERVAL: u64 = 16;
 
 /// From so many bytes on it matters whether they are copied to memory in vain.
 pub const LARGE_BYTES: usize = 8 * 1024;
@@ -41,8 +51,8 @@ impl Drop for KernelSend<'_> {
 }
 
 /// Bytes were taken back from memory, until this is dropped: then they were sent through the
-/// kernel.
-pub struct TakeBack<'a> {
+/// kernel. It lives under the send lock, so that nobody sends between the bytes.
+struct TakeBack<'a> {
     socket: &'a Socket,
     fd: c_int,
     /// Whether the kernel may hold what was sent.
@@ -64,25 +74,6 @@ impl Drop for TakeBack<'_> {
     }
 }
 
-/// Result of an attempt to send to memory.
-pub struct Pushed<'a> {
-    /// Bytes that are there for the peer.
-    pub count: usize,
-    /// The rest was taken back: the caller sends it through the kernel, then drops this.
-    pub take_back: Option<TakeBack<'a>>,
-}
-
-impl Pushed<'_> {
-    /// Nothing was sent to memory.
-    pub const NOTHING: Pushed<'static> = Pushed { count: 0, take_back: None };
-
-    /// Whether nothing was sent to memory, and nothing was taken back.
-    #[inline(always)]
-    pub fn is_nothing(&self) -> bool {
-        self.count == 0 && self.take_back.is_none()
-    }
-}
-
 /// Which way to send.
 impl Socket {
     /// Whether the next bytes may go to memory: nobody at the other end relies on the kernel, and
@@ -99,7 +90,7 @@ impl Socket {
             && end.holds.load(Ordering::Acquire) == 0
             && self.peer().state.load(Ordering::Relaxed) & (CLOSED | RETURN_REQUESTED) == 0
             && self.own().state.load(Ordering::Relaxed) & WRITE_SHUT == 0
-            && self.peer_is_dead.load(Ordering::Relaxed) == 0
+            && self.forbids_memory.load(Ordering::Relaxed) == 0
     }
 
     /// Whether the peer has not received all that went through the kernel, and could use memory
@@ -112,7 +103,7 @@ impl Socket {
             && sent != 0
             && received != sent
             && self.end().holds.load(Ordering::Relaxed) == 0
-            && self.peer_is_dead.load(Ordering::Relaxed) == 0
+            && self.forbids_memory.load(Ordering::Relaxed) == 0
     }
 
     /// Reads how many unread bytes memory may hold: as many as the kernel's buffer takes, which the
@@ -132,35 +123,49 @@ impl Socket {
         limit == usize::MAX || self.outgoing().readable().saturating_add(bytes) <= limit
     }
 
-    /// Sends to memory by `push`, at most `bytes`, if the direction may use it. If the peer has
-    /// begun to rely on the kernel, the bytes of the push are taken back, and the caller sends them
-    /// through the kernel.
+    /// Whether a call of so many bytes must go one way as a whole, because another thread or
+    /// process may send at the same time: the kernel does not mix their bytes either.
     #[inline(always)]
-    pub fn send_to_memory(
-        &self,
-        fd: c_int,
-        bytes: usize,
-        push: impl FnOnce() -> usize,
-    ) -> Pushed<'_> {
-        if !self.may_send_to_memory() || !self.is_within_memory_limit(bytes) {
-            return Pushed::NOTHING;
+    pub fn must_be_atomic(&self, bytes: usize) -> bool {
+        bytes <= ATOMIC_BYTES && !self.has_one_user()
+    }
+
+    /// Sends to memory by `push`, at most `bytes`, if the direction may use it; returns how many of
+    /// them are there for the peer. If the peer has begun to rely on the kernel, they are taken
+    /// back and sent through the kernel at once.
+    #[inline(always)]
+    pub fn send_to_memory(&self, fd: c_int, bytes: usize, push: impl FnOnce() -> usize) -> usize {
+        if !self.may_send_to_memory()
+            || !self.is_within_memory_limit(bytes)
+            || self.is_check_due() && self.check_for_sends_past(fd)
+        {
+            return 0;
         }
         let outgoing = self.outgoing();
         let _deferral = signals::defer_handlers();
         if !self.lock_send() {
-            return Pushed::NOTHING;
+            return 0;
         }
-        // Another thread may have sent through the kernel meanwhile.
-        if !self.has_one_user() && !self.may_send_to_memory() {
+        // Another thread may have sent through the kernel meanwhile, or filled the pipe.
+        let is_shared = !self.has_one_user();
+        if is_shared {
+            // After the lock: see `begin_kernel_send`.
+            fence(Ordering::SeqCst);
+        }
+        if is_shared
+            && (!self.may_send_to_memory() || bytes <= ATOMIC_BYTES && outgoing.writable() < bytes)
+        {
             self.unlock_send();
-            return Pushed::NOTHING;
+            return 0;
         }
-        let (mut count, mut take_back) = (push(), None);
+        let mut count = push();
         // This end publishes, then reads who relies on the kernel; the other end counts itself,
         // then looks for bytes.
         fence(Ordering::SeqCst);
-        if outgoing.kernel_use.users.load(Ordering::Relaxed) != 0 {
-            (count, take_back) = self.take_back_after(fd, count);
+        let is_relied_on = outgoing.kernel_use.users.load(Ordering::Relaxed) != 0;
+        let mut is_taken_back = false;
+        if is_relied_on {
+            (count, is_taken_back) = self.take_back_after(fd, count);
         }
         if count > 0 {
             let counters = &self.record().outgoing;
@@ -176,10 +181,10 @@ impl Socket {
             if outgoing.readable() > count {
                 self.look_for_death(fd);
             } else if count >= LARGE_BYTES {
-                self.note_large_send(take_back.is_some());
+                self.note_large_send(is_taken_back);
             }
         }
-        Pushed { count, take_back }
+        count
     }
 
     /// Whether this end has received from memory since it was asked last, that is since the last
@@ -216,23 +221,56 @@ impl Socket {
     }
 
     /// Somebody began to rely on the kernel while a call pushed `count` bytes: takes back all that
-    /// is unread, and sends what is older than the call through the kernel, where it wakes those
-    /// who know of it and wait for more. Returns how many bytes of the call were
-    /// received. Under the send lock.
+    /// is unread, and sends it through the kernel, where it wakes those who know of it and wait for
+    /// more. Returns how many bytes of the call the peer has or will get, and whether any were
+    /// taken back. Under the send lock, so that no other call comes between them.
     #[cold]
-    fn take_back_after(&self, fd: c_int, count: usize) -> (usize, Option<TakeBack<'_>>) {
+    fn take_back_after(&self, fd: c_int, count: usize) -> (usize, bool) {
         let outgoing = self.outgoing();
-        let unread = outgoing.readable();
-        if unread > count && kernel_send_space(fd) < unread {
-            return (count, None);
+        // Whatever others send at the same time may come before this call, if that has received
+        // nothing of it: then a thread that waits in the kernel finds no older byte there.
+        let mut take_back = self.announce_take_back(fd);
+        let mut taken_back = outgoing.take_back_unread(count);
+        if taken_back == 0 {
+            drop(take_back);
+            if kernel_send_space(fd) < outgoing.readable() {
+                return (count, false);
+            }
+            let Some(begun) = self.begin_take_back_soon(fd) else { return (count, false) };
+            if self.kernel_has_bytes_of_others(fd) {
+                return (count, false);
+            }
+            take_back = begun;
+            taken_back = outgoing.take_back(outgoing.consumed());
         }
-        let Some(take_back) = self.begin_take_back_soon(fd) else { return (count, None) };
-        let taken_back = outgoing.take_back(outgoing.consumed());
+        let result = self.finish_take_back(fd, count, taken_back);
+        drop(take_back);
+        result
+    }
+
+    /// Whether the kernel has bytes that somebody sent without this library: what is in memory must
+    /// not come behind them, and they wake the peer. While nobody else sends.
+    fn kernel_has_bytes_of_others(&self, fd: c_int) -> bool {
+        let counted = self.end().kernel_sent.load(Ordering::SeqCst);
+        !tcp_info::has_sent(fd, counted.wrapping_sub(1))
+            && tcp_info::sent_through_kernel(fd, self.is_client())
+                .is_some_and(|sent| sent.count >= counted)
+    }
+
+    /// Sends what was taken back; the results are those of [`Socket::take_back_after`].
+    fn finish_take_back(&self, fd: c_int, count: usize, taken_back: usize) -> (usize, bool) {
+        if taken_back == 0 {
+            return (count, false);
+        }
         self.note_take_back(taken_back);
-        if taken_back > count {
-            self.send_taken_back(fd, taken_back, taken_back - count);
+        let missing = taken_back - self.send_taken_back(fd, taken_back);
+        if missing > count {
+            // Only a peer that violates the protocol gets here: rather no stream than one with a
+            // gap.
+            // SAFETY: no pointers.
+            unsafe { kernel::shutdown(fd, libc::SHUT_RDWR) };
         }
-        (count.saturating_sub(taken_back), (taken_back > 0).then_some(take_back))
+        (count.saturating_sub(missing), true)
     }
 
     /// Begins to move bytes from memory to the kernel, if nothing is there that was sent after
@@ -240,11 +278,17 @@ impl Socket {
     /// sender, then looks for this; here it is the other way round, so that one of the two sees the
     /// other. Under the send lock.
     fn begin_take_back(&self, fd: c_int) -> Option<TakeBack<'_>> {
-        let sending = self.count_kernel_sender();
-        self.outgoing().kernel_sent.take_backs_begun.fetch_add(1, Ordering::SeqCst);
-        let take_back = TakeBack { socket: self, fd, must_push: true, _sending: sending };
+        let take_back = self.announce_take_back(fd);
         let is_alone = self.end().kernel_senders.load(Ordering::SeqCst) == 1;
         (is_alone && self.all_sent_was_received()).then_some(take_back)
+    }
+
+    /// The peer sees that bytes may be in neither place for a moment, and this end that a thread
+    /// sends through the kernel. Under the send lock.
+    fn announce_take_back(&self, fd: c_int) -> TakeBack<'_> {
+        let sending = self.count_kernel_sender();
+        self.outgoing().kernel_sent.take_backs_begun.fetch_add(1, Ordering::SeqCst);
+        TakeBack { socket: self, fd, must_push: true, _sending: sending }
     }
 
     /// The same when the bytes must not stay in memory: waits a moment for another sender. If that
@@ -267,6 +311,12 @@ impl Socket {
     fn all_sent_was_received(&self) -> bool {
         let received = self.outgoing().kernel_use.received.load(Ordering::SeqCst);
         received == self.end().kernel_sent.load(Ordering::SeqCst) && received != 0
+    }
+
+    /// Whether the program may send more: as the kernel says, which has space when the peer has
+    /// received all that it was given.
+    pub fn is_writable(&self, fd: c_int) -> bool {
+        self.all_sent_was_received() || kernel::events(fd) & libc::POLLOUT != 0
     }
 
     /// Whether a thread of the peer sleeps until memory has bytes.
@@ -307,29 +357,25 @@ impl Socket {
         let has_shut = self.peer().state.load(Ordering::Relaxed) & WRITE_SHUT != 0;
         let ended = libc::POLLHUP | libc::POLLERR | if has_shut { 0 } else { libc::POLLRDHUP };
         if kernel::events(fd) & ended != 0 {
-            self.peer_is_dead.store(1, Ordering::Relaxed);
+            self.forbids_memory.fetch_or(PEER_IS_DEAD, Ordering::Relaxed);
         }
     }
 
-    /// Begins a call of the kernel that sends, in any phase. Bytes that another thread takes back
-    /// from memory were sent before, so they are in the kernel when this returns.
+    /// Begins a call of the kernel that sends, in any phase. Another thread or process that is just
+    /// sending to memory, or taking bytes back from there, finishes first: it looks for this call
+    /// under the lock, so one of the two sees the other.
     #[inline]
     pub fn begin_kernel_send(&self) -> KernelSend<'_> {
         let sending = self.count_kernel_sender();
-        if !self.is_joined() {
-            return sending;
-        }
-        let sent = &self.outgoing().kernel_sent;
-        let ended = sent.take_backs_ended.load(Ordering::SeqCst);
-        if sent.take_backs_begun.load(Ordering::SeqCst) == ended {
+        if !self.is_joined() || !self.end().send_lock.is_held() {
             return sending;
         }
         drop(sending);
-        self.begin_kernel_send_after_take_back()
+        self.begin_kernel_send_after_lock()
     }
 
     #[cold]
-    fn begin_kernel_send_after_take_back(&self) -> KernelSend<'_> {
+    fn begin_kernel_send_after_lock(&self) -> KernelSend<'_> {
         let _deferral = signals::defer_handlers();
         let is_locked = self.lock_send();
         let sending = self.count_kernel_sender();
@@ -344,17 +390,93 @@ impl Socket {
         KernelSend(self)
     }
 
-    /// Counts bytes that a kernel call has sent on a joined socket, before its [`KernelSend`] ends.
+    /// Counts bytes that a kernel call has sent, before its [`KernelSend`] ends. During a call
+    /// (`table::enter`), of a candidate or a joined socket.
     #[inline]
     pub fn count_kernel_sent(&self, bytes: usize) {
         let sent = &self.end().kernel_sent;
         if sent.load(Ordering::Relaxed) != 0 {
             let now = sent.fetch_add(bytes as u64, Ordering::SeqCst) + bytes as u64;
-            self.outgoing().kernel_sent.sent.store(now, Ordering::Relaxed);
-            // A thread of the peer that sleeps until memory has bytes looks at this count first.
+            // Either this thread sees that the socket has joined, or the one that joins it sees
+            // these bytes.
             fence(Ordering::SeqCst);
-            self.wake_sleeper_if_any();
+            if self.is_joined() {
+                self.outgoing().kernel_sent.sent.store(now, Ordering::Relaxed);
+                // A thread of the peer that sleeps until memory has bytes looks at this count
+                // first.
+                fence(Ordering::SeqCst);
+                self.wake_sleeper_if_any();
+            }
         }
+    }
+
+    /// Whether it is time to compare counts with the kernel before memory is used.
+    #[inline(always)]
+    fn is_check_due(&self) -> bool {
+        let sends = self.record().outgoing.memory_calls.get();
+        self.must_check.load(Ordering::Relaxed) != 0
+            || sends.is_multiple_of(SHARED_CHECK_INTERVAL) && self.is_one_to_check(sends)
+    }
+
+    /// Whether the send is one before which counts are compared, after so many sends.
+    fn is_one_to_check(&self, sends: u64) -> bool {
+        sends.is_power_of_two()
+            || sends.is_multiple_of(CHECK_INTERVAL)
+            || self.record().holders.load(Ordering::Relaxed) > 1
+    }
+
+    /// The next send to memory compares counts with the kernel first: the call before has taken
+    /// long enough that this costs little.
+    #[inline]
+    pub fn check_before_next_send(&self) {
+        self.must_check.store(1, Ordering::Relaxed);
+    }
+
+    /// Compares what the kernel has sent with what this library has sent through it. True if
+    /// somebody sends without this library: memory would be out of order.
+    #[cold]
+    fn check_for_sends_past(&self, fd: c_int) -> bool {
+        self.must_check.store(0, Ordering::Relaxed);
+        self.has_sends_past(fd)
+    }
+
+    /// Whether the kernel has sent bytes of this end that no call of this library has sent: a part
+    /// of the program makes system calls of its own. False if it cannot be said now.
+    pub fn has_sends_past(&self, fd: c_int) -> bool {
+        let end = self.end();
+        if self.forbids_memory.load(Ordering::Relaxed) & SENT_PAST != 0 {
+            return true;
+        }
+        // While nobody sends, and the count has not changed, it belongs to the kernel's.
+        let nobody_sends = || {
+            end.kernel_senders.load(Ordering::SeqCst) == 0 && end.holds.load(Ordering::SeqCst) == 0
+        };
+        let is_shut = self.is_joined() && self.own().state.load(Ordering::SeqCst) & WRITE_SHUT != 0;
+        if is_shut || !nobody_sends() {
+            return false;
+        }
+        let counted = end.kernel_sent.load(Ordering::SeqCst);
+        let errno = kernel::errno();
+        let is_more = counted != 0
+            && !tcp_info::has_sent(fd, counted - 1)
+            && tcp_info::sent_through_kernel(fd, self.is_client())
+                .is_some_and(|sent| sent.count >= counted);
+        kernel::set_errno(errno);
+        if is_more && nobody_sends() && end.kernel_sent.load(Ordering::SeqCst) == counted {
+            self.forbids_memory.fetch_or(SENT_PAST, Ordering::Relaxed);
+            return true;
+        }
+        false
+    }
+
+    /// Before a call that sends through the kernel: whether somebody is known to send without this
+    /// library, or the peer has received more than this library has sent.
+    #[inline]
+    pub fn is_sent_past(&self, fd: c_int) -> bool {
+        let received = self.outgoing().kernel_use.received.load(Ordering::Acquire);
+        let sent = self.end().kernel_sent.load(Ordering::Acquire);
+        self.forbids_memory.load(Ordering::Relaxed) & SENT_PAST != 0
+            || sent != 0 && received > sent && self.has_sends_past(fd)
     }
 
     /// Finds out how many bytes this end has sent through the kernel, by the kernel's count, if
@@ -390,13 +512,14 @@ impl Socket {
     }
 
     /// Reads the count again, if the kernel has nothing left to deliver and the count still differs
-    /// from the peer's: some bytes were sent without this library.
+    /// from the peer's, because bytes were counted twice.
     #[cold]
     pub fn correct_kernel_sent(&self, fd: c_int) {
         let received = self.outgoing().kernel_use.received.load(Ordering::SeqCst);
         if received != 0
             && received != self.end().kernel_sent.load(Ordering::SeqCst)
             && kernel::ioctl_int(fd, libc::TIOCOUTQ as usize) == Some(0)
+            && !self.has_sends_past(fd)
         {
             self.read_kernel_sent(fd);
         }
@@ -428,18 +551,22 @@ impl Socket {
             {
                 let count = outgoing.take_back(outgoing.consumed());
                 self.note_take_back(count);
-                self.send_taken_back(fd, count, count);
+                if self.send_taken_back(fd, count) < count {
+                    // As in `take_back_after`.
+                    // SAFETY: no pointers.
+                    unsafe { kernel::shutdown(fd, libc::SHUT_RDWR) };
+                }
             }
             drop(take_back);
         }
         self.unlock_send();
     }
 
-    /// Sends `count` bytes of the pipe through the kernel, from `distance` bytes before its end on.
-    /// Under the send lock.
-    fn send_taken_back(&self, fd: c_int, distance: usize, count: usize) {
+    /// Sends the last `count` bytes of the pipe through the kernel; returns how many it took. Under
+    /// the send lock.
+    fn send_taken_back(&self, fd: c_int, count: usize) -> usize {
         let outgoing = self.outgoing();
-        let from = outgoing.sent().wrapping_sub(distance as u64);
+        let from = outgoing.sent().wrapping_sub(count as u64);
         // The peer can write there too, but only to what it receives.
         let mut sent = 0;
         for (start, bytes) in outgoing.sent_pieces(from, count) {
@@ -451,15 +578,10 @@ impl Socket {
                 break;
             }
         }
-        if sent < count {
-            // Only a peer that violates the protocol gets here: rather no stream than one with a
-            // gap.
-            // SAFETY: no pointers.
-            unsafe { kernel::shutdown(fd, libc::SHUT_RDWR) };
-        }
         let counters = &self.record().outgoing;
         counters.kernel_bytes.add(sent as u64);
         counters.memory_bytes.add_exclusive(0_u64.wrapping_sub(count as u64));
+        sent
     }
 
     /// Sends one piece through the kernel and counts it; returns how much of it was sent.
@@ -490,6 +612,8 @@ impl Socket {
                     break;
                 }
             } else if sent == 0 || kernel::errno() != libc::EINTR {
+                // It belongs to the program's next call.
+                self.keep_error(kernel::errno());
                 break;
             }
         }

@@ -24,6 +24,7 @@ pub(crate) const PEERS: &[Body] = &[
         waits_for_what_the_kernel_carries,
     ),
     (concat!(module_path!(), "::answers_on_one_cpu"), answers_on_one_cpu),
+    (concat!(module_path!(), "::connections_move_without_a_set"), connections_move_without_a_set),
 ];
 
 /// Connections before the count, after which the next ones are expected to be short.
@@ -267,4 +268,32 @@ fn connections_that_end_before_meeting_pays_do_not_meet() {
 #[test]
 fn waits_for_connections_that_have_not_joined_are_one_system_call_each() {
     check_costs_nothing("waits_without_memory");
+}
+
+/// System calls that a move to memory may cost both ends together, looks for their peers included.
+const CALLS_PER_MOVE: u64 = 300;
+
+/// Connections that do not block and are in no set, until all have moved to memory if the library
+/// is there.
+fn connections_move_without_a_set() {
+    let (listening, address) = listener(Family::V4);
+    let pairs: Vec<Pair> = (0..2 * COUNTED)
+        .map(|_| {
+            let client = connected(&address);
+            let server = accept4(listening, libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC).unwrap();
+            nonblocking(client, true);
+            Pair { client, server }
+        })
+        .collect();
+    print_calls(|| pairs.iter().copied().for_each(|pair| _ = join_both_ends(pair)));
+}
+
+#[test]
+fn a_move_costs_the_same_however_many_connections_there_are() {
+    let settings = [("NEARMETAL_ACCEL_AFTER", "1")];
+    let plain = counted("connections_move_without_a_set", Side::Kernel).calls;
+    let name = "connections_move_without_a_set";
+    let moved = counted_with(name, Side::Accelerated, &settings).calls;
+    let limit = plain + 2 * COUNTED as u64 * CALLS_PER_MOVE;
+    assert!(moved <= limit, "{moved} system calls, {plain} without the library");
 }

@@ -9,6 +9,8 @@ use crate::support::*;
 use crate::ways::recv_now;
 
 behaviours![
+    edge_for_input_and_space_has_the_events_of_each_arrival,
+    edge_for_input_and_space_after_partial_reads,
     level_reports_data_until_it_is_read,
     level_reports_space,
     level_reports_space_after_full,
@@ -940,4 +942,42 @@ fn edge_echo_with_large_messages() {
         }
     });
     server.join();
+}
+
+/// Each arrival is reported once, as both: there is space as well.
+fn edge_for_input_and_space_has_the_events_of_each_arrival() {
+    let pair = joined_pair();
+    let set = set_of(pair.server, IN | OUT | EDGE);
+    assert_eq!(now(set), [(OUT, pair.server as u64)]);
+    for round in 0..20 {
+        send_all(pair.client, b"message");
+        let found = epoll_wait(set, 4, SOON_MS).unwrap();
+        assert_eq!(found, [(IN | OUT, pair.server as u64)], "round {round}");
+        assert_eq!(epoll_wait(set, 4, 0).unwrap(), [], "round {round}: nothing has arrived");
+        if round % 3 == 2 {
+            recv_exact(pair.server, 21);
+            assert_eq!(epoll_wait(set, 4, 0).unwrap(), [], "round {round}: nothing has arrived");
+        }
+    }
+}
+
+/// A read of a part is no arrival.
+fn edge_for_input_and_space_after_partial_reads() {
+    for events in [IN | EDGE, IN | OUT | EDGE, IN | OUT | RDHUP | EDGE] {
+        let pair = joined_pair();
+        let set = set_of(pair.server, events);
+        epoll_wait(set, 4, 0).unwrap();
+        for round in 0..20 {
+            send_all(pair.client, &[0; 100]);
+            let found = epoll_wait(set, 4, SOON_MS).unwrap();
+            assert_eq!(found, [(events & (IN | OUT), pair.server as u64)], "round {round}");
+            for _ in 0..4 {
+                recv_exact(pair.server, 25);
+                let found = epoll_wait(set, 4, if round == 5 { 20 } else { 0 }).unwrap();
+                assert_eq!(found, [], "round {round}: a part was read");
+            }
+            assert_eq!(recv(pair.server, &mut [0], libc::MSG_DONTWAIT), Err(AGAIN));
+            assert_eq!(epoll_wait(set, 4, 0).unwrap(), [], "round {round}: all was read");
+        }
+    }
 }

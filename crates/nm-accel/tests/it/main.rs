@@ -15,6 +15,7 @@ mod spaces;
 mod support;
 mod ways;
 
+mod atomicity;
 mod cancellation;
 mod data;
 mod descriptors;
@@ -24,9 +25,11 @@ mod foreign;
 mod forks;
 mod hostile;
 mod joining;
+mod limits;
 mod network;
 mod options;
 mod passing;
+mod past;
 mod processes;
 mod ready;
 mod sets;
@@ -54,10 +57,13 @@ const BODIES: &[&[harness::Body]] = &[
     hostile::BODIES,
     hostile::PEERS,
     joining::BODIES,
+    limits::BODIES,
+    limits::PEERS,
     network::BODIES,
     network::PEERS,
     options::BODIES,
     passing::BODIES,
+    past::BODIES,
     processes::BODIES,
     processes::PEERS,
     ready::BODIES,
@@ -71,6 +77,7 @@ const BODIES: &[&[harness::Body]] = &[
     times::BODIES,
     volume::BODIES,
     waits::BODIES,
+    atomicity::BODIES,
 ];
 
 /// Before `main`: runs a body, if this process was started for one.

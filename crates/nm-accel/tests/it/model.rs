@@ -10,6 +10,7 @@ mod kernel_set;
 mod programs;
 mod receive;
 mod sender;
+mod senders;
 mod state;
 
 use checker::{Explored, Label, Model, explore};

@@ -24,6 +24,7 @@ behaviours![
     fionread_counts,
     fionread_after_partial_reads,
     siocoutq_reaches_zero,
+    siocoutq_reaches_zero_before_the_peer_reads,
     no_error_is_pending,
     unknown_option_is_rejected,
     option_with_a_bad_length_is_rejected,
@@ -247,6 +248,20 @@ fn siocoutq_reaches_zero() {
         queued == 0
     });
     assert_state(pair.client, JOINED);
+}
+
+/// What the peer's program has not read counts no more once the peer's host has it.
+fn siocoutq_reaches_zero_before_the_peer_reads() {
+    let pair = joined_pair();
+    for count in [1, 100, 10_000] {
+        send_all(pair.client, &pattern(1, count));
+        eventually("nothing is on its way", || {
+            let mut queued = -1;
+            ioctl(pair.client, libc::TIOCOUTQ, &mut queued).unwrap();
+            queued == 0
+        });
+    }
+    recv_exact(pair.server, 10_101);
 }
 
 fn no_error_is_pending() {

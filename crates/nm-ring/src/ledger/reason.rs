@@ -113,5 +113,9 @@ numbered! {
         UnknownEpollSet = "the program has an epoll set that it does not use through libc",
         /// The program has installed a filter of system calls.
         SystemCallFilter = "the program restricts its system calls (seccomp)",
+        /// Memory carried little, because the receivers sleep.
+        NotWorthIt = "its receivers mostly sleep, so memory saves nothing",
+        /// The kernel has sent bytes that no call of the library has sent.
+        SentPastLibrary = "a part of the program sends by system calls of its own",
     }
 }

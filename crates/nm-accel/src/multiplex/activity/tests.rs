@@ -107,6 +107,10 @@ impl WaitSocket for Fake {
         self.0.get().kernel > 0
     }
 
+    fn is_writable(&self, _: c_int) -> bool {
+        true
+    }
+
     fn note_kernel_event(&self) {}
 
     fn rely_on_kernel(&self) {
