@@ -37,6 +37,7 @@ const PACKAGES: &[&str] = &[
     "mariadb-client",
     "python3-grpcio",
     "python3-zmq",
+    "python3-yaml",
     "rsync",
     "socat",
     "strace",
