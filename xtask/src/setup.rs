@@ -37,7 +37,6 @@ const PACKAGES: &[&str] = &[
     "mariadb-client",
     "python3-grpcio",
     "python3-zmq",
-    "python3-yaml",
     "rsync",
     "socat",
     "strace",

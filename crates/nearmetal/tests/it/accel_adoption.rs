@@ -334,23 +334,3 @@ fn a_peer_in_another_namespace_of_this_host_suggests_the_shared_folder() {
     assert!(seen, "the client has ended: is it connected? {}", run.finish().stderr);
     drop((run, server));
 }
-
-#[test]
-fn manifests_of_the_guide_are_yaml() {
-    let python = crate::programs::need_python_with("yaml", "python3-yaml");
-    let guide = fs::read_to_string(root().join("docs/guides/bypass-services.md")).unwrap();
-    let manifests: Vec<&str> = guide.split("\n```yaml\n").skip(1).collect();
-    assert_eq!(manifests.len(), 2);
-    let folder = tempfile::tempdir().unwrap();
-    for manifest in manifests {
-        let path = folder.path().join("manifest.yaml");
-        fs::write(&path, manifest.split("\n```").next().unwrap()).unwrap();
-        let script = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
-        let read = finish(Command::new(&python).args(["-c", script, text(&path)]));
-        let value: Value = serde_json::from_str(&read.stdout)
-            .unwrap_or_else(|error| panic!("{error}: {}", read.stderr));
-        // Both kinds name the library for two containers.
-        let names = value.to_string().matches("LD_PRELOAD").count();
-        assert!(names >= 2, "{value}");
-    }
-}

@@ -38,7 +38,7 @@ use crate::support::{BINARY, accelerator, root, wait_for};
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Languages of blocks that have no commands.
-const OTHER_LANGUAGES: [&str; 5] = ["text", "toml", "xml", "ini", "yaml"];
+const OTHER_LANGUAGES: [&str; 4] = ["text", "toml", "xml", "ini"];
 
 /// What happens to a block of commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +84,11 @@ fn parse(text: &str) -> Result<Vec<(usize, Block)>, String> {
             "text" if is_output => {
                 let lines = body.iter().map(|line| one_blank(line)).collect();
                 blocks.push((at, Block::Prints(lines)));
+            }
+            // A manifest, which is only read.
+            "yaml" if parse_mark(comment) == Some(Mark::NotRun) => {
+                YamlLoader::load_from_str(&body.join("\n"))
+                    .map_err(|fault| format!("line {at}: {fault}"))?;
             }
             "yaml" | "groovy" => {
                 let mark = parse_mark(comment)
