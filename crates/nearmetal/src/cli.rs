@@ -150,6 +150,8 @@ pub enum Command {
         after_help = "Examples:\n  nearmetal accel redis-server --port 6379\n  \
             nearmetal accel --stats redis-benchmark -p 6379 -n 100000\n  \
             nearmetal accel --policy accel.toml -- ./my-server\n  \
+            nearmetal accel --profile latency ./gateway\n  \
+            nearmetal accel explain -- ./my-server         would it be accelerated?\n  \
             nearmetal accel status\n  \
             nearmetal accel -- status                      a program of that name\n\n\
             Both ends must be accelerated and run as one user (or be of one --group).\n\n\

@@ -186,6 +186,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn options_that_need_the_kernel_have_names() {
+        let ulp = (libc::IPPROTO_TCP, TCP_ULP, 0);
+        for (level, name, _) in KERNEL_ONLY.iter().copied().chain([ulp]) {
+            let known = nm_ring::ledger::option_name(number(level, name));
+            assert!(known.is_some(), "level {level}, option {name}");
+        }
+    }
+
+    #[test]
     fn options_that_need_the_kernel_are_few() {
         assert!(needs_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2));
         assert!(!needs_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1));

@@ -1,31 +1,15 @@
 //! The user's settings, which `nearmetal accel` passes in the environment; read once.
-//!
-//! | variable                   | value                                                           |
-//! | -------------------------- | --------------------------------------------------------------- |
-//! | `NEARMETAL_ACCEL_OFF`      | `1`: every socket stays on the kernel                           |
-//! | `NEARMETAL_ACCEL_SPIN_US`  | longest spin before a sleep, µs; 0 sleeps at once               |
-//! | `NEARMETAL_ACCEL_AFTER`    | data calls of a connection before the ends look for each other  |
-//! | `NEARMETAL_ACCEL_SHARE`    | folder for the rendezvous of ends in different namespaces       |
-//! | `NEARMETAL_ACCEL_GROUP`    | number of a group whose members may share memory                |
-//! | `NEARMETAL_ACCEL_MAX`      | most connections of a process in shared memory                  |
-//! | `NEARMETAL_ACCEL_REPORT`   | socket that receives the ledger: see [`crate::report`]          |
-//! | `NEARMETAL_ACCEL_POLICY`   | rules: see [`crate::policy`]                                    |
+//! The variables are declared in [`nm_ring::variables`]; the rules of the policy are read by
+//! [`crate::policy`].
 
 use std::ffi::{CStr, CString};
 use std::fmt::Write;
 use std::sync::OnceLock;
 
 use nm_ring::ledger::{SETTING_GROUP, SETTING_RINGS_FOR_FILES};
+use nm_ring::variables::{self, AFTER_CALLS_DEFAULT, JOINED_DEFAULT, Variable};
 
 use crate::policy::{Policy, ProgramPolicy, RingUse};
-
-/// Default for the data calls of a connection before its ends look for each other. By then the
-/// kernel has cost each end about as much as the rendezvous will, so a connection that ends soon
-/// after costs at most twice what it would without this library.
-const AFTER_CALLS: u32 = 32;
-
-/// Default for the most connections of a process in shared memory: 2 GiB.
-const JOINED_MAX: usize = 4096;
 
 /// The settings of this process.
 #[derive(Debug)]
@@ -58,25 +42,25 @@ impl Settings {
         SETTINGS.get_or_init(|| Settings::read(variable, &own_names()))
     }
 
-    /// Reads the settings of a program that is known under `names`. A value that is no number
+    /// Reads the settings of a program that is known under `names`. A value outside its range
     /// counts as not set: this library cannot report errors, and the binary checks its options.
     fn read(variable: impl Fn(&CStr) -> Option<String>, names: &[String]) -> Settings {
-        let number = |name: &CStr| variable(name).and_then(|text| text.parse::<u32>().ok());
-        let path = |name: &CStr| {
-            let text = variable(name).filter(|text| !text.is_empty())?;
+        let number = |one: &Variable| variable(one.name).and_then(|text| one.number(&text));
+        let path = |one: &Variable| {
+            let text = variable(one.name).filter(|text| !text.is_empty())?;
             CString::new(text).ok().map(|path| &*Box::leak(path.into_boxed_c_str()))
         };
-        let text = variable(c"NEARMETAL_ACCEL_POLICY").unwrap_or_default();
+        let text = variable(variables::POLICY.name).unwrap_or_default();
         let policy = ProgramPolicy::parse(&text, names);
-        let off = variable(c"NEARMETAL_ACCEL_OFF");
+        let off = variable(variables::OFF.name);
         Settings {
             enabled: off.is_none_or(|text| text.is_empty() || text == "0"),
-            spin_us: policy.spin_us.or_else(|| number(c"NEARMETAL_ACCEL_SPIN_US")),
-            after_calls: number(c"NEARMETAL_ACCEL_AFTER").unwrap_or(AFTER_CALLS),
-            share: path(c"NEARMETAL_ACCEL_SHARE"),
-            group: number(c"NEARMETAL_ACCEL_GROUP"),
-            joined_max: number(c"NEARMETAL_ACCEL_MAX").map_or(JOINED_MAX, |max| max as usize),
-            report: path(c"NEARMETAL_ACCEL_REPORT"),
+            spin_us: policy.spin_us.or_else(|| number(&variables::SPIN_US)),
+            after_calls: number(&variables::AFTER).unwrap_or(AFTER_CALLS_DEFAULT),
+            share: path(&variables::SHARE),
+            group: number(&variables::GROUP),
+            joined_max: number(&variables::MAX).unwrap_or(JOINED_DEFAULT) as usize,
+            report: path(&variables::REPORT),
             policy: policy.connections,
             rings: policy.rings,
         }
@@ -84,7 +68,7 @@ impl Settings {
 
     /// Whether the search for other ends begins when the library thinks fit.
     pub fn has_default_after_calls(&self) -> bool {
-        self.after_calls == AFTER_CALLS
+        self.after_calls == AFTER_CALLS_DEFAULT
     }
 
     /// The settings that are not the defaults, as text for the ledger's header.
@@ -101,7 +85,7 @@ impl Settings {
         if let Some(microseconds) = self.spin_us {
             add(format_args!("spin {microseconds} us"));
         }
-        if self.after_calls != AFTER_CALLS {
+        if self.after_calls != AFTER_CALLS_DEFAULT {
             add(format_args!("after {} calls", self.after_calls));
         }
         if let Some(folder) = self.share {
@@ -165,7 +149,7 @@ mod tests {
     fn nothing_set_gives_the_defaults() {
         let settings = read(&[]);
         assert!(settings.enabled && settings.policy.allows(1, 2));
-        assert_eq!((settings.spin_us, settings.after_calls), (None, AFTER_CALLS));
+        assert_eq!((settings.spin_us, settings.after_calls), (None, AFTER_CALLS_DEFAULT));
         assert_eq!((settings.share, settings.group, settings.report), (None, None, None));
         assert_eq!(settings.to_text(), "");
     }
@@ -193,7 +177,7 @@ mod tests {
     #[test]
     fn invalid_values_count_as_not_set_and_program_rules_take_precedence() {
         let settings = read(&[("SPIN_US", "much"), ("AFTER", "-1"), ("SHARE", ""), ("OFF", "0")]);
-        assert_eq!((settings.spin_us, settings.after_calls), (None, AFTER_CALLS));
+        assert_eq!((settings.spin_us, settings.after_calls), (None, AFTER_CALLS_DEFAULT));
         assert!(settings.share.is_none() && settings.enabled);
         let settings = read(&[("SPIN_US", "50"), ("POLICY", "~0@redis*")]);
         assert_eq!(settings.spin_us, Some(0));

@@ -2,15 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
+use nm_ring::variables::SPIN_US_DEFAULT;
+
 use crate::attempts::FailedAttempts;
 use crate::contention;
 use crate::peer_yields;
 use crate::settings::Settings;
 use crate::signals;
 use crate::socket::Socket;
-
-/// Longest spin unless the settings say otherwise, µs.
-const SPIN_US: u32 = 200;
 
 /// Shortest spin budget, ns: a spin this short costs less than a wake-up.
 pub const SPIN_NS_MIN: u64 = 2_000;
@@ -44,7 +43,7 @@ static SINGLE_CPU: AtomicBool = AtomicBool::new(false);
 static RSEQ_OFFSET: AtomicUsize = AtomicUsize::new(0);
 /// Initialises what waiting depends on: settings, clock, CPUs. Called once, by the constructor.
 pub fn prepare() {
-    let spin_us = Settings::get().spin_us.unwrap_or(SPIN_US);
+    let spin_us = Settings::get().spin_us.unwrap_or(SPIN_US_DEFAULT);
     SPIN_NS.store(u64::from(spin_us) * 1000, Ordering::Relaxed);
     // SAFETY: queries a number. The CPUs that this process is pinned to do not matter: its peer may
     // run elsewhere, and publishes where.

@@ -6,13 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nm_model::{Failure, FailureKind};
+use nm_ring::variables;
 
 /// File name of the accelerator's library.
 pub const LIBRARY: &str = "libnm_accel.so";
-
-/// Longest path of a shared folder, bytes: a socket's path has at most 107, of which `/` and 32
-/// digits are the file name.
-pub const SHARE_BYTES_MAX: usize = 74;
 
 /// Folders that may contain it, relative to the folder of the executable: the same one (a build),
 /// and the usual library folders of a package.
@@ -92,6 +89,8 @@ pub fn library(program: &Path) -> Result<PathBuf, LibraryError> {
 pub struct Settings {
     /// Longest spin before a sleep, µs.
     pub spin_us: Option<u32>,
+    /// Data calls of a connection before its ends look for each other.
+    pub after_calls: Option<u32>,
     /// Folder for the handshakes of ends in different network namespaces, accessible to this user
     /// only.
     pub share: Option<PathBuf>,
@@ -112,17 +111,18 @@ impl Settings {
         command.env("LD_PRELOAD", preload(library, std::env::var_os("LD_PRELOAD").as_deref()));
         let number = |value: Option<u32>| value.map(|value| OsString::from(value.to_string()));
         let path = |value: &Option<PathBuf>| value.clone().map(PathBuf::into_os_string);
-        let variables = [
-            ("NEARMETAL_ACCEL_SPIN_US", number(self.spin_us)),
-            ("NEARMETAL_ACCEL_MAX", number(self.connections_max)),
-            ("NEARMETAL_ACCEL_SHARE", path(&self.share)),
-            ("NEARMETAL_ACCEL_GROUP", number(self.group)),
-            ("NEARMETAL_ACCEL_REPORT", path(&self.report)),
-            ("NEARMETAL_ACCEL_POLICY", self.policy.clone().map(OsString::from)),
+        let values = [
+            (&variables::SPIN_US, number(self.spin_us)),
+            (&variables::AFTER, number(self.after_calls)),
+            (&variables::MAX, number(self.connections_max)),
+            (&variables::SHARE, path(&self.share)),
+            (&variables::GROUP, number(self.group)),
+            (&variables::REPORT, path(&self.report)),
+            (&variables::POLICY, self.policy.clone().map(OsString::from)),
         ];
-        for (name, value) in variables {
+        for (variable, value) in values {
             if let Some(value) = value {
-                command.env(name, value);
+                command.env(variable.name(), value);
             }
         }
     }

@@ -8,9 +8,12 @@ use std::os::fd::OwnedFd;
 
 use nm_ring::ledger::{
     self, HAS_JOINED, KernelReason, LedgerView, OTHER_USER_SEEN, REASON_OF_PEER, Reclaimed,
-    RecordView, SocketPhase, SocketRole,
+    RecordView, SocketPhase, SocketRole, option_name,
 };
 use rustix::fs::fstat;
+
+/// Beginning of the reasons of other ends.
+pub const AT_THE_PEER: &str = "at the peer: ";
 
 /// A ledger and its identity.
 #[derive(Debug)]
@@ -56,6 +59,21 @@ impl DataPath {
             DataPath::KernelAfterFallback => "kernel again",
         }
     }
+}
+
+/// What shared memory does for a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Benefit {
+    /// Most of its calls go through memory.
+    Gains,
+    /// It could use memory, and most of its calls went through the kernel.
+    SavesLittle,
+    /// Memory cost more than it saved, so the library left it on the kernel.
+    CostsMore,
+    /// Its ends have not met.
+    NotYet,
+    /// It is on the kernel.
+    None,
 }
 
 impl Ledger {
@@ -166,6 +184,27 @@ impl Connection {
         }
     }
 
+    /// What shared memory does for it.
+    pub fn benefit(&self) -> Benefit {
+        let (memory, kernel) = self.calls();
+        let had_no_use = self.record.reason == KernelReason::None
+            && self.record.detail == HAS_JOINED
+            && memory == 0;
+        match self.path() {
+            _ if self.record.reason == KernelReason::NotWorthIt => Benefit::CostsMore,
+            DataPath::Kernel if had_no_use => Benefit::CostsMore,
+            DataPath::SharedMemory if memory >= kernel => Benefit::Gains,
+            DataPath::SharedMemory => Benefit::SavesLittle,
+            DataPath::KernelBeforeHandshake => Benefit::NotYet,
+            DataPath::Kernel | DataPath::KernelAfterFallback => Benefit::None,
+        }
+    }
+
+    /// Whether its other end has an address that is not this one's, and no folder is shared.
+    pub fn peer_is_elsewhere(&self) -> bool {
+        self.record.reason == KernelReason::NotSameHost
+    }
+
     /// Whether the handshake of both ends is not complete, for a reason that is not known.
     pub fn waits_for_handshake(&self) -> bool {
         self.path() == DataPath::KernelBeforeHandshake && !self.peer_is_of_another_user()
@@ -181,14 +220,10 @@ impl Connection {
         match (self.record.reason, self.record.phase) {
             _ if path == DataPath::SharedMemory => None,
             (reason, _) if self.record.detail == REASON_OF_PEER => {
-                Some(format!("at the peer: {}", reason.text()))
+                Some(format!("{AT_THE_PEER}{}", reason.text()))
             }
             (KernelReason::SocketOption, _) if self.record.detail != 0 => {
-                let (level, name) = (self.record.detail >> 16, self.record.detail & 0xffff);
-                Some(format!(
-                    "{} (level {level}, option {name})",
-                    KernelReason::SocketOption.text()
-                ))
+                Some(option_reason(self.record.detail))
             }
             (KernelReason::None, SocketPhase::Candidate | SocketPhase::Closed)
                 if self.peer_is_of_another_user() =>
@@ -206,6 +241,17 @@ impl Connection {
             }
             (KernelReason::None, _) => None,
             (reason, _) => Some(reason.text().to_string()),
+        }
+    }
+}
+
+/// Why an option, by its number in the ledger, keeps a connection on the kernel.
+fn option_reason(number: u32) -> String {
+    match option_name(number) {
+        Some(name) => format!("the socket option {name}, which only the kernel supports"),
+        None => {
+            let (level, name) = (number >> 16, number & 0xffff);
+            format!("{} (level {level}, option {name})", KernelReason::SocketOption.text())
         }
     }
 }
@@ -300,13 +346,20 @@ mod tests {
         );
         one.record.phase = SocketPhase::SharedMemory;
         assert_eq!(of(&one), (DataPath::SharedMemory, None));
+        let benefit = |memory, kernel, reason| connection(memory, kernel, reason).benefit();
+        assert_eq!(benefit(9, 4, KernelReason::None), Benefit::Gains);
+        assert_eq!(benefit(4, 9, KernelReason::PeerDied), Benefit::SavesLittle);
+        assert_eq!(benefit(4, 9, KernelReason::NotWorthIt), Benefit::CostsMore);
+        assert_eq!(benefit(9, 4, KernelReason::Exec), Benefit::None);
         let policy = connection(0, 4, KernelReason::Policy);
         assert_eq!(of(&policy), (DataPath::Kernel, reason("excluded by the policy")));
         let mut back = connection(9, 4, KernelReason::SocketOption);
         back.record.detail = 6 << 16 | 19;
         let (path, why) = of(&back);
         assert_eq!(path, DataPath::KernelAfterFallback);
-        assert!(why.unwrap().ends_with("(level 6, option 19)"));
+        assert_eq!(why, reason("the socket option TCP_REPAIR, which only the kernel supports"));
+        back.record.detail = 6 << 16 | 99;
+        assert!(back.kernel_reason().unwrap().ends_with("(level 6, option 99)"));
         let mut other = connection(9, 4, KernelReason::Exec);
         other.record.detail = REASON_OF_PEER;
         let why = reason("at the peer: passed on through exec");

@@ -16,6 +16,7 @@ pub mod coverage;
 pub mod doubt;
 pub mod environment;
 pub mod exchange;
+pub mod explanation;
 pub mod factor;
 pub mod factor_check;
 pub mod facts;

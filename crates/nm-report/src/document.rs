@@ -1,5 +1,6 @@
 //! Documents for other programs: objects with a version, each kind with a schema in `schema/`.
 
+use nm_model::explanation::Explanation;
 use nm_model::finding::Audit;
 use nm_model::gate::Gate;
 use nm_model::lab_plan::LabPlan;
@@ -46,6 +47,10 @@ impl Document for Trend {
 
 impl Document for Gate {
     const NAME: &'static str = "gate";
+}
+
+impl Document for Explanation {
+    const NAME: &'static str = "accel-explanation";
 }
 
 impl Document for LabPlan {

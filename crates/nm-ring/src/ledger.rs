@@ -22,7 +22,7 @@ mod view;
 
 use record::{LedgerLayout, MARK};
 
-pub use reason::{KernelReason, SocketPhase, SocketRole};
+pub use reason::{KernelReason, SocketPhase, SocketRole, option_name};
 pub use record::{
     Counter, DirectionCounters, EndState, HAS_JOINED, INHERITED, LEDGER_BYTES, OTHER_USER_SEEN,
     PROGRAM_BYTES, REASON_OF_PEER, RECORDS, Record, SETTINGS_BYTES,

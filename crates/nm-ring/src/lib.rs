@@ -10,6 +10,7 @@
 //!
 //! The socket accelerator uses another form, which several processes can share at each end: a
 //! [`conduit`] with a [`mod@pipe`] in each direction, and a [`ledger`] with one record per socket.
+//! [`variables`] declares what its users may set.
 //!
 //! Nothing that the other end can write is trusted: indices are masked and lengths clamped, so that
 //! a hostile peer can corrupt its own messages and nothing else.
@@ -34,6 +35,8 @@ pub mod process_lock;
 pub mod record_queue;
 mod role;
 mod sync;
+#[cfg(not(loom))]
+pub mod variables;
 pub mod wake;
 #[cfg(not(loom))]
 pub mod window;

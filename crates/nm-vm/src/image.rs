@@ -150,7 +150,7 @@ impl Image {
             ImageError::Program { path, source }
         };
         let init = loadable_part(&program).map_err(|error| in_guest(&parts.program, error))?;
-        let interpreter = Elf::new(&init)
+        let interpreter = Elf::new(&init[..])
             .and_then(|elf| elf.interpreter())
             .map_err(|error| in_guest(&parts.program, error))?;
         // One of the mapped libraries, which programs name by another path.
@@ -158,7 +158,7 @@ impl Image {
         let mut files = BTreeMap::new();
         for path in parts.libraries.iter().filter(|path| Some(*path) != linker.as_ref()) {
             let library = read(path)?;
-            let name = Elf::new(&library)
+            let name = Elf::new(&library[..])
                 .and_then(|elf| elf.library_name())
                 .map_err(|error| in_guest(path, error))?;
             // The linker searches for that name, of which the mapped file may be a version.
@@ -298,7 +298,7 @@ mod tests {
         assert!(content("m/003-virtio_net.ko").windows(6).any(|part| part == b"virtio"));
         let console = entries.iter().find(|(name, ..)| name == "dev/console").unwrap();
         assert_eq!((console.1, console.2), (0o020_600, (5, 1)));
-        if let Some(path) = Elf::new(&own).unwrap().interpreter().unwrap() {
+        if let Some(path) = Elf::new(&own[..]).unwrap().interpreter().unwrap() {
             assert_eq!(content(path.trim_start_matches('/')), fs::read(path).unwrap());
             assert!(entries.iter().any(|(name, ..)| name.ends_with("/libc.so.6")), "glibc");
         }

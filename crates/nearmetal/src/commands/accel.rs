@@ -2,9 +2,16 @@
 //! were carried.
 
 mod collector;
+mod explain;
+mod history;
+mod launcher;
+mod namespaces;
 mod policy;
+mod profiles;
 mod program;
+mod row;
 mod status;
+mod summary;
 mod supervise;
 mod view;
 
@@ -16,9 +23,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
-use nm_lab::accelerator::{self, SHARE_BYTES_MAX, Settings};
+use nm_lab::accelerator::{self, Settings};
 use nm_model::Failure;
+use nm_ring::variables::{AFTER, MAX, Profile, SHARE_BYTES_MAX, SPIN_US};
 
+pub use self::history::History;
+pub use self::profiles::Profiles;
 use self::program::NotAccelerated;
 pub use self::status::Status;
 pub use self::view::Report;
@@ -28,7 +38,9 @@ use crate::output;
 
 pub fn run(args: &AccelArgs) -> Result<Exit> {
     match &args.command {
-        Some(AccelCommand::Status(format)) => status::run(format.format),
+        Some(AccelCommand::Status(args)) => status::run(args),
+        Some(AccelCommand::Explain(args)) => explain::run(args),
+        Some(AccelCommand::Profiles(format)) => profiles::run(format.format),
         None => start(&args.run),
     }
 }
@@ -39,6 +51,7 @@ fn start(args: &AccelRunArgs) -> Result<Exit> {
         return Err(Stop::usage("name a program; see --help"));
     };
     let library = accelerator::library(&std::env::current_exe()?).map_err(Failure::from)?;
+    profiles::check_environment().map_err(|mistake| Stop::usage(mistake.to_string()))?;
     let settings = settings(args)?;
     let path = program::find(name).map_err(|error| program::not_started(name, &error))?;
     let reason = program::not_accelerated(&path);
@@ -46,13 +59,17 @@ fn start(args: &AccelRunArgs) -> Result<Exit> {
         let name = name.to_string_lossy();
         output::message(&format!("nearmetal: {name} {reason}: it runs on the kernel"));
     }
+    let loss = launcher::launch(&args.program, Some(&library)).and_then(|launch| launch.loss);
+    let cause = loss.map(|loss| format!("{} {loss}; {}", name.to_string_lossy(), loss.remedy()));
+    if let Some(cause) = &cause {
+        output::message(&format!("nearmetal: {cause}"));
+    }
     let mut command = Command::new(&path);
     command.arg0(name).args(arguments);
-    // Another loader would refuse to start the program with a library that it cannot link. In all
-    // other cases its child processes may still be accelerated.
-    let is_preloaded = reason != Some(NotAccelerated::OtherLoader);
+    let is_preloaded = !reason.is_some_and(NotAccelerated::refuses_library);
     if args.stats {
-        return supervise::run(command, settings, &library, is_preloaded, args.format.format);
+        let preloaded = is_preloaded.then_some(&*library);
+        return supervise::run(command, settings, preloaded, cause, args.format.format);
     }
     if is_preloaded {
         settings.apply(&mut command, &library);
@@ -62,9 +79,11 @@ fn start(args: &AccelRunArgs) -> Result<Exit> {
 
 fn settings(args: &AccelRunArgs) -> Result<Settings> {
     let group = args.group.as_deref().map(group_id).transpose()?;
+    let profile = args.profile.as_deref().and_then(Profile::named);
     Ok(Settings {
-        spin_us: args.spin_us,
-        connections_max: Some(args.connections_max),
+        spin_us: args.spin_us.or_else(|| profiles::value(profile, &SPIN_US)),
+        after_calls: profiles::value(profile, &AFTER),
+        connections_max: args.connections_max.or_else(|| profiles::value(profile, &MAX)),
         share: args.share.as_deref().map(|folder| private_folder(folder, group)).transpose()?,
         group,
         policy: args.policy.as_deref().map(policy::load).transpose()?,

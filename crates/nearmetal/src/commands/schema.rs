@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use nm_exchange_lab::day::result::DayResult;
+use nm_model::explanation::Explanation;
 use nm_model::finding::Audit;
 use nm_model::gate::Gate;
 use nm_model::lab_plan::LabPlan;
@@ -92,6 +93,9 @@ kinds! {
     lab::ImageDocument: "lab image";
     accel::Report: "accel";
     accel::Status: "accel status";
+    accel::History: "accel status";
+    accel::Profiles: "accel profiles";
+    Explanation: "accel explain";
     status::StatusDocument: "exchange status";
     moves::MovesDocument: "exchange move", "exchange grow", "exchange shrink";
     moves::DrainedDocument: "exchange drain";

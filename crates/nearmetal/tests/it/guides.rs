@@ -38,7 +38,7 @@ use crate::support::{BINARY, accelerator, root, wait_for};
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Languages of blocks that have no commands.
-const OTHER_LANGUAGES: [&str; 3] = ["text", "toml", "xml"];
+const OTHER_LANGUAGES: [&str; 4] = ["text", "toml", "xml", "ini"];
 
 /// What happens to a block of commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +84,11 @@ fn parse(text: &str) -> Result<Vec<(usize, Block)>, String> {
             "text" if is_output => {
                 let lines = body.iter().map(|line| one_blank(line)).collect();
                 blocks.push((at, Block::Prints(lines)));
+            }
+            // A manifest, which is only read.
+            "yaml" if parse_mark(comment) == Some(Mark::NotRun) => {
+                YamlLoader::load_from_str(&body.join("\n"))
+                    .map_err(|fault| format!("line {at}: {fault}"))?;
             }
             "yaml" | "groovy" => {
                 let mark = parse_mark(comment)
@@ -360,6 +365,7 @@ macro_rules! guides {
 guides! {
     bypass: "bypass.md",
     bypass_internals: "bypass-internals.md",
+    bypass_services: "bypass-services.md",
     bypass_xdp: "bypass-xdp.md",
     exchange: "exchange.md",
     exchange_internals: "exchange-internals.md",
@@ -368,6 +374,29 @@ guides! {
     qualify: "qualify.md",
     two_machines: "two-machines.md",
     virtual_machines: "virtual-machines.md",
+}
+
+/// The blocks of a language in a guide.
+fn blocks_of(name: &str, language: &str) -> Vec<String> {
+    let text = fs::read_to_string(folder().join(name)).unwrap();
+    let begin = format!("\n```{language}\n");
+    let blocks = text.split(&begin).skip(1);
+    blocks.map(|rest| rest.split("\n```").next().unwrap_or_default().to_string()).collect()
+}
+
+/// Only the form of systemd's files: sections, and variables with values.
+#[test]
+fn units_of_the_guide_are_well_formed() {
+    let units = blocks_of("bypass-services.md", "ini");
+    assert!(!units.is_empty());
+    for line in units.iter().flat_map(|unit| unit.lines()) {
+        let is_section = line.starts_with('[') && line.ends_with(']');
+        // Without quotes a blank ends the value of a variable.
+        let setting = line.strip_prefix("Environment=").is_some_and(|pair| {
+            pair.split_once('=').is_some_and(|(name, _)| !name.is_empty()) && !pair.contains(' ')
+        });
+        assert!(is_section || setting, "{line}");
+    }
 }
 
 #[test]

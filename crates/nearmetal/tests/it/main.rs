@@ -1,6 +1,7 @@
 //! End-to-end tests: each runs the built binary as a user would.
 
 mod accel;
+mod accel_adoption;
 mod audit;
 mod baseline;
 mod command_line;

@@ -99,7 +99,11 @@ fn plans_and_schemas_are_printed() {
     assert!(plans.stdout.contains("quick") && plans.stdout.contains("monterey-network"));
     let text = run(&["plans", "quick"]).stdout;
     assert_eq!(text, fs::read_to_string(root().join("plans/quick.toml")).unwrap());
-    for (of, file) in [("result", "schema/result.json"), ("plan", "schema/plan.json")] {
+    for (of, file) in [
+        ("result", "schema/result.json"),
+        ("plan", "schema/plan.json"),
+        ("accel-explanation", "schema/accel-explanation.json"),
+    ] {
         let printed = run(&["schema", of]).stdout;
         let committed = fs::read_to_string(root().join(file)).unwrap();
         assert!(printed == committed, "{file} is not what `nearmetal schema {of}` prints");

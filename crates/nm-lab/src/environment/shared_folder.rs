@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use nm_model::{Failure, FailureKind};
 use nm_sys::private_folder::{FolderError, PrivateFolder, remove_abandoned};
 
-use crate::accelerator::SHARE_BYTES_MAX;
+use nm_ring::variables::SHARE_BYTES_MAX;
 
 /// How the name of each such folder begins.
 const PREFIX: &str = "nearmetal-share-";

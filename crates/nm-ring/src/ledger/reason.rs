@@ -64,7 +64,7 @@ numbered! {
         /// No reason: it does not, or not permanently.
         None = "none",
         /// The peer is on another host, or in another network namespace without a shared folder.
-        NotSameHost = "the peer is not on this host",
+        NotSameHost = "the peer is on another host, or in another network namespace (see --share)",
         /// No peer came to the rendezvous.
         PeerNotAccelerated = "the peer is not accelerated",
         /// The peer belongs to another user.
@@ -118,4 +118,24 @@ numbered! {
         /// The kernel has sent bytes that no call of the library has sent.
         SentPastLibrary = "a part of the program sends by system calls of its own",
     }
+}
+
+/// Options that only the kernel supports, by their number in a ledger (level × 65536 + name). The
+/// numbers are those of x86-64 and AArch64.
+const OPTION_NAMES: &[(u32, &str)] = &[
+    (1 << 16 | 18, "SO_RCVLOWAT"),
+    (1 << 16 | 29, "SO_TIMESTAMP"),
+    (1 << 16 | 35, "SO_TIMESTAMPNS"),
+    (1 << 16 | 37, "SO_TIMESTAMPING"),
+    (1 << 16 | 42, "SO_PEEK_OFF"),
+    (1 << 16 | 63, "SO_TIMESTAMP"),
+    (1 << 16 | 64, "SO_TIMESTAMPNS"),
+    (1 << 16 | 65, "SO_TIMESTAMPING"),
+    (6 << 16 | 19, "TCP_REPAIR"),
+    (6 << 16 | 31, "TCP_ULP"),
+];
+
+/// The name of a socket option by its number in a ledger.
+pub fn option_name(number: u32) -> Option<&'static str> {
+    OPTION_NAMES.iter().find(|(known, _)| *known == number).map(|(_, name)| *name)
 }

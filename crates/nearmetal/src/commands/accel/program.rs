@@ -1,19 +1,27 @@
-//! Finds a program and reads its ELF headers before it is started under the accelerator: whether
-//! the loader preloads a library for it, and whether the program calls that library at all.
+//! Finds a program and reads its file before it is started under the accelerator: whether the
+//! loader preloads a library for it, and whether the program calls that library at all.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use nm_vm::elf::Elf;
 use rustix::process::{geteuid, getgid, getuid};
 
 use crate::exit::{Exit, Stop};
 
 /// Longest chain of scripts whose interpreters are scripts: the kernel's own limit.
-const SCRIPTS_MAX: u32 = 4;
+const SCRIPTS_MAX: usize = 4;
+
+/// Sanitizers, and the library that each needs in front of all others.
+const SANITIZERS: [(&str, &[&str]); 3] = [
+    ("AddressSanitizer", &["libasan.so", "libclang_rt.asan"]),
+    ("HWAddressSanitizer", &["libhwasan.so", "libclang_rt.hwasan"]),
+    ("MemorySanitizer", &["libmsan.so", "libclang_rt.msan"]),
+];
 
 /// Why a program cannot be accelerated, as a clause that follows the program's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -33,9 +41,70 @@ pub enum NotAccelerated {
     /// It has another loader than glibc's.
     #[error("is not linked against glibc, which the accelerator's library needs")]
     OtherLoader,
+    /// A sanitizer's runtime ends the program if another library is loaded before it.
+    #[error("is built with {0}, whose runtime allows no preloaded library")]
+    Sanitizer(&'static str),
+    /// It is a 32-bit program.
+    #[error("is a 32-bit program, and the accelerator's library has 64 bits")]
+    Bits32,
     /// It is built for another architecture than the library.
     #[error("is built for another machine architecture than the accelerator's library")]
     OtherMachine,
+}
+
+impl NotAccelerated {
+    /// Whether the program would not start, or would print an error, with the library preloaded.
+    /// In all other cases its child processes may still be accelerated.
+    pub fn refuses_library(self) -> bool {
+        matches!(self, NotAccelerated::OtherLoader | NotAccelerated::Sanitizer(_))
+    }
+
+    /// What to do.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            NotAccelerated::Static => "link it dynamically against glibc (without `-static`)",
+            NotAccelerated::Go => "none: no library sees the system calls of Go programs",
+            NotAccelerated::Privileged => {
+                "start it as the user whose privileges it gains, or let the service manager give \
+                 them (`AmbientCapabilities=` of systemd)"
+            }
+            NotAccelerated::OtherLoader => "build it for glibc, or take a glibc-based image",
+            NotAccelerated::Sanitizer(_) => "accelerate a build without the sanitizer",
+            NotAccelerated::Bits32 | NotAccelerated::OtherMachine => {
+                "take a build for this machine's 64-bit architecture"
+            }
+        }
+    }
+}
+
+/// What is known of a program's file.
+#[derive(Debug)]
+pub struct ProgramFile {
+    /// Scripts, each with the next one or the program as its interpreter; the last file is what
+    /// the kernel executes.
+    pub chain: Vec<PathBuf>,
+    /// What the last file is.
+    pub kind: FileKind,
+}
+
+/// What a file is that the kernel would execute.
+#[derive(Debug)]
+pub enum FileKind {
+    /// An ELF program, with its dynamic loader.
+    Program {
+        /// Path of the loader; none in a static program.
+        loader: Option<String>,
+        /// Why it cannot be accelerated.
+        unavailable_reason: Option<NotAccelerated>,
+    },
+    /// Neither a script nor an ELF program.
+    Other,
+    /// The interpreter that a script names is not there.
+    NoInterpreter(String),
+    /// More scripts in a chain than the kernel follows.
+    TooManyScripts,
+    /// This user may not read it.
+    CannotRead(io::Error),
 }
 
 /// The file of the program `name`: a path, or a name to be found in `PATH`.
@@ -80,21 +149,31 @@ fn executable(path: &Path) -> io::Result<PathBuf> {
 /// Why the program in this file cannot be accelerated; none if it can, or if the file cannot be
 /// read. For a script this is a property of its interpreter.
 pub fn not_accelerated(path: &Path) -> Option<NotAccelerated> {
-    let mut path = path.to_path_buf();
-    for _ in 0..SCRIPTS_MAX {
-        let file = File::open(&path).ok()?;
+    match inspect(path).kind {
+        FileKind::Program { unavailable_reason, .. } => unavailable_reason,
+        _ => None,
+    }
+}
+
+/// Reads a program's file, and for a script the files of its interpreters.
+pub fn inspect(path: &Path) -> ProgramFile {
+    let mut chain = vec![path.to_path_buf()];
+    let kind = loop {
+        let last = &chain[chain.len() - 1];
+        let file = match File::open(last) {
+            Ok(file) => file,
+            Err(error) => break FileKind::CannotRead(error),
+        };
         let mut start = [0; 256];
         let length = read_some(&file, &mut start);
         match interpreter(&start[..length]) {
-            Some(next) => path = next,
-            None => {
-                return Elf::read(&file).and_then(|elf| elf.not_accelerated()).or_else(|| {
-                    gains_privileges(&path, &file).then_some(NotAccelerated::Privileged)
-                });
-            }
+            Ok(Some(_)) if chain.len() > SCRIPTS_MAX => break FileKind::TooManyScripts,
+            Ok(Some(next)) => chain.push(next),
+            Ok(None) => break kind_of(last, &file, &start[..length]),
+            Err(name) => break FileKind::NoInterpreter(name),
         }
-    }
-    None
+    };
+    ProgramFile { chain, kind }
 }
 
 fn read_some(mut file: &File, buffer: &mut [u8]) -> usize {
@@ -106,16 +185,25 @@ fn read_some(mut file: &File, buffer: &mut [u8]) -> usize {
 }
 
 /// The program that a script's first line names; for `env`, the program that `env` searches for.
-fn interpreter(start: &[u8]) -> Option<PathBuf> {
-    let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+/// None if it is no script.
+///
+/// # Errors
+/// The name of an interpreter that is not there.
+fn interpreter(start: &[u8]) -> Result<Option<PathBuf>, String> {
+    let Some(line) = start.strip_prefix(b"#!").and_then(|it| it.split(|b| *b == b'\n').next())
+    else {
+        return Ok(None);
+    };
     let line = String::from_utf8_lossy(line);
     let mut parts = line.split_whitespace();
-    let program = PathBuf::from(parts.next()?);
+    let program = PathBuf::from(parts.next().unwrap_or_default());
     if program.file_name() != Some(OsStr::new("env")) {
-        return Some(program);
+        let found = executable(&program).map(Some);
+        return found.map_err(|_| program.display().to_string());
     }
-    let name = parts.find(|part| !part.starts_with('-') && !part.contains('='))?;
-    find(OsStr::new(name)).ok()
+    let name = parts.find(|part| !part.starts_with('-') && !part.contains('='));
+    let name = name.unwrap_or("env");
+    find(OsStr::new(name)).map(Some).map_err(|_| name.to_string())
 }
 
 /// Whether the kernel sets `AT_SECURE` for the program because it gains privileges from its file.
@@ -132,79 +220,56 @@ fn gains_privileges(path: &Path, file: &File) -> bool {
     by_user || by_group || by_capability
 }
 
-/// Parts of a program's ELF headers. The file is not trusted: invalid values are read as absent.
-#[derive(Debug, PartialEq, Eq)]
-struct Elf {
-    same_machine: bool,
-    loader: Option<String>,
-    is_go: bool,
+/// What a file is that is no script and begins with `start`. It is not trusted: invalid headers
+/// are read as absent.
+fn kind_of(path: &Path, file: &File, start: &[u8]) -> FileKind {
+    const BITS_32: u8 = 1;
+    if !start.starts_with(b"\x7fELF") {
+        return FileKind::Other;
+    }
+    let elf = match Elf::new(file) {
+        Ok(elf) if elf.machine() == own_machine() => elf,
+        _ => {
+            let is_small = start.get(4) == Some(&BITS_32);
+            let unavailable_reason =
+                if is_small { NotAccelerated::Bits32 } else { NotAccelerated::OtherMachine };
+            return FileKind::Program {
+                loader: None,
+                unavailable_reason: Some(unavailable_reason),
+            };
+        }
+    };
+    let loader = elf.interpreter().ok().flatten();
+    let unavailable_reason = match &loader {
+        _ if is_go(&elf) => Some(NotAccelerated::Go),
+        None => Some(NotAccelerated::Static),
+        Some(loader) if !loader.contains("/ld-linux") => Some(NotAccelerated::OtherLoader),
+        Some(_) if gains_privileges(path, file) => Some(NotAccelerated::Privileged),
+        Some(_) => sanitizer(&elf).map(NotAccelerated::Sanitizer),
+    };
+    FileKind::Program { loader, unavailable_reason }
 }
 
-impl Elf {
-    /// Reads the headers; none if it is not an ELF file.
-    fn read(file: &File) -> Option<Elf> {
-        let mut head = [0; 64];
-        file.read_exact_at(&mut head, 0).ok()?;
-        if !head.starts_with(b"\x7fELF") {
-            return None;
-        }
-        // The library is built for 64-bit little-endian machines only.
-        let machine = match std::env::consts::ARCH {
-            "x86_64" => 62,
-            "aarch64" => 183,
-            "riscv64" => 243,
-            _ => 0,
-        };
-        if head[4..6] != [2, 1] || number(&head, 18, 2) != machine {
-            return Some(Elf { same_machine: false, loader: None, is_go: false });
-        }
-        let programs = table(file, number(&head, 32, 8), &head[54..58]);
-        let loader = programs.iter().find(|entry| number(entry, 0, 4) == 3).and_then(|entry| {
-            let text = bytes(file, number(entry, 8, 8), number(entry, 32, 8).min(4096))?;
-            let text = String::from_utf8_lossy(&text).trim_end_matches('\0').to_string();
-            Some(text)
-        });
-        let sections = table(file, number(&head, 40, 8), &head[58..62]);
-        let names = usize::try_from(number(&head, 62, 2)).ok().and_then(|at| sections.get(at));
-        let names = names
-            .and_then(|entry| bytes(file, number(entry, 24, 8), number(entry, 32, 8).min(1 << 20)));
-        let names = names.unwrap_or_default();
-        let is_go = sections.iter().any(|entry| {
-            let at = usize::try_from(number(entry, 0, 4)).unwrap_or(usize::MAX);
-            let name = names.get(at..).and_then(|rest| rest.split(|byte| *byte == 0).next());
-            matches!(name, Some(b".go.buildinfo" | b".note.go.buildid"))
-        });
-        Some(Elf { same_machine: true, loader, is_go })
-    }
-
-    fn not_accelerated(&self) -> Option<NotAccelerated> {
-        match &self.loader {
-            _ if !self.same_machine => Some(NotAccelerated::OtherMachine),
-            _ if self.is_go => Some(NotAccelerated::Go),
-            None => Some(NotAccelerated::Static),
-            Some(loader) if !loader.contains("/ld-linux") => Some(NotAccelerated::OtherLoader),
-            Some(_) => None,
-        }
+/// The architecture of this program, and of the library beside it, as ELF has it.
+fn own_machine() -> u16 {
+    match std::env::consts::ARCH {
+        "x86_64" => 62,
+        "aarch64" => 183,
+        "riscv64" => 243,
+        _ => 0,
     }
 }
 
-/// The little-endian number of `length` bytes at offset `at`; 0 beyond the end.
-fn number(from: &[u8], at: usize, length: usize) -> u64 {
-    let bytes = from.get(at..at + length).unwrap_or_default();
-    bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+fn is_go(elf: &Elf<'_, File>) -> bool {
+    let has = |name: &str| elf.section(name).is_ok_and(|section| section.is_some());
+    has(".go.buildinfo") || has(".note.go.buildid")
 }
 
-fn bytes(file: &File, at: u64, length: u64) -> Option<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(length).ok()?];
-    file.read_exact_at(&mut bytes, at).ok()?;
-    Some(bytes)
-}
-
-/// The entries of a header table; `shape` is the size of an entry and the number of entries.
-fn table(file: &File, at: u64, shape: &[u8]) -> Vec<Vec<u8>> {
-    let (size, count) = (number(shape, 0, 2), number(shape, 2, 2));
-    let entry = |index: u64| bytes(file, at.checked_add(index * size)?, size);
-    (0..count).map_while(entry).collect()
+/// The sanitizer whose runtime the program loads before all other libraries.
+fn sanitizer(elf: &Elf<'_, File>) -> Option<&'static str> {
+    let libraries = elf.needed_libraries().unwrap_or_default();
+    let needs = |names: &[&str]| libraries.iter().any(|it| names.iter().any(|n| it.starts_with(n)));
+    SANITIZERS.iter().find(|(_, names)| needs(names)).map(|(name, _)| *name)
 }
 
 #[cfg(test)]
@@ -229,11 +294,11 @@ mod tests {
     #[test]
     fn static_go_and_foreign_programs_are_recognised() {
         let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let programs = usize::try_from(number(&own, 32, 8)).unwrap();
+        let number = |at: usize| u16::from_le_bytes([own[at], own[at + 1]]);
         let mut without_loader = own.clone();
-        for index in 0..usize::try_from(number(&own, 56, 2)).unwrap() {
-            let at = programs + index * 56;
-            if number(&own, at, 4) == 3 {
+        for index in 0..usize::from(number(56)) {
+            let at = usize::from(number(32)) + index * 56;
+            if number(at) == 3 {
                 without_loader[at] = 0;
             }
         }
@@ -243,37 +308,46 @@ mod tests {
         let at = own.windows(15).rposition(|name| name == b".gnu.version_r\0").unwrap();
         of_go[at..at + 15].copy_from_slice(b".go.buildinfo\0\0");
         assert_eq!(not_accelerated(file_of(&of_go).path()), Some(NotAccelerated::Go));
+        let mut small = own.clone();
+        small[4] = 1;
+        assert_eq!(not_accelerated(file_of(&small).path()), Some(NotAccelerated::Bits32));
         let mut other = own;
         other[18] ^= 1;
         assert_eq!(not_accelerated(file_of(&other).path()), Some(NotAccelerated::OtherMachine));
     }
 
     #[test]
-    fn musl_loader_is_recognised() {
-        let elf = |loader: &str| Elf {
-            same_machine: true,
-            loader: Some(loader.to_string()),
-            is_go: false,
+    fn other_loaders_and_sanitizers_are_recognised() {
+        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let replaced = |old: &[u8], new: &[u8]| {
+            let mut bytes = own.clone();
+            let at = own.windows(old.len()).position(|it| it == old).unwrap();
+            bytes[at..at + old.len()].copy_from_slice(new);
+            not_accelerated(file_of(&bytes).path())
         };
-        assert_eq!(
-            elf("/lib/ld-musl-x86_64.so.1").not_accelerated(),
-            Some(NotAccelerated::OtherLoader)
-        );
-        for loader in ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"] {
-            assert_eq!(elf(loader).not_accelerated(), None);
-        }
+        assert_eq!(replaced(b"/ld-linux", b"/ld-musl-"), Some(NotAccelerated::OtherLoader));
+        let sanitizer = replaced(b"libgcc_s.so", b"libasan.so\0");
+        assert_eq!(sanitizer, Some(NotAccelerated::Sanitizer("AddressSanitizer")));
+        assert!(sanitizer.unwrap().refuses_library());
     }
 
     #[test]
     fn script_is_judged_by_its_interpreter() {
         let shell = find(OsStr::new("sh")).unwrap();
-        assert_eq!(interpreter(b"#!/bin/sh -e\necho"), Some(PathBuf::from("/bin/sh")));
-        assert_eq!(interpreter(b"#! /usr/bin/env -S A=b sh -e\n"), Some(shell));
-        assert_eq!(interpreter(b"\x7fELF"), None);
+        assert_eq!(interpreter(b"#!/bin/sh -e\necho"), Ok(Some(PathBuf::from("/bin/sh"))));
+        assert_eq!(interpreter(b"#! /usr/bin/env -S A=b sh -e\n"), Ok(Some(shell)));
+        assert_eq!(interpreter(b"\x7fELF"), Ok(None));
+        assert_eq!(interpreter(b"#!/no/shell -e\n"), Err("/no/shell".to_string()));
         let own = std::env::current_exe().unwrap();
         let script = file_of(format!("#!{}\n", own.display()).as_bytes());
         assert_eq!(not_accelerated(script.path()), not_accelerated(&own));
         assert_eq!(not_accelerated(file_of(b"#!").path()), None, "unknown");
+        let script = tempfile::tempdir().unwrap();
+        let path = script.path().join("loop");
+        std::fs::write(&path, format!("#!{}\n", path.display())).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let ProgramFile { chain, kind } = inspect(&path);
+        assert!(matches!(kind, FileKind::TooManyScripts) && chain.len() == SCRIPTS_MAX + 1);
     }
 
     #[test]

@@ -13,8 +13,11 @@ use nm_sys::hostfiles::HostFiles;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::program;
-use super::view::{Row, UNKNOWN, table};
+use super::row::{Row, UNKNOWN, name_reasons_of_peers};
+use super::summary::{Summary, share_in_memory};
+use super::view::table;
+use super::{history, namespaces, program};
+use crate::cli::accel::AccelStatusArgs;
 use crate::cli::format::Format;
 use crate::document::Document;
 use crate::exit::Exit;
@@ -23,6 +26,11 @@ use crate::output;
 /// What `status` shows.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Status {
+    /// Fraction of the bytes of the open connections that went through shared memory; absent
+    /// without bytes.
+    share_in_memory: Option<f64>,
+    /// Verdicts, waits and shares of the open connections.
+    summary: Summary,
     /// Accelerated programs.
     programs: Vec<Program>,
     /// Their connections.
@@ -56,7 +64,11 @@ impl Program {
     }
 }
 
-pub fn run(format: Format) -> Result<Exit> {
+pub fn run(args: &AccelStatusArgs) -> Result<Exit> {
+    let format = args.format.format;
+    if let Some(seconds) = args.seconds {
+        return history::run(seconds, format);
+    }
     let status = inspect_all();
     match format {
         Format::Json => output::json(&status)?,
@@ -92,6 +104,10 @@ fn inspect_all() -> Status {
         status.programs.push(program);
     }
     status.connections = explain_waits(open);
+    name_reasons_of_peers(&mut status.connections);
+    namespaces::explain(&files, &mut status.connections);
+    status.summary = Summary::of(&status.connections);
+    status.share_in_memory = share_in_memory(&status.connections);
     status
 }
 
@@ -126,12 +142,12 @@ fn explain_waits(open: Vec<Open>) -> Vec<Row> {
         match (users.get(&(row.peer.clone(), row.local.clone())), user) {
             (None, _) => {
                 let reason = "no program under nearmetal accel is seen at its other end";
-                row.reason = Some(reason.to_string());
+                row.set_reason(reason.to_string());
             }
             (Some(&Some(other)), Some(user)) if other != user => {
-                let reason =
-                    format!("its ends belong to two users, {user} and {other}: see --group");
-                row.reason = Some(reason);
+                row.set_reason(format!(
+                    "its ends belong to two users, {user} and {other}: see --group"
+                ));
             }
             _ => {}
         }
@@ -194,7 +210,13 @@ impl Status {
             let programs = nm_report::units::plural(some, "program", "programs");
             text += &format!("{programs} accelerated, no TCP connection open\n");
         } else {
+            let count = self.connections.len();
+            let connections =
+                nm_report::units::plural(count, "open connection", "open connections");
+            text += &self.summary.headline(self.share_in_memory, &connections);
+            text.push('\n');
             text += &table(&self.connections, &output::style());
+            text += &self.summary.details();
         }
         for program in &self.programs {
             let Program { pid, program, settings, .. } = program;
@@ -213,8 +235,8 @@ impl Status {
 
 #[cfg(test)]
 mod tests {
-    use super::super::view::Traffic;
-    use nm_lab::ledger::DataPath;
+    use super::super::row::Traffic;
+    use nm_lab::ledger::{Benefit, DataPath};
 
     use super::*;
     use std::fs;
@@ -268,24 +290,32 @@ mod tests {
         assert_eq!(program.note, None, "its sockets are in shared memory");
     }
 
-    #[test]
-    fn waiting_connections_say_what_is_seen_of_their_other_ends() {
-        let row = |local: &str, peer: &str| Row {
+    /// A connection whose ends have not met.
+    fn row(local: &str, peer: &str) -> Row {
+        Row {
             program: "p".into(),
             pid: 1,
             local: local.into(),
             peer: peer.into(),
             path: DataPath::KernelBeforeHandshake.name(),
             reason: Some("the handshake".into()),
+            verdict: String::new(),
+            benefit: Benefit::NotYet,
+            peer_is_elsewhere: false,
             open: true,
             sent: Traffic::default(),
             received: Traffic::default(),
             sleeps: 0,
+            failed_spins: 0,
             wakeups_sent: 0,
             wakeups_received: 0,
             fallbacks: 0,
             rejoins: 0,
-        };
+        }
+    }
+
+    #[test]
+    fn waiting_connections_say_what_is_seen_of_their_other_ends() {
         let open = |local, peer, user| Open { row: row(local, peer), waits: true, user };
         let reasons = |ends: [Open; 3]| {
             explain_waits(ends.into())
@@ -306,6 +336,25 @@ mod tests {
         let young =
             [open(UNKNOWN, "b:2", None), open("b:2", "a:1", None), open("d:4", "a:1", None)];
         assert_eq!(reasons(young), ["the handshake", "the handshake", unseen]);
+    }
+
+    #[test]
+    fn reason_of_the_peer_is_the_one_that_it_gives() {
+        let mut rows = [row("a:1", "b:2"), row("b:2", "a:1"), row("c:3", "a:1")];
+        rows[0].set_reason("the socket option SO_RCVLOWAT".to_string());
+        for row in &mut rows[1..] {
+            row.set_reason("at the peer: a socket option".to_string());
+        }
+        name_reasons_of_peers(&mut rows);
+        let reasons = rows.map(|row| row.reason.unwrap());
+        assert_eq!(
+            reasons,
+            [
+                "the socket option SO_RCVLOWAT",
+                "at the peer: the socket option SO_RCVLOWAT",
+                "at the peer: a socket option"
+            ]
+        );
     }
 
     #[test]
