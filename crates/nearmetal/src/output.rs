@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::Result;
-use nm_report::style::Style;
+use nm_report::style::{self, Style};
 
 use crate::document::{Document, SelfVersioned, Versioned};
 use crate::exit::{Exit, Stop};
@@ -69,8 +69,15 @@ pub fn sarif(document: &serde_json::Value) -> Result<()> {
     data(&format!("{document:#}\n"))
 }
 
-/// Writes a message to stderr.
+/// Writes a message to stderr. Parts of it may come from a peer or a file, which must not command
+/// the user's terminal.
 pub fn message(text: &str) {
+    let lines: Vec<String> = text.split('\n').map(style::clean).collect();
+    styled(&lines.join("\n"));
+}
+
+/// Writes text that this program has coloured to stderr.
+pub fn styled(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
