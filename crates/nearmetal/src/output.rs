@@ -72,8 +72,12 @@ pub fn sarif(document: &serde_json::Value) -> Result<()> {
 /// Writes a message to stderr. Parts of it may come from a peer or a file, which must not command
 /// the user's terminal.
 pub fn message(text: &str) {
+    styled(&without_commands(text));
+}
+
+fn without_commands(text: &str) -> String {
     let lines: Vec<String> = text.split('\n').map(style::clean).collect();
-    styled(&lines.join("\n"));
+    lines.join("\n")
 }
 
 /// Writes text that this program has coloured to stderr.
@@ -109,4 +113,17 @@ pub fn width_or(columns: usize) -> usize {
     let of_variable = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|columns| *columns > 0);
     let columns = of_terminal.or_else(of_variable).unwrap_or(columns);
     columns.clamp(40, 400)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_keeps_its_lines_and_commands_no_terminal() {
+        let hostile = "refused: \x1b]0;title\x07\x1b[2J\u{9b}1m gone\r\u{202e}\nhint: one";
+        let shown = without_commands(hostile);
+        assert!(shown.starts_with("refused: ") && shown.ends_with("\nhint: one"), "{shown:?}");
+        assert!(shown.chars().all(|c| !c.is_control() || c == '\n'), "{shown:?}");
+    }
 }
