@@ -2,9 +2,9 @@
 //! another machine sent.
 //!
 //! Each component of a path is opened by itself, beneath the descriptor of the one before, and
-//! never through a link. No component is `..`, so no path leads out, whoever changes the tree meanwhile.
-//! `openat2` with `RESOLVE_BENEATH` does the same in one call, but kernels before 5.6 and the
-//! system-call filters of many containers do not have it.
+//! never through a link. No component is `..`, so no path leads out, whoever changes the tree
+//! meanwhile. `openat2` with `RESOLVE_BENEATH` does the same in one call, but kernels before 5.6
+//! and the system-call filters of many containers do not have it.
 
 use std::ffi::OsStr;
 use std::fs::File;
