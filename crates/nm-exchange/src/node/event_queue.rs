@@ -103,7 +103,10 @@ mod tests {
     #[test]
     fn a_node_ends_although_nobody_reads() {
         let (_resume, stopped) = channel::<()>();
-        let queue = EventQueue::start((Role::Router, 0), move |_| drop(stopped.recv())).unwrap();
+        let write = move |_: &NodeEvent| {
+            let _ = stopped.recv();
+        };
+        let queue = EventQueue::start((Role::Router, 0), write).unwrap();
         queue.push(event(0));
         assert!(!queue.end(Duration::from_millis(10)));
     }
