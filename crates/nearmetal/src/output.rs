@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::Result;
-use nm_report::style::Style;
+use nm_report::style::{self, Style};
 
 use crate::document::{Document, SelfVersioned, Versioned};
 use crate::exit::{Exit, Stop};
@@ -69,8 +69,19 @@ pub fn sarif(document: &serde_json::Value) -> Result<()> {
     data(&format!("{document:#}\n"))
 }
 
-/// Writes a message to stderr.
+/// Writes a message to stderr. Parts of it may come from a peer or a file, which must not command
+/// the user's terminal.
 pub fn message(text: &str) {
+    styled(&without_commands(text));
+}
+
+fn without_commands(text: &str) -> String {
+    let lines: Vec<String> = text.split('\n').map(style::clean).collect();
+    lines.join("\n")
+}
+
+/// Writes text that this program has coloured to stderr.
+pub fn styled(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
@@ -102,4 +113,17 @@ pub fn width_or(columns: usize) -> usize {
     let of_variable = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|columns| *columns > 0);
     let columns = of_terminal.or_else(of_variable).unwrap_or(columns);
     columns.clamp(40, 400)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_keeps_its_lines_and_commands_no_terminal() {
+        let hostile = "refused: \x1b]0;title\x07\x1b[2J\u{9b}1m gone\r\u{202e}\nhint: one";
+        let shown = without_commands(hostile);
+        assert!(shown.starts_with("refused: ") && shown.ends_with("\nhint: one"), "{shown:?}");
+        assert!(shown.chars().all(|c| !c.is_control() || c == '\n'), "{shown:?}");
+    }
 }

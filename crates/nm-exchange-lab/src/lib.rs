@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod add;
+mod archive;
 mod bounded_lines;
 pub mod day;
 pub mod drain;

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +19,7 @@ use nm_sys::clock::{Deadline, monotonic_ns};
 use nm_sys::process::ChildProcess;
 use thiserror::Error;
 
+use crate::archive;
 use crate::bounded_lines::BoundedLines;
 use crate::host_protocol::{ALIVE_INTERVAL, END_LIMIT, Report, Request, VERSION};
 use crate::hosts::{Host, HostFiles};
@@ -240,11 +241,12 @@ impl Remote {
         Some(self.silent(silent_ns / 1_000_000_000))
     }
 
-    /// Copies the journals of its nodes to the folder `to`.
+    /// Copies the journals of its nodes, each in a folder of the node's name, to the folder `to`.
     ///
     /// # Errors
-    /// If the host is lost, or does not send them completely.
-    pub fn copy_journals(&mut self, to: &Path) -> Result<(), HostError> {
+    /// If the host is lost, does not send them completely, or sends anything else. Then nothing of
+    /// it is in `to`.
+    pub fn copy_journals(&mut self, to: &Path, nodes: &[String]) -> Result<(), HostError> {
         let host = self.host.destination.to_string();
         let failed = |why: String| HostError::Journals { host: host.clone(), why };
         if self.is_lost {
@@ -256,25 +258,26 @@ impl Remote {
         let mut send = nm_ssh::command(&self.host.destination, &script, Patience::Short);
         let log = File::options().append(true).open(&self.log);
         let log = log.map_err(|error| failed(error.to_string()))?;
-        let also_log = log.try_clone().map_err(|error| failed(error.to_string()))?;
         send.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut send = ChildProcess::spawn(send).map_err(|error| failed(error.to_string()))?;
         let sent = send.take_stdout().ok_or_else(|| failed("ssh has no output".to_string()))?;
-        let mut receive = Command::new("tar");
-        receive.arg("-C").arg(to).args(["-xf", "-", "--no-same-owner"]);
-        receive.stdin(sent).stdout(Stdio::null()).stderr(also_log);
-        let mut receive =
-            ChildProcess::spawn(receive).map_err(|error| failed(format!("tar: {error}")))?;
-        // ssh ends by itself if the host is silent, and tar ends with ssh.
-        let received = wait(&mut receive);
-        let both = [("ssh", wait(&mut send)), ("tar", received)];
-        let bad = both.iter().find(|(_, code)| *code != Some(0));
-        match bad {
-            None => Ok(()),
-            Some((program, code)) => {
-                let code = code.map_or("a signal".to_string(), |code| format!("code {code}"));
-                Err(failed(format!("{program} ended with {code}, see {}", self.log.display())))
+        // ssh ends by itself if the host is silent.
+        let unpacked = archive::unpack(sent, to, nodes, &archive::LIMITS);
+        match unpacked {
+            Err(error) if !error.is_end() => {
+                send.kill();
+                Err(failed(error.to_string()))
             }
+            unpacked => match (wait(&mut send), unpacked) {
+                (Some(0), Ok(unpacked)) => {
+                    unpacked.keep().map_err(|error| failed(error.to_string()))
+                }
+                (Some(0), Err(error)) => Err(failed(error.to_string())),
+                (code, _) => {
+                    let code = code.map_or("a signal".to_string(), |code| format!("code {code}"));
+                    Err(failed(format!("ssh ended with {code}, see {}", self.log.display())))
+                }
+            },
         }
     }
 

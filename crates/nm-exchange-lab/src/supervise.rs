@@ -743,12 +743,17 @@ impl Supervisor {
 
     /// Copies journals from the hosts if they are to be kept, and has the agents end.
     fn leave_hosts(&mut self) {
-        for host in &mut self.hosts {
+        for (number, host) in self.hosts.iter_mut().enumerate() {
             // It was asked to stop, and asked whether it is there.
             let silent = host.give_up_if_silent(END_LIMIT);
             self.incidents.extend(silent.map(|why| why.to_string()));
+            let is_there =
+                |node: &&Running| matches!(node.runner, Runner::Host(host) if host == number);
+            let nodes = self.nodes.iter().filter(is_there);
+            let nodes: Vec<String> =
+                nodes.map(|node| format!("{}-{}", node.role, node.index)).collect();
             if self.is_recorded
-                && let Err(why) = host.copy_journals(&self.folder.join(DATA))
+                && let Err(why) = host.copy_journals(&self.folder.join(DATA), &nodes)
             {
                 self.incidents.push(why.to_string());
             }

@@ -19,8 +19,8 @@ fn sentence(error: &dyn Error) -> String {
     text
 }
 
-fn failure(error: &dyn Error, hint: Option<&'static str>) -> Failure {
-    let failure = Failure::new(FailureKind::System, sentence(error));
+fn failure(kind: FailureKind, error: &dyn Error, hint: Option<&'static str>) -> Failure {
+    let failure = Failure::new(kind, sentence(error));
     match hint {
         Some(hint) => failure.hint(hint),
         None => failure,
@@ -29,12 +29,16 @@ fn failure(error: &dyn Error, hint: Option<&'static str>) -> Failure {
 
 impl From<ReplicaError> for Failure {
     fn from(error: ReplicaError) -> Failure {
-        failure(&error, error.hint())
+        let kind = match &error {
+            ReplicaError::Listen { .. } => FailureKind::AddressInUse,
+            _ => FailureKind::System,
+        };
+        failure(kind, &error, error.hint())
     }
 }
 
 impl From<JournalError> for Failure {
     fn from(error: JournalError) -> Failure {
-        failure(&error, error.hint())
+        failure(FailureKind::System, &error, error.hint())
     }
 }

@@ -31,6 +31,8 @@ pub fn command(destination: &Destination, script: &str, patience: Patience) -> C
     command.args(["-o", "BatchMode=yes", "-o", "ControlPath=none", "-o", "TCPKeepAlive=no"]);
     // A terminal would change bytes, and forwarded ports are for sessions of the user.
     command.args(["-o", "RequestTTY=no", "-o", "ClearAllForwardings=yes"]);
+    // The host must not use the user's keys or screen, whatever the user's configuration allows.
+    command.args(["-o", "ForwardAgent=no", "-o", "ForwardX11=no", "-o", "ForwardX11Trusted=no"]);
     command.arg("-o").arg(format!("ConnectTimeout={}", CONNECT_LIMIT.as_secs()));
     command.arg("-o").arg(format!("ServerAliveInterval={interval_s}"));
     command.args(["-o", "ServerAliveCountMax=3", "--", destination.as_str(), script]);
@@ -58,7 +60,8 @@ mod tests {
         assert_eq!(short[short.len() - 3..], ["--", "user@host", "exec true"]);
         let wanted =
             ["BatchMode=yes", "RequestTTY=no", "ConnectTimeout=10", "ServerAliveInterval=5"];
-        for option in wanted.iter().chain(&["ServerAliveCountMax=3"]) {
+        let refused = ["ForwardAgent=no", "ForwardX11=no", "ForwardX11Trusted=no"];
+        for option in wanted.iter().chain(&["ServerAliveCountMax=3"]).chain(&refused) {
             assert!(short.iter().any(|word| word == *option), "{option}: {short:?}");
         }
         assert!(words(Patience::Long).contains(&"ServerAliveInterval=0".to_string()));

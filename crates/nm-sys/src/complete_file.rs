@@ -3,14 +3,19 @@
 //! The content goes to a temporary name in the same folder, which becomes the file's name at the
 //! end. A disk that is full, or a crash, so leaves no file that is empty or cut off.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, RenameFlags, fsync, linkat, openat, renameat, renameat_with,
+    unlinkat,
+};
 use rustix::io::Errno;
+
+use crate::random;
 
 /// Whether a file can be made again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +44,7 @@ pub fn replace(path: &Path, bytes: &[u8], origin: Origin) -> io::Result<()> {
     if is_special {
         return OpenOptions::new().write(true).open(path)?.write_all(bytes);
     }
-    write(path, bytes, MODE_PUBLIC, origin, |temporary| fs::rename(temporary, path))
+    write(path, bytes, MODE_PUBLIC, origin, rename)
 }
 
 /// Writes a new file with these rights; one that exists is left alone.
@@ -51,7 +56,7 @@ pub fn create(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     if fs::symlink_metadata(path).is_ok() {
         return Err(ErrorKind::AlreadyExists.into());
     }
-    write(path, bytes, mode, Origin::Measured, |temporary| rename_new(temporary, path))
+    write(path, bytes, mode, Origin::Measured, rename_new)
 }
 
 /// Writes new files, all or none: what was written before a failure is removed, so that the same
@@ -76,45 +81,61 @@ pub fn create_all(files: &[(PathBuf, &[u8])]) -> Result<(), (PathBuf, io::Error)
 /// # Errors
 /// Those of the file system.
 pub fn check_writable(folder: &Path) -> io::Result<()> {
-    let temporary = temporary(&folder.join("any"));
-    create_temporary(&temporary, MODE_PUBLIC)?;
-    fs::remove_file(&temporary)
+    let folder = open_folder(folder)?;
+    let (temporary, _) = create_temporary(folder.as_fd(), MODE_PUBLIC)?;
+    Ok(unlinkat(&folder, &temporary, AtFlags::empty())?)
 }
 
-/// Writes under a temporary name, which `rename` makes the file's own.
+/// Writes a file by its path, whose folders may be links: the user names them.
 fn write(
     path: &Path,
     bytes: &[u8],
     mode: u32,
     origin: Origin,
-    rename: impl FnOnce(&Path) -> io::Result<()>,
+    put: fn(BorrowedFd<'_>, &str, &OsStr) -> io::Result<()>,
 ) -> io::Result<()> {
-    let temporary = temporary(path);
-    let written = create_temporary(&temporary, mode).and_then(|mut file| {
-        file.write_all(bytes)?;
+    let name = path.file_name().ok_or(ErrorKind::IsADirectory)?;
+    let folder = open_folder(folder(path))?;
+    let fill = |file: &mut File| file.write_all(bytes);
+    write_in(folder.as_fd(), mode, origin, fill, |temporary| put(folder.as_fd(), temporary, name))
+}
+
+/// Fills a new file of `folder` under a temporary name, which `put` makes the file's own.
+pub(crate) fn write_in(
+    folder: BorrowedFd<'_>,
+    mode: u32,
+    origin: Origin,
+    fill: impl FnOnce(&mut File) -> io::Result<()>,
+    put: impl FnOnce(&str) -> io::Result<()>,
+) -> io::Result<()> {
+    let (temporary, mut file) = create_temporary(folder, mode)?;
+    let written = fill(&mut file).and_then(|()| {
         if origin == Origin::Measured {
             file.sync_all()?;
         }
-        rename(&temporary)
+        put(&temporary)
     });
     if let Err(error) = written {
         // The write has failed already; a temporary file that stays does no harm.
-        let _ = fs::remove_file(&temporary);
+        let _ = unlinkat(folder, &temporary, AtFlags::empty());
         return Err(error);
     }
     if origin == Origin::Measured {
-        // The new name is on the disk when the folder is. Not every file system can do that.
-        let _ = File::open(folder(path)).and_then(|folder| folder.sync_all());
+        sync_folder(folder);
     }
     Ok(())
 }
 
-/// A name beside `path` that no other process uses now. It does not have the file's name in it,
-/// which may be as long as names can be.
-fn temporary(path: &Path) -> PathBuf {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    folder(path).join(format!(".nearmetal-{}-{number}.tmp", std::process::id()))
+/// Has the disk keep the names in a folder. Not every file system can do that.
+pub(crate) fn sync_folder(folder: BorrowedFd<'_>) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let _ = openat(folder, ".", flags, Mode::empty()).and_then(fsync);
+}
+
+/// A name that nobody can guess or has taken. It does not have the file's name in it, which may be
+/// as long as names can be.
+pub(crate) fn temporary() -> io::Result<String> {
+    Ok(format!(".nearmetal-{:016x}.tmp", u64::from_ne_bytes(random::bytes()?)))
 }
 
 fn folder(path: &Path) -> &Path {
@@ -122,26 +143,31 @@ fn folder(path: &Path) -> &Path {
     parent.unwrap_or(Path::new("."))
 }
 
-/// Creates a file, in place of one that a crash left. It never writes through a link that somebody
-/// else has put there.
-fn create_temporary(path: &Path, mode: u32) -> io::Result<File> {
-    let create = || OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
-    match create() {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            fs::remove_file(path)?;
-            create()
-        }
-        created => created,
-    }
+/// Opens a folder as a place for files. The user may write into it without being able to list it.
+fn open_folder(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(openat(CWD, path, flags, Mode::empty())?)
+}
+
+/// Creates a file under a name that nothing has: it never writes through a link.
+fn create_temporary(folder: BorrowedFd<'_>, mode: u32) -> io::Result<(String, File)> {
+    let name = temporary()?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(folder, &name, flags, Mode::from_raw_mode(mode))?;
+    Ok((name, file.into()))
+}
+
+fn rename(folder: BorrowedFd<'_>, temporary: &str, name: &OsStr) -> io::Result<()> {
+    Ok(renameat(folder, temporary, folder, name)?)
 }
 
 /// Renames unless the name is taken, in one step, so that of two processes one is refused.
-fn rename_new(temporary: &Path, path: &Path) -> io::Result<()> {
-    match renameat_with(CWD, temporary, CWD, path, RenameFlags::NOREPLACE) {
+fn rename_new(folder: BorrowedFd<'_>, temporary: &str, name: &OsStr) -> io::Result<()> {
+    match renameat_with(folder, temporary, folder, name, RenameFlags::NOREPLACE) {
         // The file system cannot do that; a second name is refused if it exists, too.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            fs::hard_link(temporary, path)?;
-            fs::remove_file(temporary)
+            linkat(folder, temporary, folder, name, AtFlags::empty())?;
+            Ok(unlinkat(folder, temporary, AtFlags::empty())?)
         }
         renamed => Ok(renamed?),
     }
@@ -173,10 +199,11 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let again = create(&path, b"two", MODE_PUBLIC).unwrap_err();
         assert_eq!(again.kind(), ErrorKind::AlreadyExists);
-        let temporary = temporary(&path);
-        fs::write(&temporary, b"three").unwrap();
-        assert_eq!(rename_new(&temporary, &path).unwrap_err().kind(), ErrorKind::AlreadyExists);
-        fs::remove_file(&temporary).unwrap();
+        let folder = open_folder(scratch.path()).unwrap();
+        let (other, _) = create_temporary(folder.as_fd(), MODE_PUBLIC).unwrap();
+        let refused = rename_new(folder.as_fd(), &other, path.file_name().unwrap()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::AlreadyExists);
+        fs::remove_file(scratch.path().join(other)).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"one");
         assert_eq!(names(scratch.path()).len(), 1, "no temporary file stays");
     }

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::beneath::Beneath;
+
 /// Longest file that is read, bytes. `/proc/cpuinfo` of a thousand CPUs has about 1.5 MiB.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
@@ -87,6 +89,22 @@ impl HostFiles {
                 Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
             }
         }
+    }
+
+    /// The folder that is used in place of `/`, if there is one, and `path` beneath it without
+    /// symbolic links. A file that does not exist yet has a folder that does.
+    ///
+    /// # Errors
+    /// If its folder is not there, or symbolic links lead out of the root.
+    pub fn beneath(&self, path: &str) -> io::Result<(Beneath, PathBuf)> {
+        let Source::Root(_, root) = &self.source else {
+            return Err(io::Error::other("there is no folder in place of /"));
+        };
+        let (folder, name) = path.rsplit_once('/').ok_or(io::ErrorKind::InvalidInput)?;
+        let folder = self.inside(folder)?.canonicalize()?;
+        // `inside` has checked it; what is a link since is refused by `Beneath`.
+        let folder = folder.strip_prefix(root).map_err(io::Error::other)?;
+        Ok((Beneath::open(root)?, folder.join(name)))
     }
 
     /// The content of a file without surrounding white space; absent if unreadable or empty.

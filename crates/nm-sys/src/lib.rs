@@ -1,5 +1,6 @@
 //! Safe wrappers of system calls and kernel files, one family a file.
 
+pub mod beneath;
 pub mod bounded_write;
 pub mod bpf;
 pub mod clock;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub use rustix::process::Signal;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 
 /// The file of this program: by /proc, or without it by what the kernel started.
 ///
@@ -138,6 +138,16 @@ pub fn die_with_parent(command: &mut Command) {
     };
     // SAFETY: between fork and exec the closure makes two system calls and allocates nothing.
     unsafe { command.pre_exec(set) };
+}
+
+/// Allows this process as many open files as it may allow itself. Without that, most systems allow
+/// a program 1024, so that it can use `select`.
+///
+/// # Errors
+/// Those of the system call. The limit is then as it was.
+pub fn raise_file_limit() -> io::Result<()> {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
 
 /// Whether no process `pid` runs: it never existed, has been waited for, or is a zombie. A process

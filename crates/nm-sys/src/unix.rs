@@ -1,28 +1,66 @@
 //! Unix sockets: listening, credentials of the peer, and passing descriptors.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg,
+    sendmsg, socket_with,
 };
 
-/// Listens at a path, without blocking. A socket that a killed process left there is replaced.
+/// Listens at a path, without blocking. A socket that a killed process of this user left there is
+/// replaced; all else that is there stays.
 ///
 /// # Errors
-/// Those of the system calls, such as `EADDRINUSE` if another process listens there.
+/// [`ErrorKind::AddrInUse`] if something is there that is not known to be such a socket, and those
+/// of the system calls.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
-    if UnixStream::connect(path).is_err() {
-        let _ = std::fs::remove_file(path);
-    }
+    remove_dead(path)?;
     let listener = UnixListener::bind(path)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// Removes a socket of this user that no process has any more.
+fn remove_dead(path: &Path) -> io::Result<()> {
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    let taken = |why: &str| Err(io::Error::new(ErrorKind::AddrInUse, why));
+    if !found.file_type().is_socket() {
+        return taken("there is something that is not a socket; remove it, or name another path");
+    }
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        return taken("the socket there belongs to another user; name another path");
+    }
+    match refuses_connections(path) {
+        Ok(true) => std::fs::remove_file(path),
+        Ok(false) => taken("another process listens there; end it, or name another path"),
+        // Only a process that can ask knows that nobody is there.
+        Err(error) => {
+            let why = format!("a socket is there that may be in use: {error}");
+            Err(io::Error::new(ErrorKind::AddrInUse, why))
+        }
+    }
+}
+
+/// Whether nobody listens at a socket. It does not wait for a listener whose queue is full.
+fn refuses_connections(path: &Path) -> io::Result<bool> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(&socket, &SocketAddrUnix::new(path)?) {
+        Err(Errno::CONNREFUSED) => Ok(true),
+        Ok(()) | Err(Errno::AGAIN) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// `SO_PEERCRED`: whether the peer of a connected socket runs as the same user as this process.
@@ -143,6 +181,49 @@ mod tests {
         assert_eq!(&buffer[..length], b"take");
         crate::socket::send(taken.unwrap().as_raw_fd(), b"x", 0).unwrap();
         assert_eq!(crate::socket::receive(other.as_raw_fd(), &mut buffer, 0).unwrap(), 1);
+    }
+
+    #[test]
+    fn only_a_dead_socket_of_ours_is_replaced() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("socket");
+        let refused = |why: &str| {
+            let before = std::fs::symlink_metadata(&path).unwrap().ino();
+            let error = listen(&path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error}");
+            assert!(error.to_string().contains(why), "{error}");
+            assert_eq!(std::fs::symlink_metadata(&path).unwrap().ino(), before);
+        };
+        drop(listen(&path).unwrap());
+        let live = listen(&path).unwrap();
+        refused("another process listens there");
+        // Nobody accepts: the queue becomes full, and a connection would block.
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let address = SocketAddrUnix::new(&path).unwrap();
+        let new = || socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        rustix::net::listen(&live, 1).unwrap();
+        let waiting = [(); 3].map(|()| new());
+        let connected = waiting.iter().map(|socket| connect(socket, &address).is_ok());
+        assert!(connected.collect::<Vec<bool>>().contains(&false), "the queue is not full");
+        refused("another process listens there");
+        drop(live);
+        std::fs::remove_file(&path).unwrap();
+        let datagrams = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        refused("may be in use");
+        drop(datagrams);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "valuable").unwrap();
+        refused("not a socket");
+        assert_eq!(std::fs::read(&path).unwrap(), b"valuable");
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(scratch.path().join("other"), &path).unwrap();
+        refused("not a socket");
+        std::fs::remove_file(&path).unwrap();
+        drop(listen(&path).unwrap());
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(65533), None).unwrap();
+            refused("belongs to another user");
+        }
     }
 
     #[test]

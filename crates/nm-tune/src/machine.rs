@@ -184,11 +184,11 @@ impl HostMachine {
             let mut file = OpenOptions::new().write(true).open(&path).map_err(error)?;
             return file.write_all(text.as_bytes()).map_err(error);
         }
-        // The kernel changes a value in one step, so the file is replaced in one step too.
-        let new = path.with_extension("nearmetal-new");
+        // The kernel changes a value in one step, so the file is replaced in one step too. The tree
+        // may be somebody else's.
         self.files.inside(name).map_err(error)?;
-        std::fs::write(&new, text).map_err(error)?;
-        std::fs::rename(&new, &path).map_err(error)
+        let (root, beneath) = self.files.beneath(name).map_err(error)?;
+        root.replace(&beneath, text.as_bytes()).map_err(error)
     }
 
     fn write_twins(&self, [bytes, ratio]: &[String; 2], text: &str) -> Result<(), AccessError> {
@@ -240,15 +240,18 @@ impl HostMachine {
 
     /// What the kernel does to a device's folder when its driver changes.
     fn set_driver_link(&self, folder: &str, driver: &str) -> Result<(), AccessError> {
-        let path = self.files.path(&format!("{folder}/driver"));
+        let name = format!("{folder}/driver");
+        let path = self.files.path(&name);
         let error = |source| AccessError::File { action: "write", path: path.clone(), source };
-        if driver.is_empty() {
-            return std::fs::remove_file(&path).map_err(error);
-        }
-        let new = path.with_extension("nearmetal-new");
-        let target = format!("../../../../bus/pci/drivers/{driver}");
-        std::os::unix::fs::symlink(target, &new).map_err(error)?;
-        std::fs::rename(&new, &path).map_err(error)
+        let (root, beneath) = self.files.beneath(&name).map_err(error)?;
+        let done = match driver {
+            "" => root.remove_link(&beneath),
+            driver => {
+                let target = format!("../../../../bus/pci/drivers/{driver}");
+                root.replace_link(&beneath, Path::new(&target))
+            }
+        };
+        done.map_err(error)
     }
 
     /// The link of a device and the flags of its file; absent if no driver of links has it.

@@ -12,7 +12,7 @@ use nm_sys::process::inherit;
 use crate::boot::CONTROL_PORT;
 use crate::memory::GuestMemory;
 use crate::network;
-use crate::qemu::Qemu;
+use crate::qemu::{CONFINED, Qemu};
 
 /// Machine type of guests.
 pub const MACHINE: &str = "q35";
@@ -94,6 +94,9 @@ impl Machine {
             .args(["-smp", &format!("{},sockets=1,threads=1", self.cpus)])
             .args(["-m", &format!("{}M", self.memory.mib)])
             .args(["-object", &memory_object(&self.memory)]);
+        if qemu.has_sandbox {
+            command.args(CONFINED);
+        }
         if self.memory.is_locked {
             command.args(["-overcommit", "mem-lock=on"]);
         }
@@ -167,8 +170,12 @@ mod tests {
             nic,
             shared_memory: file(),
         };
-        let qemu =
-            Qemu { program: "qemu".into(), version: String::new(), features: Features::default() };
+        let qemu = Qemu {
+            program: "qemu".into(),
+            version: String::new(),
+            features: Features::default(),
+            has_sandbox: execution == GuestExecution::Tcg,
+        };
         let command = machine.command(&qemu);
         command.get_args().map(|word| word.to_string_lossy().into_owned()).collect()
     }
@@ -184,6 +191,7 @@ mod tests {
         assert!(words.contains("dgram,id=net,local.type=fd,local.str="), "{words}");
         assert!(words.contains("mac=52:54:00:6e:6d:02,romfile="), "{words}");
         assert!(!words.contains("mem-lock"), "{words}");
+        assert!(words.contains(&format!(" {} ", CONFINED.join(" "))), "{words}");
     }
 
     #[test]
@@ -194,6 +202,7 @@ mod tests {
             words.contains("accel=kvm") && words.contains("-device vfio-pci,host=0000:3b:02.0")
         );
         assert!(words.contains("-cpu host,migratable=off,+invtsc,kvm-hint-dedicated=on"));
+        assert!(!words.contains("-sandbox"), "{words}");
         assert!(words.contains("-overcommit mem-lock=on") && !words.contains("netdev"), "{words}");
         let tap = GuestNic::Tap { name: "nm-port1".to_string(), vhost: true };
         let words = self::words(GuestExecution::NestedKvm, false, tap).join(" ");

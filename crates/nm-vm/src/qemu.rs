@@ -10,6 +10,11 @@ use crate::features::Features;
 /// Names of its program: by its own name, and where distributions of the Red Hat family put it.
 const PROGRAMS: &[&str] = &["qemu-system-x86_64", "/usr/libexec/qemu-kvm"];
 
+/// Options of a QEMU that may call neither obsolete nor privileged system calls nor start programs,
+/// should its guest take it over.
+pub const CONFINED: [&str; 2] =
+    ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"];
+
 /// An installed QEMU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Qemu {
@@ -19,6 +24,8 @@ pub struct Qemu {
     pub version: String,
     /// What it can do.
     pub features: Features,
+    /// Whether it was built with filters of system calls ([`CONFINED`]).
+    pub has_sandbox: bool,
 }
 
 /// Why there is no QEMU to use.
@@ -54,8 +61,14 @@ impl Qemu {
     /// # Errors
     /// If it does not work.
     pub fn at(program: &Path) -> Result<Qemu, QemuError> {
-        let asked =
-            [&["--version"][..], &["-netdev", "help"], &["-device", "help"], &["-accel", "help"]];
+        let confined = [&CONFINED[..], &["-accel", "help"]].concat();
+        let asked = [
+            &["--version"][..],
+            &["-netdev", "help"],
+            &["-device", "help"],
+            &["-accel", "help"],
+            &confined,
+        ];
         // All at once, as each start takes a while.
         let started = asked.map(|options| {
             let mut command = Command::new(program);
@@ -79,7 +92,8 @@ impl Qemu {
         let mut next = |at: usize| std::mem::replace(&mut answers[at], Ok(String::new()));
         let version = version(&next(0)?);
         let features = Features::parse(&next(1)?, &next(2)?, &next(3)?);
-        Ok(Qemu { program: program.to_path_buf(), version, features })
+        let has_sandbox = next(4).is_ok();
+        Ok(Qemu { program: program.to_path_buf(), version, features, has_sandbox })
     }
 }
 
@@ -127,6 +141,7 @@ mod tests {
             Ok(qemu) => {
                 assert!(qemu.features.has_device("virtio-net-pci"), "{qemu:?}");
                 assert!(qemu.features.has_netdev("tap"), "{qemu:?}");
+                assert!(qemu.has_sandbox, "Debian builds it with libseccomp: {qemu:?}");
                 assert!(qemu.version.starts_with(|c: char| c.is_ascii_digit()), "{qemu:?}");
             }
             Err(error) => assert_eq!(error, QemuError::NotInstalled),

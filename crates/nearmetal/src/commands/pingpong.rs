@@ -40,7 +40,7 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
         let percentile = args.percentile.first().copied().unwrap_or(99.0);
         output::data(&sfnt::text(&run.result, percentile))?;
         if !targets.is_empty() {
-            output::message(terminal::verdict_lines(&run.result, &output::style()).trim_end());
+            output::styled(terminal::verdict_lines(&run.result, &output::style()).trim_end());
         }
         run.check_aborted()?;
     } else {

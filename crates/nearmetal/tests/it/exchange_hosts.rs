@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use tar::EntryType;
 
 use crate::exchange::short;
 use crate::support::{BINARY, Run, Running, command, finish, processes, run, signal, wait_for};
@@ -20,6 +21,7 @@ case $destination in
     away) echo "ssh: connect to host away port 22: No route to host" >&2; exit 255 ;;
     quiet) exec sleep 1000 ;;
     old) echo '{"report":"ready","version":"0.0.1","folder":"/nowhere"}'; exec cat ;;
+    hostile) case $script in tar*) exec cat "$0.tar" ;; esac ;;
     older) echo "error: unrecognized subcommand 'host'" >&2; exit 2 ;;
 esac
 # Not in its place: as with ssh, the command outlives it.
@@ -126,6 +128,44 @@ fn a_node_that_is_killed_on_a_host_is_started_again_there_and_loses_nothing() {
     let result = crate::exchange::round(&out);
     assert_eq!(result["exchange"]["faults"][0]["node"], "mediator 0", "{result}");
     proven(&out);
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+/// Entries that only root's `tar` would make: a file with setuid, a device, and a file elsewhere.
+fn hostile_archive(elsewhere: &Path) -> Vec<u8> {
+    let mut archive = tar::Builder::new(vec![]);
+    let elsewhere = format!("../../../../../../../../{}", elsewhere.display());
+    for (kind, name, content) in [
+        (EntryType::Directory, "mediator-0/", ""),
+        (EntryType::Regular, "mediator-0/setuid", "x"),
+        (EntryType::Char, "mediator-0/device", ""),
+        (EntryType::Regular, &elsewhere, "x"),
+    ] {
+        let mut header = tar::Header::new_gnu();
+        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_entry_type(kind);
+        header.set_mode(0o4755);
+        header.set_size(content.len() as u64);
+        header.set_device_major(1).unwrap();
+        header.set_device_minor(3).unwrap();
+        header.set_cksum();
+        archive.append(&header, content.as_bytes()).unwrap();
+    }
+    archive.into_inner().unwrap()
+}
+
+#[test]
+fn a_hosts_archive_with_anything_but_journals_is_refused() {
+    let place = Place::new(108);
+    let (out, elsewhere) = (place.path("out"), place.path("elsewhere"));
+    fs::write(place.path("ssh.tar"), hostile_archive(&elsewhere)).unwrap();
+    let more = [&DURABLE[..], &["--record"]].concat();
+    let run = finish(&mut place.command(&place.host("hostile"), &out, &more));
+    let why = "the journals of host hostile were not copied: it sent \"mediator-0/device\", \
+               which is neither a regular file nor a plain folder";
+    assert!(format!("{}{}", run.stdout, run.stderr).contains(why), "{}{}", run.stdout, run.stderr);
+    assert_eq!(fs::read_dir(out.join("round-1/data")).unwrap().count(), 0);
+    assert!(!elsewhere.exists());
     assert_eq!(place.left(), Vec::<String>::new());
 }
 

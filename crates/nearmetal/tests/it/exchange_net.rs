@@ -97,6 +97,11 @@ impl Net {
         self.nodes.insert((role, index), Running(command.spawn().unwrap()));
     }
 
+    /// The process of a node.
+    pub fn pid(&self, role: Role, index: usize) -> u32 {
+        self.nodes[&(role, index)].0.id()
+    }
+
     /// Starts all nodes and waits until all links are up.
     pub fn start_all(&mut self, with: impl Fn(Role, usize, Command) -> Command) {
         let all: Vec<_> = self.network.all().map(|(role, index, _)| (role, index)).collect();

@@ -16,6 +16,7 @@ mod exchange_hosts;
 mod exchange_hosts_ssh;
 mod exchange_moves;
 mod exchange_net;
+mod exchange_node;
 mod exchange_proof;
 mod exchange_ramp;
 mod exchange_transports;

@@ -9,6 +9,7 @@ mod clients;
 mod control;
 mod event;
 mod event_loop;
+mod event_queue;
 mod gateway;
 pub mod groups;
 mod hand_over;
@@ -31,4 +32,5 @@ mod workload;
 
 pub use event::{NodeEvent, NodeSummary};
 pub use event_loop::{run, run_with_limits};
+pub use event_queue::EventQueue;
 pub use limits::Limits;

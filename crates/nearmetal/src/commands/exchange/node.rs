@@ -3,15 +3,19 @@
 
 use std::io::stdin;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use anyhow::Result;
 use nm_exchange::network::Network;
-use nm_exchange::node::{self, NodeEvent};
-use nm_sys::private_folder;
+use nm_exchange::node::{self, EventQueue, NodeEvent};
+use nm_sys::{private_folder, process};
 
 use crate::cli::exchange::NodeArgs;
 use crate::exit::{Exit, Stop};
 use crate::output;
+
+/// How long a node that ends waits until its last events are read.
+const WRITE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs a node until its input ends.
 pub fn run(args: &NodeArgs) -> Result<Exit> {
@@ -20,14 +24,23 @@ pub fn run(args: &NodeArgs) -> Result<Exit> {
         // On other hosts it is in a place that all users may write to.
         private_folder::claim(data).map_err(|error| Stop::usage(error.to_string()))?;
     }
-    let mut report = |event: &NodeEvent| {
+    // With the limit of the shell, 1024 on most systems, a node accepts nobody at 1024 links.
+    let _ = process::raise_file_limit();
+    let write = |event: &NodeEvent| {
         if let Ok(line) = serde_json::to_string(event) {
             // Whoever started it may have gone; then its input has ended, too.
             let _ = output::data(&(line + "\n"));
         }
     };
+    let no_thread = |error| Stop::with(Exit::Environment, format!("no thread for events: {error}"));
+    let events = EventQueue::start((args.role, args.index), write).map_err(no_thread)?;
+    let mut report = |event: &NodeEvent| events.push(event.clone());
     let stop = stdin();
-    let ended = node::run(&network, args.role, args.index, stop.as_fd(), &mut report)?;
-    report(&NodeEvent::Stopped(ended));
+    let ended = node::run(&network, args.role, args.index, stop.as_fd(), &mut report);
+    if let Ok(ended) = &ended {
+        events.push(NodeEvent::Stopped(ended.clone()));
+    }
+    events.end(WRITE_LIMIT);
+    ended?;
     Ok(Exit::Pass)
 }

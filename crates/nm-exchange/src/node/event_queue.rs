@@ -1,0 +1,113 @@
+//! Events of a node on their way to the process that started it, which may not read them: the node
+//! goes on all the same.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use crate::network::Role;
+use crate::node::event::NodeEvent;
+
+/// Most events that wait for their reader.
+const EVENTS_MAX: usize = 1024;
+
+/// Events that a thread writes. Those for which there is no room are counted, and the reader gets
+/// their number when it reads again.
+#[derive(Debug)]
+pub struct EventQueue {
+    events: SyncSender<NodeEvent>,
+    dropped: Arc<AtomicU64>,
+    /// Disconnected when the thread has ended.
+    thread: Receiver<()>,
+}
+
+impl EventQueue {
+    /// Starts the thread; `write` may block.
+    ///
+    /// # Errors
+    /// If there is no thread.
+    pub fn start(
+        (role, index): (Role, usize),
+        mut write: impl FnMut(&NodeEvent) + Send + 'static,
+    ) -> io::Result<EventQueue> {
+        let (events, waiting) = sync_channel::<NodeEvent>(EVENTS_MAX);
+        let (ended, thread) = channel::<()>();
+        let dropped = Arc::new(AtomicU64::new(0));
+        let count = dropped.clone();
+        let run = move || {
+            let _ended = ended;
+            for event in waiting {
+                write(&event);
+                let n_dropped = count.swap(0, Ordering::Relaxed);
+                if n_dropped > 0 {
+                    let message = format!("{n_dropped} events were dropped: nobody read them");
+                    write(&NodeEvent::Warning { role, index, message });
+                }
+            }
+        };
+        thread::Builder::new().name("events".into()).spawn(run)?;
+        Ok(EventQueue { events, dropped, thread })
+    }
+
+    /// Adds an event, or counts it if there is no room. Does not block.
+    pub fn push(&self, event: NodeEvent) {
+        if self.events.try_send(event).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until all events are written, but no longer than `limit`; whether they are.
+    pub fn end(self, limit: Duration) -> bool {
+        drop(self.events);
+        self.thread.recv_timeout(limit) == Err(RecvTimeoutError::Disconnected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(number: usize) -> NodeEvent {
+        NodeEvent::Ready { role: Role::Gateway, index: number }
+    }
+
+    #[test]
+    fn a_reader_that_stops_holds_nobody_up_and_learns_what_it_missed() {
+        let (resume, stopped) = channel::<()>();
+        let (written, read) = channel();
+        let write = move |event: &NodeEvent| {
+            let _ = stopped.recv();
+            written.send(event.clone()).unwrap();
+        };
+        let queue = EventQueue::start((Role::Gateway, 7), write).unwrap();
+        for number in 0..EVENTS_MAX + 100 {
+            queue.push(event(number));
+        }
+        drop(resume);
+        assert!(queue.end(Duration::from_secs(60)), "the reader reads again");
+        let all: Vec<NodeEvent> = read.iter().collect();
+        let is_ready = |event: &&NodeEvent| matches!(event, NodeEvent::Ready { .. });
+        let n_kept = all.iter().filter(is_ready).count();
+        // The thread has taken one from the queue, or not yet.
+        assert!([EVENTS_MAX, EVENTS_MAX + 1].contains(&n_kept), "{n_kept}");
+        assert_eq!(all[0], event(0));
+        let n_dropped = EVENTS_MAX + 100 - n_kept;
+        let message = format!("{n_dropped} events were dropped: nobody read them");
+        assert_eq!(all[1], NodeEvent::Warning { role: Role::Gateway, index: 7, message });
+        assert_eq!(all.len(), n_kept + 1);
+    }
+
+    #[test]
+    fn a_node_ends_although_nobody_reads() {
+        let (_resume, stopped) = channel::<()>();
+        let write = move |_: &NodeEvent| {
+            let _ = stopped.recv();
+        };
+        let queue = EventQueue::start((Role::Router, 0), write).unwrap();
+        queue.push(event(0));
+        assert!(!queue.end(Duration::from_millis(10)));
+    }
+}
