@@ -42,8 +42,7 @@ fn factors_are_measured_beside_their_row_shown_and_reported() {
     assert!(dry.stdout.contains("64 B, think time 100 us  with beside"), "{}", dry.stdout);
     let head = dry.stdout.lines().next().unwrap();
     assert!(head.starts_with("factors: 2 rounds, about ") && head.ends_with(" with factors"));
-    let added =
-        "factor beside (a busy neighbour): 1 row twice in each round, 2 trials and about ";
+    let added = "factor beside (a busy neighbour): 1 row twice in each round, 2 trials and about ";
     assert!(dry.stdout.contains(added), "{}", dry.stdout);
     let run = run(&["qualify", "--plan", &plan, "--out", out_text]);
     assert!([0, 3].contains(&run.code), "{} {}", run.code, run.stderr);
