@@ -79,6 +79,9 @@ pub const REFUSED_MOVES_MAX: usize = 1_024;
 /// Bytes of requests that may wait to be sent after the copy of an instrument that leaves a cell.
 pub const LEAVING_REQUESTS_BYTES_MAX: usize = 64 << 20;
 
+/// Most events of a node that wait until its output is read.
+pub const EVENTS_WAITING_MAX: usize = 1024;
+
 /// [`CELL_INSTRUMENTS_MAX`]; in a simulation, what it sets.
 pub(crate) fn cell_instruments_max() -> usize {
     #[cfg(test)]

@@ -8,11 +8,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_chan
 use std::thread;
 use std::time::Duration;
 
+use crate::limits::EVENTS_WAITING_MAX;
 use crate::network::Role;
 use crate::node::event::NodeEvent;
-
-/// Most events that wait for their reader.
-const EVENTS_MAX: usize = 1024;
 
 /// Events that a thread writes. Those for which there is no room are counted, and the reader gets
 /// their number when it reads again.
@@ -33,7 +31,7 @@ impl EventQueue {
         (role, index): (Role, usize),
         mut write: impl FnMut(&NodeEvent) + Send + 'static,
     ) -> io::Result<EventQueue> {
-        let (events, waiting) = sync_channel::<NodeEvent>(EVENTS_MAX);
+        let (events, waiting) = sync_channel::<NodeEvent>(EVENTS_WAITING_MAX);
         let (ended, thread) = channel::<()>();
         let dropped = Arc::new(AtomicU64::new(0));
         let count = dropped.clone();
@@ -83,7 +81,7 @@ mod tests {
             written.send(event.clone()).unwrap();
         };
         let queue = EventQueue::start((Role::Gateway, 7), write).unwrap();
-        for number in 0..EVENTS_MAX + 100 {
+        for number in 0..EVENTS_WAITING_MAX + 100 {
             queue.push(event(number));
         }
         drop(resume);
@@ -92,9 +90,9 @@ mod tests {
         let is_ready = |event: &&NodeEvent| matches!(event, NodeEvent::Ready { .. });
         let n_kept = all.iter().filter(is_ready).count();
         // The thread has taken one from the queue, or not yet.
-        assert!([EVENTS_MAX, EVENTS_MAX + 1].contains(&n_kept), "{n_kept}");
+        assert!([EVENTS_WAITING_MAX, EVENTS_WAITING_MAX + 1].contains(&n_kept), "{n_kept}");
         assert_eq!(all[0], event(0));
-        let n_dropped = EVENTS_MAX + 100 - n_kept;
+        let n_dropped = EVENTS_WAITING_MAX + 100 - n_kept;
         let message = format!("{n_dropped} events were dropped: nobody read them");
         assert_eq!(all[1], NodeEvent::Warning { role: Role::Gateway, index: 7, message });
         assert_eq!(all.len(), n_kept + 1);

@@ -214,6 +214,7 @@ fn the_page_of_limits_has_the_numbers_of_the_code() {
         CELL_SESSIONS_MAX,
         OUTCOMES_MAX,
         EVENTS_KEPT_MAX,
+        EVENTS_WAITING_MAX,
         FRAME_EVENTS_MAX,
         PADDING_BYTES_MAX,
         LINK_SESSIONS_MAX,
