@@ -14,6 +14,7 @@ const SEVERAL_MEANINGS: &[(&str, &str)] = &[
     ("only", "selects rows of a plan, or steps of `tune`"),
     ("out", "a folder, but a file for texts of `generate` and for keys; `torture` empties it"),
     ("percentile", "is recorded by `pingpong`, and decides in `tune ab`"),
+    ("profile", "a set of steps of `tune`, or of values of the accelerator"),
     ("record", "is a switch of the exchange, and a folder of `audit`"),
     ("rounds", "the number without the option is another one for each kind of run"),
     ("seconds", "of a round; of a trial of `torture`; until `exchange policy` ends"),

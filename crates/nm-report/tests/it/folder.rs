@@ -51,7 +51,8 @@ fn a_result_is_on_the_disk_before_it_gets_its_name() {
     let folder = ResultFolder::create(&scratch.0, &run.name).unwrap();
     let (saved, calls) = system_calls(|| folder.save(&run, &[]));
     saved.unwrap();
-    let is_rename = |call: i64| [libc::SYS_rename, libc::SYS_renameat2].contains(&call);
+    let renames = [libc::SYS_rename, libc::SYS_renameat, libc::SYS_renameat2];
+    let is_rename = |call: i64| renames.contains(&call);
     let calls: Vec<i64> = calls
         .into_values()
         .flatten()
