@@ -132,6 +132,17 @@ fn ctrl_c_ends_both_sides_and_leaves_nothing() {
     assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0, "a folder was left");
 }
 
+/// Waits until nothing of a comparison is left on the host.
+fn wait_until_clean(hosts: &Hosts) {
+    wait_for("an empty folder", || {
+        (fs::read_dir(hosts.path("tmp1")).unwrap().count() == 0).then_some(())
+    });
+    wait_for("the end of what ran there", || {
+        let left = hosts.host(1).processes();
+        left.iter().all(|it| !it.words.iter().any(|word| word == "qualify")).then_some(())
+    });
+}
+
 #[test]
 fn a_host_is_measured_over_ssh_and_keeps_nothing() {
     let hosts = Hosts::new(1);
@@ -141,11 +152,49 @@ fn a_host_is_measured_over_ssh_and_keeps_nothing() {
     let run = finish(&mut hosts.nearmetal(&words));
     assert!(matches!(run.code, 0 | 1 | 3), "{}{}", run.stdout, run.stderr);
     assert!(run.stdout.contains("h1 against this host"), "{}{}", run.stdout, run.stderr);
-    wait_for("an empty folder", || {
-        (fs::read_dir(hosts.path("tmp1")).unwrap().count() == 0).then_some(())
+    wait_until_clean(&hosts);
+}
+
+#[test]
+fn a_comparison_that_is_interrupted_or_killed_leaves_nothing_on_its_host() {
+    let hosts = Hosts::new(1);
+    hosts.install();
+    let plan = plan(&hosts.path(""), 8_000);
+    let words = ["compare", "--against", "h1", "--rounds", "2", "--plan", plan.to_str().unwrap()];
+    let temporary = hosts.path("tmp-here");
+    fs::create_dir(&temporary).unwrap();
+    for name in ["INT", "KILL"] {
+        let mut command = hosts.nearmetal(&words);
+        command.env("TMPDIR", &temporary).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let running = Running(command.spawn().unwrap());
+        wait_for("the host's round", || {
+            let there = hosts.host(1).processes();
+            there
+                .iter()
+                .any(|it| it.words.get(1).is_some_and(|word| word == "qualify"))
+                .then_some(())
+        });
+        signal(name, running.pid());
+        let ended = running.finish();
+        assert_eq!(ended.code, if name == "INT" { 130 } else { -1 }, "{name}: {}", ended.stderr);
+        wait_until_clean(&hosts);
+        let left = fs::read_dir(&temporary).unwrap().count();
+        assert_eq!(left, usize::from(name == "KILL"), "{name}");
+    }
+    // The next comparison removes what a killed one could not.
+    let folders = || -> Vec<_> {
+        fs::read_dir(&temporary).unwrap().flatten().map(|it| it.file_name()).collect()
+    };
+    let killed = folders();
+    let broken = ["compare", "--against", "none.invalid", "--plan", plan.to_str().unwrap()];
+    let mut command = hosts.nearmetal(&broken);
+    command.env("TMPDIR", &temporary).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let running = Running(command.spawn().unwrap());
+    wait_for("its own folder alone", || {
+        let now = folders();
+        (now.len() == 1 && now != killed).then_some(())
     });
-    wait_for("the end of what ran there", || {
-        let left = hosts.host(1).processes();
-        left.iter().all(|it| !it.words.iter().any(|word| word == "qualify")).then_some(())
-    });
+    signal("INT", running.pid());
+    running.finish();
+    assert_eq!(folders().len(), 0);
 }

@@ -18,7 +18,7 @@ use nm_report::folder;
 use nm_report::style::clean;
 use nm_report::units;
 use nm_ssh::{Patience, quoted};
-use nm_sys::private_folder::PrivateFolder;
+use nm_sys::private_folder::{PrivateFolder, remove_abandoned};
 use nm_sys::process::{ChildProcess, Signal, own_program};
 
 use crate::campaign::interrupt;
@@ -111,7 +111,10 @@ pub fn measure(args: &InterleavedArgs, word: &str, out: Option<&Path>) -> Result
     let against = Against::of(word)?;
     let sides = sides(args, &against)?;
     let interrupted = interrupt::flag()?;
-    let temporary = PrivateFolder::create(&std::env::temp_dir(), FOLDER)
+    let all = std::env::temp_dir();
+    // Those of comparisons that were killed.
+    remove_abandoned(&all, FOLDER);
+    let temporary = PrivateFolder::create(&all, FOLDER)
         .map_err(|error| Stop::with(Exit::Environment, error.to_string()))?;
     let rounds = units::plural(args.rounds as usize, "round", "rounds");
     let [a, b] = &sides;
