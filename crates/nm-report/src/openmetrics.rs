@@ -6,6 +6,7 @@ use nm_model::result::{Series, Statistic};
 use nm_model::{Outcome, RunResult};
 
 use crate::jitter::{self, CpuTotal};
+use crate::style::clean;
 use crate::view;
 
 /// Labels of one sample.
@@ -87,8 +88,10 @@ fn braces(labels: &Labels<'_>) -> String {
     format!("{{{}}}", pairs.join(","))
 }
 
+/// A value as the format wants it. Control characters of what others named command no terminal.
 fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    let lines = value.split('\n').map(clean).collect::<Vec<_>>().join("\n");
+    lines.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 fn number(value: f64) -> String {
@@ -292,6 +295,8 @@ mod tests {
     fn label_values_are_escaped_as_the_format_wants() {
         let labels = vec![("a", "x\\y\"z\nw".to_string())];
         assert_eq!(braces(&labels), "{a=\"x\\\\y\\\"z\\nw\"}");
+        let hostile = vec![("a", "x\u{1b}[2J\u{7}".to_string())];
+        assert_eq!(braces(&hostile), "{a=\"x\u{fffd}[2J\u{fffd}\"}");
         assert_eq!(number(1.5e-6), "1.5e-6");
         assert_eq!(number(1.0), "1.0");
     }
