@@ -50,18 +50,23 @@ enum Against {
 }
 
 impl Against {
-    /// A file that can be executed is a program; other files and the names of built-in plans are
-    /// plans; everything else is a host.
+    /// A file that can be executed is a program, unless its name ends as that of a plan: some file
+    /// systems have all files executable. Other files and the names of built-in plans are plans;
+    /// everything else is a host.
     fn of(word: &str) -> Result<Against> {
         use std::os::unix::fs::PermissionsExt;
         let path = Path::new(word);
         let file = path.metadata().ok().filter(fs::Metadata::is_file);
-        if file.as_ref().is_some_and(|file| file.permissions().mode() & 0o111 != 0) {
+        let is_program = |file: &fs::Metadata| {
+            file.permissions().mode() & 0o111 != 0 && path.extension() != Some("toml".as_ref())
+        };
+        if file.as_ref().is_some_and(is_program) {
             return Ok(Against::Program(path.canonicalize()?));
         }
         let name = word.split(':').next().unwrap_or(word);
+        let has_part = Path::new(name).is_file();
         let is_built_in = plans::built_in().iter().any(|(known, _)| *known == name);
-        if file.is_some() || is_built_in {
+        if file.is_some() || has_part || is_built_in {
             return Ok(Against::Plan(word.to_string()));
         }
         if word.contains('/') && !word.starts_with("ssh://") {
@@ -321,6 +326,14 @@ mod tests {
         assert_eq!(against(own.to_str().unwrap()), Ok(Against::Program(own)));
         for plan in ["quick", "quick:latency", "../../plans/full.toml"] {
             assert_eq!(against(plan), Ok(Against::Plan(plan.to_string())), "{plan}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let executable = folder.path().join("plan.toml");
+        fs::write(&executable, "").unwrap();
+        fs::set_permissions(&executable, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        for plan in [executable.display().to_string(), format!("{}:part", executable.display())] {
+            assert_eq!(against(&plan), Ok(Against::Plan(plan.clone())), "{plan}");
         }
         for host in ["alice@db1", "db1", "ssh://bob@db1:2222"] {
             assert_eq!(against(host), Ok(Against::Host(host.parse().unwrap())), "{host}");
