@@ -13,8 +13,8 @@ use crate::style::{Style, Tone};
 use crate::table::Table;
 use crate::units::{self, NOT_AVAILABLE};
 
-/// Most lines of the table, its heads included.
-const TABLE_LINES_MAX: usize = 14;
+/// Most lines of all.
+const LINES_MAX: usize = 30;
 
 /// Sentences behind the table, two lines each.
 const REMARKS_MAX: usize = 3;
@@ -35,11 +35,20 @@ pub fn text(gate: &Gate, style: &Style) -> String {
     text += &sentence(&format!(": {}", title(gate)), 0, 1, style);
     let (leading, rest) = gate.reasons.split_at(LEADING.min(gate.reasons.len()));
     text.extend(leading.iter().map(|one| sentence(one, 2, SENTENCE_LINES_MAX, style)));
-    text += &figures(gate, style);
+    let remarks = remarks(gate, rest, style);
+    let n_used = text.lines().count() + remarks.lines().count();
+    // A blank line before the table, and one that counts what is left out.
+    text += &figures(gate, LINES_MAX.saturating_sub(n_used + 2), style);
+    text + &remarks
+}
+
+/// What else to know, behind a blank line.
+fn remarks(gate: &Gate, rest: &[String], style: &Style) -> String {
     let mut remarks = rest.to_vec();
     remarks.extend(doubts(&gate.doubts));
     let n_more = remarks.len().saturating_sub(REMARKS_MAX);
     remarks.truncate(REMARKS_MAX);
+    let mut text = String::new();
     if !remarks.is_empty() {
         text.push('\n');
     }
@@ -56,7 +65,8 @@ pub(crate) fn doubts(kinds: &[DoubtKind]) -> Option<String> {
     (!titles.is_empty()).then(|| format!("doubts about the run: {}", titles.join(", ")))
 }
 
-fn figures(gate: &Gate, style: &Style) -> String {
+/// The primary figures, those that are worse first, in a table of at most so many lines.
+fn figures(gate: &Gate, lines_max: usize, style: &Style) -> String {
     if gate.figures.is_empty() {
         return String::new();
     }
@@ -73,7 +83,7 @@ fn figures(gate: &Gate, style: &Style) -> String {
     sorted.sort_by_key(|row| row.relation != Relation::Worse);
     let mut n_shown = sorted.len();
     let mut text = table_of(&sorted);
-    while text.lines().count() > TABLE_LINES_MAX && n_shown > 1 {
+    while text.lines().count() > lines_max && n_shown > 1 {
         n_shown -= 1;
         text = table_of(&sorted[..n_shown]);
     }
