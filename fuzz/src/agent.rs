@@ -1,8 +1,8 @@
 //! The lines between controller and agent.
 
-#[path = "../../crates/nm-lab/src/agent/lines.rs"]
+#[path = "../../crates/measure/lab/src/agent/lines.rs"]
 mod lines;
-#[path = "../../crates/nm-lab/src/agent/samples.rs"]
+#[path = "../../crates/measure/lab/src/agent/samples.rs"]
 mod samples;
 
 use lines::{Line, Lines};

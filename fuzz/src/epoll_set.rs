@@ -5,22 +5,22 @@ use std::cell::Cell;
 
 use libc::{c_int, epoll_event};
 
-#[path = "../../crates/nm-accel/src/multiplex/activity.rs"]
+#[path = "../../crates/accel/src/multiplex/activity.rs"]
 #[allow(dead_code)]
 mod activity;
-#[path = "../../crates/nm-accel/src/multiplex/bits.rs"]
+#[path = "../../crates/accel/src/multiplex/bits.rs"]
 #[allow(dead_code)]
 mod bits;
-#[path = "../../crates/nm-accel/src/multiplex/events.rs"]
+#[path = "../../crates/accel/src/multiplex/events.rs"]
 #[allow(dead_code)]
 mod events;
-#[path = "../../crates/nm-accel/src/multiplex/member.rs"]
+#[path = "../../crates/accel/src/multiplex/member.rs"]
 #[allow(dead_code)]
 mod member;
-#[path = "../../crates/nm-accel/src/multiplex/members.rs"]
+#[path = "../../crates/accel/src/multiplex/members.rs"]
 #[allow(dead_code)]
 mod members;
-#[path = "../../crates/nm-accel/src/multiplex/wait_socket.rs"]
+#[path = "../../crates/accel/src/multiplex/wait_socket.rs"]
 mod wait_socket;
 
 use activity::{ACTIVE_MAX, SleepDecision};

@@ -56,7 +56,7 @@ fn files(folder: &str, extensions: &[&str]) -> Vec<Vec<u8>> {
 }
 
 pub fn importer_seeds() -> Vec<Vec<u8>> {
-    files("crates/nm-report/tests/data/import", &["txt", "json", "csv", "keyval"])
+    files("crates/measure/report/tests/data/import", &["txt", "json", "csv", "keyval"])
 }
 
 pub fn plan_seeds() -> Vec<Vec<u8>> {
@@ -64,7 +64,7 @@ pub fn plan_seeds() -> Vec<Vec<u8>> {
 }
 
 pub fn result_seeds() -> Vec<Vec<u8>> {
-    let mut all = files("crates/nm-report/tests/data/v1", &["json"]);
-    all.extend(files("crates/nm-report/tests/data", &["json"]));
+    let mut all = files("crates/measure/report/tests/data/v1", &["json"]);
+    all.extend(files("crates/measure/report/tests/data", &["json"]));
     all
 }

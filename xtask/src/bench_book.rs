@@ -42,7 +42,7 @@ pub fn run(args: &[String]) -> Result<()> {
         "# The order book, fast and reference\n\n\
          Made by `cargo xtask bench-book --rounds {rounds} --commands {commands}`: one thread on \
          CPU {cpu}, fast and reference book in turn. How each figure is made: \
-         crates/nm-book/benches/book.rs.\n\
+         crates/exchange/book/benches/book.rs.\n\
          {}{tables}{peers}",
         bench::environment_lines(&[]),
     );

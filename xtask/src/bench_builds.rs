@@ -22,6 +22,7 @@ use crate::bench_bypass::cases::{self, Measurement};
 use crate::bench_bypass::figures::{Case, Figure, Figures};
 use crate::exchange_round;
 use crate::shell;
+use crate::tidy::house;
 
 const USAGE: &str = "\
 usage: cargo xtask bench-builds --before DIR [--rounds N] [--only TEXT] [--out FILE]
@@ -249,8 +250,10 @@ impl Benches {
     /// Builds those of the tree in `root`.
     fn of(root: &Path) -> Result<Benches> {
         let build = |package: &str, name: &str| {
-            let source = root.join(format!("crates/{package}/benches/{name}.rs"));
-            if !source.is_file() {
+            // The other tree may be from the time when all crates lay in `crates/` itself.
+            let folders = [house::folder(package), Path::new("crates").join(package)];
+            let bench = format!("benches/{name}.rs");
+            if !folders.iter().any(|folder| root.join(folder).join(&bench).is_file()) {
                 return Ok(None);
             }
             bench_program(root, package, name).map(Some)

@@ -4,6 +4,7 @@
 mod fault;
 mod functions;
 mod guarantees;
+pub mod house;
 mod imports;
 mod layers;
 mod licences;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::tidy::house;
+
 /// The checks of `cargo xtask tidy`, in the order in which their faults are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Check {
@@ -65,12 +67,7 @@ impl Fault {
 
     /// The crate whose folder holds the file; `None` for files of the root.
     pub fn crate_name(&self) -> Option<String> {
-        let mut parts = self.file.components().map(|part| part.as_os_str().to_string_lossy());
-        match parts.next()?.as_ref() {
-            "crates" => parts.next().map(|name| name.into_owned()),
-            "xtask" => Some("xtask".to_string()),
-            _ => None,
-        }
+        house::owner(&self.file)
     }
 }
 

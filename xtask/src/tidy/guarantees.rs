@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use crate::tidy::fault::{Check, Fault};
+use crate::tidy::house;
 use crate::tidy::workspace::{Files, is_rust};
 
 const SPECIFICATION: &str = "SPECIFICATION.md";
@@ -68,7 +69,7 @@ fn named(cell: &str) -> impl Iterator<Item = &str> {
 
 fn exists(files: &Files, test: &str) -> bool {
     let Some((owner, name)) = test.split_once("::") else { return false };
-    let folder = if owner == "xtask" { owner.to_string() } else { format!("crates/{owner}") };
+    let folder = house::folder(owner);
     let mut own = files.iter().filter(|(path, _)| path.starts_with(&folder) && is_rust(path));
     match name.strip_suffix("::*") {
         Some(module) => own.any(|(path, text)| is_of_module(path, module) && has_tests(text)),
@@ -104,7 +105,7 @@ mod tests {
         let code = "#[test]\nfn it_holds() {}\n\nfn helper() {}\n";
         let files = Files::from([
             (SPECIFICATION.into(), format!("| no. | guarantee | seen on | test |\n{row}\n")),
-            ("crates/nm-a/tests/it/faults.rs".into(), code.to_string()),
+            ("crates/measure/model/tests/it/faults.rs".into(), code.to_string()),
         ]);
         check(&files).iter().map(Fault::to_string).collect()
     }
@@ -112,7 +113,7 @@ mod tests {
     #[test]
     fn tests_that_exist_and_marked_guarantees_pass() {
         for tests in
-            ["`nm-a::it_holds`", "`nm-a::faults::*`, and `cargo xtask soak`", "**no test**"]
+            ["`nm-model::it_holds`", "`nm-model::faults::*`, and `cargo xtask soak`", "**no test**"]
         {
             let row = format!("| A1 | It holds. | any machine | {tests} |");
             assert_eq!(faults_of(&row), Vec::<String>::new(), "{row}");
@@ -123,12 +124,15 @@ mod tests {
     #[test]
     fn missing_tests_and_cells_are_faults() {
         for (row, why) in [
-            ("| A1 | It holds. | any | `nm-a::it_does_not` |", "no test `nm-a::it_does_not`"),
-            ("| A1 | It holds. | any | `nm-a::helper` |", "no test `nm-a::helper`"),
+            (
+                "| A1 | It holds. | any | `nm-model::it_does_not` |",
+                "no test `nm-model::it_does_not`",
+            ),
+            ("| A1 | It holds. | any | `nm-model::helper` |", "no test `nm-model::helper`"),
             ("| A1 | It holds. | any | `nm-b::it_holds` |", "no test `nm-b::it_holds`"),
-            ("| A1 | It holds. | any | `nm-a::other::*` |", "no test `nm-a::other::*`"),
+            ("| A1 | It holds. | any | `nm-model::other::*` |", "no test `nm-model::other::*`"),
             ("| A1 | It holds. | any | reviews |", "names either tests"),
-            ("| A1 | It holds. | any | **no test** `nm-a::it_holds` |", "names either tests"),
+            ("| A1 | It holds. | any | **no test** `nm-model::it_holds` |", "names either tests"),
             ("| A1 | It holds. | | **no test** |", "write both"),
             ("| 1 | It holds. | any | **no test** |", "`1` is no number"),
         ] {

@@ -1,4 +1,4 @@
-//! Which crate may depend on which: layers, crates that alone may use a heavy dependency, and
+//! Which crate may depend on which: wings, crates that alone may use a heavy dependency, and
 //! crates that must stay free of some.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,36 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::tidy::fault::{Check, Fault};
+use crate::tidy::house;
 use crate::tidy::workspace::{list, members, relative, text};
-
-/// Crates from the top to the ground. A crate may depend on those below it only.
-const LAYERS: [&str; 25] = [
-    "nearmetal",
-    "nm-report",
-    "nm-judge",
-    "nm-generate",
-    "nm-lab",
-    "nm-exchange-lab",
-    "nm-exchange",
-    "nm-policy",
-    "nm-replica",
-    "nm-book",
-    "nm-auth",
-    "nm-codec",
-    "nm-probe",
-    "nm-vm",
-    "nm-ssh",
-    "nm-tune",
-    "nm-audit",
-    "nm-host",
-    "nm-accel",
-    "nm-transport",
-    "nm-ring",
-    "nm-sys",
-    "nm-stats",
-    "nm-model",
-    "nm-test-support",
-];
 
 /// Dependencies that one crate of ours alone may name: consensus and its async runtime stay in the
 /// replicated log.
@@ -53,7 +25,7 @@ pub fn check(metadata: &Value) -> Vec<Fault> {
         let manifest = relative(metadata, text(package, "manifest_path"));
         let mut add = |text: String| faults.push(Fault::new(Check::Layers, &manifest, 1, text));
         if manifest.starts_with("crates") {
-            upward_edges(package, &mut add);
+            forbidden_edges(package, &mut add);
         }
         for dependency in list(package, "dependencies") {
             let on = text(dependency, "name");
@@ -72,18 +44,17 @@ pub fn check(metadata: &Value) -> Vec<Fault> {
     faults
 }
 
-fn upward_edges(package: &Value, add: &mut impl FnMut(String)) {
-    let rank = |name: &str| LAYERS.iter().position(|layer| *layer == name);
+fn forbidden_edges(package: &Value, add: &mut impl FnMut(String)) {
     let name = text(package, "name");
-    let Some(own) = rank(name) else {
-        return add(format!("{name} has no layer; add it to xtask/src/tidy/layers.rs"));
-    };
+    if house::place(name).is_none() {
+        return add(format!("{name} has no place; add it to xtask/src/tidy/house.rs"));
+    }
     for dependency in list(package, "dependencies") {
         let on = text(dependency, "name");
         // A crate's own tests may use it with its feature `test-support`.
         let is_own_test = on == name && dependency["kind"] == "dev";
-        if !is_own_test && rank(on).is_some_and(|other| other <= own) {
-            add(format!("{name} depends on {on}, which is not below it; move what it needs"));
+        if let Some(why) = house::forbidden(name, on).filter(|_| !is_own_test) {
+            add(format!("{name} depends on {on}, {why}; move what it needs"));
         }
     }
 }
@@ -130,7 +101,7 @@ mod tests {
     fn metadata(packages: &[(&str, &[&str])]) -> Value {
         let package = |(name, on): &(&str, &[&str])| {
             let on: Vec<Value> = on.iter().map(|name| json!({"name": name})).collect();
-            let manifest_path = format!("/w/crates/{name}/Cargo.toml");
+            let manifest_path = format!("/w/crates/measure/{name}/Cargo.toml");
             json!({"id": name, "name": name, "manifest_path": manifest_path, "dependencies": on})
         };
         let node = |(name, on): &(&str, &[&str])| {
@@ -153,11 +124,11 @@ mod tests {
     }
 
     #[test]
-    fn upward_edge_and_crate_without_layer_are_faults() {
+    fn upward_edge_and_crate_without_place_are_faults() {
         let faults = texts(&[("nm-stats", &["nm-model", "nm-lab"]), ("nm-unknown", &[])]);
         assert_eq!(faults.len(), 2, "{faults:?}");
         assert!(faults[0].contains("nm-stats depends on nm-lab"));
-        assert!(faults[1].contains("nm-unknown has no layer"));
+        assert!(faults[1].contains("nm-unknown has no place"));
     }
 
     #[test]

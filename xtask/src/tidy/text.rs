@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::tidy::fault::{Check, Fault};
+use crate::tidy::house;
 use crate::tidy::workspace::{Files, is_rust};
 
 /// Crates that may hold `unsafe`.
@@ -22,7 +23,7 @@ pub fn check(files: &Files) -> Vec<Fault> {
 
 /// A crate of [`UNSAFE`] that holds none.
 fn needless_exception(files: &Files, owner: &str) -> Option<Fault> {
-    let folder = Path::new("crates").join(owner);
+    let folder = house::folder(owner);
     let holds_unsafe = |text: &str| {
         ["unsafe {", "unsafe fn ", "unsafe impl "].iter().any(|code| text.contains(code))
     };
@@ -57,11 +58,9 @@ fn file_faults(path: &Path, text: &str) -> Vec<Fault> {
 
 /// Whether the file is the root of a crate that may hold no `unsafe`.
 fn must_forbid_unsafe(path: &Path) -> bool {
-    let mut parts = path.components().map(|part| part.as_os_str().to_string_lossy());
-    let is_crate = parts.next().is_some_and(|part| part == "crates");
-    let owner = parts.next().unwrap_or_default();
     let is_root = path.ends_with("src/lib.rs") || path.ends_with("src/main.rs");
-    is_crate && is_root && !UNSAFE.contains(&&*owner)
+    let owner = house::owner(path).filter(|owner| owner != "xtask");
+    is_root && owner.is_some_and(|owner| !UNSAFE.contains(&&*owner))
 }
 
 #[cfg(test)]
@@ -71,17 +70,17 @@ mod tests {
     #[test]
     fn each_violation_is_a_fault() {
         let long = "x".repeat(LINE_WIDTH_MAX + 1);
-        let path = Path::new("crates/nm-judge/src/lib.rs");
+        let path = Path::new("crates/measure/judge/src/lib.rs");
         let faults = file_faults(path, &format!("use x; \n{long}\n"));
         let shown: Vec<String> = faults.iter().map(Fault::to_string).collect();
         assert_eq!(
             shown,
             [
-                "crates/nm-judge/src/lib.rs:1: the file has no head; open it with `//!` and say \
-                 what lives there [text]",
-                "crates/nm-judge/src/lib.rs:1: trailing white space; remove it [text]",
-                "crates/nm-judge/src/lib.rs:2: line has 101 columns; break it at 100 [text]",
-                "crates/nm-judge/src/lib.rs:1: the crate may hold no `unsafe`; add \
+                "crates/measure/judge/src/lib.rs:1: the file has no head; open it with `//!` and \
+                 say what lives there [text]",
+                "crates/measure/judge/src/lib.rs:1: trailing white space; remove it [text]",
+                "crates/measure/judge/src/lib.rs:2: line has 101 columns; break it at 100 [text]",
+                "crates/measure/judge/src/lib.rs:1: the crate may hold no `unsafe`; add \
                  #![forbid(unsafe_code)] [text]",
             ]
         );
@@ -91,22 +90,21 @@ mod tests {
     fn exception_without_unsafe_is_a_fault() {
         let mut files: Files = UNSAFE
             .iter()
-            .map(|owner| format!("crates/{owner}/src/lib.rs").into())
+            .map(|owner| house::folder(owner).join("src/lib.rs"))
             .map(|path| (path, "//! Head.\nunsafe fn f() {}\n".to_string()))
             .collect();
         assert_eq!(check(&files), []);
-        files.insert("crates/nm-ring/src/lib.rs".into(), "//! Head, without unsafe.\n".to_string());
+        let ring = "crates/measure/ring/src/lib.rs";
+        files.insert(ring.into(), "//! Head, without unsafe.\n".to_string());
         let faults = check(&files);
         assert_eq!(faults.len(), 1);
-        assert!(
-            faults[0].to_string().starts_with("crates/nm-ring/src/lib.rs:1: the crate holds no")
-        );
+        assert!(faults[0].to_string().starts_with(&format!("{ring}:1: the crate holds no")));
     }
 
     #[test]
     fn clean_file_passes() {
         let text = "//! Head.\n#![forbid(unsafe_code)]\n";
-        assert_eq!(file_faults(Path::new("crates/nm-judge/src/lib.rs"), text), []);
-        assert_eq!(file_faults(Path::new("crates/nm-sys/src/lib.rs"), "//! Head.\n"), []);
+        assert_eq!(file_faults(Path::new("crates/measure/judge/src/lib.rs"), text), []);
+        assert_eq!(file_faults(Path::new("crates/ground/sys/src/lib.rs"), "//! Head.\n"), []);
     }
 }

@@ -199,7 +199,7 @@ mod tests {
     /// is right all the same.
     #[test]
     fn time_left_is_right_in_a_recorded_run_that_was_disturbed() {
-        let text = include_str!("../../../nm-report/tests/data/quick.json");
+        let text = include_str!("../../../measure/report/tests/data/quick.json");
         let run: RunResult = serde_json::from_str(text).unwrap();
         let starts = run.series.iter().flat_map(|series| {
             let row = format!("{} {}", series.key.path(), series.key.probe);

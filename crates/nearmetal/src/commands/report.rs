@@ -90,7 +90,7 @@ mod tests {
 
     /// A result that missed targets, as today's rules judge it.
     fn failed() -> RunResult {
-        let json = include_str!("../../../nm-report/tests/data/quick.json");
+        let json = include_str!("../../../measure/report/tests/data/quick.json");
         let mut result = folder::parse(json, "quick.json").unwrap();
         nm_judge::judge(&mut result, &|name| reference::load(name).ok());
         result

@@ -138,7 +138,7 @@ fn every_format_is_well_formed_and_severity_decides_the_exit_code() {
 }
 
 fn schema(name: &str) -> String {
-    format!("{}/../nm-report/tests/schemas/{name}", env!("CARGO_MANIFEST_DIR"))
+    format!("{}/../measure/report/tests/schemas/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Fails if `sarif` is not valid by the standard, or if the schema finds nothing.

@@ -127,7 +127,7 @@ fn a_full_disk_has_one_exit_code_and_leaves_no_file() {
     let secret_text = secret.to_str().unwrap();
     let made = run_in(folder.path(), &["exchange", "secret", "new", secret_text]);
     assert_eq!(made.code, 0, "{}", made.stderr);
-    fs::copy(root().join("crates/nm-report/tests/data/quick.json"), &quick).unwrap();
+    fs::copy(root().join("crates/measure/report/tests/data/quick.json"), &quick).unwrap();
     let quick = quick.to_str().unwrap();
     let out = folder.path().join("out");
     for words in [
