@@ -8,13 +8,13 @@
 
 use std::time::Duration;
 
-use nm_exchange::control::admin::{self, MoveOutcome, NetworkStatus};
 use nm_exchange::control::{NodeId, RemoveError};
 use nm_exchange::network::{Network, Node, Role};
 use nm_model::{Failure, FailureKind};
 use nm_sys::clock::Deadline;
 use thiserror::Error;
 
+use crate::admin::{self, MoveOutcome, NetworkStatus};
 use crate::drain::{self, Drained};
 use crate::resize;
 

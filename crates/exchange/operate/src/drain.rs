@@ -5,13 +5,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use nm_exchange::control::admin::{self, CellStatus, MoveOutcome, NetworkStatus};
 use nm_exchange::control::{NodeId, Work};
 use nm_exchange::network::{CONTROL, Durability, Network, Role, group_name};
 use nm_model::{Failure, FailureKind};
 use nm_sys::clock::Deadline;
 use thiserror::Error;
 
+use crate::admin::{self, CellStatus, MoveOutcome, NetworkStatus};
 use crate::resize;
 
 /// How long a node may take to answer.

@@ -11,7 +11,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nm_book::order::InstrumentId;
-use nm_exchange::control::admin::{self, MoveOutcome, NetworkStatus};
 use nm_exchange::control::{InstrumentWork, Work};
 use nm_exchange::network::{Network, Role};
 use nm_model::{Failure, FailureKind};
@@ -22,6 +21,7 @@ use nm_policy::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::admin::{self, MoveOutcome, NetworkStatus};
 use crate::sites::{LatencyInUse, LinkReports, Sites};
 
 /// How long a node may take to answer.

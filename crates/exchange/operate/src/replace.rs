@@ -5,11 +5,12 @@ use std::fmt;
 use std::time::Duration;
 
 use nm_exchange::control::NodeId;
-use nm_exchange::control::admin::{self, NetworkStatus};
 use nm_exchange::network::{Durability, Network, Role};
 use nm_model::{Failure, FailureKind};
 use nm_sys::clock::{Deadline, Moment};
 use thiserror::Error;
+
+use crate::admin::{self, NetworkStatus};
 
 /// How long a node may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use nm_book::order::InstrumentId;
 use nm_exchange::control::Work;
-use nm_exchange::control::admin::{self, CellStatus, MoveOutcome, NetworkStatus};
 use nm_exchange::network::Network;
 use nm_model::{Failure, FailureKind};
 use thiserror::Error;
+
+use crate::admin::{self, CellStatus, MoveOutcome, NetworkStatus};
 
 /// How long a node may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);

@@ -12,9 +12,9 @@ use std::thread;
 use std::time::Duration;
 
 use nm_book::order::InstrumentId;
-use nm_exchange::control::admin::{self, InstrumentMover, MoveOutcome};
 use nm_exchange::network::{Network, Role};
 use nm_model::exchange::{Durations, Moves};
+use nm_operate::admin::{self, InstrumentMover, MoveOutcome};
 use nm_stats::quantile::rank;
 use nm_stats::random::Random;
 use nm_sys::clock::{Deadline, monotonic_ns};

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nm_exchange::control::admin;
 use nm_exchange::network::{Durability, Network, Node, Role};
 use nm_exchange::testing::TestRing;
 use nm_model::FailureKind;
+use nm_operate::admin;
 use nm_operate::{add, drain};
 use nm_sys::clock::Deadline;
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use nm_book::order::Side;
 use nm_exchange::batch;
-use nm_exchange::control::admin::{self, MoveOutcome};
 use nm_exchange::moves::Part;
 use nm_exchange::network::{Durability, Network, Role};
 use nm_exchange::testing::{Client, LIMIT, TestRing, order};
 use nm_exchange::wire::FrameKind;
+use nm_operate::admin::{self, MoveOutcome};
 use nm_replica::journal::{Reader, RecordKind};
 use nm_sys::clock::{Deadline, monotonic_ns};
 

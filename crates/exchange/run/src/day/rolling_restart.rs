@@ -7,9 +7,9 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use nm_exchange::control::admin;
 use nm_exchange::network::{Durability, Network, Role};
 use nm_model::{Failure, FailureKind};
+use nm_operate::admin;
 use nm_operate::{drain, resize};
 use nm_sys::clock::{Deadline, monotonic_ns};
 

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use nm_book::order::Side;
 use nm_exchange::client::{self, ClientError};
-use nm_exchange::control::admin;
 use nm_exchange::message::Hello;
 use nm_exchange::network::{Durability, Network, Role};
 use nm_exchange::testing::{Client, TestRing, order};
 use nm_exchange::wire::FrameKind;
 use nm_model::{Failure, FailureKind};
+use nm_operate::admin;
 use nm_operate::drain::{self, Drained};
 use nm_sys::clock::Deadline;
 

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use nm_exchange::control::NodeId;
-use nm_exchange::control::admin;
 use nm_exchange::network::{Durability, Network, Role};
 use nm_exchange::testing::{Client, LIMIT, TestRing, trade};
 use nm_model::FailureKind;
 use nm_model::link_transport::LinkTransport;
+use nm_operate::admin;
 use nm_operate::policy_runner::{PolicyRunner, Settings};
 use nm_operate::sites::{LatencyInUse, LatencyOrigin, Sites};
 use nm_policy::SiteLatency;

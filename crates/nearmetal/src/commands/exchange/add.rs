@@ -1,9 +1,9 @@
 //! `nearmetal exchange add` and `remove`: nodes that join a running network, and leave it.
 
 use anyhow::Result;
-use nm_exchange::control::admin::MoveOutcome;
 use nm_exchange::network::{Node, Role};
 use nm_operate::add::{self, Removed, UP_LIMIT};
+use nm_operate::admin::MoveOutcome;
 use nm_operate::drain::Drained;
 use nm_run::place;
 use schemars::JsonSchema;

@@ -1,132 +1,23 @@
-//! The observer's side of a running network: its status, its work, and moves of instruments.
+//! One request to a running network: its status, its work, a move, a node that comes, goes or
+//! carries nothing.
 
 use std::time::Duration;
 
-use nm_auth::{Credentials, Right};
 use nm_book::order::InstrumentId;
+use nm_exchange::client::ClientError;
+use nm_exchange::control::{
+    Access, AddError, AdminRequest, AdminResponse, CellReplicas, ControlReplica, InstrumentMap,
+    NodeId, Observer, RemoveError, State, Work, share_an_address, unreachable,
+};
+use nm_exchange::network::{AddedNode, CONTROL, Durability, Network, NetworkError, Node, Role};
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock::{self, Deadline};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::client::{self, ClientError};
-use crate::link::{Address, Link};
-use crate::message::Hello;
-use crate::network::{AddedNode, CONTROL, Durability, Network, NetworkError, Node, Role};
-use crate::wire::{self, FrameKind, Header};
-
-use super::added::{AddError, RemoveError, share_an_address};
-use super::admin_message::{AdminRequest, AdminResponse, CellReplicas, Work};
-use super::node_id::NodeId;
-use super::routing::InstrumentMap;
-use super::state::State;
-
-/// How long a leader of control is looked for.
-const LEADER_LIMIT: Duration = Duration::from_secs(2);
-
-/// How long one mediator may take to answer the handshake: one that is cut off must not use up the
-/// time in which another one could lead.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(1);
-
-/// Pause between two attempts.
-const RETRY_PAUSE: Duration = Duration::from_millis(50);
-
 /// Why nothing can be changed in a network without control.
 const NO_CONTROL: &str = "the network has no control group, so its map is that of the network \
                           file: give its mediators `replication` addresses";
-
-/// A link to one node that asks for its state, or changes it.
-#[derive(Debug)]
-pub struct Observer(Link);
-
-impl Observer {
-    /// Connects to a node, as [`Hello::Observer`] or [`Hello::Operator`].
-    ///
-    /// # Errors
-    /// If it does not answer within `limit`.
-    pub fn connect(
-        address: &Address,
-        hello: Hello,
-        credentials: Option<&Credentials>,
-        limit: Duration,
-    ) -> Result<Observer, ClientError> {
-        let deadline = Deadline::after(limit);
-        let mut link = client::connect(address, &[hello], credentials, limit)?;
-        if credentials.is_none() {
-            client::receive(&mut link, FrameKind::Welcome, deadline)?;
-        }
-        Ok(Observer(link))
-    }
-
-    /// Sends a request, and waits for the response.
-    ///
-    /// # Errors
-    /// If it does not answer within `limit`.
-    pub fn request(
-        &mut self,
-        request: &AdminRequest,
-        limit: Duration,
-    ) -> Result<AdminResponse, ClientError> {
-        self.send(request);
-        self.receive(Deadline::after(limit))
-    }
-
-    /// Adds a request to what is sent with the next [`Observer::receive`].
-    pub fn send(&mut self, request: &AdminRequest) {
-        let header = Header::new(FrameKind::AdminRequest);
-        wire::write(&header, &request.encode(), 0, &mut self.0.output);
-    }
-
-    /// Waits for the next response.
-    ///
-    /// # Errors
-    /// If none comes until then.
-    pub fn receive(&mut self, deadline: Deadline) -> Result<AdminResponse, ClientError> {
-        let (_, body) = client::receive(&mut self.0, FrameKind::AdminResponse, deadline)?;
-        Ok(AdminResponse::decode(&body)?)
-    }
-}
-
-/// What a running network is asked with.
-struct Access<'a> {
-    network: &'a Network,
-    credentials: Option<Credentials>,
-}
-
-impl Access<'_> {
-    fn new(network: &Network) -> Result<Access<'_>, Failure> {
-        let unusable =
-            |error: NetworkError| Failure::new(FailureKind::BadRequest, error.to_string());
-        let credentials = network.credentials().map_err(unusable)?;
-        Ok(Access { network, credentials })
-    }
-
-    /// Observes a node. Who has no observer key, but is an operator, may observe as well.
-    fn observe(&self, address: &Address, limit: Duration) -> Result<Observer, ClientError> {
-        let has = |right| self.credentials.as_ref().is_none_or(|keys| keys.key(right).is_some());
-        let hello = match has(Right::Observer) || !has(Right::Operator) {
-            true => Hello::Observer,
-            false => Hello::Operator,
-        };
-        Observer::connect(address, hello, self.credentials.as_ref(), limit)
-    }
-
-    /// Asks a mediator.
-    fn request(
-        &self,
-        mediator: u16,
-        request: &AdminRequest,
-        limit: Duration,
-    ) -> Result<AdminResponse, ClientError> {
-        let address = &self.network.mediator.get(usize::from(mediator));
-        let address = &address.ok_or(ClientError::Unexpected)?.address;
-        let mut observer = match request.is_change() {
-            true => Observer::connect(address, Hello::Operator, self.credentials.as_ref(), limit)?,
-            false => self.observe(address, limit)?,
-        };
-        observer.request(request, limit)
-    }
-}
 
 /// A node of a network, as it is seen from outside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -244,86 +135,19 @@ impl NetworkStatus {
     }
 }
 
-/// What one mediator answered to [`AdminRequest::Status`].
-struct ReplicaStatus {
-    mediator: u16,
-    leading_term: Option<u32>,
-    stalled_ms: u64,
-    state: State,
-}
-
-impl ReplicaStatus {
-    /// The leader's state is better than that of others, and a later state than an earlier one.
-    fn rank(&self) -> (Option<u32>, u64) {
-        (self.leading_term, self.state.index())
-    }
-}
-
 /// The status of a running network.
 ///
 /// # Errors
 /// If no node that could know it answers within `limit`.
 pub fn status(network: &Network, limit: Duration) -> Result<NetworkStatus, Failure> {
     let access = Access::new(network)?;
-    if !network.has_control() {
-        return status_without_control(&access, limit);
-    }
-    let deadline = Deadline::after(limit.min(LEADER_LIMIT));
-    loop {
-        let (mut best, mut refused) = (None::<ReplicaStatus>, String::new());
-        for mediator in mediators(network) {
-            match replica_status(&access, mediator, limit) {
-                Ok(status) if best.as_ref().is_none_or(|best| status.rank() > best.rank()) => {
-                    best = Some(status);
-                }
-                Ok(_) => {}
-                Err(error) => refused = named(network, mediator, &error),
-            }
-        }
-        let has_leader = best.as_ref().is_some_and(|best| best.leading_term.is_some());
-        if has_leader || deadline.passed() {
-            let best = best.ok_or_else(|| {
-                unreachable(format!("no mediator of the control group answers: {refused}"))
-            })?;
-            return Ok(status_with_control(network, &best));
-        }
-        std::thread::sleep(RETRY_PAUSE);
+    match network.has_control() {
+        true => Ok(status_with_control(network, &access.control(limit)?)),
+        false => status_without_control(&access, limit),
     }
 }
 
-fn unreachable(message: String) -> Failure {
-    Failure::new(FailureKind::Peer, message)
-        .hint("is the network running, and with this version of nearmetal?")
-}
-
-/// Mediators that have a replica of control.
-fn mediators(network: &Network) -> impl Iterator<Item = u16> {
-    let voters = network.replicas(CONTROL).into_iter();
-    voters.filter(|(role, _)| *role == Role::Mediator).map(|(_, index)| index as u16)
-}
-
-fn replica_status(
-    access: &Access<'_>,
-    mediator: u16,
-    limit: Duration,
-) -> Result<ReplicaStatus, ClientError> {
-    match access.request(mediator, &AdminRequest::Status, limit)? {
-        AdminResponse::Status { leading_term, stalled_ms, state } => {
-            Ok(ReplicaStatus { mediator, leading_term, stalled_ms, state: *state })
-        }
-        _ => Err(ClientError::Unexpected),
-    }
-}
-
-/// Which mediator does not answer, and why.
-fn named(network: &Network, index: u16, error: &ClientError) -> String {
-    match network.mediator.get(usize::from(index)) {
-        Some(node) => format!("mediator {index} at {}: {error}", node.address),
-        None => format!("mediator {index}: {error}"),
-    }
-}
-
-fn status_with_control(network: &Network, replica: &ReplicaStatus) -> NetworkStatus {
+fn status_with_control(network: &Network, replica: &ControlReplica) -> NetworkStatus {
     let state = &replica.state;
     let network = state.routes().map.extended(network);
     let nodes = network.all().map(|(role, index, node)| {
@@ -496,7 +320,7 @@ impl InstrumentMover<'_> {
                 return Err(Failure::new(FailureKind::Peer, message));
             }
             if left.len() == before {
-                std::thread::sleep(RETRY_PAUSE);
+                std::thread::sleep(Access::RETRY_PAUSE);
             }
         }
         Ok(outcomes)
@@ -510,17 +334,16 @@ impl InstrumentMover<'_> {
         outcomes: &mut Vec<MoveOutcome>,
         deadline: Deadline,
     ) -> Result<String, Failure> {
-        let network = self.access.network;
         let mut reason = "none of its mediators leads it".to_string();
         let first = self.leader.as_ref().map(|(mediator, _)| *mediator);
-        for mediator in first.into_iter().chain(mediators(network)) {
+        for mediator in first.into_iter().chain(self.access.mediators()) {
             match self.request_from(mediator, left, outcomes, deadline) {
                 Ok(()) => {}
                 Err(error) if error.is_lasting() => {
-                    let message = named(network, mediator, &error);
+                    let message = self.access.named(mediator, &error);
                     return Err(Failure::new(FailureKind::Peer, message));
                 }
-                Err(error) => reason = named(network, mediator, &error),
+                Err(error) => reason = self.access.named(mediator, &error),
             }
             if left.is_empty() {
                 break;
@@ -538,21 +361,17 @@ impl InstrumentMover<'_> {
         outcomes: &mut Vec<MoveOutcome>,
         deadline: Deadline,
     ) -> Result<(), ClientError> {
-        let limit = deadline.remaining().min(HANDSHAKE_LIMIT);
+        let limit = deadline.remaining().min(Access::HANDSHAKE_LIMIT);
         if limit.is_zero() {
             // The caller has the reason of an attempt that had time.
             return Ok(());
         }
         let mut operator = match self.leader.take().filter(|(known, _)| *known == mediator) {
             Some((_, operator)) => operator,
-            None => {
-                let address = &self.access.network.mediator[usize::from(mediator)].address;
-                let keys = self.access.credentials.as_ref();
-                Observer::connect(address, Hello::Operator, keys, limit)?
-            }
+            None => self.access.operate(mediator, limit)?,
         };
         while !left.is_empty() {
-            if !operator.request_moves(left, outcomes, deadline)? {
+            if !request_moves(&mut operator, left, outcomes, deadline)? {
                 return Ok(());
             }
         }
@@ -561,35 +380,33 @@ impl InstrumentMover<'_> {
     }
 }
 
-impl Observer {
-    /// Requests the first moves of `left` together, and removes those that have ended; false if
-    /// the mediator does not lead control.
-    fn request_moves(
-        &mut self,
-        left: &mut Vec<(InstrumentId, u16)>,
-        outcomes: &mut Vec<MoveOutcome>,
-        deadline: Deadline,
-    ) -> Result<bool, ClientError> {
-        let now = left.len().min(REQUESTED_AT_ONCE);
-        let begin_ns = clock::monotonic_ns();
-        for (instrument, cell) in &left[..now] {
-            self.send(&AdminRequest::Move { instrument: *instrument, cell: *cell });
-        }
-        for _ in 0..now {
-            let (instrument, map_version, refused) = match self.receive(deadline)? {
-                AdminResponse::Moved { instrument, map_version } => {
-                    (instrument, Some(map_version), None)
-                }
-                AdminResponse::Refused { instrument, reason } => (instrument, None, Some(reason)),
-                AdminResponse::NotLeading => return Ok(false),
-                _ => return Err(ClientError::Unexpected),
-            };
-            let took_ms = (clock::monotonic_ns() - begin_ns) as f64 / 1e6;
-            left.retain(|(known, _)| *known != instrument);
-            outcomes.push(MoveOutcome { instrument, map_version, refused, took_ms });
-        }
-        Ok(true)
+/// Requests the first moves of `left` together, and removes those that have ended; false if
+/// the mediator does not lead control.
+fn request_moves(
+    operator: &mut Observer,
+    left: &mut Vec<(InstrumentId, u16)>,
+    outcomes: &mut Vec<MoveOutcome>,
+    deadline: Deadline,
+) -> Result<bool, ClientError> {
+    let now = left.len().min(REQUESTED_AT_ONCE);
+    let begin_ns = clock::monotonic_ns();
+    for (instrument, cell) in &left[..now] {
+        operator.send(&AdminRequest::Move { instrument: *instrument, cell: *cell });
     }
+    for _ in 0..now {
+        let (instrument, map_version, refused) = match operator.receive(deadline)? {
+            AdminResponse::Moved { instrument, map_version } => {
+                (instrument, Some(map_version), None)
+            }
+            AdminResponse::Refused { instrument, reason } => (instrument, None, Some(reason)),
+            AdminResponse::NotLeading => return Ok(false),
+            _ => return Err(ClientError::Unexpected),
+        };
+        let took_ms = (clock::monotonic_ns() - begin_ns) as f64 / 1e6;
+        left.retain(|(known, _)| *known != instrument);
+        outcomes.push(MoveOutcome { instrument, map_version, refused, took_ms });
+    }
+    Ok(true)
 }
 
 /// Lets a mediator or gateway carry nothing, or work again, and waits until control has logged
@@ -624,8 +441,9 @@ fn change(
     let deadline = Deadline::after(limit);
     loop {
         let mut reason = "none of its mediators leads it".to_string();
-        for voter in mediators(network) {
-            match access.request(voter, request, deadline.remaining().min(HANDSHAKE_LIMIT)) {
+        for voter in access.mediators() {
+            match access.request(voter, request, deadline.remaining().min(Access::HANDSHAKE_LIMIT))
+            {
                 Ok(AdminResponse::Status { state, leading_term: Some(_), .. }) => {
                     if is_done(&state)? {
                         return Ok(());
@@ -633,9 +451,9 @@ fn change(
                 }
                 Ok(_) => {}
                 Err(error) if error.is_lasting() => {
-                    return Err(Failure::new(FailureKind::Peer, named(network, voter, &error)));
+                    return Err(Failure::new(FailureKind::Peer, access.named(voter, &error)));
                 }
-                Err(error) => reason = named(network, voter, &error),
+                Err(error) => reason = access.named(voter, &error),
             }
         }
         if deadline.passed() {
@@ -643,7 +461,7 @@ fn change(
             let message = format!("control has not logged the change within {seconds} s: {reason}");
             return Err(Failure::new(FailureKind::Peer, message));
         }
-        std::thread::sleep(RETRY_PAUSE);
+        std::thread::sleep(Access::RETRY_PAUSE);
     }
 }
 
@@ -683,47 +501,6 @@ pub fn add_node(
     })?;
     // It is done when there is a number.
     Ok(added.unwrap_or_default())
-}
-
-/// The network with the nodes that were added to it, as control has them; this one is to be one of
-/// them. Asks until `limit`, or until `is_given_up`.
-///
-/// # Errors
-/// If no node that could know it answers, or this node was never added or is removed.
-pub fn find_node(
-    network: &Network,
-    (role, index): (Role, usize),
-    limit: Duration,
-    is_given_up: impl Fn() -> bool,
-) -> Result<Network, Failure> {
-    let bad = |message: String| Failure::new(FailureKind::BadRequest, message);
-    let deadline = Deadline::after(limit);
-    loop {
-        let known = status(network, HANDSHAKE_LIMIT).map(|status| status.network);
-        let is_known = |known: &Network| index < known.nodes(role).len();
-        match known {
-            Ok(known) if known.is_removed(role, index) => {
-                return Err(bad(format!("{role} {index} was removed from the network")));
-            }
-            Ok(known) if is_known(&known) => return Ok(known),
-            Ok(known) if deadline.passed() || is_given_up() => {
-                let count = known.nodes(role).len();
-                return Err(bad(format!(
-                    "there is no {role} {index}: the network has had {count} {role} nodes, and \
-                     `nearmetal exchange add {role}` adds one"
-                )));
-            }
-            Err(failure) if deadline.passed() || is_given_up() => {
-                let message = format!(
-                    "{role} {index} is not in the network file, and where it listens could not \
-                     be asked: {}",
-                    failure.message
-                );
-                return Err(Failure { message, ..failure });
-            }
-            _ => std::thread::sleep(RETRY_PAUSE),
-        }
-    }
 }
 
 /// Removes a node that was added, a mediator with its cell.
@@ -777,9 +554,10 @@ fn request_replicas(
     request: &AdminRequest,
     limit: Duration,
 ) -> Result<Option<CellReplicas>, Failure> {
+    let access = Access::new(network)?;
     let failed =
-        |error: ClientError| Failure::new(FailureKind::Peer, named(network, mediator, &error));
-    match Access::new(network)?.request(mediator, request, limit).map_err(failed)? {
+        |error: ClientError| Failure::new(FailureKind::Peer, access.named(mediator, &error));
+    match access.request(mediator, request, limit).map_err(failed)? {
         AdminResponse::Replicas(replicas) => Ok(Some(replicas)),
         AdminResponse::NotLeading => Ok(None),
         _ => Err(failed(ClientError::Unexpected)),
