@@ -29,7 +29,7 @@ usage: cargo xtask mutations [--list] [NUMBER|PREFIX …]
 
 Makes each deliberate fault of mutations/ in a copy of the tree (what git knows, with changes that
 are not committed), and runs the test that must notice it. NUMBER: only those of a guarantee, such
-as T15; PREFIX: of guarantees that begin so, such as T. --list: prints them. Fails if one survives.";
+as T15; PREFIX: those of guarantees that begin so. --list: prints them. Fails if one survives.";
 
 /// What became of a mutation.
 enum Outcome {
