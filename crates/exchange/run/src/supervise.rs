@@ -592,7 +592,7 @@ impl Supervisor {
     }
 
     /// Has a node end as at the end of a run. [`Supervisor::restart_dead_nodes`] starts it again
-    /// when it has; after [`END_LIMIT`] it is killed.
+    /// when it has; after `END_LIMIT` it is killed.
     pub fn restart(&mut self, role: Role, index: usize) {
         let found = self.nodes.iter().position(|n| (n.role, n.index) == (role, index));
         let Some(slot) = found else { return };
