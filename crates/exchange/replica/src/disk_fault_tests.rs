@@ -7,14 +7,16 @@ use std::path::Path;
 use openraft::{CommittedLeaderId, LogId, SnapshotMeta, StoredMembership, Vote};
 
 use crate::encode::Encode;
+use crate::env::{Env, Machine};
 use crate::error::ReplicaError;
 use crate::files::write_atomically;
 use crate::hard_state::{HARD_STATE, HardState, MARKS};
-use crate::journal::{Journal, JournalError, RecordKind, Settings};
-use crate::random;
-use crate::random::testing::Random;
+use crate::journal::{self, Journal, JournalError, RecordKind, Settings};
+use crate::random::Random;
 use crate::recovery::Opened;
-use crate::simulated_disk::{self, Disk, Faults};
+use crate::simulated_disk::{Disk, Faults};
+use crate::simulated_machine::SimulatedMachine;
+use crate::simulated_network::Network;
 use crate::slot_file::SlotFile;
 use crate::state_machine::SNAPSHOT;
 use crate::types::{NodeId, leader_of};
@@ -60,6 +62,7 @@ struct Process {
 }
 
 struct Trial {
+    env: Env,
     seed: u64,
     mode: Mode,
     random: Random,
@@ -84,9 +87,9 @@ impl Trial {
     fn new(seed: u64) -> Trial {
         let modes = [Mode::PowerLoss, Mode::Errors, Mode::BitRot, Mode::Misdirected];
         let disk = Disk::new(seed ^ 0x5eed, Faults::default());
-        simulated_disk::mount(Some(disk.clone()));
-        random::testing::seed(Some(seed));
+        let env: Env = SimulatedMachine::new(seed, disk.clone(), (Network::new(0), 0));
         let mut trial = Trial {
+            env: env.clone(),
             seed,
             mode: modes[(seed % 4) as usize],
             random: Random::new(seed),
@@ -98,9 +101,9 @@ impl Trial {
         };
         let folder = Path::new(FOLDER);
         let state = HardState { bootstrap_ids: vec![1, 2, 3], ..HardState::default() };
-        let (journal, _) = Journal::open(folder, SMALL, 1).unwrap();
+        let (journal, _) = Journal::open_in(&env, folder, SMALL, 1).unwrap();
         let path = folder.join(HARD_STATE);
-        let file = SlotFile::create(&path, MARKS[0], &state.to_bytes()).unwrap();
+        let file = SlotFile::create(&env, &path, MARKS[0], &state.to_bytes()).unwrap();
         trial.process = Some(Process { journal, file, state });
         trial.disk.set_faults(match trial.mode {
             Mode::PowerLoss | Mode::BitRot => Faults::default(),
@@ -185,7 +188,7 @@ impl Trial {
             last_membership: StoredMembership::default(),
             snapshot_id: String::new(),
         };
-        write_atomically(&Path::new(FOLDER).join(SNAPSHOT), &meta.to_bytes())?;
+        write_atomically(&self.env, &Path::new(FOLDER).join(SNAPSHOT), &meta.to_bytes())?;
         process.state.purged = Some(last).max(process.state.purged);
         Trial::save(process)?;
         if process.journal.next().is_some_and(|next| next <= upto) {
@@ -278,11 +281,18 @@ impl Trial {
         let folder = Path::new(FOLDER);
         let failed = |error| ReplicaError::file(folder, "cannot be used", error);
         let (file, bytes) =
-            SlotFile::open(&folder.join(HARD_STATE), &MARKS).map_err(failed)?.unwrap();
+            SlotFile::open(&self.env, &folder.join(HARD_STATE), &MARKS).map_err(failed)?.unwrap();
         let hard_state = HardState::from_bytes(&bytes, "hard state").unwrap();
         let file = Some(file);
-        let mut opened =
-            Opened { folder, journal: SMALL, is_single: false, hard_state, file, damage: None };
+        let mut opened = Opened {
+            env: &self.env,
+            folder,
+            journal: SMALL,
+            is_single: false,
+            hard_state,
+            file,
+            damage: None,
+        };
         let (journal, found) = opened.open()?;
         let (file, state) = (opened.file.unwrap(), opened.hard_state);
         let purged = state.purged.map_or(0, |purged| purged.index + 1);
@@ -396,8 +406,6 @@ fn what_was_acknowledged_is_read_back_or_its_loss_is_detected() {
             *injected.entry(kind).or_insert(0) += count;
         }
     }
-    simulated_disk::mount(None);
-    random::testing::seed(None);
     println!("faults {injected:?}; repaired {repaired}, refused {refused}");
     assert!(repaired > 0);
 }
@@ -408,9 +416,9 @@ fn what_was_acknowledged_is_read_back_or_its_loss_is_detected() {
 fn what_a_failed_sync_left_in_the_page_cache_is_written_again() {
     for seed in 0..200 {
         let disk = Disk::new(seed, Faults::default());
-        simulated_disk::mount(Some(disk.clone()));
+        let env: Env = SimulatedMachine::with_disk(disk.clone());
         let folder = Path::new(FOLDER);
-        let (mut journal, _) = Journal::open(folder, SMALL, 1).unwrap();
+        let (mut journal, _) = Journal::open_in(&env, folder, SMALL, 1).unwrap();
         journal.append(1, 17, RecordKind::Batch, &[1; 900]).unwrap();
         journal.sync().unwrap();
         journal.append(2, 17, RecordKind::Batch, &[2; 900]).unwrap();
@@ -419,13 +427,12 @@ fn what_a_failed_sync_left_in_the_page_cache_is_written_again() {
         assert!(journal.append(3, 17, RecordKind::Batch, &[]).is_err(), "it accepts nothing more");
         drop(journal);
         disk.set_faults(Faults::default());
-        let (journal, found) = Journal::open(folder, SMALL, 1).unwrap();
+        let (journal, found) = Journal::open_in(&env, folder, SMALL, 1).unwrap();
         drop(journal);
         disk.lose_power();
-        let (_, after) = Journal::open(folder, SMALL, 1).unwrap();
+        let (_, after) = Journal::open_in(&env, folder, SMALL, 1).unwrap();
         assert_eq!(found.records, after.records, "seed {seed}");
     }
-    simulated_disk::mount(None);
 }
 
 /// The last record of a journal that is idle is damaged: no record behind it says that the disk had
@@ -466,17 +473,19 @@ fn damage_below_the_watermark_is_not_taken_for_a_torn_write() {
 }
 
 fn opened(folder: &Path, is_single: bool) -> Result<(HardState, usize, bool), ReplicaError> {
-    let (file, bytes) = SlotFile::open(&folder.join(HARD_STATE), &MARKS).unwrap().unwrap();
+    let env = &Machine::env();
+    let (file, bytes) = SlotFile::open(env, &folder.join(HARD_STATE), &MARKS).unwrap().unwrap();
     let hard_state = HardState::from_bytes(&bytes, "hard state").unwrap();
     let (journal, file, damage) = (SMALL, Some(file), None);
-    let mut opened = Opened { folder, journal, is_single, hard_state, file, damage };
+    let mut opened = Opened { env, folder, journal, is_single, hard_state, file, damage };
     let (_, found) = opened.open()?;
     Ok((opened.hard_state, found.records.len(), opened.damage.is_some()))
 }
 
 /// Twenty entries in several files.
 fn written(folder: &Path, state: &HardState) -> Vec<std::path::PathBuf> {
-    SlotFile::create(&folder.join(HARD_STATE), MARKS[0], &state.to_bytes()).unwrap();
+    SlotFile::create(&Machine::env(), &folder.join(HARD_STATE), MARKS[0], &state.to_bytes())
+        .unwrap();
     let (mut journal, _) = Journal::open(folder, SMALL, 1).unwrap();
     for index in 1..=20 {
         journal.append(index, 2 << 4 | 1, RecordKind::Batch, &[7; 400]).unwrap();
@@ -484,8 +493,7 @@ fn written(folder: &Path, state: &HardState) -> Vec<std::path::PathBuf> {
     }
     journal.advance_watermark().unwrap();
     drop(journal);
-    let files = crate::journal::files(folder).unwrap();
-    files.into_iter().map(|(_, path)| path).collect()
+    journal::testing::paths(&Machine::env(), folder)
 }
 
 #[test]

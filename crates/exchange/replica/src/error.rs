@@ -22,9 +22,6 @@ pub enum ReplicaError {
         /// Why.
         source: Arc<io::Error>,
     },
-    /// Its socket failed.
-    #[error("the replicas cannot accept connections")]
-    Accept(#[source] Arc<io::Error>),
     /// There is no thread or no async runtime for it.
     #[error("replication cannot start")]
     Thread(#[source] Arc<io::Error>),

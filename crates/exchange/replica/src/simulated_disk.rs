@@ -6,7 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::random::testing::Random;
+use crate::random::Random;
+use crate::storage;
 
 /// Bytes that a power loss takes or leaves as one.
 pub const BLOCK_BYTES: usize = 512;
@@ -68,20 +69,6 @@ pub struct Disk(Arc<Mutex<State>>);
 pub struct File {
     disk: Disk,
     inode: u64,
-}
-
-thread_local! {
-    static MOUNTED: std::cell::RefCell<Option<Disk>> = const { std::cell::RefCell::new(None) };
-}
-
-/// The disk that this thread uses instead of the system's.
-pub fn mounted() -> Option<Disk> {
-    MOUNTED.with_borrow(Clone::clone)
-}
-
-/// From now on this thread uses this disk; or the system's.
-pub fn mount(disk: Option<Disk>) {
-    MOUNTED.set(disk);
 }
 
 fn input_output_error() -> io::Error {
@@ -370,8 +357,8 @@ impl Disk {
     }
 }
 
-impl File {
-    pub fn write_all_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+impl storage::File for File {
+    fn write_all_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         let mut state = self.disk.state();
         state.step()?;
         let per_mille = state.faults.write;
@@ -390,7 +377,7 @@ impl File {
         if fails { Err(input_output_error()) } else { Ok(()) }
     }
 
-    pub fn set_len(&self, bytes: u64) -> io::Result<()> {
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
         let mut state = self.disk.state();
         state.step()?;
         let inode = state.inode(self.inode);
@@ -399,14 +386,19 @@ impl File {
         Ok(())
     }
 
-    pub fn sync(&self) -> io::Result<()> {
+    fn sync_data(&self) -> io::Result<()> {
         self.disk.state().sync(self.inode)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.sync_data()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::File as _;
 
     fn write(disk: &Disk, path: &str, bytes: &[u8]) -> File {
         let file = disk.open(Path::new(path), true).unwrap();
@@ -419,10 +411,10 @@ mod tests {
         for seed in 0..50 {
             let disk = Disk::new(seed, Faults::default());
             let file = write(&disk, "/a/kept", b"synced");
-            file.sync().unwrap();
+            file.sync_data().unwrap();
             disk.sync_folder(Path::new("/a")).unwrap();
             file.write_all_at(b"S", 0).unwrap();
-            write(&disk, "/a/name", b"not synced").sync().unwrap();
+            write(&disk, "/a/name", b"not synced").sync_data().unwrap();
             disk.lose_power();
             let kept = disk.read(Path::new("/a/kept")).unwrap();
             assert!(kept == b"synced" || kept == b"Synced", "{kept:?}");
@@ -435,10 +427,10 @@ mod tests {
             let disk = Disk::new(*seed, Faults { sync: 1000, ..Faults::default() });
             let path = Path::new("/a/file");
             let file = write(&disk, "/a/file", b"new");
-            assert!(file.sync().is_err());
+            assert!(file.sync_data().is_err());
             disk.set_faults(Faults::default());
             disk.sync_folder(Path::new("/a")).unwrap();
-            file.sync().unwrap();
+            file.sync_data().unwrap();
             let seen = disk.read(path).unwrap();
             disk.lose_power();
             seen == b"new" && disk.read(path).unwrap() != b"new"
@@ -451,7 +443,7 @@ mod tests {
         let disk = Disk::new(1, Faults::default());
         disk.fail_after(2);
         let file = write(&disk, "/a/file", b"x");
-        assert!(!disk.is_off() && file.sync().is_err() && disk.is_off());
+        assert!(!disk.is_off() && file.sync_data().is_err() && disk.is_off());
         assert!(disk.read(Path::new("/a/file")).is_err());
         disk.lose_power();
         assert!(!disk.is_off());

@@ -16,7 +16,8 @@ use std::path::Path;
 
 use nm_codec::{DecodeError, Field, Put, Reader, crc32c, crc32c_append};
 
-use crate::storage::{self, File};
+use crate::env::Env;
+use crate::storage::File;
 
 /// What a slot begins with: what the file contains, and its version.
 pub type Mark = [u8; 8];
@@ -43,7 +44,7 @@ const FILE_BYTES: u64 = (SLOT_BYTES * COPIES) as u64 * WRITES;
 /// A file of slots.
 #[derive(Debug)]
 pub struct SlotFile {
-    file: File,
+    file: Box<dyn File>,
     mark: Mark,
     /// Number of the last write.
     number: u64,
@@ -54,8 +55,8 @@ pub struct SlotFile {
 ///
 /// # Errors
 /// The system's error; `InvalidData` if the file is damaged.
-pub fn read(path: &Path, marks: &[Mark]) -> io::Result<Option<(u64, Vec<u8>)>> {
-    let bytes = match storage::read(path) {
+pub fn read(env: &Env, path: &Path, marks: &[Mark]) -> io::Result<Option<(u64, Vec<u8>)>> {
+    let bytes = match env.read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
@@ -72,15 +73,15 @@ impl SlotFile {
     ///
     /// # Errors
     /// The system's error; `InvalidData` if the file is damaged.
-    pub fn open(path: &Path, marks: &[Mark]) -> io::Result<Option<(SlotFile, Vec<u8>)>> {
-        let Some((number, content)) = read(path, marks)? else { return Ok(None) };
-        if storage::size(path)? != FILE_BYTES {
-            return Ok(Some((SlotFile::create(path, marks[0], &content)?, content)));
+    pub fn open(env: &Env, path: &Path, marks: &[Mark]) -> io::Result<Option<(SlotFile, Vec<u8>)>> {
+        let Some((number, content)) = read(env, path, marks)? else { return Ok(None) };
+        if env.size(path)? != FILE_BYTES {
+            return Ok(Some((SlotFile::create(env, path, marks[0], &content)?, content)));
         }
-        let mut file = SlotFile { file: storage::open(path)?, mark: marks[0], number };
+        let mut file = SlotFile { file: env.open(path)?, mark: marks[0], number };
         file.write(&content)?;
         // So is the name.
-        storage::sync_folder(path.parent().unwrap_or(Path::new("/")))?;
+        env.sync_folder(path.parent().unwrap_or(Path::new("/")))?;
         Ok(Some((file, content)))
     }
 
@@ -88,14 +89,14 @@ impl SlotFile {
     ///
     /// # Errors
     /// The system's error.
-    pub fn create(path: &Path, mark: Mark, content: &[u8]) -> io::Result<SlotFile> {
+    pub fn create(env: &Env, path: &Path, mark: Mark, content: &[u8]) -> io::Result<SlotFile> {
         let temporary = path.with_extension("tmp");
-        let file = storage::create(&temporary)?;
+        let file = env.create(&temporary)?;
         file.set_len(FILE_BYTES)?;
         let mut created = SlotFile { file, mark, number: 0 };
         created.write(content)?;
         created.file.sync_all()?;
-        storage::rename_durably(&temporary, path)?;
+        env.rename_durably(&temporary, path)?;
         Ok(created)
     }
 
@@ -148,6 +149,7 @@ fn read_slot<'a>(slot: &'a [u8], marks: &[Mark]) -> Result<(u64, &'a [u8]), Deco
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::env::Machine;
     use proptest::prelude::*;
 
     const MARKS: [Mark; 2] = [*b"nmtest03", *b"nmtest02"];
@@ -169,20 +171,20 @@ mod tests {
     }
 
     fn overwrite(path: &Path, slot: usize, bytes: &[u8]) {
-        let file = storage::open(path).unwrap();
+        let file = Machine::env().open(path).unwrap();
         file.write_all_at(bytes, (slot * SLOT_BYTES) as u64).unwrap();
     }
 
     fn content(path: &Path) -> Vec<u8> {
-        read(path, &MARKS).unwrap().unwrap().1
+        read(&Machine::env(), path, &MARKS).unwrap().unwrap().1
     }
 
     #[test]
     fn a_torn_write_leaves_the_one_before_and_damage_of_one_copy_leaves_the_other() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("slots");
-        assert!(SlotFile::open(&path, &MARKS).unwrap().is_none());
-        let mut file = SlotFile::create(&path, MARKS[0], b"first").unwrap();
+        assert!(SlotFile::open(&Machine::env(), &path, &MARKS).unwrap().is_none());
+        let mut file = SlotFile::create(&Machine::env(), &path, MARKS[0], b"first").unwrap();
         file.write(b"second").unwrap();
         assert_eq!(content(&path), b"second");
         // The second write is in slots 0 and 1.
@@ -190,12 +192,12 @@ mod tests {
             overwrite(&path, copy, &[0xff; 100]);
             assert_eq!(content(&path), if copy == 0 { &b"second"[..] } else { b"first" });
         }
-        let (mut file, found) = SlotFile::open(&path, &MARKS).unwrap().unwrap();
+        let (mut file, found) = SlotFile::open(&Machine::env(), &path, &MARKS).unwrap().unwrap();
         assert_eq!(found, b"first");
         file.write(b"third").unwrap();
         assert_eq!(content(&path), b"third");
         (0..4).for_each(|slot| overwrite(&path, slot, &[0xff; 100]));
-        let damaged = SlotFile::open(&path, &MARKS).unwrap_err();
+        let damaged = SlotFile::open(&Machine::env(), &path, &MARKS).unwrap_err();
         assert_eq!(damaged.kind(), io::ErrorKind::InvalidData);
     }
 
@@ -205,9 +207,9 @@ mod tests {
         let path = folder.path().join("slots");
         let (older, newer) = (write_slot(MARKS[1], 4, b"older"), write_slot(MARKS[1], 5, b"newer"));
         std::fs::write(&path, [older, newer].concat()).unwrap();
-        let (_, found) = SlotFile::open(&path, &MARKS).unwrap().unwrap();
+        let (_, found) = SlotFile::open(&Machine::env(), &path, &MARKS).unwrap().unwrap();
         assert_eq!(found, b"newer");
-        assert_eq!(storage::size(&path).unwrap(), FILE_BYTES);
-        assert_eq!(read(&path, &MARKS[..1]).unwrap().unwrap().1, b"newer");
+        assert_eq!(Machine::env().size(&path).unwrap(), FILE_BYTES);
+        assert_eq!(read(&Machine::env(), &path, &MARKS[..1]).unwrap().unwrap().1, b"newer");
     }
 }

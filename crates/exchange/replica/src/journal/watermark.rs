@@ -14,6 +14,7 @@ use std::path::Path;
 
 use nm_codec::{DecodeError, Put, Reader};
 
+use crate::env::Env;
 use crate::slot_file::{self, Mark, SlotFile};
 
 /// Name of the file in a journal's folder.
@@ -68,8 +69,8 @@ impl Watermark {
     ///
     /// # Errors
     /// The system's error.
-    pub fn read(folder: &Path) -> io::Result<Watermark> {
-        match slot_file::read(&folder.join(WATERMARK), &MARKS) {
+    pub fn read(env: &Env, folder: &Path) -> io::Result<Watermark> {
+        match slot_file::read(env, &folder.join(WATERMARK), &MARKS) {
             Ok(found) => Ok(Watermark::of(found.map(|(_, content)| content))),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Watermark::default()),
             Err(error) => Err(error),
@@ -93,8 +94,8 @@ impl WatermarkFile {
     ///
     /// # Errors
     /// The system's error.
-    pub fn open(folder: &Path) -> io::Result<WatermarkFile> {
-        match SlotFile::open(&folder.join(WATERMARK), &MARKS) {
+    pub fn open(env: &Env, folder: &Path) -> io::Result<WatermarkFile> {
+        match SlotFile::open(env, &folder.join(WATERMARK), &MARKS) {
             Ok(Some((file, content))) => {
                 Ok(WatermarkFile { file: Some(file), now: Watermark::of(Some(content)) })
             }
@@ -115,7 +116,7 @@ impl WatermarkFile {
     ///
     /// # Errors
     /// The system's error.
-    pub fn set(&mut self, folder: &Path, watermark: Watermark) -> io::Result<()> {
+    pub fn set(&mut self, env: &Env, folder: &Path, watermark: Watermark) -> io::Result<()> {
         if watermark == self.now {
             return Ok(());
         }
@@ -124,7 +125,7 @@ impl WatermarkFile {
             Some(file) => file.write(&content)?,
             None => {
                 let path = folder.join(WATERMARK);
-                self.file = Some(SlotFile::create(&path, MARKS[0], &content)?);
+                self.file = Some(SlotFile::create(env, &path, MARKS[0], &content)?);
             }
         }
         self.now = watermark;
