@@ -1,6 +1,6 @@
 //! The load: an open loop on an absolute schedule over all gateways of a network.
 //!
-//! Requests ([`mix`], [`random`]) and their times ([`schedule`]) follow from a seed alone, or from
+//! Requests ([`mix`], `random`) and their times ([`schedule`]) follow from a seed alone, or from
 //! a recorded [`flow`]; neither waits for the network. A round trip is measured from the *intended*
 //! send time, so that anything that delays the generator counts as well. [`clients`] holds the
 //! sessions without sockets or clocks, `connections` their links, [`generator`] drives them,
@@ -17,7 +17,7 @@ pub mod generator;
 pub mod log;
 pub mod mix;
 pub mod profile;
-pub mod random;
+mod random;
 pub mod recorder;
 pub mod round;
 pub mod schedule;

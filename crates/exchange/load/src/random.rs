@@ -33,12 +33,6 @@ impl Weighted {
         Weighted { cumulated }
     }
 
-    /// Zipf distribution of `count` numbers, at least one; with an exponent of zero all are equally
-    /// likely.
-    pub fn zipf(count: u32, exponent: f64) -> Weighted {
-        Weighted::new(zipf_weights(count, exponent))
-    }
-
     /// How many numbers there are.
     pub fn count(&self) -> u32 {
         self.cumulated.len() as u32
@@ -52,7 +46,8 @@ impl Weighted {
     }
 }
 
-/// The weights of a Zipf distribution over `count` numbers, at least one.
+/// The weights of a Zipf distribution over `count` numbers, at least one; with an exponent of zero
+/// all are equally likely.
 pub fn zipf_weights(count: u32, exponent: f64) -> impl Iterator<Item = f64> {
     (1..=count.max(1)).map(move |rank| f64::from(rank).powf(-exponent))
 }
@@ -171,7 +166,7 @@ mod tests {
 
     #[test]
     fn ranks_fall_by_their_power() {
-        let (zipf, mut random) = (Weighted::zipf(4, 1.0), Random::new(5));
+        let (zipf, mut random) = (Weighted::new(zipf_weights(4, 1.0)), Random::new(5));
         let mut counts = [0f64; 4];
         for _ in 0..100_000 {
             counts[zipf.draw(&mut random) as usize] += 1.0 / 100_000.0;
@@ -180,7 +175,7 @@ mod tests {
             let expected = 12.0 / 25.0 / (rank + 1) as f64;
             assert!((share - expected).abs() < 0.01, "{counts:?}");
         }
-        assert_eq!(Weighted::zipf(0, 1.0).draw(&mut random), 0);
+        assert_eq!(Weighted::new(zipf_weights(0, 1.0)).draw(&mut random), 0);
     }
 
     #[test]

@@ -12,7 +12,13 @@
 //! dave        192.0.2.4   all                 /opt/nearmetal
 //! ```
 //!
-//! The load runs on the machine where the command was started.
+//! The load runs on the machine where the command was started. `remote` starts an [`agent`] on each
+//! host, which runs the nodes there.
+
+pub mod agent;
+mod archive;
+pub(crate) mod protocol;
+pub(crate) mod remote;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -50,7 +56,7 @@ pub struct HostFiles {
 }
 
 /// Name of the secret's file on another host.
-pub(crate) const SECRET: &str = "secret";
+const SECRET: &str = "secret";
 
 impl HostFiles {
     /// Those of a network.

@@ -6,15 +6,11 @@
 //! changes by a script. A run that is to be checked leaves a recording for [`nm_verify`].
 #![forbid(unsafe_code)]
 
-mod archive;
 mod bounded_lines;
 pub mod day;
-pub mod host_agent;
-pub mod host_protocol;
 pub mod hosts;
-pub mod mover;
+mod mover;
 pub mod place;
-pub mod remote;
 pub mod round;
 pub mod search;
 pub mod sla;

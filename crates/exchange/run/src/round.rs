@@ -134,6 +134,31 @@ pub struct Setup {
 }
 
 impl Setup {
+    /// A round of `spec` over TCP on this machine, by the program `program`, in `folder`, without
+    /// faults and without a recording.
+    pub fn new(spec: ExchangeSpec, program: PathBuf, folder: PathBuf) -> Setup {
+        Setup {
+            spec,
+            transport: LinkTransport::Tcp,
+            accelerator: vec![],
+            seed: 1,
+            kills: vec![],
+            aimed_kills: vec![],
+            record: false,
+            arrivals: Arrivals::default(),
+            record_flow: None,
+            replay_flow: None,
+            stall: None,
+            sla: Sla::default(),
+            spare_mediators: 0,
+            authenticate: false,
+            hosts: vec![],
+            host_data: PathBuf::from("/var/tmp/nearmetal-exchange"),
+            program,
+            folder,
+        }
+    }
+
     /// Whether nodes and sessions authenticate: other hosts are reached by networks that may have
     /// strangers.
     pub fn is_authenticated(&self) -> bool {
@@ -210,16 +235,16 @@ pub struct Outcome {
 ///
 /// # Errors
 /// If the network cannot be started or kept running, or the load generator fails.
-pub fn round(setup: &Setup, cancel: &AtomicBool) -> Result<Outcome, Failure> {
-    round_with(setup, cancel, |_| ()).map(|(outcome, ())| outcome)
+pub fn run(setup: &Setup, cancel: &AtomicBool) -> Result<Outcome, Failure> {
+    run_with(setup, cancel, |_| ()).map(|(outcome, ())| outcome)
 }
 
-/// As [`round`]; before its nodes end, `inspect` is called with their classes, indices and process
+/// As [`run`]; before its nodes end, `inspect` is called with their classes, indices and process
 /// ids.
 ///
 /// # Errors
-/// As [`round`].
-pub fn round_with<T>(
+/// As [`run`].
+pub fn run_with<T>(
     setup: &Setup,
     cancel: &AtomicBool,
     inspect: impl FnOnce(&[(Role, usize, u32)]) -> T,
@@ -548,26 +573,7 @@ mod tests {
     use super::*;
 
     fn setup() -> Setup {
-        Setup {
-            spec: ExchangeSpec::default(),
-            transport: LinkTransport::Tcp,
-            accelerator: vec![],
-            seed: 1,
-            kills: vec![],
-            aimed_kills: vec![],
-            record: false,
-            arrivals: Arrivals::default(),
-            record_flow: None,
-            replay_flow: None,
-            stall: None,
-            sla: Sla::default(),
-            spare_mediators: 0,
-            authenticate: false,
-            hosts: vec![],
-            host_data: PathBuf::from("/var/tmp"),
-            program: PathBuf::from("/bin/false"),
-            folder: PathBuf::from("/discarded"),
-        }
+        Setup::new(ExchangeSpec::default(), "/bin/false".into(), "/discarded".into())
     }
 
     #[test]
@@ -606,7 +612,7 @@ mod tests {
     fn a_node_that_exits_at_start_fails_the_round() {
         let folder = place::sockets_folder().unwrap();
         let setup = Setup { folder: folder.path().join("round-1"), ..setup() };
-        let failure = round(&setup, &AtomicBool::new(false)).unwrap_err();
+        let failure = run(&setup, &AtomicBool::new(false)).unwrap_err();
         let expected = "ended before all links were up; it printed no message";
         assert!(failure.message.contains(expected), "{failure}");
     }

@@ -3,7 +3,7 @@
 //!
 //! A node is a process of this binary, `nearmetal exchange node`, which exits when its standard
 //! input is closed. No node outlives the supervisor: the kernel kills local nodes with it, and an
-//! agent on another host ends those there ([`crate::remote`]). Standard error of a node, and the
+//! agent on another host ends those there (`hosts::remote`). Standard error of a node, and the
 //! problems that it reports, go to `FOLDER/nodes/ROLE-INDEX.log`.
 //!
 //! A node that dies is restarted immediately. One that dies again before it was ready, as with a
@@ -28,9 +28,9 @@ use nm_verify::recording::{DATA, NETWORK};
 use serde_json::Value;
 
 use crate::bounded_lines::BoundedLines;
-use crate::host_protocol::{END_LIMIT, Report, Request, SILENCE_LIMIT};
+use crate::hosts::protocol::{END_LIMIT, Report, Request, SILENCE_LIMIT};
+use crate::hosts::remote::{self, Arrival, HostError, Remote};
 use crate::hosts::{HostFiles, Placement};
-use crate::remote::{self, Arrival, HostError, Remote};
 
 /// How long nodes may take until all links are up.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -592,7 +592,7 @@ impl Supervisor {
     }
 
     /// Has a node end as at the end of a run. [`Supervisor::restart_dead_nodes`] starts it again
-    /// when it has; after [`END_LIMIT`] it is killed.
+    /// when it has; after `END_LIMIT` it is killed.
     pub fn restart(&mut self, role: Role, index: usize) {
         let found = self.nodes.iter().position(|n| (n.role, n.index) == (role, index));
         let Some(slot) = found else { return };

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
@@ -18,7 +18,6 @@ use nm_model::{
     Stack, StackPair,
 };
 use nm_run::round::{self, Setup};
-use nm_run::sla::Sla;
 
 use crate::launcher::LauncherUnavailable;
 use crate::ledger::{Connection, DataPath, Ledger};
@@ -82,26 +81,8 @@ pub fn setup(
         Some(launcher) => accelerator(launcher, &program)?,
         None => vec![],
     };
-    Ok(Setup {
-        spec: spec.clone(),
-        transport,
-        accelerator,
-        seed,
-        kills: vec![],
-        aimed_kills: vec![],
-        record: false,
-        arrivals: Default::default(),
-        record_flow: None,
-        replay_flow: None,
-        stall: None,
-        sla: Sla::default(),
-        spare_mediators: 0,
-        authenticate: false,
-        hosts: vec![],
-        host_data: PathBuf::from("/var/tmp/nearmetal-exchange"),
-        program,
-        folder: folder.to_path_buf(),
-    })
+    let plain = Setup::new(spec.clone(), program, folder.to_path_buf());
+    Ok(Setup { transport, accelerator, seed, ..plain })
 }
 
 /// Environment variables that accelerate nodes. Without spinning, because there are more nodes than
@@ -138,7 +119,7 @@ pub fn stack_name(setup: &Setup) -> String {
 /// Runs one round; returns sentences about nodes that died unexpectedly as well.
 ///
 /// # Errors
-/// Those of [`round::round`], and if no bytes between accelerated nodes went through shared memory.
+/// Those of [`round::run`], and if no bytes between accelerated nodes went through shared memory.
 pub fn run(
     setup: &Setup,
     round: u32,
@@ -148,7 +129,7 @@ pub fn run(
     let started_s = options.started.elapsed().as_secs_f64();
     let is_accelerated = !setup.accelerator.is_empty();
     let (mut outcome, found) =
-        round::round_with(setup, cancel, |nodes| is_accelerated.then(|| count_calls(nodes)))?;
+        round::run_with(setup, cancel, |nodes| is_accelerated.then(|| count_calls(nodes)))?;
     if let Some(calls) = found {
         outcome.doubts.extend(calls.judge()?);
     }

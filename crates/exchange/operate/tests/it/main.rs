@@ -2,3 +2,4 @@
 
 mod added_nodes;
 mod large_move;
+mod site_latencies;

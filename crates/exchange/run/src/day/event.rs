@@ -74,7 +74,7 @@ pub struct DayEvent {
 }
 
 impl DayEvent {
-    /// An event without length. Of the description, [`DETAIL_MAX`] characters are kept.
+    /// An event without length. Of the description, `DETAIL_MAX` characters are kept.
     pub fn at(at_ns: u64, kind: EventKind, detail: impl Into<String>) -> DayEvent {
         let mut detail: String = detail.into();
         if let Some((end, _)) = detail.char_indices().nth(DETAIL_MAX) {

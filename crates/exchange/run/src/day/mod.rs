@@ -1,24 +1,24 @@
 //! A scripted day of load: phases with rates, bursts, hot instruments, flows that move between
 //! gateways, auctions and faults, on one network, judged second by second.
 //!
-//! A [`script`] becomes a profile of the load generator. [`mod@run`] drives it, kills the nodes
-//! that the script names, and calls an [`operator`], who may change the network meanwhile. Each
-//! [`second`] of the schedule is judged by itself as soon as its requests are answered
-//! ([`collect`]); what happened ([`event`]) is judged by the seconds around it ([`judge`]).
+//! A `script` becomes a profile of the load generator. `run` drives it, kills the nodes
+//! that the script names, and calls an `operator`, who may change the network meanwhile. Each
+//! `second` of the schedule is judged by itself as soon as its requests are answered
+//! (`collect`); what happened (`event`) is judged by the seconds around it (`judge`).
 
-pub mod collect;
-pub mod event;
-pub mod judge;
-pub mod operator;
+mod collect;
+mod event;
+mod judge;
+mod operator;
 mod phase_totals;
 mod policy_operator;
 pub mod result;
 mod rolling_restart;
-pub mod run;
-pub mod script;
+mod run;
+mod script;
 mod script_events;
 mod script_file;
-pub mod second;
+mod second;
 pub mod seconds_file;
 
 pub use event::{DayEvent, EventKind};

@@ -23,7 +23,7 @@ pub struct OperatorView<'a> {
 
 /// Changes the network while a day of load runs.
 pub trait Operator {
-    /// Called about every [`super::run::OPERATOR_INTERVAL`] from the start of the day to its end,
+    /// Called about every `OPERATOR_INTERVAL` from the start of the day to its end,
     /// by the thread that restarts nodes: it must return soon, and do what takes long in a thread
     /// of its own. Returns what happened since the last call.
     ///

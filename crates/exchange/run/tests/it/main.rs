@@ -4,4 +4,3 @@ mod bytes;
 mod faults;
 mod gateway_drain;
 mod shm;
-mod site_latencies;

@@ -10,7 +10,7 @@ use nm_replica::journal::RecordKind;
 use nm_verify::recording::Recording;
 use nm_verify::{Cuts, Verdict, Violation, folder, folder_cut};
 
-use super::verify::{Entry, Run};
+use super::folders::{Entry, Run};
 
 /// The kind of the only frame of a batch, if it is of a move.
 fn kind(entry: &Entry) -> Option<FrameKind> {

@@ -122,7 +122,7 @@ fn run_trial(
     (setup.hosts, setup.host_data) = (hosts.hosts.clone(), hosts.host_data.clone());
     setup.kills = trial.kills.clone();
     setup.aimed_kills = trial.aimed.into_iter().collect();
-    let outcome = round::round(&setup, cancel)?;
+    let outcome = round::run(&setup, cancel)?;
     let cuts = Cuts { count: CUTS, seed: trial.seed };
     let findings = nm_verify::folder_cut(&folder, cuts)?;
     let exchange = outcome.latency.exchange.unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The run's end of its hosts: starts an agent on each by ssh, which starts, kills and ends nodes.
 //!
 //! A host can be cut off while it is used. Its agent and its nodes go on until the silence has
-//! lasted [`crate::host_protocol::SILENCE_LIMIT`]; then both ends give up, each by itself.
+//! lasted [`crate::hosts::protocol::SILENCE_LIMIT`]; then both ends give up, each by itself.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Write};
@@ -20,9 +20,9 @@ use nm_sys::process::ChildProcess;
 use nm_verify::recording::DATA;
 use thiserror::Error;
 
-use crate::archive;
 use crate::bounded_lines::BoundedLines;
-use crate::host_protocol::{ALIVE_INTERVAL, END_LIMIT, Report, Request, VERSION};
+use crate::hosts::archive;
+use crate::hosts::protocol::{ALIVE_INTERVAL, END_LIMIT, Report, Request, VERSION};
 use crate::hosts::{Host, HostFiles};
 
 /// How long all agents may take to be ready.

@@ -2,7 +2,7 @@
 //! nothing behind.
 //!
 //! It is started by ssh, reads requests from its input and writes reports to its output
-//! ([`crate::host_protocol`]). It ends its nodes and removes its folder when its input ends, which
+//! (`hosts::protocol`). It ends its nodes and removes its folder when its input ends, which
 //! is when the run ends for any reason, and when the run has been silent for too long, which is
 //! when the host is cut off from it. A folder that an agent left when it was killed is removed by
 //! the next one.
@@ -24,8 +24,8 @@ use nm_sys::process::ChildProcess;
 use nm_verify::recording::{DATA, NETWORK};
 
 use crate::bounded_lines::BoundedLines;
-use crate::host_protocol::{END_LIMIT, Report, Request, SILENCE_LIMIT, VERSION};
 use crate::hosts::SECRET;
+use crate::hosts::protocol::{END_LIMIT, Report, Request, SILENCE_LIMIT, VERSION};
 
 /// How the name of an agent's folder begins.
 const FOLDER: &str = "run-";

@@ -25,9 +25,8 @@ use nm_replica::journal::{Journal, RecordKind, Settings as JournalSettings};
 use nm_replica::{Group, Log as _, LogEvent, Member, Replicas};
 use nm_sys::clock::Deadline;
 use nm_sys::poll::{Interest, Poller, Waker};
-use nm_verify::folder::CLIENT_LOG_BYTES_MAX;
 use nm_verify::recording::Recording;
-use nm_verify::{Cuts, Findings, Verdict, Violation, folder, folder_cut};
+use nm_verify::{CLIENT_LOG_BYTES_MAX, Cuts, Findings, Verdict, Violation, folder, folder_cut};
 
 const CELLS: usize = 2;
 const INSTRUMENTS: usize = 8;

@@ -6,21 +6,21 @@ use nm_exchange::control::NodeId;
 use nm_exchange::network::{Durability, Network, Role};
 use nm_exchange::testing::{Client, LIMIT, TestRing, trade};
 use nm_model::FailureKind;
-use nm_model::link_transport::LinkTransport;
+use nm_operate::addresses::free_ports;
 use nm_operate::admin;
 use nm_operate::policy_runner::{PolicyRunner, Settings};
 use nm_operate::sites::{LatencyInUse, LatencyOrigin, Sites};
 use nm_policy::SiteLatency;
-use nm_run::hosts::Placement;
-use nm_run::place;
 use nm_sys::clock;
 
 /// A ring over TCP on this machine.
 fn tcp_ring(counts: &str, durability: Durability) -> TestRing {
     let mut ring = TestRing::new(counts, durability);
-    let (counts, here) = (counts.parse().unwrap(), Placement::default());
-    let network = place::network(counts, LinkTransport::Tcp, ring.folder.path(), &here).unwrap();
-    ring.network = Network { durability, data: ring.network.data.clone(), ..network };
+    let Network { gateway, router, mediator, processor, .. } = &mut ring.network;
+    let nodes: Vec<_> = [gateway, router, mediator, processor].into_iter().flatten().collect();
+    for (port, node) in free_ports(nodes.len()).unwrap().into_iter().zip(nodes) {
+        node.address = format!("127.0.0.1:{port}").parse().unwrap();
+    }
     ring.start();
     ring
 }
