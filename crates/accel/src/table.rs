@@ -15,7 +15,7 @@ use crate::ledgers::{self, LockedByte};
 use crate::process::{MemoryOwnership, memory_ownership};
 use crate::settings::Settings;
 use crate::socket::{Phase, Remains, Socket};
-use crate::{kernel, short_lived};
+use crate::{kernel, possession, short_lived};
 
 /// Descriptors beyond this number are left to the kernel.
 pub const DESCRIPTORS: usize = 1 << 20;
@@ -317,8 +317,15 @@ fn release(socket: &'static Socket) {
     free(socket);
 }
 
-/// Closes the socket on which the server's end listens for its peer, if there is one.
+/// Closes the socket on which the server's end listens for its peer, or by which the two ends talk,
+/// if there is one.
 pub fn close_listener(socket: &Socket) {
+    // In this order: nobody else can have the channel's name while the statement is valid.
+    let statement = socket.statement.swap(-1, Ordering::AcqRel);
+    if statement >= 0 {
+        possession::withdraw(statement, socket.statement_of.load(Ordering::Relaxed));
+        close_library_descriptor(statement);
+    }
     let listener = socket.rendezvous_listener.swap(-1, Ordering::AcqRel);
     if listener < 0 {
         return;
@@ -507,6 +514,12 @@ const LAST_FDS: usize = 16;
 /// The program has opened `fd`: whether it may need the descriptors that are open for rendezvous.
 pub fn is_short_of_descriptors(fd: c_int) -> bool {
     RENDEZVOUS_SOCKETS.load(Ordering::Relaxed) > 0 && fd as usize >= soft_limit() / 4 * 3
+}
+
+/// Keeps a statement about the descriptor `fd` of a socket until its rendezvous ends.
+pub fn set_statement(socket: &Socket, statement: c_int, fd: c_int) {
+    socket.statement_of.store(fd, Ordering::Relaxed);
+    socket.statement.store(statement, Ordering::Release);
 }
 
 /// Keeps a socket of a rendezvous with the socket that it is for.
