@@ -33,7 +33,7 @@ use crate::log::{Log, LogEvent};
 use crate::open_replicas::OpenReplicas;
 use crate::random::Random;
 use crate::replicas;
-use crate::simulated_disk::{Disk, Faults};
+use crate::simulated_disk::{Disk, Faults, Lie};
 use crate::simulated_machine::SimulatedMachine;
 use crate::simulated_network::Network;
 
@@ -93,7 +93,7 @@ struct Simulation {
     acknowledged: Vec<u64>,
     /// The nodes that have the group's replicas.
     voters: Vec<usize>,
-    /// Whether a file was damaged: that happens to one disk, once.
+    /// Whether a file was damaged, or a disk lied: that happens to one disk, once.
     has_rotted: bool,
     faults: BTreeMap<&'static str, u64>,
     /// Depends on everything that happened.
@@ -115,7 +115,8 @@ fn settings(seed: u64) -> Settings {
         election_ms: (30, 60),
         notifies_at_once: seed.is_multiple_of(2),
         snapshot_bytes: 4 << 10,
-        watermark_ms: 500,
+        // Without a window in which a lie of a disk is not noticed.
+        watermark_ms: if (seed / 2).is_multiple_of(2) { 500 } else { 0 },
         journal: journal::Settings { file_bytes: 4 << 10 },
         keep_all: false,
         key: None,
@@ -281,7 +282,7 @@ impl Simulation {
         let other = (node + 1 + self.random.below(NODES as u64 - 1) as usize) % NODES;
         let last_ms = self.random.below(FAULT_MS_MAX);
         let until_ms = self.now_ms + last_ms;
-        match self.random.below(14) {
+        match self.random.below(15) {
             0 | 1 => {
                 self.count("kill");
                 self.kill(node, last_ms);
@@ -330,6 +331,13 @@ impl Simulation {
             }
             12 | 13 => self.replace(),
             _ if self.has_rotted => {}
+            14 if settings(self.seed).watermark_ms == 0 => {
+                self.has_rotted = true;
+                self.count("lying disk");
+                let lie = [Lie::Lost, Lie::Torn, Lie::Misdirected][self.random.below(3) as usize];
+                let writes = self.random.below(20);
+                self.nodes[node].disk.lie_after(lie, writes);
+            }
             _ => {
                 self.lose_power(node, last_ms);
                 self.rot(node);

@@ -94,7 +94,8 @@ pub struct DiskSettings {
     pub keep_all: bool,
     /// Time of a sync above which the disk is reported to be slow.
     pub slow: Duration,
-    /// Time after which the journal's watermark is advanced although there always is work.
+    /// Time after which the journal's watermark is advanced although there always is work; zero
+    /// for before each acknowledgement.
     pub watermark: Duration,
 }
 
@@ -299,6 +300,10 @@ impl Worker {
             self.fail(error);
             return false;
         }
+        let is_first = self.settings.watermark.is_zero() && self.journal.is_watermark_due();
+        if is_first && !self.advance_watermark() {
+            return false;
+        }
         Status::lock(&self.status).last = round.last;
         for callback in round.flushed {
             LogFlushed::log_io_completed(callback, Ok(()));
@@ -349,7 +354,7 @@ impl Worker {
         let path = self.folder.join(HARD_STATE);
         let written = match &mut self.hard_state {
             Some(file) => file.write(state),
-            None => SlotFile::create(&self.env, &path, MARKS[0], state)
+            None => SlotFile::create(&self.env, &path, MARKS.now, state)
                 .map(|file| self.hard_state = Some(file)),
         };
         written.map_err(|error| ReplicaError::file(&path, "cannot be written", error))

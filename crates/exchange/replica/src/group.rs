@@ -58,7 +58,8 @@ pub struct Settings {
     pub journal: journal::Settings,
     /// Time after which the journal's watermark is advanced although there always is work, ms: else
     /// a file that loses all from some place on would be taken for one that was never written
-    /// further.
+    /// further. With 0 it is advanced before each acknowledgement, which needs two more syncs: then
+    /// a write that the disk confirmed and lost is noticed also if the power fails at once.
     pub watermark_ms: u64,
     /// Whether the journal keeps purged entries, for an audit of all of it.
     pub keep_all: bool,

@@ -186,7 +186,10 @@ impl LogStore {
 }
 
 /// The hard state in a folder, and its file if there is one.
-fn read_hard_state(
+///
+/// # Errors
+/// If it cannot be read, or cannot be trusted.
+pub fn read_hard_state(
     env: &Env,
     folder: &Path,
 ) -> Result<(HardState, Option<SlotFile>), ReplicaError> {
@@ -195,7 +198,8 @@ fn read_hard_state(
         Ok(Some(found)) => found,
         Ok(None) => return Ok((HardState::default(), None)),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            return Err(ReplicaError::Checksum(path));
+            let why = "it is damaged in both of its copies";
+            return Err(ReplicaError::Untrusted { folder: folder.into(), why });
         }
         Err(error) => return Err(ReplicaError::file(&path, "cannot be used", error)),
     };

@@ -21,7 +21,7 @@ use crate::hard_state::{HARD_STATE, HardState};
 use crate::journal::{self, Damage, Found, Journal, JournalError};
 use crate::slot_file::SlotFile;
 use crate::state_machine::{SNAPSHOT, last_in_snapshot};
-use crate::types::{NodeId, leader_of};
+use crate::types::{NodeId, leader_of, term_of};
 
 /// The folder of a replica that starts.
 pub struct Opened<'a> {
@@ -74,6 +74,11 @@ impl Opened<'_> {
             opened => opened,
         };
         let (mut journal, found) = opened?;
+        let vote = self.hard_state.vote.map_or(0, |vote| term_of(&vote.leader_id));
+        if found.records.last().is_some_and(|last| last.term > vote) {
+            let why = "the journal has entries of a later term";
+            return Err(ReplicaError::Untrusted { folder: self.folder.into(), why });
+        }
         if journal.next().is_some_and(|next| next < from) {
             // A snapshot was installed, and the crash came before the journal was restarted.
             journal.restart(from - 1)?;

@@ -252,6 +252,7 @@ impl Drop for TestGroup {
     fn drop(&mut self) {
         // A replica ends when its disk has done what was queued.
         self.machines.iter().for_each(|it| it.set(QUICK));
+        self.replicas.clear();
     }
 }
 

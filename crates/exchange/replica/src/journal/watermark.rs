@@ -15,12 +15,12 @@ use std::path::Path;
 use nm_codec::{DecodeError, Put, Reader};
 
 use crate::env::Env;
-use crate::slot_file::{self, Mark, SlotFile};
+use crate::slot_file::{self, Marks, SlotFile};
 
 /// Name of the file in a journal's folder.
 const WATERMARK: &str = "watermark";
 
-const MARKS: [Mark; 1] = [*b"nmwatr01"];
+const MARKS: Marks = Marks { now: *b"nmwatr02", before: &[*b"nmwatr01"] };
 
 /// What the disk is known to have; all zeros if nothing is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,11 +37,6 @@ impl Watermark {
     /// Index of the last record that the disk had.
     pub fn index(&self) -> u64 {
         self.last.1
-    }
-
-    /// Whether it says something of records from this index on.
-    pub fn concerns(&self, from: u64) -> bool {
-        self.index() >= from || self.file >= from
     }
 
     /// The salt of the file that begins with this index, if it is known.
@@ -71,7 +66,7 @@ impl Watermark {
     /// The system's error.
     pub fn read(env: &Env, folder: &Path) -> io::Result<Watermark> {
         match slot_file::read(env, &folder.join(WATERMARK), &MARKS) {
-            Ok(found) => Ok(Watermark::of(found.map(|(_, content)| content))),
+            Ok(found) => Ok(Watermark::of(found.map(|found| found.content))),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Watermark::default()),
             Err(error) => Err(error),
         }
@@ -125,7 +120,7 @@ impl WatermarkFile {
             Some(file) => file.write(&content)?,
             None => {
                 let path = folder.join(WATERMARK);
-                self.file = Some(SlotFile::create(env, &path, MARKS[0], &content)?);
+                self.file = Some(SlotFile::create(env, &path, MARKS.now, &content)?);
             }
         }
         self.now = watermark;

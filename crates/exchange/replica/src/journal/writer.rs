@@ -275,6 +275,20 @@ impl Journal {
         }
     }
 
+    /// The watermark for a journal without the records from an index on.
+    fn watermark_before(&self, from: u64) -> Watermark {
+        let now = self.watermark.now();
+        let file = self.files.iter().rev().find(|file| file.first < from);
+        let term = self.terms.iter().rev().find(|(first, _)| *first < from);
+        match (file, term) {
+            (Some(file), Some((_, term))) => {
+                let last = if self.durable < from - 1 { now.last } else { (*term, from - 1) };
+                Watermark { last, file: file.first, salt: file.salt }
+            }
+            _ => Watermark::default(),
+        }
+    }
+
     fn set_watermark(&mut self, watermark: Watermark) -> Result<(), JournalError> {
         match self.watermark.set(&self.env, &self.folder, watermark) {
             Ok(()) => Ok(()),
@@ -288,22 +302,19 @@ impl Journal {
     /// As [`Journal::flush`].
     pub fn truncate(&mut self, from: u64) -> Result<(), JournalError> {
         self.flush()?;
-        if self.watermark.now().concerns(from) {
-            // Before anything is removed: what is missing below the watermark is damage.
-            self.set_watermark(Watermark::default())?;
-        }
+        // Before anything is removed: what is missing below the watermark is damage, and what is
+        // kept loses the records behind it that said that the disk has it.
+        self.set_watermark(self.watermark_before(from))?;
         let mut is_cut = false;
         while self.files.len() > 1
             && let Some(removed) = self.files.pop_if(|last| last.first >= from)
         {
             is_cut = true;
-            if let Err(error) = self.env.remove(&removed.path) {
+            let removed = self.env.remove(&removed.path);
+            // Before the file in front of it is removed or cut: there must never be a gap.
+            if let Err(error) = removed.and_then(|()| self.env.sync_folder(&self.folder)) {
                 return Err(self.fail("cannot be truncated", error));
             }
-        }
-        // Before the file in front of them is cut: there must never be a gap.
-        if is_cut && let Err(error) = self.env.sync_folder(&self.folder) {
-            return Err(self.fail("cannot be truncated", error));
         }
         let Some(last) = self.files.last_mut() else { return Ok(()) };
         let keep = usize::try_from(from.saturating_sub(last.first)).unwrap_or(usize::MAX);
