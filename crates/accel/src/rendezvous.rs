@@ -31,8 +31,8 @@ use crate::settings::Settings;
 use crate::socket::{Phase, Socket};
 use crate::tcp_info::{ESTABLISHED, TcpInfo};
 use crate::{
-    fallback, io_uring, kernel, ledgers, multiplex, options, possession, process, report,
-    short_lived, socket, table, tcp_sockets, wait, worth,
+    fallback, io_uring, kernel, ledgers, memory_limit, multiplex, options, possession, process,
+    report, short_lived, socket, table, tcp_sockets, wait, worth,
 };
 
 /// Version of the rendezvous protocol and of the region's layout.
@@ -580,7 +580,7 @@ fn meet_server(
     if !is_trusted(unix) {
         return Err(Refusal::Own(KernelReason::PeerOfAnotherUser));
     }
-    if socket::mapped_regions() >= Settings::get().joined_max {
+    if socket::mapped_regions() >= memory_limit::joined_max() {
         return Err(Refusal::Own(KernelReason::TooManyJoined));
     }
     let number = possession::channel_number(unix, false)
@@ -852,7 +852,7 @@ fn meet_client(
     }
     let refusal = match () {
         () if message != GREETING => KernelReason::OtherVersion,
-        () if socket::mapped_regions() >= Settings::get().joined_max => KernelReason::TooManyJoined,
+        () if socket::mapped_regions() >= memory_limit::joined_max() => KernelReason::TooManyJoined,
         () => KernelReason::None,
     };
     if refusal != KernelReason::None {

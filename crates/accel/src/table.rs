@@ -415,10 +415,10 @@ fn limit() -> usize {
     soft_limit().clamp(64, DESCRIPTORS).max(HIGHEST_LIBRARY_FD.load(Ordering::Relaxed) + 1)
 }
 
-/// How many descriptors the process may open at the moment.
+/// How many descriptors the process may open at the moment; none if that is not known.
 fn soft_limit() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    limit.current.map_or(DESCRIPTORS, |limit| usize::try_from(limit).unwrap_or(DESCRIPTORS))
+    let [soft, _] = kernel::descriptor_limit();
+    usize::try_from(soft).unwrap_or(DESCRIPTORS)
 }
 
 /// Whether this descriptor is the library's own, which the program must not use.
@@ -482,18 +482,18 @@ const ABOVE_LIMIT: u64 = 4096;
 /// Duplicates a descriptor above the program's limit, which is raised for a moment. None if the
 /// limit is so high that the program does not reach it, or must not be raised.
 fn move_above_limit(fd: c_int) -> Option<c_int> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let soft = limit.current.filter(|&soft| soft <= LIBRARY_FDS_FROM_MAX as u64)?;
-    let raised = limit.maximum.unwrap_or(u64::MAX).min(soft + ABOVE_LIMIT);
-    if raised <= soft {
+    let limit = kernel::descriptor_limit();
+    let [soft, hard] = limit;
+    let raised = hard.min(soft.saturating_add(ABOVE_LIMIT));
+    if soft > LIBRARY_FDS_FROM_MAX as u64
+        || raised <= soft
+        || !kernel::set_descriptor_limit([raised, hard])
+    {
         return None;
     }
-    let wider = Rlimit { current: Some(raised), maximum: limit.maximum };
-    setrlimit(Resource::Nofile, wider).ok()?;
     let high = move_to(fd, soft as usize);
     // Lowering a limit needs no permission.
-    let _ = setrlimit(Resource::Nofile, limit);
+    kernel::set_descriptor_limit(limit);
     (high >= 0).then_some(high)
 }
 
