@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 const WINGS: [(&str, &[&str]); 4] = [
     ("measure", &["report", "judge", "lab", "probe", "vm", "transport", "ring", "stats", "model"]),
     ("machine", &["generate", "tune", "audit", "host"]),
-    ("exchange", &["exchange-lab", "exchange", "policy", "replica", "book", "auth", "codec"]),
+    (
+        "exchange",
+        &["exchange-lab", "exchange", "policy", "replica", "wire", "book", "auth", "codec"],
+    ),
     ("ground", &["ssh", "sys", "test-support"]),
 ];
 
