@@ -8,7 +8,10 @@ const WINGS: [(&str, &[&str]); 4] = [
     ("machine", &["generate", "tune", "audit", "host"]),
     (
         "exchange",
-        &["exchange-lab", "exchange", "policy", "replica", "wire", "book", "auth", "codec"],
+        &[
+            "run", "operate", "verify", "load", "exchange", "policy", "replica", "wire", "book",
+            "auth", "codec",
+        ],
     ),
     ("ground", &["ssh", "sys", "test-support"]),
 ];
@@ -22,7 +25,7 @@ const SINGLE: [(&str, &str); 2] = [("nearmetal", "nearmetal"), ("nm-accel", "acc
 const BETWEEN: [(&str, &str); 12] = [
     ("accel", "nm-ring"),
     ("measure", "nm-host"),
-    ("nm-lab", "nm-exchange-lab"),
+    ("nm-lab", "nm-run"),
     ("nm-lab", "nm-exchange"),
     ("nm-vm", "nm-audit"),
     ("nm-vm", "nm-tune"),
@@ -94,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_file_belongs_to_the_crate_in_whose_folder_it_lies() {
-        for package in ["nearmetal", "nm-accel", "nm-model", "nm-exchange-lab", "xtask"] {
+        for package in ["nearmetal", "nm-accel", "nm-model", "nm-operate", "xtask"] {
             let file = folder(package).join("src/lib.rs");
             assert_eq!(owner(&file).as_deref(), Some(package), "{}", file.display());
         }

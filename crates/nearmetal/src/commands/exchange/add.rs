@@ -3,9 +3,9 @@
 use anyhow::Result;
 use nm_exchange::control::admin::MoveOutcome;
 use nm_exchange::network::{Node, Role};
-use nm_exchange_lab::add::{self, Removed, UP_LIMIT};
-use nm_exchange_lab::drain::Drained;
-use nm_exchange_lab::place;
+use nm_operate::add::{self, Removed, UP_LIMIT};
+use nm_operate::drain::Drained;
+use nm_run::place;
 use schemars::JsonSchema;
 use serde::Serialize;
 

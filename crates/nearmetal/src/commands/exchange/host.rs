@@ -3,7 +3,7 @@
 use std::io::{BufReader, Write, stdin, stdout};
 
 use anyhow::Result;
-use nm_exchange_lab::host_agent;
+use nm_run::host_agent;
 
 use crate::cli::exchange::HostArgs;
 use crate::exit::{Exit, Stop};

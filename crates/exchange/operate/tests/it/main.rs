@@ -1,0 +1,4 @@
+//! Tests of operating a network, in one binary.
+
+mod added_nodes;
+mod large_move;

@@ -1,0 +1,7 @@
+//! Tests of runs, in one binary.
+
+mod bytes;
+mod faults;
+mod gateway_drain;
+mod shm;
+mod site_latencies;
