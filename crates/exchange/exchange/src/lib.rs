@@ -23,6 +23,7 @@ pub mod message;
 pub mod moves;
 pub mod network;
 pub mod node;
+mod node_id;
 pub mod refused;
 pub mod resend;
 #[cfg(feature = "test-support")]

@@ -6,7 +6,7 @@ use nm_book::codec;
 use nm_book::order::{Event, InstrumentId, UserId};
 use nm_codec::{DecodeError, Put, Reader};
 
-use crate::network::Role;
+use crate::network::{NodeId, Role};
 use crate::wire::{self, FrameKind, Header};
 
 /// A random number that whoever connects must answer with its [`Hello`].
@@ -50,10 +50,8 @@ pub enum Hello {
     Operator,
     /// A node.
     Node {
-        /// Its class.
-        role: Role,
-        /// Which one of its class.
-        index: usize,
+        /// Which.
+        node: NodeId,
         /// Number that identifies the start of its process.
         start: u64,
     },
@@ -68,7 +66,7 @@ impl Hello {
             Hello::Client(_) => "client".to_string(),
             Hello::Observer => "observer".to_string(),
             Hello::Operator => "operator".to_string(),
-            Hello::Node { role, index, .. } => format!("{role} {index}"),
+            Hello::Node { node, .. } => node.to_string(),
         }
     }
 
@@ -128,10 +126,10 @@ impl Hello {
             "observer" => Hello::Observer,
             "operator" => Hello::Operator,
             node => {
-                let (role, index) = node.split_once(' ').ok_or_else(invalid)?;
-                let role = role.parse().map_err(|_| invalid())?;
-                let index = index.parse().map_err(|_| invalid())?;
-                Hello::Node { role, index, start: header.client_seq }
+                let (class, index) = node.split_once(' ').ok_or_else(invalid)?;
+                let class: Role = class.parse().map_err(|_| invalid())?;
+                let node = class.node(index.parse().map_err(|_| invalid())?);
+                Hello::Node { node, start: header.client_seq }
             }
         };
         Ok((hello, evidence))
@@ -407,11 +405,8 @@ mod tests {
             any::<u32>().prop_map(Hello::Client),
             Just(Hello::Observer),
             Just(Hello::Operator),
-            (role, any::<usize>(), any::<u64>()).prop_map(|(role, index, start)| Hello::Node {
-                role,
-                index,
-                start
-            }),
+            (role, any::<u16>(), any::<u64>())
+                .prop_map(|(class, index, start)| Hello::Node { node: class.node(index), start }),
         ]
     }
 

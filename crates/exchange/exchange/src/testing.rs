@@ -19,7 +19,7 @@ use nm_sys::clock::Deadline;
 use crate::client;
 use crate::link::{Address, Link};
 use crate::message::Hello;
-use crate::network::{Durability, Network, Node, Role};
+use crate::network::{Durability, Network, Node, NodeId, Role};
 use crate::node::{self, Limits, NodeEvent, NodeSummary};
 use crate::wire::{self, FrameKind, Header};
 
@@ -36,7 +36,7 @@ pub struct TestRing {
     pub warnings: Arc<Mutex<Vec<String>>>,
     /// Limits of the nodes.
     pub limits: Limits,
-    nodes: BTreeMap<(Role, usize), RunningNode>,
+    nodes: BTreeMap<NodeId, RunningNode>,
 }
 
 /// A node that runs.
@@ -49,10 +49,10 @@ impl TestRing {
     /// A ring of so many nodes, not started.
     pub fn new(counts: &str, durability: Durability) -> TestRing {
         let folder = tempfile::tempdir().unwrap();
-        let mut network = Network::new(counts.parse().unwrap(), |role, index| {
-            let path = folder.path().join(format!("{role}-{index}"));
+        let mut network = Network::new(counts.parse().unwrap(), |node| {
+            let path = folder.path().join(node.file_name());
             let address = format!("unix:{}", path.display());
-            let replication = folder.path().join(format!("{role}-{index}-replication"));
+            let replication = folder.path().join(format!("{}-replication", node.file_name()));
             let replication = Some(nm_replica::Address::Unix(replication));
             Node { address: address.parse().unwrap(), replication }
         });
@@ -73,9 +73,9 @@ impl TestRing {
     /// Starts all nodes and waits until all links are up.
     pub fn start(&mut self) {
         let ready = Arc::new(AtomicU64::new(0));
-        let all: Vec<_> = self.network.all().map(|(role, index, _)| (role, index)).collect();
-        for (role, index) in &all {
-            self.start_one(*role, *index, &self.network.clone(), &ready);
+        let all: Vec<NodeId> = self.network.all().map(|(id, _)| id).collect();
+        for node in &all {
+            self.start_one(*node, &self.network.clone(), &ready);
         }
         let deadline = Deadline::after(LIMIT);
         while ready.load(Ordering::Acquire) < all.len() as u64 {
@@ -85,13 +85,7 @@ impl TestRing {
     }
 
     /// Starts one node with its view of the network; the number rises when it is ready.
-    pub fn start_one(
-        &mut self,
-        role: Role,
-        index: usize,
-        network: &Network,
-        ready: &Arc<AtomicU64>,
-    ) {
+    pub fn start_one(&mut self, node: NodeId, network: &Network, ready: &Arc<AtomicU64>) {
         let (stop, stopped) = UnixStream::pair().unwrap();
         let (network, ready) = (network.clone(), Arc::clone(ready));
         let (warnings, limits) = (Arc::clone(&self.warnings), self.limits);
@@ -104,17 +98,16 @@ impl TestRing {
                     warnings.lock().unwrap().push(message.clone());
                 }
             };
-            let node = (role, index);
             node::run_with_limits(&network, node, stopped.as_fd(), &limits, &mut report).unwrap()
         });
-        self.nodes.insert((role, index), RunningNode { stop, thread });
+        self.nodes.insert(node, RunningNode { stop, thread });
     }
 
     /// Restarts a node. The number rises when it is ready.
-    pub fn restart(&mut self, role: Role, index: usize) -> Arc<AtomicU64> {
-        self.stop_one(role, index);
+    pub fn restart(&mut self, node: NodeId) -> Arc<AtomicU64> {
+        self.stop_one(node);
         let ready = Arc::default();
-        self.start_one(role, index, &self.network.clone(), &ready);
+        self.start_one(node, &self.network.clone(), &ready);
         ready
     }
 
@@ -128,8 +121,8 @@ impl TestRing {
     }
 
     /// Ends one node.
-    pub fn stop_one(&mut self, role: Role, index: usize) -> NodeSummary {
-        let running = self.nodes.remove(&(role, index)).unwrap();
+    pub fn stop_one(&mut self, node: NodeId) -> NodeSummary {
+        let running = self.nodes.remove(&node).unwrap();
         drop(running.stop);
         running.thread.join().unwrap()
     }
@@ -142,7 +135,7 @@ impl TestRing {
     /// Ends all nodes; what they wrote stays as long as the ring.
     pub fn stop_all(&mut self) -> Vec<NodeSummary> {
         let all: Vec<_> = self.nodes.keys().copied().collect();
-        all.into_iter().map(|(role, index)| self.stop_one(role, index)).collect()
+        all.into_iter().map(|node| self.stop_one(node)).collect()
     }
 }
 
@@ -182,7 +175,7 @@ impl Client {
     /// A client of these sessions at a gateway.
     pub fn new(ring: &TestRing, gateway: usize, sessions: &[u32]) -> Client {
         Client {
-            address: ring.network.gateway[gateway].address.clone(),
+            address: ring.network.nodes(Role::Gateway)[gateway].address.clone(),
             link: None,
             sessions: sessions.iter().map(|session| (*session, 0)).collect(),
             pending: BTreeMap::new(),
@@ -440,30 +433,19 @@ fn copy(mut from: UnixStream, mut to: UnixStream, left: &AtomicU64, cuts: &Atomi
 pub fn start_with_cutters(ring: &mut TestRing) -> Vec<Cutter> {
     let mut cutters = vec![];
     let mut proxied = ring.network.clone();
-    for (role, nodes) in [
-        (Role::Gateway, &mut proxied.gateway),
-        (Role::Router, &mut proxied.router),
-        (Role::Mediator, &mut proxied.mediator),
-        (Role::Processor, &mut proxied.processor),
-    ] {
-        for (index, node) in nodes.iter_mut().enumerate() {
-            let name = format!("{role}-{index}");
+    for (class, of) in proxied.classes.iter_mut() {
+        for (node, index) in of.nodes.iter_mut().zip(0..) {
+            let name = class.node(index).file_name();
             let cutter = Cutter::new(ring.folder.path(), &name, cutters.len() as u64 * 77 + 5);
             node.address = format!("unix:{}", cutter.address.display()).parse().unwrap();
             cutters.push(cutter);
         }
     }
-    let all: Vec<_> = ring.network.all().map(|(role, index, _)| (role, index)).collect();
-    for (role, index) in all {
-        let own = &ring.network.nodes(role)[index];
+    let all: Vec<_> = ring.network.all().map(|(id, node)| (id, node.clone())).collect();
+    for (id, own) in all {
         let mut network = proxied.clone();
-        match role {
-            Role::Gateway => network.gateway[index] = own.clone(),
-            Role::Router => network.router[index] = own.clone(),
-            Role::Mediator => network.mediator[index] = own.clone(),
-            Role::Processor => network.processor[index] = own.clone(),
-        }
-        ring.start_one(role, index, &network, &Arc::default());
+        network.classes[id.class].nodes[id.position()] = own;
+        ring.start_one(id, &network, &Arc::default());
     }
     cutters
 }

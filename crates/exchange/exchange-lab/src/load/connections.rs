@@ -40,9 +40,10 @@ impl KnownGateways {
     /// Takes over the gateways that were added to a network, or removed from it.
     pub fn update(&self, network: &Network) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() != network.gateway.len() || !network.removed_gateways.is_empty() {
-            let all = network.gateway.iter().enumerate();
-            let is_removed = |gateway| network.is_removed(Role::Gateway, gateway);
+        let gateways = &network.classes[Role::Gateway];
+        if known.len() != gateways.nodes.len() || !gateways.removed.is_empty() {
+            let all = gateways.nodes.iter().enumerate();
+            let is_removed = |gateway: usize| gateways.removed.contains(&(gateway as u16));
             *known = all.map(|(at, node)| (node.address.clone(), is_removed(at))).collect();
         }
     }

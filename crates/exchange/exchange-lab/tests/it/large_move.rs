@@ -79,7 +79,7 @@ fn trade_until_moved(
 
 /// Bytes of the instrument that the journal of its new cell has.
 fn bytes_moved(ring: &TestRing) -> usize {
-    let folder = ring.network.folder(Role::Mediator, 1).unwrap().join("cell-1");
+    let folder = ring.network.folder(Role::Mediator.node(1)).unwrap().join("cell-1");
     let (mut reader, mut bytes) = (Reader::open(&folder).unwrap(), 0);
     while let Some(record) = reader.next_record().unwrap() {
         if record.kind != RecordKind::Batch {

@@ -15,7 +15,7 @@ use nm_exchange::batch;
 use nm_exchange::cell::{Admitted, Cell, CopyPiece, Handled, MoveStep, Request, event_recipients};
 use nm_exchange::hashes::StateHashes;
 use nm_exchange::moves::{Attempt, Forget, MoveId, MoveParts, Part, Release};
-use nm_exchange::network::{Durability, Network, Node, NodeCounts, Role};
+use nm_exchange::network::{Durability, Network, Node, NodeCounts, NodeId, Role};
 use nm_exchange::wire::{self, FrameKind, Header};
 use nm_exchange_lab::load::clients::Clients;
 use nm_exchange_lab::load::log::{Delivered, Log, Record};
@@ -270,7 +270,7 @@ impl Run {
     fn network(&self) -> Network {
         let mut port = 5000_u16;
         let counts: NodeCounts = "1-1-2-2".parse().unwrap();
-        let mut network = Network::new(counts, |_, _| {
+        let mut network = Network::new(counts, |_| {
             port += 2;
             Node {
                 address: format!("127.0.0.1:{port}").parse().unwrap(),
@@ -283,8 +283,8 @@ impl Run {
         network
     }
 
-    fn journal(&self, role: Role, index: usize, cell: usize, entries: &[Entry]) {
-        let folder = self.folder_of(role, index, cell);
+    fn journal(&self, node: NodeId, cell: usize, entries: &[Entry]) {
+        let folder = self.folder_of(node, cell);
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let settings = JournalSettings { file_bytes: 1 << 18 };
@@ -304,9 +304,9 @@ impl Run {
         let network = self.network();
         fs::write(self.path().join("network.toml"), network.to_toml().unwrap()).unwrap();
         for cell in 0..CELLS as u16 {
-            for (role, index) in network.replicas(cell) {
+            for node in network.replicas(cell) {
                 let entries = &self.entries[usize::from(cell)];
-                self.journal(role, index, usize::from(cell), entries);
+                self.journal(node, usize::from(cell), entries);
             }
         }
         self.check_again()
@@ -325,8 +325,8 @@ impl Run {
         log.flush().unwrap();
     }
 
-    fn folder_of(&self, role: Role, index: usize, cell: usize) -> PathBuf {
-        self.path().join("data").join(format!("{role}-{index}")).join(format!("cell-{cell}"))
+    fn folder_of(&self, node: NodeId, cell: usize) -> PathBuf {
+        self.path().join("data").join(node.file_name()).join(format!("cell-{cell}"))
     }
 
     /// Writes the hash of the last state of the first replica of each cell.
@@ -334,7 +334,7 @@ impl Run {
         for cell in 0..CELLS {
             let last =
                 self.entries[cell].iter().rfind(|entry| entry.kind == RecordKind::Batch).unwrap();
-            let folder = self.folder_of(Role::Mediator, cell, cell);
+            let folder = self.folder_of(Role::Mediator.node(cell as u16), cell);
             let _ = fs::remove_file(folder.join("hashes.jsonl"));
             StateHashes::open(&folder).unwrap().record(last.index, self.hashes[cell]).unwrap();
         }
@@ -457,23 +457,23 @@ fn too_few_copies_on_disk_are_detected_but_uncommitted_entries_accepted() {
     let length = complete.len();
     run.check();
     // Two of three replicas have all entries, which is a quorum.
-    run.journal(Role::Processor, 0, 0, &complete[..length - 3]);
+    run.journal(Role::Processor.node(0), 0, &complete[..length - 3]);
     assert!(run.check_again().is_clean());
     // Only one has all entries of answered requests.
-    run.journal(Role::Mediator, 1, 0, &complete[..length - 2]);
+    run.journal(Role::Mediator.node(1), 0, &complete[..length - 2]);
     let findings = run.check_again();
     assert_eq!(findings.violations.keys().collect::<Vec<_>>(), [&Violation::TooFewCopies]);
     // A former leader has uncommitted entries at the end.
-    run.journal(Role::Mediator, 1, 0, complete);
-    run.journal(Role::Processor, 0, 0, complete);
+    run.journal(Role::Mediator.node(1), 0, complete);
+    run.journal(Role::Processor.node(0), 0, complete);
     let mut end = complete[..length - 10].to_vec();
     end.push(Entry { index: end.len() as u64 + 1, ..complete[3].clone() });
-    run.journal(Role::Mediator, 0, 0, &end);
+    run.journal(Role::Mediator.node(0), 0, &end);
     let findings = run.check_again();
     assert!(findings.is_clean(), "{findings:?}");
     // Entries after them must not agree with the others again.
     end.extend_from_slice(&complete[length - 9..]);
-    run.journal(Role::Mediator, 0, 0, &end);
+    run.journal(Role::Mediator.node(0), 0, &end);
     let findings = run.check_again();
     assert_eq!(findings.count(Violation::Diverged), 1, "{findings:?}");
 }
@@ -485,18 +485,18 @@ fn replicas_with_other_batches_are_detected() {
     let mut other = run.entries[0].clone();
     let middle = run.middle();
     swap_frames(&mut other[middle], 0, 1);
-    run.journal(Role::Processor, 0, 0, &other);
+    run.journal(Role::Processor.node(0), 0, &other);
     let findings = run.check_again();
     assert_eq!(findings.count(Violation::Diverged), 1, "{findings:?}");
     // A replica may start later or miss a part if another replica has it.
-    run.journal(Role::Processor, 0, 0, &run.entries[0][middle..]);
+    run.journal(Role::Processor.node(0), 0, &run.entries[0][middle..]);
     let mut missed = run.entries[0].clone();
     for entry in &mut missed[..middle] {
         (entry.kind, entry.bytes) = (RecordKind::Missed, vec![]);
     }
-    run.journal(Role::Mediator, 1, 0, &missed);
+    run.journal(Role::Mediator.node(1), 0, &missed);
     assert!(run.check_again().is_clean());
-    run.journal(Role::Mediator, 0, 0, &missed);
+    run.journal(Role::Mediator.node(0), 0, &missed);
     let findings = run.check_again();
     assert!(
         findings.count(Violation::Gap) > 0 && findings.count(Violation::Lost) > 0,
@@ -617,9 +617,9 @@ fn apply<M: Matching>(cell: &mut Cell<M>, index: u64, batch: &[u8]) {
 fn a_truncated_journal_is_replayed_from_the_snapshot() {
     let mut run = Run::new(Durability::DiskQuorum);
     run.check();
-    let own = run.folder_of(Role::Mediator, 0, 0);
-    for (role, index) in [(Role::Mediator, 0), (Role::Mediator, 1), (Role::Processor, 0)] {
-        fs::remove_dir_all(run.folder_of(role, index, 0)).unwrap();
+    let own = run.folder_of(Role::Mediator.node(0), 0);
+    for node in [Role::Mediator.node(0), Role::Mediator.node(1), Role::Processor.node(0)] {
+        fs::remove_dir_all(run.folder_of(node, 0)).unwrap();
     }
     run_replica(&own, &run.entries[0]);
     let findings = folder_cut(run.path(), Cuts { count: 5, seed: 1 }).unwrap();
@@ -645,7 +645,7 @@ fn a_truncated_journal_is_replayed_from_the_snapshot() {
 fn a_state_hash_that_differs_from_the_journals_is_detected() {
     let run = Run::new(Durability::MemoryQuorum);
     run.check();
-    let mut hashes = StateHashes::open(&run.folder_of(Role::Processor, 0, 0)).unwrap();
+    let mut hashes = StateHashes::open(&run.folder_of(Role::Processor.node(0), 0)).unwrap();
     hashes.record(1_000_000, 1).unwrap();
     hashes.record(9, 1).unwrap();
     let findings = folder(run.path()).unwrap();
@@ -664,7 +664,7 @@ fn incomplete_folders_are_refused() {
     };
     refused("network.toml");
     run.check();
-    fs::write(run.folder_of(Role::Mediator, 0, 0).join("hashes.jsonl"), "{}").unwrap();
+    fs::write(run.folder_of(Role::Mediator.node(0), 0).join("hashes.jsonl"), "{}").unwrap();
     refused("hashes.jsonl cannot be read");
     fs::remove_dir_all(run.path().join("data/mediator-0")).unwrap();
     refused("no journal of cell 0");
@@ -769,7 +769,7 @@ fn missing_evidence_of_a_killed_run_is_a_doubt() {
     let findings = run.check();
     assert_eq!(findings.verdict(), Verdict::Doubtful, "{findings:?}");
     assert!(findings.doubts[0].starts_with("there is no manifest"), "{findings:?}");
-    let own = run.folder_of(Role::Processor, 1, 1);
+    let own = run.folder_of(Role::Processor.node(1), 1);
     for path in files(&own) {
         fs::remove_file(path).unwrap();
     }

@@ -5,9 +5,7 @@ use thiserror::Error;
 
 use crate::limits::ADDRESS_BYTES_MAX;
 use crate::link;
-use crate::network::{NODES_MAX, Node, Role};
-
-use super::node_id::NodeId;
+use crate::network::{NODES_MAX, Node, NodeId, Role};
 
 /// Why a node cannot be added.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -19,7 +17,7 @@ pub enum AddError {
     #[error("the address `{0}` has more than {ADDRESS_BYTES_MAX} bytes")]
     LongAddress(String),
     /// Another one listens there.
-    #[error("{} {}, which was added before, listens at one of its addresses", .0.0, .0.1)]
+    #[error("{0}, which was added before, listens at one of its addresses")]
     AddressTaken(NodeId),
 }
 
@@ -28,16 +26,12 @@ pub enum AddError {
 pub enum RemoveError {
     /// It was there first.
     #[error(
-        "{} {} cannot be removed, because the network began with it: only those that were added \
-         while it ran can",
-        .0.0, .0.1
+        "{0} cannot be removed, because the network began with it: only those that were added \
+         while it ran can"
     )]
     Founder(NodeId),
     /// There is none.
-    #[error(
-        "there is no {} {}: none was added with this number, or it was removed",
-        .0.0, .0.1
-    )]
+    #[error("there is no {0}: none was added with this number, or it was removed")]
     NoSuchNode(NodeId),
     /// Its cell has instruments.
     #[error("cell {cell} has {instruments} instruments, or they are on their way to it")]

@@ -12,12 +12,11 @@ use serde::Serialize;
 use crate::client::{self, ClientError};
 use crate::link::{Address, Link};
 use crate::message::Hello;
-use crate::network::{AddedNode, CONTROL, Durability, Network, NetworkError, Node, Role};
+use crate::network::{AddedNode, CONTROL, Durability, Network, NetworkError, Node, NodeId, Role};
 use crate::wire::{self, FrameKind, Header};
 
 use super::added::{AddError, RemoveError, share_an_address};
 use super::admin_message::{AdminRequest, AdminResponse, CellReplicas, Work};
-use super::node_id::NodeId;
 use super::routing::InstrumentMap;
 use super::state::State;
 
@@ -118,8 +117,8 @@ impl Access<'_> {
         request: &AdminRequest,
         limit: Duration,
     ) -> Result<AdminResponse, ClientError> {
-        let address = &self.network.mediator.get(usize::from(mediator));
-        let address = &address.ok_or(ClientError::Unexpected)?.address;
+        let node = self.network.node(Role::Mediator.node(mediator));
+        let address = &node.ok_or(ClientError::Unexpected)?.address;
         let mut observer = match request.is_change() {
             true => Observer::connect(address, Hello::Operator, self.credentials.as_ref(), limit)?,
             false => self.observe(address, limit)?,
@@ -131,10 +130,9 @@ impl Access<'_> {
 /// A node of a network, as it is seen from outside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NodeStatus {
-    /// Its class.
-    pub role: Role,
-    /// Which one of its class.
-    pub index: usize,
+    /// Which.
+    #[serde(flatten)]
+    pub id: NodeId,
     /// Where it listens.
     pub address: String,
     /// Whether it is up.
@@ -230,17 +228,21 @@ impl NetworkStatus {
         self.cells.iter().find(|known| known.cell == cell)
     }
 
+    /// A node, unless it was removed.
+    pub fn node(&self, node: NodeId) -> Option<&NodeStatus> {
+        self.nodes.iter().find(|known| known.id == node)
+    }
+
     /// Whether a node is drained.
-    pub fn is_drained(&self, (role, index): NodeId) -> bool {
-        let is_it = |node: &&NodeStatus| node.role == role && node.index == usize::from(index);
-        self.nodes.iter().find(is_it).is_some_and(|node| node.is_drained)
+    pub fn is_drained(&self, node: NodeId) -> bool {
+        self.node(node).is_some_and(|node| node.is_drained)
     }
 
     /// Whether instruments can be moved to a cell, and from it: somebody leads it, and not only a
     /// mediator that is to carry nothing.
     pub fn takes_instruments(&self, cell: &CellStatus) -> bool {
         let is_alone = self.durability == Durability::None;
-        cell.leader.is_some() && !(is_alone && self.is_drained((Role::Mediator, cell.cell)))
+        cell.leader.is_some() && !(is_alone && self.is_drained(Role::Mediator.node(cell.cell)))
     }
 }
 
@@ -299,7 +301,7 @@ fn unreachable(message: String) -> Failure {
 /// Mediators that have a replica of control.
 fn mediators(network: &Network) -> impl Iterator<Item = u16> {
     let voters = network.replicas(CONTROL).into_iter();
-    voters.filter(|(role, _)| *role == Role::Mediator).map(|(_, index)| index as u16)
+    voters.filter(|node| node.class == Role::Mediator).map(|node| node.index)
 }
 
 fn replica_status(
@@ -317,25 +319,25 @@ fn replica_status(
 
 /// Which mediator does not answer, and why.
 fn named(network: &Network, index: u16, error: &ClientError) -> String {
-    match network.mediator.get(usize::from(index)) {
-        Some(node) => format!("mediator {index} at {}: {error}", node.address),
-        None => format!("mediator {index}: {error}"),
+    let mediator = Role::Mediator.node(index);
+    match network.node(mediator) {
+        Some(node) => format!("{mediator} at {}: {error}", node.address),
+        None => format!("{mediator}: {error}"),
     }
 }
 
 fn status_with_control(network: &Network, replica: &ReplicaStatus) -> NetworkStatus {
     let state = &replica.state;
     let network = state.routes().map.extended(network);
-    let nodes = network.all().map(|(role, index, node)| {
-        let known = state.nodes().get(&(role, index as u16));
+    let nodes = network.all().map(|(id, node)| {
+        let known = state.nodes().get(&id);
         NodeStatus {
-            role,
-            index,
+            id,
             address: node.address.to_string(),
             is_up: known.is_some_and(|known| known.is_up),
             starts: Some(known.map_or(0, |known| known.starts)),
             since_unix_ms: known.map(|known| known.since_ms),
-            is_drained: state.routes().map.drained().contains(&(role, index as u16)),
+            is_drained: state.routes().map.drained().contains(&id),
         }
     });
     let routes = state.routes();
@@ -349,7 +351,7 @@ fn status_with_control(network: &Network, replica: &ReplicaStatus) -> NetworkSta
     NetworkStatus {
         durability: network.durability,
         control: Some(ControlStatus {
-            voters: voters.map(|(role, index)| format!("{role} {index}")).collect(),
+            voters: voters.map(|node| node.to_string()).collect(),
             leader: replica.leading_term.map(|_| replica.mediator),
             term: replica.leading_term,
             stalled_ms: replica.stalled_ms,
@@ -376,21 +378,21 @@ fn status_without_control(access: &Access<'_>, limit: Duration) -> Result<Networ
     let network = access.network;
     let mut refused = String::new();
     let mut nodes = vec![];
-    for (role, index, node) in network.all() {
+    for (id, node) in network.all() {
         let connected = access.observe(&node.address, limit);
         if let Err(error) = &connected {
-            refused = format!("{role} {index} at {}: {error}", node.address);
+            refused = format!("{id} at {}: {error}", node.address);
         }
         let (address, is_up) = (node.address.to_string(), connected.is_ok());
         let (starts, since_unix_ms, is_drained) = (None, None, false);
-        nodes.push(NodeStatus { role, index, address, is_up, starts, since_unix_ms, is_drained });
+        nodes.push(NodeStatus { id, address, is_up, starts, since_unix_ms, is_drained });
     }
     if nodes.iter().all(|node| !node.is_up) {
         return Err(unreachable(format!("no node of the network answers: {refused}")));
     }
-    let mediators = nodes.iter().filter(|node| node.role == Role::Mediator);
+    let mediators = nodes.iter().filter(|node| node.id.class == Role::Mediator);
     let cells = mediators.map(|node| {
-        let cell = node.index as u16;
+        let cell = node.id.index;
         CellStatus { cell, leader: node.is_up.then_some(cell), term: 0, voters: vec![] }
     });
     Ok(NetworkStatus {
@@ -546,7 +548,8 @@ impl InstrumentMover<'_> {
         let mut operator = match self.leader.take().filter(|(known, _)| *known == mediator) {
             Some((_, operator)) => operator,
             None => {
-                let address = &self.access.network.mediator[usize::from(mediator)].address;
+                let mediators = self.access.network.nodes(Role::Mediator);
+                let address = &mediators[usize::from(mediator)].address;
                 let keys = self.access.credentials.as_ref();
                 Observer::connect(address, Hello::Operator, keys, limit)?
             }
@@ -659,18 +662,18 @@ pub fn add_node(
     limit: Duration,
 ) -> Result<u16, Failure> {
     let bad = |message: String| Failure::new(FailureKind::BadRequest, message);
-    let mut founders = network.all().filter(|(role, index, _)| !network.was_added(*role, *index));
-    if let Some((role, index, _)) = founders.find(|(_, _, it)| share_an_address(it, node)) {
-        return Err(bad(format!("{role} {index} listens at one of these addresses")));
+    let mut founders = network.all().filter(|(id, _)| !network.was_added(*id));
+    if let Some((id, _)) = founders.find(|(_, it)| share_an_address(it, node)) {
+        return Err(bad(format!("{id} listens at one of these addresses")));
     }
     let mut extended = network.clone();
     let mut added = InstrumentMap::of(network).added(role).to_vec();
     added.push(AddedNode { node: node.clone(), is_removed: false });
     extended.set_added(role, &added);
-    let (index, durability) = (network.nodes(role).len(), network.durability);
+    let (count, durability) = (network.nodes(role).len() as u16, network.durability);
     let has_replicas = role == Role::Mediator && durability != Durability::None;
     if has_replicas && node.replication.is_none() {
-        let missing = NetworkError::NoReplicationAddress { role, index, durability };
+        let missing = NetworkError::NoReplicationAddress { node: role.node(count), durability };
         return Err(bad(missing.to_string()));
     }
     if network.secret.is_none() {
@@ -692,7 +695,7 @@ pub fn add_node(
 /// If no node that could know it answers, or this node was never added or is removed.
 pub fn find_node(
     network: &Network,
-    (role, index): (Role, usize),
+    node: NodeId,
     limit: Duration,
     is_given_up: impl Fn() -> bool,
 ) -> Result<Network, Failure> {
@@ -700,22 +703,22 @@ pub fn find_node(
     let deadline = Deadline::after(limit);
     loop {
         let known = status(network, HANDSHAKE_LIMIT).map(|status| status.network);
-        let is_known = |known: &Network| index < known.nodes(role).len();
+        let is_known = |known: &Network| known.node(node).is_some();
         match known {
-            Ok(known) if known.is_removed(role, index) => {
-                return Err(bad(format!("{role} {index} was removed from the network")));
+            Ok(known) if known.is_removed(node) => {
+                return Err(bad(format!("{node} was removed from the network")));
             }
             Ok(known) if is_known(&known) => return Ok(known),
             Ok(known) if deadline.passed() || is_given_up() => {
-                let count = known.nodes(role).len();
+                let (class, count) = (node.class, known.nodes(node.class).len());
                 return Err(bad(format!(
-                    "there is no {role} {index}: the network has had {count} {role} nodes, and \
-                     `nearmetal exchange add {role}` adds one"
+                    "there is no {node}: the network has had {count} {class} nodes, and \
+                     `nearmetal exchange add {class}` adds one"
                 )));
             }
             Err(failure) if deadline.passed() || is_given_up() => {
                 let message = format!(
-                    "{role} {index} is not in the network file, and where it listens could not \
+                    "{node} is not in the network file, and where it listens could not \
                      be asked: {}",
                     failure.message
                 );
@@ -796,7 +799,7 @@ pub fn ask_for_replicas(status: &mut NetworkStatus, limit: Duration) {
         let Some(leader) = cell.leader.filter(|_| !deadline.passed()) else { continue };
         let known = replicas(&network, leader, cell.cell, deadline.remaining());
         let voters = known.ok().flatten().map_or(vec![], |known| known.voters);
-        cell.voters = voters.iter().map(|(role, index)| format!("{role} {index}")).collect();
+        cell.voters = voters.iter().map(NodeId::to_string).collect();
     }
 }
 
@@ -830,14 +833,13 @@ pub fn work_of(
     let access = Access::new(network)?;
     let deadline = Deadline::after(limit);
     let mut all = vec![];
-    for (role, index) in nodes {
-        let node = network.nodes(*role).get(usize::from(*index));
-        let Some(node) = node.filter(|_| !deadline.passed()) else { continue };
+    for id in nodes {
+        let Some(node) = network.node(*id).filter(|_| !deadline.passed()) else { continue };
         let asked = access.observe(&node.address, deadline.remaining());
         let answer = asked
             .and_then(|mut observer| observer.request(&AdminRequest::Work, deadline.remaining()));
         if let Ok(AdminResponse::Work(work)) = answer {
-            all.push(((*role, *index), work));
+            all.push((*id, work));
         }
     }
     Ok(all)

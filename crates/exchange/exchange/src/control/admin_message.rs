@@ -5,12 +5,11 @@ use nm_codec::{DecodeError, Put, Reader};
 use nm_replica::MEMBERS_MAX;
 use nm_sys::clock;
 
-use crate::network::{Node, Role};
+use crate::network::{Node, NodeId, Role};
 use crate::wire;
 
 use super::added::{read_addresses, write_addresses};
 use super::link_latency::{self, LinkLatency};
-use super::node_id::{NodeId, read_node, write_node};
 use super::state::State;
 
 /// What an observer asks.
@@ -111,7 +110,7 @@ impl AdminRequest {
             }
             AdminRequest::Drain { node, is_drained } => {
                 out.put_u8(RequestCode::Drain.code());
-                write_node(*node, &mut out);
+                node.write(&mut out);
                 out.put_bool(*is_drained);
             }
             AdminRequest::Replicas { cell } => {
@@ -121,8 +120,8 @@ impl AdminRequest {
             AdminRequest::Replace { cell, from, to } => {
                 out.put_u8(RequestCode::Replace.code());
                 out.put_u16(*cell);
-                write_node(*from, &mut out);
-                write_node(*to, &mut out);
+                from.write(&mut out);
+                to.write(&mut out);
             }
             AdminRequest::Add { role, node } => {
                 out.put_u8(RequestCode::Add.code());
@@ -131,7 +130,7 @@ impl AdminRequest {
             }
             AdminRequest::Remove(node) => {
                 out.put_u8(RequestCode::Remove.code());
-                write_node(*node, &mut out);
+                node.write(&mut out);
             }
         }
         out
@@ -151,20 +150,20 @@ impl AdminRequest {
                 cell: reader.u16("cell")?,
             },
             RequestCode::Drain => AdminRequest::Drain {
-                node: read_node(&mut reader)?,
+                node: NodeId::read(&mut reader)?,
                 is_drained: reader.bool("is_drained")?,
             },
             RequestCode::Replicas => AdminRequest::Replicas { cell: reader.u16("cell")? },
             RequestCode::Replace => AdminRequest::Replace {
                 cell: reader.u16("cell")?,
-                from: read_node(&mut reader)?,
-                to: read_node(&mut reader)?,
+                from: NodeId::read(&mut reader)?,
+                to: NodeId::read(&mut reader)?,
             },
             RequestCode::Add => AdminRequest::Add {
                 role: Role::from_code("role", reader.u8("role")?)?,
                 node: read_addresses(&mut reader)?,
             },
-            RequestCode::Remove => AdminRequest::Remove(read_node(&mut reader)?),
+            RequestCode::Remove => AdminRequest::Remove(NodeId::read(&mut reader)?),
         };
         reader.finish("request")?;
         Ok(request)
@@ -250,7 +249,7 @@ impl CellReplicas {
     fn write(&self, out: &mut Vec<u8>) {
         out.put_bool(self.is_leader);
         out.put_u8(self.voters.len() as u8);
-        self.voters.iter().for_each(|node| write_node(*node, out));
+        self.voters.iter().for_each(|node| node.write(out));
         out.put_bool(self.replace_failed.is_some());
         out.put(self.replace_failed.as_deref().unwrap_or_default().as_bytes());
     }
@@ -260,7 +259,7 @@ impl CellReplicas {
         if count > MEMBERS_MAX {
             return Err(DecodeError::invalid("voters", "are more than a group has"));
         }
-        let voters = (0..count).map(|_| read_node(reader)).collect::<Result<_, _>>()?;
+        let voters = (0..count).map(|_| NodeId::read(reader)).collect::<Result<_, _>>()?;
         let has_failed = reader.bool("has_failed")?;
         let why = std::str::from_utf8(reader.rest())
             .map_err(|_| DecodeError::invalid("reason", "is not UTF-8"))?;
@@ -453,7 +452,7 @@ mod tests {
         let pauses_ns = prop::collection::vec(any::<u64>(), 0..4);
         let link = (prop::sample::select(Role::ALL), any::<(u16, u64)>());
         let link = link.prop_map(|(role, (index, latency_ns))| LinkLatency {
-            peer: (role, index),
+            peer: role.node(index),
             latency_ns,
         });
         let links = prop::collection::vec(link, 0..4);
@@ -466,7 +465,7 @@ mod tests {
     }
 
     fn node() -> impl Strategy<Value = NodeId> {
-        (prop::sample::select(Role::ALL), any::<u16>())
+        (prop::sample::select(Role::ALL), any::<u16>()).prop_map(|(class, index)| class.node(index))
     }
 
     fn response() -> impl Strategy<Value = AdminResponse> {
@@ -501,7 +500,7 @@ mod tests {
             noise in prop::collection::vec(any::<u8>(), 0..60),
         ) {
             let asks = AdminRequest::Move { instrument, cell };
-            let (node, is_drained) = ((Role::Gateway, cell), instrument % 2 == 0);
+            let (node, is_drained) = (Role::Gateway.node(cell), instrument % 2 == 0);
             let drain = AdminRequest::Drain { node, is_drained };
             let replicas = AdminRequest::Replicas { cell };
             let replace = AdminRequest::Replace { cell, from, to };
@@ -509,9 +508,9 @@ mod tests {
             let [address, replica] = [0, 1].map(|at| format!("127.0.0.1:{}", 1 + at + cell / 2));
             let replication = replica.parse::<crate::link::Address>().unwrap().try_into().ok();
             let node = Node { address: address.parse().unwrap(), replication };
-            let add = AdminRequest::Add { role: from.0, node: node.clone() };
+            let add = AdminRequest::Add { role: from.class, node: node.clone() };
             let other = Node { replication: None, ..node };
-            let add_other = AdminRequest::Add { role: to.0, node: other };
+            let add_other = AdminRequest::Add { role: to.class, node: other };
             let remove = AdminRequest::Remove(from);
             let changes = [asks, drain, replicas, replace, add, add_other, remove];
             for request in plain.into_iter().chain(changes) {

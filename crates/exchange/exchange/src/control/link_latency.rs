@@ -2,9 +2,7 @@
 
 use nm_codec::{DecodeError, Put, Reader};
 
-use crate::network::NODES_MAX;
-
-use super::node_id::{NodeId, read_node, write_node};
+use crate::network::{NODES_MAX, NodeId};
 
 /// Links of one answer: a node is linked to those of two classes at most.
 pub const WORK_LINKS_MAX: usize = 2 * NODES_MAX;
@@ -25,7 +23,7 @@ pub fn write_all(links: &[LinkLatency], out: &mut Vec<u8>) {
     let links = &links[..links.len().min(WORK_LINKS_MAX)];
     out.put_u16(links.len() as u16);
     for LinkLatency { peer, latency_ns } in links {
-        write_node(*peer, out);
+        peer.write(out);
         out.put_u64(*latency_ns);
     }
 }
@@ -40,7 +38,7 @@ pub fn read_all(reader: &mut Reader<'_>) -> Result<Vec<LinkLatency>, DecodeError
         return Err(DecodeError::invalid("links", "are more than an answer has"));
     }
     let one = |_| {
-        let peer = read_node(reader)?;
+        let peer = NodeId::read(reader)?;
         Ok(LinkLatency { peer, latency_ns: reader.u64("latency_ns")? })
     };
     (0..count).map(one).collect()
@@ -62,7 +60,10 @@ mod tests {
             noise in prop::collection::vec(any::<u8>(), 0..60),
         ) {
             let links = links.into_iter();
-            let one = |(role, index, latency_ns)| LinkLatency { peer: (role, index), latency_ns };
+            let one = |(class, index, latency_ns): (Role, _, _)| LinkLatency {
+                peer: class.node(index),
+                latency_ns,
+            };
             let links: Vec<LinkLatency> = links.map(one).collect();
             let mut bytes = vec![];
             write_all(&links, &mut bytes);
@@ -76,7 +77,7 @@ mod tests {
 
     #[test]
     fn an_answer_has_a_limited_number_of_links() {
-        let one = LinkLatency { peer: (Role::Router, 1), latency_ns: 2 };
+        let one = LinkLatency { peer: Role::Router.node(1), latency_ns: 2 };
         let mut bytes = vec![];
         write_all(&[one; WORK_LINKS_MAX + 1], &mut bytes);
         assert_eq!(read_all(&mut Reader::new(&bytes)).map(|it| it.len()), Ok(WORK_LINKS_MAX));

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use nm_codec::{DecodeError, Put, Reader};
 
-use super::node_id::{NodeId, read_node, write_node};
+use crate::network::NodeId;
+
 use super::routing::{InstrumentMap, RoutingTable};
 
 /// What a gateway or router reports: a gateway the processors that it is connected to; a router, to
@@ -28,7 +29,7 @@ impl MembershipReport {
         let mut out = vec![];
         out.put_u16(self.nodes.len() as u16);
         for (node, start) in &self.nodes {
-            write_node(*node, &mut out);
+            node.write(&mut out);
             out.put_u64(*start);
         }
         self.routes.write(&mut out);
@@ -43,7 +44,7 @@ impl MembershipReport {
         let mut reader = Reader::new(bytes);
         let mut nodes = BTreeMap::new();
         for _ in 0..reader.u16("nodes")? {
-            let node = read_node(&mut reader)?;
+            let node = NodeId::read(&mut reader)?;
             nodes.insert(node, reader.u64("start")?);
         }
         let routes = RoutingTable::read(&mut reader)?;
@@ -62,7 +63,8 @@ mod tests {
         #[test]
         fn a_report_is_read_back(
             nodes in prop::collection::btree_map(
-                (prop::sample::select(Role::ALL), any::<u16>()),
+                (prop::sample::select(Role::ALL), any::<u16>())
+                    .prop_map(|(class, index)| class.node(index)),
                 any::<u64>(),
                 0..9,
             ),

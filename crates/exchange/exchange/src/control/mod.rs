@@ -35,7 +35,6 @@ mod command;
 mod link_latency;
 mod membership;
 mod monitor;
-mod node_id;
 mod routing;
 mod state;
 
@@ -45,6 +44,5 @@ pub use command::{Command, decode_batch, encode_batch};
 pub use link_latency::{LinkLatency, WORK_LINKS_MAX};
 pub use membership::MembershipReport;
 pub use monitor::{LEFT_NS, MembershipMonitor};
-pub use node_id::NodeId;
 pub use routing::{CellLeader, InstrumentMap, Placement, RoutingTable};
 pub use state::{EndedMove, Member, MoveError, PendingMove, State};

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use crate::network::Role;
 
-    const HELLO: Hello = Hello::Node { role: Role::Gateway, index: 1, start: 9 };
+    const HELLO: Hello = Hello::Node { node: Role::Gateway.node(1), start: 9 };
     const WELCOME: Welcome = Welcome { start: 4, session: 0 };
 
     fn pair() -> (Authenticator, Authenticator) {
@@ -121,7 +121,7 @@ mod tests {
         let later = far.challenge().unwrap().unwrap();
         let refused = check(later, &HELLO, Some(&evidence));
         assert!(matches!(refused, PeerError::WrongProof(Right::Node)), "{refused}");
-        let other = Hello::Node { role: Role::Gateway, index: 0, start: 9 };
+        let other = Hello::Node { node: Role::Gateway.node(0), start: 9 };
         let refused = check(challenge, &other, Some(&evidence));
         assert!(matches!(refused, PeerError::WrongProof(Right::Node)), "{refused}");
         let refused = check(challenge, &HELLO, None);

@@ -10,11 +10,11 @@ use nm_book::order::InstrumentId;
 
 use crate::control::{
     self, AdminRequest, AdminResponse, CellLeader, Command, EndedMove, InstrumentMap,
-    MembershipMonitor, MembershipReport, NodeId, RoutingTable, State, Work,
+    MembershipMonitor, MembershipReport, RoutingTable, State, Work,
 };
 use crate::limits::MOVES_ORDERED_MAX;
 use crate::moves::{MoveEnded, MoveId, MoveOrder};
-use crate::network::{CONTROL, Durability, NODES_MAX, Network, Node, Role};
+use crate::network::{CONTROL, Durability, NODES_MAX, Network, Node, NodeId, Role};
 use crate::time;
 use crate::wire::{FrameKind, Header};
 
@@ -240,7 +240,7 @@ impl<L: Log> Control<L> {
     }
 
     /// A router reports; or it is disconnected.
-    pub fn set_report(&mut self, router: usize, report: Option<MembershipReport>) {
+    pub fn set_report(&mut self, router: u16, report: Option<MembershipReport>) {
         match report {
             Some(report) => drop(self.monitor.reports.insert(router, report)),
             None => drop(self.monitor.reports.remove(&router)),
@@ -367,7 +367,7 @@ impl<L: Log> Control<L> {
 
     /// Whether a cell has no other replica than that of a mediator that is drained.
     fn is_carried_by_drained(&self, cell: u16) -> bool {
-        !self.has_replicas && self.state.routes().map.drained().contains(&(Role::Mediator, cell))
+        !self.has_replicas && self.state.routes().map.drained().contains(&Role::Mediator.node(cell))
     }
 
     fn stalled_ns(&self, now_ns: u64) -> u64 {
@@ -394,7 +394,7 @@ impl<L: Log> Control<L> {
             return;
         }
         self.is_changed = false;
-        if links.own().0.0 != Role::Mediator {
+        if links.own().0.class != Role::Mediator {
             self.compare_ns = now_ns + COMPARE_NS;
             return;
         }
@@ -424,7 +424,7 @@ impl<L: Log> Control<L> {
         (self.is_membership_changed, self.compare_ns) = (false, now_ns + COMPARE_NS);
         let (own, start) = links.own();
         self.monitor.own.nodes = links.connected_nodes().chain([(own, start)]).collect();
-        let leader = |term| CellLeader { mediator: own.1, term, start };
+        let leader = |term| CellLeader { mediator: own.index, term, start };
         self.monitor.own.routes.leaders =
             led_cells.map(|(cell, term)| (cell, leader(term))).collect();
         self.membership = self.monitor.pending_commands(&self.state, now_ns);

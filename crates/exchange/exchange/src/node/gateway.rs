@@ -35,7 +35,7 @@ use crate::control::{InstrumentMap, MembershipReport, Placement, RoutingTable, W
 use crate::link::ReceivedFrame;
 use crate::message::GoAway;
 use crate::moves::{MoveEnded, MoveId};
-use crate::network::{Durability, Network, Role};
+use crate::network::{Durability, Network, NodeId, Role};
 use crate::refused::RefusalReason;
 use crate::resend::ResendQueue;
 use crate::wire::{self, FrameKind, Header};
@@ -76,11 +76,11 @@ pub struct Gateway {
     resend_requests: ResendRequests,
     /// Resend requests that came back, because the instrument is in another cell.
     returned: BTreeMap<StreamKey, Header>,
-    index: usize,
+    index: u16,
     /// The router that gets the requests.
-    router: usize,
+    router: u16,
     /// Of each router that is connected: the cells of which it has announced a leader.
-    led_cells: BTreeMap<usize, BTreeSet<u16>>,
+    led_cells: BTreeMap<u16, BTreeSet<u16>>,
     clients: ClientLinks,
     streams: HashMap<StreamKey, PendingRequests, StreamHasher>,
     /// Those that may have pending requests.
@@ -100,7 +100,7 @@ pub struct Gateway {
 
 impl Gateway {
     /// A gateway without clients.
-    pub fn new(network: &Network, index: usize) -> Gateway {
+    pub fn new(network: &Network, index: u16) -> Gateway {
         Gateway {
             network: network.clone(),
             map: InstrumentMap::of(network),
@@ -131,13 +131,13 @@ impl Gateway {
 
     /// Whether it is drained, as far as it knows.
     fn is_leaving(&self) -> bool {
-        self.map.drained().contains(&(Role::Gateway, self.index as u16))
+        self.map.drained().contains(&Role::Gateway.node(self.index))
     }
 
     /// Asks a client to go to another gateway.
     fn send_away(&self, links: &mut Links, client: LinkId) {
         if let Some(output) = links.output(client) {
-            GoAway { gateway: self.index as u16 }.write(output);
+            GoAway { gateway: self.index }.write(output);
         }
     }
 
@@ -152,7 +152,7 @@ impl Gateway {
     }
 
     fn router(&self, links: &Links) -> Option<LinkId> {
-        links.to(Role::Router, self.router)
+        links.to(Role::Router.node(self.router))
     }
 
     /// Uses the first router that knows all leaders, or else the first one that is connected;
@@ -161,11 +161,11 @@ impl Gateway {
     fn choose_router(&mut self, links: &Links) -> bool {
         let cells = self.map.cell_count();
         let routers = self.network.routers_of(self.index);
-        let is_complete = |router: &&usize| {
+        let is_complete = |router: &&u16| {
             let led_cells = self.led_cells.get(router).into_iter().flatten();
             led_cells.filter(|cell| self.map.has_cell(**cell)).count() == cells
         };
-        let is_connected = |router: &&usize| self.led_cells.contains_key(router);
+        let is_connected = |router: &&u16| self.led_cells.contains_key(router);
         let best = routers.iter().find(is_complete).or(routers.iter().find(is_connected));
         let best = *best.unwrap_or(&routers[0]);
         let is_changed = std::mem::replace(&mut self.router, best) != best;
@@ -176,7 +176,7 @@ impl Gateway {
     }
 
     /// A router announces a leader: what was on the way to the one before is lost.
-    fn on_leader(&mut self, links: &mut Links, router: usize, cell: u16) {
+    fn on_leader(&mut self, links: &mut Links, router: u16, cell: u16) {
         if let Some(led_cells) = self.led_cells.get_mut(&router).filter(|_| self.map.has_cell(cell))
         {
             led_cells.insert(cell);
@@ -215,7 +215,7 @@ impl Gateway {
         if frame.header.flags & wire::ATTEMPT != stream.attempt() {
             wire::set_flags(frame.bytes, wire::ATTEMPT, stream.attempt());
         }
-        wire::route(frame.bytes, self.index as u16, cell, self.map.version());
+        wire::route(frame.bytes, self.index, cell, self.map.version());
         wire::stamp(frame.bytes, 0, links.now_ns);
         let mut is_due = true;
         if let Place::At(place) = place {
@@ -389,7 +389,7 @@ impl Gateway {
     /// Sends what waits for its turn, as far as it may.
     fn send_waiting(&mut self, links: &mut Links) {
         let Some(router) = self.router(links) else { return };
-        let (index, version) = (self.index as u16, self.map.version());
+        let (index, version) = (self.index, self.map.version());
         while let Some(key) = self.resends.pop() {
             let cell = self.cell_of(key.0);
             let Some(stream) = self.streams.get_mut(&key) else { continue };
@@ -410,7 +410,7 @@ impl Gateway {
 
     /// Asks all clients to send resend requests for a cell.
     fn notify_event_loss(&self, links: &mut Links, cell: u16) {
-        let gateway = self.index as u16;
+        let gateway = self.index;
         let header = Header { cell, gateway, ..Header::new(FrameKind::ResendRequest) };
         self.clients.ids().for_each(|client| links.send(client, &header, &[], 0));
     }
@@ -470,9 +470,9 @@ impl Gateway {
     /// session is asked to send it again when there is one.
     fn forward_resend_request(&self, links: &mut Links, header: &Header) -> bool {
         let (cell, map_version) = (self.cell_of(header.instrument), self.map.version());
-        let header = Header { flags: 0, gateway: self.index as u16, cell, map_version, ..*header };
+        let header = Header { flags: 0, gateway: self.index, cell, map_version, ..*header };
         let processors = self.network.processors_of(cell).into_iter();
-        let mut up = processors.filter_map(|processor| links.to(Role::Processor, processor));
+        let mut up = processors.filter_map(|processor| links.to(Role::Processor.node(processor)));
         let Some(processor) = up.next() else { return false };
         links.send(processor, &header, &[], 0);
         true
@@ -571,7 +571,7 @@ impl Gateway {
             return;
         }
         let mut report = MembershipReport::new(self.map.clone());
-        let is_processor = |node: &((Role, u16), u64)| node.0.0 == Role::Processor;
+        let is_processor = |node: &(NodeId, u64)| node.0.class == Role::Processor;
         report.nodes = links.connected_nodes().filter(is_processor).collect();
         let bytes = report.encode();
         for router in routers {
@@ -630,7 +630,7 @@ impl Gateway {
             FrameKind::Public => {
                 // A client counts the missing broadcasts of each gateway, so they carry the
                 // gateway.
-                wire::route(frame.bytes, self.index as u16, header.cell, header.map_version);
+                wire::route(frame.bytes, self.index, header.cell, header.map_version);
                 for client in self.clients.ids() {
                     links.forward(client, frame.bytes);
                 }
@@ -656,14 +656,14 @@ impl Gateway {
 impl Behaviour for Gateway {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
         match peer {
-            Peer::Node(Role::Router, index) => {
+            Peer::Node(NodeId { class: Role::Router, index }) => {
                 self.led_cells.insert(index, BTreeSet::new());
                 let is_resent = self.choose_router(links);
                 if index == self.router && !is_resent {
                     self.resend(links, |_, _| true);
                 }
             }
-            Peer::Node(Role::Processor, index) => {
+            Peer::Node(NodeId { class: Role::Processor, index }) => {
                 let mut forwarded = std::mem::take(&mut self.forwarded);
                 for (instrument, (last, duplicates_to)) in &mut forwarded {
                     if self.network.processor_of(self.cell_of(*instrument)) == index {
@@ -690,11 +690,11 @@ impl Behaviour for Gateway {
             self.forget_dropped();
             return;
         }
-        if let Peer::Node(Role::Router, index) = peer {
+        if let Peer::Node(NodeId { class: Role::Router, index }) = peer {
             self.led_cells.remove(&index);
             self.choose_router(links);
         }
-        if let Peer::Node(Role::Processor, _) = peer {
+        if let Peer::Node(NodeId { class: Role::Processor, .. }) = peer {
             // Answers may be lost with the link.
             let again = self.resend_requests.expire(u64::MAX);
             self.repeat_resend_requests(again, links.now_ns);
@@ -714,11 +714,11 @@ impl Behaviour for Gateway {
             (Peer::Client, FrameKind::ResendRequest) => {
                 self.resend_request(from.0, &frame.header, links.now_ns)
             }
-            (Peer::Node(Role::Router, index), FrameKind::Leader) => {
+            (Peer::Node(NodeId { class: Role::Router, index }), FrameKind::Leader) => {
                 self.on_leader(links, index, frame.header.cell);
                 Ok(())
             }
-            (Peer::Node(Role::Router, _), FrameKind::RoutingTable) => {
+            (Peer::Node(NodeId { class: Role::Router, .. }), FrameKind::RoutingTable) => {
                 let map = RoutingTable::decode_newer_map(frame.body(), &self.map)
                     .map_err(PeerError::decode(from.1, frame.header.kind))?;
                 if let Some(map) = map {
@@ -726,13 +726,13 @@ impl Behaviour for Gateway {
                 }
                 Ok(())
             }
-            (Peer::Node(Role::Router, _), FrameKind::MoveEnded) => {
+            (Peer::Node(NodeId { class: Role::Router, .. }), FrameKind::MoveEnded) => {
                 let ended = MoveEnded::decode(&frame.header, frame.body())
                     .map_err(PeerError::decode(from.1, frame.header.kind))?;
                 self.on_move_ended(links, &ended);
                 Ok(())
             }
-            (Peer::Node(Role::Processor, _), _)
+            (Peer::Node(NodeId { class: Role::Processor, .. }), _)
                 if self.forward_from_processor(links, from.0, frame) =>
             {
                 Ok(())
@@ -813,17 +813,17 @@ mod tests {
     impl Simulated {
         fn new() -> Simulated {
             let network = TestRing::new("1-1-1-1", Durability::None).network.clone();
-            let mut links = Links::simulated(&network, (Role::Gateway, 0), 1).unwrap();
+            let mut links = Links::simulated(&network, Role::Gateway.node(0), 1).unwrap();
             links.now_ns = 1 << 40;
             let client = links.accept_link().unwrap();
-            let router = links.begin_link(Role::Router, 0).unwrap();
+            let router = links.begin_link(Role::Router.node(0)).unwrap();
             let gateway = Gateway::new(&network, 0);
             let mut simulated = Simulated { gateway, links, client, router };
             let (mut hello, mut welcome) = (vec![], vec![]);
             Hello::Client(SESSION).write(None, &mut hello);
             Welcome { start: 1, session: 0 }.write(None, &mut welcome);
             simulated.receive((client, Peer::Client), hello);
-            simulated.receive((router, Peer::Node(Role::Router, 0)), welcome);
+            simulated.receive((router, Peer::Node(Role::Router.node(0))), welcome);
             simulated.links.take_output();
             simulated
         }
@@ -889,7 +889,7 @@ mod tests {
                 let nak = Header { kind: FrameKind::Nak, flags, previous_seq: 2, ..copy };
                 wire::write(&nak, &[], 0, &mut naks);
             }
-            simulated.receive((simulated.router, Peer::Node(Role::Processor, 0)), naks);
+            simulated.receive((simulated.router, Peer::Node(Role::Processor.node(0))), naks);
         };
         let numbers: Vec<u64> = refused.iter().map(|reply| reply.client_seq).collect();
         assert_eq!(numbers, [9, 10]);

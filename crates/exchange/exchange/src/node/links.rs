@@ -16,7 +16,7 @@ use nm_sys::poll::Waker;
 use crate::control::{InstrumentMap, LinkLatency};
 use crate::link::{Address, Link, LinkError, LinkPoller, ReceivedFrame, Stream};
 use crate::message::{Challenge, Close, Hello, Welcome};
-use crate::network::{Network, Role};
+use crate::network::{Network, NodeId, Role};
 use crate::wire::{self, FrameKind, Header};
 
 use super::authenticator::Authenticator;
@@ -77,7 +77,7 @@ pub const REMOVED_NS: u64 = 5_000_000_000;
 #[derive(Debug, Clone, Copy)]
 struct Outdated {
     link: LinkId,
-    node: (Role, usize),
+    node: NodeId,
     /// When it is closed, ns.
     due_ns: u64,
 }
@@ -171,7 +171,7 @@ pub struct Links {
     pub limits: Limits,
     network: Network,
     authenticator: Authenticator,
-    own: (Role, usize),
+    own: NodeId,
     start: u64,
     entries: Vec<Option<Entry>>,
     accepted: Accepted,
@@ -186,9 +186,9 @@ pub struct Links {
     /// Links that are checked for the limits on time, and when they are the next time.
     watched: Vec<LinkId>,
     next_check_ns: u64,
-    nodes: BTreeMap<(Role, usize), LinkId>,
+    nodes: BTreeMap<NodeId, LinkId>,
     /// Number of the last start of each node that was ever linked.
-    starts: BTreeMap<(Role, usize), u64>,
+    starts: BTreeMap<NodeId, u64>,
     /// Nodes that it is linked to when all links are up.
     peers_count: usize,
     /// Links with nodes that were removed.
@@ -196,26 +196,25 @@ pub struct Links {
     /// Whether the network has changed since that was last asked.
     is_network_changed: bool,
     requests: Sender<ConnectorOrder>,
-    connected: Receiver<(Role, usize, Stream)>,
+    connected: Receiver<(NodeId, Stream)>,
     connector: Waker,
 }
 
 /// Takes what is to be connected, gives what was, and is woken then.
-type Connector = (Sender<ConnectorOrder>, Receiver<(Role, usize, Stream)>, Waker);
+type Connector = (Sender<ConnectorOrder>, Receiver<(NodeId, Stream)>, Waker);
 
 /// What the connector is to do.
 #[derive(Debug)]
 enum ConnectorOrder {
     Connect(ConnectRequest),
     /// A node is no part of the network any more.
-    Forget(Role, usize),
+    Forget(NodeId),
 }
 
 /// A node to connect to.
 #[derive(Debug)]
 struct ConnectRequest {
-    role: Role,
-    index: usize,
+    node: NodeId,
     address: Address,
     /// Not before this time, ns.
     at_ns: u64,
@@ -225,7 +224,7 @@ impl Links {
     /// A node's links, none of which is up; those downstream are connected from now on.
     pub fn new(
         network: &Network,
-        (role, index): (Role, usize),
+        own: NodeId,
         start: u64,
         (limits, secret): (Limits, Option<Secret>),
     ) -> io::Result<Links> {
@@ -237,9 +236,9 @@ impl Links {
             .name("connector".to_string())
             .spawn(move || connect(&requested, &done, &waker))?;
         let parts = (requests, connected, connector);
-        let links = Links::of_parts(network, (role, index), start, (limits, secret), parts)?;
-        for (role, index) in network.downstream(role, index) {
-            links.request_link(role, index, 0);
+        let links = Links::of_parts(network, own, start, (limits, secret), parts)?;
+        for node in network.downstream(own) {
+            links.request_link(node, 0);
         }
         Ok(links)
     }
@@ -247,7 +246,7 @@ impl Links {
     /// A node's links, none of which is up; `connector` is woken when one is connected.
     fn of_parts(
         network: &Network,
-        (role, index): (Role, usize),
+        own: NodeId,
         start: u64,
         (limits, secret): (Limits, Option<Secret>),
         (requests, connected, connector): Connector,
@@ -260,7 +259,7 @@ impl Links {
             limits,
             network: network.clone(),
             authenticator: Authenticator::new(secret),
-            own: (role, index),
+            own,
             start,
             entries: vec![],
             accepted: Accepted::default(),
@@ -273,8 +272,7 @@ impl Links {
             next_check_ns: 0,
             nodes: BTreeMap::new(),
             starts: BTreeMap::new(),
-            peers_count: network.downstream(role, index).len()
-                + network.upstream_count(role, index),
+            peers_count: network.downstream(own).len() + network.upstream_count(own),
             outdated: vec![],
             is_network_changed: false,
             requests,
@@ -289,11 +287,10 @@ impl Links {
     }
 
     /// Has the connector make a link, unless the node was removed.
-    fn request_link(&self, role: Role, index: usize, at_ns: u64) {
-        let node = self.network.nodes(role).get(index);
-        let Some(node) = node.filter(|_| !self.network.is_removed(role, index)) else { return };
-        let address = node.address.clone();
-        let request = ConnectRequest { role, index, address, at_ns };
+    fn request_link(&self, node: NodeId, at_ns: u64) {
+        let known = self.network.node(node).filter(|_| !self.network.is_removed(node));
+        let Some(known) = known else { return };
+        let request = ConnectRequest { node, address: known.address.clone(), at_ns };
         // The thread lives as long as this does.
         let _ = self.requests.send(ConnectorOrder::Connect(request));
     }
@@ -316,18 +313,16 @@ impl Links {
     /// Nodes were added to the network, or removed: links to the new ones are made, and those
     /// with the removed ones are closed when those have had time to end.
     fn update_network(&mut self, network: Network) {
-        let (role, index) = self.own;
         let before = std::mem::replace(&mut self.network, network);
-        let (known, wanted) =
-            (before.downstream(role, index), self.network.downstream(role, index));
-        for (role, index) in wanted.iter().filter(|peer| !known.contains(peer)) {
-            self.request_link(*role, *index, 0);
+        let (known, wanted) = (before.downstream(self.own), self.network.downstream(self.own));
+        for peer in wanted.iter().filter(|peer| !known.contains(peer)) {
+            self.request_link(*peer, 0);
         }
-        for (role, index) in known.iter().filter(|peer| !wanted.contains(peer)) {
-            let _ = self.requests.send(ConnectorOrder::Forget(*role, *index));
+        for peer in known.iter().filter(|peer| !wanted.contains(peer)) {
+            let _ = self.requests.send(ConnectorOrder::Forget(*peer));
         }
-        self.peers_count = wanted.len() + self.network.upstream_count(role, index);
-        let linked = self.nodes.iter().filter(|(peer, _)| self.network.is_removed(peer.0, peer.1));
+        self.peers_count = wanted.len() + self.network.upstream_count(self.own);
+        let linked = self.nodes.iter().filter(|(peer, _)| self.network.is_removed(**peer));
         let due_ns = self.now_ns + REMOVED_NS;
         let linked = linked.map(|(peer, id)| Outdated { link: *id, node: *peer, due_ns });
         let is_new = |it: &Outdated| self.outdated.iter().all(|known| known.link != it.link);
@@ -344,11 +339,10 @@ impl Links {
     /// Takes the links that were connected since, and sends hello on them.
     pub fn take_connected(&mut self) -> io::Result<()> {
         self.connector.drain();
-        while let Ok((role, index, stream)) = self.connected.try_recv() {
-            let made =
-                Link::new(stream).and_then(|link| self.insert(link, Peer::Node(role, index), true));
+        while let Ok((node, stream)) = self.connected.try_recv() {
+            let made = Link::new(stream).and_then(|link| self.insert(link, Peer::Node(node), true));
             let Ok(id) = made else {
-                self.request_link(role, index, 0);
+                self.request_link(node, 0);
                 continue;
             };
             // With a secret, the hello answers the peer's challenge.
@@ -363,8 +357,7 @@ impl Links {
     }
 
     fn own_hello(&self) -> Hello {
-        let (role, index) = self.own;
-        Hello::Node { role, index, start: self.start }
+        Hello::Node { node: self.own, start: self.start }
     }
 
     /// Takes an accepted connection, unless too many are there whose peer has not said hello.
@@ -445,7 +438,7 @@ impl Links {
     /// Appends the links whose peers take too long, if it is time to look for them.
     pub fn check(&mut self, failed: &mut Vec<(LinkId, PeerError)>) {
         let due = self.outdated.iter().filter(|it| it.due_ns <= self.now_ns);
-        failed.extend(due.map(|it| (it.link, PeerError::Removed(it.node.0, it.node.1))));
+        failed.extend(due.map(|it| (it.link, PeerError::Removed(it.node))));
         if self.watched.is_empty() || self.now_ns < self.next_check_ns {
             return;
         }
@@ -476,42 +469,40 @@ impl Links {
     }
 
     /// The link to a node, if it is up.
-    pub fn to(&self, role: Role, index: usize) -> Option<LinkId> {
-        self.nodes.get(&(role, index)).copied()
+    pub fn to(&self, node: NodeId) -> Option<LinkId> {
+        self.nodes.get(&node).copied()
     }
 
     /// The links to the nodes of a class that are up.
-    pub fn all_to(&self, role: Role) -> Vec<LinkId> {
-        let nodes = (role, 0)..=(role, usize::MAX);
+    pub fn all_to(&self, class: Role) -> Vec<LinkId> {
+        let nodes = class.node(0)..=class.node(u16::MAX);
         self.nodes.range(nodes).map(|(_, id)| *id).collect()
     }
 
     /// The nodes that are connected and the numbers of their starts.
-    pub fn connected_nodes(&self) -> impl Iterator<Item = ((Role, u16), u64)> {
-        let start = |node: &(Role, usize)| self.starts.get(node).copied();
-        let connected = self.nodes.keys().filter_map(move |node| Some((*node, start(node)?)));
-        connected.map(|((role, index), start)| ((role, index as u16), start))
+    pub fn connected_nodes(&self) -> impl Iterator<Item = (NodeId, u64)> {
+        let start = |node: &NodeId| self.starts.get(node).copied();
+        self.nodes.keys().filter_map(move |node| Some((*node, start(node)?)))
     }
 
     /// The latencies of the links to other nodes that are up.
     pub fn latencies(&self) -> Vec<LinkLatency> {
-        let latency = |(node, id): (&(Role, usize), &LinkId)| {
+        let latency = |(peer, id): (&NodeId, &LinkId)| {
             let entry = self.entries.get(id.slot())?.as_ref().filter(|entry| entry.id == *id)?;
-            let peer = (node.0, node.1 as u16);
-            Some(LinkLatency { peer, latency_ns: entry.link.latency_ns()? })
+            Some(LinkLatency { peer: *peer, latency_ns: entry.link.latency_ns()? })
         };
         self.nodes.iter().filter_map(latency).collect()
     }
 
     /// The number of the start of a node, if it is connected.
-    pub fn start_of(&self, role: Role, index: usize) -> Option<u64> {
-        self.to(role, index)?;
-        self.starts.get(&(role, index)).copied()
+    pub fn start_of(&self, node: NodeId) -> Option<u64> {
+        self.to(node)?;
+        self.starts.get(&node).copied()
     }
 
     /// This node, and the number of its start.
-    pub fn own(&self) -> ((Role, u16), u64) {
-        ((self.own.0, self.own.1 as u16), self.start)
+    pub fn own(&self) -> (NodeId, u64) {
+        (self.own, self.start)
     }
 
     /// Whether all links to other nodes are up.
@@ -664,13 +655,13 @@ impl Links {
             *count -= 1;
         }
         let mut was_connected = entry.peer == Peer::Client;
-        if let Peer::Node(role, index) = entry.peer {
-            if self.nodes.get(&(role, index)) == Some(&id) {
-                self.nodes.remove(&(role, index));
+        if let Peer::Node(node) = entry.peer {
+            if self.nodes.get(&node) == Some(&id) {
+                self.nodes.remove(&node);
                 was_connected = true;
             }
             if entry.is_outgoing {
-                self.request_link(role, index, self.now_ns + pause.as_nanos() as u64);
+                self.request_link(node, self.now_ns + pause.as_nanos() as u64);
             }
         }
         Some((entry.peer, was_connected))
@@ -692,18 +683,18 @@ impl Links {
                 let challenge = Challenge::decode(frame.body()).map_err(undecodable)?;
                 self.answer(id, challenge).map(|()| None)
             }
-            (FrameKind::Welcome, Peer::Node(role, index)) if is_new => {
+            (FrameKind::Welcome, Peer::Node(node)) if is_new => {
                 let nonces = entry.nonces;
-                if self.network.is_removed(role, index) {
-                    return Err(PeerError::Removed(role, index));
+                if self.network.is_removed(node) {
+                    return Err(PeerError::Removed(node));
                 }
                 let (welcome, proof) =
                     Welcome::decode(&frame.header, frame.body()).map_err(undecodable)?;
                 let answer = (&welcome, proof.as_ref());
                 self.authenticator.check_welcome(nonces.as_ref(), &self.own_hello(), answer)?;
                 self.establish(id, peer)?;
-                self.nodes.insert((role, index), id);
-                self.starts.insert((role, index), welcome.start);
+                self.nodes.insert(node, id);
+                self.starts.insert(node, welcome.start);
                 Ok(Some(Handshake { peer, older: None }))
             }
             (FrameKind::Hello, Peer::Unknown | Peer::Client) => {
@@ -778,26 +769,23 @@ impl Links {
     /// Who connects, and the number of its start, if this node may be linked to it.
     fn accepted(&self, hello: &Hello) -> Option<(Peer, u64)> {
         match *hello {
-            Hello::Client(_) => (self.own.0 == Role::Gateway).then_some((Peer::Client, 0)),
+            Hello::Client(_) => (self.own.class == Role::Gateway).then_some((Peer::Client, 0)),
             Hello::Observer => Some((Peer::Observer, 0)),
             Hello::Operator => Some((Peer::Operator, 0)),
-            Hello::Node { role, index, start } => {
-                let is_linked = index < self.network.nodes(role).len()
-                    && !self.network.is_removed(self.own.0, self.own.1)
-                    && self.network.downstream(role, index).contains(&self.own);
-                is_linked.then_some((Peer::Node(role, index), start))
+            Hello::Node { node, start } => {
+                let is_linked = self.network.node(node).is_some()
+                    && !self.network.is_removed(self.own)
+                    && self.network.downstream(node).contains(&self.own);
+                is_linked.then_some((Peer::Node(node), start))
             }
         }
     }
 
     /// Why a peer is not to be linked to this node.
     fn not_linked(&self, hello: &Hello) -> PeerError {
-        let (role, index) = self.own;
         match *hello {
-            Hello::Node { role, index, .. } if self.network.is_removed(role, index) => {
-                PeerError::Removed(role, index)
-            }
-            _ => PeerError::NotLinked { role, index },
+            Hello::Node { node, .. } if self.network.is_removed(node) => PeerError::Removed(node),
+            _ => PeerError::NotLinked(self.own),
         }
     }
 
@@ -809,9 +797,9 @@ impl Links {
 
     /// A peer is connected by this link, and no longer by an older one.
     fn record_start(&mut self, id: LinkId, peer: Peer, start: u64) -> Handshake {
-        let Peer::Node(role, index) = peer else { return Handshake { peer, older: None } };
-        self.starts.insert((role, index), start);
-        let older = self.nodes.insert((role, index), id);
+        let Peer::Node(node) = peer else { return Handshake { peer, older: None } };
+        self.starts.insert(node, start);
+        let older = self.nodes.insert(node, id);
         Handshake { peer, older }
     }
 }
@@ -827,11 +815,7 @@ pub struct Handshake {
 
 /// The connector's thread: tries to connect to what is requested until it succeeds; ends with the
 /// node.
-fn connect(
-    requested: &Receiver<ConnectorOrder>,
-    done: &Sender<(Role, usize, Stream)>,
-    waker: &Waker,
-) {
+fn connect(requested: &Receiver<ConnectorOrder>, done: &Sender<(NodeId, Stream)>, waker: &Waker) {
     let mut open: Vec<ConnectRequest> = vec![];
     let mut pause = PAUSES[0];
     loop {
@@ -841,19 +825,17 @@ fn connect(
                 open.push(request);
                 pause = PAUSES[0];
             }
-            Ok(ConnectorOrder::Forget(role, index)) => {
-                open.retain(|request| (request.role, request.index) != (role, index));
-            }
+            Ok(ConnectorOrder::Forget(node)) => open.retain(|request| request.node != node),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
         let before = open.len();
-        open.retain(|ConnectRequest { role, index, address, at_ns }| {
+        open.retain(|ConnectRequest { node, address, at_ns }| {
             if clock::monotonic_ns() < *at_ns {
                 return true;
             }
             match Stream::connect(address, CONNECT_LIMIT) {
-                Ok(stream) => done.send((*role, *index, stream)).is_err(),
+                Ok(stream) => done.send((*node, stream)).is_err(),
                 Err(_) => true,
             }
         });
@@ -874,7 +856,7 @@ mod tests {
     /// The links of a gateway, and the streams of clients that read nothing.
     fn with_clients(limits: Limits, count: usize) -> (Links, Vec<(LinkId, UnixStream)>) {
         let ring = TestRing::new("1-1-1-1", Durability::None);
-        let mut links = Links::simulated(&ring.network, (Role::Gateway, 0), 1).unwrap();
+        let mut links = Links::simulated(&ring.network, Role::Gateway.node(0), 1).unwrap();
         links.limits = limits;
         let clients = (0..count).map(|_| {
             let (near, far) = UnixStream::pair().unwrap();

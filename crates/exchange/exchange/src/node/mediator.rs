@@ -19,7 +19,7 @@ use crate::leader_clock::LeaderClock;
 use crate::link::ReceivedFrame;
 use crate::message::{CatchUp, Leader};
 use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
-use crate::network::{Network, Role};
+use crate::network::{Network, NodeId, Role};
 use crate::wire::{self, Frame, FrameKind};
 
 use super::behaviour::Behaviour;
@@ -66,26 +66,26 @@ impl<L: Log> Mediator<L> {
     ///
     /// # Errors
     /// If a record cannot be opened.
-    pub fn new(network: &Network, index: usize, logs: Logs<L>) -> Result<Mediator<L>, Failure> {
-        let folder = network.folder(Role::Mediator, index).filter(|_| network.record);
+    pub fn new(network: &Network, index: u16, logs: Logs<L>) -> Result<Mediator<L>, Failure> {
+        let folder = network.folder(Role::Mediator.node(index)).filter(|_| network.record);
         let folder = folder.map(|folder| folder.join(format!("cell-{index}")));
         let open = |folder: PathBuf| Recorder::open(&folder, journal::Settings::default());
         let hashes = folder.as_deref().map(StateHashes::open).transpose()?;
         let recorder = folder.map(open).transpose()?;
         // A mediator that restarts continues after the last recorded batch, in another term.
         let first = recorder.as_ref().map_or(1, Recorder::next);
-        let mut cell = Cell::new(index as u16, network.active_cells());
+        let mut cell = Cell::new(index, network.active_cells());
         cell.accepts_unknown_sessions = true;
         cell.begin(first - 1, 0);
         Ok(Mediator {
-            index: index as u16,
-            replies: ReplyPath::new(network, index as u16),
+            index,
+            replies: ReplyPath::new(network, index),
             cell,
             term: first,
             batch: None,
             recorder,
             recorded: vec![],
-            clock: LeaderClock::new(vec![format!("{} {index}", Role::Mediator)], 0),
+            clock: LeaderClock::new(vec![Role::Mediator.node(index).to_string()], 0),
             hashes,
             responses: Responses::default(),
             moves: CellMoves::default(),
@@ -255,9 +255,9 @@ impl<L: Log> Mediator<L> {
 
     /// The cell's own processor is there while another one stands in for it: it is to say when it
     /// has links to all gateways.
-    fn ask_to_catch_up(&mut self, links: &mut Links, processor: usize) {
+    fn ask_to_catch_up(&mut self, links: &mut Links, processor: u16) {
         if self.replies.is_own_back(processor)
-            && let Some(link) = links.to(Role::Processor, processor)
+            && let Some(link) = links.to(Role::Processor.node(processor))
             && let Some(output) = links.output(link)
         {
             CatchUp { cell: self.index, index: 0 }.write(output);
@@ -268,14 +268,15 @@ impl<L: Log> Mediator<L> {
 impl<L: Log> Behaviour for Mediator<L> {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
         match peer {
-            Peer::Node(Role::Processor, index) => {
-                let processor: Vec<LinkId> = links.to(Role::Processor, index).into_iter().collect();
+            Peer::Node(NodeId { class: Role::Processor, index }) => {
+                let processor: Vec<LinkId> =
+                    links.to(Role::Processor.node(index)).into_iter().collect();
                 send_nodes(links, &processor, &self.map);
                 self.ask_to_catch_up(links, index);
                 self.update_reply_path(links);
             }
-            Peer::Node(Role::Router, index) => {
-                let router = links.to(Role::Router, index);
+            Peer::Node(NodeId { class: Role::Router, index }) => {
+                let router = links.to(Role::Router.node(index));
                 if let (Some(_), Some(router)) = (self.replies.link(links), router) {
                     self.announce(links, &[router]);
                 }
@@ -289,10 +290,10 @@ impl<L: Log> Behaviour for Mediator<L> {
 
     fn on_disconnected(&mut self, links: &mut Links, peer: Peer, _id: LinkId) {
         match (peer, &mut self.control) {
-            (Peer::Node(Role::Router, index), Some(replica)) => {
+            (Peer::Node(NodeId { class: Role::Router, index }), Some(replica)) => {
                 replica.control.set_report(index, None);
             }
-            (Peer::Node(Role::Processor, _), _) => self.update_reply_path(links),
+            (Peer::Node(NodeId { class: Role::Processor, .. }), _) => self.update_reply_path(links),
             _ => {}
         }
     }
@@ -304,13 +305,13 @@ impl<L: Log> Behaviour for Mediator<L> {
         frame: &mut ReceivedFrame<'_>,
     ) -> Result<(), PeerError> {
         match (from.1, frame.header.kind) {
-            (Peer::Node(Role::Router, _), FrameKind::Request)
+            (Peer::Node(NodeId { class: Role::Router, .. }), FrameKind::Request)
                 if frame.header.cell == self.index =>
             {
                 self.request(links, from.0, frame);
                 Ok(())
             }
-            (Peer::Node(Role::Router, _), FrameKind::RoutingTable) => {
+            (Peer::Node(NodeId { class: Role::Router, .. }), FrameKind::RoutingTable) => {
                 let map = RoutingTable::decode_newer_map(frame.body(), &self.map)
                     .map_err(PeerError::decode(from.1, frame.header.kind))?;
                 if let Some(map) = map {
@@ -318,7 +319,7 @@ impl<L: Log> Behaviour for Mediator<L> {
                 }
                 Ok(())
             }
-            (Peer::Node(Role::Router, index), FrameKind::MembershipReport) => {
+            (Peer::Node(NodeId { class: Role::Router, index }), FrameKind::MembershipReport) => {
                 let report = MembershipReport::decode(frame.body())
                     .map_err(PeerError::decode(from.1, frame.header.kind))?;
                 if let Some(replica) = &mut self.control {
@@ -327,7 +328,7 @@ impl<L: Log> Behaviour for Mediator<L> {
                 Ok(())
             }
             (
-                Peer::Node(Role::Router, _),
+                Peer::Node(NodeId { class: Role::Router, .. }),
                 FrameKind::MoveOrder
                 | FrameKind::MoveParts
                 | FrameKind::MoveProgress
@@ -346,13 +347,13 @@ impl<L: Log> Behaviour for Mediator<L> {
                     .map_err(PeerError::decode(from.1, frame.header.kind))?;
                 answer(links, from, request, control, work)
             }
-            (Peer::Node(Role::Processor, _), FrameKind::ResendRequest) => {
+            (Peer::Node(NodeId { class: Role::Processor, .. }), FrameKind::ResendRequest) => {
                 if let Some(output) = links.output(from.0) {
                     self.responses.resend(&self.cell, &frame.header, output);
                 }
                 Ok(())
             }
-            (Peer::Node(Role::Processor, index), FrameKind::CatchUp) => {
+            (Peer::Node(NodeId { class: Role::Processor, index }), FrameKind::CatchUp) => {
                 CatchUp::decode(&frame.header, frame.body())
                     .map_err(PeerError::decode(from.1, frame.header.kind))?;
                 self.replies.own_caught_up(index);
@@ -388,7 +389,7 @@ impl<L: Log> Behaviour for Mediator<L> {
         if let Some(ControlReplica { control, .. }) = &mut self.control {
             control.on_iteration(links, std::iter::once((self.index, 0)));
             // Its cell has no other replica.
-            let is_drained = self.map.drained().contains(&(Role::Mediator, self.index));
+            let is_drained = self.map.drained().contains(&Role::Mediator.node(self.index));
             if self.hand_over.is_due(links.now_ns, is_drained, control.is_leading()) {
                 control.hand_over();
             }

@@ -9,7 +9,7 @@ use nm_codec::DecodeError;
 use thiserror::Error;
 
 use crate::link::LinkError;
-use crate::network::Role;
+use crate::network::{NodeId, Role};
 use crate::refused::RefusalReason;
 use crate::wire::FrameKind;
 
@@ -25,7 +25,7 @@ pub enum Peer {
     /// A peer that also changes it.
     Operator,
     /// A node.
-    Node(Role, usize),
+    Node(NodeId),
 }
 
 impl fmt::Display for Peer {
@@ -35,7 +35,7 @@ impl fmt::Display for Peer {
             Peer::Client => f.write_str("a client"),
             Peer::Observer => f.write_str("an observer"),
             Peer::Operator => f.write_str("an operator"),
-            Peer::Node(role, index) => write!(f, "{role} {index}"),
+            Peer::Node(node) => node.fmt(f),
         }
     }
 }
@@ -70,16 +70,11 @@ pub enum PeerError {
         source: DecodeError,
     },
     /// The network has no link between the two.
-    #[error("it is not to be linked to {role} {index}")]
-    NotLinked {
-        /// Class of this node.
-        role: Role,
-        /// Index of this node.
-        index: usize,
-    },
+    #[error("it is not to be linked to {0}")]
+    NotLinked(NodeId),
     /// The peer is a node that was removed.
-    #[error("{0} {1} was removed from the network")]
-    Removed(Role, usize),
+    #[error("{0} was removed from the network")]
+    Removed(NodeId),
     /// The handshake was over.
     #[error("it sent a second handshake")]
     RepeatedHandshake,
@@ -142,7 +137,7 @@ pub enum PeerError {
     TooManyResendRequests(RefusalReason),
     /// A client comes to a gateway that is to carry nothing.
     #[error("gateway {0} is drained and takes no more sessions: connect to another gateway")]
-    Drained(usize),
+    Drained(u16),
     /// The peer closes the link; why, in its words.
     #[error("it refuses this node: {0}")]
     Refused(String),
@@ -184,8 +179,8 @@ impl PeerError {
             PeerError::Link(LinkError::BacklogFull { .. }) => "backlog",
             PeerError::UnexpectedFrame { .. } => "unexpected frame",
             PeerError::Decode { .. } => "content",
-            PeerError::NotLinked { .. } => "not linked",
-            PeerError::Removed(..) => "removed",
+            PeerError::NotLinked(_) => "not linked",
+            PeerError::Removed(_) => "removed",
             PeerError::RepeatedHandshake => "second handshake",
             PeerError::Replaced => "replaced",
             PeerError::HandshakeTimeout(_) => "handshake timeout",

@@ -13,12 +13,12 @@ use nm_sys::poll::Waker;
 use crate::background;
 use crate::batch;
 use crate::cell::{self, Admitted, Cell, Handled, Request};
-use crate::control::{CellReplicas, InstrumentMap, NodeId, Work};
+use crate::control::{CellReplicas, InstrumentMap, Work};
 use crate::hashes::StateHashes;
 use crate::leader_clock::LeaderClock;
 use crate::message::Leader;
 use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
-use crate::network::{CONTROL, Durability, Network, Role};
+use crate::network::{CONTROL, Durability, Network, NodeId, Role};
 use crate::time;
 use crate::wire::Frame;
 
@@ -80,7 +80,7 @@ impl<L: Log> Replica<L> {
         (places, own, voters): (Vec<NodeId>, usize, usize),
         (recorder, hashes): (Option<Recorder>, Option<StateHashes>),
     ) -> Replica<L> {
-        let names = places.iter().map(|(role, index)| format!("{role} {index}")).collect();
+        let names = places.iter().map(NodeId::to_string).collect();
         Replica {
             clock: LeaderClock::new(names, own),
             places,
@@ -392,7 +392,7 @@ impl<L: Log> ControlReplica<L> {
 #[derive(Debug)]
 pub struct ReplicaSet<L> {
     network: Network,
-    node: (Role, usize),
+    node: NodeId,
     /// Woken by each event of a log.
     pub waker: Waker,
     /// Of cells.
@@ -412,11 +412,7 @@ impl<L: Log> ReplicaSet<L> {
     ///
     /// # Errors
     /// If a record cannot be opened.
-    pub fn new(
-        network: &Network,
-        node: (Role, usize),
-        logs: Logs<L>,
-    ) -> Result<ReplicaSet<L>, Failure> {
+    pub fn new(network: &Network, node: NodeId, logs: Logs<L>) -> Result<ReplicaSet<L>, Failure> {
         let Logs { waker, of_groups, thread, next_joined, open, settings } = logs;
         let mut set = ReplicaSet {
             network: network.clone(),
@@ -451,14 +447,13 @@ impl<L: Log> ReplicaSet<L> {
         let network = &self.network;
         // With a disk quorum, the log's own journal is the record.
         let records = network.record && network.durability != Durability::DiskQuorum;
-        let folder = network.folder(self.node.0, self.node.1).filter(|_| network.record);
+        let folder = network.folder(self.node).filter(|_| network.record);
         let folder = folder.map(|folder| folder.join(format!("cell-{number}")));
         let hashes = folder.as_deref().map(StateHashes::open).transpose()?;
         let recorder =
             folder.filter(|_| records).map(|folder| Recorder::open(&folder, RECORD)).transpose()?;
         let places = network.replica_places(number);
         let own = places.iter().position(|place| *place == self.node).unwrap_or_default();
-        let places = places.into_iter().map(|(role, index)| (role, index as u16)).collect();
         let voters = network.replicas(number).len();
         let cell = Cell::new(number, network.active_cells());
         let mut replica = Replica::new(cell, log, (places, own, voters), (recorder, hashes));
@@ -533,7 +528,7 @@ impl<L: Log> ReplicaSet<L> {
         self.replicas.iter_mut().try_for_each(|replica| replica.handle_events(links, apply))?;
         for mut removed in self.replicas.extract_if(.., |replica| replica.is_removed) {
             let cell = removed.number;
-            let is_left = !self.network.is_removed(Role::Mediator, usize::from(cell));
+            let is_left = !self.network.is_removed(Role::Mediator.node(cell));
             links.warnings.push(match is_left {
                 true => format!("another replica of cell {cell} has replaced this node's"),
                 false => format!("cell {cell} was removed, and so is this node's replica of it"),
@@ -627,8 +622,8 @@ mod tests {
         source.end_of_transfer(INSTRUMENT).write(&mut end);
         let mut frames = copied_parts(&mut source);
         frames.push(end);
-        let (own, cell) = ((Role::Mediator, 1), 0);
-        let mut network = Network::new("1-1-2-1".parse().unwrap(), |_, _| Node {
+        let (own, cell) = (Role::Mediator.node(1), 0);
+        let mut network = Network::new("1-1-2-1".parse().unwrap(), |_| Node {
             address: "127.0.0.1:1".parse().unwrap(),
             replication: None,
         });

@@ -12,12 +12,12 @@ use nm_sys::poll::Waker;
 
 use crate::cell::Request;
 use crate::control::{
-    AdminRequest, AdminResponse, InstrumentMap, MembershipReport, NodeId, RoutingTable, Work,
+    AdminRequest, AdminResponse, InstrumentMap, MembershipReport, RoutingTable, Work,
 };
 use crate::link::ReceivedFrame;
 use crate::message::{CatchUp, Leader};
 use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
-use crate::network::{Network, Role};
+use crate::network::{Network, NodeId, Role};
 use crate::wire::{self, FrameKind, Header};
 
 use super::behaviour::Behaviour;
@@ -58,8 +58,8 @@ impl<L: Log> Mediator<L> {
     ///
     /// # Errors
     /// If a record cannot be opened.
-    pub fn new(network: &Network, index: usize, logs: Logs<L>) -> Result<Mediator<L>, Failure> {
-        let cells = ReplicaSet::new(network, (Role::Mediator, index), logs)?;
+    pub fn new(network: &Network, index: u16, logs: Logs<L>) -> Result<Mediator<L>, Failure> {
+        let cells = ReplicaSet::new(network, Role::Mediator.node(index), logs)?;
         Ok(Mediator {
             network: network.clone(),
             replies: BTreeMap::new(),
@@ -67,7 +67,7 @@ impl<L: Log> Mediator<L> {
             responses: Responses::default(),
             gathered: BTreeMap::new(),
             cells,
-            index: index as u16,
+            index,
             map: InstrumentMap::of(network),
             hand_over: HandOverTimer::default(),
             requests: 0,
@@ -129,8 +129,8 @@ impl<L: Log> Mediator<L> {
     }
 
     /// A processor is back that others stand in for: it is to say when it can send replies again.
-    fn ask_to_catch_up(&mut self, links: &mut Links, processor: usize) {
-        let Some(link) = links.to(Role::Processor, processor) else { return };
+    fn ask_to_catch_up(&mut self, links: &mut Links, processor: u16) {
+        let Some(link) = links.to(Role::Processor.node(processor)) else { return };
         for replica in self.cells.replicas.iter().filter(|replica| replica.is_leading()) {
             let (cell, index) = (replica.number, replica.cell.index());
             let path = self.replies.get_mut(&cell);
@@ -142,7 +142,7 @@ impl<L: Log> Mediator<L> {
         }
     }
 
-    fn on_caught_up(&mut self, links: &mut Links, processor: usize, caught_up: CatchUp) {
+    fn on_caught_up(&mut self, links: &mut Links, processor: u16, caught_up: CatchUp) {
         if let Some(path) = self.replies.get_mut(&caught_up.cell) {
             path.own_caught_up(processor);
         }
@@ -227,19 +227,44 @@ impl<L: Log> Mediator<L> {
         }
         Ok(())
     }
+
+    fn admin_request(
+        &mut self,
+        links: &mut Links,
+        from: (LinkId, Peer),
+        request: AdminRequest,
+    ) -> Result<(), PeerError> {
+        let ReplicaSet { control, replicas, .. } = &mut self.cells;
+        match request {
+            AdminRequest::Replicas { cell } => {
+                answer_replicas(links, from.0, replicas, cell, None);
+                Ok(())
+            }
+            AdminRequest::Replace { cell, from: old, to } if from.1 == Peer::Operator => {
+                answer_replicas(links, from.0, replicas, cell, Some((old, to)));
+                Ok(())
+            }
+            request => answer(links, from, request, control.as_mut(), || {
+                let mut work = Work::now();
+                replicas.iter().for_each(|replica| replica.add_work(&mut work));
+                work
+            }),
+        }
+    }
 }
 
 impl<L: Log> Behaviour for Mediator<L> {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
-        if let Peer::Node(Role::Processor, index) = peer {
+        if let Peer::Node(NodeId { class: Role::Processor, index }) = peer {
             self.ask_to_catch_up(links, index);
             self.update_reply_paths(links);
-            let processor: Vec<LinkId> = links.to(Role::Processor, index).into_iter().collect();
+            let processor: Vec<LinkId> =
+                links.to(Role::Processor.node(index)).into_iter().collect();
             send_nodes(links, &processor, &self.map);
             self.cells.replicas.iter().for_each(|replica| replica.announce(links, &processor));
         }
-        if let Peer::Node(Role::Router, index) = peer
-            && let Some(router) = links.to(Role::Router, index)
+        if let Peer::Node(NodeId { class: Role::Router, index }) = peer
+            && let Some(router) = links.to(Role::Router.node(index))
         {
             self.cells.replicas.iter().for_each(|replica| replica.announce(links, &[router]));
             if let Some(control) = &self.cells.control {
@@ -250,8 +275,12 @@ impl<L: Log> Behaviour for Mediator<L> {
 
     fn on_disconnected(&mut self, links: &mut Links, peer: Peer, _id: LinkId) {
         match (peer, &mut self.cells.control) {
-            (Peer::Node(Role::Router, index), Some(control)) => control.set_report(index, None),
-            (Peer::Node(Role::Processor, _), _) => self.update_reply_paths(links),
+            (Peer::Node(NodeId { class: Role::Router, index }), Some(control)) => {
+                control.set_report(index, None)
+            }
+            (Peer::Node(NodeId { class: Role::Processor, .. }), _) => {
+                self.update_reply_paths(links)
+            }
             _ => {}
         }
     }
@@ -264,60 +293,51 @@ impl<L: Log> Behaviour for Mediator<L> {
     ) -> Result<(), PeerError> {
         let undecodable = PeerError::decode(from.1, frame.header.kind);
         match (from.1, frame.header.kind, &mut self.cells.control) {
-            (Peer::Node(Role::Router, _), FrameKind::Request, _) => {
+            (Peer::Node(NodeId { class: Role::Router, .. }), FrameKind::Request, _) => {
                 return self.request(links, from, frame);
             }
-            (Peer::Node(Role::Router, _), FrameKind::RoutingTable, _) => {
+            (Peer::Node(NodeId { class: Role::Router, .. }), FrameKind::RoutingTable, _) => {
                 let map = RoutingTable::decode_newer_map(frame.body(), &self.map);
                 if let Some(map) = map.map_err(undecodable)? {
                     self.update_map(links, map);
                 }
             }
             (
-                Peer::Node(Role::Router, _),
+                Peer::Node(NodeId { class: Role::Router, .. }),
                 FrameKind::MoveOrder
                 | FrameKind::MoveParts
                 | FrameKind::MoveProgress
                 | FrameKind::MoveEnded,
                 _,
             ) => self.move_frame(links, frame).map_err(undecodable)?,
-            (Peer::Node(Role::Router, index), FrameKind::MembershipReport, Some(control)) => {
-                let report = MembershipReport::decode(frame.body()).map_err(undecodable)?;
-                control.set_report(index, Some(report));
+            // Routers send reports to all mediators; those without control ignore them.
+            (
+                Peer::Node(NodeId { class: Role::Router, index }),
+                FrameKind::MembershipReport,
+                control,
+            ) => {
+                if let Some(control) = control {
+                    let report = MembershipReport::decode(frame.body()).map_err(undecodable)?;
+                    control.set_report(index, Some(report));
+                }
             }
             (Peer::Observer | Peer::Operator, FrameKind::AdminRequest, _) => {
-                let ReplicaSet { control, replicas, .. } = &mut self.cells;
-                return match AdminRequest::decode(frame.body()).map_err(undecodable)? {
-                    AdminRequest::Replicas { cell } => {
-                        answer_replicas(links, from.0, replicas, cell, None);
-                        Ok(())
-                    }
-                    AdminRequest::Replace { cell, from: old, to } if from.1 == Peer::Operator => {
-                        answer_replicas(links, from.0, replicas, cell, Some((old, to)));
-                        Ok(())
-                    }
-                    request => answer(links, from, request, control.as_mut(), || {
-                        let mut work = Work::now();
-                        replicas.iter().for_each(|replica| replica.add_work(&mut work));
-                        work
-                    }),
-                };
+                let request = AdminRequest::decode(frame.body()).map_err(undecodable)?;
+                return self.admin_request(links, from, request);
             }
             // Its processor is away, and any replica of the cell has the events.
-            (Peer::Node(Role::Processor, _), FrameKind::ResendRequest, _) => {
+            (Peer::Node(NodeId { class: Role::Processor, .. }), FrameKind::ResendRequest, _) => {
                 if let Some(replica) = self.cells.voter(frame.header.cell)
                     && let Some(output) = links.output(from.0)
                 {
                     self.responses.resend(&replica.cell, &frame.header, output);
                 }
             }
-            (Peer::Node(Role::Processor, index), FrameKind::CatchUp, _) => {
+            (Peer::Node(NodeId { class: Role::Processor, index }), FrameKind::CatchUp, _) => {
                 let caught_up =
                     CatchUp::decode(&frame.header, frame.body()).map_err(undecodable)?;
                 self.on_caught_up(links, index, caught_up);
             }
-            // Routers send reports to all mediators; those without control ignore them.
-            (Peer::Node(Role::Router, _), FrameKind::MembershipReport, None) => {}
             (peer, kind, _) => {
                 return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Mediator });
             }
@@ -345,7 +365,7 @@ impl<L: Log> Behaviour for Mediator<L> {
         if self.replies.values().any(|path| path.deadline_ns().is_some()) {
             self.update_reply_paths(links);
         }
-        let is_drained = self.map.drained().contains(&(Role::Mediator, self.index));
+        let is_drained = self.map.drained().contains(&Role::Mediator.node(self.index));
         if self.hand_over.is_due(links.now_ns, is_drained, self.cells.is_leading()) {
             self.cells.hand_over();
         }
@@ -398,14 +418,14 @@ pub struct Processor<L> {
     responses: Responses,
     /// Which one it is, the cells whose replies may take this way, and with how many mediators
     /// the network began.
-    index: usize,
+    index: u16,
     cells_through: Vec<u16>,
     founders: u16,
     /// By cell: the mediator that leads it, and its term.
-    leaders: BTreeMap<u16, (u32, usize)>,
+    leaders: BTreeMap<u16, (u32, u16)>,
     /// By cell and mediator: the entry that it waits for, and until when links to all gateways are
     /// waited for, ns.
-    catch_ups: BTreeMap<(u16, usize), (u64, u64)>,
+    catch_ups: BTreeMap<(u16, u16), (u64, u64)>,
     /// By gateway: whether it is connected, and its frames of this iteration. They are gathered,
     /// because the replicas borrow the links meanwhile.
     gathered: Vec<(bool, Vec<u8>)>,
@@ -418,9 +438,9 @@ impl<L: Log> Processor<L> {
     ///
     /// # Errors
     /// If a record cannot be opened.
-    pub fn new(network: &Network, index: usize, logs: Logs<L>) -> Result<Processor<L>, Failure> {
+    pub fn new(network: &Network, index: u16, logs: Logs<L>) -> Result<Processor<L>, Failure> {
         Ok(Processor {
-            cells: ReplicaSet::new(network, (Role::Processor, index), logs)?,
+            cells: ReplicaSet::new(network, Role::Processor.node(index), logs)?,
             map: InstrumentMap::of(network),
             cells_through: network.cells_through(index),
             founders: network.founders() as u16,
@@ -470,7 +490,7 @@ impl<L: Log> Processor<L> {
             let is_due = has_gateways || links.now_ns >= *until_ns;
             let is_done = is_due && applied >= Some(*index);
             if is_done
-                && let Some(link) = links.to(Role::Mediator, *mediator)
+                && let Some(link) = links.to(Role::Mediator.node(*mediator))
                 && let Some(output) = links.output(link)
             {
                 CatchUp { cell: *cell, index: *index }.write(output);
@@ -491,11 +511,11 @@ impl<L: Log> Processor<L> {
             return;
         }
         let leader = self.leaders.get(&cell).map(|(_, mediator)| *mediator);
-        let first = [cell, cell.wrapping_add(1) % self.founders].map(usize::from);
+        let first = [cell, cell.wrapping_add(1) % self.founders];
         let mut up = leader
             .into_iter()
             .chain(first)
-            .filter_map(|mediator| links.to(Role::Mediator, mediator));
+            .filter_map(|mediator| links.to(Role::Mediator.node(mediator)));
         if let Some(mediator) = up.next() {
             links.forward(mediator, frame.bytes);
         }
@@ -504,15 +524,15 @@ impl<L: Log> Processor<L> {
 
 impl<L: Log> Behaviour for Processor<L> {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
-        if let Peer::Node(Role::Gateway, index) = peer
-            && let Some(gateway) = links.to(Role::Gateway, index)
+        if let Peer::Node(NodeId { class: Role::Gateway, index }) = peer
+            && let Some(gateway) = links.to(Role::Gateway.node(index))
         {
             self.cells_sent().into_iter().for_each(|cell| report_loss(links, gateway, cell));
         }
     }
 
     fn on_disconnected(&mut self, links: &mut Links, peer: Peer, _id: LinkId) {
-        if let Peer::Node(Role::Gateway, _) = peer {
+        if let Peer::Node(NodeId { class: Role::Gateway, .. }) = peer {
             report_event_loss(links, self.cells_sent());
         }
     }
@@ -525,29 +545,32 @@ impl<L: Log> Behaviour for Processor<L> {
     ) -> Result<(), PeerError> {
         let (peer, kind) = (from.1, frame.header.kind);
         match (peer, kind) {
-            (Peer::Node(Role::Gateway, _), FrameKind::ResendRequest) => {
+            (Peer::Node(NodeId { class: Role::Gateway, .. }), FrameKind::ResendRequest) => {
                 self.resend(links, from.0, frame);
                 Ok(())
             }
-            (Peer::Node(Role::Gateway, index), FrameKind::Private) => {
+            (Peer::Node(NodeId { class: Role::Gateway, index }), FrameKind::Private) => {
                 processor::forward_elsewhere(links, frame.bytes, index);
                 Ok(())
             }
-            (Peer::Node(Role::Mediator, mediator), FrameKind::RoutingTable) => {
+            (
+                Peer::Node(NodeId { class: Role::Mediator, index: mediator }),
+                FrameKind::RoutingTable,
+            ) => {
                 let routes =
                     RoutingTable::decode(frame.body()).map_err(PeerError::decode(peer, kind))?;
                 self.leaving.on_map(mediator, &routes.map, self.index);
                 self.update_map(links, &routes.map);
                 Ok(())
             }
-            (Peer::Node(Role::Mediator, index), FrameKind::Leader) => {
+            (Peer::Node(NodeId { class: Role::Mediator, index }), FrameKind::Leader) => {
                 let Leader { cell, term } = Leader::decode(&frame.header, frame.body())
                     .map_err(PeerError::decode(peer, kind))?;
                 let known = self.leaders.entry(cell).or_default();
                 *known = (*known).max((term, index));
                 Ok(())
             }
-            (Peer::Node(Role::Mediator, index), FrameKind::CatchUp) => {
+            (Peer::Node(NodeId { class: Role::Mediator, index }), FrameKind::CatchUp) => {
                 let CatchUp { cell, index: entry } = CatchUp::decode(&frame.header, frame.body())
                     .map_err(PeerError::decode(peer, kind))?;
                 if self.cells.replica(cell).is_some() {
@@ -557,7 +580,9 @@ impl<L: Log> Behaviour for Processor<L> {
                 Ok(())
             }
             // The processor of its cell is away.
-            (Peer::Node(Role::Mediator, _), _) if processor::forward(links, frame) => {
+            (Peer::Node(NodeId { class: Role::Mediator, .. }), _)
+                if processor::forward(links, frame) =>
+            {
                 self.replies += u64::from(kind == FrameKind::Reply);
                 Ok(())
             }
@@ -570,11 +595,11 @@ impl<L: Log> Behaviour for Processor<L> {
     }
 
     fn on_wake(&mut self, links: &mut Links) -> Result<(), Failure> {
-        self.gathered.resize(links.network().gateway.len(), (false, vec![]));
+        self.gathered.resize(links.network().nodes(Role::Gateway).len(), (false, vec![]));
         let (responses, gathered) = (&mut self.responses, &mut self.gathered);
         let (mut frames, mut replies) = (0, 0);
-        for (index, (is_up, _)) in gathered.iter_mut().enumerate() {
-            *is_up = links.to(Role::Gateway, index).is_some();
+        for ((is_up, _), index) in gathered.iter_mut().zip(0..) {
+            *is_up = links.to(Role::Gateway.node(index)).is_some();
         }
         self.cells.handle_events(links, &mut |cell, request, frame, now_ns| {
             responses.handle(cell, request, frame, &[(3, now_ns)], |out| {
@@ -582,8 +607,9 @@ impl<L: Log> Behaviour for Processor<L> {
                 frames += gather(gathered, out);
             })
         })?;
-        for (index, (_, bytes)) in self.gathered.iter_mut().enumerate() {
-            if let Some(gateway) = links.to(Role::Gateway, index).filter(|_| !bytes.is_empty()) {
+        for ((_, bytes), index) in self.gathered.iter_mut().zip(0..) {
+            if let Some(gateway) = links.to(Role::Gateway.node(index)).filter(|_| !bytes.is_empty())
+            {
                 links.forward(gateway, bytes);
             }
             bytes.clear();

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use nm_model::agent::Failure;
 
-use crate::control::{CellLeader, InstrumentMap, MembershipReport, NodeId, RoutingTable, Work};
+use crate::control::{CellLeader, InstrumentMap, MembershipReport, RoutingTable, Work};
 use crate::link::ReceivedFrame;
 use crate::message::Leader;
-use crate::network::{CONTROL, Network, Role};
+use crate::network::{CONTROL, Network, NodeId, Role};
 use crate::wire::{self, FrameKind, Header};
 
 use super::behaviour::Behaviour;
@@ -29,9 +29,9 @@ pub struct Router {
     /// The map, and the leader of each cell as far as it is known.
     routes: RoutingTable,
     /// By gateway, the nodes that it reported and the numbers of their starts.
-    reports: BTreeMap<usize, BTreeMap<NodeId, u64>>,
+    reports: BTreeMap<u16, BTreeMap<NodeId, u64>>,
     /// The nodes that have a replica of control; none if there is no control.
-    voters: Vec<(Role, usize)>,
+    voters: Vec<NodeId>,
     /// Whether a report to them is due.
     is_report_due: bool,
     /// Where a map came from that other nodes are to get, and before which time they do not, ns.
@@ -68,7 +68,7 @@ impl Router {
             return;
         }
         let is_running = |leader: &CellLeader| {
-            let start = links.start_of(Role::Mediator, usize::from(leader.mediator));
+            let start = links.start_of(Role::Mediator.node(leader.mediator));
             start == Some(leader.start)
         };
         let is_accepted = match self.routes.leaders.get(&cell) {
@@ -92,7 +92,7 @@ impl Router {
     fn forward_to_leader(&mut self, links: &mut Links, frame: &mut ReceivedFrame<'_>) {
         // Without a leader it is dropped, and resent by its gateway when there is one.
         let leader = self.routes.leaders.get(&frame.header.cell);
-        let link = leader.and_then(|l| links.to(Role::Mediator, usize::from(l.mediator)));
+        let link = leader.and_then(|l| links.to(Role::Mediator.node(l.mediator)));
         if let Some(link) = link {
             links.forward(link, frame.bytes);
         }
@@ -123,7 +123,7 @@ impl Router {
     fn on_report(
         &mut self,
         links: &mut Links,
-        (from, gateway): (LinkId, usize),
+        (from, gateway): (LinkId, u16),
         report: MembershipReport,
     ) {
         let MembershipReport { nodes, routes } = report;
@@ -161,11 +161,11 @@ impl Router {
         let mut report = MembershipReport { nodes, routes: self.routes.clone() };
         // A leader whose process has ended is of no interest.
         report.routes.leaders.retain(|_, leader| {
-            report.nodes.get(&(Role::Mediator, leader.mediator)) == Some(&leader.start)
+            report.nodes.get(&Role::Mediator.node(leader.mediator)) == Some(&leader.start)
         });
         let bytes = report.encode();
-        for (role, index) in &self.voters {
-            if let Some(voter) = links.to(*role, *index) {
+        for voter in &self.voters {
+            if let Some(voter) = links.to(*voter) {
                 links.send(voter, &Header::new(FrameKind::MembershipReport), &bytes, 0);
             }
         }
@@ -174,11 +174,11 @@ impl Router {
 
 impl Behaviour for Router {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
-        if let Peer::Node(role, index) = peer
-            && let Some(to) = links.to(role, index)
+        if let Peer::Node(node) = peer
+            && let Some(to) = links.to(node)
         {
             self.send_routes(links, &[to]);
-            if role == Role::Gateway
+            if node.class == Role::Gateway
                 && let Some(output) = links.output(to)
             {
                 for (cell, leader) in &self.routes.leaders {
@@ -190,7 +190,7 @@ impl Behaviour for Router {
     }
 
     fn on_disconnected(&mut self, _links: &mut Links, peer: Peer, _id: LinkId) {
-        if let Peer::Node(Role::Gateway, index) = peer {
+        if let Peer::Node(NodeId { class: Role::Gateway, index }) = peer {
             self.reports.remove(&index);
         }
         self.is_report_due = true;
@@ -205,32 +205,35 @@ impl Behaviour for Router {
         let (peer, kind) = (from.1, frame.header.kind);
         let undecodable = PeerError::decode(peer, kind);
         match (peer, kind) {
-            (Peer::Node(Role::Gateway, _), FrameKind::Request) => {
+            (Peer::Node(NodeId { class: Role::Gateway, .. }), FrameKind::Request) => {
                 self.requests += 1;
                 wire::stamp(frame.bytes, 1, links.now_ns);
                 self.forward_to_leader(links, frame);
             }
-            (Peer::Node(Role::Mediator, mediator), FrameKind::Leader) => {
-                let start = links.start_of(Role::Mediator, mediator).unwrap_or_default();
+            (Peer::Node(NodeId { class: Role::Mediator, index: mediator }), FrameKind::Leader) => {
+                let start = links.start_of(Role::Mediator.node(mediator)).unwrap_or_default();
                 let Leader { cell, term } =
                     Leader::decode(&frame.header, frame.body()).map_err(undecodable)?;
-                let leader = CellLeader { mediator: mediator as u16, term, start };
+                let leader = CellLeader { mediator, term, start };
                 self.update_leader(links, cell, leader, false);
             }
-            (Peer::Node(Role::Gateway, gateway), FrameKind::MembershipReport) => {
+            (
+                Peer::Node(NodeId { class: Role::Gateway, index: gateway }),
+                FrameKind::MembershipReport,
+            ) => {
                 let report = MembershipReport::decode(frame.body()).map_err(undecodable)?;
                 self.on_report(links, (from.0, gateway), report);
             }
-            (Peer::Node(Role::Mediator, _), FrameKind::RoutingTable) => {
+            (Peer::Node(NodeId { class: Role::Mediator, .. }), FrameKind::RoutingTable) => {
                 let routes = RoutingTable::decode(frame.body()).map_err(undecodable)?;
                 self.update(links, from.0, routes);
             }
             // From the leader of control, or that of a cell, to that of a cell.
             (
-                Peer::Node(Role::Mediator, _),
+                Peer::Node(NodeId { class: Role::Mediator, .. }),
                 FrameKind::MoveOrder | FrameKind::MoveParts | FrameKind::MoveProgress,
             ) => self.forward_to_leader(links, frame),
-            (Peer::Node(Role::Mediator, _), FrameKind::MoveEnded) => {
+            (Peer::Node(NodeId { class: Role::Mediator, .. }), FrameKind::MoveEnded) => {
                 for to in [links.all_to(Role::Gateway), links.all_to(Role::Mediator)].concat() {
                     links.forward(to, frame.bytes);
                 }

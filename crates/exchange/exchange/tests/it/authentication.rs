@@ -69,7 +69,7 @@ fn a_ring_with_a_secret_trades_and_is_administrated() {
     let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 0, &[3])];
     clients[1].credentials = Some(keys(&secret, 3));
     trade(&mut clients, 20, |_| {});
-    let ready = ring.restart(Role::Mediator, 0);
+    let ready = ring.restart(Role::Mediator.node(0));
     trade(&mut clients, 20, |_| {});
     assert_executed_once(&clients, 40);
     let deadline = Deadline::after(LIMIT);
@@ -241,8 +241,8 @@ fn only_an_operator_changes_the_network() {
 #[test]
 fn a_node_that_does_not_have_the_secret_cannot_join_and_both_ends_report_it() {
     let (mut ring, _) = ring(Durability::None);
-    ring.stop_one(Role::Gateway, 0);
-    let hello = Hello::Node { role: Role::Gateway, index: 0, start: 7 };
+    ring.stop_one(Role::Gateway.node(0));
+    let hello = Hello::Node { node: Role::Gateway.node(0), start: 7 };
     let (link, _) = challenged(&ring, Role::Router);
     let why = refusal_of(link, &hello, None);
     assert!(why.contains("has not proved that it has the node key"), "{why}");
@@ -265,14 +265,14 @@ fn a_node_that_does_not_have_the_secret_cannot_join_and_both_ends_report_it() {
         let mut network = ring.network.clone();
         network.secret = secret;
         let ready = Arc::new(AtomicU64::new(0));
-        ring.start_one(Role::Gateway, 0, &network, &ready);
+        ring.start_one(Role::Gateway.node(0), &network, &ready);
         ring.wait_for_warning(own);
         ring.wait_for_warning(far);
         assert_eq!(ready.load(Ordering::Acquire), 0, "it has no links");
-        ring.stop_one(Role::Gateway, 0);
+        ring.stop_one(Role::Gateway.node(0));
     }
     let network = ring.network.clone();
-    ring.start_one(Role::Gateway, 0, &network, &Arc::default());
+    ring.start_one(Role::Gateway.node(0), &network, &Arc::default());
     let mut clients = [Client::new(&ring, 0, &[1])];
     trade(&mut clients, 10, |_| {});
     ring.stop_all();
@@ -286,7 +286,7 @@ fn a_node_does_not_accept_the_welcome_of_one_without_the_secret() {
     let listener = UnixListener::bind(ring.folder.path().join("router-0")).unwrap();
     let network = ring.network.clone();
     let ready = Arc::default();
-    ring.start_one(Role::Gateway, 0, &network, &ready);
+    ring.start_one(Role::Gateway.node(0), &network, &ready);
     for with_challenge in [false, true] {
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -309,9 +309,10 @@ fn a_node_does_not_accept_the_welcome_of_one_without_the_secret() {
 fn a_node_that_other_hosts_may_reach_does_not_start_without_a_secret() {
     let ring = TestRing::new("1-1-1-1", Durability::None);
     let mut network = ring.network.clone();
-    network.gateway[0].address = "0.0.0.0:1".parse().unwrap();
+    network.classes[Role::Gateway].nodes[0].address = "0.0.0.0:1".parse().unwrap();
     let (_stop, stopped) = std::os::unix::net::UnixStream::pair().unwrap();
     let stop = std::os::fd::AsFd::as_fd(&stopped);
-    let refused = nm_exchange::node::run(&network, Role::Router, 0, stop, &mut |_| {}).unwrap_err();
+    let refused =
+        nm_exchange::node::run(&network, Role::Router.node(0), stop, &mut |_| {}).unwrap_err();
     assert!(refused.message.contains("nearmetal exchange secret new FILE"), "{refused}");
 }

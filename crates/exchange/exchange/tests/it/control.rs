@@ -18,7 +18,7 @@ use nm_exchange::control::{
     RoutingTable, State,
 };
 use nm_exchange::message::{Hello, Leader};
-use nm_exchange::network::{Durability, Network, Role};
+use nm_exchange::network::{Durability, Network, NodeId, Role};
 use nm_exchange::testing::{Client, LIMIT, TestRing, assert_executed_once, order, trade};
 use nm_exchange::wire::{FrameKind, Header};
 use nm_model::agent::FailureKind;
@@ -63,9 +63,13 @@ fn wait_for_map(ring: &TestRing, gateway: usize, version: u32) {
 
 /// The state that a mediator's replica has.
 fn state_at(network: &Network, mediator: usize) -> State {
-    let mut observer =
-        Observer::connect(&network.mediator[mediator].address, Hello::Observer, None, LIMIT)
-            .unwrap();
+    let mut observer = Observer::connect(
+        &network.classes[Role::Mediator].nodes[mediator].address,
+        Hello::Observer,
+        None,
+        LIMIT,
+    )
+    .unwrap();
     match observer.request(&AdminRequest::Status, LIMIT).unwrap() {
         AdminResponse::Status { state, .. } => *state,
         other => panic!("{other:?}"),
@@ -90,11 +94,10 @@ fn control_agrees_on_the_membership_while_its_leaders_die() {
         let status = until(&network, "healthy", NetworkStatus::is_healthy);
         let leader = usize::from(status.control.unwrap().leader.unwrap());
         leaders.push(leader);
-        ring.restart(Role::Mediator, leader);
+        ring.restart(Role::Mediator.node(leader as u16));
         let times = leaders.iter().filter(|known| **known == leader).count() as u32;
         let is_back = |status: &NetworkStatus| {
-            let back =
-                |node: &&admin::NodeStatus| (node.role, node.index) == (Role::Mediator, leader);
+            let back = |node: &&admin::NodeStatus| node.id == Role::Mediator.node(leader as u16);
             let starts = status.nodes.iter().find(back).and_then(|node| node.starts);
             status.is_healthy() && starts == Some(1 + times)
         };
@@ -123,13 +126,13 @@ fn control_agrees_on_the_membership_while_its_leaders_die() {
     }
     // A node that does not come back has left.
     let router = |status: &NetworkStatus| {
-        let is_router = |node: &&admin::NodeStatus| (node.role, node.index) == (Role::Router, 1);
+        let is_router = |node: &&admin::NodeStatus| node.id == Role::Router.node(1);
         status.nodes.iter().find(is_router).cloned().unwrap()
     };
-    ring.stop_one(Role::Router, 1);
+    ring.stop_one(Role::Router.node(1));
     let status = until(&network, "noticed", |status| !router(status).is_up);
     assert!(!status.is_healthy());
-    ring.start_one(Role::Router, 1, &network, &Arc::default());
+    ring.start_one(Role::Router.node(1), &network, &Arc::default());
     let status = until(&network, "back", NetworkStatus::is_healthy);
     assert_eq!(router(&status).starts, Some(2));
     assert_eq!((status.map_version, status.exceptions.len(), status.cells.len()), (0, 0, 3));
@@ -143,9 +146,9 @@ type Outcomes = BTreeMap<u32, Result<u32, String>>;
 /// of their mediators.
 fn executed(ring: &TestRing) -> BTreeMap<u32, Vec<u64>> {
     let mut executed = BTreeMap::<u32, Vec<u64>>::new();
-    let cells = ring.network.mediator.len() as u16;
+    let cells = ring.network.classes[Role::Mediator].nodes.len() as u16;
     for number in 0..cells {
-        let folder = ring.network.folder(Role::Mediator, usize::from(number)).unwrap();
+        let folder = ring.network.folder(Role::Mediator.node(number)).unwrap();
         let mut reader = Reader::open(&folder.join(format!("cell-{number}"))).unwrap();
         let mut cell = Cell::<Book>::new(number, cells);
         while let Some(record) = reader.next_record().unwrap() {
@@ -229,7 +232,7 @@ fn assert_where_the_map_has_them(network: &Network, instruments: &[u32], outcome
 }
 
 /// Instruments move to other cells while they begin to be traded; the victims die meanwhile.
-fn move_while_trading(victims: &[(Role, usize)]) {
+fn move_while_trading(victims: &[NodeId]) {
     const COUNT: u64 = 30;
     let mut ring = TestRing::new("2-2-3-2", Durability::MemoryQuorum);
     ring.network.record = true;
@@ -274,9 +277,9 @@ fn move_while_trading(victims: &[(Role, usize)]) {
         let replies: usize = clients.iter().map(|client| client.replies().count()).sum();
         let total = instruments.len() * COUNT as usize;
         if killed < victims.len() && replies > (killed + 1) * total / (victims.len() + 2) {
-            let (role, index) = victims[killed];
+            let node = victims[killed];
             killed += 1;
-            ring.restart(role, index);
+            ring.restart(node);
         }
         if replies == total {
             break;
@@ -305,7 +308,7 @@ fn instruments_move_while_they_begin_to_be_traded_and_never_trade_in_two_cells()
 fn instruments_move_while_a_leader_and_routers_die() {
     use Role::{Mediator, Router};
     // One mediator: a cell cannot lose the memory of two within a moment.
-    move_while_trading(&[(Router, 0), (Mediator, 0), (Router, 1)]);
+    move_while_trading(&[Router.node(0), Mediator.node(0), Router.node(1)]);
 }
 
 #[test]
@@ -337,14 +340,14 @@ fn a_network_without_a_majority_of_control_continues_trading_and_warns_once() {
     ring.warnings.lock().unwrap().clear();
     assert_eq!(move_to(&network, 4, 1), Ok(1));
     wait_for_map(&ring, 0, 1);
-    ring.stop_one(Role::Mediator, 0);
+    ring.stop_one(Role::Mediator.node(0));
     // Followers learn of the end of the move a heartbeat later, or from the next leader.
     let is_led = |status: &NetworkStatus| {
         let leader = status.control.as_ref().and_then(|control| control.leader);
         leader.is_some_and(|leader| leader != 0) && status.map_version == 1
     };
     until(&network, "led by another mediator", is_led);
-    ring.stop_one(Role::Mediator, 2);
+    ring.stop_one(Role::Mediator.node(2));
     let mut clients = [Client::new(&ring, 0, &[1, 2])];
     trade(&mut clients, 60, |_| {});
     assert_executed_once(&clients, 60);
@@ -396,7 +399,7 @@ fn control_recovers_from_its_journal() {
 #[test]
 fn a_network_without_addresses_for_control_has_the_map_of_its_file() {
     let mut ring = TestRing::new("1-1-2-1", Durability::None);
-    for node in &mut ring.network.mediator {
+    for node in &mut ring.network.classes[Role::Mediator].nodes {
         node.replication = None;
     }
     ring.start();
@@ -404,7 +407,7 @@ fn a_network_without_addresses_for_control_has_the_map_of_its_file() {
     assert!(status.is_healthy() && status.control.is_none(), "{status:#?}");
     let refused = move_to(&ring.network, 1, 0).unwrap_err();
     assert!(refused.contains("no control group"), "{refused}");
-    ring.stop_one(Role::Gateway, 0);
+    ring.stop_one(Role::Gateway.node(0));
     let status = admin::status(&ring.network, LIMIT).unwrap();
     assert!(!status.is_healthy() && !status.nodes[0].is_up && status.nodes[1].is_up, "{status:#?}");
     ring.stop_all();
@@ -437,11 +440,12 @@ fn next_data_frame(peer: &mut Peer) -> (FrameKind, u16, u32) {
 fn router_among_peers() -> (TestRing, [UnixListener; 2], [Peer; 2], Peer) {
     let mut ring = TestRing::new("1-1-2-1", Durability::MemoryQuorum);
     let network = ring.network.clone();
-    let listeners = [0, 1].map(|mediator| peer::listener(&network.mediator[mediator].address));
-    ring.start_one(Role::Router, 0, &network, &Default::default());
+    let listeners = [0, 1]
+        .map(|mediator| peer::listener(&network.classes[Role::Mediator].nodes[mediator].address));
+    ring.start_one(Role::Router.node(0), &network, &Default::default());
     let mediators = [0, 1].map(|idx| Peer::accepted(&listeners[idx], 10 + idx as u64));
-    let hello = Hello::Node { role: Role::Gateway, index: 0, start: 12 };
-    let gateway = Peer::connected(&network.router[0].address, &hello);
+    let hello = Hello::Node { node: Role::Gateway.node(0), start: 12 };
+    let gateway = Peer::connected(&network.classes[Role::Router].nodes[0].address, &hello);
     (ring, listeners, mediators, gateway)
 }
 
@@ -515,7 +519,7 @@ fn a_router_reports_no_map_that_control_has_logged() {
     routes.map = moved(1);
     second.send_with(&Header::new(FrameKind::RoutingTable), &routes.encode());
     while gateway.next().0.kind != FrameKind::RoutingTable {}
-    let processor = (Role::Processor, 0);
+    let processor = Role::Processor.node(0);
     let mut report = MembershipReport::new(moved(1));
     let mut send = |map: InstrumentMap, start: u64| {
         report.routes.map = map;
@@ -585,13 +589,14 @@ fn a_router_does_not_send_all_nodes_a_map_for_each_of_many_moves() {
 fn control_restores_a_map_that_its_node_has_from_a_router() {
     let mut ring = TestRing::new("1-1-2-1", Durability::MemoryQuorum);
     let network = ring.network.clone();
-    for (role, index) in [(Role::Processor, 0), (Role::Mediator, 0), (Role::Mediator, 1)] {
-        ring.start_one(role, index, &network, &Default::default());
+    for node in [Role::Processor.node(0), Role::Mediator.node(0), Role::Mediator.node(1)] {
+        ring.start_one(node, &network, &Default::default());
     }
     until(&network, "led", |status| status.control.is_some());
-    let hello = Hello::Node { role: Role::Router, index: 0, start: 5 };
-    let mut routers =
-        [0, 1].map(|mediator| Peer::connected(&network.mediator[mediator].address, &hello));
+    let hello = Hello::Node { node: Role::Router.node(0), start: 5 };
+    let mut routers = [0, 1].map(|mediator| {
+        Peer::connected(&network.classes[Role::Mediator].nodes[mediator].address, &hello)
+    });
     let routes = RoutingTable::new(moved(2));
     for router in &mut routers {
         router.send_with(&Header::new(FrameKind::RoutingTable), &routes.encode());

@@ -5,12 +5,12 @@ use nm_book::order::Side;
 use nm_exchange::client::{self, ClientError};
 use nm_exchange::control::admin;
 use nm_exchange::message::{GoAway, Hello};
-use nm_exchange::network::{Durability, Role};
+use nm_exchange::network::{Durability, NodeId, Role};
 use nm_exchange::testing::{Client, LIMIT, TestRing, order};
 use nm_exchange::wire::FrameKind;
 use nm_sys::clock::Deadline;
 
-const GATEWAY: (Role, u16) = (Role::Gateway, 0);
+const GATEWAY: NodeId = Role::Gateway.node(0);
 
 /// Turns until a client has what is wanted.
 fn wait_for(client: &mut Client, what: &str, is_done: impl Fn(&Client) -> bool) {
@@ -30,7 +30,7 @@ fn trade(client: &mut Client, session: u32, seq: u64) {
 
 /// Why a session cannot come to the gateway.
 fn refusal(ring: &TestRing, session: u32) -> ClientError {
-    let address = &ring.network.gateway[0].address;
+    let address = &ring.network.classes[Role::Gateway].nodes[0].address;
     let mut link = client::connect(address, &[Hello::Client(session)], None, LIMIT).unwrap();
     client::receive(&mut link, FrameKind::Welcome, Deadline::after(LIMIT)).unwrap_err()
 }
@@ -92,7 +92,7 @@ fn clients_are_asked_for_resend_requests_when_another_gateway_has_ended() {
         client.connect();
         trade(&mut client, 1, 1);
         client.received.clear();
-        ring.stop_one(Role::Gateway, 1);
+        ring.stop_one(Role::Gateway.node(1));
         for cell in 0..2 {
             wait_for(&mut client, "the gateway asks", |client| {
                 let mut headers = client.received.iter().map(|message| message.header);

@@ -137,7 +137,7 @@ fn clients_and_observers_beyond_their_limits_are_sent_the_limit() {
     first.turn();
     assert!(first.link.is_some(), "the first one stays");
 
-    let address = &ring.network.router[0].address;
+    let address = &ring.network.classes[Role::Router].nodes[0].address;
     let observer = Observer::connect(address, Hello::Observer, None, LIMIT).unwrap();
     let refused = Observer::connect(address, Hello::Observer, None, LIMIT).unwrap_err();
     assert!(
@@ -247,7 +247,7 @@ fn a_client_that_sends_resend_requests_without_end_holds_up_nobody() {
     }
     drop(greedy);
     let ended = ring.stop();
-    let gateway = ended.iter().find(|ended| ended.role == Role::Gateway).unwrap();
+    let gateway = ended.iter().find(|ended| ended.node.class == Role::Gateway).unwrap();
     assert!(gateway.frames_in > REQUESTS as u64, "{gateway:?}");
     assert!(gateway.frames_out < REQUESTS as u64 / 2, "{gateway:?}");
 }
@@ -279,7 +279,7 @@ fn a_client_stays_a_client() {
     let mut ring = ring(Limits::STANDARD);
     let mut client = idle_client(&ring, 7);
     let mut hello = vec![];
-    Hello::Node { role: Role::Processor, index: 0, start: 1 }.write(None, &mut hello);
+    Hello::Node { node: Role::Processor.node(0), start: 1 }.write(None, &mut hello);
     client.write_all(&hello).unwrap();
     assert_eq!(refusal(&client).as_deref(), Some("it sent a second handshake"));
     ring.stop_all();
@@ -331,6 +331,6 @@ fn in_a_process_with_few_descriptors() {
     let of_accept = lines.iter().filter(|line| line.contains("no connection can be accepted"));
     assert_eq!(of_accept.count(), 1, "{lines:?}");
     let ended = ring.stop();
-    let gateway = ended.iter().find(|ended| ended.role == Role::Gateway).unwrap();
+    let gateway = ended.iter().find(|ended| ended.node.class == Role::Gateway).unwrap();
     assert!(gateway.turns < 10_000, "{gateway:?}");
 }

@@ -24,8 +24,8 @@ fn a_processor_reports_a_possible_loss_of_each_cell_through_it_whenever_it_knows
     for durability in [Durability::None, Durability::MemoryQuorum] {
         let mut ring = TestRing::new("1-1-3-3", durability);
         let network = ring.network.clone();
-        let listener = peer::listener(&network.gateway[0].address);
-        ring.start_one(Role::Processor, 0, &network, &Default::default());
+        let listener = peer::listener(&network.classes[Role::Gateway].nodes[0].address);
+        ring.start_one(Role::Processor.node(0), &network, &Default::default());
         for start in [5, 6] {
             let mut gateway = Peer::accepted(&listener, start);
             assert_eq!(gateway.next().0, report_of_loss(0));
@@ -39,10 +39,10 @@ fn a_processor_reports_a_possible_loss_of_each_cell_through_it_whenever_it_knows
 fn a_gateway_sends_requests_again_when_their_processor_reports_a_loss() {
     let mut ring = TestRing::new("1-1-1-1", Durability::None);
     // Without control the gateway sends its router nothing but requests.
-    ring.network.mediator[0].replication = None;
+    ring.network.classes[Role::Mediator].nodes[0].replication = None;
     let network = ring.network.clone();
-    let listener = peer::listener(&network.router[0].address);
-    ring.start_one(Role::Gateway, 0, &network, &Default::default());
+    let listener = peer::listener(&network.classes[Role::Router].nodes[0].address);
+    ring.start_one(Role::Gateway.node(0), &network, &Default::default());
     let mut router = Peer::accepted(&listener, 5);
     let mut client = Client::new(&ring, 0, &[1]);
     while client.link.is_none() {
@@ -52,8 +52,8 @@ fn a_gateway_sends_requests_again_when_their_processor_reports_a_loss() {
     client.turn();
     assert_eq!(router.next().0.kind, FrameKind::Request);
 
-    let hello = Hello::Node { role: Role::Processor, index: 0, start: 7 };
-    let mut processor = Peer::connected(&network.gateway[0].address, &hello);
+    let hello = Hello::Node { node: Role::Processor.node(0), start: 7 };
+    let mut processor = Peer::connected(&network.classes[Role::Gateway].nodes[0].address, &hello);
     // What the gateway did because of frames before a broadcast is done when the next one arrives.
     let mut wait_for_gateway = |processor: &mut Peer| {
         for _ in 0..2 {
@@ -88,11 +88,11 @@ fn a_restarted_mediator_does_not_execute_what_has_moved_away() {
     let mut ring = TestRing::new("1-1-2-1", Durability::None);
     let network = ring.network.clone();
     for role in [Role::Gateway, Role::Processor] {
-        ring.start_one(role, 0, &network, &Default::default());
+        ring.start_one(role.node(0), &network, &Default::default());
     }
-    ring.start_one(Role::Mediator, 0, &network, &Default::default());
-    let hello = Hello::Node { role: Role::Router, index: 0, start: 5 };
-    let address = &network.mediator[0].address;
+    ring.start_one(Role::Mediator.node(0), &network, &Default::default());
+    let hello = Hello::Node { node: Role::Router.node(0), start: 5 };
+    let address = &network.classes[Role::Mediator].nodes[0].address;
     let deadline = Deadline::after(LIMIT);
     while nm_exchange::link::Stream::connect(address, LIMIT).is_err() {
         assert!(!deadline.passed(), "the mediator does not listen");

@@ -14,7 +14,7 @@ use nm_book::order::Event;
 use nm_exchange::batch;
 use nm_exchange::cell::{Cell, Handled, Outcome, Request};
 use nm_exchange::message::{Events, Reply};
-use nm_exchange::network::{Durability, Network, Role};
+use nm_exchange::network::{Durability, Network, NodeId, Role};
 use nm_exchange::node;
 use nm_exchange::testing::{
     Client, Cutter, INSTRUMENTS, LIMIT, TestRing, assert_executed_once, start_with_cutters, trade,
@@ -76,7 +76,8 @@ fn a_ring_answers_once_in_order_and_notifies_counterparties_and_all_clients() {
     }
     assert_eq!(public(&clients[0]), public(&clients[1]));
     let ended = ring.stop();
-    let requests = |role| ended.iter().filter(|e| e.role == role).map(|e| e.requests).sum::<u64>();
+    let requests =
+        |role| ended.iter().filter(|e| e.node.class == role).map(|e| e.requests).sum::<u64>();
     let total = 3 * 100 * u64::from(INSTRUMENTS);
     assert!(Role::ALL.iter().all(|role| requests(*role) == total), "{ended:?}");
     assert!(ended.iter().all(|ended| ended.resent == 0 && ended.turns > 0));
@@ -84,10 +85,10 @@ fn a_ring_answers_once_in_order_and_notifies_counterparties_and_all_clients() {
 
 /// Lets nodes die one after another while clients trade, and asserts that clients see no more than
 /// a pause.
-fn kill(counts: &str, durability: Durability, victims: &[(Role, usize)]) {
+fn kill(counts: &str, durability: Durability, victims: &[NodeId]) {
     let mut ring = TestRing::new(counts, durability);
     ring.start();
-    let gateways = ring.network.gateway.len();
+    let gateways = ring.network.classes[Role::Gateway].nodes.len();
     let mut clients: Vec<Client> = (0..gateways)
         .map(|gateway| Client::new(&ring, gateway, &[1, 2].map(|s| gateway as u32 * 2 + s)))
         .collect();
@@ -98,14 +99,14 @@ fn kill(counts: &str, durability: Durability, victims: &[(Role, usize)]) {
     let mut recovered = Arc::new(AtomicU64::new(1));
     trade(&mut clients, count, |replies| {
         if killed < victims.len() && replies > (killed + 1) * total / (victims.len() + 2) {
-            let (role, index) = victims[killed];
+            let node = victims[killed];
             killed += 1;
             let deadline = Deadline::after(LIMIT);
             while recovered.load(Ordering::Acquire) == 0 {
                 assert!(!deadline.passed(), "{:?} is not ready again", victims[killed - 2]);
                 std::thread::sleep(Duration::from_millis(1));
             }
-            recovered = ring.restart(role, index);
+            recovered = ring.restart(node);
         }
     });
     assert_eq!(killed, victims.len());
@@ -116,23 +117,39 @@ fn kill(counts: &str, durability: Durability, victims: &[(Role, usize)]) {
 #[test]
 fn gateways_routers_and_processors_die_and_nothing_is_lost_or_executed_twice() {
     use Role::{Gateway, Processor, Router};
-    let victims =
-        [(Gateway, 0), (Router, 1), (Processor, 0), (Processor, 1), (Router, 0), (Gateway, 1)];
+    let victims = [
+        Gateway.node(0),
+        Router.node(1),
+        Processor.node(0),
+        Processor.node(1),
+        Router.node(0),
+        Gateway.node(1),
+    ];
     kill("2-2-2-2", Durability::None, &victims);
 }
 
 #[test]
 fn with_a_quorum_in_memory_any_node_may_die() {
     use Role::{Gateway, Mediator, Processor, Router};
-    let victims =
-        [(Mediator, 0), (Processor, 1), (Mediator, 1), (Gateway, 0), (Router, 1), (Processor, 0)];
+    let victims = [
+        Mediator.node(0),
+        Processor.node(1),
+        Mediator.node(1),
+        Gateway.node(0),
+        Router.node(1),
+        Processor.node(0),
+    ];
     kill("2-2-2-2", Durability::MemoryQuorum, &victims);
 }
 
 #[test]
 fn with_a_quorum_on_disk_two_replicas_survive_the_death_of_each() {
     use Role::{Mediator, Processor};
-    kill("1-1-1-1", Durability::DiskQuorum, &[(Mediator, 0), (Processor, 0), (Mediator, 0)]);
+    kill(
+        "1-1-1-1",
+        Durability::DiskQuorum,
+        &[Mediator.node(0), Processor.node(0), Mediator.node(0)],
+    );
 }
 
 /// Each of two nodes of a class is away for a third of the time, and does not come back before the
@@ -148,13 +165,13 @@ fn trade_without_one_of_two(role: Role, durability: Durability) {
         let is_due = replies > (step + 1) * total / 4;
         match step {
             0 if is_due => {
-                ring.stop_one(role, 0);
+                ring.stop_one(role.node(0));
             }
             1 if is_due => {
-                ring.start_one(role, 0, &ring.network.clone(), &ready);
+                ring.start_one(role.node(0), &ring.network.clone(), &ready);
             }
             2 if is_due && ready.load(Ordering::Acquire) > 0 => {
-                ring.stop_one(role, 1);
+                ring.stop_one(role.node(1));
             }
             _ => return,
         }
@@ -167,11 +184,11 @@ fn trade_without_one_of_two(role: Role, durability: Durability) {
             assert!(!deadline.passed(), "{role} 0 is not ready again");
             std::thread::sleep(Duration::from_millis(1));
         }
-        ring.stop_one(role, 1);
+        ring.stop_one(role.node(1));
     }
     assert_executed_once(&clients, count);
     trade(&mut clients, 10, |_| {});
-    let carried = ring.stop_one(role, 0).requests;
+    let carried = ring.stop_one(role.node(0)).requests;
     assert!(carried >= 10 * 4 * u64::from(INSTRUMENTS), "{durability}: {carried}");
     ring.stop();
 }
@@ -199,7 +216,7 @@ fn a_mediator_without_durability_dies_and_trading_continues() {
     trade(&mut clients, 60, |replies| {
         if !is_killed && replies > 300 {
             is_killed = true;
-            ring.restart(Role::Mediator, 1);
+            ring.restart(Role::Mediator.node(1));
         }
     });
     assert!(is_killed);
@@ -209,7 +226,7 @@ fn a_mediator_without_durability_dies_and_trading_continues() {
     // The record shows where the books were lost, and has every reply's request at most once in
     // each term.
     for (mediator, term_count) in [(0, 1), (1, 2)] {
-        let folder = ring.network.folder(Role::Mediator, mediator).unwrap();
+        let folder = ring.network.folder(Role::Mediator.node(mediator)).unwrap();
         let mut reader = Reader::open(&folder.join(format!("cell-{mediator}"))).unwrap();
         let (mut terms, mut cell, mut next) = (BTreeSet::new(), Cell::<Book>::default(), 1);
         let mut done = BTreeSet::new();
@@ -232,7 +249,7 @@ fn a_mediator_without_durability_dies_and_trading_continues() {
         assert_eq!(terms.len(), term_count, "{terms:?}");
         for message in clients[0].replies() {
             let header = &message.header;
-            if usize::from(header.cell) == mediator && header.flags & wire::EXPIRED == 0 {
+            if header.cell == mediator && header.flags & wire::EXPIRED == 0 {
                 let events_hash = Reply::decode(&message.body).unwrap().events_hash;
                 let (client_seq, output_seq) = (header.client_seq, header.output_seq);
                 let outcome = Outcome { client_seq, output_seq, events_hash };
@@ -253,7 +270,7 @@ fn unknown_peers_and_invalid_frames_are_refused_and_trading_continues() {
         bytes
     };
     let hello = frame(FrameKind::Hello, b"client");
-    let gateway = (Role::Gateway, 0);
+    let gateway = Role::Gateway.node(0);
     let refused = [
         (gateway, vec![7; 500]),
         (gateway, frame(FrameKind::Hello, b"mediator 0")),
@@ -262,13 +279,13 @@ fn unknown_peers_and_invalid_frames_are_refused_and_trading_continues() {
         (gateway, frame(FrameKind::Request, b"")),
         (gateway, [hello.clone(), frame(FrameKind::Request, &[99])].concat()),
         (gateway, [hello.clone(), frame(FrameKind::Leader, b"")].concat()),
-        ((Role::Router, 0), hello.clone()),
-        ((Role::Mediator, 0), frame(FrameKind::Request, b"")),
-        ((Role::Mediator, 0), frame(FrameKind::Welcome, b"")),
-        ((Role::Processor, 0), frame(FrameKind::Reply, b"")),
+        (Role::Router.node(0), hello.clone()),
+        (Role::Mediator.node(0), frame(FrameKind::Request, b"")),
+        (Role::Mediator.node(0), frame(FrameKind::Welcome, b"")),
+        (Role::Processor.node(0), frame(FrameKind::Reply, b"")),
     ];
-    for ((role, index), bytes) in refused {
-        let path = ring.folder.path().join(format!("{role}-{index}"));
+    for (NodeId { class, index }, bytes) in refused {
+        let path = ring.folder.path().join(format!("{class}-{index}"));
         let mut unknown_peer = UnixStream::connect(path).unwrap();
         unknown_peer.set_read_timeout(Some(LIMIT)).unwrap();
         unknown_peer.write_all(&bytes).unwrap();
@@ -292,14 +309,14 @@ fn unknown_peers_and_invalid_frames_are_refused_and_trading_continues() {
 fn a_node_that_cannot_start_is_refused() {
     let ring = TestRing::new("1-1-1-1", Durability::None);
     let (_stop, stopped) = UnixStream::pair().unwrap();
-    let run = |network: &Network, role, index| {
-        node::run(network, role, index, stopped.as_fd(), &mut |_| {}).unwrap_err()
+    let run = |network: &Network, role: Role, index| {
+        node::run(network, role.node(index), stopped.as_fd(), &mut |_| {}).unwrap_err()
     };
     // Without control none can have been added.
     let mut network = ring.network.clone();
-    network.mediator[0].replication = None;
+    network.classes[Role::Mediator].nodes[0].replication = None;
     assert!(run(&network, Role::Gateway, 4).message.contains("there is no gateway 4"));
-    network.router[0].address = "unix:/no/such/folder/node".parse().unwrap();
+    network.classes[Role::Router].nodes[0].address = "unix:/no/such/folder/node".parse().unwrap();
     let refused = run(&network, Role::Router, 0).message;
     assert!(refused.contains("router 0 cannot listen at unix:/no/such"), "{refused}");
 }

@@ -12,7 +12,7 @@ use std::thread;
 use nm_book::codec;
 use nm_book::order::{Command, Side};
 use nm_book::testing::limit;
-use nm_exchange::network::{Durability, Network, Node, Role};
+use nm_exchange::network::{Durability, Network, Node, NodeId, Role};
 use nm_exchange::node::{self, NodeEvent};
 use nm_exchange::wire::{self, FrameKind, Header};
 use nm_test_support::{Calls, report_system_calls, supervise, watch};
@@ -30,7 +30,7 @@ struct Client {
 
 impl Client {
     fn new(network: &Network) -> Client {
-        let path = network.gateway[0].address.to_string();
+        let path = network.classes[Role::Gateway].nodes[0].address.to_string();
         let mut stream = UnixStream::connect(path.strip_prefix("unix:").unwrap()).unwrap();
         let (mut hello, header) = (vec![], Header { session: 1, ..Header::new(FrameKind::Hello) });
         wire::write(&header, b"client", 0, &mut hello);
@@ -94,8 +94,8 @@ impl Client {
 /// Runs a ring of four nodes, each of which calls `begin` first, while `work` runs.
 fn ring<R>(begin: impl Fn(Role) + Sync, work: impl FnOnce(&Network) -> R) -> R {
     let folder = tempfile::tempdir().unwrap();
-    let mut network = Network::new("1-1-1-1".parse().unwrap(), |role, _| {
-        let address = format!("unix:{}/{role}", folder.path().display());
+    let mut network = Network::new("1-1-1-1".parse().unwrap(), |NodeId { class, .. }| {
+        let address = format!("unix:{}/{class}", folder.path().display());
         Node { address: address.parse().unwrap(), replication: None }
     });
     network.durability = Durability::None;
@@ -113,7 +113,7 @@ fn ring<R>(begin: impl Fn(Role) + Sync, work: impl FnOnce(&Network) -> R) -> R {
                             ready.wait();
                         }
                     };
-                    node::run(network, *role, 0, stopped.as_fd(), &mut report).unwrap()
+                    node::run(network, role.node(0), stopped.as_fd(), &mut report).unwrap()
                 });
                 stop
             })

@@ -26,7 +26,7 @@ impl RawClient {
     fn new(ring: &TestRing, session: u32) -> RawClient {
         let deadline = Deadline::after(LIMIT);
         let stream = loop {
-            match Stream::connect(&ring.network.gateway[0].address, LIMIT) {
+            match Stream::connect(&ring.network.classes[Role::Gateway].nodes[0].address, LIMIT) {
                 Ok(stream) => break stream,
                 Err(error) => assert!(!deadline.passed(), "{error}"),
             }
@@ -114,7 +114,7 @@ fn the_first_request_on_a_link_is_refused_if_its_predecessor_was_passed_or_never
     client.send((1, 0), (9, 8), 0);
     client.send((1, 0), (10, 9), 0);
     assert_eq!(client.replies(2), [(9, UNKNOWN), (10, UNKNOWN)]);
-    let resent = |ring: &mut TestRing| ring.stop_one(Role::Gateway, 0).resent;
+    let resent = |ring: &mut TestRing| ring.stop_one(Role::Gateway.node(0)).resent;
     // The session goes on where it was.
     let mut client = RawClient::new(&ring, 1);
     client.send((1, 0), (11, 2), 0);
@@ -150,7 +150,7 @@ fn a_client_that_fills_its_share_of_a_gateway_leaves_room_for_others() {
     let mut ring = TestRing::new("1-1-1-1", Durability::None);
     let network = ring.network.clone();
     // Without a router there are no replies.
-    ring.start_one(Role::Gateway, 0, &network, &Default::default());
+    ring.start_one(Role::Gateway.node(0), &network, &Default::default());
     let mut greedy = RawClient::new(&ring, 1);
     let fitting = GATEWAY_BYTES_MAX / (FREE_BYTES_SHARE + 1) / FRAME_BYTES_MAX;
     let count = fitting as u64 + 20;
@@ -164,9 +164,9 @@ fn a_client_that_fills_its_share_of_a_gateway_leaves_room_for_others() {
     let mut other = RawClient::new(&ring, 2);
     other.send((2, 0), (1, 0), 0);
     other.send((2, 1), (2, 0), FRAME_BYTES_MAX);
-    for (role, index, _) in network.all() {
-        if role != Role::Gateway {
-            ring.start_one(role, index, &network, &Default::default());
+    for (node, _) in network.all() {
+        if node.class != Role::Gateway {
+            ring.start_one(node, &network, &Default::default());
         }
     }
     let deadline = Deadline::after(LIMIT);
@@ -297,12 +297,12 @@ fn orders_of_a_trillion_parts_are_rejected_and_the_cell_trades_also_after_restar
         assert!(!parts(&shown), "{shown:?}");
         let all = place(2, Side::Buy, HUGE, 0);
         assert_eq!(trades(&all), 1_000, "round {round}");
-        let nodes = [(Role::Processor, 0), (Role::Mediator, 0), (Role::Mediator, 1)];
-        for (role, index) in nodes.into_iter().filter(|_| round == 0) {
-            let ready = ring.restart(role, index);
+        let nodes = [Role::Processor.node(0), Role::Mediator.node(0), Role::Mediator.node(1)];
+        for node in nodes.into_iter().filter(|_| round == 0) {
+            let ready = ring.restart(node);
             let deadline = Deadline::after(LIMIT);
             while ready.load(Ordering::Acquire) == 0 {
-                assert!(!deadline.passed(), "{role} {index} did not start again");
+                assert!(!deadline.passed(), "{node} did not start again");
                 std::thread::sleep(Duration::from_millis(2));
             }
         }

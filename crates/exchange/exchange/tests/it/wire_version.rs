@@ -52,7 +52,7 @@ fn headers(out: &mut Vec<u8>) {
 
 fn handshakes(out: &mut Vec<u8>) {
     let (nonce, proof) = (Nonce([1; 32]), Proof([2; 32]));
-    let node = Hello::Node { role: Role::Router, index: 1, start: 2 };
+    let node = Hello::Node { node: Role::Router.node(1), start: 2 };
     for hello in [Hello::Client(7), Hello::Observer, Hello::Operator, node] {
         hello.write(None, out);
         hello.write(Some(&Evidence { nonce, proof }), out);
@@ -94,14 +94,14 @@ fn added() -> Node {
 }
 
 fn messages_of_control(out: &mut Vec<u8>) {
-    let node = (Role::Mediator, 3);
+    let node = Role::Mediator.node(3);
     for request in [
         AdminRequest::Status,
         AdminRequest::Move { instrument: 1, cell: 2 },
         AdminRequest::Work,
         AdminRequest::Drain { node, is_drained: true },
         AdminRequest::Replicas { cell: 1 },
-        AdminRequest::Replace { cell: 1, from: node, to: (Role::Processor, 2) },
+        AdminRequest::Replace { cell: 1, from: node, to: Role::Processor.node(2) },
         AdminRequest::Add { role: Role::Mediator, node: added() },
         AdminRequest::Remove(node),
     ] {
@@ -133,7 +133,7 @@ fn messages_of_control(out: &mut Vec<u8>) {
         out.extend(response.encode());
     }
     let mut table = RoutingTable::new(InstrumentMap::new(3));
-    table.map.set_drained((Role::Mediator, 1), true);
+    table.map.set_drained(Role::Mediator.node(1), true);
     Role::ALL.iter().for_each(|role| table.map.add(*role, added()));
     table.leaders.insert(1, CellLeader { mediator: 2, term: 3, start: 4 });
     let mut report = MembershipReport::new(InstrumentMap::new(3));
@@ -182,7 +182,8 @@ fn a_change_of_frames_is_a_change_of_their_version() {
 fn a_peer_of_another_version_is_refused_with_the_reason() {
     let mut ring = TestRing::new("1-1-1-1", Durability::None);
     ring.start();
-    let stream = Stream::connect(&ring.network.gateway[0].address, LIMIT).unwrap();
+    let stream =
+        Stream::connect(&ring.network.classes[Role::Gateway].nodes[0].address, LIMIT).unwrap();
     let mut link = Link::new(stream).unwrap();
     Hello::Client(1).write(None, &mut link.output);
     // Behind the length of the frame.

@@ -10,7 +10,7 @@ use crate::batch;
 use crate::cell::{Admitted, Cell, Handled, MoveStep, Outcome};
 use crate::control::{self, InstrumentMap, State};
 use crate::moves::{MoveId, MoveParts, Part};
-use crate::network::Network;
+use crate::network::{Network, Role};
 use crate::wire::FrameKind;
 
 use super::group::Entry;
@@ -83,7 +83,7 @@ impl Audit {
             cell
         };
         Audit {
-            cells: (0..network.mediator.len()).map(cell).collect(),
+            cells: (0..network.classes[Role::Mediator].nodes.len()).map(cell).collect(),
             control: State::new(InstrumentMap::of(network)),
             released: BTreeMap::new(),
             adopted: BTreeMap::new(),

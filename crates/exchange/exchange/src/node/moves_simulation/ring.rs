@@ -14,7 +14,7 @@ use crate::batch;
 use crate::control::AdminResponse;
 use crate::link::{ReceiveBuffer, ReceivedFrame};
 use crate::moves::{MoveEnded, MoveId, MoveOrder, MoveParts, Part, Release};
-use crate::network::{CONTROL, Durability, Network, Role};
+use crate::network::{CONTROL, Durability, Network, NodeId, Role};
 use crate::node::behaviour::Behaviour;
 use crate::node::gateway::Gateway;
 use crate::node::groups::Logs;
@@ -29,9 +29,6 @@ use super::audit::{Audit, Step};
 use super::clients::{Client, Operator};
 use super::group::{Group, SimulatedLog};
 use super::wires::{Chunk, End, Wire};
-
-/// A node by class and index.
-pub type NodeId = (Role, usize);
 
 /// What a node does.
 #[derive(Debug)]
@@ -155,10 +152,10 @@ impl Ring {
     pub fn new(mut network: Network, durability: Durability, load: Load, seed: u64) -> Ring {
         network.durability = durability;
         let mut random = Random::new(seed);
-        let cells = 0..network.mediator.len() as u16;
+        let cells = 0..network.classes[Role::Mediator].nodes.len() as u16;
         let group = |group| (group, Rc::new(RefCell::new(Group::new(network.replicas(group)))));
         let groups: BTreeMap<_, _> = cells.chain([CONTROL]).map(group).collect();
-        let clients = (0..network.gateway.len()).map(|gateway| {
+        let clients = (0..network.classes[Role::Gateway].nodes.len()).map(|gateway| {
             let sessions = [gateway as u32 * 2 + 1, gateway as u32 * 2 + 2];
             Client::new(gateway, &sessions, load.instruments, load.requests)
         });
@@ -190,7 +187,7 @@ impl Ring {
     }
 
     fn begin(&mut self) {
-        let all: Vec<NodeId> = self.network.all().map(|(role, index, _)| (role, index)).collect();
+        let all: Vec<NodeId> = self.network.all().map(|(id, _)| id).collect();
         all.into_iter().for_each(|node| self.start(node));
         for group in self.groups.keys().copied().collect::<Vec<u16>>() {
             self.after(5_000_000, Event::Elect { group, term: 0 });
@@ -292,7 +289,7 @@ impl Ring {
         warnings.iter().for_each(|warning| self.show(|| format!("{id:?}: {warning}")));
         for (link, bytes) in outputs {
             let Some((wire, end)) = self.nodes[&id].wires.get(&link).copied() else { continue };
-            if id.0 == Role::Mediator {
+            if id.class == Role::Mediator {
                 self.note_sent(wire, end, &bytes);
             }
             self.send(wire, 1 - end, &bytes);
@@ -310,7 +307,7 @@ impl Ring {
     /// Looks for steps of moves in what a mediator sends.
     fn note_sent(&mut self, wire: usize, end: usize, bytes: &[u8]) {
         let known = &self.wires[wire];
-        if !matches!(known.ends[1 - end], End::Node((Role::Router, _), _)) {
+        if !matches!(known.ends[1 - end], End::Node(NodeId { class: Role::Router, .. }, _)) {
             return;
         }
         let (from, to) = (known.ends[end], known.ends[1 - end]);
@@ -343,7 +340,7 @@ impl Ring {
 
     /// Has what a node proposes committed after a while.
     fn note_proposals(&mut self, id: NodeId) {
-        for group in self.network.groups_at(id.0, id.1) {
+        for group in self.network.groups_at(id) {
             let known = Rc::clone(&self.groups[&group]);
             let Some(member) = known.borrow().member_at(id) else { continue };
             let Some((term, batch)) = known.borrow_mut().new_proposal(member) else { continue };
@@ -495,7 +492,7 @@ impl Ring {
         };
         let accepted = target.links.accept_link().expect("a link");
         let node = self.nodes.get_mut(&from).expect("a node that runs");
-        let made = node.links.begin_link(to.0, to.1).expect("a link");
+        let made = node.links.begin_link(to).expect("a link");
         self.new_wire([End::Node(from, made), End::Node(to, accepted)]);
         self.turn(from, |_, _| {});
     }
@@ -505,12 +502,12 @@ impl Ring {
         let (to, hello) = match end {
             End::Client(at) => {
                 let client = &self.clients[at];
-                ((Role::Gateway, client.gateway), client.hello())
+                (Role::Gateway.node(client.gateway as u16), client.hello())
             }
             _ => {
-                let mediators = self.network.mediator.len();
+                let mediators = self.network.classes[Role::Mediator].nodes.len();
                 let index = self.operator.mediator % mediators;
-                ((Role::Mediator, index), self.operator.hello())
+                (Role::Mediator.node(index as u16), self.operator.hello())
             }
         };
         let Some(target) = self.nodes.get_mut(&to) else {
@@ -558,7 +555,7 @@ impl Ring {
         let run = self.runs;
         self.show(|| format!("{id:?} starts"));
         let mut of_groups = vec![];
-        for group in self.network.groups_at(id.0, id.1) {
+        for group in self.network.groups_at(id) {
             let known = Rc::clone(&self.groups[&group]);
             let Some(member) = known.borrow().member_at(id) else { continue };
             known.borrow_mut().start(member, self.random.chance(500));
@@ -570,14 +567,14 @@ impl Ring {
         let (timer_ns, stands_until_ns, wires) = (None, 0, HashMap::new());
         let node = Node { running, links, run, timer_ns, stands_until_ns, wires };
         self.nodes.insert(id, node);
-        for to in self.network.downstream(id.0, id.1) {
+        for to in self.network.downstream(id) {
             self.after(1_000_000, Event::Connect { from: id, run, to });
         }
         self.turn(id, |_, _| {});
     }
 
     fn running(&self, id: NodeId, of_groups: Vec<(u16, SimulatedLog)>) -> Running {
-        let (network, (role, index)) = (&self.network, id);
+        let (network, index) = (&self.network, id.index);
         let waker = Waker::new().expect("a waker");
         let logs = Logs {
             waker,
@@ -587,7 +584,7 @@ impl Ring {
             open: |_, _| unreachable!("a simulated node has no thread"),
             settings: Settings::default(),
         };
-        match role {
+        match id.class {
             Role::Gateway => Running::Gateway(Box::new(Gateway::new(network, index))),
             Role::Router => Running::Router(Box::new(Router::new(network))),
             Role::Mediator => {
@@ -614,7 +611,7 @@ impl Ring {
             self.cut_to(wire, 1 - end);
             self.close_end(wire, end);
         }
-        for group in self.network.groups_at(id.0, id.1) {
+        for group in self.network.groups_at(id) {
             let known = Rc::clone(&self.groups[&group]);
             let Some(member) = known.borrow().member_at(id) else { continue };
             let led = known.borrow().leader == Some(member);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use nm_book::testing::Random;
 
-use crate::network::Role;
+use crate::network::NodeId;
 use crate::node::links::LinkId;
 use crate::wire;
 
@@ -12,7 +12,7 @@ use crate::wire;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// A node, and its number of the link.
-    Node((Role, usize), LinkId),
+    Node(NodeId, LinkId),
     /// A client.
     Client(usize),
     /// The operator.
