@@ -153,6 +153,11 @@ macro_rules! record {
             }
 
             #[inline]
+            fn bytes(&self) -> usize {
+                0 $( + $crate::parts::Value::bytes(&self.$field) )*
+            }
+
+            #[inline]
             fn take(
                 _field: &'static str,
                 #[allow(unused)] reader: &mut $crate::parts::Reader<$life>,
@@ -436,6 +441,14 @@ macro_rules! messages {
             pub const fn kind(&self) -> Kind {
                 match self {
                     $( Message::$name(_) => Kind::$name, )+
+                }
+            }
+
+            /// How many bytes it has, without a frame.
+            #[inline]
+            pub fn bytes(&self) -> usize {
+                match self {
+                    $( Message::$name(message) => $crate::parts::Value::bytes(message), )+
                 }
             }
 

@@ -70,17 +70,18 @@ fn kinds(rows: &[Row], out: &mut String) {
 
 /// The section of a message.
 fn message(row: &Row, types: &Types, out: &mut String) {
-    let Some(NamedType { doc, definition: Definition::Record(fields) }) = types.0.get(row.name)
-    else {
+    let Some(NamedType { doc, definition }) = types.0.get(row.name) else {
         unreachable!("{} is a message", row.name);
     };
     let _ = writeln!(out, "### {}\n\nKind {}: {}.\n\n{doc}\n", row.name, row.code, row.ways_text());
-    if fields.is_empty() {
-        out.push_str("It has no fields.\n\n");
-    } else {
-        table(fields, PREFIX_BYTES, out);
-        out.push('\n');
+    match definition {
+        Definition::Record(fields) => table(fields, PREFIX_BYTES, out),
+        Definition::Choice(alternatives) => {
+            let _ = writeln!(out, "At offset {PREFIX_BYTES} a byte says which it is.\n");
+            choice(alternatives, out);
+        }
     }
+    out.push('\n');
     let mut bytes = vec![];
     let example = row.example_of(u64::from(row.code));
     frame::write_with(row.code, Shape::default(), &mut bytes, |out| out.extend(&example));

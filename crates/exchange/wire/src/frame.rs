@@ -290,6 +290,22 @@ pub fn read_with(
     Ok(Some(Frame { code, message, bytes }))
 }
 
+/// As [`read_with`], to change the frame.
+///
+/// # Errors
+/// As [`read_with`].
+#[inline]
+pub fn read_mut_with(
+    bytes: &mut [u8],
+    is_known: impl FnOnce(u8) -> bool,
+) -> Result<Option<FrameMut<'_>>, DecodeError> {
+    let Some(Frame { code, message, bytes: all }) = read_with(bytes, is_known)? else {
+        return Ok(None);
+    };
+    let (message_bytes, length) = (message.len(), all.len());
+    Ok(Some(FrameMut { code, message_bytes, bytes: &mut bytes[..length] }))
+}
+
 /// Puts a node's time, ns on the machine's clock, into a stamped frame; does nothing to others.
 #[inline]
 pub fn stamp(frame: &mut [u8], hop: usize, at_ns: u64) {

@@ -41,6 +41,7 @@ mod document;
 mod frame;
 mod messages;
 mod moving;
+mod node_id;
 mod nodes;
 #[doc(hidden)]
 pub mod parts;
@@ -56,19 +57,17 @@ pub use nm_codec::{DecodeError, Reader};
 pub use document::{digest_of, document};
 pub use frame::{
     FRAME_BYTES_MAX, Frame, FrameMut, Listed, PREFIX, PREFIX_BYTES, STAMPS, Sealed, Shape, VERSION,
-    overhead_bytes, read_with, stamp, write_with,
+    overhead_bytes, read_mut_with, read_with, stamp, write_with,
 };
-pub use messages::admin_request::Ask;
-pub use messages::admin_response::{Answer, CellReplicas, InstrumentWork, LinkLatency, Work};
+pub use messages::admin_response::{CellReplicas, InstrumentWork, LinkLatency, Work};
 pub use messages::hello::{Evidence, Who};
 pub use messages::membership_report::Member;
 pub use messages::refused::RefusalReason;
 pub use messages::routing_table::LedCell;
 pub use messages::*;
 pub use moving::{Attempt, CopyStart, MoveId, MoveRefusal, Part};
-pub use nodes::{
-    AddedNode, CellLeader, ClassNodes, MapContent, Moved, NodeAddresses, NodeId, Role,
-};
+pub use node_id::{NodeId, NodeIdError, PerClass, Role, UnknownRole};
+pub use nodes::{AddedNode, CellLeader, ClassNodes, MapContent, Moved, NodeAddresses};
 pub use place::{Place, Plain};
 pub use random::Random;
 pub use row::{Party, Row};

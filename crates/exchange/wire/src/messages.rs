@@ -29,7 +29,7 @@ crate::messages! {
     release::Release = 11, Mediator > Log;
     move_ended::MoveEnded = 12, Mediator > Router > Gateway | Mediator > Router > Mediator;
     admin_request::AdminRequest = 13, Observer > Node;
-    admin_response::AdminResponse<'a> = 14, Node > Observer;
+    admin_response::AdminResponse = 14, Node > Observer;
     resend_request::ResendRequest = 15, Client > Gateway > Processor > Mediator;
     close::Close = 16, Connector > Acceptor | Acceptor > Connector;
     challenge::Challenge = 17, Acceptor > Connector;
@@ -94,6 +94,15 @@ impl Message<'_> {
 #[inline]
 pub fn read(bytes: &[u8]) -> Result<Option<Frame<'_>>, DecodeError> {
     frame::read_with(bytes, Kind::is_known)
+}
+
+/// As [`read`], to change the frame.
+///
+/// # Errors
+/// As [`read`].
+#[inline]
+pub fn read_mut(bytes: &mut [u8]) -> Result<Option<FrameMut<'_>>, DecodeError> {
+    frame::read_mut_with(bytes, Kind::is_known)
 }
 
 /// The kind that has a code.

@@ -1,57 +1,7 @@
 //! Nodes, and which cell an instrument belongs to, as messages and the log of control have them.
 
-use std::fmt;
-
-use crate::{codes, record};
-
-codes! {
-    /// A class of nodes.
-    pub enum Role {
-        /// Keeps the clients' connections, and their requests until they are answered.
-        Gateway = 0,
-        /// Sends each request to the mediator that leads its instrument's cell.
-        Router = 1,
-        /// Puts requests in order and matches them.
-        Mediator = 2,
-        /// Transaction processor: sends replies and broadcasts out.
-        Processor = 3,
-    }
-}
-
-impl Role {
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Role::Gateway => "gateway",
-            Role::Router => "router",
-            Role::Mediator => "mediator",
-            Role::Processor => "processor",
-        }
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-record! {
-    /// A node.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-    pub struct NodeId {
-        /// Its class.
-        class: Role,
-        /// Which one of its class.
-        index: u16,
-    }
-}
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.class, self.index)
-    }
-}
+use crate::node_id::NodeId;
+use crate::record;
 
 record! {
     /// Where a node listens.

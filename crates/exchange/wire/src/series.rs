@@ -69,6 +69,11 @@ impl<'a, T: Value<'a>> Value<'a> for Series<'a, T> {
     }
 
     #[inline]
+    fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    #[inline]
     fn take(_field: &'static str, reader: &mut Reader<'a>) -> Result<Series<'a, T>, DecodeError> {
         let bytes = reader.rest();
         *reader = Reader::new(&[]);
@@ -110,5 +115,26 @@ impl<'a> Value<'a> for Block<'a> {
         let bytes: Vec<u8> = (0..length).map(|_| random.number() as u8).collect();
         out.put_u32(length as u32);
         out.put(&bytes);
+    }
+}
+
+/// A block of its own.
+impl<'a> Value<'a> for Box<[u8]> {
+    const SIZE: Option<usize> = None;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        Block(self).put(out);
+    }
+
+    fn take(field: &'static str, reader: &mut Reader<'a>) -> Result<Box<[u8]>, DecodeError> {
+        Block::take(field, reader).map(|block| block.0.into())
+    }
+
+    fn describe(types: &mut Types) -> String {
+        Block::describe(types)
+    }
+
+    fn example(random: &mut Random, out: &mut Vec<u8>) {
+        Block::example(random, out);
     }
 }

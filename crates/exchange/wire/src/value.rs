@@ -16,6 +16,12 @@ pub trait Value<'a>: Sized {
     /// Appends its bytes.
     fn put(&self, out: &mut Vec<u8>);
 
+    /// How many bytes [`Value::put`] appends.
+    #[inline]
+    fn bytes(&self) -> usize {
+        Self::SIZE.unwrap_or_else(|| encode(self).len())
+    }
+
     /// Reads its bytes; `field` is the name of the field that has the value.
     ///
     /// # Errors
@@ -210,6 +216,11 @@ impl<'a> Value<'a> for Rest<'a> {
     #[inline]
     fn put(&self, out: &mut Vec<u8>) {
         out.put(self.0);
+    }
+
+    #[inline]
+    fn bytes(&self) -> usize {
+        self.0.len()
     }
 
     #[inline]

@@ -6,20 +6,18 @@ use nm_auth::{Credentials, Right};
 use nm_book::order::InstrumentId;
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock::{self, Deadline};
+use nm_wire::{AdminRequest, AdminResponse, CellReplicas, Kind, Who, Work};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::client::{self, ClientError};
 use crate::link::{Address, Link};
-use crate::message::Hello;
-use crate::network::{AddedNode, CONTROL, Durability, Network, NetworkError, Node, Role};
-use crate::wire::{self, FrameKind, Header};
+use crate::network::{AddedNode, CONTROL, Durability, Network, NetworkError, Node, NodeId, Role};
 
-use super::added::{AddError, RemoveError, share_an_address};
-use super::admin_message::{AdminRequest, AdminResponse, CellReplicas, Work};
-use super::node_id::NodeId;
+use super::added::{AddError, RemoveError, addresses_of, share_an_address};
 use super::routing::InstrumentMap;
 use super::state::State;
+use super::work::check_response;
 
 /// How long a leader of control is looked for.
 const LEADER_LIMIT: Duration = Duration::from_secs(2);
@@ -40,20 +38,20 @@ const NO_CONTROL: &str = "the network has no control group, so its map is that o
 pub struct Observer(Link);
 
 impl Observer {
-    /// Connects to a node, as [`Hello::Observer`] or [`Hello::Operator`].
+    /// Connects to a node, as [`Who::Observer`] or [`Who::Operator`].
     ///
     /// # Errors
     /// If it does not answer within `limit`.
     pub fn connect(
         address: &Address,
-        hello: Hello,
+        hello: Who,
         credentials: Option<&Credentials>,
         limit: Duration,
     ) -> Result<Observer, ClientError> {
         let deadline = Deadline::after(limit);
         let mut link = client::connect(address, &[hello], credentials, limit)?;
         if credentials.is_none() {
-            client::receive(&mut link, FrameKind::Welcome, deadline)?;
+            client::receive(&mut link, Kind::Welcome, deadline)?;
         }
         Ok(Observer(link))
     }
@@ -73,8 +71,7 @@ impl Observer {
 
     /// Adds a request to what is sent with the next [`Observer::receive`].
     pub fn send(&mut self, request: &AdminRequest) {
-        let header = Header::new(FrameKind::AdminRequest);
-        wire::write(&header, &request.encode(), 0, &mut self.0.output);
+        nm_wire::write(request, &mut self.0.output);
     }
 
     /// Waits for the next response.
@@ -82,8 +79,10 @@ impl Observer {
     /// # Errors
     /// If none comes until then.
     pub fn receive(&mut self, deadline: Deadline) -> Result<AdminResponse, ClientError> {
-        let (_, body) = client::receive(&mut self.0, FrameKind::AdminResponse, deadline)?;
-        Ok(AdminResponse::decode(&body)?)
+        let message = client::receive(&mut self.0, Kind::AdminResponse, deadline)?;
+        let response = nm_wire::decode(&message)?;
+        check_response(&response)?;
+        Ok(response)
     }
 }
 
@@ -105,8 +104,8 @@ impl Access<'_> {
     fn observe(&self, address: &Address, limit: Duration) -> Result<Observer, ClientError> {
         let has = |right| self.credentials.as_ref().is_none_or(|keys| keys.key(right).is_some());
         let hello = match has(Right::Observer) || !has(Right::Operator) {
-            true => Hello::Observer,
-            false => Hello::Operator,
+            true => Who::Observer,
+            false => Who::Operator,
         };
         Observer::connect(address, hello, self.credentials.as_ref(), limit)
     }
@@ -118,10 +117,10 @@ impl Access<'_> {
         request: &AdminRequest,
         limit: Duration,
     ) -> Result<AdminResponse, ClientError> {
-        let address = &self.network.mediator.get(usize::from(mediator));
-        let address = &address.ok_or(ClientError::Unexpected)?.address;
+        let node = self.network.node(Role::Mediator.node(mediator));
+        let address = &node.ok_or(ClientError::Unexpected)?.address;
         let mut observer = match request.is_change() {
-            true => Observer::connect(address, Hello::Operator, self.credentials.as_ref(), limit)?,
+            true => Observer::connect(address, Who::Operator, self.credentials.as_ref(), limit)?,
             false => self.observe(address, limit)?,
         };
         observer.request(request, limit)
@@ -131,10 +130,9 @@ impl Access<'_> {
 /// A node of a network, as it is seen from outside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NodeStatus {
-    /// Its class.
-    pub role: Role,
-    /// Which one of its class.
-    pub index: usize,
+    /// Which.
+    #[serde(flatten)]
+    pub id: NodeId,
     /// Where it listens.
     pub address: String,
     /// Whether it is up.
@@ -230,17 +228,21 @@ impl NetworkStatus {
         self.cells.iter().find(|known| known.cell == cell)
     }
 
+    /// A node, unless it was removed.
+    pub fn node(&self, node: NodeId) -> Option<&NodeStatus> {
+        self.nodes.iter().find(|known| known.id == node)
+    }
+
     /// Whether a node is drained.
-    pub fn is_drained(&self, (role, index): NodeId) -> bool {
-        let is_it = |node: &&NodeStatus| node.role == role && node.index == usize::from(index);
-        self.nodes.iter().find(is_it).is_some_and(|node| node.is_drained)
+    pub fn is_drained(&self, node: NodeId) -> bool {
+        self.node(node).is_some_and(|node| node.is_drained)
     }
 
     /// Whether instruments can be moved to a cell, and from it: somebody leads it, and not only a
     /// mediator that is to carry nothing.
     pub fn takes_instruments(&self, cell: &CellStatus) -> bool {
         let is_alone = self.durability == Durability::None;
-        cell.leader.is_some() && !(is_alone && self.is_drained((Role::Mediator, cell.cell)))
+        cell.leader.is_some() && !(is_alone && self.is_drained(Role::Mediator.node(cell.cell)))
     }
 }
 
@@ -299,7 +301,7 @@ fn unreachable(message: String) -> Failure {
 /// Mediators that have a replica of control.
 fn mediators(network: &Network) -> impl Iterator<Item = u16> {
     let voters = network.replicas(CONTROL).into_iter();
-    voters.filter(|(role, _)| *role == Role::Mediator).map(|(_, index)| index as u16)
+    voters.filter(|node| node.class == Role::Mediator).map(|node| node.index)
 }
 
 fn replica_status(
@@ -309,7 +311,8 @@ fn replica_status(
 ) -> Result<ReplicaStatus, ClientError> {
     match access.request(mediator, &AdminRequest::Status, limit)? {
         AdminResponse::Status { leading_term, stalled_ms, state } => {
-            Ok(ReplicaStatus { mediator, leading_term, stalled_ms, state: *state })
+            let state = State::load(&state)?;
+            Ok(ReplicaStatus { mediator, leading_term, stalled_ms, state })
         }
         _ => Err(ClientError::Unexpected),
     }
@@ -317,25 +320,25 @@ fn replica_status(
 
 /// Which mediator does not answer, and why.
 fn named(network: &Network, index: u16, error: &ClientError) -> String {
-    match network.mediator.get(usize::from(index)) {
-        Some(node) => format!("mediator {index} at {}: {error}", node.address),
-        None => format!("mediator {index}: {error}"),
+    let mediator = Role::Mediator.node(index);
+    match network.node(mediator) {
+        Some(node) => format!("{mediator} at {}: {error}", node.address),
+        None => format!("{mediator}: {error}"),
     }
 }
 
 fn status_with_control(network: &Network, replica: &ReplicaStatus) -> NetworkStatus {
     let state = &replica.state;
     let network = state.routes().map.extended(network);
-    let nodes = network.all().map(|(role, index, node)| {
-        let known = state.nodes().get(&(role, index as u16));
+    let nodes = network.all().map(|(id, node)| {
+        let known = state.nodes().get(&id);
         NodeStatus {
-            role,
-            index,
+            id,
             address: node.address.to_string(),
             is_up: known.is_some_and(|known| known.is_up),
             starts: Some(known.map_or(0, |known| known.starts)),
             since_unix_ms: known.map(|known| known.since_ms),
-            is_drained: state.routes().map.drained().contains(&(role, index as u16)),
+            is_drained: state.routes().map.drained().contains(&id),
         }
     });
     let routes = state.routes();
@@ -349,7 +352,7 @@ fn status_with_control(network: &Network, replica: &ReplicaStatus) -> NetworkSta
     NetworkStatus {
         durability: network.durability,
         control: Some(ControlStatus {
-            voters: voters.map(|(role, index)| format!("{role} {index}")).collect(),
+            voters: voters.map(|node| node.to_string()).collect(),
             leader: replica.leading_term.map(|_| replica.mediator),
             term: replica.leading_term,
             stalled_ms: replica.stalled_ms,
@@ -376,21 +379,21 @@ fn status_without_control(access: &Access<'_>, limit: Duration) -> Result<Networ
     let network = access.network;
     let mut refused = String::new();
     let mut nodes = vec![];
-    for (role, index, node) in network.all() {
+    for (id, node) in network.all() {
         let connected = access.observe(&node.address, limit);
         if let Err(error) = &connected {
-            refused = format!("{role} {index} at {}: {error}", node.address);
+            refused = format!("{id} at {}: {error}", node.address);
         }
         let (address, is_up) = (node.address.to_string(), connected.is_ok());
         let (starts, since_unix_ms, is_drained) = (None, None, false);
-        nodes.push(NodeStatus { role, index, address, is_up, starts, since_unix_ms, is_drained });
+        nodes.push(NodeStatus { id, address, is_up, starts, since_unix_ms, is_drained });
     }
     if nodes.iter().all(|node| !node.is_up) {
         return Err(unreachable(format!("no node of the network answers: {refused}")));
     }
-    let mediators = nodes.iter().filter(|node| node.role == Role::Mediator);
+    let mediators = nodes.iter().filter(|node| node.id.class == Role::Mediator);
     let cells = mediators.map(|node| {
-        let cell = node.index as u16;
+        let cell = node.id.index;
         CellStatus { cell, leader: node.is_up.then_some(cell), term: 0, voters: vec![] }
     });
     Ok(NetworkStatus {
@@ -546,9 +549,10 @@ impl InstrumentMover<'_> {
         let mut operator = match self.leader.take().filter(|(known, _)| *known == mediator) {
             Some((_, operator)) => operator,
             None => {
-                let address = &self.access.network.mediator[usize::from(mediator)].address;
+                let mediators = self.access.network.nodes(Role::Mediator);
+                let address = &mediators[usize::from(mediator)].address;
                 let keys = self.access.credentials.as_ref();
-                Observer::connect(address, Hello::Operator, keys, limit)?
+                Observer::connect(address, Who::Operator, keys, limit)?
             }
         };
         while !left.is_empty() {
@@ -627,8 +631,10 @@ fn change(
         for voter in mediators(network) {
             match access.request(voter, request, deadline.remaining().min(HANDSHAKE_LIMIT)) {
                 Ok(AdminResponse::Status { state, leading_term: Some(_), .. }) => {
-                    if is_done(&state)? {
-                        return Ok(());
+                    match State::load(&state) {
+                        Ok(state) if is_done(&state)? => return Ok(()),
+                        Ok(_) => {}
+                        Err(error) => reason = named(network, voter, &error.into()),
                     }
                 }
                 Ok(_) => {}
@@ -659,24 +665,25 @@ pub fn add_node(
     limit: Duration,
 ) -> Result<u16, Failure> {
     let bad = |message: String| Failure::new(FailureKind::BadRequest, message);
-    let mut founders = network.all().filter(|(role, index, _)| !network.was_added(*role, *index));
-    if let Some((role, index, _)) = founders.find(|(_, _, it)| share_an_address(it, node)) {
-        return Err(bad(format!("{role} {index} listens at one of these addresses")));
+    let mut founders = network.all().filter(|(id, _)| !network.was_added(*id));
+    if let Some((id, _)) = founders.find(|(_, it)| share_an_address(it, node)) {
+        return Err(bad(format!("{id} listens at one of these addresses")));
     }
     let mut extended = network.clone();
     let mut added = InstrumentMap::of(network).added(role).to_vec();
     added.push(AddedNode { node: node.clone(), is_removed: false });
     extended.set_added(role, &added);
-    let (index, durability) = (network.nodes(role).len(), network.durability);
+    let (count, durability) = (network.nodes(role).len() as u16, network.durability);
     let has_replicas = role == Role::Mediator && durability != Durability::None;
     if has_replicas && node.replication.is_none() {
-        let missing = NetworkError::NoReplicationAddress { role, index, durability };
+        let missing = NetworkError::NoReplicationAddress { node: role.node(count), durability };
         return Err(bad(missing.to_string()));
     }
     if network.secret.is_none() {
         extended.secret_of_nodes().map_err(|error| bad(error.to_string()))?;
     }
-    let (mut added, request) = (None, AdminRequest::Add { role, node: node.clone() });
+    let request = AdminRequest::Add { class: role, addresses: addresses_of(node) };
+    let mut added = None;
     change(network, &request, limit, |state| {
         added = state.plan_add(role, node).map_err(|error: AddError| bad(error.to_string()))?;
         Ok(added.is_some())
@@ -692,7 +699,7 @@ pub fn add_node(
 /// If no node that could know it answers, or this node was never added or is removed.
 pub fn find_node(
     network: &Network,
-    (role, index): (Role, usize),
+    node: NodeId,
     limit: Duration,
     is_given_up: impl Fn() -> bool,
 ) -> Result<Network, Failure> {
@@ -700,22 +707,22 @@ pub fn find_node(
     let deadline = Deadline::after(limit);
     loop {
         let known = status(network, HANDSHAKE_LIMIT).map(|status| status.network);
-        let is_known = |known: &Network| index < known.nodes(role).len();
+        let is_known = |known: &Network| known.node(node).is_some();
         match known {
-            Ok(known) if known.is_removed(role, index) => {
-                return Err(bad(format!("{role} {index} was removed from the network")));
+            Ok(known) if known.is_removed(node) => {
+                return Err(bad(format!("{node} was removed from the network")));
             }
             Ok(known) if is_known(&known) => return Ok(known),
             Ok(known) if deadline.passed() || is_given_up() => {
-                let count = known.nodes(role).len();
+                let (class, count) = (node.class, known.nodes(node.class).len());
                 return Err(bad(format!(
-                    "there is no {role} {index}: the network has had {count} {role} nodes, and \
-                     `nearmetal exchange add {role}` adds one"
+                    "there is no {node}: the network has had {count} {class} nodes, and \
+                     `nearmetal exchange add {class}` adds one"
                 )));
             }
             Err(failure) if deadline.passed() || is_given_up() => {
                 let message = format!(
-                    "{role} {index} is not in the network file, and where it listens could not \
+                    "{node} is not in the network file, and where it listens could not \
                      be asked: {}",
                     failure.message
                 );
@@ -733,7 +740,7 @@ pub fn find_node(
 /// or control does not log it within `limit`.
 pub fn remove_node(network: &Network, node: NodeId, limit: Duration) -> Result<(), Failure> {
     let bad = |error: RemoveError| Failure::new(FailureKind::BadRequest, error.to_string());
-    let (request, mut was_there) = (AdminRequest::Remove(node), false);
+    let (request, mut was_there) = (AdminRequest::Remove { node }, false);
     change(network, &request, limit, |state| match state.plan_remove(node) {
         Ok(()) => {
             was_there = true;
@@ -780,7 +787,7 @@ fn request_replicas(
     let failed =
         |error: ClientError| Failure::new(FailureKind::Peer, named(network, mediator, &error));
     match Access::new(network)?.request(mediator, request, limit).map_err(failed)? {
-        AdminResponse::Replicas(replicas) => Ok(Some(replicas)),
+        AdminResponse::Replicas { replicas } => Ok(Some(replicas)),
         AdminResponse::NotLeading => Ok(None),
         _ => Err(failed(ClientError::Unexpected)),
     }
@@ -796,7 +803,7 @@ pub fn ask_for_replicas(status: &mut NetworkStatus, limit: Duration) {
         let Some(leader) = cell.leader.filter(|_| !deadline.passed()) else { continue };
         let known = replicas(&network, leader, cell.cell, deadline.remaining());
         let voters = known.ok().flatten().map_or(vec![], |known| known.voters);
-        cell.voters = voters.iter().map(|(role, index)| format!("{role} {index}")).collect();
+        cell.voters = voters.iter().map(NodeId::to_string).collect();
     }
 }
 
@@ -810,7 +817,7 @@ pub fn work(network: &Network, limit: Duration) -> Result<Vec<(u16, Work)>, Fail
     // Each cell has the number of its mediator.
     for mediator in network.cells() {
         let answer = access.request(mediator, &AdminRequest::Work, limit);
-        if let Ok(AdminResponse::Work(work)) = answer {
+        if let Ok(AdminResponse::Work { work }) = answer {
             all.push((mediator, work));
         }
     }
@@ -830,14 +837,13 @@ pub fn work_of(
     let access = Access::new(network)?;
     let deadline = Deadline::after(limit);
     let mut all = vec![];
-    for (role, index) in nodes {
-        let node = network.nodes(*role).get(usize::from(*index));
-        let Some(node) = node.filter(|_| !deadline.passed()) else { continue };
+    for id in nodes {
+        let Some(node) = network.node(*id).filter(|_| !deadline.passed()) else { continue };
         let asked = access.observe(&node.address, deadline.remaining());
         let answer = asked
             .and_then(|mut observer| observer.request(&AdminRequest::Work, deadline.remaining()));
-        if let Ok(AdminResponse::Work(work)) = answer {
-            all.push(((*role, *index), work));
+        if let Ok(AdminResponse::Work { work }) = answer {
+            all.push((*id, work));
         }
     }
     Ok(all)

@@ -2,13 +2,14 @@
 
 use nm_book::order::InstrumentId;
 
-use crate::nodes::{NodeAddresses, NodeId, Role};
-use crate::{choice, message};
+use crate::node_id::{NodeId, Role};
+use crate::nodes::NodeAddresses;
+use crate::choice;
 
 choice! {
-    /// What an observer asks, or an operator orders.
+    /// What an observer asks a node, or an operator orders.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    pub enum Ask {
+    pub enum AdminRequest {
         /// For the state of control.
         Status = 0,
         /// To move an instrument to a cell.
@@ -58,27 +59,16 @@ choice! {
     }
 }
 
-impl Ask {
+impl AdminRequest {
     /// Whether it changes the network, which only an operator may.
     pub fn is_change(&self) -> bool {
         match self {
-            Ask::Status | Ask::Work | Ask::Replicas { .. } => false,
-            Ask::Move { .. }
-            | Ask::Drain { .. }
-            | Ask::Replace { .. }
-            | Ask::Add { .. }
-            | Ask::Remove { .. } => true,
+            AdminRequest::Status | AdminRequest::Work | AdminRequest::Replicas { .. } => false,
+            AdminRequest::Move { .. }
+            | AdminRequest::Drain { .. }
+            | AdminRequest::Replace { .. }
+            | AdminRequest::Add { .. }
+            | AdminRequest::Remove { .. } => true,
         }
-    }
-}
-
-message! {
-    /// What an observer or operator asks a node.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct AdminRequest;
-    head {}
-    tail {
-        /// What.
-        ask: Ask,
     }
 }

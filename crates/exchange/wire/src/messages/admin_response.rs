@@ -2,9 +2,8 @@
 
 use nm_book::order::InstrumentId;
 
-use crate::nodes::NodeId;
-use crate::value::Rest;
-use crate::{choice, message, record};
+use crate::node_id::NodeId;
+use crate::{choice, record};
 
 record! {
     /// The latency of the link from the node that reports it to another one.
@@ -76,9 +75,9 @@ record! {
 }
 
 choice! {
-    /// An answer.
+    /// What a node answers to an `AdminRequest`.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    pub enum Answer<'a> {
+    pub enum AdminResponse {
         /// The state of control as this replica has it.
         Status = 0 {
             /// Term in which this replica leads control, if it does.
@@ -86,7 +85,7 @@ choice! {
             /// For how long a pending change could not be logged, ms; 0 if all is well.
             stalled_ms: u64,
             /// The state, as in a snapshot of control.
-            state: Rest<'a>,
+            state: Box<[u8]>,
         },
         /// The instrument belongs to the cell, in this version of the map.
         Moved = 1 {
@@ -114,16 +113,5 @@ choice! {
             /// What this one knows of them.
             replicas: CellReplicas,
         },
-    }
-}
-
-message! {
-    /// The node's answer to an `AdminRequest`.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct AdminResponse<'a>;
-    head {}
-    tail {
-        /// The answer.
-        answer: Answer<'a>,
     }
 }

@@ -2,7 +2,7 @@
 
 use nm_auth::{Nonce, Proof, Right};
 
-use crate::nodes::NodeId;
+use crate::node_id::NodeId;
 use crate::value::encode;
 use crate::{choice, message, record};
 

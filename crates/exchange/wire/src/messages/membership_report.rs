@@ -1,6 +1,7 @@
 //! Which nodes a node is connected to.
 
-use crate::nodes::{MapContent, NodeId};
+use crate::node_id::NodeId;
+use crate::nodes::MapContent;
 use crate::{message, record};
 
 use super::routing_table::LedCell;

@@ -25,6 +25,8 @@ crate::message! {
         events_hash: u64,
         /// As in the request.
         intended_ns: u64,
+        /// Version of the instrument map by which the gateway chose the cell.
+        map_version: u32,
         /// Gateway of the session.
         gateway: u16,
         /// Cell of the instrument.
