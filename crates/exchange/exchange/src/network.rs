@@ -43,23 +43,23 @@
 //! not added. So it stays as it is when one is added.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use nm_auth::{Credentials, CredentialsError, Secret};
 use nm_book::order::InstrumentId;
 use nm_sys::text_file;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use nm_model::exchange::{Durability, NodeCounts};
 pub use nm_replica::Address as ReplicaAddress;
 use nm_replica::MEMBERS_MAX;
+pub use nm_wire::{NodeId, NodeIdError, PerClass, Role, UnknownRole};
 
 use crate::link::Address;
+
+mod file;
 
 /// Number of the control group, which is not a cell.
 pub const CONTROL: u16 = u16::MAX;
@@ -74,61 +74,6 @@ pub const NODES_MAX: usize = NodeCounts::MAX as usize;
 
 /// Bytes of a network file.
 pub const NETWORK_BYTES_MAX: u64 = 4 << 20;
-
-/// A class of nodes.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Role {
-    /// Keeps the clients' connections, and their requests until they are answered.
-    Gateway,
-    /// Sends each request to the mediator that leads its instrument's cell.
-    Router,
-    /// Puts requests in order and matches them.
-    Mediator,
-    /// Transaction processor: sends replies and broadcasts out.
-    Processor,
-}
-
-nm_codec::codes!(Role { Gateway = 0, Router = 1, Mediator = 2, Processor = 3 });
-
-/// A text that is not the name of a [`Role`].
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("`{0}` is not a class of nodes: gateway, router, mediator or processor")]
-pub struct UnknownRole(String);
-
-impl Role {
-    /// How many nodes of this class there are.
-    pub fn count(self, counts: NodeCounts) -> usize {
-        counts.of_class[usize::from(self.code())].into()
-    }
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Gateway => "gateway",
-            Role::Router => "router",
-            Role::Mediator => "mediator",
-            Role::Processor => "processor",
-        }
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Role {
-    type Err = UnknownRole;
-
-    fn from_str(text: &str) -> Result<Role, UnknownRole> {
-        let role = Role::ALL.iter().find(|role| role.name() == text);
-        role.copied().ok_or_else(|| UnknownRole(text.to_string()))
-    }
-}
 
 /// One node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,60 +97,41 @@ pub struct AddedNode {
     pub is_removed: bool,
 }
 
+/// The nodes of a class.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClassNodes {
+    /// All that there ever were.
+    pub nodes: Vec<Node>,
+    /// How many of them, the last ones, were added while the network ran. A mediator that was
+    /// added has no instruments at first, and replicas of its own cell only; a processor has none.
+    pub added: usize,
+    /// Those of them that were removed again.
+    pub removed: BTreeSet<u16>,
+}
+
+impl ClassNodes {
+    /// How many the network began with.
+    pub fn founders(&self) -> usize {
+        self.nodes.len().saturating_sub(self.added)
+    }
+}
+
 /// A network.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
     /// When a request counts as executed.
-    #[serde(default)]
     pub durability: Durability,
     /// Folder below which each node has its own for what it writes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<PathBuf>,
     /// Whether executed batches are recorded even where durability needs no journal.
-    #[serde(default)]
     pub record: bool,
     /// File of the secret by which nodes and clients authenticate; for a peer that is no node, of
     /// its keys. Relative to the folder of the network's file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<PathBuf>,
     /// How many mediators, the last ones, have no instruments at first.
-    #[serde(default, skip_serializing_if = "is_zero")]
     pub spare_mediators: usize,
-    /// How many mediators, the last ones, were added while the network ran: they have no
-    /// instruments at first, and replicas of their own cells only.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub added_mediators: usize,
-    /// Those of them that were removed again.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub removed_mediators: BTreeSet<usize>,
-    /// How many routers, the last ones, were added while the network ran.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub added_routers: usize,
-    /// Those of them that were removed again.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub removed_routers: BTreeSet<usize>,
-    /// How many processors, the last ones, were added while the network ran: they have no
-    /// replicas.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub added_processors: usize,
-    /// Those of them that were removed again.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub removed_processors: BTreeSet<usize>,
-    /// How many gateways, the last ones, were added while the network ran.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub added_gateways: usize,
-    /// Those of them that were removed again.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub removed_gateways: BTreeSet<usize>,
-    /// Gateways.
-    pub gateway: Vec<Node>,
-    /// Routers.
-    pub router: Vec<Node>,
-    /// Mediators.
-    pub mediator: Vec<Node>,
-    /// Transaction processors.
-    pub processor: Vec<Node>,
+    /// The nodes.
+    pub classes: PerClass<ClassNodes>,
 }
 
 /// Why a network file cannot be used.
@@ -239,20 +165,13 @@ pub enum NetworkError {
         count: usize,
     },
     /// Two nodes have the same address.
-    #[error("{role} {index} listens where another node does")]
-    DuplicateAddress {
-        /// Class of the second one.
-        role: Role,
-        /// Which one.
-        index: usize,
-    },
+    #[error("{0} listens where another node does")]
+    DuplicateAddress(NodeId),
     /// A node lacks the address that its replicas need.
-    #[error("{role} {index} has no `replication` address, which {durability} needs")]
+    #[error("{node} has no `replication` address, which {durability} needs")]
     NoReplicationAddress {
-        /// Class.
-        role: Role,
         /// Which one.
-        index: usize,
+        node: NodeId,
         /// What needs it.
         durability: Durability,
     },
@@ -275,22 +194,20 @@ pub enum NetworkError {
         count: usize,
     },
     /// A node was removed that was never added.
-    #[error("it has removed {0} {1}, which was not added: only the last ones were")]
-    NeverAdded(Role, usize),
+    #[error("it has removed {0}, which was not added: only the last ones were")]
+    NeverAdded(NodeId),
     /// Journals have no place.
     #[error("it has no `data` folder for its journals")]
     NoDataFolder,
     /// Nodes listen where other hosts can connect, and there is no secret.
     #[error(
-        "{role} {index} listens at {address}, which other hosts may reach, and the network has no \
+        "{node} listens at {address}, which other hosts may reach, and the network has no \
          secret: run `nearmetal exchange secret new FILE` and add `secret = \"FILE\"` to the \
          network file"
     )]
     NoSecret {
-        /// Class.
-        role: Role,
         /// Which one.
-        index: usize,
+        node: NodeId,
         /// Where.
         address: String,
     },
@@ -304,26 +221,19 @@ pub enum NetworkError {
 
 impl Network {
     /// A network without durability, with addresses from `node`.
-    pub fn new(counts: NodeCounts, mut node: impl FnMut(Role, usize) -> Node) -> Network {
-        let mut nodes = |role: Role| (0..role.count(counts)).map(|at| node(role, at)).collect();
+    pub fn new(counts: NodeCounts, mut node: impl FnMut(NodeId) -> Node) -> Network {
+        let mut nodes =
+            |class: Role| (0..class.count(counts) as u16).map(|at| node(class.node(at))).collect();
         Network {
             durability: Durability::None,
             data: None,
             record: false,
             secret: None,
             spare_mediators: 0,
-            added_mediators: 0,
-            removed_mediators: BTreeSet::new(),
-            added_routers: 0,
-            removed_routers: BTreeSet::new(),
-            added_processors: 0,
-            removed_processors: BTreeSet::new(),
-            added_gateways: 0,
-            removed_gateways: BTreeSet::new(),
-            gateway: nodes(Role::Gateway),
-            router: nodes(Role::Router),
-            mediator: nodes(Role::Mediator),
-            processor: nodes(Role::Processor),
+            classes: PerClass::new(|class| ClassNodes {
+                nodes: nodes(class),
+                ..ClassNodes::default()
+            }),
         }
     }
 
@@ -361,7 +271,7 @@ impl Network {
         if let Some(path) = &self.secret {
             return Ok(Some(Secret::read(path)?));
         }
-        for (role, index, node) in self.all() {
+        for (id, node) in self.all() {
             let address = match (&node.address, &node.replication) {
                 (Address::Tcp(address), _) if !is_local(address) => Some(address),
                 (_, Some(ReplicaAddress::Tcp(address))) if !is_local(address) => Some(address),
@@ -369,7 +279,7 @@ impl Network {
             };
             if let Some(address) = address {
                 let address = address.to_string();
-                return Err(NetworkError::NoSecret { role, index, address });
+                return Err(NetworkError::NoSecret { node: id, address });
             }
         }
         Ok(None)
@@ -389,20 +299,21 @@ impl Network {
     /// If the text is wrong.
     pub fn parse(text: &str) -> Result<Network, NetworkError> {
         let network: Network = toml::from_str(text)?;
-        for role in Role::ALL.iter().copied() {
-            let count = network.nodes(role).len();
+        for (role, class) in network.classes.iter() {
+            let count = class.nodes.len();
             if !(1..=NODES_MAX).contains(&count) {
                 return Err(NetworkError::NodeCount { role, count });
             }
         }
-        for role in Role::ALL.iter().copied() {
-            let (count, (added, removed)) = (network.nodes(role).len(), network.added(role));
+        for (role, class) in network.classes.iter() {
+            let (count, added) = (class.nodes.len(), class.added);
             if added >= count {
                 return Err(NetworkError::TooManyAdded { role, added, count });
             }
-            let was_added = |index: &usize| (count - added..count).contains(index);
-            if let Some(index) = removed.iter().find(|index| !was_added(index)) {
-                return Err(NetworkError::NeverAdded(role, *index));
+            let nodes = class.removed.iter().map(|index| role.node(*index));
+            let was_added = |node: NodeId| (count - added..count).contains(&node.position());
+            if let Some(node) = nodes.into_iter().find(|node| !was_added(*node)) {
+                return Err(NetworkError::NeverAdded(node));
             }
         }
         let (spares, founders) = (network.spare_mediators, network.founders());
@@ -411,13 +322,13 @@ impl Network {
         }
         let mut known = std::collections::HashSet::new();
         let durability = network.durability;
-        for (role, index, node) in network.all() {
+        for (id, node) in network.all() {
             if !known.insert(node.address.to_string()) {
-                return Err(NetworkError::DuplicateAddress { role, index });
+                return Err(NetworkError::DuplicateAddress(id));
             }
-            let replicates = network.may_have_replicas(role, index);
+            let replicates = network.may_have_replicas(id);
             if durability != Durability::None && replicates && node.replication.is_none() {
-                return Err(NetworkError::NoReplicationAddress { role, index, durability });
+                return Err(NetworkError::NoReplicationAddress { node: id, durability });
             }
         }
         let needs_data = network.record || durability == Durability::DiskQuorum;
@@ -436,21 +347,21 @@ impl Network {
     }
 
     /// The nodes of a class.
-    pub fn nodes(&self, role: Role) -> &[Node] {
-        match role {
-            Role::Gateway => &self.gateway,
-            Role::Router => &self.router,
-            Role::Mediator => &self.mediator,
-            Role::Processor => &self.processor,
-        }
+    pub fn nodes(&self, class: Role) -> &[Node] {
+        &self.classes[class].nodes
     }
 
-    /// Every node with its class and index, in the ring's order; none that was removed.
-    pub fn all(&self) -> impl Iterator<Item = (Role, usize, &Node)> {
-        let all = Role::ALL.iter().flat_map(|role| {
-            self.nodes(*role).iter().enumerate().map(|(index, node)| (*role, index, node))
+    /// A node, if there is or was one of this name.
+    pub fn node(&self, node: NodeId) -> Option<&Node> {
+        self.nodes(node.class).get(node.position())
+    }
+
+    /// Every node with its name, in the ring's order; none that was removed.
+    pub fn all(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        let all = self.classes.iter().flat_map(|(class, of)| {
+            of.nodes.iter().zip(0..).map(move |(node, index)| (class.node(index), node))
         });
-        all.filter(|(role, index, _)| !self.is_removed(*role, *index))
+        all.filter(|(id, _)| !self.is_removed(*id))
     }
 
     /// How many mediators the network began with.
@@ -459,118 +370,93 @@ impl Network {
     }
 
     /// How many nodes of a class the network began with.
-    pub fn founders_of(&self, role: Role) -> usize {
-        self.nodes(role).len().saturating_sub(self.added(role).0)
-    }
-
-    /// How many nodes of a class were added, and which of them were removed again.
-    fn added(&self, role: Role) -> (usize, &BTreeSet<usize>) {
-        match role {
-            Role::Gateway => (self.added_gateways, &self.removed_gateways),
-            Role::Router => (self.added_routers, &self.removed_routers),
-            Role::Mediator => (self.added_mediators, &self.removed_mediators),
-            Role::Processor => (self.added_processors, &self.removed_processors),
-        }
+    pub fn founders_of(&self, class: Role) -> usize {
+        self.classes[class].founders()
     }
 
     /// Takes over the nodes of a class that were added.
-    pub fn set_added(&mut self, role: Role, added: &[AddedNode]) {
-        let founders = self.founders_of(role);
-        let (nodes, count, removed) = match role {
-            Role::Gateway => {
-                (&mut self.gateway, &mut self.added_gateways, &mut self.removed_gateways)
-            }
-            Role::Router => (&mut self.router, &mut self.added_routers, &mut self.removed_routers),
-            Role::Mediator => {
-                (&mut self.mediator, &mut self.added_mediators, &mut self.removed_mediators)
-            }
-            Role::Processor => {
-                (&mut self.processor, &mut self.added_processors, &mut self.removed_processors)
-            }
-        };
-        nodes.truncate(founders);
-        nodes.extend(added.iter().map(|it| it.node.clone()));
-        *count = added.len();
-        let all = added.iter().enumerate().filter(|(_, it)| it.is_removed);
-        *removed = all.map(|(at, _)| founders + at).collect();
+    pub fn set_added(&mut self, class: Role, added: &[AddedNode]) {
+        let class = &mut self.classes[class];
+        let founders = class.founders();
+        class.nodes.truncate(founders);
+        class.nodes.extend(added.iter().map(|it| it.node.clone()));
+        class.added = added.len();
+        let all = (founders as u16..).zip(added).filter(|(_, it)| it.is_removed);
+        class.removed = all.map(|(index, _)| index).collect();
     }
 
     /// Whether a node was added while the network ran.
-    pub fn was_added(&self, role: Role, index: usize) -> bool {
-        index >= self.founders_of(role)
+    pub fn was_added(&self, node: NodeId) -> bool {
+        node.position() >= self.founders_of(node.class)
     }
 
     /// Whether a node was removed.
-    pub fn is_removed(&self, role: Role, index: usize) -> bool {
-        self.added(role).1.contains(&index)
+    pub fn is_removed(&self, node: NodeId) -> bool {
+        self.classes[node.class].removed.contains(&node.index)
     }
 
     /// Whether the same nodes were added to a network and removed from it: their numbers never
     /// fall.
     pub fn has_nodes_of(&self, other: &Network) -> bool {
-        Role::ALL.iter().all(|role| self.added_counts(*role) == other.added_counts(*role))
+        Role::ALL.iter().all(|class| self.added_counts(*class) == other.added_counts(*class))
     }
 
     /// How many nodes of a class were added, and how many of them removed again.
-    pub fn added_counts(&self, role: Role) -> (usize, usize) {
-        let (added, removed) = self.added(role);
-        (added, removed.len())
+    pub fn added_counts(&self, class: Role) -> (usize, usize) {
+        let class = &self.classes[class];
+        (class.added, class.removed.len())
     }
 
     /// The numbers of the nodes of a class that were not removed.
-    fn present(&self, role: Role) -> impl Iterator<Item = usize> {
-        (0..self.nodes(role).len()).filter(move |index| !self.is_removed(role, *index))
+    fn present(&self, class: Role) -> impl Iterator<Item = u16> {
+        let all = 0..self.nodes(class).len() as u16;
+        all.filter(move |index| !self.is_removed(class.node(*index)))
     }
 
     /// Whether a node may have replicas, if anything is replicated: a processor that was added has
     /// none, because a log knows its places by their positions, which never change.
-    pub fn may_have_replicas(&self, role: Role, index: usize) -> bool {
-        match role {
+    pub fn may_have_replicas(&self, node: NodeId) -> bool {
+        match node.class {
             Role::Mediator => true,
-            Role::Processor => !self.was_added(role, index),
+            Role::Processor => !self.was_added(node),
             Role::Gateway | Role::Router => false,
         }
     }
 
     /// The cells that there are: one for each mediator that was not removed.
     pub fn cells(&self) -> impl Iterator<Item = u16> {
-        self.present(Role::Mediator).map(|cell| cell as u16)
+        self.present(Role::Mediator)
     }
 
     /// How many nodes there are of each class.
     pub fn counts(&self) -> NodeCounts {
         let mut of_class = [0; 4];
-        for role in Role::ALL {
-            of_class[usize::from(role.code())] = self.nodes(*role).len() as u16;
+        for (class, of) in self.classes.iter() {
+            of_class[usize::from(class.code())] = of.nodes.len() as u16;
         }
         NodeCounts { of_class }
     }
 
-    /// The nodes to which a node makes its links, by class and index.
-    pub fn downstream(&self, role: Role, index: usize) -> Vec<(Role, usize)> {
-        match role {
-            _ if self.is_removed(role, index) => vec![],
-            Role::Gateway => {
-                let routers = self.routers_of(index).into_iter();
-                routers.map(|router| (Role::Router, router)).collect()
-            }
-            Role::Router => self.cells().map(|cell| (Role::Mediator, usize::from(cell))).collect(),
-            Role::Mediator => {
-                let processors = match self.durability {
-                    Durability::None => self.processors_of(index as u16),
-                    // A replica of any cell may be given to it, and to any processor.
-                    Durability::MemoryQuorum | Durability::DiskQuorum => {
-                        self.present(Role::Processor).collect()
-                    }
-                };
-                processors.into_iter().map(|processor| (Role::Processor, processor)).collect()
-            }
-            Role::Processor => self.present(Role::Gateway).map(|i| (Role::Gateway, i)).collect(),
-        }
+    /// The nodes to which a node makes its links.
+    pub fn downstream(&self, node: NodeId) -> Vec<NodeId> {
+        let (class, indices) = match node.class {
+            _ if self.is_removed(node) => return vec![],
+            Role::Gateway => (Role::Router, self.routers_of(node.index)),
+            Role::Router => (Role::Mediator, self.cells().collect()),
+            Role::Mediator => match self.durability {
+                Durability::None => (Role::Processor, self.processors_of(node.index)),
+                // A replica of any cell may be given to it, and to any processor.
+                Durability::MemoryQuorum | Durability::DiskQuorum => {
+                    (Role::Processor, self.present(Role::Processor).collect())
+                }
+            },
+            Role::Processor => (Role::Gateway, self.present(Role::Gateway).collect()),
+        };
+        indices.into_iter().map(|index| class.node(index)).collect()
     }
 
     /// The routers that a gateway uses: the first one, and the next one if that fails.
-    pub fn routers_of(&self, gateway: usize) -> Vec<usize> {
+    pub fn routers_of(&self, gateway: u16) -> Vec<u16> {
         self.in_turn(Role::Router, gateway)
     }
 
@@ -578,14 +464,14 @@ impl Network {
     /// one, and the next one if that fails. Two of them are of those that the network began with,
     /// and the others those that were added: so no link is given up for a node that may not be up
     /// yet. The upstream ones take turns at all nodes.
-    fn in_turn(&self, role: Role, number: usize) -> Vec<usize> {
-        let founders = self.founders_of(role);
-        let mut added: Vec<usize> = self.present(role).filter(|it| *it >= founders).collect();
-        let mut all = vec![number % founders, (number + 1) % founders];
+    fn in_turn(&self, class: Role, number: u16) -> Vec<u16> {
+        let founders = self.founders_of(class) as u16;
+        let mut added: Vec<u16> = self.present(class).filter(|it| *it >= founders).collect();
+        let mut all = vec![number % founders, (number % founders + 1) % founders];
         all.dedup();
-        let turn = number % (founders + added.len());
+        let turn = number % (founders + added.len() as u16);
         if let Some(at) = turn.checked_sub(founders) {
-            added.rotate_left(at);
+            added.rotate_left(usize::from(at));
             all.insert(0, added.remove(0));
         }
         all.extend(added);
@@ -593,8 +479,8 @@ impl Network {
     }
 
     /// How many nodes make their link to a node.
-    pub fn upstream_count(&self, role: Role, index: usize) -> usize {
-        self.all().filter(|(r, i, _)| self.downstream(*r, *i).contains(&(role, index))).count()
+    pub fn upstream_count(&self, node: NodeId) -> usize {
+        self.all().filter(|(other, _)| self.downstream(*other).contains(&node)).count()
     }
 
     /// How many cells have instruments at first.
@@ -610,22 +496,20 @@ impl Network {
     /// Whether it has a control group: with durability; without it, if the replicas of control
     /// have addresses.
     pub fn has_control(&self) -> bool {
-        let has_address = |(role, index): (Role, usize)| {
-            self.nodes(role).get(index).is_some_and(|node| node.replication.is_some())
-        };
+        let has_address = |id: NodeId| self.node(id).is_some_and(|node| node.replication.is_some());
         self.durability != Durability::None || self.replicas(CONTROL).into_iter().all(has_address)
     }
 
     /// The processor that has a replica of a cell at first, if cells have replicas.
-    pub fn processor_of(&self, cell: u16) -> usize {
-        usize::from(cell) % self.founders_of(Role::Processor)
+    pub fn processor_of(&self, cell: u16) -> u16 {
+        cell % self.founders_of(Role::Processor) as u16
     }
 
     /// The processors that a cell's replies may take: its own, and others if the link to that is
     /// broken. Without durability cells take turns at all processors. With it a cell's own one is
     /// that with the replica, and cells take turns at the others that stand in for it.
-    pub fn processors_of(&self, cell: u16) -> Vec<usize> {
-        let mut processors = self.in_turn(Role::Processor, usize::from(cell));
+    pub fn processors_of(&self, cell: u16) -> Vec<u16> {
+        let mut processors = self.in_turn(Role::Processor, cell);
         if self.durability != Durability::None {
             let own = self.processor_of(cell);
             processors.retain(|other| *other != own);
@@ -635,7 +519,7 @@ impl Network {
     }
 
     /// The cells whose replies may take a processor.
-    pub fn cells_through(&self, processor: usize) -> Vec<u16> {
+    pub fn cells_through(&self, processor: u16) -> Vec<u16> {
         self.cells().filter(|cell| self.processors_of(*cell).contains(&processor)).collect()
     }
 
@@ -644,35 +528,35 @@ impl Network {
     /// processor. When one node dies, a majority remains wherever there are two mediators. Without
     /// durability only mediators have one of control, and nothing is lost with it but the books of
     /// the same node.
-    pub fn replicas(&self, cell: u16) -> Vec<(Role, usize)> {
+    pub fn replicas(&self, cell: u16) -> Vec<NodeId> {
+        let founders = self.founders() as u16;
         if cell == CONTROL {
-            let mediators = 0..self.founders().min(3);
-            let mut voters: Vec<_> = mediators.map(|index| (Role::Mediator, index)).collect();
+            let mediators = 0..founders.min(3);
+            let mut voters: Vec<_> = mediators.map(|index| Role::Mediator.node(index)).collect();
             if voters.len() < 3 && self.durability != Durability::None {
-                voters.push((Role::Processor, 0));
+                voters.push(Role::Processor.node(0));
             }
             return voters;
         }
-        let (cell, founders) = (usize::from(cell), self.founders());
-        let mut replicas = vec![(Role::Mediator, cell)];
+        let mut replicas = vec![Role::Mediator.node(cell)];
         if founders > 1 || cell >= founders {
-            replicas.push((Role::Mediator, (cell + 1) % founders));
+            replicas.push(Role::Mediator.node((cell % founders + 1) % founders));
         }
-        replicas.push((Role::Processor, cell % self.founders_of(Role::Processor)));
+        replicas.push(Role::Processor.node(self.processor_of(cell)));
         replicas
     }
 
     /// The nodes that may have a replica of a group, no more than there may be: those that have one
     /// at first, then, for a cell, the other founders of both classes where replicas can listen. A
     /// log knows a place by its position, so it must never change.
-    pub fn replica_places(&self, group: u16) -> Vec<(Role, usize)> {
+    pub fn replica_places(&self, group: u16) -> Vec<NodeId> {
         let mut places = self.replicas(group);
         if group != CONTROL {
-            let can_have_one = |(role, index, node): &(Role, usize, &Node)| {
-                let may_have = self.may_have_replicas(*role, *index);
-                may_have && !self.was_added(*role, *index) && node.replication.is_some()
+            let can_have_one = |(id, node): &(NodeId, &Node)| {
+                let may_have = self.may_have_replicas(*id);
+                may_have && !self.was_added(*id) && node.replication.is_some()
             };
-            let others = self.all().filter(can_have_one).map(|(role, index, _)| (role, index));
+            let others = self.all().filter(can_have_one).map(|(id, _)| id);
             let others: Vec<_> = others.filter(|place| !places.contains(place)).collect();
             places.extend(others);
         }
@@ -681,28 +565,24 @@ impl Network {
     }
 
     /// The cells that a node has a replica of at first.
-    pub fn cells_at(&self, role: Role, index: usize) -> Vec<u16> {
-        self.cells().filter(|cell| self.replicas(*cell).contains(&(role, index))).collect()
+    pub fn cells_at(&self, node: NodeId) -> Vec<u16> {
+        self.cells().filter(|cell| self.replicas(*cell).contains(&node)).collect()
     }
 
     /// The groups that a node has a replica of at first: its cells, then control.
-    pub fn groups_at(&self, role: Role, index: usize) -> Vec<u16> {
+    pub fn groups_at(&self, node: NodeId) -> Vec<u16> {
         let is_replicated = self.durability != Durability::None;
-        let mut groups = if is_replicated { self.cells_at(role, index) } else { vec![] };
-        if self.has_control() && self.replicas(CONTROL).contains(&(role, index)) {
+        let mut groups = if is_replicated { self.cells_at(node) } else { vec![] };
+        if self.has_control() && self.replicas(CONTROL).contains(&node) {
             groups.push(CONTROL);
         }
         groups
     }
 
     /// The folder of a node, if the network has one.
-    pub fn folder(&self, role: Role, index: usize) -> Option<PathBuf> {
-        self.data.as_ref().map(|data| data.join(format!("{role}-{index}")))
+    pub fn folder(&self, node: NodeId) -> Option<PathBuf> {
+        self.data.as_ref().map(|data| data.join(node.file_name()))
     }
-}
-
-fn is_zero(count: &usize) -> bool {
-    *count == 0
 }
 
 /// Whether only this host can connect to an address.
@@ -752,7 +632,7 @@ mod tests {
 
     fn network(counts: &str) -> Network {
         let mut port = 5000;
-        Network::new(counts.parse().unwrap(), |_, _| {
+        Network::new(counts.parse().unwrap(), |_| {
             port += 1;
             Node { address: format!("127.0.0.1:{port}").parse().unwrap(), replication: None }
         })
@@ -792,15 +672,15 @@ mod tests {
         let mut network = network("1-1-1-1");
         assert!(network.secret_of_nodes().unwrap().is_none());
         for local in ["[::1]:1", "127.7.7.7:1", "[::ffff:127.0.0.1]:1", "unix:/n", "shm:/n"] {
-            network.router[0].address = local.parse().unwrap();
+            network.classes[Role::Router].nodes[0].address = local.parse().unwrap();
             assert!(network.secret_of_nodes().unwrap().is_none(), "{local}");
         }
         let replication = "192.0.2.1:7".parse::<Address>().unwrap().try_into().unwrap();
-        network.processor[0].replication = Some(replication);
+        network.classes[Role::Processor].nodes[0].replication = Some(replication);
         let refused = network.secret_of_nodes().unwrap_err().to_string();
         assert!(refused.contains("processor 0 listens at 192.0.2.1:7"), "{refused}");
         for far in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "[fe80::1]:1"] {
-            network.gateway[0].address = far.parse().unwrap();
+            network.classes[Role::Gateway].nodes[0].address = far.parse().unwrap();
             let refused = network.secret_of_nodes().unwrap_err().to_string();
             assert!(refused.contains("exchange secret new"), "{refused}");
         }
@@ -837,42 +717,45 @@ mod tests {
     fn links_and_replicas_follow_from_the_counts() {
         let mut network = network("3-2-4-2");
         network.durability = Durability::DiskQuorum;
-        assert_eq!(network.downstream(Role::Gateway, 2), [(Role::Router, 0), (Role::Router, 1)]);
-        assert_eq!(network.downstream(Role::Router, 1).len(), 4);
+        assert_eq!(
+            network.downstream(Role::Gateway.node(2)),
+            [Role::Router.node(0), Role::Router.node(1)]
+        );
+        assert_eq!(network.downstream(Role::Router.node(1)).len(), 4);
         // Those of cells 2 and 3, and for each another one.
-        let processors = [0, 1].map(|index| (Role::Processor, index));
-        assert_eq!(network.downstream(Role::Mediator, 3), processors);
+        let processors = [0, 1].map(|index| Role::Processor.node(index));
+        assert_eq!(network.downstream(Role::Mediator.node(3)), processors);
         assert_eq!((network.processors_of(3), network.processors_of(2)), (vec![1, 0], vec![0, 1]));
         assert_eq!(network.cells_through(0), [0, 1, 2, 3]);
-        assert_eq!(network.downstream(Role::Processor, 0).len(), 3);
-        assert_eq!(network.upstream_count(Role::Gateway, 0), 2);
-        assert_eq!(network.upstream_count(Role::Router, 0), 3);
-        assert_eq!(network.upstream_count(Role::Router, 1), 3);
+        assert_eq!(network.downstream(Role::Processor.node(0)).len(), 3);
+        assert_eq!(network.upstream_count(Role::Gateway.node(0)), 2);
+        assert_eq!(network.upstream_count(Role::Router.node(0)), 3);
+        assert_eq!(network.upstream_count(Role::Router.node(1)), 3);
         let (m, p) = (Role::Mediator, Role::Processor);
-        assert_eq!(network.replicas(3), [(m, 3), (m, 0), (p, 1)]);
-        assert_eq!(network.cells_at(Role::Mediator, 0), [0, 3]);
-        assert_eq!(network.cells_at(Role::Processor, 1), [1, 3]);
-        assert!(network.cells_at(Role::Gateway, 1).is_empty());
-        assert_eq!(network.replicas(CONTROL), [(m, 0), (m, 1), (m, 2)]);
-        assert_eq!(network.groups_at(m, 2), [1, 2, CONTROL]);
-        assert_eq!(network.groups_at(m, 3), [2, 3]);
+        assert_eq!(network.replicas(3), [m.node(3), m.node(0), p.node(1)]);
+        assert_eq!(network.cells_at(Role::Mediator.node(0)), [0, 3]);
+        assert_eq!(network.cells_at(Role::Processor.node(1)), [1, 3]);
+        assert!(network.cells_at(Role::Gateway.node(1)).is_empty());
+        assert_eq!(network.replicas(CONTROL), [m.node(0), m.node(1), m.node(2)]);
+        assert_eq!(network.groups_at(m.node(2)), [1, 2, CONTROL]);
+        assert_eq!(network.groups_at(m.node(3)), [2, 3]);
         assert_eq!(network.counts().to_string(), "3-2-4-2");
         let durable = |counts: &str| Network {
             durability: Durability::MemoryQuorum,
             ..self::network(counts)
         };
-        assert_eq!(durable("1-1-2-3").replicas(CONTROL), [(m, 0), (m, 1), (p, 0)]);
-        assert_eq!(durable("1-1-1-1").replicas(CONTROL), [(m, 0), (p, 0)]);
+        assert_eq!(durable("1-1-2-3").replicas(CONTROL), [m.node(0), m.node(1), p.node(0)]);
+        assert_eq!(durable("1-1-1-1").replicas(CONTROL), [m.node(0), p.node(0)]);
         // Without durability control is on mediators only, if it has addresses.
         let mut none = self::network("1-1-2-3");
-        assert_eq!(none.replicas(CONTROL), [(m, 0), (m, 1)]);
-        assert!(!none.has_control() && none.groups_at(m, 1).is_empty());
-        for node in &mut none.mediator {
+        assert_eq!(none.replicas(CONTROL), [m.node(0), m.node(1)]);
+        assert!(!none.has_control() && none.groups_at(m.node(1)).is_empty());
+        for node in &mut none.classes[Role::Mediator].nodes {
             node.replication =
                 Some("unix:/run/replica".parse::<Address>().unwrap().try_into().unwrap());
         }
         assert!(none.has_control());
-        assert_eq!((none.groups_at(m, 1), none.groups_at(p, 0)), (vec![CONTROL], vec![]));
+        assert_eq!((none.groups_at(m.node(1)), none.groups_at(p.node(0))), (vec![CONTROL], vec![]));
     }
 
     #[test]
@@ -881,47 +764,47 @@ mod tests {
         let before: Vec<_> = (0..6).map(|gateway| it.routers_of(gateway)).collect();
         for name in ["a", "b"] {
             let address = format!("unix:/{name}").parse().unwrap();
-            it.router.push(Node { address, replication: None });
+            it.classes[Role::Router].nodes.push(Node { address, replication: None });
         }
-        it.added_routers = 2;
+        it.classes[Role::Router].added = 2;
         let all = |it: &Network| (0..6).map(|at| it.routers_of(at)).collect::<Vec<_>>();
         let first = |it: &Network| all(it).iter().map(|routers| routers[0]).collect::<Vec<_>>();
         assert_eq!(first(&it), [0, 1, 2, 3, 0, 1]);
         for (before, after) in before.iter().zip(all(&it)) {
             assert!(before.iter().all(|router| after.contains(router)) && after.len() == 4);
         }
-        assert_eq!((it.upstream_count(Role::Router, 2), it.counts().of_class[1]), (6, 4));
-        assert_eq!(it.downstream(Role::Router, 3), [(Role::Mediator, 0)]);
+        assert_eq!((it.upstream_count(Role::Router.node(2)), it.counts().of_class[1]), (6, 4));
+        assert_eq!(it.downstream(Role::Router.node(3)), [Role::Mediator.node(0)]);
         assert_eq!(Network::parse(&it.to_toml().unwrap()).unwrap(), it);
-        it.removed_routers.insert(2);
+        it.classes[Role::Router].removed.insert(2);
         assert_eq!(first(&it), [0, 1, 3, 1, 0, 3]);
         assert!(all(&it).iter().all(|routers| !routers.contains(&2)));
-        assert!(it.downstream(Role::Router, 2).is_empty());
-        it.removed_routers.insert(3);
+        assert!(it.downstream(Role::Router.node(2)).is_empty());
+        it.classes[Role::Router].removed.insert(3);
         assert_eq!(all(&it), before);
         let refused = |change: &dyn Fn(&mut Network)| {
             let mut wrong = it.clone();
             change(&mut wrong);
             Network::parse(&wrong.to_toml().unwrap()).unwrap_err().to_string()
         };
-        assert!(refused(&|it| it.added_routers = 4).contains("4 added routers of 4"));
-        let never = refused(&|it| it.removed_routers.extend([0]));
+        assert!(refused(&|it| it.classes[Role::Router].added = 4).contains("4 added routers of 4"));
+        let never = refused(&|it| it.classes[Role::Router].removed.extend([0]));
         assert!(never.contains("router 0, which was not added"), "{never}");
     }
 
     #[test]
     fn cells_take_turns_at_processors_that_were_added_and_replicas_stay_where_they_are() {
         let mut before = network("2-2-4-2");
-        for node in before.mediator.iter_mut().chain(&mut before.processor) {
+        for node in before.classes.iter_mut().skip(2).flat_map(|(_, of)| &mut of.nodes) {
             let unix: Address = format!("unix:/r/{}", node.address).parse().unwrap();
             node.replication = Some(unix.try_into().unwrap());
         }
         let mut it = before.clone();
         for name in ["a", "b"] {
             let address = format!("unix:/{name}").parse().unwrap();
-            it.processor.push(Node { address, replication: None });
+            it.classes[Role::Processor].nodes.push(Node { address, replication: None });
         }
-        it.added_processors = 2;
+        it.classes[Role::Processor].added = 2;
         let ways = |it: &Network| (0..5).map(|cell| it.processors_of(cell)).collect::<Vec<_>>();
         let first = |it: &Network| ways(it).iter().map(|way| way[0]).collect::<Vec<_>>();
         assert_eq!(first(&it), [0, 1, 2, 3, 0]);
@@ -930,9 +813,9 @@ mod tests {
             (vec![2, 0, 1, 3], vec![3, 1, 0, 2])
         );
         let (m, p) = (Role::Mediator, Role::Processor);
-        assert_eq!(it.downstream(m, 0), [0, 1, 2, 3].map(|index| (p, index)));
-        assert_eq!((it.cells_through(3), it.upstream_count(p, 3)), (vec![0, 1, 2, 3], 4));
-        assert_eq!(it.downstream(p, 2), [0, 1].map(|index| (Role::Gateway, index)));
+        assert_eq!(it.downstream(m.node(0)), [0, 1, 2, 3].map(|index| p.node(index)));
+        assert_eq!((it.cells_through(3), it.upstream_count(p.node(3))), (vec![0, 1, 2, 3], 4));
+        assert_eq!(it.downstream(p.node(2)), [0, 1].map(|index| Role::Gateway.node(index)));
         // With replicas those that were added stand in for the others.
         it.durability = Durability::MemoryQuorum;
         before.durability = Durability::MemoryQuorum;
@@ -945,13 +828,13 @@ mod tests {
             assert_eq!(it.replicas(group), before.replicas(group));
             assert_eq!(it.replica_places(group), before.replica_places(group));
         }
-        assert!(it.groups_at(p, 2).is_empty() && !it.may_have_replicas(p, 2));
+        assert!(it.groups_at(p.node(2)).is_empty() && !it.may_have_replicas(p.node(2)));
         assert_eq!(Network::parse(&it.to_toml().unwrap()).unwrap(), it);
-        it.removed_processors.extend([2, 3]);
-        assert_eq!((ways(&it), it.upstream_count(p, 2)), (ways(&before), 0));
-        assert!(it.downstream(p, 2).is_empty());
-        assert_eq!(it.downstream(m, 1), before.downstream(m, 1));
-        it.added_processors = 4;
+        it.classes[Role::Processor].removed.extend([2, 3]);
+        assert_eq!((ways(&it), it.upstream_count(p.node(2))), (ways(&before), 0));
+        assert!(it.downstream(p.node(2)).is_empty());
+        assert_eq!(it.downstream(m.node(1)), before.downstream(m.node(1)));
+        it.classes[Role::Processor].added = 4;
         let refused = Network::parse(&it.to_toml().unwrap()).unwrap_err().to_string();
         assert!(refused.contains("4 added processors of 4"), "{refused}");
     }
@@ -960,16 +843,19 @@ mod tests {
     fn processors_make_links_to_gateways_that_were_added_until_they_are_removed() {
         let mut it = network("2-2-2-2");
         let address = "unix:/a".parse().unwrap();
-        it.gateway.push(Node { address, replication: None });
-        it.added_gateways = 1;
-        let gateways = |it: &Network| it.downstream(Role::Processor, 1).len();
-        assert_eq!((gateways(&it), it.upstream_count(Role::Router, 0)), (3, 3));
-        assert_eq!((it.routers_of(2), it.upstream_count(Role::Gateway, 2)), (vec![0, 1], 2));
+        it.classes[Role::Gateway].nodes.push(Node { address, replication: None });
+        it.classes[Role::Gateway].added = 1;
+        let gateways = |it: &Network| it.downstream(Role::Processor.node(1)).len();
+        assert_eq!((gateways(&it), it.upstream_count(Role::Router.node(0))), (3, 3));
+        assert_eq!((it.routers_of(2), it.upstream_count(Role::Gateway.node(2))), (vec![0, 1], 2));
         assert_eq!(Network::parse(&it.to_toml().unwrap()).unwrap(), it);
-        it.removed_gateways.insert(2);
-        assert_eq!((gateways(&it), it.upstream_count(Role::Router, 0)), (2, 2));
-        assert_eq!((it.upstream_count(Role::Gateway, 2), it.gateway.len()), (0, 3));
-        it.removed_gateways.insert(0);
+        it.classes[Role::Gateway].removed.insert(2);
+        assert_eq!((gateways(&it), it.upstream_count(Role::Router.node(0))), (2, 2));
+        assert_eq!(
+            (it.upstream_count(Role::Gateway.node(2)), it.classes[Role::Gateway].nodes.len()),
+            (0, 3)
+        );
+        it.classes[Role::Gateway].removed.insert(0);
         let refused = Network::parse(&it.to_toml().unwrap()).unwrap_err().to_string();
         assert!(refused.contains("gateway 0, which was not added"), "{refused}");
     }
@@ -979,7 +865,7 @@ mod tests {
         let mut before = network("2-2-3-2");
         before.durability = Durability::MemoryQuorum;
         before.spare_mediators = 1;
-        for node in before.mediator.iter_mut().chain(&mut before.processor) {
+        for node in before.classes.iter_mut().skip(2).flat_map(|(_, of)| &mut of.nodes) {
             let unix: Address = format!("unix:/r/{}", node.address).parse().unwrap();
             node.replication = Some(unix.try_into().unwrap());
         }
@@ -988,9 +874,9 @@ mod tests {
             let address: Address = format!("unix:/{name}").parse().unwrap();
             let replication = format!("unix:/{name}-r").parse::<Address>().unwrap();
             let replication = Some(replication.try_into().unwrap());
-            after.mediator.push(Node { address, replication });
+            after.classes[Role::Mediator].nodes.push(Node { address, replication });
         }
-        after.added_mediators = 2;
+        after.classes[Role::Mediator].added = 2;
         let groups = [0, 1, 2, CONTROL];
         for group in groups {
             assert_eq!(after.replicas(group), before.replicas(group));
@@ -998,29 +884,31 @@ mod tests {
         }
         assert_eq!((after.founders(), after.active_cells()), (3, before.active_cells()));
         let (m, p) = (Role::Mediator, Role::Processor);
-        assert_eq!(after.replicas(3), [(m, 3), (m, 1), (p, 1)]);
+        assert_eq!(after.replicas(3), [m.node(3), m.node(1), p.node(1)]);
         let places = after.replica_places(4);
-        assert_eq!(places, [(m, 4), (m, 2), (p, 0), (m, 0), (m, 1), (p, 1)]);
-        assert_eq!(after.groups_at(m, 1), [0, 1, 3, CONTROL]);
-        assert_eq!(after.groups_at(m, 4), [4]);
-        assert_eq!(after.upstream_count(m, 4), 2);
+        assert_eq!(places, [m.node(4), m.node(2), p.node(0), m.node(0), m.node(1), p.node(1)]);
+        assert_eq!(after.groups_at(m.node(1)), [0, 1, 3, CONTROL]);
+        assert_eq!(after.groups_at(m.node(4)), [4]);
+        assert_eq!(after.upstream_count(m.node(4)), 2);
         // It is removed again.
-        after.removed_mediators.insert(3);
+        after.classes[Role::Mediator].removed.insert(3);
         assert_eq!(after.cells().collect::<Vec<_>>(), [0, 1, 2, 4]);
-        assert_eq!(after.groups_at(m, 1), before.groups_at(m, 1));
-        assert_eq!(after.all().filter(|(role, ..)| *role == m).count(), 4);
-        assert_eq!(after.downstream(Role::Router, 0), [0, 1, 2, 4].map(|index| (m, index)));
-        assert!(after.downstream(m, 3).is_empty() && after.cells_through(1) == [0, 1, 2, 4]);
-        assert_eq!(after.replicas(4), [(m, 4), (m, 2), (p, 0)]);
+        assert_eq!(after.groups_at(m.node(1)), before.groups_at(m.node(1)));
+        assert_eq!(after.all().filter(|(id, _)| id.class == m).count(), 4);
+        assert_eq!(after.downstream(Role::Router.node(0)), [0, 1, 2, 4].map(|index| m.node(index)));
+        assert!(after.downstream(m.node(3)).is_empty() && after.cells_through(1) == [0, 1, 2, 4]);
+        assert_eq!(after.replicas(4), [m.node(4), m.node(2), p.node(0)]);
         assert_eq!(Network::parse(&after.to_toml().unwrap()).unwrap(), after);
         let refused = |change: &dyn Fn(&mut Network)| {
             let mut wrong = after.clone();
             change(&mut wrong);
             Network::parse(&wrong.to_toml().unwrap()).unwrap_err().to_string()
         };
-        assert!(refused(&|it| it.added_mediators = 5).contains("5 added mediators of 5"));
+        assert!(
+            refused(&|it| it.classes[Role::Mediator].added = 5).contains("5 added mediators of 5")
+        );
         assert!(refused(&|it| it.spare_mediators = 3).contains("3 spare mediators of 3"));
-        let never = refused(&|it| it.removed_mediators.extend([2]));
+        let never = refused(&|it| it.classes[Role::Mediator].removed.extend([2]));
         assert!(never.contains("mediator 2, which was not added"), "{never}");
     }
 

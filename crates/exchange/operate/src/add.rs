@@ -8,8 +8,8 @@
 
 use std::time::Duration;
 
-use nm_exchange::control::{NodeId, RemoveError};
-use nm_exchange::network::{Network, Node, Role};
+use nm_exchange::control::RemoveError;
+use nm_exchange::network::{Network, Node, NodeId, Role};
 use nm_model::{Failure, FailureKind};
 use nm_sys::clock::Deadline;
 use thiserror::Error;
@@ -83,15 +83,14 @@ pub fn wait_until_up(network: &Network, node: NodeId) -> bool {
     }
 }
 
-fn is_up(status: &NetworkStatus, (role, index): NodeId) -> bool {
-    let id = (role, usize::from(index));
-    status.nodes.iter().any(|node| (node.role, node.index) == id && node.is_up)
+fn is_up(status: &NetworkStatus, node: NodeId) -> bool {
+    status.node(node).is_some_and(|node| node.is_up)
 }
 
 /// Whether a node is up, and the cell of a mediator has a leader.
 fn works(status: &NetworkStatus, node: NodeId) -> bool {
     let has_leader = |cell| status.cell(cell).is_some_and(|cell| cell.leader.is_some());
-    is_up(status, node) && (node.0 != Role::Mediator || has_leader(node.1))
+    is_up(status, node) && (node.class != Role::Mediator || has_leader(node.index))
 }
 
 /// Moves the instruments of a mediator that was added to other cells, and removes it with its cell.
@@ -99,7 +98,7 @@ fn works(status: &NetworkStatus, node: NodeId) -> bool {
 /// # Errors
 /// If it was not added, no other cell can take its instruments, or control does not log it in time.
 pub fn remove_mediator(network: &Network, mediator: u16) -> Result<Removed, Failure> {
-    let node = (Role::Mediator, mediator);
+    let node = Role::Mediator.node(mediator);
     let bad = |error: RemoveError| Failure::new(FailureKind::BadRequest, error.to_string());
     if usize::from(mediator) < network.founders() {
         return Err(bad(RemoveError::Founder(node)));
@@ -123,16 +122,15 @@ pub fn remove_mediator(network: &Network, mediator: u16) -> Result<Removed, Fail
 /// If it is no such node, nothing else could do its work, or control does not log it in time. If
 /// clients stay at a gateway, it stays as well, and is drained.
 pub fn remove(network: &Network, node: NodeId) -> Result<Option<Drained>, Failure> {
-    let ((role, index), mut drained) = (node, None);
-    let number = usize::from(index);
-    let is_part = number < network.nodes(role).len() && !network.is_removed(role, number);
-    if network.was_added(role, number) && is_part {
+    let mut drained = None;
+    let is_part = network.node(node).is_some() && !network.is_removed(node);
+    if network.was_added(node) && is_part {
         let status = admin::status(network, ANSWER_LIMIT)?;
         if let Some(nothing) = nothing_else(&status, node) {
             return Err(Failure::new(FailureKind::BadRequest, nothing.to_string()));
         }
-        if role == Role::Gateway && is_up(&status, node) {
-            drained = Some(drain::drain(network, role, number)?);
+        if node.class == Role::Gateway && is_up(&status, node) {
+            drained = Some(drain::drain(network, node)?);
         }
     }
     admin::remove_node(network, node, LOG_LIMIT)?;
@@ -140,12 +138,14 @@ pub fn remove(network: &Network, node: NodeId) -> Result<Option<Drained>, Failur
 }
 
 /// What would be without a node if this router or processor were removed.
-fn nothing_else(status: &NetworkStatus, (role, index): NodeId) -> Option<NothingElse> {
-    let is_other = |other: &usize| *other != usize::from(index);
-    let is_up = |other: usize| is_up(status, (role, other as u16));
-    match role {
+fn nothing_else(status: &NetworkStatus, node: NodeId) -> Option<NothingElse> {
+    let NodeId { class, index } = node;
+    let is_other = |other: &u16| *other != index;
+    let is_up = |other: u16| is_up(status, class.node(other));
+    match class {
         Role::Router => {
-            let mut others = (0..status.network.router.len()).filter(is_other);
+            let routers = status.network.nodes(Role::Router).len() as u16;
+            let mut others = (0..routers).filter(is_other);
             (!others.any(is_up)).then_some(NothingElse::Router(index))
         }
         Role::Processor => {

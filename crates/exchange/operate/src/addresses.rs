@@ -109,7 +109,7 @@ mod tests {
             }
         };
         let node = Node { address, replication: Some(replication) };
-        Network::new("1-1-1-1".parse().unwrap(), |_, _| node.clone())
+        Network::new("1-1-1-1".parse().unwrap(), |_| node.clone())
     }
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
         let more = one_more(&unix, Role::Mediator).unwrap();
         let replication = more.replication.as_ref().unwrap().to_string();
         assert!(more.address.to_string().starts_with("unix:/s/mediator-"), "{more:?}");
-        assert!(replication.ends_with("-replication") && more != unix.mediator[0], "{more:?}");
+        assert!(replication.ends_with("-replication") && more != unix.nodes(Role::Mediator)[0], "{more:?}");
         assert_eq!(one_more(&unix, Role::Processor).unwrap().replication, None);
         let shm = beside("shm:/s/mediator-0");
         assert!(one_more(&shm, Role::Mediator).unwrap().address.to_string().starts_with("shm:/s/"));

@@ -7,9 +7,11 @@ use nm_book::order::InstrumentId;
 use nm_exchange::client::ClientError;
 use nm_exchange::control::{
     Access, AddError, AdminRequest, AdminResponse, CellReplicas, ControlReplica, InstrumentMap,
-    NodeId, Observer, RemoveError, State, Work, share_an_address, unreachable,
+    Observer, RemoveError, State, Work, addresses_of, share_an_address, unreachable,
 };
-use nm_exchange::network::{AddedNode, CONTROL, Durability, Network, NetworkError, Node, Role};
+use nm_exchange::network::{
+    AddedNode, CONTROL, Durability, Network, NetworkError, Node, NodeId, Role,
+};
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock::{self, Deadline};
 use schemars::JsonSchema;
@@ -22,10 +24,9 @@ const NO_CONTROL: &str = "the network has no control group, so its map is that o
 /// A node of a network, as it is seen from outside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NodeStatus {
-    /// Its class.
-    pub role: Role,
-    /// Which one of its class.
-    pub index: usize,
+    /// Which.
+    #[serde(flatten)]
+    pub id: NodeId,
     /// Where it listens.
     pub address: String,
     /// Whether it is up.
@@ -121,17 +122,21 @@ impl NetworkStatus {
         self.cells.iter().find(|known| known.cell == cell)
     }
 
+    /// A node, unless it was removed.
+    pub fn node(&self, node: NodeId) -> Option<&NodeStatus> {
+        self.nodes.iter().find(|known| known.id == node)
+    }
+
     /// Whether a node is drained.
-    pub fn is_drained(&self, (role, index): NodeId) -> bool {
-        let is_it = |node: &&NodeStatus| node.role == role && node.index == usize::from(index);
-        self.nodes.iter().find(is_it).is_some_and(|node| node.is_drained)
+    pub fn is_drained(&self, node: NodeId) -> bool {
+        self.node(node).is_some_and(|node| node.is_drained)
     }
 
     /// Whether instruments can be moved to a cell, and from it: somebody leads it, and not only a
     /// mediator that is to carry nothing.
     pub fn takes_instruments(&self, cell: &CellStatus) -> bool {
         let is_alone = self.durability == Durability::None;
-        cell.leader.is_some() && !(is_alone && self.is_drained((Role::Mediator, cell.cell)))
+        cell.leader.is_some() && !(is_alone && self.is_drained(Role::Mediator.node(cell.cell)))
     }
 }
 
@@ -150,16 +155,15 @@ pub fn status(network: &Network, limit: Duration) -> Result<NetworkStatus, Failu
 fn status_with_control(network: &Network, replica: &ControlReplica) -> NetworkStatus {
     let state = &replica.state;
     let network = state.routes().map.extended(network);
-    let nodes = network.all().map(|(role, index, node)| {
-        let known = state.nodes().get(&(role, index as u16));
+    let nodes = network.all().map(|(id, node)| {
+        let known = state.nodes().get(&id);
         NodeStatus {
-            role,
-            index,
+            id,
             address: node.address.to_string(),
             is_up: known.is_some_and(|known| known.is_up),
             starts: Some(known.map_or(0, |known| known.starts)),
             since_unix_ms: known.map(|known| known.since_ms),
-            is_drained: state.routes().map.drained().contains(&(role, index as u16)),
+            is_drained: state.routes().map.drained().contains(&id),
         }
     });
     let routes = state.routes();
@@ -173,7 +177,7 @@ fn status_with_control(network: &Network, replica: &ControlReplica) -> NetworkSt
     NetworkStatus {
         durability: network.durability,
         control: Some(ControlStatus {
-            voters: voters.map(|(role, index)| format!("{role} {index}")).collect(),
+            voters: voters.map(|node| node.to_string()).collect(),
             leader: replica.leading_term.map(|_| replica.mediator),
             term: replica.leading_term,
             stalled_ms: replica.stalled_ms,
@@ -200,21 +204,21 @@ fn status_without_control(access: &Access<'_>, limit: Duration) -> Result<Networ
     let network = access.network;
     let mut refused = String::new();
     let mut nodes = vec![];
-    for (role, index, node) in network.all() {
+    for (id, node) in network.all() {
         let connected = access.observe(&node.address, limit);
         if let Err(error) = &connected {
-            refused = format!("{role} {index} at {}: {error}", node.address);
+            refused = format!("{id} at {}: {error}", node.address);
         }
         let (address, is_up) = (node.address.to_string(), connected.is_ok());
         let (starts, since_unix_ms, is_drained) = (None, None, false);
-        nodes.push(NodeStatus { role, index, address, is_up, starts, since_unix_ms, is_drained });
+        nodes.push(NodeStatus { id, address, is_up, starts, since_unix_ms, is_drained });
     }
     if nodes.iter().all(|node| !node.is_up) {
         return Err(unreachable(format!("no node of the network answers: {refused}")));
     }
-    let mediators = nodes.iter().filter(|node| node.role == Role::Mediator);
+    let mediators = nodes.iter().filter(|node| node.id.class == Role::Mediator);
     let cells = mediators.map(|node| {
-        let cell = node.index as u16;
+        let cell = node.id.index;
         CellStatus { cell, leader: node.is_up.then_some(cell), term: 0, voters: vec![] }
     });
     Ok(NetworkStatus {
@@ -445,8 +449,10 @@ fn change(
             match access.request(voter, request, deadline.remaining().min(Access::HANDSHAKE_LIMIT))
             {
                 Ok(AdminResponse::Status { state, leading_term: Some(_), .. }) => {
-                    if is_done(&state)? {
-                        return Ok(());
+                    match State::load(&state) {
+                        Ok(state) if is_done(&state)? => return Ok(()),
+                        Ok(_) => {}
+                        Err(error) => reason = access.named(voter, &error.into()),
                     }
                 }
                 Ok(_) => {}
@@ -477,24 +483,25 @@ pub fn add_node(
     limit: Duration,
 ) -> Result<u16, Failure> {
     let bad = |message: String| Failure::new(FailureKind::BadRequest, message);
-    let mut founders = network.all().filter(|(role, index, _)| !network.was_added(*role, *index));
-    if let Some((role, index, _)) = founders.find(|(_, _, it)| share_an_address(it, node)) {
-        return Err(bad(format!("{role} {index} listens at one of these addresses")));
+    let mut founders = network.all().filter(|(id, _)| !network.was_added(*id));
+    if let Some((id, _)) = founders.find(|(_, it)| share_an_address(it, node)) {
+        return Err(bad(format!("{id} listens at one of these addresses")));
     }
     let mut extended = network.clone();
     let mut added = InstrumentMap::of(network).added(role).to_vec();
     added.push(AddedNode { node: node.clone(), is_removed: false });
     extended.set_added(role, &added);
-    let (index, durability) = (network.nodes(role).len(), network.durability);
+    let (count, durability) = (network.nodes(role).len() as u16, network.durability);
     let has_replicas = role == Role::Mediator && durability != Durability::None;
     if has_replicas && node.replication.is_none() {
-        let missing = NetworkError::NoReplicationAddress { role, index, durability };
+        let missing = NetworkError::NoReplicationAddress { node: role.node(count), durability };
         return Err(bad(missing.to_string()));
     }
     if network.secret.is_none() {
         extended.secret_of_nodes().map_err(|error| bad(error.to_string()))?;
     }
-    let (mut added, request) = (None, AdminRequest::Add { role, node: node.clone() });
+    let request = AdminRequest::Add { class: role, addresses: addresses_of(node) };
+    let mut added = None;
     change(network, &request, limit, |state| {
         added = state.plan_add(role, node).map_err(|error: AddError| bad(error.to_string()))?;
         Ok(added.is_some())
@@ -510,7 +517,7 @@ pub fn add_node(
 /// or control does not log it within `limit`.
 pub fn remove_node(network: &Network, node: NodeId, limit: Duration) -> Result<(), Failure> {
     let bad = |error: RemoveError| Failure::new(FailureKind::BadRequest, error.to_string());
-    let (request, mut was_there) = (AdminRequest::Remove(node), false);
+    let (request, mut was_there) = (AdminRequest::Remove { node }, false);
     change(network, &request, limit, |state| match state.plan_remove(node) {
         Ok(()) => {
             was_there = true;
@@ -558,7 +565,7 @@ fn request_replicas(
     let failed =
         |error: ClientError| Failure::new(FailureKind::Peer, access.named(mediator, &error));
     match access.request(mediator, request, limit).map_err(failed)? {
-        AdminResponse::Replicas(replicas) => Ok(Some(replicas)),
+        AdminResponse::Replicas { replicas } => Ok(Some(replicas)),
         AdminResponse::NotLeading => Ok(None),
         _ => Err(failed(ClientError::Unexpected)),
     }
@@ -574,7 +581,7 @@ pub fn ask_for_replicas(status: &mut NetworkStatus, limit: Duration) {
         let Some(leader) = cell.leader.filter(|_| !deadline.passed()) else { continue };
         let known = replicas(&network, leader, cell.cell, deadline.remaining());
         let voters = known.ok().flatten().map_or(vec![], |known| known.voters);
-        cell.voters = voters.iter().map(|(role, index)| format!("{role} {index}")).collect();
+        cell.voters = voters.iter().map(NodeId::to_string).collect();
     }
 }
 
@@ -588,7 +595,7 @@ pub fn work(network: &Network, limit: Duration) -> Result<Vec<(u16, Work)>, Fail
     // Each cell has the number of its mediator.
     for mediator in network.cells() {
         let answer = access.request(mediator, &AdminRequest::Work, limit);
-        if let Ok(AdminResponse::Work(work)) = answer {
+        if let Ok(AdminResponse::Work { work }) = answer {
             all.push((mediator, work));
         }
     }
@@ -608,14 +615,13 @@ pub fn work_of(
     let access = Access::new(network)?;
     let deadline = Deadline::after(limit);
     let mut all = vec![];
-    for (role, index) in nodes {
-        let node = network.nodes(*role).get(usize::from(*index));
-        let Some(node) = node.filter(|_| !deadline.passed()) else { continue };
+    for id in nodes {
+        let Some(node) = network.node(*id).filter(|_| !deadline.passed()) else { continue };
         let asked = access.observe(&node.address, deadline.remaining());
         let answer = asked
             .and_then(|mut observer| observer.request(&AdminRequest::Work, deadline.remaining()));
-        if let Ok(AdminResponse::Work(work)) = answer {
-            all.push(((*role, *index), work));
+        if let Ok(AdminResponse::Work { work }) = answer {
+            all.push((*id, work));
         }
     }
     Ok(all)

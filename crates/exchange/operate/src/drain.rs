@@ -5,8 +5,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use nm_exchange::control::{NodeId, Work};
-use nm_exchange::network::{CONTROL, Durability, Network, Role, group_name};
+use nm_exchange::control::Work;
+use nm_exchange::network::{CONTROL, Durability, Network, NodeId, Role, group_name};
 use nm_model::{Failure, FailureKind};
 use nm_sys::clock::Deadline;
 use thiserror::Error;
@@ -33,12 +33,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DrainError {
     /// There is no such node.
-    #[error("the network has no {role} {index}: it has {count} of them")]
+    #[error("the network has no {node}: it has {count} of them")]
     NoSuchNode {
-        /// Its class.
-        role: Role,
-        /// Which one of its class.
-        index: usize,
+        /// Which.
+        node: NodeId,
         /// How many there are.
         count: usize,
     },
@@ -55,13 +53,13 @@ pub enum DrainError {
         "router {0} needs no draining: stop it, and the gateways use another router at once; no \
          request is lost"
     )]
-    Router(usize),
+    Router(u16),
     /// No other gateway could take the clients of one.
     #[error(
         "no other gateway could take the clients of gateway {0}: the others are drained or not \
          up; resume or start one"
     )]
-    NoOtherGateway(usize),
+    NoOtherGateway(u16),
     /// Clients stay at a gateway.
     #[error(
         "after {seconds} s {sessions} sessions are still at gateway {index}: their clients do not \
@@ -69,7 +67,7 @@ pub enum DrainError {
     )]
     ClientsStay {
         /// Which gateway.
-        index: usize,
+        index: u16,
         /// How many sessions.
         sessions: u32,
         /// How long they were waited for.
@@ -77,13 +75,13 @@ pub enum DrainError {
     },
     /// A gateway does not say how many clients it has.
     #[error("gateway {0} does not answer: look whether it is up")]
-    NoAnswer(usize),
+    NoAnswer(u16),
     /// A processor needs none, if there is another one.
     #[error(
         "processor {0} needs no draining: stop it, and the replies of its cells take another \
          processor at once; no request is lost"
     )]
-    Processor(usize),
+    Processor(u16),
 }
 
 impl From<DrainError> for Failure {
@@ -138,8 +136,8 @@ impl Drained {
 /// # Errors
 /// If it is no mediator or gateway, nothing can do its work, or others do not lead its groups or
 /// have its clients in time; it is drained all the same then, and hands over as soon as it can.
-pub fn drain(network: &Network, role: Role, index: usize) -> Result<Drained, Failure> {
-    drain_within(network, (role, index), CLIENTS_LIMIT)
+pub fn drain(network: &Network, node: NodeId) -> Result<Drained, Failure> {
+    drain_within(network, node, CLIENTS_LIMIT)
 }
 
 /// As [`drain`], where the clients of a gateway may take so long to go to another one.
@@ -148,23 +146,24 @@ pub fn drain(network: &Network, role: Role, index: usize) -> Result<Drained, Fai
 /// As [`drain`].
 pub fn drain_within(
     network: &Network,
-    (role, index): (Role, usize),
+    node: NodeId,
     clients_limit: Duration,
 ) -> Result<Drained, Failure> {
-    check(network, role, index)?;
-    if network.nodes(role).len() == 1 {
-        Err(DrainError::OnlyOne(role))?;
+    check(network, node)?;
+    let NodeId { class, index } = node;
+    if network.nodes(class).len() == 1 {
+        Err(DrainError::OnlyOne(class))?;
     }
     let status = admin::status(network, ANSWER_LIMIT)?;
-    if role == Role::Gateway {
+    if class == Role::Gateway {
         return drain_gateway(network, index, &status, clients_limit);
     }
-    let mediator = index as u16;
+    let mediator = index;
     if !can_be_replaced(mediator, network, &status) {
         Err(DrainError::NobodyElse(mediator))?;
     }
     let led = led_by(mediator, network, &status);
-    admin::set_drained(network, (role, mediator), true, LOG_LIMIT)?;
+    admin::set_drained(network, node, true, LOG_LIMIT)?;
     let moves = match network.durability {
         Durability::None => resize::empty(network, mediator)?.moves,
         Durability::MemoryQuorum | Durability::DiskQuorum => vec![],
@@ -177,16 +176,16 @@ pub fn drain_within(
 /// Lets the clients of a gateway go to others, and waits until they have.
 fn drain_gateway(
     network: &Network,
-    index: usize,
+    index: u16,
     status: &NetworkStatus,
     limit: Duration,
 ) -> Result<Drained, Failure> {
-    let mut gateways = status.nodes.iter().filter(|node| node.role == Role::Gateway);
-    if !gateways.any(|node| node.index != index && node.is_up && !node.is_drained) {
+    let mut gateways = status.nodes.iter().filter(|node| node.id.class == Role::Gateway);
+    if !gateways.any(|node| node.id.index != index && node.is_up && !node.is_drained) {
         Err(DrainError::NoOtherGateway(index))?;
     }
     let before = gateway_work(network, index)?.map_or(0, |work| work.sessions);
-    admin::set_drained(network, (Role::Gateway, index as u16), true, LOG_LIMIT)?;
+    admin::set_drained(network, Role::Gateway.node(index), true, LOG_LIMIT)?;
     let deadline = Deadline::after(limit);
     loop {
         let work = gateway_work(network, index)?;
@@ -204,8 +203,8 @@ fn drain_gateway(
 }
 
 /// What a gateway says of itself, if it answers.
-fn gateway_work(network: &Network, index: usize) -> Result<Option<Work>, Failure> {
-    let answers = admin::work_of(network, &[(Role::Gateway, index as u16)], ANSWER_LIMIT)?;
+fn gateway_work(network: &Network, index: u16) -> Result<Option<Work>, Failure> {
+    let answers = admin::work_of(network, &[Role::Gateway.node(index)], ANSWER_LIMIT)?;
     Ok(answers.into_iter().next().map(|(_, work)| work))
 }
 
@@ -213,20 +212,19 @@ fn gateway_work(network: &Network, index: usize) -> Result<Option<Work>, Failure
 ///
 /// # Errors
 /// If it is no mediator or gateway, or control does not log it in time.
-pub fn resume(network: &Network, role: Role, index: usize) -> Result<bool, Failure> {
-    check(network, role, index)?;
-    let node = (role, index as u16);
+pub fn resume(network: &Network, node: NodeId) -> Result<bool, Failure> {
+    check(network, node)?;
     let was_drained = admin::status(network, ANSWER_LIMIT)?.is_drained(node);
     admin::set_drained(network, node, false, LOG_LIMIT)?;
-    if role == Role::Gateway {
-        wait_until_open(network, index)?;
+    if node.class == Role::Gateway {
+        wait_until_open(network, node.index)?;
     }
     Ok(was_drained)
 }
 
 /// Waits until a gateway that answers takes clients again: those of the next one that is drained
 /// may come to it at once.
-fn wait_until_open(network: &Network, index: usize) -> Result<(), Failure> {
+fn wait_until_open(network: &Network, index: u16) -> Result<(), Failure> {
     let deadline = Deadline::after(LOG_LIMIT);
     while gateway_work(network, index)?.is_some_and(|work| work.is_leaving) && !deadline.passed() {
         std::thread::sleep(POLL_INTERVAL);
@@ -235,15 +233,15 @@ fn wait_until_open(network: &Network, index: usize) -> Result<(), Failure> {
 }
 
 /// Whether a node of this name is one that can be drained.
-fn check(network: &Network, role: Role, index: usize) -> Result<(), DrainError> {
-    let count = network.nodes(role).len();
-    match role {
-        _ if index >= count || network.is_removed(role, index) => {
-            Err(DrainError::NoSuchNode { role, index, count })
+fn check(network: &Network, node: NodeId) -> Result<(), DrainError> {
+    let count = network.nodes(node.class).len();
+    match node.class {
+        _ if network.node(node).is_none() || network.is_removed(node) => {
+            Err(DrainError::NoSuchNode { node, count })
         }
-        Role::Router | Role::Processor if count == 1 => Err(DrainError::OnlyOne(role)),
-        Role::Router => Err(DrainError::Router(index)),
-        Role::Processor => Err(DrainError::Processor(index)),
+        Role::Router | Role::Processor if count == 1 => Err(DrainError::OnlyOne(node.class)),
+        Role::Router => Err(DrainError::Router(node.index)),
+        Role::Processor => Err(DrainError::Processor(node.index)),
         Role::Mediator | Role::Gateway => Ok(()),
     }
 }
@@ -251,7 +249,7 @@ fn check(network: &Network, role: Role, index: usize) -> Result<(), DrainError> 
 /// Whether there are other mediators for the work of one, which are not drained: for each of its
 /// cells a replica, or where cells have one replica, anybody.
 fn can_be_replaced(mediator: u16, network: &Network, status: &NetworkStatus) -> bool {
-    let works = |other: u16| other != mediator && !status.is_drained((Role::Mediator, other));
+    let works = |other: u16| other != mediator && !status.is_drained(Role::Mediator.node(other));
     if network.durability == Durability::None {
         return network.cells().any(works);
     }
@@ -268,13 +266,9 @@ fn mediators_of(cell: &CellStatus, network: &Network) -> Vec<u16> {
     let known = cell.leader.and_then(|leader| {
         admin::replicas(network, leader, cell.cell, ANSWER_LIMIT).ok().flatten()
     });
-    let first = || {
-        let places = network.replicas(cell.cell).into_iter();
-        places.map(|(role, index)| (role, index as u16)).collect()
-    };
-    let voters: Vec<NodeId> = known.map_or_else(first, |known| known.voters);
-    let mediators = voters.into_iter().filter(|(role, _)| *role == Role::Mediator);
-    mediators.map(|(_, index)| index).collect()
+    let voters = known.map_or_else(|| network.replicas(cell.cell), |known| known.voters);
+    let mediators = voters.into_iter().filter(|node| node.class == Role::Mediator);
+    mediators.map(|node| node.index).collect()
 }
 
 /// Waits until others lead what a drained mediator leads.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nm_book::order::InstrumentId;
 use nm_exchange::control::{InstrumentWork, Work};
-use nm_exchange::network::{Network, Role};
+use nm_exchange::network::{Network, NodeId, Role};
 use nm_model::{Failure, FailureKind};
 use nm_policy::{
     Action, CellReport, CellRole, Decision, InstrumentReport, OriginRate, Policies, Reports,
@@ -185,11 +185,11 @@ impl PolicyRunner {
         let asked = status
             .nodes
             .iter()
-            .filter(|node| node.is_up && matches!(node.role, Role::Gateway | Role::Router));
-        let asked: Vec<(Role, u16)> = asked.map(|node| (node.role, node.index as u16)).collect();
+            .filter(|node| node.is_up && matches!(node.id.class, Role::Gateway | Role::Router));
+        let asked: Vec<NodeId> = asked.map(|node| node.id).collect();
         let mut links = LinkReports::default();
         for (mediator, work) in work {
-            links.add((Role::Mediator, *mediator), &work.links);
+            links.add(Role::Mediator.node(*mediator), &work.links);
         }
         for (node, work) in admin::work_of(&self.network, &asked, ANSWER_LIMIT)? {
             links.add(node, &work.links);

@@ -1,11 +1,9 @@
 //! Replaces a replica of a cell of a running network by one of another node: the way to get back
 //! all copies of a cell after a node is lost for good, or to free a node of them.
 
-use std::fmt;
 use std::time::Duration;
 
-use nm_exchange::control::NodeId;
-use nm_exchange::network::{Durability, Network, Role};
+use nm_exchange::network::{Durability, Network, NodeId};
 use nm_model::{Failure, FailureKind};
 use nm_sys::clock::{Deadline, Moment};
 use thiserror::Error;
@@ -22,22 +20,6 @@ const REPLACE_LIMIT: Duration = Duration::from_secs(150);
 /// another replica may lead meanwhile.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const REPEAT_INTERVAL: Duration = Duration::from_secs(2);
-
-/// A node, such as `mediator 1`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place(pub Role, pub usize);
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.0, self.1)
-    }
-}
-
-impl Place {
-    fn id(self) -> NodeId {
-        (self.0, self.1 as u16)
-    }
-}
 
 /// Why a replica cannot be replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -57,7 +39,7 @@ pub enum ReplaceError {
     #[error("{place} can have no replica of cell {cell}: those that can are {possible}")]
     ImpossiblePlace {
         /// The node.
-        place: Place,
+        place: NodeId,
         /// The cell.
         cell: u16,
         /// Nodes that can.
@@ -70,15 +52,15 @@ pub enum ReplaceError {
     )]
     OtherClass {
         /// The old one.
-        from: Place,
+        from: NodeId,
         /// The new one.
-        to: Place,
+        to: NodeId,
     },
     /// The old one has none.
     #[error("{from} has no replica of cell {cell}: those are at {voters}")]
     NoReplica {
         /// The old one.
-        from: Place,
+        from: NodeId,
         /// The cell.
         cell: u16,
         /// Who has one.
@@ -88,7 +70,7 @@ pub enum ReplaceError {
     #[error("{to} has a replica of cell {cell} already: those are at {voters}")]
     HasReplica {
         /// The new one.
-        to: Place,
+        to: NodeId,
         /// The cell.
         cell: u16,
         /// Who has one.
@@ -98,7 +80,7 @@ pub enum ReplaceError {
     #[error("{to} is not up: start it first")]
     NotUp {
         /// The new one.
-        to: Place,
+        to: NodeId,
     },
 }
 
@@ -123,7 +105,12 @@ pub struct Replaced {
 /// # Errors
 /// If that is impossible, or not done in time; then the replicas are as before, or the leader is
 /// still at it.
-pub fn replace(network: &Network, cell: u16, from: Place, to: Place) -> Result<Replaced, Failure> {
+pub fn replace(
+    network: &Network,
+    cell: u16,
+    from: NodeId,
+    to: NodeId,
+) -> Result<Replaced, Failure> {
     let begin = Moment::now();
     let status = admin::status(network, ANSWER_LIMIT)?;
     check_places(network, &status, cell, (from, to))?;
@@ -133,7 +120,7 @@ pub fn replace(network: &Network, cell: u16, from: Place, to: Place) -> Result<R
     loop {
         match leader_of(network, cell) {
             Ok((leader, voters)) => {
-                let (has_old, has_new) = (voters.contains(&from.id()), voters.contains(&to.id()));
+                let (has_old, has_new) = (voters.contains(&from), voters.contains(&to));
                 if ordered.is_none() {
                     check_voters(cell, (from, to), &voters)?;
                 }
@@ -142,7 +129,7 @@ pub fn replace(network: &Network, cell: u16, from: Place, to: Place) -> Result<R
                     return Ok(Replaced { voters: names(&voters), took_ms });
                 }
                 if ordered.is_none_or(|(by, repeat)| by != leader || repeat.passed()) {
-                    let order = (cell, from.id(), to.id());
+                    let order = (cell, from, to);
                     ordered = Some((leader, Deadline::after(REPEAT_INTERVAL)));
                     // A leader that has just ended does not answer: the next one gets the order.
                     match admin::replace_replica(network, leader, order, ANSWER_LIMIT) {
@@ -181,7 +168,7 @@ fn check_places(
     network: &Network,
     status: &NetworkStatus,
     cell: u16,
-    (from, to): (Place, Place),
+    (from, to): (NodeId, NodeId),
 ) -> Result<(), ReplaceError> {
     let cells = network.cells().count();
     if network.durability == Durability::None {
@@ -191,27 +178,25 @@ fn check_places(
         return Err(ReplaceError::NoSuchCell { cell, cells });
     }
     let places = network.replica_places(cell);
-    if let Some(place) = [from, to].into_iter().find(|it| !places.contains(&(it.0, it.1))) {
-        let possible: Vec<String> =
-            places.iter().map(|(role, index)| Place(*role, *index).to_string()).collect();
-        return Err(ReplaceError::ImpossiblePlace { place, cell, possible: possible.join(", ") });
+    if let Some(place) = [from, to].into_iter().find(|it| !places.contains(it)) {
+        let possible = names(&places).join(", ");
+        return Err(ReplaceError::ImpossiblePlace { place, cell, possible });
     }
-    if from.0 != to.0 {
+    if from.class != to.class {
         return Err(ReplaceError::OtherClass { from, to });
     }
-    let is_up = |node: &&admin::NodeStatus| (node.role, node.index) == (to.0, to.1) && node.is_up;
-    match status.nodes.iter().find(is_up) {
-        Some(_) => Ok(()),
-        None => Err(ReplaceError::NotUp { to }),
+    match status.node(to) {
+        Some(node) if node.is_up => Ok(()),
+        _ => Err(ReplaceError::NotUp { to }),
     }
 }
 
 fn check_voters(
     cell: u16,
-    (from, to): (Place, Place),
+    (from, to): (NodeId, NodeId),
     voters: &[NodeId],
 ) -> Result<(), ReplaceError> {
-    let (has_old, has_new) = (voters.contains(&from.id()), voters.contains(&to.id()));
+    let (has_old, has_new) = (voters.contains(&from), voters.contains(&to));
     let voters = names(voters).join(", ");
     match (has_old, has_new) {
         (true, false) => Ok(()),
@@ -221,5 +206,5 @@ fn check_voters(
 }
 
 fn names(voters: &[NodeId]) -> Vec<String> {
-    voters.iter().map(|(role, index)| Place(*role, usize::from(*index)).to_string()).collect()
+    voters.iter().map(NodeId::to_string).collect()
 }

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nm_exchange::control::{LinkLatency, NodeId};
-use nm_exchange::network::{Network, Role};
+use nm_exchange::control::LinkLatency;
+use nm_exchange::network::{Network, NodeId, Role};
 pub use nm_policy::SiteLatency;
 use nm_policy::{RATE_PER_S_MAX, ReportError, Reports, SiteId};
 use schemars::JsonSchema;
@@ -146,13 +146,13 @@ impl LinkReports {
     /// gateway's first router, or through its other one if links of the first one are not up. 0 if
     /// no link of it leaves the host.
     fn path_ns(&self, network: &Network, gateway: u16, mediator: u16) -> Option<u64> {
-        let through = |router: usize| {
-            let router = (Role::Router, router as u16);
-            let first_ns = self.link_ns((Role::Gateway, gateway), router)?;
-            let second_ns = self.link_ns(router, (Role::Mediator, mediator))?;
+        let through = |router: u16| {
+            let router = Role::Router.node(router);
+            let first_ns = self.link_ns(Role::Gateway.node(gateway), router)?;
+            let second_ns = self.link_ns(router, Role::Mediator.node(mediator))?;
             Some(first_ns.saturating_add(second_ns))
         };
-        network.routers_of(usize::from(gateway)).into_iter().find_map(through)
+        network.routers_of(gateway).into_iter().find_map(through)
     }
 
     /// The shortest path from the gateways of each site to the mediators of each site, µs. Sites
@@ -184,14 +184,14 @@ mod tests {
     use nm_exchange::network::Node;
 
     fn network(counts: &str) -> Network {
-        Network::new(counts.parse().unwrap(), |role, index| {
-            let address = Address::Unix(format!("/{role}-{index}").into());
+        Network::new(counts.parse().unwrap(), |node| {
+            let address = Address::Unix(format!("/{}", node.file_name()).into());
             Node { address, replication: None }
         })
     }
 
     fn link(role: Role, index: u16, latency_us: u64) -> LinkLatency {
-        LinkLatency { peer: (role, index), latency_ns: latency_us * 1_000 }
+        LinkLatency { peer: role.node(index), latency_ns: latency_us * 1_000 }
     }
 
     fn sites(gateways: &[u16], mediators: &[u16], latencies: &[(u16, u16, f64)]) -> Sites {
@@ -215,10 +215,10 @@ mod tests {
     /// Sites 0 and 1 with a gateway, a router and a mediator each, 500 µs apart.
     fn two_sites() -> LinkReports {
         let mut links = LinkReports::default();
-        links.add((Gateway, 0), &[link(Router, 0, 10), link(Router, 1, 500)]);
-        links.add((Gateway, 1), &[link(Router, 0, 500), link(Router, 1, 20)]);
-        links.add((Router, 0), &[link(Mediator, 0, 30), link(Mediator, 1, 500)]);
-        links.add((Router, 1), &[link(Mediator, 0, 500), link(Mediator, 1, 40)]);
+        links.add(Gateway.node(0), &[link(Router, 0, 10), link(Router, 1, 500)]);
+        links.add(Gateway.node(1), &[link(Router, 0, 500), link(Router, 1, 20)]);
+        links.add(Router.node(0), &[link(Mediator, 0, 30), link(Mediator, 1, 500)]);
+        links.add(Router.node(1), &[link(Mediator, 0, 500), link(Mediator, 1, 40)]);
         links
     }
 
@@ -231,9 +231,9 @@ mod tests {
         assert_eq!(in_use(&sites, &network, &two_sites()), expected);
         // Without its first router a gateway uses the other one, which is far away.
         let mut links = LinkReports::default();
-        links.add((Gateway, 0), &[link(Router, 1, 500)]);
-        links.add((Gateway, 1), &[link(Router, 1, 20)]);
-        links.add((Router, 1), &[link(Mediator, 0, 500), link(Mediator, 1, 40)]);
+        links.add(Gateway.node(0), &[link(Router, 1, 500)]);
+        links.add(Gateway.node(1), &[link(Router, 1, 20)]);
+        links.add(Router.node(1), &[link(Mediator, 0, 500), link(Mediator, 1, 40)]);
         let expected = [(0, 0, 1000.0), (0, 1, 540.0), (1, 0, 520.0), (1, 1, 60.0)];
         let expected = expected.map(|(from, to, us)| (from, to, us, true));
         assert_eq!(in_use(&sites, &network, &links), expected);
@@ -243,7 +243,7 @@ mod tests {
     fn the_shortest_path_between_the_nodes_of_two_sites_counts() {
         let (network, sites) = (network("2-2-3-1"), sites(&[0, 0], &[0, 1, 1], &[]));
         let mut links = two_sites();
-        links.add((Router, 0), &[link(Mediator, 2, 300)]);
+        links.add(Router.node(0), &[link(Mediator, 2, 300)]);
         let expected = [(0, 0, 40.0, true), (0, 1, 60.0, true)];
         assert_eq!(in_use(&sites, &network, &links), expected);
     }
@@ -252,10 +252,10 @@ mod tests {
     fn the_sender_of_requests_knows_a_link_better_than_its_receiver() {
         let (network, sites) = (network("1-1-1-1"), sites(&[1], &[0], &[]));
         let mut links = LinkReports::default();
-        links.add((Router, 0), &[link(Gateway, 0, 700), link(Mediator, 0, 50)]);
-        links.add((Mediator, 0), &[link(Router, 0, 900)]);
+        links.add(Router.node(0), &[link(Gateway, 0, 700), link(Mediator, 0, 50)]);
+        links.add(Mediator.node(0), &[link(Router, 0, 900)]);
         assert_eq!(in_use(&sites, &network, &links), [(1, 0, 750.0, true)]);
-        links.add((Gateway, 0), &[link(Router, 0, 100)]);
+        links.add(Gateway.node(0), &[link(Router, 0, 100)]);
         assert_eq!(in_use(&sites, &network, &links), [(1, 0, 150.0, true)]);
     }
 
@@ -269,14 +269,14 @@ mod tests {
         // Links within one host are no measurement of the way between two sites.
         let mut links = LinkReports::default();
         for index in 0..2 {
-            links.add((Gateway, index), &[link(Router, 0, 0), link(Router, 1, 0)]);
-            links.add((Router, index), &[link(Mediator, 0, 0), link(Mediator, 1, 0)]);
+            links.add(Gateway.node(index), &[link(Router, 0, 0), link(Router, 1, 0)]);
+            links.add(Router.node(index), &[link(Mediator, 0, 0), link(Mediator, 1, 0)]);
         }
         assert_eq!(in_use(&sites, &network, &links), set);
         // Of two sites one is reached by TCP; its other direction is not measured, but as long.
         let mut links = LinkReports::default();
-        links.add((Gateway, 0), &[link(Router, 0, 0)]);
-        links.add((Router, 0), &[link(Mediator, 0, 0), link(Mediator, 1, 400)]);
+        links.add(Gateway.node(0), &[link(Router, 0, 0)]);
+        links.add(Router.node(0), &[link(Mediator, 0, 0), link(Mediator, 1, 400)]);
         let expected = [(0, 1, 400.0, true), (1, 0, 400.0, true), (1, 1, 5.0, false)];
         assert_eq!(in_use(&sites, &network, &links), expected);
     }
@@ -285,9 +285,9 @@ mod tests {
     fn a_latency_that_no_report_may_have_is_cut() {
         let (network, sites) = (network("1-1-1-1"), sites(&[1], &[0], &[]));
         let mut links = LinkReports::default();
-        let router = LinkLatency { peer: (Router, 0), latency_ns: u64::MAX };
-        links.add((Gateway, 0), &[router]);
-        links.add((Router, 0), &[link(Mediator, 0, 50)]);
+        let router = LinkLatency { peer: Router.node(0), latency_ns: u64::MAX };
+        links.add(Gateway.node(0), &[router]);
+        links.add(Router.node(0), &[link(Mediator, 0, 50)]);
         assert_eq!(in_use(&sites, &network, &links), [(1, 0, RATE_PER_S_MAX, true)]);
     }
 

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use nm_auth::Secret;
 use nm_exchange::link::Address;
 use nm_exchange::network::{
-    CONTROL, Durability, Network, NetworkError, Node, NodeCounts, Role, UnknownRole,
+    CONTROL, Durability, Network, NetworkError, Node, NodeCounts, NodeId, Role, UnknownRole,
 };
 use nm_model::hosts::{Destination, DestinationError};
 use nm_sys::text_file;
@@ -219,7 +219,7 @@ fn host(words: &[&str]) -> Result<Host, LineFault> {
 pub struct Placement {
     hosts: Vec<Host>,
     /// Number of the host of each node; empty if all run on this machine.
-    of: BTreeMap<(Role, usize), usize>,
+    of: BTreeMap<NodeId, usize>,
     /// Folder on each host below which its agent makes its own.
     data: PathBuf,
 }
@@ -241,27 +241,27 @@ impl Placement {
             Placement { hosts: hosts.to_vec(), of: BTreeMap::new(), data: data.to_path_buf() };
         let address = Address::Unix(PathBuf::new());
         let mut network =
-            Network::new(counts, |_, _| Node { address: address.clone(), replication: None });
+            Network::new(counts, |_| Node { address: address.clone(), replication: None });
         network.durability = durability;
-        let cells = 0..network.mediator.len() as u16;
+        let cells = 0..network.nodes(Role::Mediator).len() as u16;
         let groups: Vec<_> = cells.chain([CONTROL]).map(|group| network.replicas(group)).collect();
         let accepting = |role: Role| {
             let accepts = move |at: &usize| hosts[*at].roles.contains(&role);
             (0..hosts.len()).filter(accepts)
         };
         // Those with the least choice first.
-        let mut all: Vec<(Role, usize)> = network.all().map(|(role, at, _)| (role, at)).collect();
-        all.sort_by_key(|(role, _)| accepting(*role).count());
+        let mut all: Vec<NodeId> = network.all().map(|(id, _)| id).collect();
+        all.sort_by_key(|node| accepting(node.class).count());
         for node in all {
             let cost = |at: &usize| {
-                let is_there = |other: &(Role, usize)| placement.of.get(other) == Some(at);
+                let is_there = |other: &NodeId| placement.of.get(other) == Some(at);
                 let of_node = groups.iter().filter(|group| group.contains(&node));
                 let shared = of_node.flatten().filter(|other| is_there(other)).count();
-                let of_class = placement.of.iter().filter(|((role, _), _)| *role == node.0);
+                let of_class = placement.of.iter().filter(|(other, _)| other.class == node.class);
                 let same_class = of_class.filter(|(_, host)| *host == at).count();
                 (shared, same_class, *at)
             };
-            let best = accepting(node.0).min_by_key(cost);
+            let best = accepting(node.class).min_by_key(cost);
             placement.of.extend(best.map(|host| (node, host)));
         }
         placement
@@ -278,13 +278,13 @@ impl Placement {
     }
 
     /// Number of the host of a node; none if it runs on this machine.
-    pub fn of(&self, role: Role, index: usize) -> Option<usize> {
-        self.of.get(&(role, index)).copied()
+    pub fn of(&self, node: NodeId) -> Option<usize> {
+        self.of.get(&node).copied()
     }
 
     /// The host of a node.
-    pub fn host(&self, role: Role, index: usize) -> Option<&Host> {
-        self.hosts.get(self.of(role, index)?)
+    pub fn host(&self, node: NodeId) -> Option<&Host> {
+        self.hosts.get(self.of(node)?)
     }
 }
 
@@ -316,12 +316,12 @@ mod tests {
     #[test]
     fn nodes_are_spread_over_the_hosts_that_accept_their_class() {
         let placement = placed(GOOD, "2-1-2-1");
-        let at = |role, index| placement.host(role, index).unwrap().destination.as_str();
+        let at = |role: Role, index| placement.host(role.node(index)).unwrap().destination.as_str();
         assert_eq!([at(Role::Gateway, 0), at(Role::Gateway, 1)], ["alice", "bob"]);
         assert_eq!([at(Role::Mediator, 0), at(Role::Mediator, 1)], ["bob", "bob"]);
-        assert_eq!(placement.of(Role::Gateway, 2), None);
+        assert_eq!(placement.of(Role::Gateway.node(2)), None);
         let here = Placement::default();
-        assert_eq!((here.of(Role::Router, 0), here.hosts().len()), (None, 0));
+        assert_eq!((here.of(Role::Router.node(0)), here.hosts().len()), (None, 0));
         let all = parse("bob 192.0.2.2 all /opt/nearmetal").unwrap();
         assert_eq!((all[0].roles.len(), all[0].program.as_str()), (4, "/opt/nearmetal"));
         let with_program = parse("bob 192.0.2.2 /opt/it's").unwrap();
@@ -333,12 +333,12 @@ mod tests {
         let address = Address::Unix(PathBuf::new());
         let counts = counts.parse().unwrap();
         let mut network =
-            Network::new(counts, |_, _| Node { address: address.clone(), replication: None });
+            Network::new(counts, |_| Node { address: address.clone(), replication: None });
         network.durability = Durability::DiskQuorum;
-        let groups = (0..network.mediator.len() as u16).chain([CONTROL]);
+        let groups = (0..network.nodes(Role::Mediator).len() as u16).chain([CONTROL]);
         let hosts = |group| {
             let replicas = network.replicas(group).into_iter();
-            replicas.map(|(role, index)| placement.of(role, index).unwrap()).collect()
+            replicas.map(|node| placement.of(node).unwrap()).collect()
         };
         groups.map(hosts).collect()
     }

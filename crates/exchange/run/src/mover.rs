@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use nm_book::order::InstrumentId;
-use nm_exchange::network::{Network, Role};
+use nm_exchange::network::{Network, NodeId, Role};
 use nm_model::exchange::{Durations, Moves};
 use nm_operate::admin::{self, InstrumentMover, MoveOutcome};
 use nm_stats::quantile::rank;
@@ -122,7 +122,7 @@ impl Schedule {
             next: 0,
             due_ns: 0,
             cells: (0..instruments).map(|instrument| network.cell_of(instrument)).collect(),
-            cell_count: network.mediator.len(),
+            cell_count: network.nodes(Role::Mediator).len(),
         };
         schedule.draw_time();
         schedule
@@ -293,7 +293,7 @@ impl Mover<'_> {
 
     /// Waits until a move is under way, and gives the node at which a kill is aimed after its
     /// delay; none if no move was requested for a while, or the node is not known.
-    pub fn victim(&self, kill: &AimedKill) -> Option<(Role, usize)> {
+    pub fn victim(&self, kill: &AimedKill) -> Option<NodeId> {
         let status = admin::status(self.network, STATUS_LIMIT).ok()?;
         let deadline = Deadline::after(AIM_LIMIT);
         let pending = loop {
@@ -312,7 +312,7 @@ impl Mover<'_> {
             Aim::Destination => leader_of(pending.to),
             Aim::Control => status.control.as_ref()?.leader,
         }?;
-        Some((Role::Mediator, usize::from(mediator)))
+        Some(Role::Mediator.node(mediator))
     }
 }
 

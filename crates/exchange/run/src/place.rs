@@ -46,18 +46,18 @@ pub fn network(
     }
     .into_iter();
     let mut port = move || ports.next().unwrap_or(PORT_FIRST);
-    Ok(Network::new(counts, |role, index| {
-        let host = placement.host(role, index);
+    Ok(Network::new(counts, |node| {
+        let (host, name) = (placement.host(node), node.file_name());
         let ip = host.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |host| host.address);
         let address = match (transport, host) {
-            (LinkTransport::Unix, None) => Address::Unix(sockets.join(format!("{role}-{index}"))),
-            (LinkTransport::Shm, None) => Address::Shm(sockets.join(format!("{role}-{index}"))),
+            (LinkTransport::Unix, None) => Address::Unix(sockets.join(&name)),
+            (LinkTransport::Shm, None) => Address::Shm(sockets.join(&name)),
             _ => Address::Tcp(SocketAddr::new(ip, port())),
         };
-        let replicates = matches!(role, Role::Mediator | Role::Processor);
+        let replicates = matches!(node.class, Role::Mediator | Role::Processor);
         // On one host, replication over Unix sockets is cheaper than over TCP.
         let replication = replicates.then(|| match host {
-            None => nm_replica::Address::Unix(sockets.join(format!("{role}-{index}-replication"))),
+            None => nm_replica::Address::Unix(sockets.join(format!("{name}-replication"))),
             Some(_) => nm_replica::Address::Tcp(SocketAddr::new(ip, port())),
         });
         Node { address, replication }
@@ -75,18 +75,19 @@ mod tests {
         let counts: NodeCounts = "1-1-2-1".parse().unwrap();
         let here = Placement::default();
         let unix = network(counts, LinkTransport::Unix, Path::new("/s"), &here).unwrap();
-        assert_eq!(unix.gateway[0].address.to_string(), "unix:/s/gateway-0");
+        assert_eq!(unix.nodes(Role::Gateway)[0].address.to_string(), "unix:/s/gateway-0");
         let shm = network(counts, LinkTransport::Shm, Path::new("/s"), &here).unwrap();
-        assert_eq!(shm.router[0].address.to_string(), "shm:/s/router-0");
+        assert_eq!(shm.nodes(Role::Router)[0].address.to_string(), "shm:/s/router-0");
         let replication = |node: &Node| node.replication.as_ref().map(ToString::to_string);
-        let (processor, mediator) = (&shm.processor[0], &unix.mediator[1]);
+        let (processor, mediator) =
+            (&shm.nodes(Role::Processor)[0], &unix.nodes(Role::Mediator)[1]);
         assert_eq!(replication(processor).unwrap(), "unix:/s/processor-0-replication");
         assert_eq!(replication(mediator).unwrap(), "unix:/s/mediator-1-replication");
         let hosts = hosts::parse("a 192.0.2.1\nb 192.0.2.2 mediator").unwrap();
         let placement = Placement::new(&hosts, counts, Durability::None, Path::new("/data"));
         let far = network(counts, LinkTransport::Tcp, Path::new("/s"), &placement).unwrap();
-        assert!(far.mediator[0].address.to_string().starts_with("192.0.2.2:"));
-        assert!(far.gateway[0].address.to_string().starts_with("192.0.2.1:"));
-        assert_eq!(far.gateway[0].replication, None);
+        assert!(far.nodes(Role::Mediator)[0].address.to_string().starts_with("192.0.2.2:"));
+        assert!(far.nodes(Role::Gateway)[0].address.to_string().starts_with("192.0.2.1:"));
+        assert_eq!(far.nodes(Role::Gateway)[0].replication, None);
     }
 }

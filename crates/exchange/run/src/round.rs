@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use nm_auth::Secret;
-use nm_exchange::network::{Durability, Network, Role, UnknownRole};
+use nm_exchange::network::{Durability, Network, NodeId, NodeIdError, Role, UnknownRole};
 use nm_load::flow::Flow;
 use nm_load::{Arrivals, Gateways, Generator, Pace, Settings, Stall};
 use nm_model::exchange::{ClassCpu, ExchangeRound, Fault, LOAD, Moves};
@@ -54,10 +54,8 @@ pub(crate) const CLIENT_LOG: &str = "client-0.log";
 /// A node to kill, written `mediator:0@2.5`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Kill {
-    /// Its class.
-    pub role: Role,
-    /// Which one of its class.
-    pub index: usize,
+    /// Which.
+    pub node: NodeId,
     /// When, s after the start of the measurement.
     pub at_s: f64,
     /// How long it stays dead.
@@ -81,13 +79,15 @@ impl FromStr for Kill {
     fn from_str(text: &str) -> Result<Kill, KillError> {
         let shape = || KillError::Shape(text.to_string());
         let (node, at) = text.split_once('@').ok_or_else(shape)?;
-        let (role, index) = node.split_once(':').ok_or_else(shape)?;
         let at_s: f64 = at.parse().map_err(|_| shape())?;
         if !(0.0..=86_400.0).contains(&at_s) {
             return Err(shape());
         }
-        let index = index.parse().map_err(|_| shape())?;
-        Ok(Kill { role: role.parse()?, index, at_s, stays_dead: Duration::ZERO })
+        let node = node.parse().map_err(|error| match error {
+            NodeIdError::Shape => shape(),
+            NodeIdError::Role(unknown) => KillError::Role(unknown),
+        })?;
+        Ok(Kill { node, at_s, stays_dead: Duration::ZERO })
     }
 }
 
@@ -193,14 +193,14 @@ impl Setup {
             return fail(format!("a stall of {for_ms} ms is not possible: 0 to {most} ms"));
         }
         for kill in &self.kills {
-            let Kill { role, index, at_s, .. } = kill;
+            let Kill { node, at_s, .. } = kill;
             let nodes = self.spec.nodes;
-            if *index >= role.count(nodes) {
-                return fail(format!("a network of {nodes} has no {role} {index} to kill"));
+            if node.position() >= node.class.count(nodes) {
+                return fail(format!("a network of {nodes} has no {node} to kill"));
             }
             if *at_s >= self.spec.seconds {
                 let seconds = self.spec.seconds;
-                return fail(format!("{role} {index} cannot be killed at {at_s} s of {seconds} s"));
+                return fail(format!("{node} cannot be killed at {at_s} s of {seconds} s"));
             }
         }
         let environments = self.transport.environments();
@@ -247,7 +247,7 @@ pub fn run(setup: &Setup, cancel: &AtomicBool) -> Result<Outcome, Failure> {
 pub fn run_with<T>(
     setup: &Setup,
     cancel: &AtomicBool,
-    inspect: impl FnOnce(&[(Role, usize, u32)]) -> T,
+    inspect: impl FnOnce(&[(NodeId, u32)]) -> T,
 ) -> Result<(Outcome, T), Failure> {
     setup.check()?;
     let Started { network, mut supervisor, _sockets } = start(setup)?;
@@ -255,7 +255,8 @@ pub fn run_with<T>(
 
     let log = setup.record.then(|| setup.folder.join(CLIENT_LOG));
     let progress = Progress::default();
-    let addresses: Vec<_> = network.gateway.iter().map(|node| node.address.clone()).collect();
+    let addresses: Vec<_> =
+        network.nodes(Role::Gateway).iter().map(|node| node.address.clone()).collect();
     let gateways = Gateways { addresses: &addresses, credentials, known: Arc::default() };
     let mover = mover(setup, &network);
     let loaded = thread::scope(|scope| {
@@ -442,7 +443,7 @@ pub(crate) fn supervise(
             let due_ns = started_ns + (next.at_s * 1e9) as u64;
             let left_ns = due_ns.saturating_sub(monotonic_ns());
             if left_ns == 0 {
-                supervisor.kill(next.role, next.index, next.stays_dead);
+                supervisor.kill(next.node, next.stays_dead);
                 kills.pop();
                 continue;
             }
@@ -473,8 +474,8 @@ impl<'a> AimedKills<'a> {
             started_ns > 0 && monotonic_ns() >= started_ns + (kill.at_s * 1e9) as u64
         };
         if let (Some(next), Some(mover)) = (self.kills.last().filter(is_due), self.mover) {
-            if let Some((role, index)) = mover.victim(next) {
-                supervisor.kill(role, index, next.stays_dead);
+            if let Some(node) = mover.victim(next) {
+                supervisor.kill(node, next.stays_dead);
             }
             self.kills.pop();
         }
@@ -524,7 +525,7 @@ fn outcome(
     let unexpected_restarts = restarts
         .iter()
         .filter(|restart| restart.reason == RestartReason::Unknown)
-        .map(|r| format!("{} {} ended by itself and was restarted", r.role, r.index));
+        .map(|r| format!("{} ended by itself and was restarted", r.node));
     Outcome {
         latency,
         samples: load.samples,
@@ -537,7 +538,7 @@ fn fault(setup: &Setup, load: &nm_load::Round, restart: &Restart) -> Fault {
     let at_ns = restart.at_ns.saturating_sub(load.start_ns);
     let (back_ns, worst_ns) = setup.sla.recovery_after(&load.samples, at_ns, CALM_NS);
     Fault {
-        node: format!("{} {}", restart.role, restart.index),
+        node: restart.node.to_string(),
         at_s: at_ns as f64 / 1e9,
         back_ms: Some(back_ns as f64 / 1e6),
         worst_ms: Some(worst_ns as f64 / 1e6),
@@ -565,7 +566,7 @@ fn cpu_per_class(setup: &Setup, ends: &[NodeEnd], load_cpu_us: u64) -> Vec<Class
 }
 
 fn of(ends: &[NodeEnd], role: Role) -> impl Iterator<Item = &NodeEnd> {
-    ends.iter().filter(move |end| end.role == role)
+    ends.iter().filter(move |end| end.node.class == role)
 }
 
 #[cfg(test)]
@@ -579,7 +580,7 @@ mod tests {
     #[test]
     fn kills_are_parsed_and_invalid_ones_refused() {
         let kill: Kill = "mediator:1@2.5".parse().unwrap();
-        assert_eq!((kill.role, kill.index, kill.at_s), (Role::Mediator, 1, 2.5));
+        assert_eq!((kill.node, kill.at_s), (Role::Mediator.node(1), 2.5));
         for bad in ["", "mediator", "mediator:1", "mediator:x@1", "moderator:1@1", "router:0@-1"] {
             assert!(bad.parse::<Kill>().is_err(), "{bad}");
         }
@@ -619,9 +620,8 @@ mod tests {
 
     #[test]
     fn cpu_time_is_reported_for_complete_classes_only() {
-        let end = |role, index, cpu_us| NodeEnd {
-            role,
-            index,
+        let end = |role: Role, index, cpu_us| NodeEnd {
+            node: role.node(index),
             requests: 50,
             cpu_us,
             line: serde_json::Value::Null,

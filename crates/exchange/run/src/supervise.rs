@@ -20,7 +20,7 @@ use std::thread;
 use std::time::Duration;
 
 use nm_exchange::link::Address;
-use nm_exchange::network::{AddedNode, Durability, Network, Role};
+use nm_exchange::network::{AddedNode, Durability, Network, NodeId, Role};
 use nm_model::{Failure, FailureKind};
 use nm_sys::clock::{Deadline, monotonic_ns};
 use nm_sys::process::ChildProcess;
@@ -47,10 +47,8 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// Final report of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeEnd {
-    /// Its class.
-    pub role: Role,
-    /// Which one of its class.
-    pub index: usize,
+    /// Which.
+    pub node: NodeId,
     /// Requests that it handled.
     pub requests: u64,
     /// CPU time that it used, µs.
@@ -71,10 +69,8 @@ pub struct Stopped {
 /// A node that died and was restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restart {
-    /// Its class.
-    pub role: Role,
-    /// Which one of its class.
-    pub index: usize,
+    /// Which.
+    pub node: NodeId,
     /// When it was killed or found dead, ns on the monotonic clock.
     pub at_ns: u64,
     /// When all its links were up again, if they are.
@@ -142,8 +138,7 @@ enum Runner {
 }
 
 struct Running {
-    role: Role,
-    index: usize,
+    id: NodeId,
     runner: Runner,
     /// The host, if it is another one.
     host_name: Option<String>,
@@ -160,10 +155,9 @@ struct Running {
 impl Running {
     /// Class, number, and the host if it is another one.
     fn name(&self) -> String {
-        let Running { role, index, .. } = self;
         match &self.host_name {
-            Some(host) => format!("{role} {index} on {host}"),
-            None => format!("{role} {index}"),
+            Some(host) => format!("{} on {host}", self.id),
+            None => self.id.to_string(),
         }
     }
 }
@@ -217,10 +211,10 @@ impl Supervisor {
         let mut supervisor = Supervisor::new(network, program, environment, folder)?;
         supervisor.connect(network, placement)?;
         // From the end of the ring to its start, so that most peers already listen.
-        let mut all: Vec<(Role, usize)> = network.all().map(|(r, i, _)| (r, i)).collect();
+        let mut all: Vec<NodeId> = network.all().map(|(id, _)| id).collect();
         all.reverse();
-        for (role, index) in all {
-            supervisor.add(role, index, placement.of(role, index))?;
+        for node in all {
+            supervisor.add(node, placement.of(node))?;
         }
         supervisor.wait_ready(START_LIMIT)?;
         Ok(supervisor)
@@ -286,15 +280,14 @@ impl Supervisor {
     }
 
     /// Starts a node for the first time.
-    fn add(&mut self, role: Role, index: usize, host: Option<usize>) -> Result<(), Failure> {
+    fn add(&mut self, id: NodeId, host: Option<usize>) -> Result<(), Failure> {
         let slot = self.nodes.len();
         let runner = match host {
-            Some(host) => self.spawn_on(host, slot, 0, role, index),
-            None => self.spawn(slot, 0, role, index)?,
+            Some(host) => self.spawn_on(host, slot, 0, id),
+            None => self.spawn(slot, 0, id)?,
         };
         self.nodes.push(Running {
-            role,
-            index,
+            id,
             runner,
             host_name: host.map(|host| self.hosts[host].name().to_string()),
             start: 0,
@@ -308,20 +301,21 @@ impl Supervisor {
     }
 
     /// Has the agent of a host start a node.
-    fn spawn_on(&self, host: usize, slot: usize, start: u32, role: Role, index: usize) -> Runner {
-        self.hosts[host].send(&Request::Start { slot, start, role, index });
+    fn spawn_on(&self, host: usize, slot: usize, start: u32, node: NodeId) -> Runner {
+        self.hosts[host].send(&Request::Start { slot, start, node });
         Runner::Host(host)
     }
 
     /// Starts one node on this machine, and a thread that reads its output.
-    fn spawn(&self, slot: usize, start: u32, role: Role, index: usize) -> Result<Runner, Failure> {
+    fn spawn(&self, slot: usize, start: u32, node: NodeId) -> Result<Runner, Failure> {
         let failure = |what: &str, error: &dyn std::fmt::Display| {
-            Failure::new(FailureKind::System, format!("cannot {what} {role} {index}: {error}"))
+            Failure::new(FailureKind::System, format!("cannot {what} {node}: {error}"))
         };
-        let log = self.log(role, index);
+        let log = self.log(node);
         let log = File::options().create(true).append(true).open(log);
         let mut command = Command::new(&self.program);
-        command.args(["exchange", "node", "--role", role.name(), "--index", &index.to_string()]);
+        command.args(["exchange", "node", "--role", node.class.name()]);
+        command.args(["--index", &node.index.to_string()]);
         command.arg("--network").arg(&self.network_file);
         command.envs(self.environment.iter().cloned());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -342,19 +336,19 @@ impl Supervisor {
             let _ = sender.send(Message::Line { slot, start, line: None });
         };
         thread::Builder::new()
-            .name(format!("out {role} {index}"))
+            .name(format!("out {node}"))
             .spawn(read_output)
             .map_err(|error| failure("read from", &error))?;
         Ok(Runner::Process(process, stdin))
     }
 
-    fn log(&self, role: Role, index: usize) -> PathBuf {
-        self.logs.join(format!("{role}-{index}.log"))
+    fn log(&self, node: NodeId) -> PathBuf {
+        self.logs.join(format!("{}.log", node.file_name()))
     }
 
     /// The error message that a node printed last, or else the last line of its log.
-    fn last_message(&self, role: Role, index: usize) -> Option<String> {
-        let text = fs::read_to_string(self.log(role, index)).ok()?;
+    fn last_message(&self, node: NodeId) -> Option<String> {
+        let text = fs::read_to_string(self.log(node)).ok()?;
         let mut lines = text.lines().rev().filter(|line| !line.trim().is_empty());
         let error = lines.clone().find(|line| line.starts_with("nearmetal: "));
         error.or(lines.next()).map(str::to_string)
@@ -393,7 +387,7 @@ impl Supervisor {
 
     fn died(&self, node: &Running) -> Failure {
         let name = node.name();
-        let message = match self.last_message(node.role, node.index) {
+        let message = match self.last_message(node.id) {
             Some(message) => {
                 format!("{name} ended before all links were up; it printed: {message}")
             }
@@ -416,7 +410,7 @@ impl Supervisor {
             Message::Line { slot, start, line } => self.handle_line(slot, start, line),
             Message::Log { slot, text } => {
                 let Some(node) = self.nodes.get(slot) else { return };
-                self.append_to_log(node.role, node.index, &text);
+                self.append_to_log(node.id, &text);
             }
             Message::HostEnded(host) if !self.is_stopping => {
                 // Else its silence was noticed before.
@@ -469,8 +463,8 @@ impl Supervisor {
         match line["event"].as_str() {
             Some("ready") => {
                 (node.is_ready, node.pause) = (true, BACKOFF_FIRST);
-                let (role, index) = (node.role, node.index);
-                let is_of = |r: &&mut Restart| (r.role, r.index) == (role, index);
+                let id = node.id;
+                let is_of = |restart: &&mut Restart| restart.node == id;
                 if let Some(restart) = self.restarts.iter_mut().rev().find(is_of)
                     && restart.ready_ns.is_none()
                 {
@@ -480,16 +474,15 @@ impl Supervisor {
             Some("added-nodes") => self.learn_added(&line),
             Some("end") => {
                 node.end = Some(NodeEnd {
-                    role: node.role,
-                    index: node.index,
+                    node: node.id,
                     requests: line["requests"].as_u64().unwrap_or(0),
                     cpu_us: line["cpu_us"].as_u64().unwrap_or(0),
                     line,
                 });
             }
             Some("trouble") if !self.is_stopping => {
-                let (role, index) = (node.role, node.index);
-                self.append_to_log(role, index, line["message"].as_str().unwrap_or_default());
+                let id = node.id;
+                self.append_to_log(id, line["message"].as_str().unwrap_or_default());
             }
             _ => {}
         }
@@ -499,15 +492,8 @@ impl Supervisor {
     /// knows more counts.
     fn learn_added(&mut self, line: &Value) {
         for role in Role::ALL.iter().copied() {
-            let field = match role {
-                Role::Gateway => "gateways",
-                Role::Router => "routers",
-                Role::Mediator => "mediators",
-                Role::Processor => "processors",
-            };
-            let Ok(added) = serde_json::from_value::<Vec<AddedNode>>(line[field].clone()) else {
-                continue;
-            };
+            let field = line[format!("{role}s")].clone();
+            let Ok(added) = serde_json::from_value::<Vec<AddedNode>>(field) else { continue };
             let removed = added.iter().filter(|it| it.is_removed).count();
             let (known, known_removed) = self.network.added_counts(role);
             // None is added or removed without the others that were before.
@@ -519,8 +505,8 @@ impl Supervisor {
     }
 
     /// The host at whose address a node is to listen; none if it is none of the hosts.
-    fn host_of(&self, role: Role, index: usize) -> Option<usize> {
-        let Address::Tcp(address) = self.network.nodes(role)[index].address else { return None };
+    fn host_of(&self, node: NodeId) -> Option<usize> {
+        let Address::Tcp(address) = self.network.node(node)?.address else { return None };
         self.hosts.iter().position(|host| host.address() == address.ip())
     }
 
@@ -534,16 +520,15 @@ impl Supervisor {
         let by_ns = monotonic_ns() + END_LIMIT.as_nanos() as u64;
         let added = Role::ALL.iter().copied().flat_map(|role| {
             let all = self.network.founders_of(role)..self.network.nodes(role).len();
-            all.map(move |index| (role, index))
+            all.map(move |index| role.node(index as u16))
         });
-        for (role, index) in added.collect::<Vec<_>>() {
-            let host = self.host_of(role, index);
-            let is_it = |node: &&mut Running| (node.role, node.index) == (role, index);
-            let known = self.nodes.iter_mut().find(is_it);
-            match (known, self.network.is_removed(role, index)) {
+        for id in added.collect::<Vec<_>>() {
+            let host = self.host_of(id);
+            let known = self.nodes.iter_mut().find(|node| node.id == id);
+            match (known, self.network.is_removed(id)) {
                 (Some(node), true) if node.ends_by_ns.is_none() => node.ends_by_ns = Some(by_ns),
                 (None, false) if self.hosts.is_empty() || host.is_some() => {
-                    self.add(role, index, host)?;
+                    self.add(id, host)?;
                 }
                 _ => {}
             }
@@ -554,22 +539,21 @@ impl Supervisor {
     /// Whether a node that has ended is not started again: it was removed from the network, or it
     /// was added and does not start, for example because its address is in use.
     fn is_given_up(&self, node: &Running) -> bool {
-        let Running { role, index, start, .. } = *node;
-        let is_added = self.network.was_added(role, index);
-        self.network.is_removed(role, index) || (is_added && start >= RESTARTS_MAX)
+        let is_added = self.network.was_added(node.id);
+        self.network.is_removed(node.id) || (is_added && node.start >= RESTARTS_MAX)
     }
 
     /// Appends a sentence to a node's log. If that fails it is dropped, because the node keeps
     /// running.
-    fn append_to_log(&self, role: Role, index: usize, sentence: &str) {
-        let log = File::options().create(true).append(true).open(self.log(role, index));
+    fn append_to_log(&self, node: NodeId, sentence: &str) {
+        let log = File::options().create(true).append(true).open(self.log(node));
         let _ = log.and_then(|mut log| writeln!(log, "{sentence}"));
     }
 
     /// Kills a node immediately, as `kill -9` does. [`Supervisor::restart_dead_nodes`] restarts it
     /// after `stays_dead`.
-    pub fn kill(&mut self, role: Role, index: usize, stays_dead: Duration) {
-        let found = self.nodes.iter().position(|n| (n.role, n.index) == (role, index));
+    pub fn kill(&mut self, id: NodeId, stays_dead: Duration) {
+        let found = self.nodes.iter().position(|node| node.id == id);
         let Some(slot) = found else { return };
         let at_ns = monotonic_ns();
         let node = &mut self.nodes[slot];
@@ -582,8 +566,7 @@ impl Supervisor {
         }
         node.has_ended = true;
         self.restarts.push(Restart {
-            role,
-            index,
+            node: id,
             at_ns,
             ready_ns: None,
             reason: RestartReason::Killed,
@@ -593,8 +576,8 @@ impl Supervisor {
 
     /// Has a node end as at the end of a run. [`Supervisor::restart_dead_nodes`] starts it again
     /// when it has; after `END_LIMIT` it is killed.
-    pub fn restart(&mut self, role: Role, index: usize) {
-        let found = self.nodes.iter().position(|n| (n.role, n.index) == (role, index));
+    pub fn restart(&mut self, id: NodeId) {
+        let found = self.nodes.iter().position(|node| node.id == id);
         let Some(slot) = found else { return };
         let at_ns = monotonic_ns();
         let node = &mut self.nodes[slot];
@@ -605,13 +588,13 @@ impl Supervisor {
         node.is_ready = false;
         node.ends_by_ns = Some(at_ns + END_LIMIT.as_nanos() as u64);
         let reason = RestartReason::Maintenance;
-        self.restarts.push(Restart { role, index, at_ns, ready_ns: None, reason });
+        self.restarts.push(Restart { node: id, at_ns, ready_ns: None, reason });
         self.delayed.push((slot, at_ns));
     }
 
     /// Whether all links of a node are up, and it can do its work.
-    pub fn is_ready(&self, role: Role, index: usize) -> bool {
-        let node = self.nodes.iter().find(|node| (node.role, node.index) == (role, index));
+    pub fn is_ready(&self, id: NodeId) -> bool {
+        let node = self.nodes.iter().find(|node| node.id == id);
         node.is_some_and(|node| node.is_ready && !node.has_ended)
     }
 
@@ -648,7 +631,7 @@ impl Supervisor {
             if matches!(node.runner, Runner::Host(host) if is_lost(host)) {
                 continue;
             }
-            let (role, index) = (self.nodes[slot].role, self.nodes[slot].index);
+            let id = self.nodes[slot].id;
             let delay = self.delayed.iter().position(|(delayed, _)| *delayed == slot);
             match delay {
                 Some(at) if self.delayed[at].1 > now_ns => continue,
@@ -657,7 +640,7 @@ impl Supervisor {
                 }
                 None => {
                     let (at_ns, ready_ns, reason) = (now_ns, None, RestartReason::Unknown);
-                    let restart = Restart { role, index, at_ns, ready_ns, reason };
+                    let restart = Restart { node: id, at_ns, ready_ns, reason };
                     self.restarts.push(restart);
                     let node = &mut self.nodes[slot];
                     if !node.is_ready && node.start > 0 {
@@ -675,11 +658,11 @@ impl Supervisor {
             let runner = match &mut self.nodes[slot].runner {
                 Runner::Host(host) => {
                     let host = *host;
-                    self.spawn_on(host, slot, start, role, index)
+                    self.spawn_on(host, slot, start, id)
                 }
                 Runner::Process(process, _) => {
                     process.kill();
-                    self.spawn(slot, start, role, index)?
+                    self.spawn(slot, start, id)?
                 }
             };
             let node = &mut self.nodes[slot];
@@ -700,11 +683,11 @@ impl Supervisor {
         &self.restarts
     }
 
-    /// Class, index and process id of each node of this machine.
-    pub fn pids(&self) -> Vec<(Role, usize, u32)> {
+    /// The process id of each node of this machine.
+    pub fn pids(&self) -> Vec<(NodeId, u32)> {
         let pid = |node: &Running| match &node.runner {
             Runner::Process(..) if node.has_ended => None,
-            Runner::Process(process, _) => Some((node.role, node.index, process.pid())),
+            Runner::Process(process, _) => Some((node.id, process.pid())),
             Runner::Host(_) => None,
         };
         self.nodes.iter().filter_map(pid).collect()
@@ -737,7 +720,7 @@ impl Supervisor {
         self.leave_hosts();
         self.remove_empty_logs();
         let mut ends: Vec<NodeEnd> = self.nodes.drain(..).filter_map(|node| node.end).collect();
-        ends.sort_by_key(|end| (end.role, end.index));
+        ends.sort_by_key(|end| end.node);
         Stopped { ends, incidents: std::mem::take(&mut self.incidents) }
     }
 
@@ -750,8 +733,7 @@ impl Supervisor {
             let is_there =
                 |node: &&Running| matches!(node.runner, Runner::Host(host) if host == number);
             let nodes = self.nodes.iter().filter(is_there);
-            let nodes: Vec<String> =
-                nodes.map(|node| format!("{}-{}", node.role, node.index)).collect();
+            let nodes: Vec<String> = nodes.map(|node| node.id.file_name()).collect();
             if self.is_recorded
                 && let Err(why) = host.copy_journals(&self.folder.join(DATA), &nodes)
             {
@@ -764,7 +746,7 @@ impl Supervisor {
 
     fn remove_empty_logs(&self) {
         for node in &self.nodes {
-            let log = self.log(node.role, node.index);
+            let log = self.log(node.id);
             if fs::metadata(&log).is_ok_and(|meta| meta.len() == 0) {
                 let _ = fs::remove_file(log);
             }

@@ -44,7 +44,7 @@ impl Trial {
     /// What is killed, in words.
     pub fn killed(&self) -> Vec<String> {
         let aimed = self.aimed.map(|kill| kill.aim.name().to_string());
-        aimed.into_iter().chain(self.kills.iter().map(|kill| kill.role.to_string())).collect()
+        aimed.into_iter().chain(self.kills.iter().map(|kill| kill.node.class.to_string())).collect()
     }
 }
 
@@ -95,8 +95,7 @@ pub fn draw(seed: u64, number: u32, filter: TrialFilter, seconds: f64) -> Option
         (of_class[2], of_class[3]) = (3, 3);
     }
     let mut kill = |role: Role, from: f64, to: f64| Kill {
-        role,
-        index: random.below(usize::from(of_class[role as usize])),
+        node: role.node(random.below(usize::from(of_class[role as usize])) as u16),
         at_s: seconds * (from + (to - from) * random.unit()),
         stays_dead: Duration::from_millis(random.below(DEAD_MS_MAX) as u64),
     };
@@ -107,8 +106,8 @@ pub fn draw(seed: u64, number: u32, filter: TrialFilter, seconds: f64) -> Option
         let (other, after) =
             if role == Role::Mediator { (Role::Processor, 1) } else { (Role::Mediator, 2) };
         let second = kill(other, 0.0, 0.1);
-        let index = (first.index + after) % 3;
-        kills.push(Kill { index, at_s: first.at_s + second.at_s, ..second });
+        let node = other.node((first.node.index + after) % 3);
+        kills.push(Kill { node, at_s: first.at_s + second.at_s, ..second });
     } else if is_double {
         let other = if role == Role::Gateway { Role::Router } else { Role::Gateway };
         kills.push(kill(other, 0.45, 0.6));
@@ -172,8 +171,7 @@ pub fn draw_with_moves(seed: u64, number: u32, filter: TrialFilter, seconds: f64
         |random: &mut Random, from: f64, to: f64| seconds * (from + (to - from) * random.unit());
     let dead = |random: &mut Random| Duration::from_millis(random.below(DEAD_MS_MAX) as u64);
     let mut kill = |role: Role, from: f64, to: f64| Kill {
-        role,
-        index: random.below(usize::from(of_class[role as usize])),
+        node: role.node(random.below(usize::from(of_class[role as usize])) as u16),
         at_s: at_s(&mut random, from, to),
         stays_dead: dead(&mut random),
     };
@@ -229,8 +227,11 @@ mod tests {
             let trial = draw(7, number, TrialFilter::default(), 3.0).unwrap();
             pairs.insert((trial.durability, trial.role));
             for kill in &trial.kills {
-                let count = usize::from(trial.nodes.of_class[kill.role as usize]);
-                assert!(kill.index < count && (0.5..2.0).contains(&kill.at_s), "{trial:?}");
+                let count = usize::from(trial.nodes.of_class[kill.node.class as usize]);
+                assert!(
+                    kill.node.position() < count && (0.5..2.0).contains(&kill.at_s),
+                    "{trial:?}"
+                );
             }
             let is_replicated = trial.durability != Durability::None;
             assert!(!is_replicated || trial.nodes.mediators() >= 2, "{trial:?}");
@@ -249,16 +250,18 @@ mod tests {
                 continue;
             }
             let mut of_cell = vec![0; mediators];
-            for Kill { role, index, .. } in &trial.kills {
-                let cells = (0..mediators).filter(|cell| match role {
-                    Role::Mediator => cell == index || (cell + 1) % mediators == *index,
-                    Role::Processor => cell % processors == *index,
+            for Kill { node, .. } in &trial.kills {
+                let cells = (0..mediators).filter(|cell| match node.class {
+                    Role::Mediator => {
+                        *cell == node.position() || (cell + 1) % mediators == node.position()
+                    }
+                    Role::Processor => cell % processors == node.position(),
                     Role::Gateway | Role::Router => false,
                 });
                 cells.for_each(|cell| of_cell[cell] += 1);
             }
             assert!(of_cell.iter().all(|lost| *lost <= 1), "{trial:?}");
-            let [first, second] = [0, 1].map(|at| trial.kills[at].role);
+            let [first, second] = [0, 1].map(|at| trial.kills[at].node.class);
             doubles.insert((trial.durability, first, second));
         }
         for durability in [Durability::MemoryQuorum, Durability::DiskQuorum] {
@@ -281,9 +284,12 @@ mod tests {
             assert!((600.0..=1_800.0).contains(&trial.moves_per_minute), "{trial:?}");
             assert!(!trial.killed().is_empty(), "{trial:?}");
             for kill in &trial.kills {
-                let count = usize::from(trial.nodes.of_class[kill.role as usize]);
-                assert!(kill.index < count && (0.5..2.0).contains(&kill.at_s), "{trial:?}");
-                assert_ne!(kill.role, Role::Mediator, "{trial:?}");
+                let count = usize::from(trial.nodes.of_class[kill.node.class as usize]);
+                assert!(
+                    kill.node.position() < count && (0.5..2.0).contains(&kill.at_s),
+                    "{trial:?}"
+                );
+                assert_ne!(kill.node.class, Role::Mediator, "{trial:?}");
             }
             let is_replicated = trial.durability != Durability::None;
             assert!(is_replicated || trial.aimed.is_none(), "{trial:?}");

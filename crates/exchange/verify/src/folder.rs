@@ -20,7 +20,7 @@ use nm_book::order::{InstrumentId, UserId};
 use nm_codec::fnv1a;
 use nm_exchange::cell::Cell;
 use nm_exchange::hashes;
-use nm_exchange::network::{Durability, Network, Role};
+use nm_exchange::network::{Durability, Network, NodeId, Role};
 use nm_load::log;
 use nm_model::agent::{Failure, FailureKind};
 use nm_replica::journal::{self, Reader};
@@ -97,7 +97,7 @@ fn check_all(
 ) -> Result<(), Failure> {
     let mut clients = clients(path)?;
     let mut all = vec![];
-    for cell in 0..network.mediator.len() as u16 {
+    for cell in 0..network.nodes(Role::Mediator).len() as u16 {
         let (mut journals, missing) = journals(data, network, cell, findings)?;
         findings.journals += journals.len() as u64;
         let log = MergedLog::new(network, cell, &journals, findings);
@@ -213,11 +213,9 @@ fn journals(
     findings: &mut Findings,
 ) -> Result<(Vec<RecordedJournal>, Vec<String>), Failure> {
     let (mut journals, mut missing) = (vec![], vec![]);
-    let folder_of = |(role, index): (Role, usize)| {
-        data.join(format!("{role}-{index}")).join(format!("cell-{cell}"))
-    };
+    let folder_of = |node: NodeId| data.join(node.file_name()).join(format!("cell-{cell}"));
     let replicas = match network.durability {
-        Durability::None => vec![(Role::Mediator, usize::from(cell))],
+        Durability::None => vec![Role::Mediator.node(cell)],
         Durability::MemoryQuorum | Durability::DiskQuorum => {
             // Those at first, and those that have replaced others.
             let (first, mut places) = (network.replicas(cell), network.replica_places(cell));
@@ -225,9 +223,8 @@ fn journals(
             places
         }
     };
-    for (role, index) in replicas {
-        let folder = folder_of((role, index));
-        let name = format!("{role} {index}");
+    for node in replicas {
+        let (folder, name) = (folder_of(node), node.to_string());
         let written = folder.is_dir().then(|| RecordedJournal::read(folder, name.clone()));
         match written.transpose()? {
             Some(written) if !written.marks.is_empty() => journals.push(written),

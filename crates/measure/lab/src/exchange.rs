@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use nm_exchange::network::Role;
+use nm_exchange::network::NodeId;
 use nm_model::link_transport::LinkTransport;
 use nm_model::plan::EnvironmentKind;
 use nm_model::probe::ProbeSpec;
@@ -179,10 +179,10 @@ struct Calls {
 
 /// Counts the calls of connections between two accelerated nodes, from their ledgers. Connections
 /// with the load generator stay on the kernel, because it is not accelerated.
-fn count_calls(nodes: &[(Role, usize, u32)]) -> Calls {
+fn count_calls(nodes: &[(NodeId, u32)]) -> Calls {
     let all: Vec<Connection> = nodes
         .iter()
-        .flat_map(|(_, _, pid)| Ledger::of_process(*pid))
+        .flat_map(|(_, pid)| Ledger::of_process(*pid))
         .flat_map(|ledger| ledger.connections())
         .filter(Connection::is_open)
         .collect();

@@ -6,7 +6,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use nm_auth::SESSIONS_MAX;
 use nm_exchange::link::Address;
-use nm_exchange::network::{NODES_MAX, Role, UnknownRole};
+use nm_exchange::network::{NODES_MAX, NodeId, Role};
 use nm_load::Arrivals;
 use nm_model::exchange::{Durability, NodeCounts, OrderMix};
 use nm_model::limits;
@@ -267,8 +267,8 @@ pub struct AddArgs {
 #[derive(Debug, Args)]
 pub struct ChosenNodeArgs {
     /// The node, such as mediator:0.
-    #[arg(value_name = "ROLE:INDEX", value_parser = node)]
-    pub node: (Role, usize),
+    #[arg(value_name = "ROLE:INDEX")]
+    pub node: NodeId,
     #[command(flatten)]
     pub access: AccessArgs,
 }
@@ -279,21 +279,13 @@ pub struct ReplaceArgs {
     #[arg(value_name = "CELL")]
     pub cell: u16,
     /// The node whose replica is replaced, such as processor:1.
-    #[arg(value_name = "FROM", value_parser = node)]
-    pub from: (Role, usize),
+    #[arg(value_name = "FROM")]
+    pub from: NodeId,
     /// The node that gets a replica, of the same class.
-    #[arg(value_name = "TO", value_parser = node)]
-    pub to: (Role, usize),
+    #[arg(value_name = "TO")]
+    pub to: NodeId,
     #[command(flatten)]
     pub access: AccessArgs,
-}
-
-/// A node, `ROLE:INDEX`.
-fn node(text: &str) -> Result<(Role, usize), String> {
-    let shape = || "write ROLE:INDEX, such as mediator:0".to_string();
-    let (role, index) = text.split_once(':').ok_or_else(shape)?;
-    let role: Role = role.parse().map_err(|error: UnknownRole| error.to_string())?;
-    Ok((role, index.parse().map_err(|_| shape())?))
 }
 
 #[derive(Debug, Args)]
@@ -331,8 +323,8 @@ pub struct NodeArgs {
     #[arg(long)]
     pub role: Role,
     /// Which one of its class, from 0 on.
-    #[arg(long, value_parser = number(0..=NODES_MAX - 1))]
-    pub index: usize,
+    #[arg(long, value_parser = number(0..=NODES_MAX as u16 - 1))]
+    pub index: u16,
     /// The network's file, the same for all of its nodes.
     #[arg(long, value_name = "FILE")]
     pub network: PathBuf,

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use Role::{Mediator, Processor, Router};
-use nm_exchange::network::{Durability, Network, ReplicaAddress, Role};
+use nm_exchange::network::{Durability, Network, NodeId, ReplicaAddress, Role};
 use nm_run::hosts::Placement;
 use nm_run::supervise::{RestartReason, Supervisor};
 use nm_sys::clock::Moment;
@@ -61,21 +61,21 @@ impl Slow {
 
     fn start(&mut self) {
         let (library, folder) = (self.library.clone(), self.net.path().to_path_buf());
-        self.net.start_all(|role, index, mut command| {
+        self.net.start_all(|node, mut command| {
             command.env("LD_PRELOAD", &library);
-            command.env("SLOW_DISK", flag(&folder, role, index));
+            command.env("SLOW_DISK", flag(&folder, node));
             command
         });
     }
 
-    fn slow_down(&self, node: (Role, usize), is_slow: bool) {
-        let flag = flag(self.net.path(), node.0, node.1);
+    fn slow_down(&self, node: NodeId, is_slow: bool) {
+        let flag = flag(self.net.path(), node);
         if is_slow { fs::write(flag, "").unwrap() } else { fs::remove_file(flag).unwrap() }
     }
 }
 
-fn flag(folder: &Path, role: Role, index: usize) -> PathBuf {
-    folder.join(format!("slow-{role}-{index}"))
+fn flag(folder: &Path, node: NodeId) -> PathBuf {
+    folder.join(format!("slow-{}", node.file_name()))
 }
 
 const SLOW_SENTENCE: &str = "ms for a sync";
@@ -87,10 +87,10 @@ fn a_slow_disk_is_named_and_its_cells_go_on() {
     let mut load = Load::new(&slow.net, 4, 300);
     load.all_answered("before", 100);
     // A disk of a leader, then one of a replica that never leads.
-    for node in [(Mediator, 0), (Processor, 0)] {
+    for node in [Mediator.node(0), Processor.node(0)] {
         slow.slow_down(node, true);
         load.all_answered("with one slow disk", 200);
-        slow.net.wait_for_output(node.0, node.1, SLOW_SENTENCE, 1);
+        slow.net.wait_for_output(node, SLOW_SENTENCE, 1);
         slow.slow_down(node, false);
         load.all_answered("afterwards", 100);
     }
@@ -103,11 +103,11 @@ fn slow_disks_everywhere_delay_and_lose_nothing() {
     slow.start();
     let mut load = Load::new(&slow.net, 4, 300);
     load.all_answered("before", 100);
-    let all = [(Mediator, 0), (Mediator, 1), (Processor, 0)];
+    let all = [Mediator.node(0), Mediator.node(1), Processor.node(0)];
     all.iter().for_each(|node| slow.slow_down(*node, true));
     // How much is answered meanwhile is not promised: a cell may change its leader all the time.
     load.send(100, 0.5);
-    let is_named = |node: &(Role, usize)| slow.net.output(node.0, node.1).contains(SLOW_SENTENCE);
+    let is_named = |node: &NodeId| slow.net.output(*node).contains(SLOW_SENTENCE);
     wait_for("a slow disk to be named", || all.iter().any(is_named).then_some(()));
     all.iter().for_each(|node| slow.slow_down(*node, false));
     load.all_answered("afterwards", 100);
@@ -204,10 +204,10 @@ fn verify_within(disk: &Disk, net: &Net) -> Run {
 #[test]
 fn node_with_full_disk_ends_and_recovers_when_there_is_space() {
     let mut net = Net::new("1-1-2-1", Durability::DiskQuorum);
-    let victim = (Mediator, 0);
-    let folder = net.data(victim.0, victim.1);
+    let victim = Mediator.node(0);
+    let folder = net.data(victim);
     let disk = Disk::new(&folder);
-    net.start_all(|role, index, command| match (role, index) == victim {
+    net.start_all(|node, command| match node == victim {
         true => disk.within(&command),
         false => command,
     });
@@ -216,8 +216,8 @@ fn node_with_full_disk_ends_and_recovers_when_there_is_space() {
     disk.fill(&folder);
     // Its snapshot, or the next file of its journal, has no room; the others go on.
     load.all_answered("with a full disk", 1600);
-    let code = net.wait_end(victim.0, victim.1);
-    let output = net.output(victim.0, victim.1);
+    let code = net.wait_end(victim);
+    let output = net.output(victim);
     assert_eq!(code, Some(4), "{output}");
     let last = output.lines().last().unwrap();
     assert!(last.contains("No space left on device"), "{last}");
@@ -227,13 +227,13 @@ fn node_with_full_disk_ends_and_recovers_when_there_is_space() {
 
     disk.make_room(&folder);
     let ready = output.matches("\"ready\"").count();
-    net.start(victim.0, victim.1, |command| disk.within(&command));
-    net.wait_for_output(victim.0, victim.1, "\"ready\"", ready + 1);
+    net.start(victim, |command| disk.within(&command));
+    net.wait_for_output(victim, "\"ready\"", ready + 1);
     load.all_answered("with all of them again", 50);
     // It has caught up: with one other it is a majority, and it leads again.
-    net.kill(Mediator, 1);
+    net.kill(Mediator.node(1));
     load.all_answered("when it is needed", 50);
-    net.start(Mediator, 1, |command| command);
+    net.start(Mediator.node(1), |command| command);
     load.all_answered("at the end", 50);
     load.finish(&mut net);
     // One doubt: nodes that nobody supervises leave no manifest.
@@ -259,7 +259,7 @@ fn a_node_that_cannot_start_is_tried_again_with_pauses() {
     let (folder, here) = (net.path().join("run"), Placement::default());
     let mut nodes = Supervisor::start(&net.network, &program, &[], &folder, &here).unwrap();
     fs::write(&broken, "").unwrap();
-    nodes.kill(Processor, 0, Duration::ZERO);
+    nodes.kill(Processor.node(0), Duration::ZERO);
     let begun = Moment::now();
     while nodes.restarts().len() < 5 {
         assert!(begun.elapsed() < PATIENCE, "{:?}", nodes.restarts());
@@ -285,17 +285,17 @@ fn a_node_that_does_not_end_for_maintenance_is_killed() {
     let (program, here) = (PathBuf::from(BINARY), Placement::default());
     let mut nodes =
         Supervisor::start(&net.network, &program, &[], &net.path().join("run"), &here).unwrap();
-    let is_it = |(role, _, _): &(Role, usize, u32)| *role == Router;
-    let (_, _, before) = nodes.pids().into_iter().find(is_it).unwrap();
+    let is_it = |(node, _): &(NodeId, u32)| node.class == Router;
+    let (_, before) = nodes.pids().into_iter().find(is_it).unwrap();
     signal("STOP", before);
-    nodes.restart(Router, 0);
+    nodes.restart(Router.node(0));
     let begun = Moment::now();
-    assert!(!nodes.is_ready(Router, 0));
-    while !nodes.is_ready(Router, 0) {
+    assert!(!nodes.is_ready(Router.node(0)));
+    while !nodes.is_ready(Router.node(0)) {
         assert!(begun.elapsed() < PATIENCE, "{:?}", nodes.restarts());
         nodes.restart_dead_nodes(Duration::from_millis(5)).unwrap();
     }
-    let (_, _, after) = nodes.pids().into_iter().find(is_it).unwrap();
+    let (_, after) = nodes.pids().into_iter().find(is_it).unwrap();
     assert_ne!(before, after);
     let [restart] = nodes.restarts() else { panic!("{:?}", nodes.restarts()) };
     assert_eq!(restart.reason, RestartReason::Maintenance);
@@ -316,24 +316,24 @@ impl Cut {
     fn new(durability: Durability) -> Cut {
         let net = Net::new("1-1-2-1", durability);
         let folder = net.path().to_path_buf();
-        let all = [(Mediator, 0), (Mediator, 1), (Processor, 0)];
+        let all = [Mediator.node(0), Mediator.node(1), Processor.node(0)];
         let (mut out, mut back, mut others) = (vec![], vec![], vec![]);
         for from in all {
             let mut seen = net.network.clone();
             for to in all.into_iter().filter(|to| *to != from) {
-                let address = folder.join(format!("{}{}-{}{}", from.0, from.1, to.0, to.1));
+                let address = folder.join(format!("{}-{}", from.file_name(), to.file_name()));
                 let wire = Wire::new(
                     address.clone(),
-                    folder.join(format!("{}-{}-replication", to.0, to.1)),
+                    folder.join(format!("{}-replication", to.file_name())),
                 );
                 *replication(&mut seen, to) = Some(ReplicaAddress::Unix(address));
-                match (from.1, to.1, from.0, to.0) {
+                match (from.index, to.index, from.class, to.class) {
                     (0, _, Mediator, _) => out.push(wire),
                     (_, 0, _, Mediator) => back.push(wire),
                     _ => others.push(wire),
                 }
             }
-            let file = folder.join(format!("network-{}-{}.toml", from.0, from.1));
+            let file = folder.join(format!("network-{}.toml", from.file_name()));
             fs::write(file, seen.to_toml().unwrap()).unwrap();
         }
         Cut { net, out, back, others }
@@ -346,16 +346,15 @@ impl Cut {
     }
 }
 
-fn replication(network: &mut Network, (role, index): (Role, usize)) -> &mut Option<ReplicaAddress> {
-    let nodes = if role == Mediator { &mut network.mediator } else { &mut network.processor };
-    &mut nodes[index].replication
+fn replication(network: &mut Network, node: NodeId) -> &mut Option<ReplicaAddress> {
+    &mut network.classes[node.class].nodes[node.position()].replication
 }
 
 /// The leader of the only cell that is asked is cut off. Another one leads as long as that lasts;
 /// afterwards the old leader follows, and can be relied on.
 fn cut_off(durability: Durability, can_send: bool, can_receive: bool) {
     let mut cut = Cut::new(durability);
-    cut.net.start_all(|_, _, command| command);
+    cut.net.start_all(|_, command| command);
     let mut load = Load::new(&cut.net, 1, 300);
     load.all_answered("before", 100);
     cut.pass(can_send, can_receive);
@@ -363,11 +362,11 @@ fn cut_off(durability: Durability, can_send: bool, can_receive: bool) {
     cut.pass(true, true);
     load.all_answered("afterwards", 200);
     // Without the one that led meanwhile, the old leader must have all that it missed.
-    let ready = cut.net.output(Mediator, 1).matches("\"ready\"").count();
-    cut.net.kill(Mediator, 1);
+    let ready = cut.net.output(Mediator.node(1)).matches("\"ready\"").count();
+    cut.net.kill(Mediator.node(1));
     load.all_answered("with the old leader", 100);
-    cut.net.start(Mediator, 1, |command| command);
-    cut.net.wait_for_output(Mediator, 1, "\"ready\"", ready + 1);
+    cut.net.start(Mediator.node(1), |command| command);
+    cut.net.wait_for_output(Mediator.node(1), "\"ready\"", ready + 1);
     load.all_answered("at the end", 100);
     cut.net.prove(load);
 }
@@ -390,7 +389,7 @@ fn leader_that_cannot_send_is_replaced() {
 #[test]
 fn without_a_majority_nothing_is_acknowledged() {
     let mut cut = Cut::new(Durability::DiskQuorum);
-    cut.net.start_all(|_, _, command| command);
+    cut.net.start_all(|_, command| command);
     let mut load = Load::new(&cut.net, 4, 300);
     load.all_answered("before", 100);
     cut.pass(false, false);
@@ -406,12 +405,11 @@ fn without_a_majority_nothing_is_acknowledged() {
 #[test]
 fn a_cell_goes_on_from_its_snapshot_and_journal_when_all_of_its_nodes_were_killed() {
     let mut net = Net::new("1-1-2-1", Durability::DiskQuorum);
-    net.start_all(|_, _, command| command);
+    net.start_all(|_, command| command);
     let mut load = Load::new(&net, 2, 80_000);
-    let all = [(Mediator, 0), (Mediator, 1), (Processor, 0)];
-    let snapshots = |net: &Net| {
-        all.iter().all(|node| net.data(node.0, node.1).join("cell-0/snapshot").exists())
-    };
+    let all = [Mediator.node(0), Mediator.node(1), Processor.node(0)];
+    let snapshots =
+        |net: &Net| all.iter().all(|node| net.data(*node).join("cell-0/snapshot").exists());
     for _ in 0..20 {
         if snapshots(&net) {
             break;
@@ -423,11 +421,11 @@ fn a_cell_goes_on_from_its_snapshot_and_journal_when_all_of_its_nodes_were_kille
     // Something for the journal behind it.
     load.all_answered("after the snapshot", 60);
     let ready: Vec<usize> =
-        all.iter().map(|node| net.output(node.0, node.1).matches("\"ready\"").count()).collect();
-    all.iter().for_each(|node| net.kill(node.0, node.1));
-    all.iter().for_each(|node| net.start(node.0, node.1, |command| command));
+        all.iter().map(|node| net.output(*node).matches("\"ready\"").count()).collect();
+    all.iter().for_each(|node| net.kill(*node));
+    all.iter().for_each(|node| net.start(*node, |command| command));
     for (node, ready) in all.iter().zip(ready) {
-        net.wait_for_output(node.0, node.1, "\"ready\"", ready + 1);
+        net.wait_for_output(*node, "\"ready\"", ready + 1);
     }
     load.all_answered("from what is on disk", 100);
     net.prove(load);

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::Duration;
 
-use nm_exchange::network::{Durability, Network, Node, ReplicaAddress, Role};
+use nm_exchange::network::{Durability, Network, Node, NodeId, ReplicaAddress, Role};
 use nm_load::{Arrivals, Generator, Pace, Round, Settings, Sizes};
 use nm_verify::recording::Recording;
 
@@ -41,7 +41,7 @@ impl Drop for Running {
 /// The network, its folder, and its nodes as they run.
 pub struct Net {
     pub network: Network,
-    nodes: BTreeMap<(Role, usize), Running>,
+    nodes: BTreeMap<NodeId, Running>,
     folder: tempfile::TempDir,
 }
 
@@ -49,12 +49,13 @@ impl Net {
     /// A network of this size, none of whose nodes runs yet.
     pub fn new(counts: &str, durability: Durability) -> Net {
         let folder = tempfile::tempdir().unwrap();
-        let mut network = Network::new(counts.parse().unwrap(), |role, index| {
-            let address = format!("unix:{}/{role}-{index}", folder.path().display());
+        let mut network = Network::new(counts.parse().unwrap(), |node| {
+            let name = node.file_name();
+            let address = format!("unix:{}/{name}", folder.path().display());
             Node {
                 address: address.parse().unwrap(),
                 replication: Some(ReplicaAddress::Unix(
-                    folder.path().join(format!("{role}-{index}-replication")),
+                    folder.path().join(format!("{name}-replication")),
                 )),
             }
         });
@@ -71,63 +72,64 @@ impl Net {
     }
 
     /// The folder of a node's journals.
-    pub fn data(&self, role: Role, index: usize) -> PathBuf {
-        self.network.folder(role, index).unwrap()
+    pub fn data(&self, node: NodeId) -> PathBuf {
+        self.network.folder(node).unwrap()
     }
 
     /// What a node has written so far, on both of its outputs, in all of its starts.
-    pub fn output(&self, role: Role, index: usize) -> String {
-        fs::read_to_string(self.log(role, index)).unwrap_or_default()
+    pub fn output(&self, node: NodeId) -> String {
+        fs::read_to_string(self.log(node)).unwrap_or_default()
     }
 
-    fn log(&self, role: Role, index: usize) -> PathBuf {
-        self.path().join("nodes").join(format!("{role}-{index}.log"))
+    fn log(&self, node: NodeId) -> PathBuf {
+        self.path().join("nodes").join(format!("{}.log", node.file_name()))
     }
 
     /// Starts a node. `with` changes how: its environment, or a program that starts it.
-    pub fn start(&mut self, role: Role, index: usize, with: impl FnOnce(Command) -> Command) {
+    pub fn start(&mut self, node: NodeId, with: impl FnOnce(Command) -> Command) {
         let mut command = Command::new(BINARY);
-        let own = self.path().join(format!("network-{role}-{index}.toml"));
+        let own = self.path().join(format!("network-{}.toml", node.file_name()));
         let file = if own.exists() { own } else { self.path().join("network.toml") };
-        command.args(["exchange", "node", "--role", role.name(), "--index", &index.to_string()]);
+        command.args(["exchange", "node", "--role", node.class.name()]);
+        command.args(["--index", &node.index.to_string()]);
         command.arg("--network").arg(file);
         let mut command = with(command);
-        let log = File::options().create(true).append(true).open(self.log(role, index)).unwrap();
+        let log = File::options().create(true).append(true).open(self.log(node)).unwrap();
         command.stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log);
-        self.nodes.insert((role, index), Running(command.spawn().unwrap()));
+        self.nodes.insert(node, Running(command.spawn().unwrap()));
     }
 
     /// The process of a node.
-    pub fn pid(&self, role: Role, index: usize) -> u32 {
-        self.nodes[&(role, index)].0.id()
+    pub fn pid(&self, node: NodeId) -> u32 {
+        self.nodes[&node].0.id()
     }
 
     /// Starts all nodes and waits until all links are up.
-    pub fn start_all(&mut self, with: impl Fn(Role, usize, Command) -> Command) {
-        let all: Vec<_> = self.network.all().map(|(role, index, _)| (role, index)).collect();
-        for (role, index) in &all {
-            self.start(*role, *index, |command| with(*role, *index, command));
+    pub fn start_all(&mut self, with: impl Fn(NodeId, Command) -> Command) {
+        let all: Vec<_> = self.network.all().map(|(id, _)| id).collect();
+        for node in &all {
+            self.start(*node, |command| with(*node, command));
         }
-        for (role, index) in all {
-            self.wait_for_output(role, index, "\"event\":\"ready\"", 1);
+        for node in all {
+            self.wait_for_output(node, "\"event\":\"ready\"", 1);
         }
     }
 
     /// Waits until a node has written something so many times.
-    pub fn wait_for_output(&self, role: Role, index: usize, what: &str, times: usize) {
-        wait_for(&format!("{role} {index} to say {what}"), || {
-            (self.output(role, index).matches(what).count() >= times).then_some(())
+    pub fn wait_for_output(&self, node: NodeId, what: &str, times: usize) {
+        wait_for(&format!("{node} to say {what}"), || {
+            (self.output(node).matches(what).count() >= times).then_some(())
         });
     }
 
     /// Kills a node as `kill -9` does.
-    pub fn kill(&mut self, role: Role, index: usize) {
-        drop(self.nodes.remove(&(role, index)).unwrap());
+    pub fn kill(&mut self, node: NodeId) {
+        drop(self.nodes.remove(&node).unwrap());
     }
 
     /// Waits until a node has ended by itself; its exit code.
-    pub fn wait_end(&mut self, role: Role, index: usize) -> Option<i32> {
-        let mut node = self.nodes.remove(&(role, index)).unwrap();
+    pub fn wait_end(&mut self, node: NodeId) -> Option<i32> {
+        let mut node = self.nodes.remove(&node).unwrap();
         let status = wait_for("a node to end", || node.0.try_wait().unwrap());
         status.code()
     }
@@ -166,7 +168,7 @@ impl Load {
         let sizes = Sizes::new(bytes, bytes, bytes).unwrap();
         let settings = Settings { sessions: 16, instruments, sizes, ..Settings::default() };
         let gateways: Vec<_> =
-            net.network.gateway.iter().map(|node| node.address.clone()).collect();
+            net.network.nodes(Role::Gateway).iter().map(|node| node.address.clone()).collect();
         let log = net.path().join("client-0.log");
         let limit = Duration::from_secs(10);
         Load(Generator::connect(&settings, None, &gateways, Some(&log), limit).unwrap())

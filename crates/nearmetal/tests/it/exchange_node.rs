@@ -42,7 +42,8 @@ fn a_node_removes_nothing_at_its_address_but_its_own_dead_socket() {
         assert_eq!(run.stderr.lines().count(), 1, "{run:?}");
     }
     let mut shm = net.network.clone();
-    shm.gateway[0].address = format!("shm:{}", file.display()).parse().unwrap();
+    shm.classes[Role::Gateway].nodes[0].address =
+        format!("shm:{}", file.display()).parse().unwrap();
     let text = shm.to_toml().unwrap();
     fs::write(&file, &text).unwrap();
     assert_eq!(start().code, 5);
@@ -73,13 +74,13 @@ fn a_gateway_whose_events_nobody_reads_goes_on_answering_and_ends() {
     both_ends.write_all(&vec![b'x'; size]).unwrap();
     let script = format!("exec \"$0\" \"$@\" > '{}'", pipe.display());
     for role in ROLES {
-        net.start(role, 0, |node| match role {
+        net.start(role.node(0), |node| match role {
             Role::Gateway => by_shell(&script, &node),
             _ => node,
         });
     }
     for role in [Role::Router, Role::Mediator, Role::Processor] {
-        net.wait_for_output(role, 0, "\"event\":\"ready\"", 1);
+        net.wait_for_output(role.node(0), "\"event\":\"ready\"", 1);
     }
     let mut load = Load::new(&net, 4, 64);
     load.all_answered("with a full pipe", 200);
@@ -89,11 +90,11 @@ fn a_gateway_whose_events_nobody_reads_goes_on_answering_and_ends() {
 #[test]
 fn a_node_raises_its_limit_of_descriptors() {
     let mut net = Net::new("1-1-1-1", Durability::None);
-    net.start(Role::Gateway, 0, |node| {
+    net.start(Role::Gateway.node(0), |node| {
         by_shell("ulimit -S -n 64 && ulimit -H -n 300 && exec \"$0\" \"$@\"", &node)
     });
-    net.wait_for_output(Role::Gateway, 0, "\"event\":\"listening\"", 1);
-    let pid = net.pid(Role::Gateway, 0);
+    net.wait_for_output(Role::Gateway.node(0), "\"event\":\"listening\"", 1);
+    let pid = net.pid(Role::Gateway.node(0));
     let limits = wait_for("its limits", || fs::read_to_string(format!("/proc/{pid}/limits")).ok());
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let words: Vec<&str> = files.split_whitespace().collect();

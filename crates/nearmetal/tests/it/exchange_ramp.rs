@@ -354,13 +354,13 @@ fn an_operator_changes_the_network_and_its_events_are_judged() {
     let result = run_day(&setup, |view| {
         calls += 1;
         assert!(view.now_ns >= view.start_ns);
-        assert_eq!(view.network.mediator.len(), 2);
+        assert_eq!(view.network.nodes(Role::Mediator).len(), 2);
         seen = view.last_second.map(|second| second.second).or(seen);
         if seen.is_none() || killed > 0 {
             return Ok(vec![]);
         }
         killed += 1;
-        view.supervisor.kill(Role::Mediator, 0, std::time::Duration::ZERO);
+        view.supervisor.kill(Role::Mediator.node(0), std::time::Duration::ZERO);
         let detail = "kill mediator 0, because the test says so";
         let decision = DayEvent::at(view.now_ns, EventKind::Decision, detail);
         Ok(vec![decision.until(view.now_ns + 1_000_000)])

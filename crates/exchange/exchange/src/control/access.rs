@@ -6,15 +6,14 @@ use std::time::Duration;
 use nm_auth::{Credentials, Right};
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock::Deadline;
+use nm_wire::{AdminRequest, AdminResponse, Kind, Who};
 
 use crate::client::{self, ClientError};
 use crate::link::{Address, Link};
-use crate::message::Hello;
-use crate::network::{CONTROL, Network, NetworkError, Role};
-use crate::wire::{self, FrameKind, Header};
+use crate::network::{CONTROL, Network, NetworkError, NodeId, Role};
 
-use super::admin_message::{AdminRequest, AdminResponse};
 use super::state::State;
+use super::work::check_response;
 
 /// How long a leader of control is looked for.
 const LEADER_LIMIT: Duration = Duration::from_secs(2);
@@ -24,20 +23,20 @@ const LEADER_LIMIT: Duration = Duration::from_secs(2);
 pub struct Observer(Link);
 
 impl Observer {
-    /// Connects to a node, as [`Hello::Observer`] or [`Hello::Operator`].
+    /// Connects to a node, as [`Who::Observer`] or [`Who::Operator`].
     ///
     /// # Errors
     /// If it does not answer within `limit`.
     pub fn connect(
         address: &Address,
-        hello: Hello,
+        hello: Who,
         credentials: Option<&Credentials>,
         limit: Duration,
     ) -> Result<Observer, ClientError> {
         let deadline = Deadline::after(limit);
         let mut link = client::connect(address, &[hello], credentials, limit)?;
         if credentials.is_none() {
-            client::receive(&mut link, FrameKind::Welcome, deadline)?;
+            client::receive(&mut link, Kind::Welcome, deadline)?;
         }
         Ok(Observer(link))
     }
@@ -57,8 +56,7 @@ impl Observer {
 
     /// Adds a request to what is sent with the next [`Observer::receive`].
     pub fn send(&mut self, request: &AdminRequest) {
-        let header = Header::new(FrameKind::AdminRequest);
-        wire::write(&header, &request.encode(), 0, &mut self.0.output);
+        nm_wire::write(request, &mut self.0.output);
     }
 
     /// Waits for the next response.
@@ -66,8 +64,10 @@ impl Observer {
     /// # Errors
     /// If none comes until then.
     pub fn receive(&mut self, deadline: Deadline) -> Result<AdminResponse, ClientError> {
-        let (_, body) = client::receive(&mut self.0, FrameKind::AdminResponse, deadline)?;
-        Ok(AdminResponse::decode(&body)?)
+        let message = client::receive(&mut self.0, Kind::AdminResponse, deadline)?;
+        let response = nm_wire::decode(&message)?;
+        check_response(&response)?;
+        Ok(response)
     }
 }
 
@@ -104,8 +104,8 @@ impl Access<'_> {
     pub fn observe(&self, address: &Address, limit: Duration) -> Result<Observer, ClientError> {
         let has = |right| self.credentials.as_ref().is_none_or(|keys| keys.key(right).is_some());
         let hello = match has(Right::Observer) || !has(Right::Operator) {
-            true => Hello::Observer,
-            false => Hello::Operator,
+            true => Who::Observer,
+            false => Who::Operator,
         };
         Observer::connect(address, hello, self.credentials.as_ref(), limit)
     }
@@ -116,7 +116,7 @@ impl Access<'_> {
     /// If there is no such mediator, or it does not answer within `limit`.
     pub fn operate(&self, mediator: u16, limit: Duration) -> Result<Observer, ClientError> {
         let address = self.address(mediator)?;
-        Observer::connect(address, Hello::Operator, self.credentials.as_ref(), limit)
+        Observer::connect(address, Who::Operator, self.credentials.as_ref(), limit)
     }
 
     /// Asks a mediator.
@@ -137,21 +137,22 @@ impl Access<'_> {
     }
 
     fn address(&self, mediator: u16) -> Result<&Address, ClientError> {
-        let node = self.network.mediator.get(usize::from(mediator));
+        let node = self.network.node(Role::Mediator.node(mediator));
         node.map(|node| &node.address).ok_or(ClientError::Unexpected)
     }
 
     /// Mediators that have a replica of control.
     pub fn mediators(&self) -> impl Iterator<Item = u16> + use<> {
         let voters = self.network.replicas(CONTROL).into_iter();
-        voters.filter(|(role, _)| *role == Role::Mediator).map(|(_, index)| index as u16)
+        voters.filter(|node| node.class == Role::Mediator).map(|node| node.index)
     }
 
     /// Which mediator does not answer, and why.
     pub fn named(&self, mediator: u16, error: &ClientError) -> String {
-        match self.network.mediator.get(usize::from(mediator)) {
-            Some(node) => format!("mediator {mediator} at {}: {error}", node.address),
-            None => format!("mediator {mediator}: {error}"),
+        let mediator = Role::Mediator.node(mediator);
+        match self.network.node(mediator) {
+            Some(node) => format!("{mediator} at {}: {error}", node.address),
+            None => format!("{mediator}: {error}"),
         }
     }
 
@@ -186,7 +187,8 @@ impl Access<'_> {
     fn replica(&self, mediator: u16, limit: Duration) -> Result<ControlReplica, ClientError> {
         match self.request(mediator, &AdminRequest::Status, limit)? {
             AdminResponse::Status { leading_term, stalled_ms, state } => {
-                Ok(ControlReplica { mediator, leading_term, stalled_ms, state: *state })
+                let state = State::load(&state)?;
+                Ok(ControlReplica { mediator, leading_term, stalled_ms, state })
             }
             _ => Err(ClientError::Unexpected),
         }
@@ -238,7 +240,7 @@ pub(crate) fn current(network: &Network, limit: Duration) -> Result<Network, Fai
 /// If no node that could know it answers, or this node was never added or is removed.
 pub(crate) fn find_node(
     network: &Network,
-    (role, index): (Role, usize),
+    node: NodeId,
     limit: Duration,
     is_given_up: impl Fn() -> bool,
 ) -> Result<Network, Failure> {
@@ -246,22 +248,22 @@ pub(crate) fn find_node(
     let deadline = Deadline::after(limit);
     loop {
         let known = current(network, Access::HANDSHAKE_LIMIT);
-        let is_known = |known: &Network| index < known.nodes(role).len();
+        let is_known = |known: &Network| known.node(node).is_some();
         match known {
-            Ok(known) if known.is_removed(role, index) => {
-                return Err(bad(format!("{role} {index} was removed from the network")));
+            Ok(known) if known.is_removed(node) => {
+                return Err(bad(format!("{node} was removed from the network")));
             }
             Ok(known) if is_known(&known) => return Ok(known),
             Ok(known) if deadline.passed() || is_given_up() => {
-                let count = known.nodes(role).len();
+                let (class, count) = (node.class, known.nodes(node.class).len());
                 return Err(bad(format!(
-                    "there is no {role} {index}: the network has had {count} {role} nodes, and \
-                     `nearmetal exchange add {role}` adds one"
+                    "there is no {node}: the network has had {count} {class} nodes, and \
+                     `nearmetal exchange add {class}` adds one"
                 )));
             }
             Err(failure) if deadline.passed() || is_given_up() => {
                 let message = format!(
-                    "{role} {index} is not in the network file, and where it listens could not \
+                    "{node} is not in the network file, and where it listens could not \
                      be asked: {}",
                     failure.message
                 );

@@ -1,13 +1,12 @@
 //! Nodes that were added to a running network, as the map has them.
 
 use nm_codec::{DecodeError, Put, Reader};
+use nm_wire::{NodeAddresses, Value};
 use thiserror::Error;
 
 use crate::limits::ADDRESS_BYTES_MAX;
 use crate::link;
-use crate::network::{NODES_MAX, Node, Role};
-
-use super::node_id::NodeId;
+use crate::network::{NODES_MAX, Node, NodeId, Role};
 
 /// Why a node cannot be added.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -19,7 +18,7 @@ pub enum AddError {
     #[error("the address `{0}` has more than {ADDRESS_BYTES_MAX} bytes")]
     LongAddress(String),
     /// Another one listens there.
-    #[error("{} {}, which was added before, listens at one of its addresses", .0.0, .0.1)]
+    #[error("{0}, which was added before, listens at one of its addresses")]
     AddressTaken(NodeId),
 }
 
@@ -28,16 +27,12 @@ pub enum AddError {
 pub enum RemoveError {
     /// It was there first.
     #[error(
-        "{} {} cannot be removed, because the network began with it: only those that were added \
-         while it ran can",
-        .0.0, .0.1
+        "{0} cannot be removed, because the network began with it: only those that were added \
+         while it ran can"
     )]
     Founder(NodeId),
     /// There is none.
-    #[error(
-        "there is no {} {}: none was added with this number, or it was removed",
-        .0.0, .0.1
-    )]
+    #[error("there is no {0}: none was added with this number, or it was removed")]
     NoSuchNode(NodeId),
     /// Its cell has instruments.
     #[error("cell {cell} has {instruments} instruments, or they are on their way to it")]
@@ -68,13 +63,38 @@ pub fn long_address(node: &Node) -> Option<String> {
     addresses(node).find(|address| address.len() > ADDRESS_BYTES_MAX)
 }
 
+/// The addresses of a node, for messages and for the log.
+pub fn addresses_of(node: &Node) -> NodeAddresses {
+    let text = |address: String| {
+        let end = address.floor_char_boundary(ADDRESS_BYTES_MAX);
+        address[..end].to_string()
+    };
+    NodeAddresses {
+        address: text(node.address.to_string()),
+        replication: node.replication.as_ref().map(|replication| text(replication.to_string())),
+    }
+}
+
+/// The node of these addresses.
+///
+/// # Errors
+/// If they are no addresses.
+pub fn node_of(addresses: &NodeAddresses) -> Result<Node, DecodeError> {
+    let of_replica = |text: &String| {
+        let address: Option<link::Address> = text.parse().ok();
+        let address = address.and_then(|address| address.try_into().ok());
+        address.ok_or_else(|| DecodeError::invalid("replication", "is not an address of a replica"))
+    };
+    let address = addresses.address.parse();
+    Ok(Node {
+        address: address.map_err(|_| DecodeError::invalid("address", "is not one of a node"))?,
+        replication: addresses.replication.as_ref().map(of_replica).transpose()?,
+    })
+}
+
 /// Appends the addresses of a node.
 pub fn write_addresses(node: &Node, out: &mut Vec<u8>) {
-    write_address(&node.address.to_string(), out);
-    out.put_bool(node.replication.is_some());
-    if let Some(replication) = &node.replication {
-        write_address(&replication.to_string(), out);
-    }
+    addresses_of(node).put(out);
 }
 
 /// Reads what [`write_addresses`] appended.
@@ -82,29 +102,12 @@ pub fn write_addresses(node: &Node, out: &mut Vec<u8>) {
 /// # Errors
 /// If they are no addresses.
 pub fn read_addresses(reader: &mut Reader<'_>) -> Result<Node, DecodeError> {
-    let mut next = || -> Result<link::Address, DecodeError> {
-        let text = read_address(reader)?;
-        text.parse().map_err(|_| DecodeError::invalid("address", "is not one of a node"))
-    };
-    let address = next()?;
-    let replication = match reader.bool("has_replication")? {
-        true => Some(read_address(reader)?),
-        false => None,
-    };
-    let of_replica = |text: String| {
-        let address: Option<link::Address> = text.parse().ok();
-        let address = address.and_then(|address| address.try_into().ok());
-        address.ok_or_else(|| DecodeError::invalid("replication", "is not an address of a replica"))
-    };
-    Ok(Node { address, replication: replication.map(of_replica).transpose()? })
+    node_of(&NodeAddresses::take("addresses", reader)?)
 }
 
 /// Appends a node's address; of one that is too long, the beginning.
 pub fn write_address(address: &str, out: &mut Vec<u8>) {
-    let mut end = address.len().min(ADDRESS_BYTES_MAX);
-    while !address.is_char_boundary(end) {
-        end -= 1;
-    }
+    let end = address.floor_char_boundary(ADDRESS_BYTES_MAX);
     out.put_u16(end as u16);
     out.put(&address.as_bytes()[..end]);
 }

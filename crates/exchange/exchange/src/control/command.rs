@@ -2,12 +2,12 @@
 
 use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Put, Reader};
+use nm_wire::Value;
 
 use crate::moves::{MoveId, MoveRefusal};
-use crate::network::{Node, Role};
+use crate::network::{Node, NodeId, Role};
 
 use super::added::{read_address, read_addresses, write_address, write_addresses};
-use super::node_id::{NodeId, read_node, write_node};
 use super::routing::{CellLeader, InstrumentMap};
 
 /// A change of control's state.
@@ -118,17 +118,17 @@ impl Command {
         out.put_u8(self.command_code().code());
         match self {
             Command::Joined { node, start, address } => {
-                write_node(*node, out);
+                node.write(out);
                 out.put_u64(*start);
                 write_address(address, out);
             }
             Command::Left { node, start } => {
-                write_node(*node, out);
+                node.write(out);
                 out.put_u64(*start);
             }
             Command::Leader { cell, leader } => {
                 out.put_u16(*cell);
-                leader.write(out);
+                leader.put(out);
             }
             Command::Move { instrument, cell } => {
                 out.put_u32(*instrument);
@@ -144,14 +144,14 @@ impl Command {
             }
             Command::RestoreMap(map) => map.write(out),
             Command::Drain { node, is_drained } => {
-                write_node(*node, out);
+                node.write(out);
                 out.put_bool(*is_drained);
             }
             Command::Add { role, node } => {
                 out.put_u8(role.code());
                 write_addresses(node, out);
             }
-            Command::Remove(node) => write_node(*node, out),
+            Command::Remove(node) => node.write(out),
         }
     }
 
@@ -162,16 +162,17 @@ impl Command {
     pub fn read(reader: &mut Reader<'_>) -> Result<Command, DecodeError> {
         Ok(match CommandCode::from_code("command", reader.u8("command")?)? {
             CommandCode::Joined => Command::Joined {
-                node: read_node(reader)?,
+                node: NodeId::read(reader)?,
                 start: reader.u64("start")?,
                 address: read_address(reader)?,
             },
             CommandCode::Left => {
-                Command::Left { node: read_node(reader)?, start: reader.u64("start")? }
+                Command::Left { node: NodeId::read(reader)?, start: reader.u64("start")? }
             }
-            CommandCode::Leader => {
-                Command::Leader { cell: reader.u16("cell")?, leader: CellLeader::read(reader)? }
-            }
+            CommandCode::Leader => Command::Leader {
+                cell: reader.u16("cell")?,
+                leader: CellLeader::take("leader", reader)?,
+            },
             CommandCode::Move => {
                 Command::Move { instrument: reader.u32("instrument")?, cell: reader.u16("cell")? }
             }
@@ -184,14 +185,15 @@ impl Command {
                 Command::MoveEnded { id, refusal: refusal.transpose()? }
             }
             CommandCode::RestoreMap => Command::RestoreMap(InstrumentMap::read(reader)?),
-            CommandCode::Drain => {
-                Command::Drain { node: read_node(reader)?, is_drained: reader.bool("is_drained")? }
-            }
+            CommandCode::Drain => Command::Drain {
+                node: NodeId::read(reader)?,
+                is_drained: reader.bool("is_drained")?,
+            },
             CommandCode::Add => Command::Add {
                 role: Role::from_code("role", reader.u8("role")?)?,
                 node: read_addresses(reader)?,
             },
-            CommandCode::Remove => Command::Remove(read_node(reader)?),
+            CommandCode::Remove => Command::Remove(NodeId::read(reader)?),
         })
     }
 }

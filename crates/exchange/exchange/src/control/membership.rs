@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use nm_codec::{DecodeError, Put, Reader};
+use nm_codec::DecodeError;
+use nm_wire::Member;
 
-use super::node_id::{NodeId, read_node, write_node};
+use crate::network::NodeId;
+
 use super::routing::{InstrumentMap, RoutingTable};
 
 /// What a gateway or router reports: a gateway the processors that it is connected to; a router, to
@@ -23,16 +25,24 @@ impl MembershipReport {
         MembershipReport { nodes: BTreeMap::new(), routes: RoutingTable::new(map) }
     }
 
-    /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![];
-        out.put_u16(self.nodes.len() as u16);
-        for (node, start) in &self.nodes {
-            write_node(*node, &mut out);
-            out.put_u64(*start);
+    /// The message that has it.
+    pub fn message(&self) -> nm_wire::MembershipReport {
+        let member = |(node, start): (&NodeId, &u64)| Member { node: *node, start: *start };
+        nm_wire::MembershipReport {
+            nodes: self.nodes.iter().map(member).collect(),
+            map: self.routes.map.content(),
+            leaders: self.routes.led_cells(),
         }
-        self.routes.write(&mut out);
-        out
+    }
+
+    /// The report of a message.
+    ///
+    /// # Errors
+    /// If its map is none.
+    pub fn of(message: &nm_wire::MembershipReport) -> Result<MembershipReport, DecodeError> {
+        let nm_wire::MembershipReport { nodes, map, leaders } = message;
+        let nodes = nodes.iter().map(|member| (member.node, member.start)).collect();
+        Ok(MembershipReport { nodes, routes: RoutingTable::of(map, leaders)? })
     }
 
     /// The report that these bytes are.
@@ -40,15 +50,7 @@ impl MembershipReport {
     /// # Errors
     /// If they are not one.
     pub fn decode(bytes: &[u8]) -> Result<MembershipReport, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        let mut nodes = BTreeMap::new();
-        for _ in 0..reader.u16("nodes")? {
-            let node = read_node(&mut reader)?;
-            nodes.insert(node, reader.u64("start")?);
-        }
-        let routes = RoutingTable::read(&mut reader)?;
-        reader.finish("routes")?;
-        Ok(MembershipReport { nodes, routes })
+        MembershipReport::of(&nm_wire::decode(bytes)?)
     }
 }
 
@@ -62,7 +64,8 @@ mod tests {
         #[test]
         fn a_report_is_read_back(
             nodes in prop::collection::btree_map(
-                (prop::sample::select(Role::ALL), any::<u16>()),
+                (prop::sample::select(Role::ALL), any::<u16>())
+                    .prop_map(|(class, index)| class.node(index)),
                 any::<u64>(),
                 0..9,
             ),
@@ -70,7 +73,7 @@ mod tests {
         ) {
             let routes = RoutingTable::new(InstrumentMap::new(3));
             let report = MembershipReport { nodes, routes };
-            let bytes = report.encode();
+            let bytes = nm_wire::encode(&report.message());
             prop_assert_eq!(MembershipReport::decode(&bytes), Ok(report));
             prop_assert!(MembershipReport::decode(&bytes[..bytes.len() - 1]).is_err());
             let _ = MembershipReport::decode(&noise);

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::network::{Network, Node};
+use crate::network::{Network, Node, NodeId};
 
 use super::added::share_an_address;
 use super::command::Command;
 use super::membership::MembershipReport;
-use super::node_id::NodeId;
 use super::routing::{CellLeader, InstrumentMap};
 use super::state::State;
 
@@ -21,7 +20,7 @@ pub struct MembershipMonitor {
     /// Its own node, and the nodes that it is connected to.
     pub own: MembershipReport,
     /// By router.
-    pub reports: BTreeMap<usize, MembershipReport>,
+    pub reports: BTreeMap<u16, MembershipReport>,
     /// Nodes that are not reported though they are up in the state, and since when, ns.
     missing: BTreeMap<NodeId, u64>,
 }
@@ -60,8 +59,7 @@ impl MembershipMonitor {
             reported.entry(*node).or_default().insert(*start);
         }
         let mut commands = vec![];
-        for (role, index, configured) in state.routes().map.extended(&self.network).all() {
-            let node = (role, index as u16);
+        for (node, configured) in state.routes().map.extended(&self.network).all() {
             let known = state.nodes().get(&node);
             match (reported.get(&node), known) {
                 // Two starts at once: one reporter has not noticed the end of the older one yet.
@@ -102,7 +100,7 @@ impl MembershipMonitor {
 
     /// Whether a node of the network's file listens at one of these addresses.
     pub fn is_taken(&self, node: &Node) -> bool {
-        self.network.all().any(|(_, _, known)| share_an_address(known, node))
+        self.network.all().any(|(_, known)| share_an_address(known, node))
     }
 
     /// Whether a reported map is newer than this one.
@@ -119,7 +117,7 @@ mod tests {
 
     fn monitor() -> MembershipMonitor {
         let mut port = 5000;
-        MembershipMonitor::new(&Network::new("1-2-2-1".parse().unwrap(), |_, _| {
+        MembershipMonitor::new(&Network::new("1-2-2-1".parse().unwrap(), |_| {
             port += 1;
             let address = format!("127.0.0.1:{port}").parse().unwrap();
             Node { address, replication: None }
@@ -145,12 +143,12 @@ mod tests {
     #[test]
     fn a_change_of_membership_is_logged_once() {
         let (mut monitor, mut state) = (monitor(), State::new(InstrumentMap::new(2)));
-        let (m0, p0, g0) = ((Role::Mediator, 0), (Role::Processor, 0), (Role::Gateway, 0));
-        monitor.own.nodes = BTreeMap::from([(m0, 1), ((Role::Router, 0), 2), (p0, 3)]);
+        let (m0, p0, g0) = (Role::Mediator.node(0), Role::Processor.node(0), Role::Gateway.node(0));
+        monitor.own.nodes = BTreeMap::from([(m0, 1), (Role::Router.node(0), 2), (p0, 3)]);
         let mut report = MembershipReport::new(InstrumentMap::new(2));
         report.nodes = BTreeMap::from([(m0, 1), (p0, 3), (g0, 4)]);
         report.routes.leaders.insert(0, CellLeader { mediator: 0, term: 17, start: 1 });
-        assert_eq!(MembershipReport::decode(&report.encode()), Ok(report.clone()));
+        assert_eq!(MembershipReport::of(&report.message()), Ok(report.clone()));
         monitor.reports.insert(0, report.clone());
         assert_eq!(apply_all(&mut monitor, &mut state, 0), 5);
         assert_eq!(state.nodes()[&g0].starts, 1);

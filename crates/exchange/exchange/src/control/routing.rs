@@ -4,13 +4,15 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use nm_book::order::InstrumentId;
-use nm_codec::{DecodeError, Put, Reader};
+use nm_codec::{DecodeError, Reader};
+pub use nm_wire::CellLeader;
+use nm_wire::routing_table::map_version;
+use nm_wire::{ClassNodes, LedCell, MapContent, Moved, Value};
 
 use crate::limits::MOVED_INSTRUMENTS_MAX;
-use crate::network::{AddedNode, NODES_MAX, Network, Node, Role};
+use crate::network::{AddedNode, NODES_MAX, Network, Node, NodeId, PerClass, Role};
 
-use super::added::{read_addresses, write_addresses};
-use super::node_id::{NodeId, read_node, write_node};
+use super::added::{addresses_of, node_of};
 
 /// Where an instrument that has moved is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,8 +31,7 @@ pub struct InstrumentMap {
     version: u32,
     /// Over how many cells the rule spreads instruments.
     active: u16,
-    /// By the code of a class.
-    classes: [NodeClass; Role::ALL.len()],
+    classes: PerClass<NodeClass>,
     moved: BTreeMap<InstrumentId, Placement>,
     drained: BTreeSet<NodeId>,
 }
@@ -54,15 +55,14 @@ impl InstrumentMap {
     pub fn of(network: &Network) -> InstrumentMap {
         let founders = network.founders();
         let mut map = InstrumentMap::with_spares(founders, network.spare_mediators);
-        for role in Role::ALL.iter().copied() {
-            let nodes = network.nodes(role).iter().enumerate().skip(network.founders_of(role));
-            let added = nodes.map(|(index, node)| AddedNode {
+        map.classes = PerClass::new(|class| {
+            let (of, founded) = (&network.classes[class], network.founders_of(class));
+            let added = of.nodes.iter().zip(0..).skip(founded).map(|(node, index)| AddedNode {
                 node: node.clone(),
-                is_removed: network.is_removed(role, index),
+                is_removed: of.removed.contains(&index),
             });
-            let (founded, added) = (network.founders_of(role) as u16, added.collect());
-            map.classes[usize::from(role.code())] = NodeClass { founded, added };
-        }
+            NodeClass { founded: founded as u16, added: added.collect() }
+        });
         map
     }
 
@@ -73,16 +73,12 @@ impl InstrumentMap {
         let mut map = InstrumentMap {
             version: 0,
             active: count(cells.saturating_sub(spares)),
-            classes: [(); Role::ALL.len()].map(|()| NodeClass { founded: 1, added: vec![] }),
+            classes: PerClass::new(|_| NodeClass { founded: 1, added: vec![] }),
             moved: BTreeMap::new(),
             drained: BTreeSet::new(),
         };
-        map.classes[usize::from(Role::Mediator.code())].founded = count(cells);
+        map.classes[Role::Mediator].founded = count(cells);
         map
-    }
-
-    fn class(&self, role: Role) -> &NodeClass {
-        &self.classes[usize::from(role.code())]
     }
 
     /// Rises with each change.
@@ -97,7 +93,7 @@ impl InstrumentMap {
 
     /// Whether there is a cell of this number, and its mediator was not removed.
     pub fn has_cell(&self, cell: u16) -> bool {
-        !self.lacks((Role::Mediator, cell))
+        !self.lacks(Role::Mediator.node(cell))
     }
 
     /// How many cells there are.
@@ -107,42 +103,41 @@ impl InstrumentMap {
 
     /// How many nodes of a class the network began with: the first ones.
     pub fn founded(&self, role: Role) -> u16 {
-        self.class(role).founded
+        self.classes[role].founded
     }
 
     /// The nodes of a class that were added, in the order of their numbers.
     pub fn added(&self, role: Role) -> &[AddedNode] {
-        &self.class(role).added
+        &self.classes[role].added
     }
 
     /// Whether any node was ever added.
     pub fn has_added(&self) -> bool {
-        self.classes.iter().any(|class| !class.added.is_empty())
+        self.classes.iter().any(|(_, class)| !class.added.is_empty())
     }
 
     /// Whether a node was removed, or was never added.
-    pub fn lacks(&self, (role, index): NodeId) -> bool {
-        let at = index.checked_sub(self.founded(role));
-        let added = |at: u16| self.added(role).get(usize::from(at));
+    pub fn lacks(&self, node: NodeId) -> bool {
+        let at = node.index.checked_sub(self.founded(node.class));
+        let added = |at: u16| self.added(node.class).get(usize::from(at));
         at.is_some_and(|at| added(at).is_none_or(|it| it.is_removed))
     }
 
     /// Adds a node, a mediator with its cell, in the next version.
     pub fn add(&mut self, role: Role, node: Node) {
-        let class = &mut self.classes[usize::from(role.code())];
-        class.added.push(AddedNode { node, is_removed: false });
+        self.classes[role].added.push(AddedNode { node, is_removed: false });
         self.version += 1;
     }
 
     /// Removes a node that was added, a mediator with its cell, in the next version.
-    pub fn remove(&mut self, (role, index): NodeId) {
-        let at = index.checked_sub(self.founded(role)).map(usize::from);
-        let class = &mut self.classes[usize::from(role.code())];
+    pub fn remove(&mut self, node: NodeId) {
+        let at = node.index.checked_sub(self.founded(node.class)).map(usize::from);
+        let class = &mut self.classes[node.class];
         let added = at.and_then(|at| class.added.get_mut(at));
         let is_new = added.is_some_and(|it| !std::mem::replace(&mut it.is_removed, true));
         if is_new {
             self.version += 1;
-            self.drained.remove(&(role, index));
+            self.drained.remove(&node);
         }
     }
 
@@ -205,7 +200,7 @@ impl InstrumentMap {
 
     /// Whether a node is one that can be drained: a mediator or a gateway.
     pub fn can_be_drained(&self, node: NodeId) -> bool {
-        match node.0 {
+        match node.class {
             Role::Mediator | Role::Gateway => !self.lacks(node),
             Role::Router | Role::Processor => false,
         }
@@ -213,7 +208,7 @@ impl InstrumentMap {
 
     /// Lets a node carry nothing, or work again, in the next version; none if that is so.
     pub fn set_drained(&mut self, node: NodeId, is_drained: bool) {
-        assert!(self.can_be_drained(node), "{} {} cannot be drained", node.0, node.1);
+        assert!(self.can_be_drained(node), "{node} cannot be drained");
         let is_changed = match is_drained {
             true => self.drained.insert(node),
             false => self.drained.remove(&node),
@@ -237,22 +232,72 @@ impl InstrumentMap {
         is_older
     }
 
+    /// What messages and the log have of it.
+    pub fn content(&self) -> MapContent {
+        let added = |AddedNode { node, is_removed }: &AddedNode| nm_wire::AddedNode {
+            addresses: addresses_of(node),
+            is_removed: *is_removed,
+        };
+        let class = |(_, class): (Role, &NodeClass)| ClassNodes {
+            founded: class.founded,
+            added: class.added.iter().map(added).collect(),
+        };
+        let moved = |(instrument, at): (&InstrumentId, &Placement)| Moved {
+            instrument: *instrument,
+            cell: at.cell,
+            epoch: at.epoch,
+        };
+        MapContent {
+            version: self.version,
+            active_cells: self.active,
+            classes: self.classes.iter().map(class).collect(),
+            moved: self.moved.iter().map(moved).collect(),
+            drained: self.drained.iter().copied().collect(),
+        }
+    }
+
+    /// The map of a content.
+    ///
+    /// # Errors
+    /// If no map has it.
+    pub fn of_content(content: &MapContent) -> Result<InstrumentMap, DecodeError> {
+        let MapContent { version, active_cells: active, classes, moved, drained } = content;
+        let (version, active) = (*version, *active);
+        let mut map = InstrumentMap { version, active, ..InstrumentMap::new(1) };
+        if classes.len() != Role::ALL.len() {
+            return Err(DecodeError::invalid("classes", "are not those of nodes"));
+        }
+        for ((_, class), known) in map.classes.iter_mut().zip(classes) {
+            class.founded = known.founded;
+            if class.founded == 0 || class.founded > 1 << 15 {
+                return Err(DecodeError::invalid("founders", "is not a number of nodes"));
+            }
+            class.added = added_of(&known.added)?;
+        }
+        if active == 0 || active > map.founded(Role::Mediator) {
+            return Err(DecodeError::invalid("active_cells", "is not a number of cells"));
+        }
+        if moved.len() > MOVED_INSTRUMENTS_MAX {
+            return Err(DecodeError::invalid("moved", "are more than a map may have"));
+        }
+        for Moved { instrument, cell, epoch } in moved {
+            if *cell >= map.cells() {
+                return Err(DecodeError::invalid("cell", "does not exist"));
+            }
+            map.moved.insert(*instrument, Placement { cell: *cell, epoch: *epoch });
+        }
+        for node in drained {
+            if !map.can_be_drained(*node) {
+                return Err(DecodeError::invalid("drained", "is no node that can be drained"));
+            }
+            map.drained.insert(*node);
+        }
+        Ok(map)
+    }
+
     /// Appends its bytes.
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.put_u32(self.version);
-        out.put_u16(self.active);
-        for NodeClass { founded, added } in &self.classes {
-            out.put_u16(*founded);
-            write_added(added, out);
-        }
-        out.put_u32(self.moved.len() as u32);
-        for (instrument, at) in &self.moved {
-            out.put_u32(*instrument);
-            out.put_u16(at.cell);
-            out.put_u32(at.epoch);
-        }
-        out.put_u16(self.drained.len() as u16);
-        self.drained.iter().for_each(|node| write_node(*node, out));
+        self.content().put(out);
     }
 
     /// Reads what [`InstrumentMap::write`] appended.
@@ -260,99 +305,29 @@ impl InstrumentMap {
     /// # Errors
     /// If the bytes are not a map.
     pub fn read(reader: &mut Reader<'_>) -> Result<InstrumentMap, DecodeError> {
-        let (version, active) = (reader.u32("map_version")?, reader.u16("active_cells")?);
-        let mut map = InstrumentMap { version, active, ..InstrumentMap::new(1) };
-        for class in &mut map.classes {
-            class.founded = reader.u16("founders")?;
-            if class.founded == 0 || class.founded > 1 << 15 {
-                return Err(DecodeError::invalid("founders", "is not a number of nodes"));
-            }
-            class.added = read_added(reader)?;
-        }
-        if active == 0 || active > map.founded(Role::Mediator) {
-            return Err(DecodeError::invalid("active_cells", "is not a number of cells"));
-        }
-        let count = reader.u32("moved")? as usize;
-        if count > MOVED_INSTRUMENTS_MAX {
-            return Err(DecodeError::invalid("moved", "are more than a map may have"));
-        }
-        for _ in 0..count {
-            let (instrument, cell) = (reader.u32("instrument")?, reader.u16("cell")?);
-            if cell >= map.cells() {
-                return Err(DecodeError::invalid("cell", "does not exist"));
-            }
-            map.moved.insert(instrument, Placement { cell, epoch: reader.u32("epoch")? });
-        }
-        for _ in 0..reader.u16("drained")? {
-            let node = read_node(reader)?;
-            if !map.can_be_drained(node) {
-                return Err(DecodeError::invalid("drained", "is no node that can be drained"));
-            }
-            map.drained.insert(node);
-        }
-        Ok(map)
+        InstrumentMap::of_content(&MapContent::take("map", reader)?)
     }
 }
 
-/// Appends the nodes of a class that were added.
-fn write_added(added: &[AddedNode], out: &mut Vec<u8>) {
-    out.put_u16(added.len() as u16);
-    for AddedNode { node, is_removed } in added {
-        write_addresses(node, out);
-        out.put_bool(*is_removed);
-    }
-}
-
-/// Reads what [`write_added`] appended.
-fn read_added(reader: &mut Reader<'_>) -> Result<Vec<AddedNode>, DecodeError> {
-    let mut added = vec![];
-    for _ in 0..reader.u16("added")? {
-        let node = read_addresses(reader)?;
-        added.push(AddedNode { node, is_removed: reader.bool("is_removed")? });
-    }
+/// The nodes of a class that were added.
+fn added_of(added: &[nm_wire::AddedNode]) -> Result<Vec<AddedNode>, DecodeError> {
     if added.len() > NODES_MAX {
         return Err(DecodeError::invalid("added", "are more than a network has"));
     }
-    Ok(added)
+    let one = |it: &nm_wire::AddedNode| {
+        Ok(AddedNode { node: node_of(&it.addresses)?, is_removed: it.is_removed })
+    };
+    added.iter().map(one).collect()
 }
 
-/// The leader of a cell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CellLeader {
-    /// Which mediator.
-    pub mediator: u16,
-    /// In which term.
-    pub term: u32,
-    /// Number that identifies the start of its process.
-    pub start: u64,
-}
-
-impl CellLeader {
-    /// Whether another one that claims to lead is the leader from now on. Terms rise, except where
-    /// all replicas lost their memory at once: then this leader is no longer running.
-    pub fn is_superseded_by(
-        &self,
-        other: &CellLeader,
-        is_running: impl FnOnce(&CellLeader) -> bool,
-    ) -> bool {
-        other.term > self.term || (other != self && !is_running(self))
-    }
-
-    /// Appends its bytes.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        out.put_u16(self.mediator);
-        out.put_u32(self.term);
-        out.put_u64(self.start);
-    }
-
-    /// Reads what [`CellLeader::write`] appended.
-    ///
-    /// # Errors
-    /// If the bytes end.
-    pub fn read(reader: &mut Reader<'_>) -> Result<CellLeader, DecodeError> {
-        let (mediator, term) = (reader.u16("mediator")?, reader.u32("term")?);
-        Ok(CellLeader { mediator, term, start: reader.u64("start")? })
-    }
+/// Whether another one that claims to lead a cell is the leader from now on. Terms rise, except
+/// where all replicas lost their memory at once: then the known leader is no longer running.
+pub fn is_superseded(
+    known: &CellLeader,
+    other: &CellLeader,
+    is_running: impl FnOnce(&CellLeader) -> bool,
+) -> bool {
+    other.term > known.term || (other != known && !is_running(known))
 }
 
 /// What control distributes to all nodes: the map, and who leads each cell.
@@ -370,14 +345,29 @@ impl RoutingTable {
         RoutingTable { map, leaders: BTreeMap::new() }
     }
 
+    /// The leaders as messages have them.
+    pub fn led_cells(&self) -> Vec<LedCell> {
+        let led = |(cell, leader): (&u16, &CellLeader)| LedCell { cell: *cell, leader: *leader };
+        self.leaders.iter().map(led).collect()
+    }
+
+    /// The message that has it.
+    pub fn message(&self) -> nm_wire::RoutingTable {
+        nm_wire::RoutingTable { map: self.map.content(), leaders: self.led_cells() }
+    }
+
+    /// The routing table of a map and leaders.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn of(map: &MapContent, leaders: &[LedCell]) -> Result<RoutingTable, DecodeError> {
+        let leaders = leaders.iter().map(|led| (led.cell, led.leader)).collect();
+        Ok(RoutingTable { map: InstrumentMap::of_content(map)?, leaders })
+    }
+
     /// Appends its bytes.
     pub fn write(&self, out: &mut Vec<u8>) {
-        self.map.write(out);
-        out.put_u16(self.leaders.len() as u16);
-        for (cell, leader) in &self.leaders {
-            out.put_u16(*cell);
-            leader.write(out);
-        }
+        self.message().put(out);
     }
 
     /// Reads what [`RoutingTable::write`] appended.
@@ -385,20 +375,13 @@ impl RoutingTable {
     /// # Errors
     /// If the bytes are not a routing table.
     pub fn read(reader: &mut Reader<'_>) -> Result<RoutingTable, DecodeError> {
-        let map = InstrumentMap::read(reader)?;
-        let mut leaders = BTreeMap::new();
-        for _ in 0..reader.u16("leaders")? {
-            let cell = reader.u16("cell")?;
-            leaders.insert(cell, CellLeader::read(reader)?);
-        }
-        Ok(RoutingTable { map, leaders })
+        let nm_wire::RoutingTable { map, leaders } = Value::take("routes", reader)?;
+        RoutingTable::of(&map, &leaders)
     }
 
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![];
-        self.write(&mut out);
-        out
+        nm_wire::encode(&self.message())
     }
 
     /// The routing table that these bytes are.
@@ -421,8 +404,7 @@ impl RoutingTable {
         bytes: &[u8],
         known: &InstrumentMap,
     ) -> Result<Option<InstrumentMap>, DecodeError> {
-        // It comes first, as `InstrumentMap::write` has it.
-        if Reader::new(bytes).u32("map_version")? <= known.version {
+        if map_version(bytes)? <= known.version {
             return Ok(None);
         }
         let map = RoutingTable::decode(bytes)?.map;
@@ -459,15 +441,15 @@ mod tests {
             map.set_drained(node, is_drained);
             (map.version(), map.drained().iter().copied().collect::<Vec<_>>())
         };
-        let (m1, g0) = ((Role::Mediator, 1), (Role::Gateway, 0));
+        let (m1, g0) = (Role::Mediator.node(1), Role::Gateway.node(0));
         assert_eq!(change(m1, false), (0, vec![]));
         assert_eq!(change(m1, true), (1, vec![m1]));
         assert_eq!(change(m1, true), (1, vec![m1]));
         assert_eq!(change(g0, true), (2, vec![g0, m1]));
         assert_eq!(change(m1, false), (3, vec![g0]));
         map.add(Role::Gateway, node("a"));
-        let can = [(Role::Mediator, 2), (Role::Gateway, 1)];
-        let cannot = [(Role::Mediator, 3), (Role::Gateway, 2), (Role::Router, 0)];
+        let can = [Role::Mediator.node(2), Role::Gateway.node(1)];
+        let cannot = [Role::Mediator.node(3), Role::Gateway.node(2), Role::Router.node(0)];
         assert!(can.iter().all(|node| map.can_be_drained(*node)));
         assert!(!cannot.iter().any(|node| map.can_be_drained(*node)));
     }
@@ -490,24 +472,24 @@ mod tests {
         assert_eq!(map.founded(Role::Mediator), 3);
         assert_eq!(map.cell_of(4), 0, "the rule stays as it was");
         map.assign(4, Placement { cell: 3, epoch: 1 });
-        map.set_drained((Role::Mediator, 3), true);
+        map.set_drained(Role::Mediator.node(3), true);
         for index in [3, 3, 0, 9] {
-            map.remove((Role::Mediator, index));
+            map.remove(Role::Mediator.node(index));
         }
         assert_eq!((map.version(), map.cells(), map.cell_count()), (5, 5, 4));
-        assert!(map.drained().is_empty() && !map.can_be_drained((Role::Mediator, 3)));
+        assert!(map.drained().is_empty() && !map.can_be_drained(Role::Mediator.node(3)));
         let has = |cell| map.has_cell(cell);
         assert_eq!([0, 2, 3, 4, 5].map(has), [true, true, false, true, false]);
         // It is a map of the same network, and that has all of the mediators.
         let mut old = first.clone();
         assert!(old.update(&map) && old == map);
         let counts = "1-1-3-1".parse().unwrap();
-        let network = Network::new(counts, |role, index| node(&format!("{role}-{index}")));
+        let network = Network::new(counts, |id| node(&id.file_name()));
         let network = Network { spare_mediators: 1, ..network };
         let extended = map.extended(&network);
-        assert_eq!(extended.mediator[3..], [node("a"), node("b")]);
+        assert_eq!(extended.nodes(Role::Mediator)[3..], [node("a"), node("b")]);
         assert_eq!((extended.founders(), extended.cells().last()), (3, Some(4)));
-        assert!(extended.is_removed(Role::Mediator, 3));
+        assert!(extended.is_removed(Role::Mediator.node(3)));
         assert!(matches!(first.extended(&network), Cow::Borrowed(same) if *same == network));
         // Who begins with a newer file has the same mediators.
         let of_file = InstrumentMap::of(&extended);
@@ -534,14 +516,17 @@ mod tests {
     fn a_leader_is_superseded_by_a_later_term_or_when_it_has_ended() {
         let leader = |mediator, term| CellLeader { mediator, term, start: 9 };
         let known = leader(1, 7);
-        assert!(!known.is_superseded_by(&leader(0, 5), |_| true), "an older term");
-        assert!(known.is_superseded_by(&leader(0, 8), |_| true));
-        assert!(known.is_superseded_by(&leader(0, 1), |_| false), "all replicas lost their memory");
-        assert!(!known.is_superseded_by(&known, |_| false), "the same leader");
+        assert!(!is_superseded(&known, &leader(0, 5), |_| true), "an older term");
+        assert!(is_superseded(&known, &leader(0, 8), |_| true));
+        assert!(is_superseded(&known, &leader(0, 1), |_| false), "all replicas lost their memory");
+        assert!(!is_superseded(&known, &known, |_| false), "the same leader");
     }
 
     fn drained() -> impl Strategy<Value = NodeId> {
-        prop_oneof![(Just(Role::Mediator), 0..5u16), (Just(Role::Gateway), 0..1u16)]
+        prop_oneof![
+            (0..5u16).prop_map(|index| Role::Mediator.node(index)),
+            Just(Role::Gateway.node(0)),
+        ]
     }
 
     /// A routing table of a network that began with so many cells.

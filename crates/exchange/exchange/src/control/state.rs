@@ -8,21 +8,20 @@ use thiserror::Error;
 
 use crate::limits::{MOVED_INSTRUMENTS_MAX, MOVES_PENDING_MAX};
 use crate::moves::{MoveId, MoveRefusal};
-use crate::network::{CONTROL, NODES_MAX, Node, Role};
+use crate::network::{CONTROL, NODES_MAX, Node, NodeId, Role};
 
 use super::added::{
     AddError, RemoveError, long_address, read_address, share_an_address, write_address,
 };
 use super::command::Command;
-use super::node_id::{NodeId, read_node, write_node};
-use super::routing::{CellLeader, InstrumentMap, Placement, RoutingTable};
+use super::routing::{CellLeader, InstrumentMap, Placement, RoutingTable, is_superseded};
 
 /// Numbers of moves that are left out when a map is restored: moves of the lost state may have had
 /// them.
 const LOST_EPOCHS: u32 = 1 << 16;
 
 /// First bytes of a saved state, with the version.
-const MAGIC: &[u8; 8] = b"nmctrl07";
+const MAGIC: &[u8; 8] = b"nmctrl08";
 
 /// What is known of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,7 +135,7 @@ impl State {
 
     /// Whether the process of a leader is still running.
     pub fn is_running(&self, leader: &CellLeader) -> bool {
-        let node = self.nodes.get(&(Role::Mediator, leader.mediator));
+        let node = self.nodes.get(&Role::Mediator.node(leader.mediator));
         node.is_some_and(|node| node.is_up && node.start == leader.start)
     }
 
@@ -147,7 +146,7 @@ impl State {
             return false;
         }
         let known = self.routes.leaders.get(&cell);
-        known.is_none_or(|known| known.is_superseded_by(leader, |known| self.is_running(known)))
+        known.is_none_or(|known| is_superseded(known, leader, |known| self.is_running(known)))
     }
 
     /// Whether an instrument is to be moved to a cell, or belongs to it already.
@@ -191,7 +190,7 @@ impl State {
             if let Some((added, index)) = known.find(|(it, _)| share_an_address(&it.node, node)) {
                 return match (known_role, &added.node) == (role, node) {
                     true => Ok(Some(index)),
-                    false => Err(AddError::AddressTaken((known_role, index))),
+                    false => Err(AddError::AddressTaken(known_role.node(index))),
                 };
             }
         }
@@ -209,23 +208,23 @@ impl State {
     /// If it was not added, is a mediator whose cell has instruments, or a gateway that takes
     /// clients.
     pub fn plan_remove(&self, node: NodeId) -> Result<(), RemoveError> {
-        let (map, (role, index)) = (&self.routes.map, node);
-        if index < map.founded(role) {
+        let map = &self.routes.map;
+        if node.index < map.founded(node.class) {
             return Err(RemoveError::Founder(node));
         }
         if map.lacks(node) {
             return Err(RemoveError::NoSuchNode(node));
         }
-        match role {
+        match node.class {
             Role::Router | Role::Processor => Ok(()),
             Role::Gateway => {
                 let is_up = self.nodes.get(&node).is_some_and(|known| known.is_up);
                 let takes_clients = is_up && !map.drained().contains(&node);
-                if takes_clients { Err(RemoveError::NotDrained(index)) } else { Ok(()) }
+                if takes_clients { Err(RemoveError::NotDrained(node.index)) } else { Ok(()) }
             }
-            Role::Mediator => match self.instruments_at(index) {
+            Role::Mediator => match self.instruments_at(node.index) {
                 0 => Ok(()),
-                instruments => Err(RemoveError::HasInstruments { cell: index, instruments }),
+                instruments => Err(RemoveError::HasInstruments { cell: node.index, instruments }),
             },
         }
     }
@@ -269,8 +268,8 @@ impl State {
                 if self.plan_remove(*node).is_ok() {
                     self.routes.map.remove(*node);
                     self.nodes.remove(node);
-                    if let (Role::Mediator, cell) = node {
-                        self.routes.leaders.remove(cell);
+                    if node.class == Role::Mediator {
+                        self.routes.leaders.remove(&node.index);
                     }
                 }
             }
@@ -333,7 +332,7 @@ impl State {
         self.routes.write(&mut out);
         out.put_u32(self.nodes.len() as u32);
         for (node, member) in &self.nodes {
-            write_node(*node, &mut out);
+            node.write(&mut out);
             out.put_u32(member.starts);
             out.put_u64(member.start);
             out.put_bool(member.is_up);
@@ -374,7 +373,7 @@ impl State {
         let (index, routes) = (reader.u64("index")?, RoutingTable::read(&mut reader)?);
         let mut nodes = BTreeMap::new();
         for _ in 0..reader.u32("nodes")? {
-            let node = read_node(&mut reader)?;
+            let node = NodeId::read(&mut reader)?;
             let member = Member {
                 starts: reader.u32("starts")?,
                 start: reader.u64("start")?,
@@ -405,7 +404,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn node() -> impl Strategy<Value = NodeId> {
-        (prop::sample::select(Role::ALL), 0..4u16)
+        (prop::sample::select(Role::ALL), 0..4u16).prop_map(|(class, index)| class.node(index))
     }
 
     /// The addresses of a mediator that is added.
@@ -438,7 +437,8 @@ mod tests {
                 .prop_map(|(node, is_drained)| Command::Drain { node, is_drained }),
             1 => (prop::sample::select(Role::ALL), 0..3usize)
                 .prop_map(|(role, at)| Command::Add { role, node: listening(at) }),
-            1 => (prop::sample::select(Role::ALL), 0..7u16).prop_map(Command::Remove),
+            1 => (prop::sample::select(Role::ALL), 0..7u16)
+                .prop_map(|(class, index)| Command::Remove(class.node(index))),
             1 => prop::collection::vec((0..4u32, 0..3u16), 0..4).prop_map(|assigned| {
                 let mut map = InstrumentMap::new(3);
                 for (instrument, cell) in assigned {
@@ -576,36 +576,39 @@ mod tests {
         assert_eq!((state.routes.map.cells(), plan_add(&state, &listening(0))), (3, Ok(Some(2))));
         let other = "unix:/run/r".parse::<crate::link::Address>().unwrap().try_into().unwrap();
         let clash = Node { replication: Some(other), ..listening(0) };
-        assert_eq!(plan_add(&state, &clash), Err(AddError::AddressTaken((role, 2))));
+        assert_eq!(plan_add(&state, &clash), Err(AddError::AddressTaken(role.node(2))));
         let long = format!("unix:/{}", "a".repeat(ADDRESS_BYTES_MAX));
         let long = Node { address: long.parse().unwrap(), replication: None };
         assert!(matches!(plan_add(&state, &long), Err(AddError::LongAddress(_))));
         // Instruments are there, or come.
         state.apply(&Command::Move { instrument: 0, cell: 2 }, 1);
         let full = RemoveError::HasInstruments { cell: 2, instruments: 1 };
-        assert_eq!(state.plan_remove((role, 2)), Err(full.clone()));
+        assert_eq!(state.plan_remove(role.node(2)), Err(full.clone()));
         let ended = |epoch| {
             let id = MoveId { instrument: 0, epoch };
             Command::MoveEnded { id, refusal: None }
         };
         state.apply(&ended(1), 1);
-        state.apply(&Command::Remove((role, 2)), 1);
-        assert_eq!((state.plan_remove((role, 2)), state.routes.map.cell_count()), (Err(full), 3));
+        state.apply(&Command::Remove(role.node(2)), 1);
+        assert_eq!(
+            (state.plan_remove(role.node(2)), state.routes.map.cell_count()),
+            (Err(full), 3)
+        );
         state.apply(&Command::Move { instrument: 0, cell: 1 }, 1);
         state.apply(&ended(2), 1);
         // What was known of it goes with it, and nothing late brings it back.
         let leader = CellLeader { mediator: 2, term: 3, start: 4 };
         state.apply(&Command::Leader { cell: 2, leader }, 1);
-        let node = (Role::Mediator, 2);
+        let node = Role::Mediator.node(2);
         state.apply(&Command::Joined { node, start: 4, address: "a".to_string() }, 1);
         assert!(state.routes.leaders.contains_key(&2) && state.nodes.contains_key(&node));
-        state.apply(&Command::Remove((role, 2)), 1);
+        state.apply(&Command::Remove(role.node(2)), 1);
         assert!(state.routes.leaders.is_empty() && state.nodes.is_empty());
         state.apply(&Command::Leader { cell: 2, leader }, 1);
         assert!(state.routes.leaders.is_empty());
         assert_eq!(state.plan_move(0, 2), Err(MoveError::NoSuchCell { cell: 2, cells: 2 }));
-        assert_eq!(state.plan_remove((role, 2)), Err(RemoveError::NoSuchNode((role, 2))));
-        assert_eq!(state.plan_remove((role, 1)), Err(RemoveError::Founder((role, 1))));
+        assert_eq!(state.plan_remove(role.node(2)), Err(RemoveError::NoSuchNode(role.node(2))));
+        assert_eq!(state.plan_remove(role.node(1)), Err(RemoveError::Founder(role.node(1))));
         // Its addresses are free again, its number is not.
         state.apply(&add(0), 1);
         assert_eq!(plan_add(&state, &listening(0)), Ok(Some(3)));
@@ -620,7 +623,7 @@ mod tests {
     #[test]
     fn a_router_is_added_once_and_removed_and_cells_stay_as_they_are() {
         let mut state = State::new(InstrumentMap::new(2));
-        let (role, router) = (Role::Router, (Role::Router, 1));
+        let (role, router) = (Role::Router, Role::Router.node(1));
         let add = |at| Command::Add { role, node: listening(at) };
         for _ in 0..2 {
             state.apply(&add(0), 1);
@@ -639,7 +642,7 @@ mod tests {
         state.apply(&Command::Remove(router), 1);
         state.apply(&joined, 1);
         assert!(state.nodes.is_empty(), "nothing late brings it back");
-        assert_eq!(state.plan_remove((role, 0)), Err(RemoveError::Founder((role, 0))));
+        assert_eq!(state.plan_remove(role.node(0)), Err(RemoveError::Founder(role.node(0))));
         assert_eq!(state.plan_remove(router), Err(RemoveError::NoSuchNode(router)));
         assert_eq!(State::load(&state.save()).unwrap(), state);
         for at in 1..NODES_MAX {
@@ -659,10 +662,10 @@ mod tests {
                 state.apply(&Command::Add { role, node: listening(at) }, 1);
                 assert_eq!(state.plan_add(role, &listening(at)), Ok(Some(1 + at as u16)));
             }
-            state.apply(&Command::Remove((role, 1)), 1);
+            state.apply(&Command::Remove(role.node(1)), 1);
             assert_eq!(state.plan_add(role, &listening(0)), Err(AddError::TooMany(role)));
-            assert_eq!(state.plan_remove((role, 0)), Err(RemoveError::Founder((role, 0))));
-            assert_eq!(state.plan_remove((role, 1)), Err(RemoveError::NoSuchNode((role, 1))));
+            assert_eq!(state.plan_remove(role.node(0)), Err(RemoveError::Founder(role.node(0))));
+            assert_eq!(state.plan_remove(role.node(1)), Err(RemoveError::NoSuchNode(role.node(1))));
             assert_eq!((state.routes.map.cells(), state.routes.map.cell_count()), (2, 2));
             assert_eq!(State::load(&state.save()).unwrap(), state);
         }
@@ -670,9 +673,9 @@ mod tests {
 
     #[test]
     fn a_gateway_is_removed_when_it_is_drained_or_down() {
-        let node = (Role::Gateway, 1);
+        let node = Role::Gateway.node(1);
         let mut state = State::new(InstrumentMap::new(2));
-        state.apply(&Command::Add { role: node.0, node: listening(0) }, 1);
+        state.apply(&Command::Add { role: node.class, node: listening(0) }, 1);
         assert_eq!(state.plan_remove(node), Ok(()), "it was never up");
         state.apply(&Command::Joined { node, start: 4, address: "a".to_string() }, 1);
         state.apply(&Command::Remove(node), 1);

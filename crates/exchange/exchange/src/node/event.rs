@@ -1,8 +1,8 @@
 //! What a node reports to the process that started it.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use crate::network::{AddedNode, Role};
+use crate::network::{AddedNode, NodeId, PerClass};
 
 /// What a node reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -10,42 +10,33 @@ use crate::network::{AddedNode, Role};
 pub enum NodeEvent {
     /// Its address can be connected to.
     Listening {
-        /// Class.
-        role: Role,
-        /// Index.
-        index: usize,
+        /// Which node.
+        #[serde(flatten)]
+        node: NodeId,
         /// Where.
         address: String,
     },
     /// All of its links are up; once more after each loss.
     Ready {
-        /// Class.
-        role: Role,
-        /// Index.
-        index: usize,
+        /// Which node.
+        #[serde(flatten)]
+        node: NodeId,
     },
     /// Nodes were added to the network, or removed from it.
     AddedNodes {
-        /// Class of the node that reports.
-        role: Role,
-        /// Its index.
-        index: usize,
-        /// The mediators that were added, in the order of their numbers.
-        mediators: Vec<AddedNode>,
-        /// The routers that were added, in the order of their numbers.
-        routers: Vec<AddedNode>,
-        /// The processors that were added, in the order of their numbers.
-        processors: Vec<AddedNode>,
-        /// The gateways that were added, in the order of their numbers.
-        gateways: Vec<AddedNode>,
+        /// Which node reports.
+        #[serde(flatten)]
+        node: NodeId,
+        /// Those that were added, in the order of their numbers.
+        #[serde(flatten, serialize_with = "by_plural")]
+        added: PerClass<Vec<AddedNode>>,
     },
     /// A link is closed, or something was refused.
     #[serde(rename = "trouble")]
     Warning {
-        /// Class.
-        role: Role,
-        /// Index.
-        index: usize,
+        /// Which node.
+        #[serde(flatten)]
+        node: NodeId,
         /// What, in one sentence.
         message: String,
     },
@@ -57,10 +48,9 @@ pub enum NodeEvent {
 /// What a node did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodeSummary {
-    /// Class.
-    pub role: Role,
-    /// Index.
-    pub index: usize,
+    /// Which node.
+    #[serde(flatten)]
+    pub node: NodeId,
     /// Requests that it handled; for a processor, replies.
     pub requests: u64,
     /// Requests that it resent.
@@ -73,4 +63,9 @@ pub struct NodeSummary {
     pub turns: u64,
     /// CPU time of the process, µs.
     pub cpu_us: u64,
+}
+
+/// One field for each class: `gateways`, `routers`, `mediators`, `processors`.
+fn by_plural<S: Serializer>(added: &PerClass<Vec<AddedNode>>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(added.iter().map(|(class, added)| (format!("{class}s"), added)))
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock;
 use nm_sys::poll::Readiness;
+use nm_wire::{FrameMut, Kind};
 
 use crate::control::{self, InstrumentMap};
-use crate::link::{LinkError, Listener, ReceivedFrame};
-use crate::network::{Durability, Network, NetworkError, Role};
-use crate::wire::FrameKind;
+use crate::link::{LinkError, Listener};
+use crate::network::{Durability, Network, NetworkError, NodeId, PerClass, Role};
 
 use super::acceptor::Acceptor;
 use super::behaviour::Behaviour;
@@ -42,12 +42,11 @@ const WAKER: u64 = u64::MAX - 3;
 /// If it cannot listen, or cannot continue.
 pub fn run(
     network: &Network,
-    role: Role,
-    index: usize,
+    node: NodeId,
     stop: BorrowedFd<'_>,
     report: &mut dyn FnMut(&NodeEvent),
 ) -> Result<NodeSummary, Failure> {
-    run_with_limits(network, (role, index), stop, &Limits::STANDARD, report)
+    run_with_limits(network, node, stop, &Limits::STANDARD, report)
 }
 
 /// As [`run`], with other limits than the standard ones.
@@ -56,36 +55,35 @@ pub fn run(
 /// As [`run`].
 pub fn run_with_limits(
     network: &Network,
-    (role, index): (Role, usize),
+    node: NodeId,
     stop: BorrowedFd<'_>,
     limits: &Limits,
     report: &mut dyn FnMut(&NodeEvent),
 ) -> Result<NodeSummary, Failure> {
-    let is_added = index >= network.nodes(role).len();
+    let is_added = network.node(node).is_none();
     let asked = match is_added && network.has_control() {
         true => {
             let stopped =
                 || nm_sys::poll::readable(stop.as_raw_fd(), Duration::ZERO).unwrap_or_default();
-            Some(control::find_node(network, (role, index), FIND_LIMIT, stopped)?)
+            Some(control::find_node(network, node, FIND_LIMIT, stopped)?)
         }
         false => None,
     };
     let network = asked.as_ref().unwrap_or(network);
-    let Some(own) = network.nodes(role).get(index).filter(|_| !network.is_removed(role, index))
-    else {
-        let count = network.nodes(role).len();
-        let message = format!("there is no {role} {index}: the network has {count} {role} nodes");
+    let Some(own) = network.node(node).filter(|_| !network.is_removed(node)) else {
+        let (class, count) = (node.class, network.nodes(node.class).len());
+        let message = format!("there is no {node}: the network has {count} {class} nodes");
         return Err(Failure::new(FailureKind::BadRequest, message));
     };
     let unusable = |error: NetworkError| Failure::new(FailureKind::BadRequest, error.to_string());
     let secret = network.secret_of_nodes().map_err(unusable)?;
     let system = |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
     let listener = Listener::bind(&own.address).map_err(|error| {
-        let message = format!("{role} {index} cannot listen at {}: {error}", own.address);
+        let message = format!("{node} cannot listen at {}: {error}", own.address);
         Failure::new(FailureKind::AddressInUse, message)
     })?;
     let start = clock::monotonic_ns() ^ u64::from(std::process::id()) << 40;
-    let links = Links::new(network, (role, index), start, (*limits, secret)).map_err(system)?;
+    let links = Links::new(network, node, start, (*limits, secret)).map_err(system)?;
     match links.poller.add(stop, STOP) {
         // Files and the null device cannot be polled: then only a signal stops the node.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
@@ -93,23 +91,33 @@ pub fn run_with_limits(
     }
     let acceptor = Acceptor::new(listener, LISTENER, &links).map_err(system)?;
     links.poller.add(links.connector(), CONNECTOR).map_err(system)?;
-    let behaviour = behaviour(network, role, index)?;
+    let behaviour = behaviour(network, node)?;
     if let Some(waker) = behaviour.waker() {
         links.poller.add(waker, WAKER).map_err(system)?;
     }
-    report(&NodeEvent::Listening { role, index, address: own.address.to_string() });
+    report(&NodeEvent::Listening { node, address: own.address.to_string() });
     let (frames_in, turns) = (0, 0);
     let membership = MembershipDoubt::default();
-    let (own, ends_by_ns) = ((role, index), None);
-    EventLoop { own, acceptor, links, behaviour, membership, ends_by_ns, frames_in, turns, report }
-        .run()
+    let ends_by_ns = None;
+    EventLoop {
+        own: node,
+        acceptor,
+        links,
+        behaviour,
+        membership,
+        ends_by_ns,
+        frames_in,
+        turns,
+        report,
+    }
+    .run()
 }
 
 /// What a node of this class does in this network.
-fn behaviour(network: &Network, role: Role, index: usize) -> Result<Box<dyn Behaviour>, Failure> {
+fn behaviour(network: &Network, node: NodeId) -> Result<Box<dyn Behaviour>, Failure> {
     let is_replicated = network.durability != Durability::None;
-    let logs = || Logs::start(network, role, index);
-    Ok(match role {
+    let (index, logs) = (node.index, || Logs::start(network, node));
+    Ok(match node.class {
         Role::Gateway => Box::new(gateway::Gateway::new(network, index)),
         Role::Router => Box::new(router::Router::new(network)),
         Role::Mediator if is_replicated => {
@@ -144,7 +152,7 @@ impl MembershipDoubt {
 }
 
 struct EventLoop<'a> {
-    own: (Role, usize),
+    own: NodeId,
     acceptor: Acceptor,
     links: Links,
     behaviour: Box<dyn Behaviour>,
@@ -207,8 +215,7 @@ impl EventLoop<'_> {
             }
             let is_ready = self.links.all_up() && self.behaviour.is_ready();
             if is_ready && !was_ready {
-                let (role, index) = self.own;
-                (self.report)(&NodeEvent::Ready { role, index });
+                (self.report)(&NodeEvent::Ready { node: self.own });
             }
             was_ready = is_ready;
         }
@@ -217,7 +224,7 @@ impl EventLoop<'_> {
     /// Whether it was removed from the network, and ends now. It may have to wait for others first,
     /// but no longer than these keep their links to it.
     fn has_left(&mut self) -> bool {
-        if !self.links.network().is_removed(self.own.0, self.own.1) {
+        if !self.links.network().is_removed(self.own) {
             return false;
         }
         let now_ns = self.links.now_ns;
@@ -275,10 +282,10 @@ impl EventLoop<'_> {
         }
     }
 
-    fn handle(&mut self, id: LinkId, frame: &mut ReceivedFrame<'_>) -> Result<(), PeerError> {
+    fn handle(&mut self, id: LinkId, frame: &mut FrameMut<'_>) -> Result<(), PeerError> {
         self.frames_in += 1;
-        use FrameKind::{Challenge, Close, Hello, Welcome};
-        if matches!(frame.header.kind, Challenge | Hello | Welcome | Close) {
+        use Kind::{Challenge, Close, Hello, Welcome};
+        if matches!(frame.kind(), Challenge | Hello | Welcome | Close) {
             let Some(handshake) = self.links.handshake(id, frame)? else { return Ok(()) };
             if let Some(older) = handshake.older {
                 self.close(older, &PeerError::Replaced);
@@ -296,7 +303,7 @@ impl EventLoop<'_> {
         if reason.is_for_peer() {
             self.links.refuse(id, reason);
         }
-        let is_added = self.links.network().was_added(self.own.0, self.own.1);
+        let is_added = self.links.network().was_added(self.own);
         self.membership.is_open |= is_added && matches!(reason, PeerError::Refused(_));
         let refused_pause = self.links.limits.refused_pause;
         let pause = if reason.is_lasting() { refused_pause } else { Duration::ZERO };
@@ -328,29 +335,19 @@ impl EventLoop<'_> {
     }
 
     fn report_added(&mut self) {
-        let (role, index) = self.own;
         let map = InstrumentMap::of(self.links.network());
-        let added = |role: Role| map.added(role).to_vec();
-        (self.report)(&NodeEvent::AddedNodes {
-            role,
-            index,
-            mediators: added(Role::Mediator),
-            routers: added(Role::Router),
-            processors: added(Role::Processor),
-            gateways: added(Role::Gateway),
-        });
+        let added = PerClass::new(|class| map.added(class).to_vec());
+        (self.report)(&NodeEvent::AddedNodes { node: self.own, added });
     }
 
     fn warn(&mut self, message: String) {
-        let (role, index) = self.own;
-        (self.report)(&NodeEvent::Warning { role, index, message });
+        (self.report)(&NodeEvent::Warning { node: self.own, message });
     }
 
     fn end(self) -> NodeSummary {
         let (requests, resent) = self.behaviour.counts();
         NodeSummary {
-            role: self.own.0,
-            index: self.own.1,
+            node: self.own,
             requests,
             resent,
             frames_in: self.frames_in,

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::limits::EVENTS_WAITING_MAX;
-use crate::network::Role;
+use crate::network::NodeId;
 use crate::node::event::NodeEvent;
 
 /// Events that a thread writes. Those for which there is no room are counted, and the reader gets
@@ -28,7 +28,7 @@ impl EventQueue {
     /// # Errors
     /// If there is no thread.
     pub fn start(
-        (role, index): (Role, usize),
+        node: NodeId,
         mut write: impl FnMut(&NodeEvent) + Send + 'static,
     ) -> io::Result<EventQueue> {
         let (events, waiting) = sync_channel::<NodeEvent>(EVENTS_WAITING_MAX);
@@ -42,7 +42,7 @@ impl EventQueue {
                 let n_dropped = count.swap(0, Ordering::Relaxed);
                 if n_dropped > 0 {
                     let message = format!("{n_dropped} events were dropped: nobody read them");
-                    write(&NodeEvent::Warning { role, index, message });
+                    write(&NodeEvent::Warning { node, message });
                 }
             }
         };
@@ -67,9 +67,10 @@ impl EventQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::Role;
 
     fn event(number: usize) -> NodeEvent {
-        NodeEvent::Ready { role: Role::Gateway, index: number }
+        NodeEvent::Ready { node: Role::Gateway.node(number as u16) }
     }
 
     #[test]
@@ -80,7 +81,7 @@ mod tests {
             let _ = stopped.recv();
             written.send(event.clone()).unwrap();
         };
-        let queue = EventQueue::start((Role::Gateway, 7), write).unwrap();
+        let queue = EventQueue::start(Role::Gateway.node(7), write).unwrap();
         for number in 0..EVENTS_WAITING_MAX + 100 {
             queue.push(event(number));
         }
@@ -94,7 +95,7 @@ mod tests {
         assert_eq!(all[0], event(0));
         let n_dropped = EVENTS_WAITING_MAX + 100 - n_kept;
         let message = format!("{n_dropped} events were dropped: nobody read them");
-        assert_eq!(all[1], NodeEvent::Warning { role: Role::Gateway, index: 7, message });
+        assert_eq!(all[1], NodeEvent::Warning { node: Role::Gateway.node(7), message });
         assert_eq!(all.len(), n_kept + 1);
     }
 
@@ -104,7 +105,7 @@ mod tests {
         let write = move |_: &NodeEvent| {
             let _ = stopped.recv();
         };
-        let queue = EventQueue::start((Role::Router, 0), write).unwrap();
+        let queue = EventQueue::start(Role::Router.node(0), write).unwrap();
         queue.push(event(0));
         assert!(!queue.end(Duration::from_millis(10)));
     }

@@ -5,7 +5,7 @@ use nm_model::agent::{Failure, FailureKind};
 use nm_replica::{Address, Group, Member, RaftLog, Replicas, Settings, journal};
 use nm_sys::poll::Waker;
 
-use crate::network::{CONTROL, Durability, Network, Role, group_name};
+use crate::network::{CONTROL, Durability, Network, NodeId, Role, group_name};
 
 /// The data loop's ends of the logs of a node.
 #[derive(Debug)]
@@ -29,17 +29,17 @@ impl Logs<RaftLog> {
     ///
     /// # Errors
     /// As [`start`].
-    pub fn start(network: &Network, role: Role, index: usize) -> Result<Logs<RaftLog>, Failure> {
+    pub fn start(network: &Network, node: NodeId) -> Result<Logs<RaftLog>, Failure> {
         let system = |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
         let waker = Waker::new().map_err(system)?;
         let settings = of_network(network, Settings::default())?;
         let may_be_given_cells =
-            network.durability != Durability::None && network.may_have_replicas(role, index);
-        if network.groups_at(role, index).is_empty() && !may_be_given_cells {
+            network.durability != Durability::None && network.may_have_replicas(node);
+        if network.groups_at(node).is_empty() && !may_be_given_cells {
             let (of_groups, thread) = (vec![], None);
             return Ok(Logs { waker, of_groups, thread, next_joined, open, settings });
         }
-        let (thread, logs) = start(network, role, index, Settings::default(), waker.clone())?;
+        let (thread, logs) = start(network, node, Settings::default(), waker.clone())?;
         let of_groups = logs.into_iter().map(|log| (log.group_id(), log)).collect();
         let thread = Some(thread);
         Ok(Logs { waker, of_groups, thread, next_joined, open, settings })
@@ -62,14 +62,12 @@ fn open(thread: &Replicas, group: Group) -> Result<RaftLog, Failure> {
 /// As [`Replicas::start`]; or if the network file lacks something that replication needs.
 pub fn start(
     network: &Network,
-    role: Role,
-    index: usize,
+    node: NodeId,
     settings: Settings,
     waker: Waker,
 ) -> Result<(Replicas, Vec<RaftLog>), Failure> {
     let settings = of_network(network, settings)?;
-    let node = (role, index);
-    let of_first = network.groups_at(role, index);
+    let of_first = network.groups_at(node);
     let others = network.cells().filter(|_| network.durability != Durability::None);
     let others = others.filter(|cell| !of_first.contains(cell));
     let group = |id: u16| group(network, node, id, settings).transpose();
@@ -95,10 +93,9 @@ fn wrong(message: String) -> Failure {
 }
 
 /// Where a node's replicas listen.
-fn replication(network: &Network, (role, index): (Role, usize)) -> Result<Address, Failure> {
-    let node = network.nodes(role).get(index);
-    node.and_then(|node| node.replication.clone())
-        .ok_or_else(|| wrong(format!("{role} {index} of the network has no `replication`")))
+fn replication(network: &Network, node: NodeId) -> Result<Address, Failure> {
+    let known = network.node(node).and_then(|known| known.replication.clone());
+    known.ok_or_else(|| wrong(format!("{node} of the network has no `replication`")))
 }
 
 /// A group as the replica at a node sees it; none if the node may not have one.
@@ -107,23 +104,23 @@ fn replication(network: &Network, (role, index): (Role, usize)) -> Result<Addres
 /// If the network file lacks something that replication needs.
 pub fn group(
     network: &Network,
-    (role, index): (Role, usize),
+    node: NodeId,
     id: u16,
     settings: Settings,
 ) -> Result<Option<Group>, Failure> {
     let places = network.replica_places(id);
-    let Some(own) = places.iter().position(|place| *place == (role, index)) else {
+    let Some(own) = places.iter().position(|place| *place == node) else {
         return Ok(None);
     };
     let folder = match network.durability {
-        Durability::DiskQuorum => Some(network.folder(role, index).ok_or_else(|| {
+        Durability::DiskQuorum => Some(network.folder(node).ok_or_else(|| {
             wrong("disk-quorum needs a `data` folder in the network file".to_string())
         })?),
         _ => None,
     };
-    let member = |place: &(Role, usize)| -> Result<Member, Failure> {
+    let member = |place: &NodeId| -> Result<Member, Failure> {
         let address = replication(network, *place)?;
-        Ok(Member { address, may_lead: place.0 == Role::Mediator })
+        Ok(Member { address, may_lead: place.class == Role::Mediator })
     };
     Ok(Some(Group {
         id,

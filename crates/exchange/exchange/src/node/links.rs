@@ -12,16 +12,18 @@ use std::time::Duration;
 use nm_auth::{Nonces, Secret};
 use nm_sys::clock;
 use nm_sys::poll::Waker;
+use nm_wire::{
+    Challenge, Close, Evidence, FrameMut, Hello, Kind, Listed, Value, Welcome, Who, hello, welcome,
+};
 
+use crate::client::say_hello;
 use crate::control::{InstrumentMap, LinkLatency};
-use crate::link::{Address, Link, LinkError, LinkPoller, ReceivedFrame, Stream};
-use crate::message::{Challenge, Close, Hello, Welcome};
-use crate::network::{Network, Role};
-use crate::wire::{self, FrameKind, Header};
+use crate::link::{Address, Link, LinkError, LinkPoller, Stream};
+use crate::network::{Network, NodeId, Role};
 
 use super::authenticator::Authenticator;
 use super::limits::Limits;
-use super::peer::{Peer, PeerError};
+use super::peer::{Peer, PeerError, check_format};
 use super::warnings::Warnings;
 
 /// How long an attempt to connect may take.
@@ -77,7 +79,7 @@ pub const REMOVED_NS: u64 = 5_000_000_000;
 #[derive(Debug, Clone, Copy)]
 struct Outdated {
     link: LinkId,
-    node: (Role, usize),
+    node: NodeId,
     /// When it is closed, ns.
     due_ns: u64,
 }
@@ -171,7 +173,7 @@ pub struct Links {
     pub limits: Limits,
     network: Network,
     authenticator: Authenticator,
-    own: (Role, usize),
+    own: NodeId,
     start: u64,
     entries: Vec<Option<Entry>>,
     accepted: Accepted,
@@ -186,9 +188,9 @@ pub struct Links {
     /// Links that are checked for the limits on time, and when they are the next time.
     watched: Vec<LinkId>,
     next_check_ns: u64,
-    nodes: BTreeMap<(Role, usize), LinkId>,
+    nodes: BTreeMap<NodeId, LinkId>,
     /// Number of the last start of each node that was ever linked.
-    starts: BTreeMap<(Role, usize), u64>,
+    starts: BTreeMap<NodeId, u64>,
     /// Nodes that it is linked to when all links are up.
     peers_count: usize,
     /// Links with nodes that were removed.
@@ -196,26 +198,25 @@ pub struct Links {
     /// Whether the network has changed since that was last asked.
     is_network_changed: bool,
     requests: Sender<ConnectorOrder>,
-    connected: Receiver<(Role, usize, Stream)>,
+    connected: Receiver<(NodeId, Stream)>,
     connector: Waker,
 }
 
 /// Takes what is to be connected, gives what was, and is woken then.
-type Connector = (Sender<ConnectorOrder>, Receiver<(Role, usize, Stream)>, Waker);
+type Connector = (Sender<ConnectorOrder>, Receiver<(NodeId, Stream)>, Waker);
 
 /// What the connector is to do.
 #[derive(Debug)]
 enum ConnectorOrder {
     Connect(ConnectRequest),
     /// A node is no part of the network any more.
-    Forget(Role, usize),
+    Forget(NodeId),
 }
 
 /// A node to connect to.
 #[derive(Debug)]
 struct ConnectRequest {
-    role: Role,
-    index: usize,
+    node: NodeId,
     address: Address,
     /// Not before this time, ns.
     at_ns: u64,
@@ -225,7 +226,7 @@ impl Links {
     /// A node's links, none of which is up; those downstream are connected from now on.
     pub fn new(
         network: &Network,
-        (role, index): (Role, usize),
+        own: NodeId,
         start: u64,
         (limits, secret): (Limits, Option<Secret>),
     ) -> io::Result<Links> {
@@ -237,9 +238,9 @@ impl Links {
             .name("connector".to_string())
             .spawn(move || connect(&requested, &done, &waker))?;
         let parts = (requests, connected, connector);
-        let links = Links::of_parts(network, (role, index), start, (limits, secret), parts)?;
-        for (role, index) in network.downstream(role, index) {
-            links.request_link(role, index, 0);
+        let links = Links::of_parts(network, own, start, (limits, secret), parts)?;
+        for node in network.downstream(own) {
+            links.request_link(node, 0);
         }
         Ok(links)
     }
@@ -247,7 +248,7 @@ impl Links {
     /// A node's links, none of which is up; `connector` is woken when one is connected.
     fn of_parts(
         network: &Network,
-        (role, index): (Role, usize),
+        own: NodeId,
         start: u64,
         (limits, secret): (Limits, Option<Secret>),
         (requests, connected, connector): Connector,
@@ -260,7 +261,7 @@ impl Links {
             limits,
             network: network.clone(),
             authenticator: Authenticator::new(secret),
-            own: (role, index),
+            own,
             start,
             entries: vec![],
             accepted: Accepted::default(),
@@ -273,8 +274,7 @@ impl Links {
             next_check_ns: 0,
             nodes: BTreeMap::new(),
             starts: BTreeMap::new(),
-            peers_count: network.downstream(role, index).len()
-                + network.upstream_count(role, index),
+            peers_count: network.downstream(own).len() + network.upstream_count(own),
             outdated: vec![],
             is_network_changed: false,
             requests,
@@ -289,11 +289,10 @@ impl Links {
     }
 
     /// Has the connector make a link, unless the node was removed.
-    fn request_link(&self, role: Role, index: usize, at_ns: u64) {
-        let node = self.network.nodes(role).get(index);
-        let Some(node) = node.filter(|_| !self.network.is_removed(role, index)) else { return };
-        let address = node.address.clone();
-        let request = ConnectRequest { role, index, address, at_ns };
+    fn request_link(&self, node: NodeId, at_ns: u64) {
+        let known = self.network.node(node).filter(|_| !self.network.is_removed(node));
+        let Some(known) = known else { return };
+        let request = ConnectRequest { node, address: known.address.clone(), at_ns };
         // The thread lives as long as this does.
         let _ = self.requests.send(ConnectorOrder::Connect(request));
     }
@@ -316,18 +315,16 @@ impl Links {
     /// Nodes were added to the network, or removed: links to the new ones are made, and those
     /// with the removed ones are closed when those have had time to end.
     fn update_network(&mut self, network: Network) {
-        let (role, index) = self.own;
         let before = std::mem::replace(&mut self.network, network);
-        let (known, wanted) =
-            (before.downstream(role, index), self.network.downstream(role, index));
-        for (role, index) in wanted.iter().filter(|peer| !known.contains(peer)) {
-            self.request_link(*role, *index, 0);
+        let (known, wanted) = (before.downstream(self.own), self.network.downstream(self.own));
+        for peer in wanted.iter().filter(|peer| !known.contains(peer)) {
+            self.request_link(*peer, 0);
         }
-        for (role, index) in known.iter().filter(|peer| !wanted.contains(peer)) {
-            let _ = self.requests.send(ConnectorOrder::Forget(*role, *index));
+        for peer in known.iter().filter(|peer| !wanted.contains(peer)) {
+            let _ = self.requests.send(ConnectorOrder::Forget(*peer));
         }
-        self.peers_count = wanted.len() + self.network.upstream_count(role, index);
-        let linked = self.nodes.iter().filter(|(peer, _)| self.network.is_removed(peer.0, peer.1));
+        self.peers_count = wanted.len() + self.network.upstream_count(self.own);
+        let linked = self.nodes.iter().filter(|(peer, _)| self.network.is_removed(**peer));
         let due_ns = self.now_ns + REMOVED_NS;
         let linked = linked.map(|(peer, id)| Outdated { link: *id, node: *peer, due_ns });
         let is_new = |it: &Outdated| self.outdated.iter().all(|known| known.link != it.link);
@@ -344,27 +341,25 @@ impl Links {
     /// Takes the links that were connected since, and sends hello on them.
     pub fn take_connected(&mut self) -> io::Result<()> {
         self.connector.drain();
-        while let Ok((role, index, stream)) = self.connected.try_recv() {
-            let made =
-                Link::new(stream).and_then(|link| self.insert(link, Peer::Node(role, index), true));
+        while let Ok((node, stream)) = self.connected.try_recv() {
+            let made = Link::new(stream).and_then(|link| self.insert(link, Peer::Node(node), true));
             let Ok(id) = made else {
-                self.request_link(role, index, 0);
+                self.request_link(node, 0);
                 continue;
             };
             // With a secret, the hello answers the peer's challenge.
-            let hello = self.own_hello();
+            let who = self.own_hello();
             if !self.authenticator.is_required()
                 && let Some(output) = self.output(id)
             {
-                hello.write(None, output);
+                say_hello(who, None, output);
             }
         }
         Ok(())
     }
 
-    fn own_hello(&self) -> Hello {
-        let (role, index) = self.own;
-        Hello::Node { role, index, start: self.start }
+    fn own_hello(&self) -> Who {
+        Who::Node { node: self.own, start: self.start }
     }
 
     /// Takes an accepted connection, unless too many are there whose peer has not said hello.
@@ -385,7 +380,7 @@ impl Links {
         {
             entry.challenge = Some(challenge);
             if let Some(output) = self.output(id) {
-                challenge.write(output);
+                nm_wire::write(&challenge, output);
             }
         }
         Ok(())
@@ -445,7 +440,7 @@ impl Links {
     /// Appends the links whose peers take too long, if it is time to look for them.
     pub fn check(&mut self, failed: &mut Vec<(LinkId, PeerError)>) {
         let due = self.outdated.iter().filter(|it| it.due_ns <= self.now_ns);
-        failed.extend(due.map(|it| (it.link, PeerError::Removed(it.node.0, it.node.1))));
+        failed.extend(due.map(|it| (it.link, PeerError::Removed(it.node))));
         if self.watched.is_empty() || self.now_ns < self.next_check_ns {
             return;
         }
@@ -476,42 +471,40 @@ impl Links {
     }
 
     /// The link to a node, if it is up.
-    pub fn to(&self, role: Role, index: usize) -> Option<LinkId> {
-        self.nodes.get(&(role, index)).copied()
+    pub fn to(&self, node: NodeId) -> Option<LinkId> {
+        self.nodes.get(&node).copied()
     }
 
     /// The links to the nodes of a class that are up.
-    pub fn all_to(&self, role: Role) -> Vec<LinkId> {
-        let nodes = (role, 0)..=(role, usize::MAX);
+    pub fn all_to(&self, class: Role) -> Vec<LinkId> {
+        let nodes = class.node(0)..=class.node(u16::MAX);
         self.nodes.range(nodes).map(|(_, id)| *id).collect()
     }
 
     /// The nodes that are connected and the numbers of their starts.
-    pub fn connected_nodes(&self) -> impl Iterator<Item = ((Role, u16), u64)> {
-        let start = |node: &(Role, usize)| self.starts.get(node).copied();
-        let connected = self.nodes.keys().filter_map(move |node| Some((*node, start(node)?)));
-        connected.map(|((role, index), start)| ((role, index as u16), start))
+    pub fn connected_nodes(&self) -> impl Iterator<Item = (NodeId, u64)> {
+        let start = |node: &NodeId| self.starts.get(node).copied();
+        self.nodes.keys().filter_map(move |node| Some((*node, start(node)?)))
     }
 
     /// The latencies of the links to other nodes that are up.
     pub fn latencies(&self) -> Vec<LinkLatency> {
-        let latency = |(node, id): (&(Role, usize), &LinkId)| {
+        let latency = |(peer, id): (&NodeId, &LinkId)| {
             let entry = self.entries.get(id.slot())?.as_ref().filter(|entry| entry.id == *id)?;
-            let peer = (node.0, node.1 as u16);
-            Some(LinkLatency { peer, latency_ns: entry.link.latency_ns()? })
+            Some(LinkLatency { peer: *peer, latency_ns: entry.link.latency_ns()? })
         };
         self.nodes.iter().filter_map(latency).collect()
     }
 
     /// The number of the start of a node, if it is connected.
-    pub fn start_of(&self, role: Role, index: usize) -> Option<u64> {
-        self.to(role, index)?;
-        self.starts.get(&(role, index)).copied()
+    pub fn start_of(&self, node: NodeId) -> Option<u64> {
+        self.to(node)?;
+        self.starts.get(&node).copied()
     }
 
     /// This node, and the number of its start.
-    pub fn own(&self) -> ((Role, u16), u64) {
-        ((self.own.0, self.own.1 as u16), self.start)
+    pub fn own(&self) -> (NodeId, u64) {
+        (self.own, self.start)
     }
 
     /// Whether all links to other nodes are up.
@@ -546,11 +539,28 @@ impl Links {
         }
     }
 
-    /// Sends a frame; does nothing if the link is closed.
-    pub fn send(&mut self, id: LinkId, header: &Header, body: &[u8], size_bytes: usize) {
+    /// Sends a message; does nothing if the link is closed.
+    pub fn send<'m, M: Listed + Value<'m>>(&mut self, id: LinkId, message: &M) {
         if let Some(output) = self.output(id) {
-            wire::write(header, body, size_bytes, output);
-            self.gathered(body.len().max(size_bytes));
+            let before = output.len();
+            nm_wire::write(message, output);
+            let bytes = output.len() - before;
+            self.gathered(bytes);
+        }
+    }
+
+    /// Sends a message over several links.
+    pub fn send_to_all<'m, M: Listed + Value<'m>>(
+        &mut self,
+        ids: impl IntoIterator<Item = LinkId>,
+        message: &M,
+    ) {
+        let mut bytes = vec![];
+        for id in ids {
+            if bytes.is_empty() {
+                nm_wire::write(message, &mut bytes);
+            }
+            self.forward(id, &bytes);
         }
     }
 
@@ -647,7 +657,7 @@ impl Links {
     /// it at once.
     pub fn refuse(&mut self, id: LinkId, reason: &PeerError) {
         let Some(entry) = self.entry(id) else { return };
-        Close(reason.to_string()).write(&mut entry.link.output);
+        nm_wire::write(&Close::because(&reason.to_string()), &mut entry.link.output);
         // The link is closed, whether this succeeds or not.
         let _ = entry.link.flush();
     }
@@ -664,13 +674,13 @@ impl Links {
             *count -= 1;
         }
         let mut was_connected = entry.peer == Peer::Client;
-        if let Peer::Node(role, index) = entry.peer {
-            if self.nodes.get(&(role, index)) == Some(&id) {
-                self.nodes.remove(&(role, index));
+        if let Peer::Node(node) = entry.peer {
+            if self.nodes.get(&node) == Some(&id) {
+                self.nodes.remove(&node);
                 was_connected = true;
             }
             if entry.is_outgoing {
-                self.request_link(role, index, self.now_ns + pause.as_nanos() as u64);
+                self.request_link(node, self.now_ns + pause.as_nanos() as u64);
             }
         }
         Some((entry.peer, was_connected))
@@ -681,59 +691,71 @@ impl Links {
     pub fn handshake(
         &mut self,
         id: LinkId,
-        frame: &ReceivedFrame<'_>,
+        frame: &FrameMut<'_>,
     ) -> Result<Option<Handshake>, PeerError> {
-        let kind = frame.header.kind;
+        let kind = frame.kind();
         let Some(entry) = self.entry(id) else { return Ok(None) };
         let (peer, is_new) = (entry.peer, !entry.is_established);
         let undecodable = PeerError::decode(peer, kind);
         match (kind, peer) {
-            (FrameKind::Challenge, Peer::Node(..)) if is_new && entry.nonces.is_none() => {
-                let challenge = Challenge::decode(frame.body()).map_err(undecodable)?;
+            (Kind::Challenge, Peer::Node(..)) if is_new && entry.nonces.is_none() => {
+                let challenge = frame.read().map_err(undecodable)?;
                 self.answer(id, challenge).map(|()| None)
             }
-            (FrameKind::Welcome, Peer::Node(role, index)) if is_new => {
+            (Kind::Welcome, Peer::Node(node)) if is_new => {
                 let nonces = entry.nonces;
-                if self.network.is_removed(role, index) {
-                    return Err(PeerError::Removed(role, index));
+                if self.network.is_removed(node) {
+                    return Err(PeerError::Removed(node));
                 }
-                let (welcome, proof) =
-                    Welcome::decode(&frame.header, frame.body()).map_err(undecodable)?;
-                let answer = (&welcome, proof.as_ref());
-                self.authenticator.check_welcome(nonces.as_ref(), &self.own_hello(), answer)?;
+                let found = welcome::View::of(frame.shared()).map_err(&undecodable)?.digest();
+                check_format(found)?;
+                let welcome: Welcome = frame.read().map_err(undecodable)?;
+                self.authenticator.check_welcome(nonces.as_ref(), &self.own_hello(), &welcome)?;
                 self.establish(id, peer)?;
-                self.nodes.insert((role, index), id);
-                self.starts.insert((role, index), welcome.start);
+                self.nodes.insert(node, id);
+                self.starts.insert(node, welcome.start);
                 Ok(Some(Handshake { peer, older: None }))
             }
-            (FrameKind::Hello, Peer::Unknown | Peer::Client) => {
-                let (hello, evidence) =
-                    Hello::decode(&frame.header, frame.body()).map_err(undecodable)?;
-                // A client says hello once for each of its sessions, and stays a client.
-                if peer == Peer::Client && !matches!(hello, Hello::Client(_)) {
-                    return Err(PeerError::RepeatedHandshake);
-                }
-                let Some((peer, start)) = self.accepted(&hello) else {
-                    return Err(self.not_linked(&hello));
-                };
-                let challenge = self.entry(id).and_then(|entry| entry.challenge);
-                let welcome = self.welcome(peer, &hello);
-                let proof = self.authenticator.check_hello(
-                    challenge,
-                    (&hello, evidence.as_ref()),
-                    &welcome,
-                )?;
-                self.establish(id, peer)?;
-                if peer != Peer::Client || proof.is_some() {
-                    self.output(id).into_iter().for_each(|out| welcome.write(proof.as_ref(), out));
-                }
-                Ok(Some(self.record_start(id, peer, start)))
+            (Kind::Hello, Peer::Unknown | Peer::Client) => {
+                // The rest of it can be read only if the formats are the same.
+                let found = hello::View::of(frame.shared()).map_err(&undecodable)?.digest();
+                check_format(found)?;
+                let Hello { who, evidence, .. } = frame.read().map_err(undecodable)?;
+                self.on_hello(id, peer, &who, evidence.as_ref()).map(Some)
             }
             // A client ends its link by that when all of its sessions are at another gateway.
-            (FrameKind::Close, Peer::Client) => Err(LinkError::Closed.into()),
-            (FrameKind::Close, _) => Err(PeerError::Refused(Close::decode(frame.body()).0)),
+            (Kind::Close, Peer::Client) => Err(LinkError::Closed.into()),
+            (Kind::Close, _) => {
+                let close: Close = frame.read().map_err(undecodable)?;
+                Err(PeerError::Refused(close.printable()))
+            }
             _ => Err(PeerError::RepeatedHandshake),
         }
+    }
+
+    /// Somebody says hello.
+    fn on_hello(
+        &mut self,
+        id: LinkId,
+        peer: Peer,
+        who: &Who,
+        evidence: Option<&Evidence>,
+    ) -> Result<Handshake, PeerError> {
+        // A client says hello once for each of its sessions, and stays a client.
+        if peer == Peer::Client && !matches!(who, Who::Client { .. }) {
+            return Err(PeerError::RepeatedHandshake);
+        }
+        let Some((peer, start)) = self.accepted(who) else {
+            return Err(self.not_linked(who));
+        };
+        let challenge = self.entry(id).and_then(|entry| entry.challenge);
+        let welcome = self.welcome(peer, who);
+        let welcome = self.authenticator.check_hello(challenge, (who, evidence), welcome)?;
+        self.establish(id, peer)?;
+        if peer != Peer::Client || welcome.proof.is_some() {
+            self.output(id).into_iter().for_each(|out| nm_wire::write(&welcome, out));
+        }
+        Ok(self.record_start(id, peer, start))
     }
 
     /// Sends this node's hello as the answer to a challenge.
@@ -744,7 +766,7 @@ impl Links {
             entry.nonces = Some(nonces);
         }
         if let Some(output) = self.output(id) {
-            hello.write(Some(&evidence), output);
+            say_hello(hello, Some(evidence), output);
         }
         Ok(())
     }
@@ -776,42 +798,39 @@ impl Links {
     }
 
     /// Who connects, and the number of its start, if this node may be linked to it.
-    fn accepted(&self, hello: &Hello) -> Option<(Peer, u64)> {
+    fn accepted(&self, hello: &Who) -> Option<(Peer, u64)> {
         match *hello {
-            Hello::Client(_) => (self.own.0 == Role::Gateway).then_some((Peer::Client, 0)),
-            Hello::Observer => Some((Peer::Observer, 0)),
-            Hello::Operator => Some((Peer::Operator, 0)),
-            Hello::Node { role, index, start } => {
-                let is_linked = index < self.network.nodes(role).len()
-                    && !self.network.is_removed(self.own.0, self.own.1)
-                    && self.network.downstream(role, index).contains(&self.own);
-                is_linked.then_some((Peer::Node(role, index), start))
+            Who::Client { .. } => (self.own.class == Role::Gateway).then_some((Peer::Client, 0)),
+            Who::Observer => Some((Peer::Observer, 0)),
+            Who::Operator => Some((Peer::Operator, 0)),
+            Who::Node { node, start } => {
+                let is_linked = self.network.node(node).is_some()
+                    && !self.network.is_removed(self.own)
+                    && self.network.downstream(node).contains(&self.own);
+                is_linked.then_some((Peer::Node(node), start))
             }
         }
     }
 
     /// Why a peer is not to be linked to this node.
-    fn not_linked(&self, hello: &Hello) -> PeerError {
-        let (role, index) = self.own;
+    fn not_linked(&self, hello: &Who) -> PeerError {
         match *hello {
-            Hello::Node { role, index, .. } if self.network.is_removed(role, index) => {
-                PeerError::Removed(role, index)
-            }
-            _ => PeerError::NotLinked { role, index },
+            Who::Node { node, .. } if self.network.is_removed(node) => PeerError::Removed(node),
+            _ => PeerError::NotLinked(self.own),
         }
     }
 
-    fn welcome(&self, peer: Peer, hello: &Hello) -> Welcome {
+    fn welcome(&self, peer: Peer, hello: &Who) -> Welcome {
         let start = if matches!(peer, Peer::Node(..)) { self.start } else { 0 };
-        let session = if let Hello::Client(session) = *hello { session } else { 0 };
-        Welcome { start, session }
+        let session = if let Who::Client { session } = *hello { session } else { 0 };
+        Welcome { digest: nm_wire::digest(), start, session, proof: None }
     }
 
     /// A peer is connected by this link, and no longer by an older one.
     fn record_start(&mut self, id: LinkId, peer: Peer, start: u64) -> Handshake {
-        let Peer::Node(role, index) = peer else { return Handshake { peer, older: None } };
-        self.starts.insert((role, index), start);
-        let older = self.nodes.insert((role, index), id);
+        let Peer::Node(node) = peer else { return Handshake { peer, older: None } };
+        self.starts.insert(node, start);
+        let older = self.nodes.insert(node, id);
         Handshake { peer, older }
     }
 }
@@ -827,11 +846,7 @@ pub struct Handshake {
 
 /// The connector's thread: tries to connect to what is requested until it succeeds; ends with the
 /// node.
-fn connect(
-    requested: &Receiver<ConnectorOrder>,
-    done: &Sender<(Role, usize, Stream)>,
-    waker: &Waker,
-) {
+fn connect(requested: &Receiver<ConnectorOrder>, done: &Sender<(NodeId, Stream)>, waker: &Waker) {
     let mut open: Vec<ConnectRequest> = vec![];
     let mut pause = PAUSES[0];
     loop {
@@ -841,19 +856,17 @@ fn connect(
                 open.push(request);
                 pause = PAUSES[0];
             }
-            Ok(ConnectorOrder::Forget(role, index)) => {
-                open.retain(|request| (request.role, request.index) != (role, index));
-            }
+            Ok(ConnectorOrder::Forget(node)) => open.retain(|request| request.node != node),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
         let before = open.len();
-        open.retain(|ConnectRequest { role, index, address, at_ns }| {
+        open.retain(|ConnectRequest { node, address, at_ns }| {
             if clock::monotonic_ns() < *at_ns {
                 return true;
             }
             match Stream::connect(address, CONNECT_LIMIT) {
-                Ok(stream) => done.send((*role, *index, stream)).is_err(),
+                Ok(stream) => done.send((*node, stream)).is_err(),
                 Err(_) => true,
             }
         });
@@ -874,7 +887,7 @@ mod tests {
     /// The links of a gateway, and the streams of clients that read nothing.
     fn with_clients(limits: Limits, count: usize) -> (Links, Vec<(LinkId, UnixStream)>) {
         let ring = TestRing::new("1-1-1-1", Durability::None);
-        let mut links = Links::simulated(&ring.network, (Role::Gateway, 0), 1).unwrap();
+        let mut links = Links::simulated(&ring.network, Role::Gateway.node(0), 1).unwrap();
         links.limits = limits;
         let clients = (0..count).map(|_| {
             let (near, far) = UnixStream::pair().unwrap();

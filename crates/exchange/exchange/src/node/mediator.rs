@@ -5,22 +5,20 @@ use std::path::PathBuf;
 
 use nm_book::book::Book;
 use nm_book::order::InstrumentId;
-use nm_codec::DecodeError;
 use nm_model::agent::Failure;
 use nm_replica::Log;
 use nm_replica::journal::{self, Recorder};
 use nm_sys::poll::Waker;
+use nm_wire::{
+    AdminRequest, CatchUp, DecodeError, FrameMut, Kind, Leader, MoveEnded, Request, Work, request,
+};
 
 use crate::batch;
-use crate::cell::{Admitted, Cell, Request};
-use crate::control::{AdminRequest, InstrumentMap, MembershipReport, RoutingTable, Work};
+use crate::cell::{Admitted, Cell};
+use crate::control::{self, InstrumentMap, MembershipReport, RoutingTable};
 use crate::hashes::StateHashes;
 use crate::leader_clock::LeaderClock;
-use crate::link::ReceivedFrame;
-use crate::message::{CatchUp, Leader};
-use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
-use crate::network::{Network, Role};
-use crate::wire::{self, Frame, FrameKind};
+use crate::network::{Network, NodeId, Role};
 
 use super::behaviour::Behaviour;
 use super::cell_moves::{self, CellMoves};
@@ -66,26 +64,26 @@ impl<L: Log> Mediator<L> {
     ///
     /// # Errors
     /// If a record cannot be opened.
-    pub fn new(network: &Network, index: usize, logs: Logs<L>) -> Result<Mediator<L>, Failure> {
-        let folder = network.folder(Role::Mediator, index).filter(|_| network.record);
+    pub fn new(network: &Network, index: u16, logs: Logs<L>) -> Result<Mediator<L>, Failure> {
+        let folder = network.folder(Role::Mediator.node(index)).filter(|_| network.record);
         let folder = folder.map(|folder| folder.join(format!("cell-{index}")));
         let open = |folder: PathBuf| Recorder::open(&folder, journal::Settings::default());
         let hashes = folder.as_deref().map(StateHashes::open).transpose()?;
         let recorder = folder.map(open).transpose()?;
         // A mediator that restarts continues after the last recorded batch, in another term.
         let first = recorder.as_ref().map_or(1, Recorder::next);
-        let mut cell = Cell::new(index as u16, network.active_cells());
+        let mut cell = Cell::new(index, network.active_cells());
         cell.accepts_unknown_sessions = true;
         cell.begin(first - 1, 0);
         Ok(Mediator {
-            index: index as u16,
-            replies: ReplyPath::new(network, index as u16),
+            index,
+            replies: ReplyPath::new(network, index),
             cell,
             term: first,
             batch: None,
             recorder,
             recorded: vec![],
-            clock: LeaderClock::new(vec![format!("{} {index}", Role::Mediator)], 0),
+            clock: LeaderClock::new(vec![Role::Mediator.node(index).to_string()], 0),
             hashes,
             responses: Responses::default(),
             moves: CellMoves::default(),
@@ -101,9 +99,7 @@ impl<L: Log> Mediator<L> {
     /// may be lost.
     fn announce(&self, links: &mut Links, routers: &[LinkId]) {
         for router in routers {
-            if let Some(output) = links.output(*router) {
-                Leader { cell: self.index, term: 0 }.write(output);
-            }
+            links.send(*router, &Leader { cell: self.index, term: 0 });
         }
     }
 
@@ -136,10 +132,10 @@ impl<L: Log> Mediator<L> {
         is_here && self.cell.owns(instrument)
     }
 
-    fn request(&mut self, links: &mut Links, from: LinkId, frame: &ReceivedFrame<'_>) {
+    fn request(&mut self, links: &mut Links, from: LinkId, frame: &FrameMut<'_>) {
         // Without a processor the reply would be lost: the request is resent when there is one.
         let Some(processor) = self.replies.link(links) else { return };
-        let Ok(request) = Request::decode(&frame.header, frame.body()) else { return };
+        let Ok(request) = frame.read::<Request>() else { return };
         if let Some(claim) = cell_moves::claim(&self.cell, &self.map, request.instrument) {
             self.execute_entry(links, &claim);
         }
@@ -156,31 +152,30 @@ impl<L: Log> Mediator<L> {
         }
         let (now_ns, frames_before) = (links.now_ns, links.frames_out);
         let Some(output) = links.output(processor) else { return };
-        let frame = Frame { header: frame.header, body: frame.body(), bytes: &*frame.bytes };
-        let mut frames = 0;
+        let (frame, mut frames) = (frame.shared(), 0);
         let before = self.workload.before();
         let handled =
-            self.responses.handle(&mut self.cell, &request, &frame, &[(2, now_ns)], |out| {
+            self.responses.handle(&mut self.cell, &request, frame, &[(2, now_ns)], |out| {
                 frames += 1;
                 out.write(output);
             });
         links.frames_out = frames_before + frames;
         self.workload.count(&request, &handled, before);
         if self.moves.has_leaving() {
-            self.moves.on_request(&mut self.cell, &frame, handled);
+            self.moves.on_request(&mut self.cell, &request, handled);
         }
     }
 
     /// Executes and records an entry of a move.
     fn execute_entry(&mut self, links: &mut Links, bytes: &[u8]) {
-        let Ok(Some(frame)) = wire::read(bytes) else { return };
+        let Ok(Some(frame)) = nm_wire::read(bytes) else { return };
         self.begin_batch(links);
         // A damaged one has no effect: it is sent again.
-        let Ok(Admitted::Move(step)) = self.cell.admit(&frame) else { return };
+        let Ok(Admitted::Move(step)) = self.cell.admit(frame) else { return };
         if self.recorder.is_some() {
             self.recorded.extend_from_slice(bytes);
         }
-        self.moves.on_step(&frame.header, step);
+        self.moves.on_step(frame, step);
     }
 
     /// Carries on the moves of instruments.
@@ -198,23 +193,15 @@ impl<L: Log> Mediator<L> {
     }
 
     /// A frame of a move.
-    fn move_frame(
-        &mut self,
-        links: &mut Links,
-        frame: &ReceivedFrame<'_>,
-    ) -> Result<(), DecodeError> {
-        let (header, body) = (&frame.header, frame.body());
-        match header.kind {
-            FrameKind::MoveOrder => {
-                self.moves.on_order(&mut self.cell, MoveOrder::decode(header, body)?, links);
+    fn move_frame(&mut self, links: &mut Links, frame: &FrameMut<'_>) -> Result<(), DecodeError> {
+        match frame.kind() {
+            Kind::MoveOrder => self.moves.on_order(&mut self.cell, frame.read()?, links),
+            Kind::MoveProgress => {
+                self.moves.on_progress(&mut self.cell, &frame.read()?, links);
             }
-            FrameKind::MoveProgress => {
-                let progress = MoveProgress::decode(header, body)?;
-                self.moves.on_progress(&mut self.cell, &progress, links);
-            }
-            FrameKind::MoveParts => self.execute_entry(links, frame.bytes),
+            Kind::MoveParts => self.execute_entry(links, frame.bytes),
             _ => {
-                let ended = MoveEnded::decode(header, body)?;
+                let ended: MoveEnded = frame.read()?;
                 self.moves.on_ended(&mut self.cell, &ended);
                 if let Some(replica) = &mut self.control {
                     replica.control.on_move_ended(&ended, links.now_ns);
@@ -255,12 +242,11 @@ impl<L: Log> Mediator<L> {
 
     /// The cell's own processor is there while another one stands in for it: it is to say when it
     /// has links to all gateways.
-    fn ask_to_catch_up(&mut self, links: &mut Links, processor: usize) {
+    fn ask_to_catch_up(&mut self, links: &mut Links, processor: u16) {
         if self.replies.is_own_back(processor)
-            && let Some(link) = links.to(Role::Processor, processor)
-            && let Some(output) = links.output(link)
+            && let Some(link) = links.to(Role::Processor.node(processor))
         {
-            CatchUp { cell: self.index, index: 0 }.write(output);
+            links.send(link, &CatchUp { cell: self.index, index: 0 });
         }
     }
 }
@@ -268,14 +254,15 @@ impl<L: Log> Mediator<L> {
 impl<L: Log> Behaviour for Mediator<L> {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
         match peer {
-            Peer::Node(Role::Processor, index) => {
-                let processor: Vec<LinkId> = links.to(Role::Processor, index).into_iter().collect();
+            Peer::Node(NodeId { class: Role::Processor, index }) => {
+                let processor: Vec<LinkId> =
+                    links.to(Role::Processor.node(index)).into_iter().collect();
                 send_nodes(links, &processor, &self.map);
                 self.ask_to_catch_up(links, index);
                 self.update_reply_path(links);
             }
-            Peer::Node(Role::Router, index) => {
-                let router = links.to(Role::Router, index);
+            Peer::Node(NodeId { class: Role::Router, index }) => {
+                let router = links.to(Role::Router.node(index));
                 if let (Some(_), Some(router)) = (self.replies.link(links), router) {
                     self.announce(links, &[router]);
                 }
@@ -289,10 +276,10 @@ impl<L: Log> Behaviour for Mediator<L> {
 
     fn on_disconnected(&mut self, links: &mut Links, peer: Peer, _id: LinkId) {
         match (peer, &mut self.control) {
-            (Peer::Node(Role::Router, index), Some(replica)) => {
+            (Peer::Node(NodeId { class: Role::Router, index }), Some(replica)) => {
                 replica.control.set_report(index, None);
             }
-            (Peer::Node(Role::Processor, _), _) => self.update_reply_path(links),
+            (Peer::Node(NodeId { class: Role::Processor, .. }), _) => self.update_reply_path(links),
             _ => {}
         }
     }
@@ -301,66 +288,60 @@ impl<L: Log> Behaviour for Mediator<L> {
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
-        frame: &mut ReceivedFrame<'_>,
+        frame: &mut FrameMut<'_>,
     ) -> Result<(), PeerError> {
-        match (from.1, frame.header.kind) {
-            (Peer::Node(Role::Router, _), FrameKind::Request)
-                if frame.header.cell == self.index =>
-            {
+        let (peer, kind) = (from.1, frame.kind());
+        let undecodable = PeerError::decode(peer, kind);
+        match (peer, kind) {
+            (Peer::Node(NodeId { class: Role::Router, .. }), Kind::Request) => {
+                let request = request::View::of(frame.shared()).map_err(undecodable)?;
+                if request.cell() != self.index {
+                    return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Mediator });
+                }
                 self.request(links, from.0, frame);
-                Ok(())
             }
-            (Peer::Node(Role::Router, _), FrameKind::RoutingTable) => {
-                let map = RoutingTable::decode_newer_map(frame.body(), &self.map)
-                    .map_err(PeerError::decode(from.1, frame.header.kind))?;
-                if let Some(map) = map {
+            (Peer::Node(NodeId { class: Role::Router, .. }), Kind::RoutingTable) => {
+                let map = RoutingTable::decode_newer_map(frame.shared().message, &self.map);
+                if let Some(map) = map.map_err(undecodable)? {
                     self.update_map(links, map);
                 }
-                Ok(())
             }
-            (Peer::Node(Role::Router, index), FrameKind::MembershipReport) => {
-                let report = MembershipReport::decode(frame.body())
-                    .map_err(PeerError::decode(from.1, frame.header.kind))?;
+            (Peer::Node(NodeId { class: Role::Router, index }), Kind::MembershipReport) => {
+                let report = MembershipReport::decode(frame.shared().message);
+                let report = report.map_err(undecodable)?;
                 if let Some(replica) = &mut self.control {
                     replica.control.set_report(index, Some(report));
                 }
-                Ok(())
             }
             (
-                Peer::Node(Role::Router, _),
-                FrameKind::MoveOrder
-                | FrameKind::MoveParts
-                | FrameKind::MoveProgress
-                | FrameKind::MoveEnded,
-            ) => {
-                self.move_frame(links, frame).map_err(PeerError::decode(from.1, frame.header.kind))
-            }
-            (Peer::Observer | Peer::Operator, FrameKind::AdminRequest) => {
+                Peer::Node(NodeId { class: Role::Router, .. }),
+                Kind::MoveOrder | Kind::MoveParts | Kind::MoveProgress | Kind::MoveEnded,
+            ) => self.move_frame(links, frame).map_err(undecodable)?,
+            (Peer::Observer | Peer::Operator, Kind::AdminRequest) => {
                 let control = self.control.as_mut().map(|replica| &mut replica.control);
                 let work = || {
                     let (moved, pauses_ns) = self.moves.pauses_ns();
+                    let pauses_ns = pauses_ns.collect();
                     let instruments = self.workload.of(&self.cell).collect();
-                    Work { moved, pauses_ns: pauses_ns.collect(), instruments, ..Work::now() }
+                    Work { moved, pauses_ns, instruments, ..control::work_until_now() }
                 };
-                let request = AdminRequest::decode(frame.body())
-                    .map_err(PeerError::decode(from.1, frame.header.kind))?;
-                answer(links, from, request, control, work)
+                let request: AdminRequest = frame.read().map_err(undecodable)?;
+                answer(links, from, request, control, work)?;
             }
-            (Peer::Node(Role::Processor, _), FrameKind::ResendRequest) => {
+            (Peer::Node(NodeId { class: Role::Processor, .. }), Kind::ResendRequest) => {
+                let request = frame.read().map_err(undecodable)?;
                 if let Some(output) = links.output(from.0) {
-                    self.responses.resend(&self.cell, &frame.header, output);
+                    self.responses.resend(&self.cell, &request, output);
                 }
-                Ok(())
             }
-            (Peer::Node(Role::Processor, index), FrameKind::CatchUp) => {
-                CatchUp::decode(&frame.header, frame.body())
-                    .map_err(PeerError::decode(from.1, frame.header.kind))?;
+            (Peer::Node(NodeId { class: Role::Processor, index }), Kind::CatchUp) => {
+                let _: CatchUp = frame.read().map_err(undecodable)?;
                 self.replies.own_caught_up(index);
                 self.update_reply_path(links);
-                Ok(())
             }
-            (peer, kind) => Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Mediator }),
+            _ => return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Mediator }),
         }
+        Ok(())
     }
 
     fn waker(&self) -> Option<&Waker> {
@@ -388,7 +369,7 @@ impl<L: Log> Behaviour for Mediator<L> {
         if let Some(ControlReplica { control, .. }) = &mut self.control {
             control.on_iteration(links, std::iter::once((self.index, 0)));
             // Its cell has no other replica.
-            let is_drained = self.map.drained().contains(&(Role::Mediator, self.index));
+            let is_drained = self.map.drained().contains(&Role::Mediator.node(self.index));
             if self.hand_over.is_due(links.now_ns, is_drained, control.is_leading()) {
                 control.hand_over();
             }

@@ -19,11 +19,11 @@ use nm_book::testing::Random;
 
 use crate::limits;
 use crate::moves::MoveId;
-use crate::network::{CONTROL, Durability, Network, Node, Role};
+use crate::network::{CONTROL, Durability, Network, Node, NodeId, Role};
 use crate::time;
 
 use audit::Step;
-use ring::{Event, Load, NodeId, Ring};
+use ring::{Event, Load, Ring};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -111,7 +111,7 @@ impl Drop for Named {
 
 fn network() -> Network {
     let mut port = 10_000;
-    Network::new("2-2-3-2".parse().unwrap(), |_, _| {
+    Network::new("2-2-3-2".parse().unwrap(), |_| {
         port += 1;
         let address = format!("127.0.0.1:{port}").parse().unwrap();
         let replication = Some(nm_replica::Address::Unix(format!("/{port}").into()));
@@ -256,8 +256,8 @@ impl Trial {
             let group = self.ring.groups[&group].borrow();
             group.leader_node().unwrap_or(group.nodes[0])
         };
-        let router = (Role::Router, self.random.below(2) as usize);
-        let gateway = (Role::Gateway, self.random.below(2) as usize);
+        let router = Role::Router.node(self.random.below(2) as u16);
+        let gateway = Role::Gateway.node(self.random.below(2) as u16);
         match victim {
             Victim::Source => vec![leader(from)],
             Victim::Destination => vec![leader(to)],
@@ -270,8 +270,8 @@ impl Trial {
 
     /// A node dies, unless what is in memory only would be lost with it.
     fn crash(&mut self, node: NodeId) {
-        let has_replicas = |node: &NodeId| matches!(node.0, Role::Mediator | Role::Processor);
-        let all = self.ring.network.all().map(|(role, index, _)| (role, index));
+        let has_replicas = |node: &NodeId| matches!(node.class, Role::Mediator | Role::Processor);
+        let all = self.ring.network.all().map(|(id, _)| id);
         let are_all_up = all.filter(has_replicas).all(|id| self.ring.nodes.contains_key(&id));
         let is_in_memory = self.plan.durability == Durability::MemoryQuorum;
         if self.ring.nodes.contains_key(&node)

@@ -6,12 +6,11 @@ use std::time::Duration;
 use nm_auth::{RandomError, Right};
 use nm_book::order::UserId;
 use nm_codec::DecodeError;
+use nm_wire::{Kind, RefusalReason, VERSION};
 use thiserror::Error;
 
 use crate::link::LinkError;
-use crate::network::Role;
-use crate::refused::RefusalReason;
-use crate::wire::FrameKind;
+use crate::network::{NodeId, Role};
 
 /// Who is at the other end of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +24,7 @@ pub enum Peer {
     /// A peer that also changes it.
     Operator,
     /// A node.
-    Node(Role, usize),
+    Node(NodeId),
 }
 
 impl fmt::Display for Peer {
@@ -35,7 +34,7 @@ impl fmt::Display for Peer {
             Peer::Client => f.write_str("a client"),
             Peer::Observer => f.write_str("an observer"),
             Peer::Operator => f.write_str("an operator"),
-            Peer::Node(role, index) => write!(f, "{role} {index}"),
+            Peer::Node(node) => node.fmt(f),
         }
     }
 }
@@ -55,7 +54,7 @@ pub enum PeerError {
         /// Who.
         peer: Peer,
         /// What.
-        kind: FrameKind,
+        kind: Kind,
         /// Class of this node.
         role: Role,
     },
@@ -65,21 +64,27 @@ pub enum PeerError {
         /// Who.
         peer: Peer,
         /// What.
-        kind: FrameKind,
+        kind: Kind,
         /// Why.
         source: DecodeError,
     },
-    /// The network has no link between the two.
-    #[error("it is not to be linked to {role} {index}")]
-    NotLinked {
-        /// Class of this node.
-        role: Role,
-        /// Index of this node.
-        index: usize,
+    /// The peer has another format of messages, although its version is the same.
+    #[error(
+        "its format of messages is {found:016x} and that of this node {own:016x}, both of version \
+         {VERSION}: both ends must be of the same version of nearmetal"
+    )]
+    OtherFormat {
+        /// Digest of the peer's format.
+        found: u64,
+        /// Digest of this node's.
+        own: u64,
     },
+    /// The network has no link between the two.
+    #[error("it is not to be linked to {0}")]
+    NotLinked(NodeId),
     /// The peer is a node that was removed.
-    #[error("{0} {1} was removed from the network")]
-    Removed(Role, usize),
+    #[error("{0} was removed from the network")]
+    Removed(NodeId),
     /// The handshake was over.
     #[error("it sent a second handshake")]
     RepeatedHandshake,
@@ -142,7 +147,7 @@ pub enum PeerError {
     TooManyResendRequests(RefusalReason),
     /// A client comes to a gateway that is to carry nothing.
     #[error("gateway {0} is drained and takes no more sessions: connect to another gateway")]
-    Drained(usize),
+    Drained(u16),
     /// The peer closes the link; why, in its words.
     #[error("it refuses this node: {0}")]
     Refused(String),
@@ -169,7 +174,10 @@ impl PeerError {
     pub fn is_lasting(&self) -> bool {
         match self {
             PeerError::Link(error) => error.is_other_version(),
-            PeerError::Refused(_) | PeerError::SecretNeeded | PeerError::Unproven => true,
+            PeerError::Refused(_)
+            | PeerError::SecretNeeded
+            | PeerError::Unproven
+            | PeerError::OtherFormat { .. } => true,
             _ => false,
         }
     }
@@ -184,8 +192,9 @@ impl PeerError {
             PeerError::Link(LinkError::BacklogFull { .. }) => "backlog",
             PeerError::UnexpectedFrame { .. } => "unexpected frame",
             PeerError::Decode { .. } => "content",
-            PeerError::NotLinked { .. } => "not linked",
-            PeerError::Removed(..) => "removed",
+            PeerError::OtherFormat { .. } => "other format",
+            PeerError::NotLinked(_) => "not linked",
+            PeerError::Removed(_) => "removed",
             PeerError::RepeatedHandshake => "second handshake",
             PeerError::Replaced => "replaced",
             PeerError::HandshakeTimeout(_) => "handshake timeout",
@@ -207,7 +216,13 @@ impl PeerError {
     }
 
     /// An error about what a peer sent.
-    pub fn decode(peer: Peer, kind: FrameKind) -> impl Fn(DecodeError) -> PeerError {
+    pub fn decode(peer: Peer, kind: Kind) -> impl Fn(DecodeError) -> PeerError {
         move |source| PeerError::Decode { peer, kind, source }
     }
+}
+
+/// Checks that a peer has the same format of messages.
+pub fn check_format(found: u64) -> Result<(), PeerError> {
+    let own = nm_wire::digest();
+    if found == own { Ok(()) } else { Err(PeerError::OtherFormat { found, own }) }
 }

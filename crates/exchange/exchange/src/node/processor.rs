@@ -3,13 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nm_codec::DecodeError;
 use nm_model::agent::Failure;
+use nm_wire::{
+    CatchUp, Frame, FrameMut, Kind, misdirected, nak, private, refused, replies_lost, reply,
+    resend_request, resent,
+};
 
 use crate::control::{InstrumentMap, RoutingTable};
-use crate::link::ReceivedFrame;
-use crate::message::CatchUp;
-use crate::network::{Network, Role};
-use crate::wire::{self, FrameKind, Header};
+use crate::network::{Network, NodeId, Role};
 
 use super::behaviour::Behaviour;
 use super::links::{LinkId, Links};
@@ -25,49 +27,48 @@ pub const GATEWAYS_NS: u64 = 1_000_000_000;
 #[derive(Debug, Default)]
 pub struct Leaving {
     /// Mediators that have sent a map without this processor.
-    maps_from: BTreeSet<usize>,
+    maps_from: BTreeSet<u16>,
 }
 
 impl Leaving {
     /// A mediator has sent a map.
-    pub fn on_map(&mut self, mediator: usize, map: &InstrumentMap, processor: usize) {
-        if map.lacks((Role::Processor, processor as u16)) {
+    pub fn on_map(&mut self, mediator: u16, map: &InstrumentMap, processor: u16) {
+        if map.lacks(Role::Processor.node(processor)) {
             self.maps_from.insert(mediator);
         }
     }
 
     /// Whether all that came from mediators is on its way to gateways, and nothing more comes.
     pub fn is_done(&self, links: &Links) -> bool {
-        let linked = links.connected_nodes().map(|((role, index), _)| (role, usize::from(index)));
-        let mut mediators = linked.filter(|(role, _)| *role == Role::Mediator);
-        mediators.all(|(_, index)| self.maps_from.contains(&index))
+        let linked = links.connected_nodes().map(|(node, _)| node);
+        let mut mediators = linked.filter(|node| node.class == Role::Mediator);
+        mediators.all(|mediator| self.maps_from.contains(&mediator.index))
             && links.is_flushed_to(Role::Gateway)
     }
 }
 
 /// Whether a processor has links to all gateways.
 pub fn has_gateways(links: &Links) -> bool {
-    let ((role, index), _) = links.own();
-    let gateways = links.network().downstream(role, usize::from(index));
-    gateways.iter().all(|(role, index)| links.to(*role, *index).is_some())
+    let gateways = links.network().downstream(links.own().0);
+    gateways.iter().all(|gateway| links.to(*gateway).is_some())
 }
 
 /// A processor that forwards what its mediators send.
 #[derive(Debug)]
 pub struct Processor {
-    index: usize,
+    index: u16,
     /// The map, as of the last change of the nodes.
     map: InstrumentMap,
     cells: Vec<u16>,
     /// By cell and mediator: until when links to all gateways are waited for, ns.
-    catch_ups: BTreeMap<(u16, usize), u64>,
+    catch_ups: BTreeMap<(u16, u16), u64>,
     leaving: Leaving,
     replies: u64,
 }
 
 impl Processor {
     /// A processor.
-    pub fn new(network: &Network, index: usize) -> Processor {
+    pub fn new(network: &Network, index: u16) -> Processor {
         Processor {
             index,
             map: InstrumentMap::of(network),
@@ -87,10 +88,8 @@ impl Processor {
         for ((cell, mediator), _) in
             self.catch_ups.extract_if(.., |_, until_ns| has_gateways || now_ns >= *until_ns)
         {
-            if let Some(link) = links.to(Role::Mediator, mediator)
-                && let Some(output) = links.output(link)
-            {
-                CatchUp { cell, index: 0 }.write(output);
+            if let Some(link) = links.to(Role::Mediator.node(mediator)) {
+                links.send(link, &CatchUp { cell, index: 0 });
             }
         }
     }
@@ -98,15 +97,13 @@ impl Processor {
 
 impl Behaviour for Processor {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
-        if let Peer::Node(Role::Gateway, index) = peer
-            && let Some(gateway) = links.to(Role::Gateway, index)
-        {
-            self.cells.iter().for_each(|cell| report_loss(links, gateway, *cell));
+        if let Peer::Node(NodeId { class: Role::Gateway, index }) = peer {
+            self.cells.iter().for_each(|cell| report_loss(links, index, *cell));
         }
     }
 
     fn on_disconnected(&mut self, links: &mut Links, peer: Peer, _id: LinkId) {
-        if let Peer::Node(Role::Gateway, _) = peer {
+        if let Peer::Node(NodeId { class: Role::Gateway, .. }) = peer {
             report_event_loss(links, self.cells.iter().copied());
         }
     }
@@ -115,36 +112,37 @@ impl Behaviour for Processor {
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
-        frame: &mut ReceivedFrame<'_>,
+        frame: &mut FrameMut<'_>,
     ) -> Result<(), PeerError> {
-        let (peer, kind) = (from.1, frame.header.kind);
+        let (peer, kind) = (from.1, frame.kind());
+        let undecodable = PeerError::decode(peer, kind);
         match (peer, kind) {
-            (Peer::Node(Role::Gateway, _), FrameKind::ResendRequest) => {
-                let mediator = usize::from(frame.header.cell);
-                if let Some(link) = links.to(Role::Mediator, mediator) {
+            (Peer::Node(NodeId { class: Role::Gateway, .. }), Kind::ResendRequest) => {
+                let request = resend_request::View::of(frame.shared()).map_err(undecodable)?;
+                if let Some(link) = links.to(Role::Mediator.node(request.cell())) {
                     links.forward(link, frame.bytes);
                 }
             }
-            (Peer::Node(Role::Gateway, index), FrameKind::Private) => {
+            (Peer::Node(NodeId { class: Role::Gateway, index }), Kind::Private) => {
                 forward_elsewhere(links, frame.bytes, index);
             }
-            (Peer::Node(Role::Mediator, mediator), FrameKind::RoutingTable) => {
-                let routes =
-                    RoutingTable::decode(frame.body()).map_err(PeerError::decode(peer, kind))?;
+            (Peer::Node(NodeId { class: Role::Mediator, index: mediator }), Kind::RoutingTable) => {
+                let routes = RoutingTable::decode(frame.shared().message).map_err(undecodable)?;
                 self.leaving.on_map(mediator, &routes.map, self.index);
                 if self.map.update(&routes.map) && links.update_nodes(&self.map) {
                     self.cells = links.network().cells_through(self.index);
                 }
             }
-            (Peer::Node(Role::Mediator, mediator), FrameKind::CatchUp) => {
-                let CatchUp { cell, .. } = CatchUp::decode(&frame.header, frame.body())
-                    .map_err(PeerError::decode(peer, kind))?;
+            (Peer::Node(NodeId { class: Role::Mediator, index: mediator }), Kind::CatchUp) => {
+                let CatchUp { cell, .. } = frame.read().map_err(undecodable)?;
                 self.catch_ups.insert((cell, mediator), links.now_ns + GATEWAYS_NS);
             }
-            (Peer::Node(Role::Mediator, _), _) => match forward(links, frame) {
-                true => self.replies += u64::from(kind == FrameKind::Reply),
-                false => return Err(unexpected(peer, kind)),
-            },
+            (Peer::Node(NodeId { class: Role::Mediator, .. }), _) => {
+                match forward(links, frame).map_err(undecodable)? {
+                    true => self.replies += u64::from(is_answer(kind)),
+                    false => return Err(unexpected(peer, kind)),
+                }
+            }
             _ => return Err(unexpected(peer, kind)),
         }
         Ok(())
@@ -168,40 +166,57 @@ impl Behaviour for Processor {
     }
 }
 
-/// Forwards a frame of a mediator to the gateways that it is for; whether it is one for gateways.
-pub fn forward(links: &mut Links, frame: &mut ReceivedFrame<'_>) -> bool {
-    wire::stamp(frame.bytes, 3, links.now_ns);
-    let to = match frame.header.kind {
-        FrameKind::Private if is_elsewhere(links, &frame.header) => {
-            wire::set_flags(frame.bytes, wire::REFUSED, wire::REFUSED);
-            forward_elsewhere(links, frame.bytes, usize::from(frame.header.gateway));
-            return true;
-        }
-        FrameKind::Reply | FrameKind::Private | FrameKind::Nak | FrameKind::ResendRequest => {
-            let gateway = usize::from(frame.header.gateway);
-            gateway..gateway.saturating_add(1)
-        }
-        FrameKind::Public => 0..links.network().gateway.len(),
-        _ => return false,
-    };
-    for gateway in to {
-        if let Some(link) = links.to(Role::Gateway, gateway) {
-            links.forward(link, frame.bytes);
-        }
-    }
-    true
+/// Whether a message of this kind answers a request.
+pub fn is_answer(kind: Kind) -> bool {
+    matches!(kind, Kind::Reply | Kind::Refused)
 }
 
-/// Whether events are for a session whose gateway is away: it may be at another one. Those that are
-/// resent were asked for by that gateway, and are asked for again.
-pub fn is_elsewhere(links: &Links, events: &Header) -> bool {
-    let gateway = usize::from(events.gateway);
-    events.flags & wire::RESENT == 0 && links.to(Role::Gateway, gateway).is_none()
+/// Forwards a frame of a mediator to the gateways that it is for; whether it is one for gateways.
+///
+/// # Errors
+/// If it is damaged.
+pub fn forward(links: &mut Links, frame: &mut FrameMut<'_>) -> Result<bool, DecodeError> {
+    nm_wire::stamp(frame.bytes, 3, links.now_ns);
+    let is_public = frame.kind() == Kind::Public;
+    let Some(gateway) = gateway_of(frame.shared())? else {
+        let gateways = links.network().nodes(Role::Gateway).len() as u16;
+        for gateway in (0..gateways).filter(|_| is_public) {
+            if let Some(link) = links.to(Role::Gateway.node(gateway)) {
+                links.forward(link, frame.bytes);
+            }
+        }
+        return Ok(is_public);
+    };
+    match links.to(Role::Gateway.node(gateway)) {
+        Some(link) => links.forward(link, frame.bytes),
+        // The session may be at another gateway. What else its gateway has asked for it asks for
+        // again.
+        None if frame.kind() == Kind::Private => {
+            private::Edit::of(frame)?.is_astray(true);
+            forward_elsewhere(links, frame.bytes, gateway);
+        }
+        None => {}
+    }
+    Ok(true)
+}
+
+/// The gateway that a frame of a mediator is for; none if it is not for one gateway.
+fn gateway_of(frame: Frame<'_>) -> Result<Option<u16>, DecodeError> {
+    Ok(Some(match frame.kind() {
+        Kind::Reply => reply::View::of(frame)?.gateway(),
+        Kind::Refused => refused::View::of(frame)?.gateway(),
+        Kind::Private => private::View::of(frame)?.gateway(),
+        Kind::Resent => resent::View::of(frame)?.gateway(),
+        Kind::Nak => nak::View::of(frame)?.gateway(),
+        Kind::Misdirected => misdirected::View::of(frame)?.gateway(),
+        Kind::RepliesLost => replies_lost::View::of(frame)?.gateway(),
+        _ => return Ok(None),
+    }))
 }
 
 /// Sends events of a session that is not at a gateway, and that are marked so, to all other ones.
-pub fn forward_elsewhere(links: &mut Links, bytes: &[u8], gateway: usize) {
-    let not_there = links.to(Role::Gateway, gateway);
+pub fn forward_elsewhere(links: &mut Links, bytes: &[u8], gateway: u16) {
+    let not_there = links.to(Role::Gateway.node(gateway));
     for other in links.all_to(Role::Gateway) {
         if Some(other) != not_there {
             links.forward(other, bytes);
@@ -209,6 +224,6 @@ pub fn forward_elsewhere(links: &mut Links, bytes: &[u8], gateway: usize) {
     }
 }
 
-fn unexpected(peer: Peer, kind: FrameKind) -> PeerError {
+fn unexpected(peer: Peer, kind: Kind) -> PeerError {
     PeerError::UnexpectedFrame { peer, kind, role: Role::Processor }
 }

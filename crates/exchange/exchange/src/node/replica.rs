@@ -9,18 +9,17 @@ use nm_model::agent::{Failure, FailureKind};
 use nm_replica::journal::{self, Recorder};
 use nm_replica::{Group, Log, LogEvent, Refused, Replicas, Settings};
 use nm_sys::poll::Waker;
+use nm_wire::{Frame, Leader};
 
 use crate::background;
 use crate::batch;
 use crate::cell::{self, Admitted, Cell, Handled, Request};
-use crate::control::{CellReplicas, InstrumentMap, NodeId, Work};
+use crate::control::{CellReplicas, InstrumentMap, Work};
 use crate::hashes::StateHashes;
 use crate::leader_clock::LeaderClock;
-use crate::message::Leader;
 use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
-use crate::network::{CONTROL, Durability, Network, Role};
+use crate::network::{CONTROL, Durability, Network, NodeId, Role};
 use crate::time;
-use crate::wire::Frame;
 
 use super::cell_moves::CellMoves;
 use super::control::Control;
@@ -37,7 +36,7 @@ const BACKLOG_BYTES_MAX: usize = 64 << 20;
 const RECORD: journal::Settings = journal::Settings { file_bytes: 8 << 20 };
 
 /// Applies a request; the last argument is when its batch was committed, ns on the machine's clock.
-pub type Apply<'a> = dyn FnMut(&mut Cell<Book>, &Request, &Frame<'_>, u64) -> Handled + 'a;
+pub type Apply<'a> = dyn FnMut(&mut Cell<Book>, &Request, Frame<'_>, u64) -> Handled + 'a;
 
 /// One replica of a cell.
 #[derive(Debug)]
@@ -80,7 +79,7 @@ impl<L: Log> Replica<L> {
         (places, own, voters): (Vec<NodeId>, usize, usize),
         (recorder, hashes): (Option<Recorder>, Option<StateHashes>),
     ) -> Replica<L> {
-        let names = places.iter().map(|(role, index)| format!("{role} {index}")).collect();
+        let names = places.iter().map(NodeId::to_string).collect();
         Replica {
             clock: LeaderClock::new(names, own),
             places,
@@ -159,7 +158,7 @@ impl<L: Log> Replica<L> {
                     self.copying = None;
                     // Events of batches that it did not apply itself were not sent to their
                     // sessions.
-                    for gateway in links.all_to(Role::Gateway) {
+                    for gateway in 0..links.network().nodes(Role::Gateway).len() as u16 {
                         report_loss(links, gateway, self.number);
                     }
                     if let Some(recorder) = &mut self.recorder {
@@ -214,23 +213,23 @@ impl<L: Log> Replica<L> {
         self.clock.record_applied(time_ns, now_ns);
         for frame in frames {
             let frame = frame.map_err(undecodable)?;
-            match self.cell.admit(&frame).map_err(undecodable)? {
+            match self.cell.admit(frame).map_err(undecodable)? {
                 Admitted::Request(request) => {
                     let before = if is_leader { self.workload.before() } else { None };
                     // Whose replica is replaced sends replies until the log says otherwise.
                     let handled = match self.is_voter() {
-                        true => apply(&mut self.cell, &request, &frame, now_ns),
+                        true => apply(&mut self.cell, &request, frame, now_ns),
                         false => self.cell.handle(&request, |_| {}),
                     };
                     if is_leader {
                         self.workload.count(&request, &handled, before);
                     }
                     if self.moves.has_leaving() {
-                        self.moves.on_request(&mut self.cell, &frame, handled);
+                        self.moves.on_request(&mut self.cell, &request, handled);
                     }
                 }
-                Admitted::NotOwned => {}
-                Admitted::Move(step) => self.moves.on_step(&frame.header, step),
+                Admitted::NotOwned | Admitted::Undecodable => {}
+                Admitted::Move(step) => self.moves.on_step(frame, step),
             }
         }
         Ok(())
@@ -241,9 +240,7 @@ impl<L: Log> Replica<L> {
     pub fn announce(&self, links: &mut Links, peers: &[LinkId]) {
         let Some(term) = self.log.leading_term() else { return };
         for peer in peers {
-            if let Some(output) = links.output(*peer) {
-                Leader { cell: self.number, term }.write(output);
-            }
+            links.send(*peer, &Leader { cell: self.number, term });
         }
     }
 
@@ -358,7 +355,7 @@ fn awaits_book(cell: &mut Cell<Book>, event: &LogEvent) -> bool {
     let LogEvent::Committed { batch, .. } = event else { return false };
     cell.has_arriving()
         && batch::decode(batch).is_ok_and(|(_, mut frames)| {
-            frames.any(|frame| frame.is_ok_and(|frame| cell.awaits_book(&frame)))
+            frames.any(|frame| frame.is_ok_and(|frame| cell.awaits_book(frame)))
         })
 }
 
@@ -392,7 +389,7 @@ impl<L: Log> ControlReplica<L> {
 #[derive(Debug)]
 pub struct ReplicaSet<L> {
     network: Network,
-    node: (Role, usize),
+    node: NodeId,
     /// Woken by each event of a log.
     pub waker: Waker,
     /// Of cells.
@@ -412,11 +409,7 @@ impl<L: Log> ReplicaSet<L> {
     ///
     /// # Errors
     /// If a record cannot be opened.
-    pub fn new(
-        network: &Network,
-        node: (Role, usize),
-        logs: Logs<L>,
-    ) -> Result<ReplicaSet<L>, Failure> {
+    pub fn new(network: &Network, node: NodeId, logs: Logs<L>) -> Result<ReplicaSet<L>, Failure> {
         let Logs { waker, of_groups, thread, next_joined, open, settings } = logs;
         let mut set = ReplicaSet {
             network: network.clone(),
@@ -451,14 +444,13 @@ impl<L: Log> ReplicaSet<L> {
         let network = &self.network;
         // With a disk quorum, the log's own journal is the record.
         let records = network.record && network.durability != Durability::DiskQuorum;
-        let folder = network.folder(self.node.0, self.node.1).filter(|_| network.record);
+        let folder = network.folder(self.node).filter(|_| network.record);
         let folder = folder.map(|folder| folder.join(format!("cell-{number}")));
         let hashes = folder.as_deref().map(StateHashes::open).transpose()?;
         let recorder =
             folder.filter(|_| records).map(|folder| Recorder::open(&folder, RECORD)).transpose()?;
         let places = network.replica_places(number);
         let own = places.iter().position(|place| *place == self.node).unwrap_or_default();
-        let places = places.into_iter().map(|(role, index)| (role, index as u16)).collect();
         let voters = network.replicas(number).len();
         let cell = Cell::new(number, network.active_cells());
         let mut replica = Replica::new(cell, log, (places, own, voters), (recorder, hashes));
@@ -533,7 +525,7 @@ impl<L: Log> ReplicaSet<L> {
         self.replicas.iter_mut().try_for_each(|replica| replica.handle_events(links, apply))?;
         for mut removed in self.replicas.extract_if(.., |replica| replica.is_removed) {
             let cell = removed.number;
-            let is_left = !self.network.is_removed(Role::Mediator, usize::from(cell));
+            let is_left = !self.network.is_removed(Role::Mediator.node(cell));
             links.warnings.push(match is_left {
                 true => format!("another replica of cell {cell} has replaced this node's"),
                 false => format!("cell {cell} was removed, and so is this node's replica of it"),
@@ -612,6 +604,7 @@ mod tests {
     use nm_book::testing::Random;
     use nm_replica::Shared;
     use nm_sys::clock::Deadline;
+    use nm_wire::{Series, Value};
 
     use super::*;
     use crate::cell::testing::{INSTRUMENT, cell_with_large_book, copied_parts};
@@ -624,11 +617,11 @@ mod tests {
     fn follower() -> (ReplicaSet<SimulatedLog>, Links, u64) {
         let mut source = cell_with_large_book();
         let mut end = vec![];
-        source.end_of_transfer(INSTRUMENT).write(&mut end);
+        source.end_of_transfer(INSTRUMENT).put(&mut end);
         let mut frames = copied_parts(&mut source);
         frames.push(end);
-        let (own, cell) = ((Role::Mediator, 1), 0);
-        let mut network = Network::new("1-1-2-1".parse().unwrap(), |_, _| Node {
+        let (own, cell) = (Role::Mediator.node(1), 0);
+        let mut network = Network::new("1-1-2-1".parse().unwrap(), |_| Node {
             address: "127.0.0.1:1".parse().unwrap(),
             replication: None,
         });
@@ -643,7 +636,8 @@ mod tests {
             if let Some(parts) = frames.get(number as usize) {
                 let id = MoveId { instrument: INSTRUMENT, epoch: 1 };
                 let (from, to, attempt) = (1, 0, Attempt(1));
-                MoveParts { id, from, to, attempt, number }.write(parts, &mut batch);
+                let parts = Series::of(parts);
+                nm_wire::write(&MoveParts { from, to, attempt, number, id, parts }, &mut batch);
             }
             let batch = Shared(Arc::new(batch));
             group.entries.push(Entry { index: number + 1, term: 1, batch });

@@ -5,29 +5,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nm_codec::DecodeError;
 use nm_model::agent::Failure;
 use nm_replica::Log;
 use nm_sys::poll::Waker;
-
-use crate::cell::Request;
-use crate::control::{
-    AdminRequest, AdminResponse, InstrumentMap, MembershipReport, NodeId, RoutingTable, Work,
+use nm_wire::{
+    AdminRequest, AdminResponse, CatchUp, DecodeError, FrameMut, Kind, Leader, Message, MoveEnded,
+    MoveOrder, MoveProgress, Nak, Private, Refused, Reply, ResendRequest, move_parts, private,
+    request,
 };
-use crate::link::ReceivedFrame;
-use crate::message::{CatchUp, Leader};
-use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
-use crate::network::{Network, Role};
-use crate::wire::{self, FrameKind, Header};
+
+use crate::control::{self, InstrumentMap, MembershipReport, RoutingTable};
+use crate::network::{Network, NodeId, Role};
 
 use super::behaviour::Behaviour;
 use super::cell_moves;
-use super::control::{answer, respond, send_nodes, send_routes};
+use super::control::{answer, send_nodes, send_routes};
 use super::groups::Logs;
 use super::hand_over::HandOverTimer;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
-use super::processor::{self, GATEWAYS_NS, Leaving};
+use super::processor::{self, GATEWAYS_NS, Leaving, is_answer};
 use super::replica::{Replica, ReplicaSet};
 use super::reply_path::ReplyPath;
 use super::responses::{Outgoing, Responses, report_event_loss, report_loss};
@@ -58,8 +55,8 @@ impl<L: Log> Mediator<L> {
     ///
     /// # Errors
     /// If a record cannot be opened.
-    pub fn new(network: &Network, index: usize, logs: Logs<L>) -> Result<Mediator<L>, Failure> {
-        let cells = ReplicaSet::new(network, (Role::Mediator, index), logs)?;
+    pub fn new(network: &Network, index: u16, logs: Logs<L>) -> Result<Mediator<L>, Failure> {
+        let cells = ReplicaSet::new(network, Role::Mediator.node(index), logs)?;
         Ok(Mediator {
             network: network.clone(),
             replies: BTreeMap::new(),
@@ -67,7 +64,7 @@ impl<L: Log> Mediator<L> {
             responses: Responses::default(),
             gathered: BTreeMap::new(),
             cells,
-            index: index as u16,
+            index,
             map: InstrumentMap::of(network),
             hand_over: HandOverTimer::default(),
             requests: 0,
@@ -76,35 +73,37 @@ impl<L: Log> Mediator<L> {
 
     /// Whether a request's instrument is in the cell that it was routed to: by the cell's log, or,
     /// if the instrument has never moved there, by this map or by the newer one that routed it.
-    fn is_owned(&mut self, header: &Header) -> bool {
-        let Some(replica) = self.cells.replica(header.cell) else { return false };
-        if let Some(known) = replica.cell.ownership(header.instrument) {
+    fn is_owned(&mut self, request: &request::View<'_>) -> bool {
+        let (instrument, cell) = (request.instrument(), request.cell());
+        let Some(replica) = self.cells.replica(cell) else { return false };
+        if let Some(known) = replica.cell.ownership(instrument) {
             return known.is_owner;
         }
-        if let Some(claim) = cell_moves::claim(&replica.cell, &self.map, header.instrument) {
+        if let Some(claim) = cell_moves::claim(&replica.cell, &self.map, instrument) {
             replica.enqueue(&claim);
         }
-        header.map_version > self.map.version()
-            || self.map.cell_of(header.instrument) == header.cell
+        request.map_version() > self.map.version() || self.map.cell_of(instrument) == cell
     }
 
     fn request(
         &mut self,
         links: &mut Links,
         (from, peer): (LinkId, Peer),
-        frame: &mut ReceivedFrame<'_>,
+        frame: &mut FrameMut<'_>,
     ) -> Result<(), PeerError> {
-        // A request that cannot be applied must not get into the log.
-        Request::decode(&frame.header, frame.body())
-            .map_err(PeerError::decode(peer, FrameKind::Request))?;
-        if !self.is_owned(&frame.header) {
-            if self.map.cell_of(frame.header.instrument) != frame.header.cell {
+        // It is decoded when it is committed. One that cannot be has no effect then, on any
+        // replica; the gateway refuses it before.
+        let request = request::View::of(frame.shared());
+        let request = request.map_err(PeerError::decode(peer, Kind::Request))?;
+        let cell = request.cell();
+        if !self.is_owned(&request) {
+            if self.map.cell_of(request.instrument()) != cell {
                 send_routes(links, &[from], &RoutingTable::new(self.map.clone()));
             }
             return Ok(());
         }
-        wire::stamp(frame.bytes, 2, links.now_ns);
-        self.requests += u64::from(self.enqueue(frame));
+        nm_wire::stamp(frame.bytes, 2, links.now_ns);
+        self.requests += u64::from(self.enqueue(cell, frame.bytes));
         Ok(())
     }
 
@@ -129,20 +128,18 @@ impl<L: Log> Mediator<L> {
     }
 
     /// A processor is back that others stand in for: it is to say when it can send replies again.
-    fn ask_to_catch_up(&mut self, links: &mut Links, processor: usize) {
-        let Some(link) = links.to(Role::Processor, processor) else { return };
+    fn ask_to_catch_up(&mut self, links: &mut Links, processor: u16) {
+        let Some(link) = links.to(Role::Processor.node(processor)) else { return };
         for replica in self.cells.replicas.iter().filter(|replica| replica.is_leading()) {
             let (cell, index) = (replica.number, replica.cell.index());
             let path = self.replies.get_mut(&cell);
-            if path.is_some_and(|path| path.is_own_back(processor))
-                && let Some(output) = links.output(link)
-            {
-                CatchUp { cell, index }.write(output);
+            if path.is_some_and(|path| path.is_own_back(processor)) {
+                links.send(link, &CatchUp { cell, index });
             }
         }
     }
 
-    fn on_caught_up(&mut self, links: &mut Links, processor: usize, caught_up: CatchUp) {
+    fn on_caught_up(&mut self, links: &mut Links, processor: u16, caught_up: CatchUp) {
         if let Some(path) = self.replies.get_mut(&caught_up.cell) {
             path.own_caught_up(processor);
         }
@@ -170,9 +167,8 @@ impl<L: Log> Mediator<L> {
     }
 
     /// Adds a frame to the backlog of its cell.
-    fn enqueue(&mut self, frame: &ReceivedFrame<'_>) -> bool {
-        let replica = self.cells.replica(frame.header.cell);
-        replica.is_some_and(|replica| replica.enqueue(frame.bytes))
+    fn enqueue(&mut self, cell: u16, bytes: &[u8]) -> bool {
+        self.cells.replica(cell).is_some_and(|replica| replica.enqueue(bytes))
     }
 
     /// Takes over a newer map; processors learn from here which nodes were added.
@@ -195,30 +191,25 @@ impl<L: Log> Mediator<L> {
     }
 
     /// A frame of a move.
-    fn move_frame(
-        &mut self,
-        links: &mut Links,
-        frame: &ReceivedFrame<'_>,
-    ) -> Result<(), DecodeError> {
-        let (header, body) = (&frame.header, frame.body());
-        match header.kind {
-            FrameKind::MoveOrder => {
-                let order = MoveOrder::decode(header, body)?;
+    fn move_frame(&mut self, links: &mut Links, frame: &FrameMut<'_>) -> Result<(), DecodeError> {
+        match frame.kind() {
+            Kind::MoveOrder => {
+                let order: MoveOrder = frame.read()?;
                 if let Some(replica) = self.cells.replica(order.from) {
                     replica.on_move_order(order, links);
                 }
             }
-            FrameKind::MoveProgress => {
-                let progress = MoveProgress::decode(header, body)?;
+            Kind::MoveProgress => {
+                let progress: MoveProgress = frame.read()?;
                 if let Some(replica) = self.cells.replica(progress.from) {
                     replica.on_move_progress(&progress, links);
                 }
             }
-            FrameKind::MoveParts => {
-                self.enqueue(frame);
+            Kind::MoveParts => {
+                self.enqueue(move_parts::View::of(frame.shared())?.to(), frame.bytes);
             }
             _ => {
-                let ended = MoveEnded::decode(header, body)?;
+                let ended: MoveEnded = frame.read()?;
                 self.cells.replicas.iter_mut().for_each(|replica| replica.on_move_ended(&ended));
                 if let Some(control) = &mut self.cells.control {
                     control.on_move_ended(&ended, links.now_ns);
@@ -227,19 +218,44 @@ impl<L: Log> Mediator<L> {
         }
         Ok(())
     }
+
+    fn admin_request(
+        &mut self,
+        links: &mut Links,
+        from: (LinkId, Peer),
+        request: AdminRequest,
+    ) -> Result<(), PeerError> {
+        let ReplicaSet { control, replicas, .. } = &mut self.cells;
+        match request {
+            AdminRequest::Replicas { cell } => {
+                answer_replicas(links, from.0, replicas, cell, None);
+                Ok(())
+            }
+            AdminRequest::Replace { cell, from: old, to } if from.1 == Peer::Operator => {
+                answer_replicas(links, from.0, replicas, cell, Some((old, to)));
+                Ok(())
+            }
+            request => answer(links, from, request, control.as_mut(), || {
+                let mut work = control::work_until_now();
+                replicas.iter().for_each(|replica| replica.add_work(&mut work));
+                work
+            }),
+        }
+    }
 }
 
 impl<L: Log> Behaviour for Mediator<L> {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
-        if let Peer::Node(Role::Processor, index) = peer {
+        if let Peer::Node(NodeId { class: Role::Processor, index }) = peer {
             self.ask_to_catch_up(links, index);
             self.update_reply_paths(links);
-            let processor: Vec<LinkId> = links.to(Role::Processor, index).into_iter().collect();
+            let processor: Vec<LinkId> =
+                links.to(Role::Processor.node(index)).into_iter().collect();
             send_nodes(links, &processor, &self.map);
             self.cells.replicas.iter().for_each(|replica| replica.announce(links, &processor));
         }
-        if let Peer::Node(Role::Router, index) = peer
-            && let Some(router) = links.to(Role::Router, index)
+        if let Peer::Node(NodeId { class: Role::Router, index }) = peer
+            && let Some(router) = links.to(Role::Router.node(index))
         {
             self.cells.replicas.iter().for_each(|replica| replica.announce(links, &[router]));
             if let Some(control) = &self.cells.control {
@@ -250,8 +266,12 @@ impl<L: Log> Behaviour for Mediator<L> {
 
     fn on_disconnected(&mut self, links: &mut Links, peer: Peer, _id: LinkId) {
         match (peer, &mut self.cells.control) {
-            (Peer::Node(Role::Router, index), Some(control)) => control.set_report(index, None),
-            (Peer::Node(Role::Processor, _), _) => self.update_reply_paths(links),
+            (Peer::Node(NodeId { class: Role::Router, index }), Some(control)) => {
+                control.set_report(index, None)
+            }
+            (Peer::Node(NodeId { class: Role::Processor, .. }), _) => {
+                self.update_reply_paths(links)
+            }
             _ => {}
         }
     }
@@ -260,64 +280,53 @@ impl<L: Log> Behaviour for Mediator<L> {
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
-        frame: &mut ReceivedFrame<'_>,
+        frame: &mut FrameMut<'_>,
     ) -> Result<(), PeerError> {
-        let undecodable = PeerError::decode(from.1, frame.header.kind);
-        match (from.1, frame.header.kind, &mut self.cells.control) {
-            (Peer::Node(Role::Router, _), FrameKind::Request, _) => {
+        let (peer, kind) = (from.1, frame.kind());
+        let undecodable = PeerError::decode(peer, kind);
+        match (peer, kind, &mut self.cells.control) {
+            (Peer::Node(NodeId { class: Role::Router, .. }), Kind::Request, _) => {
                 return self.request(links, from, frame);
             }
-            (Peer::Node(Role::Router, _), FrameKind::RoutingTable, _) => {
-                let map = RoutingTable::decode_newer_map(frame.body(), &self.map);
+            (Peer::Node(NodeId { class: Role::Router, .. }), Kind::RoutingTable, _) => {
+                let map = RoutingTable::decode_newer_map(frame.shared().message, &self.map);
                 if let Some(map) = map.map_err(undecodable)? {
                     self.update_map(links, map);
                 }
             }
             (
-                Peer::Node(Role::Router, _),
-                FrameKind::MoveOrder
-                | FrameKind::MoveParts
-                | FrameKind::MoveProgress
-                | FrameKind::MoveEnded,
+                Peer::Node(NodeId { class: Role::Router, .. }),
+                Kind::MoveOrder | Kind::MoveParts | Kind::MoveProgress | Kind::MoveEnded,
                 _,
             ) => self.move_frame(links, frame).map_err(undecodable)?,
-            (Peer::Node(Role::Router, index), FrameKind::MembershipReport, Some(control)) => {
-                let report = MembershipReport::decode(frame.body()).map_err(undecodable)?;
-                control.set_report(index, Some(report));
-            }
-            (Peer::Observer | Peer::Operator, FrameKind::AdminRequest, _) => {
-                let ReplicaSet { control, replicas, .. } = &mut self.cells;
-                return match AdminRequest::decode(frame.body()).map_err(undecodable)? {
-                    AdminRequest::Replicas { cell } => {
-                        answer_replicas(links, from.0, replicas, cell, None);
-                        Ok(())
-                    }
-                    AdminRequest::Replace { cell, from: old, to } if from.1 == Peer::Operator => {
-                        answer_replicas(links, from.0, replicas, cell, Some((old, to)));
-                        Ok(())
-                    }
-                    request => answer(links, from, request, control.as_mut(), || {
-                        let mut work = Work::now();
-                        replicas.iter().for_each(|replica| replica.add_work(&mut work));
-                        work
-                    }),
-                };
-            }
-            // Its processor is away, and any replica of the cell has the events.
-            (Peer::Node(Role::Processor, _), FrameKind::ResendRequest, _) => {
-                if let Some(replica) = self.cells.voter(frame.header.cell)
-                    && let Some(output) = links.output(from.0)
-                {
-                    self.responses.resend(&replica.cell, &frame.header, output);
+            // Routers send reports to all mediators; those without control ignore them.
+            (
+                Peer::Node(NodeId { class: Role::Router, index }),
+                Kind::MembershipReport,
+                control,
+            ) => {
+                if let Some(control) = control {
+                    let report = MembershipReport::decode(frame.shared().message);
+                    control.set_report(index, Some(report.map_err(undecodable)?));
                 }
             }
-            (Peer::Node(Role::Processor, index), FrameKind::CatchUp, _) => {
-                let caught_up =
-                    CatchUp::decode(&frame.header, frame.body()).map_err(undecodable)?;
+            (Peer::Observer | Peer::Operator, Kind::AdminRequest, _) => {
+                let request = frame.read().map_err(undecodable)?;
+                return self.admin_request(links, from, request);
+            }
+            // Its processor is away, and any replica of the cell has the events.
+            (Peer::Node(NodeId { class: Role::Processor, .. }), Kind::ResendRequest, _) => {
+                let request: ResendRequest = frame.read().map_err(undecodable)?;
+                if let Some(replica) = self.cells.voter(request.cell)
+                    && let Some(output) = links.output(from.0)
+                {
+                    self.responses.resend(&replica.cell, &request, output);
+                }
+            }
+            (Peer::Node(NodeId { class: Role::Processor, index }), Kind::CatchUp, _) => {
+                let caught_up = frame.read().map_err(undecodable)?;
                 self.on_caught_up(links, index, caught_up);
             }
-            // Routers send reports to all mediators; those without control ignore them.
-            (Peer::Node(Role::Router, _), FrameKind::MembershipReport, None) => {}
             (peer, kind, _) => {
                 return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Mediator });
             }
@@ -345,7 +354,7 @@ impl<L: Log> Behaviour for Mediator<L> {
         if self.replies.values().any(|path| path.deadline_ns().is_some()) {
             self.update_reply_paths(links);
         }
-        let is_drained = self.map.drained().contains(&(Role::Mediator, self.index));
+        let is_drained = self.map.drained().contains(&Role::Mediator.node(self.index));
         if self.hand_over.is_due(links.now_ns, is_drained, self.cells.is_leading()) {
             self.cells.hand_over();
         }
@@ -380,12 +389,12 @@ fn answer_replicas<L: Log>(
     change: Option<(NodeId, NodeId)>,
 ) {
     let Some(replica) = replicas.iter_mut().find(|replica| replica.number == cell) else {
-        return respond(links, to, &AdminResponse::NotLeading);
+        return links.send(to, &AdminResponse::NotLeading);
     };
     if let Some((from, to)) = change {
         replica.replace(from, to);
     }
-    respond(links, to, &AdminResponse::Replicas(replica.describe()));
+    links.send(to, &AdminResponse::Replicas { replicas: replica.describe() });
 }
 
 /// A processor with replicas of its mediators' cells.
@@ -398,14 +407,14 @@ pub struct Processor<L> {
     responses: Responses,
     /// Which one it is, the cells whose replies may take this way, and with how many mediators
     /// the network began.
-    index: usize,
+    index: u16,
     cells_through: Vec<u16>,
     founders: u16,
     /// By cell: the mediator that leads it, and its term.
-    leaders: BTreeMap<u16, (u32, usize)>,
+    leaders: BTreeMap<u16, (u32, u16)>,
     /// By cell and mediator: the entry that it waits for, and until when links to all gateways are
     /// waited for, ns.
-    catch_ups: BTreeMap<(u16, usize), (u64, u64)>,
+    catch_ups: BTreeMap<(u16, u16), (u64, u64)>,
     /// By gateway: whether it is connected, and its frames of this iteration. They are gathered,
     /// because the replicas borrow the links meanwhile.
     gathered: Vec<(bool, Vec<u8>)>,
@@ -418,9 +427,9 @@ impl<L: Log> Processor<L> {
     ///
     /// # Errors
     /// If a record cannot be opened.
-    pub fn new(network: &Network, index: usize, logs: Logs<L>) -> Result<Processor<L>, Failure> {
+    pub fn new(network: &Network, index: u16, logs: Logs<L>) -> Result<Processor<L>, Failure> {
         Ok(Processor {
-            cells: ReplicaSet::new(network, (Role::Processor, index), logs)?,
+            cells: ReplicaSet::new(network, Role::Processor.node(index), logs)?,
             map: InstrumentMap::of(network),
             cells_through: network.cells_through(index),
             founders: network.founders() as u16,
@@ -452,7 +461,7 @@ impl<L: Log> Processor<L> {
         self.cells_through = links.network().cells_through(self.index);
         for cell in before.into_iter().filter(|cell| !self.map.has_cell(*cell)) {
             self.leaders.remove(&cell);
-            for gateway in links.all_to(Role::Gateway) {
+            for gateway in 0..links.network().nodes(Role::Gateway).len() as u16 {
                 report_loss(links, gateway, cell);
             }
         }
@@ -469,11 +478,8 @@ impl<L: Log> Processor<L> {
             let applied = cells.voter(*cell).map(|replica| replica.cell.index());
             let is_due = has_gateways || links.now_ns >= *until_ns;
             let is_done = is_due && applied >= Some(*index);
-            if is_done
-                && let Some(link) = links.to(Role::Mediator, *mediator)
-                && let Some(output) = links.output(link)
-            {
-                CatchUp { cell: *cell, index: *index }.write(output);
+            if is_done && let Some(link) = links.to(Role::Mediator.node(*mediator)) {
+                links.send(link, &CatchUp { cell: *cell, index: *index });
             }
             // It is tried again when the processor has executed more.
             *until_ns = if is_due { 0 } else { *until_ns };
@@ -482,37 +488,42 @@ impl<L: Log> Processor<L> {
     }
 
     /// Answers a resend request; if the cell is none of its own, a mediator does that has it.
-    fn resend(&mut self, links: &mut Links, gateway: LinkId, frame: &mut ReceivedFrame<'_>) {
-        let cell = frame.header.cell;
+    fn resend(
+        &mut self,
+        links: &mut Links,
+        gateway: LinkId,
+        frame: &FrameMut<'_>,
+    ) -> Result<(), DecodeError> {
+        let request: ResendRequest = frame.read()?;
+        let cell = request.cell;
         if let Some(replica) = self.cells.voter(cell) {
             if let Some(output) = links.output(gateway) {
-                self.responses.resend(&replica.cell, &frame.header, output);
+                self.responses.resend(&replica.cell, &request, output);
             }
-            return;
+            return Ok(());
         }
         let leader = self.leaders.get(&cell).map(|(_, mediator)| *mediator);
-        let first = [cell, cell.wrapping_add(1) % self.founders].map(usize::from);
+        let first = [cell, cell.wrapping_add(1) % self.founders];
         let mut up = leader
             .into_iter()
             .chain(first)
-            .filter_map(|mediator| links.to(Role::Mediator, mediator));
+            .filter_map(|mediator| links.to(Role::Mediator.node(mediator)));
         if let Some(mediator) = up.next() {
             links.forward(mediator, frame.bytes);
         }
+        Ok(())
     }
 }
 
 impl<L: Log> Behaviour for Processor<L> {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
-        if let Peer::Node(Role::Gateway, index) = peer
-            && let Some(gateway) = links.to(Role::Gateway, index)
-        {
-            self.cells_sent().into_iter().for_each(|cell| report_loss(links, gateway, cell));
+        if let Peer::Node(NodeId { class: Role::Gateway, index }) = peer {
+            self.cells_sent().into_iter().for_each(|cell| report_loss(links, index, cell));
         }
     }
 
     fn on_disconnected(&mut self, links: &mut Links, peer: Peer, _id: LinkId) {
-        if let Peer::Node(Role::Gateway, _) = peer {
+        if let Peer::Node(NodeId { class: Role::Gateway, .. }) = peer {
             report_event_loss(links, self.cells_sent());
         }
     }
@@ -521,48 +532,44 @@ impl<L: Log> Behaviour for Processor<L> {
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
-        frame: &mut ReceivedFrame<'_>,
+        frame: &mut FrameMut<'_>,
     ) -> Result<(), PeerError> {
-        let (peer, kind) = (from.1, frame.header.kind);
+        let (peer, kind) = (from.1, frame.kind());
+        let undecodable = PeerError::decode(peer, kind);
         match (peer, kind) {
-            (Peer::Node(Role::Gateway, _), FrameKind::ResendRequest) => {
-                self.resend(links, from.0, frame);
-                Ok(())
+            (Peer::Node(NodeId { class: Role::Gateway, .. }), Kind::ResendRequest) => {
+                self.resend(links, from.0, frame).map_err(undecodable)?;
             }
-            (Peer::Node(Role::Gateway, index), FrameKind::Private) => {
+            (Peer::Node(NodeId { class: Role::Gateway, index }), Kind::Private) => {
                 processor::forward_elsewhere(links, frame.bytes, index);
-                Ok(())
             }
-            (Peer::Node(Role::Mediator, mediator), FrameKind::RoutingTable) => {
-                let routes =
-                    RoutingTable::decode(frame.body()).map_err(PeerError::decode(peer, kind))?;
+            (Peer::Node(NodeId { class: Role::Mediator, index: mediator }), Kind::RoutingTable) => {
+                let routes = RoutingTable::decode(frame.shared().message).map_err(undecodable)?;
                 self.leaving.on_map(mediator, &routes.map, self.index);
                 self.update_map(links, &routes.map);
-                Ok(())
             }
-            (Peer::Node(Role::Mediator, index), FrameKind::Leader) => {
-                let Leader { cell, term } = Leader::decode(&frame.header, frame.body())
-                    .map_err(PeerError::decode(peer, kind))?;
+            (Peer::Node(NodeId { class: Role::Mediator, index }), Kind::Leader) => {
+                let Leader { cell, term } = frame.read().map_err(undecodable)?;
                 let known = self.leaders.entry(cell).or_default();
                 *known = (*known).max((term, index));
-                Ok(())
             }
-            (Peer::Node(Role::Mediator, index), FrameKind::CatchUp) => {
-                let CatchUp { cell, index: entry } = CatchUp::decode(&frame.header, frame.body())
-                    .map_err(PeerError::decode(peer, kind))?;
+            (Peer::Node(NodeId { class: Role::Mediator, index }), Kind::CatchUp) => {
+                let CatchUp { cell, index: entry } = frame.read().map_err(undecodable)?;
                 if self.cells.replica(cell).is_some() {
                     let until_ns = links.now_ns + GATEWAYS_NS;
                     self.catch_ups.insert((cell, index), (entry, until_ns));
                 }
-                Ok(())
             }
             // The processor of its cell is away.
-            (Peer::Node(Role::Mediator, _), _) if processor::forward(links, frame) => {
-                self.replies += u64::from(kind == FrameKind::Reply);
-                Ok(())
+            (Peer::Node(NodeId { class: Role::Mediator, .. }), _) => {
+                if !processor::forward(links, frame).map_err(undecodable)? {
+                    return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Processor });
+                }
+                self.replies += u64::from(is_answer(kind));
             }
-            _ => Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Processor }),
+            _ => return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Processor }),
         }
+        Ok(())
     }
 
     fn waker(&self) -> Option<&Waker> {
@@ -570,20 +577,21 @@ impl<L: Log> Behaviour for Processor<L> {
     }
 
     fn on_wake(&mut self, links: &mut Links) -> Result<(), Failure> {
-        self.gathered.resize(links.network().gateway.len(), (false, vec![]));
+        self.gathered.resize(links.network().nodes(Role::Gateway).len(), (false, vec![]));
         let (responses, gathered) = (&mut self.responses, &mut self.gathered);
         let (mut frames, mut replies) = (0, 0);
-        for (index, (is_up, _)) in gathered.iter_mut().enumerate() {
-            *is_up = links.to(Role::Gateway, index).is_some();
+        for ((is_up, _), index) in gathered.iter_mut().zip(0..) {
+            *is_up = links.to(Role::Gateway.node(index)).is_some();
         }
         self.cells.handle_events(links, &mut |cell, request, frame, now_ns| {
             responses.handle(cell, request, frame, &[(3, now_ns)], |out| {
-                replies += u64::from(out.header.kind == FrameKind::Reply);
+                replies += u64::from(is_answer(out.message.kind()));
                 frames += gather(gathered, out);
             })
         })?;
-        for (index, (_, bytes)) in self.gathered.iter_mut().enumerate() {
-            if let Some(gateway) = links.to(Role::Gateway, index).filter(|_| !bytes.is_empty()) {
+        for ((_, bytes), index) in self.gathered.iter_mut().zip(0..) {
+            if let Some(gateway) = links.to(Role::Gateway.node(index)).filter(|_| !bytes.is_empty())
+            {
                 links.forward(gateway, bytes);
             }
             bytes.clear();
@@ -624,19 +632,30 @@ impl<L: Log> Behaviour for Processor<L> {
 /// Adds a frame to those of the gateways that it is for; how many these are. Events of a session
 /// whose gateway is away are for all others, and are marked so.
 fn gather(gathered: &mut [(bool, Vec<u8>)], out: &Outgoing<'_>) -> u64 {
-    let Header { kind, gateway, .. } = out.header;
-    let one = usize::from(gateway);
-    let is_away = gathered.get(one).is_none_or(|(is_up, _)| !is_up);
-    let is_elsewhere = kind == FrameKind::Private && is_away;
-    let is_for_all = kind == FrameKind::Public || is_elsewhere;
-    let to = if is_for_all { 0..gathered.len() } else { one..one + 1 };
+    let gateway = match out.message {
+        Message::Reply(Reply { gateway, .. })
+        | Message::Refused(Refused { gateway, .. })
+        | Message::Private(Private { gateway, .. })
+        | Message::Nak(Nak { gateway, .. }) => Some(usize::from(gateway)),
+        _ => None,
+    };
+    let is_private = matches!(out.message, Message::Private(_));
+    let is_away = |at: usize| gathered.get(at).is_none_or(|(is_up, _)| !is_up);
+    let is_astray = is_private && gateway.is_some_and(is_away);
+    let to = match gateway {
+        Some(at) if !is_astray => at..at + 1,
+        _ => 0..gathered.len(),
+    };
     let mut frames = 0;
     for (_, bytes) in gathered.get_mut(to).into_iter().flatten().filter(|(is_up, _)| *is_up) {
         frames += 1;
         let start = bytes.len();
         out.write(bytes);
-        if is_elsewhere {
-            wire::set_flags(&mut bytes[start..], wire::REFUSED, wire::REFUSED);
+        if is_astray
+            && let Ok(mut frame) = FrameMut::of(&mut bytes[start..])
+            && let Ok(mut edit) = private::Edit::of(&mut frame)
+        {
+            edit.is_astray(true);
         }
     }
     frames

@@ -1,10 +1,10 @@
 //! Which processor sends the replies of a cell: its own, which has a replica, or another one while
 //! the link to that is broken.
 
-use crate::control::NodeId;
-use crate::network::{Durability, Network, Role};
+use nm_wire::RepliesLost;
+
+use crate::network::{Durability, Network, NodeId, Role};
 use crate::time;
-use crate::wire::{FrameKind, Header};
 
 use super::links::{LinkId, Links};
 
@@ -18,11 +18,11 @@ pub struct ReplyPath {
     pub cell: u16,
     /// The processor that has a replica of the cell, or where cells have no replicas, that whose
     /// turn it is.
-    own: Option<usize>,
+    own: Option<u16>,
     /// The processors that gateways ask for replies and events of the cell.
-    others: Vec<usize>,
+    others: Vec<u16>,
     /// The processor that is used; none if no link is up.
-    current: Option<usize>,
+    current: Option<u16>,
     /// Whether any was used before.
     was_used: bool,
     /// When others are used although the own one never was, ns.
@@ -51,13 +51,13 @@ impl ReplyPath {
 
     /// The link to a processor was made: whether it is the cell's own one, whose replies another
     /// one sends at the moment. It goes on until [`ReplyPath::own_caught_up`].
-    pub fn is_own_back(&mut self, processor: usize) -> bool {
+    pub fn is_own_back(&mut self, processor: u16) -> bool {
         self.own_is_behind = self.is_own(processor) && self.is_alternate();
         self.own_is_behind
     }
 
     /// A processor has the entries that it lacked when it came back.
-    pub fn own_caught_up(&mut self, processor: usize) {
+    pub fn own_caught_up(&mut self, processor: u16) {
         self.own_is_behind &= !self.is_own(processor);
     }
 
@@ -74,17 +74,17 @@ impl ReplyPath {
 
     /// These nodes have the replicas of the cell from now on.
     pub fn set_voters(&mut self, mut voters: impl Iterator<Item = NodeId>) {
-        let processor = voters.find(|(role, _)| *role == Role::Processor);
-        self.own = processor.map(|(_, index)| usize::from(index));
+        let processor = voters.find(|node| node.class == Role::Processor);
+        self.own = processor.map(|node| node.index);
     }
 
     /// Chooses again, after a link was made or has broken, or it is time; whether it is another
     /// processor now.
     pub fn update(&mut self, links: &Links) -> bool {
-        self.choose(links.now_ns, |processor| links.to(Role::Processor, *processor).is_some())
+        self.choose(links.now_ns, |processor| links.to(Role::Processor.node(*processor)).is_some())
     }
 
-    fn choose(&mut self, now_ns: u64, is_up: impl Fn(&usize) -> bool) -> bool {
+    fn choose(&mut self, now_ns: u64, is_up: impl Fn(&u16) -> bool) -> bool {
         self.own_is_behind &= self.own.as_ref().is_some_and(&is_up);
         let own = self.own.filter(|_| !self.own_is_behind);
         let others = self.others.iter().copied().filter(|other| Some(*other) != self.own);
@@ -96,7 +96,7 @@ impl ReplyPath {
         std::mem::replace(&mut self.current, chosen) != chosen
     }
 
-    fn is_own(&self, processor: usize) -> bool {
+    fn is_own(&self, processor: u16) -> bool {
         self.own == Some(processor)
     }
 
@@ -107,7 +107,7 @@ impl ReplyPath {
 
     /// The link to the processor, if there is one.
     pub fn link(&self, links: &Links) -> Option<LinkId> {
-        links.to(Role::Processor, self.current?)
+        links.to(Role::Processor.node(self.current?))
     }
 
     /// Whether another processor than that of the cell is used.
@@ -123,9 +123,8 @@ impl ReplyPath {
     /// Reports to all gateways that replies and events before may be lost.
     pub fn report_loss(&self, links: &mut Links) {
         let Some(processor) = self.link(links) else { return };
-        for gateway in 0..links.network().gateway.len() as u16 {
-            let (cell, kind) = (self.cell, FrameKind::ResendRequest);
-            links.send(processor, &Header { cell, gateway, ..Header::new(kind) }, &[], 0);
+        for gateway in 0..links.network().nodes(Role::Gateway).len() as u16 {
+            links.send(processor, &RepliesLost { cell: self.cell, gateway });
         }
     }
 }
@@ -137,7 +136,7 @@ mod tests {
 
     fn network() -> Network {
         let mut port = 5000;
-        Network::new("1-1-2-3".parse().unwrap(), |_, _| {
+        Network::new("1-1-2-3".parse().unwrap(), |_| {
             port += 1;
             let address = format!("127.0.0.1:{port}").parse().unwrap();
             Node { address, replication: None }
@@ -149,7 +148,7 @@ mod tests {
     }
 
     /// The processor that is used when these are up.
-    fn chosen(path: &mut ReplyPath, now_ns: u64, up: &[usize]) -> Option<usize> {
+    fn chosen(path: &mut ReplyPath, now_ns: u64, up: &[u16]) -> Option<u16> {
         path.choose(now_ns, |processor| up.contains(processor));
         path.current
     }
@@ -183,8 +182,8 @@ mod tests {
         path.set_network(&network);
         assert_eq!((path.own, chosen(&mut path, 1, &[0, 1, 2])), (Some(0), Some(0)));
         let address = "unix:/more".parse().unwrap();
-        network.processor.push(Node { address, replication: None });
-        network.added_processors = 1;
+        network.classes[Role::Processor].nodes.push(Node { address, replication: None });
+        network.classes[Role::Processor].added = 1;
         path.set_network(&network);
         assert_eq!(chosen(&mut path, 2, &[0, 1, 2]), Some(0), "nothing waits for it");
         // It is up, and may lack links to gateways.
@@ -194,7 +193,7 @@ mod tests {
         assert_eq!(chosen(&mut path, 4, &[0, 1, 2, 3]), Some(3));
         assert_eq!(chosen(&mut path, 5, &[0, 1, 2]), Some(0));
         assert_eq!(chosen(&mut path, 6, &[0, 1, 2, 3]), Some(3));
-        network.removed_processors.insert(3);
+        network.classes[Role::Processor].removed.insert(3);
         path.set_network(&network);
         assert_eq!(chosen(&mut path, 7, &[0, 1, 2, 3]), Some(0), "its link is still there");
     }
@@ -203,7 +202,7 @@ mod tests {
     fn a_processor_that_replaces_the_own_one_is_used() {
         let mut path = path();
         assert_eq!(chosen(&mut path, 1, &[0, 1, 2]), Some(1));
-        path.set_voters([(Role::Mediator, 1), (Role::Processor, 0)].into_iter());
+        path.set_voters([Role::Mediator.node(1), Role::Processor.node(0)].into_iter());
         assert_eq!(chosen(&mut path, 2, &[0, 1, 2]), Some(0));
         assert!(!path.is_alternate());
         assert_eq!(chosen(&mut path, 3, &[1, 2]), Some(1));

@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 
 use nm_model::agent::Failure;
+use nm_wire::{FrameMut, Kind, Leader, move_order, move_parts, move_progress, request};
 
-use crate::control::{CellLeader, InstrumentMap, MembershipReport, NodeId, RoutingTable, Work};
-use crate::link::ReceivedFrame;
-use crate::message::Leader;
-use crate::network::{CONTROL, Network, Role};
-use crate::wire::{self, FrameKind, Header};
+use crate::control::{
+    self, CellLeader, InstrumentMap, MembershipReport, RoutingTable, is_superseded,
+};
+use crate::network::{CONTROL, Network, NodeId, Role};
 
 use super::behaviour::Behaviour;
 use super::control::{answer_links, send_routes};
@@ -29,9 +29,9 @@ pub struct Router {
     /// The map, and the leader of each cell as far as it is known.
     routes: RoutingTable,
     /// By gateway, the nodes that it reported and the numbers of their starts.
-    reports: BTreeMap<usize, BTreeMap<NodeId, u64>>,
+    reports: BTreeMap<u16, BTreeMap<NodeId, u64>>,
     /// The nodes that have a replica of control; none if there is no control.
-    voters: Vec<(Role, usize)>,
+    voters: Vec<NodeId>,
     /// Whether a report to them is due.
     is_report_due: bool,
     /// Where a map came from that other nodes are to get, and before which time they do not, ns.
@@ -68,33 +68,31 @@ impl Router {
             return;
         }
         let is_running = |leader: &CellLeader| {
-            let start = links.start_of(Role::Mediator, usize::from(leader.mediator));
+            let start = links.start_of(Role::Mediator.node(leader.mediator));
             start == Some(leader.start)
         };
         let is_accepted = match self.routes.leaders.get(&cell) {
             // It announces itself again: requests on their way to it may be lost.
             Some(known) if !is_by_control && known.mediator == leader.mediator => true,
             Some(known) if is_by_control => leader.term > known.term,
-            Some(known) => leader.term == known.term || known.is_superseded_by(&leader, is_running),
+            Some(known) => leader.term == known.term || is_superseded(known, &leader, is_running),
             None => true,
         };
         if is_accepted {
             self.is_report_due = true;
             self.routes.leaders.insert(cell, leader);
             for gateway in links.all_to(Role::Gateway) {
-                if let Some(output) = links.output(gateway) {
-                    Leader { cell, term: leader.term }.write(output);
-                }
+                links.send(gateway, &Leader { cell, term: leader.term });
             }
         }
     }
 
-    fn forward_to_leader(&mut self, links: &mut Links, frame: &mut ReceivedFrame<'_>) {
+    fn forward_to_leader(&mut self, links: &mut Links, cell: u16, bytes: &[u8]) {
         // Without a leader it is dropped, and resent by its gateway when there is one.
-        let leader = self.routes.leaders.get(&frame.header.cell);
-        let link = leader.and_then(|l| links.to(Role::Mediator, usize::from(l.mediator)));
+        let leader = self.routes.leaders.get(&cell);
+        let link = leader.and_then(|l| links.to(Role::Mediator.node(l.mediator)));
         if let Some(link) = link {
-            links.forward(link, frame.bytes);
+            links.forward(link, bytes);
         }
     }
 
@@ -123,7 +121,7 @@ impl Router {
     fn on_report(
         &mut self,
         links: &mut Links,
-        (from, gateway): (LinkId, usize),
+        (from, gateway): (LinkId, u16),
         report: MembershipReport,
     ) {
         let MembershipReport { nodes, routes } = report;
@@ -161,28 +159,22 @@ impl Router {
         let mut report = MembershipReport { nodes, routes: self.routes.clone() };
         // A leader whose process has ended is of no interest.
         report.routes.leaders.retain(|_, leader| {
-            report.nodes.get(&(Role::Mediator, leader.mediator)) == Some(&leader.start)
+            report.nodes.get(&Role::Mediator.node(leader.mediator)) == Some(&leader.start)
         });
-        let bytes = report.encode();
-        for (role, index) in &self.voters {
-            if let Some(voter) = links.to(*role, *index) {
-                links.send(voter, &Header::new(FrameKind::MembershipReport), &bytes, 0);
-            }
-        }
+        let voters: Vec<LinkId> = self.voters.iter().filter_map(|it| links.to(*it)).collect();
+        links.send_to_all(voters, &report.message());
     }
 }
 
 impl Behaviour for Router {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
-        if let Peer::Node(role, index) = peer
-            && let Some(to) = links.to(role, index)
+        if let Peer::Node(node) = peer
+            && let Some(to) = links.to(node)
         {
             self.send_routes(links, &[to]);
-            if role == Role::Gateway
-                && let Some(output) = links.output(to)
-            {
+            if node.class == Role::Gateway {
                 for (cell, leader) in &self.routes.leaders {
-                    Leader { cell: *cell, term: leader.term }.write(output);
+                    links.send(to, &Leader { cell: *cell, term: leader.term });
                 }
             }
             self.is_report_due = true;
@@ -190,7 +182,7 @@ impl Behaviour for Router {
     }
 
     fn on_disconnected(&mut self, _links: &mut Links, peer: Peer, _id: LinkId) {
-        if let Peer::Node(Role::Gateway, index) = peer {
+        if let Peer::Node(NodeId { class: Role::Gateway, index }) = peer {
             self.reports.remove(&index);
         }
         self.is_report_due = true;
@@ -200,43 +192,54 @@ impl Behaviour for Router {
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
-        frame: &mut ReceivedFrame<'_>,
+        frame: &mut FrameMut<'_>,
     ) -> Result<(), PeerError> {
-        let (peer, kind) = (from.1, frame.header.kind);
+        let (peer, kind) = (from.1, frame.kind());
         let undecodable = PeerError::decode(peer, kind);
         match (peer, kind) {
-            (Peer::Node(Role::Gateway, _), FrameKind::Request) => {
+            (Peer::Node(NodeId { class: Role::Gateway, .. }), Kind::Request) => {
                 self.requests += 1;
-                wire::stamp(frame.bytes, 1, links.now_ns);
-                self.forward_to_leader(links, frame);
+                nm_wire::stamp(frame.bytes, 1, links.now_ns);
+                let request = request::View::of(frame.shared()).map_err(undecodable)?;
+                self.forward_to_leader(links, request.cell(), frame.bytes);
             }
-            (Peer::Node(Role::Mediator, mediator), FrameKind::Leader) => {
-                let start = links.start_of(Role::Mediator, mediator).unwrap_or_default();
-                let Leader { cell, term } =
-                    Leader::decode(&frame.header, frame.body()).map_err(undecodable)?;
-                let leader = CellLeader { mediator: mediator as u16, term, start };
-                self.update_leader(links, cell, leader, false);
+            (Peer::Node(NodeId { class: Role::Mediator, index: mediator }), Kind::Leader) => {
+                let start = links.start_of(Role::Mediator.node(mediator)).unwrap_or_default();
+                let Leader { cell, term } = frame.read().map_err(undecodable)?;
+                self.update_leader(links, cell, CellLeader { mediator, term, start }, false);
             }
-            (Peer::Node(Role::Gateway, gateway), FrameKind::MembershipReport) => {
-                let report = MembershipReport::decode(frame.body()).map_err(undecodable)?;
-                self.on_report(links, (from.0, gateway), report);
+            (
+                Peer::Node(NodeId { class: Role::Gateway, index: gateway }),
+                Kind::MembershipReport,
+            ) => {
+                let report = MembershipReport::decode(frame.shared().message);
+                self.on_report(links, (from.0, gateway), report.map_err(undecodable)?);
             }
-            (Peer::Node(Role::Mediator, _), FrameKind::RoutingTable) => {
-                let routes = RoutingTable::decode(frame.body()).map_err(undecodable)?;
+            (Peer::Node(NodeId { class: Role::Mediator, .. }), Kind::RoutingTable) => {
+                let routes = RoutingTable::decode(frame.shared().message).map_err(undecodable)?;
                 self.update(links, from.0, routes);
             }
             // From the leader of control, or that of a cell, to that of a cell.
-            (
-                Peer::Node(Role::Mediator, _),
-                FrameKind::MoveOrder | FrameKind::MoveParts | FrameKind::MoveProgress,
-            ) => self.forward_to_leader(links, frame),
-            (Peer::Node(Role::Mediator, _), FrameKind::MoveEnded) => {
+            (Peer::Node(NodeId { class: Role::Mediator, .. }), Kind::MoveOrder) => {
+                let order = move_order::View::of(frame.shared()).map_err(undecodable)?;
+                self.forward_to_leader(links, order.from(), frame.bytes);
+            }
+            (Peer::Node(NodeId { class: Role::Mediator, .. }), Kind::MoveParts) => {
+                let parts = move_parts::View::of(frame.shared()).map_err(undecodable)?;
+                self.forward_to_leader(links, parts.to(), frame.bytes);
+            }
+            (Peer::Node(NodeId { class: Role::Mediator, .. }), Kind::MoveProgress) => {
+                let progress = move_progress::View::of(frame.shared()).map_err(undecodable)?;
+                self.forward_to_leader(links, progress.from(), frame.bytes);
+            }
+            (Peer::Node(NodeId { class: Role::Mediator, .. }), Kind::MoveEnded) => {
                 for to in [links.all_to(Role::Gateway), links.all_to(Role::Mediator)].concat() {
                     links.forward(to, frame.bytes);
                 }
             }
-            (Peer::Observer | Peer::Operator, FrameKind::AdminRequest) => {
-                return answer_links(links, from, frame.body(), (Role::Router, Work::now()));
+            (Peer::Observer | Peer::Operator, Kind::AdminRequest) => {
+                let work = (Role::Router, control::work_until_now());
+                return answer_links(links, from, frame.shared(), work);
             }
             _ => return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Router }),
         }

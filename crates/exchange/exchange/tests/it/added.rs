@@ -5,15 +5,16 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use nm_exchange::control::{AdminRequest, AdminResponse, InstrumentMap, Observer, RoutingTable};
-use nm_exchange::message::Hello;
-use nm_exchange::network::{Durability, Network, Node, Role};
+use nm_exchange::control::{
+    AdminRequest, AdminResponse, InstrumentMap, Observer, RoutingTable, addresses_of,
+};
+use nm_exchange::network::{Durability, Network, Node, NodeId, Role};
 use nm_exchange::node;
 use nm_exchange::testing::{Client, INSTRUMENTS, LIMIT, TestRing, assert_executed_once, trade};
-use nm_exchange::wire::{FrameKind, Header};
 use nm_model::agent::FailureKind;
 use nm_operate::admin::{self, NetworkStatus};
 use nm_sys::clock::Deadline;
+use nm_wire::{CatchUp, Kind, Public, Series, Who};
 
 use super::peer::Peer;
 
@@ -41,9 +42,9 @@ fn wait_until_healthy(network: &Network, mediators: usize) -> NetworkStatus {
 }
 
 /// Starts a node with the file that the ring began with.
-fn start(ring: &mut TestRing, role: Role, index: usize) {
+fn start(ring: &mut TestRing, node: NodeId) {
     let network = ring.network.clone();
-    ring.start_one(role, index, &network, &Arc::default());
+    ring.start_one(node, &network, &Arc::default());
 }
 
 /// Adds a mediator to a ring with two of them, and moves two instruments to it.
@@ -55,7 +56,7 @@ fn add_and_move(ring: &mut TestRing) {
         2,
         "it is the same one"
     );
-    start(ring, Role::Mediator, 2);
+    start(ring, Role::Mediator.node(2));
     let network = wait_until_healthy(&ring.network, 3).network;
     let outcomes = admin::move_all(&network, &[(0, 2), (1, 2)], LIMIT).unwrap();
     assert!(outcomes.iter().all(|outcome| outcome.refused.is_none()), "{outcomes:?}");
@@ -64,20 +65,20 @@ fn add_and_move(ring: &mut TestRing) {
 /// Moves the instruments back, and removes the mediator, which ends.
 fn move_and_remove(ring: &mut TestRing) {
     let network = admin::status(&ring.network, LIMIT).unwrap().network;
-    let full = admin::remove_node(&network, (Role::Mediator, 2), LIMIT).unwrap_err();
+    let full = admin::remove_node(&network, Role::Mediator.node(2), LIMIT).unwrap_err();
     assert_eq!(full.kind, FailureKind::BadRequest);
     assert!(full.message.contains("cell 2 has 2 instruments"), "{}", full.message);
     admin::move_all(&network, &[(0, 1), (1, 0)], LIMIT).unwrap();
-    admin::remove_node(&network, (Role::Mediator, 2), LIMIT).unwrap();
+    admin::remove_node(&network, Role::Mediator.node(2), LIMIT).unwrap();
     ring.wait_for_warning("it was removed from the network, and ends");
-    ring.stop_one(Role::Mediator, 2);
+    ring.stop_one(Role::Mediator.node(2));
     let status = wait_until_healthy(&ring.network, 2);
-    assert!(status.network.is_removed(Role::Mediator, 2) && status.cell(2).is_none());
+    assert!(status.network.is_removed(Role::Mediator.node(2)) && status.cell(2).is_none());
     // Nothing is moved there any more, and it does not start again.
     let gone = admin::move_instruments(&status.network, &[0], 2, LIMIT).unwrap_err();
     assert!(gone.message.contains("no cell 2"), "{}", gone.message);
     let (_input, stop) = UnixStream::pair().unwrap();
-    let started = node::run(&ring.network, Role::Mediator, 2, stop.as_fd(), &mut |_| {});
+    let started = node::run(&ring.network, Role::Mediator.node(2), stop.as_fd(), &mut |_| {});
     let refused = started.unwrap_err().message;
     assert!(refused.contains("mediator 2 was removed"), "{refused}");
 }
@@ -125,11 +126,11 @@ fn a_mediator_comes_and_goes_without_durability() {
 #[test]
 fn a_mediator_comes_restarts_and_goes_with_a_memory_quorum() {
     a_mediator_comes_and_goes(Durability::MemoryQuorum, |ring| {
-        ring.stop_one(Role::Mediator, 2);
-        start(ring, Role::Mediator, 2);
+        ring.stop_one(Role::Mediator.node(2));
+        start(ring, Role::Mediator.node(2));
         wait_until_healthy(&ring.network, 3);
-        for (role, index) in [(Role::Router, 0), (Role::Gateway, 1), (Role::Router, 1)] {
-            ring.restart(role, index);
+        for node in [Role::Router.node(0), Role::Gateway.node(1), Role::Router.node(1)] {
+            ring.restart(node);
             wait_until_healthy(&ring.network, 3);
         }
     });
@@ -140,9 +141,9 @@ fn a_mediator_comes_restarts_and_goes_with_a_memory_quorum() {
 fn a_mediator_that_was_added_survives_the_restart_of_all_nodes() {
     a_mediator_comes_and_goes(Durability::DiskQuorum, |ring| {
         ring.stop_all();
-        let all: Vec<_> = ring.network.all().map(|(role, index, _)| (role, index)).collect();
-        assert!(!all.contains(&(Role::Mediator, 2)));
-        all.into_iter().for_each(|(role, index)| start(ring, role, index));
+        let all: Vec<_> = ring.network.all().map(|(id, _)| id).collect();
+        assert!(!all.contains(&Role::Mediator.node(2)));
+        all.into_iter().for_each(|node| start(ring, node));
         // Others lead its cell, without it.
         let deadline = Deadline::after(LIMIT);
         while !admin::status(&ring.network, LIMIT)
@@ -150,7 +151,7 @@ fn a_mediator_that_was_added_survives_the_restart_of_all_nodes() {
         {
             assert!(!deadline.passed(), "nobody leads cell 2");
         }
-        start(ring, Role::Mediator, 2);
+        start(ring, Role::Mediator.node(2));
         let status = wait_until_healthy(&ring.network, 3);
         let in_cell_2 = status.exceptions.iter().filter(|it| it.cell == 2).count();
         assert_eq!(in_cell_2, 2);
@@ -166,10 +167,10 @@ fn a_mediator_that_is_removed_while_it_is_cut_off_from_routers_ends() {
     let address = listening(&ring, "more");
     assert_eq!(admin::add_node(&ring.network, Role::Mediator, &address, LIMIT).unwrap(), 1);
     let mut elsewhere = ring.network.clone();
-    elsewhere.mediator.push(listening(&ring, "elsewhere"));
-    elsewhere.added_mediators = 1;
-    ring.start_one(Role::Mediator, 1, &elsewhere, &Arc::default());
-    admin::remove_node(&ring.network, (Role::Mediator, 1), LIMIT).unwrap();
+    elsewhere.classes[Role::Mediator].nodes.push(listening(&ring, "elsewhere"));
+    elsewhere.classes[Role::Mediator].added = 1;
+    ring.start_one(Role::Mediator.node(1), &elsewhere, &Arc::default());
+    admin::remove_node(&ring.network, Role::Mediator.node(1), LIMIT).unwrap();
     ring.wait_for_warning("it was removed from the network, and ends");
     ring.stop();
 }
@@ -195,7 +196,7 @@ fn a_node_comes_and_goes(
             for _ in 0..2 {
                 assert_eq!(admin::add_node(&ring.network, role, &node, LIMIT).unwrap(), 1);
             }
-            start(&mut ring, role, 1);
+            start(&mut ring, role.node(1));
             let status = wait_until_healthy(&ring.network, 2);
             assert_eq!(status.network.nodes(role).last(), Some(&node));
         }
@@ -205,18 +206,18 @@ fn a_node_comes_and_goes(
     trade(&mut clients, COUNT, |replies| {
         if !is_removed && replies > (3 * rounds as usize + 1) * third {
             is_removed = true;
-            admin::remove_node(&ring.network, (role, 1), LIMIT).unwrap();
+            admin::remove_node(&ring.network, role.node(1), LIMIT).unwrap();
             ring.wait_for_warning("it was removed from the network, and ends");
-            let carried = ring.stop_one(role, 1).requests;
+            let carried = ring.stop_one(role.node(1)).requests;
             assert!(carried > 0, "the way of a second gateway, or of a cell, went over it");
             let status = wait_until_healthy(&ring.network, 2);
-            assert!(status.network.is_removed(role, 1));
+            assert!(status.network.is_removed(role.node(1)));
         }
     });
     assert!(is_removed);
     assert_executed_once(&clients, (rounds + 1) * COUNT);
     let (_input, stop) = UnixStream::pair().unwrap();
-    let started = node::run(&ring.network, role, 1, stop.as_fd(), &mut |_| {});
+    let started = node::run(&ring.network, role.node(1), stop.as_fd(), &mut |_| {});
     let refused = started.unwrap_err().message;
     assert!(refused.contains(&format!("{role} 1 was removed")), "{refused}");
     ring.stop();
@@ -232,17 +233,17 @@ fn a_router_comes_and_goes_without_durability() {
 fn a_node_comes_carries_all_and_goes(role: Role) {
     a_node_comes_and_goes(role, Durability::MemoryQuorum, |ring, clients| {
         for down in [0, 1] {
-            ring.stop_one(role, down);
+            ring.stop_one(role.node(down));
             trade(clients, COUNT, |_| {});
-            start(ring, role, down);
+            start(ring, role.node(down));
             wait_until_healthy(&ring.network, 2);
         }
-        ring.restart(Role::Mediator, 0);
+        ring.restart(Role::Mediator.node(0));
         wait_until_healthy(&ring.network, 2);
         // A processor without replicas has work only while another one is down.
-        ring.stop_one(role, 0);
+        ring.stop_one(role.node(0));
         trade(clients, COUNT, |_| {});
-        start(ring, role, 0);
+        start(ring, role.node(0));
         wait_until_healthy(&ring.network, 2);
         3
     });
@@ -262,15 +263,15 @@ fn a_processor_comes_carries_all_and_goes_with_a_memory_quorum() {
 fn a_node_survives_the_restart_of_all(role: Role) {
     a_node_comes_and_goes(role, Durability::DiskQuorum, |ring, clients| {
         ring.stop_all();
-        let all: Vec<_> = ring.network.all().map(|(role, index, _)| (role, index)).collect();
-        assert!(!all.contains(&(role, 1)));
-        all.into_iter().for_each(|(role, index)| start(ring, role, index));
-        start(ring, role, 1);
+        let all: Vec<_> = ring.network.all().map(|(id, _)| id).collect();
+        assert!(!all.contains(&role.node(1)));
+        all.into_iter().for_each(|node| start(ring, node));
+        start(ring, role.node(1));
         let status = wait_until_healthy(&ring.network, 2);
         assert_eq!(status.network.nodes(role).len(), 2);
-        ring.stop_one(role, 0);
+        ring.stop_one(role.node(0));
         trade(clients, COUNT, |_| {});
-        start(ring, role, 0);
+        start(ring, role.node(0));
         wait_until_healthy(&ring.network, 2);
         1
     });
@@ -291,9 +292,9 @@ fn a_processor_that_was_added_survives_the_restart_of_all_nodes() {
 fn a_processor_comes_and_goes_without_durability() {
     a_node_comes_and_goes(Role::Processor, Durability::None, |ring, clients| {
         for down in [1, 0] {
-            ring.stop_one(Role::Processor, down);
+            ring.stop_one(Role::Processor.node(down));
             trade(clients, COUNT, |_| {});
-            start(ring, Role::Processor, down);
+            start(ring, Role::Processor.node(down));
             wait_until_healthy(&ring.network, 2);
         }
         2
@@ -310,36 +311,36 @@ fn a_processor_that_is_removed_forwards_what_mediators_send_before_they_know() {
     assert_eq!(admin::add_node(&ring.network, Role::Mediator, &played, LIMIT).unwrap(), 1);
     let node = Node { replication: None, ..listening(&ring, "more") };
     assert_eq!(admin::add_node(&ring.network, Role::Processor, &node, LIMIT).unwrap(), 1);
-    start(&mut ring, Role::Processor, 1);
+    start(&mut ring, Role::Processor.node(1));
     let deadline = Deadline::after(LIMIT);
     let is_up = |status: &NetworkStatus| {
         let mut nodes = status.nodes.iter();
-        nodes.any(|node| (node.role, node.index) == (Role::Processor, 1) && node.is_up)
+        nodes.any(|node| node.id == Role::Processor.node(1) && node.is_up)
     };
     while !admin::status(&ring.network, LIMIT).is_ok_and(|status| is_up(&status)) {
         assert!(!deadline.passed(), "it is not up");
     }
-    let hello = Hello::Node { role: Role::Mediator, index: 1, start: 7 };
+    let hello = Who::Node { node: Role::Mediator.node(1), start: 7 };
     let mut mediator = Peer::connected(&node.address, &hello);
     // It has links to all gateways.
-    mediator.send_with(&Header { cell: 1, ..Header::new(FrameKind::CatchUp) }, &[0; 8]);
-    while mediator.next().0.kind != FrameKind::CatchUp {}
+    mediator.send(&CatchUp { cell: 1, index: 0 });
+    while mediator.next().0 != Kind::CatchUp {}
     let mut clients = [Client::new(&ring, 0, &[1])];
     trade(&mut clients, 1, |_| {});
     let status = admin::status(&ring.network, LIMIT).unwrap();
-    admin::remove_node(&ring.network, (Role::Processor, 1), LIMIT).unwrap();
+    admin::remove_node(&ring.network, Role::Processor.node(1), LIMIT).unwrap();
     let mut map = InstrumentMap::of(&status.network);
     while !admin::status(&ring.network, LIMIT)
-        .is_ok_and(|status| status.network.is_removed(Role::Processor, 1))
+        .is_ok_and(|status| status.network.is_removed(Role::Processor.node(1)))
     {
         assert!(!deadline.passed(), "it is not removed");
     }
-    let public = Header { instrument: 3, cell: 1, output_seq: 1, ..Header::new(FrameKind::Public) };
-    mediator.send(&public);
-    map.remove((Role::Processor, 1));
-    let table = RoutingTable::new(map).encode();
-    mediator.send_with(&Header::new(FrameKind::RoutingTable), &table);
-    while !clients[0].received.iter().any(|message| message.header.kind == FrameKind::Public) {
+    let events = Series::of(&[]);
+    let (instrument, output_seq, previous_event, gateway, cell) = (3, 1, 0, 0, 1);
+    mediator.send(&Public { instrument, output_seq, previous_event, gateway, cell, events });
+    map.remove(Role::Processor.node(1));
+    mediator.send(&RoutingTable::new(map).message());
+    while !clients[0].received.iter().any(|message| message.kind == Kind::Public) {
         assert!(!deadline.passed(), "the broadcast is lost");
         clients[0].turn();
     }
@@ -349,7 +350,7 @@ fn a_processor_that_is_removed_forwards_what_mediators_send_before_they_know() {
 
 /// The clients of a gateway: how many sessions it has.
 fn sessions(network: &Network, gateway: u16) -> u32 {
-    let works = admin::work_of(network, &[(Role::Gateway, gateway)], LIMIT).unwrap();
+    let works = admin::work_of(network, &[Role::Gateway.node(gateway)], LIMIT).unwrap();
     works.first().map_or(0, |(_, work)| work.sessions)
 }
 
@@ -361,14 +362,14 @@ fn a_gateway_comes_and_goes(durability: Durability, middle: impl FnOnce(&mut Tes
     let mut clients = [Client::new(&ring, 0, &[1, 2]), Client::new(&ring, 0, &[3, 4])];
     let third = COUNT as usize * 4 * INSTRUMENTS as usize / 3;
     let node = Node { replication: None, ..listening(&ring, "more") };
-    let (role, gateway, mut is_added) = (Role::Gateway, (Role::Gateway, 1), false);
+    let (role, gateway, mut is_added) = (Role::Gateway, Role::Gateway.node(1), false);
     trade(&mut clients[..1], COUNT, |replies| {
         if !is_added && replies > third / 2 {
             is_added = true;
             assert_eq!(admin::add_node(&ring.network, role, &node, LIMIT).unwrap(), 1);
-            start(&mut ring, role, 1);
+            start(&mut ring, role.node(1));
             let status = wait_until_healthy(&ring.network, 2);
-            assert_eq!(status.network.gateway.last(), Some(&node));
+            assert_eq!(status.network.classes[Role::Gateway].nodes.last(), Some(&node));
         }
     });
     assert!(is_added);
@@ -382,14 +383,14 @@ fn a_gateway_comes_and_goes(durability: Durability, middle: impl FnOnce(&mut Tes
     let taken = admin::remove_node(&network, gateway, LIMIT).unwrap_err();
     assert!(taken.message.contains("gateway 1 takes clients"), "{}", taken.message);
     admin::set_drained(&network, gateway, true, LIMIT).unwrap();
-    clients[1].address = ring.network.gateway[0].address.clone();
+    clients[1].address = ring.network.classes[Role::Gateway].nodes[0].address.clone();
     clients[1].link = None;
     admin::remove_node(&network, gateway, LIMIT).unwrap();
     trade(&mut clients, COUNT, |_| {});
     ring.wait_for_warning("it was removed from the network, and ends");
-    assert!(ring.stop_one(role, 1).requests > 0);
+    assert!(ring.stop_one(role.node(1)).requests > 0);
     let status = wait_until_healthy(&ring.network, 2);
-    assert!(status.network.is_removed(role, 1) && !status.is_drained(gateway));
+    assert!(status.network.is_removed(role.node(1)) && !status.is_drained(gateway));
     assert_executed_once(&clients, 3 * COUNT);
     ring.stop();
 }
@@ -403,9 +404,9 @@ fn a_gateway_comes_and_goes_without_durability() {
 #[test]
 fn a_gateway_comes_restarts_and_goes_with_a_disk_quorum() {
     a_gateway_comes_and_goes(Durability::DiskQuorum, |ring| {
-        for node in [(Role::Gateway, 1), (Role::Processor, 0), (Role::Router, 1)] {
-            ring.stop_one(node.0, node.1);
-            start(ring, node.0, node.1);
+        for node in [Role::Gateway.node(1), Role::Processor.node(0), Role::Router.node(1)] {
+            ring.stop_one(node);
+            start(ring, node);
             wait_until_healthy(&ring.network, 2);
         }
     });
@@ -425,14 +426,14 @@ fn what_cannot_be_added_or_removed_is_refused_with_a_sentence() {
     let far = add(&far);
     assert!(far.message.contains("has no secret"), "{}", far.message);
     for (node, why) in [
-        ((Role::Mediator, 0), "the network began with it"),
-        ((Role::Mediator, 2), "there is no mediator 2"),
-        ((Role::Router, 0), "the network began with it"),
-        ((Role::Router, 1), "there is no router 1"),
-        ((Role::Gateway, 0), "the network began with it"),
-        ((Role::Gateway, 1), "there is no gateway 1"),
-        ((Role::Processor, 0), "the network began with it"),
-        ((Role::Processor, 1), "there is no processor 1"),
+        (Role::Mediator.node(0), "the network began with it"),
+        (Role::Mediator.node(2), "there is no mediator 2"),
+        (Role::Router.node(0), "the network began with it"),
+        (Role::Router.node(1), "there is no router 1"),
+        (Role::Gateway.node(0), "the network began with it"),
+        (Role::Gateway.node(1), "there is no gateway 1"),
+        (Role::Processor.node(0), "the network began with it"),
+        (Role::Processor.node(1), "there is no processor 1"),
     ] {
         let refused = admin::remove_node(&network, node, LIMIT).unwrap_err();
         assert!(refused.message.contains(why), "{}", refused.message);
@@ -440,35 +441,39 @@ fn what_cannot_be_added_or_removed_is_refused_with_a_sentence() {
     }
     // Whoever asks the nodes themselves changes nothing by the same, and no observer can.
     let leader = admin::status(&network, LIMIT).unwrap().control.unwrap().leader.unwrap();
-    let address = &network.mediator[usize::from(leader)].address;
-    let mut operator = Observer::connect(address, Hello::Operator, None, LIMIT).unwrap();
+    let address = &network.classes[Role::Mediator].nodes[usize::from(leader)].address;
+    let mut operator = Observer::connect(address, Who::Operator, None, LIMIT).unwrap();
     let alone = Node { replication: None, ..listening(&ring, "more") };
-    let add = |role, node| AdminRequest::Add { role, node };
+    let add = |class, node: Node| AdminRequest::Add { class, addresses: addresses_of(&node) };
     for request in [
         add(Role::Mediator, listening(&ring, "processor-0")),
         add(Role::Router, listening(&ring, "processor-0")),
         add(Role::Mediator, alone),
         add(Role::Gateway, listening(&ring, "processor-0")),
         add(Role::Processor, listening(&ring, "gateway-0")),
-        AdminRequest::Remove((Role::Mediator, 0)),
-        AdminRequest::Remove((Role::Mediator, 2)),
-        AdminRequest::Remove((Role::Router, 0)),
-        AdminRequest::Remove((Role::Processor, 0)),
+        AdminRequest::Remove { node: Role::Mediator.node(0) },
+        AdminRequest::Remove { node: Role::Mediator.node(2) },
+        AdminRequest::Remove { node: Role::Router.node(0) },
+        AdminRequest::Remove { node: Role::Processor.node(0) },
     ] {
         let response = operator.request(&request, LIMIT).unwrap();
         assert!(matches!(response, AdminResponse::Status { .. }), "{response:?}");
     }
-    let mut observer = Observer::connect(address, Hello::Observer, None, LIMIT).unwrap();
+    let mut observer = Observer::connect(address, Who::Observer, None, LIMIT).unwrap();
     let more = listening(&ring, "more");
     assert!(observer.request(&add(Role::Mediator, more.clone()), LIMIT).is_err());
     // What is logged after them is in the state alone.
     admin::add_node(&network, Role::Mediator, &more, LIMIT).unwrap();
     let status = admin::status(&network, LIMIT).unwrap();
-    assert_eq!((status.map_version, status.network.mediator[2..].to_vec()), (1, vec![more]));
+    assert_eq!(
+        (status.map_version, status.network.classes[Role::Mediator].nodes[2..].to_vec()),
+        (1, vec![more])
+    );
     let (input, stop) = UnixStream::pair().unwrap();
     // A node that is to stop asks once, one that is not asks for 10 s whether it is added.
     drop(input);
-    let nobody = node::run(&ring.network, Role::Router, 7, stop.as_fd(), &mut |_| {}).unwrap_err();
+    let nobody =
+        node::run(&ring.network, Role::Router.node(7), stop.as_fd(), &mut |_| {}).unwrap_err();
     assert!(nobody.message.contains("there is no router 7"), "{}", nobody.message);
     ring.stop();
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nm_exchange::link;
-use nm_exchange::network::{CONTROL, Durability, Network, Node, Role};
+use nm_exchange::network::{CONTROL, Durability, Network, Node, NodeId, Role};
 use nm_exchange::node::groups;
 use nm_replica::{Log, LogEvent, Settings, journal};
 use nm_sys::clock::Deadline;
@@ -23,17 +23,19 @@ fn settings() -> Settings {
 fn cells_of_a_network_share_their_nodes() {
     let folder = TempDir::new().unwrap();
     let at = |what: String| folder.path().join(what);
-    let mut network = Network::new("1-1-2-1".parse().unwrap(), |role, index| Node {
-        address: link::Address::Unix(at(format!("{role}-{index}"))),
-        replication: Some(nm_replica::Address::Unix(at(format!("{role}-{index}-r")))),
+    let mut network = Network::new("1-1-2-1".parse().unwrap(), |NodeId { class, index }| Node {
+        address: link::Address::Unix(at(format!("{class}-{index}"))),
+        replication: Some(nm_replica::Address::Unix(at(format!("{class}-{index}-r")))),
     });
     network.durability = Durability::DiskQuorum;
     network.data = Some(folder.path().join("data"));
     let waker = Waker::new().unwrap();
-    let start = |role: Role, index: usize| {
-        groups::start(&network, role, index, settings(), waker.clone()).unwrap()
-    };
-    let mut nodes = [start(Role::Mediator, 0), start(Role::Mediator, 1), start(Role::Processor, 0)];
+    let start = |node: NodeId| groups::start(&network, node, settings(), waker.clone()).unwrap();
+    let mut nodes = [
+        start(Role::Mediator.node(0)),
+        start(Role::Mediator.node(1)),
+        start(Role::Processor.node(0)),
+    ];
     let mut committed = [[0; 2]; 3];
     let deadline = Deadline::after(LIMIT);
     while committed.iter().flatten().any(|count| *count < 20) {
@@ -67,7 +69,8 @@ fn cells_of_a_network_share_their_nodes() {
     }
     assert!(batches >= 20, "{batches} batches in the processor's journal");
     let mut wrong = network.clone();
-    wrong.processor[0].replication = None;
-    let refused = groups::start(&wrong, Role::Mediator, 0, settings(), waker.clone()).unwrap_err();
+    wrong.classes[Role::Processor].nodes[0].replication = None;
+    let refused =
+        groups::start(&wrong, Role::Mediator.node(0), settings(), waker.clone()).unwrap_err();
     assert!(refused.message.contains("processor 0"), "{refused}");
 }

@@ -11,16 +11,15 @@ use nm_book::book::Book;
 use nm_exchange::batch;
 use nm_exchange::cell::{Admitted, Cell, MoveStep};
 use nm_exchange::limits::{CELL_LEAVING_MAX, MOVES_ORDERED_MAX};
-use nm_exchange::message::Hello;
 use nm_exchange::moves::{MoveId, MoveOrder};
-use nm_exchange::network::{Durability, Network, Role};
+use nm_exchange::network::{Durability, Network, NodeId, Role};
 use nm_exchange::testing::{
     Client, INSTRUMENTS, LIMIT, TestRing, assert_executed_once, start_with_cutters, trade,
 };
-use nm_exchange::wire::{self, FrameKind};
 use nm_operate::admin::{self, InstrumentMover};
 use nm_replica::journal::{self, Reader};
 use nm_sys::clock::Deadline;
+use nm_wire::{Kind, Who};
 
 use crate::peer::{self, Peer};
 
@@ -36,7 +35,7 @@ impl Mover {
         let is_stopped = Arc::new(AtomicBool::new(false));
         let (network, stopped) = (network.clone(), Arc::clone(&is_stopped));
         let thread = std::thread::spawn(move || {
-            let (cells, mut count) = (network.mediator.len() as u32, 0);
+            let (cells, mut count) = (network.classes[Role::Mediator].nodes.len() as u32, 0);
             let mut mover = InstrumentMover::new(&network).unwrap();
             for round in 1.. {
                 if stopped.load(Ordering::Acquire) {
@@ -79,9 +78,9 @@ fn moves_of(ring: &TestRing) -> Moves {
         if ring.network.durability == Durability::None {
             replicas.truncate(1);
         }
-        let folders = replicas.into_iter().map(|(role, index)| {
-            ring.network.folder(role, index).unwrap().join(format!("cell-{number}"))
-        });
+        let folders = replicas
+            .into_iter()
+            .map(|node| ring.network.folder(node).unwrap().join(format!("cell-{number}")));
         let records = folders.map(|folder| {
             let (mut reader, mut records) = (Reader::open(&folder).unwrap(), vec![]);
             while let Some(record) = reader.next_record().unwrap() {
@@ -98,9 +97,9 @@ fn moves_of(ring: &TestRing) -> Moves {
             let (time_ns, frames) = batch::decode(&record.bytes).unwrap();
             cell.begin(record.index, time_ns);
             for frame in frames {
-                match cell.admit(&frame.unwrap()).unwrap() {
+                match cell.admit(frame.unwrap()).unwrap() {
                     Admitted::Request(request) => drop(cell.handle(&request, |_| {})),
-                    Admitted::NotOwned => {}
+                    Admitted::NotOwned | Admitted::Undecodable => {}
                     Admitted::Move(MoveStep::Released(id)) => {
                         let hash = cell.instrument_hash(id.instrument).unwrap();
                         moves.released.entry(id).or_default().push(hash);
@@ -171,7 +170,7 @@ fn nothing_is_lost_while_instruments_move_between_disk_quorums() {
 }
 
 /// Restarts nodes one after the other while instruments move.
-fn nodes_die_while_instruments_move(durability: Durability, victims: &[(Role, usize)]) {
+fn nodes_die_while_instruments_move(durability: Durability, victims: &[NodeId]) {
     const COUNT: u64 = 300;
     let mut ring = ring("2-2-3-2", durability);
     ring.start();
@@ -179,8 +178,8 @@ fn nodes_die_while_instruments_move(durability: Durability, victims: &[(Role, us
     let total = COUNT as usize * 4 * INSTRUMENTS as usize;
     trade_while_moving(&mut ring, COUNT, |ring, replies| {
         if killed < victims.len() && replies > (killed + 1) * total / (victims.len() + 2) {
-            let (role, index) = victims[killed];
-            ring.restart(role, index);
+            let node = victims[killed];
+            ring.restart(node);
             killed += 1;
         }
     });
@@ -194,7 +193,8 @@ fn nodes_die_while_instruments_move(durability: Durability, victims: &[(Role, us
 #[test]
 fn stateless_nodes_die_while_instruments_move() {
     use Role::{Gateway, Processor, Router};
-    let victims = [(Router, 0), (Processor, 1), (Gateway, 0), (Router, 1), (Processor, 0)];
+    let victims =
+        [Router.node(0), Processor.node(1), Gateway.node(0), Router.node(1), Processor.node(0)];
     nodes_die_while_instruments_move(Durability::None, &victims);
 }
 
@@ -203,7 +203,7 @@ fn leaders_and_routers_die_while_instruments_move_between_memory_quorums() {
     use Role::{Mediator, Router};
     nodes_die_while_instruments_move(
         Durability::MemoryQuorum,
-        &[(Router, 0), (Mediator, 0), (Router, 1)],
+        &[Router.node(0), Mediator.node(0), Router.node(1)],
     );
 }
 
@@ -212,7 +212,7 @@ fn all_mediators_die_in_turn_while_instruments_move_between_disk_quorums() {
     use Role::{Mediator, Processor};
     nodes_die_while_instruments_move(
         Durability::DiskQuorum,
-        &[(Mediator, 0), (Mediator, 1), (Processor, 0), (Mediator, 2)],
+        &[Mediator.node(0), Mediator.node(1), Processor.node(0), Mediator.node(2)],
     );
 }
 
@@ -257,9 +257,7 @@ fn spare_mediators_take_instruments_and_give_them_back() {
     let network = ring.network.clone();
     let cells = |clients: &[Client]| {
         let replies = clients[0].replies();
-        replies
-            .map(|reply| (reply.header.instrument, reply.header.cell))
-            .collect::<BTreeMap<_, _>>()
+        replies.map(|reply| (reply.instrument, reply.cell)).collect::<BTreeMap<_, _>>()
     };
     let (mut has_moved, mut is_back) = (false, false);
     trade(&mut clients, 200, |replies| {
@@ -286,25 +284,22 @@ fn spare_mediators_take_instruments_and_give_them_back() {
 fn instrument_that_did_not_arrive_is_sent_again_through_another_router() {
     let mut ring = TestRing::new("1-2-2-1", Durability::None);
     let network = ring.network.clone();
-    let listener = peer::listener(&network.processor[0].address);
-    ring.start_one(Role::Mediator, 0, &network, &Default::default());
+    let listener = peer::listener(&network.classes[Role::Processor].nodes[0].address);
+    ring.start_one(Role::Mediator.node(0), &network, &Default::default());
     // It connects to processors, and is connected to by routers.
     let _processor = Peer::accepted(&listener, 5);
     let mut routers = [0, 1].map(|index| {
-        let hello = Hello::Node { role: Role::Router, index, start: 5 };
-        Peer::connected(&network.mediator[0].address, &hello)
+        let hello = Who::Node { node: Role::Router.node(index), start: 5 };
+        Peer::connected(&network.classes[Role::Mediator].nodes[0].address, &hello)
     });
     let order = MoveOrder { id: MoveId { instrument: 0, epoch: 1 }, from: 0, to: 1 };
-    let mut bytes = vec![];
-    order.write(&mut bytes);
-    let frame = wire::read(&bytes).unwrap().unwrap();
     let (mut has_parts, deadline) = ([false; 2], Deadline::after(LIMIT));
     while has_parts != [true; 2] {
         assert!(!deadline.passed(), "parts came through {has_parts:?}");
-        routers[0].send_with(&frame.header, frame.body);
+        routers[0].send(&order);
         for (router, has_parts) in routers.iter_mut().zip(&mut has_parts) {
-            while let Some((header, _)) = router.next_within(Duration::from_millis(20)) {
-                *has_parts |= header.kind == FrameKind::MoveParts;
+            while let Some((kind, _)) = router.next_within(Duration::from_millis(20)) {
+                *has_parts |= kind == Kind::MoveParts;
             }
         }
     }

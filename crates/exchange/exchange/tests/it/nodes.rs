@@ -13,15 +13,16 @@ use nm_book::book::Book;
 use nm_book::order::Event;
 use nm_exchange::batch;
 use nm_exchange::cell::{Cell, Handled, Outcome, Request};
-use nm_exchange::message::{Events, Reply};
-use nm_exchange::network::{Durability, Network, Role};
+use nm_exchange::client::say_hello;
+use nm_exchange::network::{Durability, Network, NodeId, Role};
 use nm_exchange::node;
+use nm_exchange::testing::Message;
 use nm_exchange::testing::{
     Client, Cutter, INSTRUMENTS, LIMIT, TestRing, assert_executed_once, start_with_cutters, trade,
 };
-use nm_exchange::wire::{self, FrameKind, Header};
 use nm_replica::journal::Reader;
 use nm_sys::clock::Deadline;
+use nm_wire::{Kind, Series, Shape, Who};
 
 #[test]
 fn a_ring_answers_once_in_order_and_notifies_counterparties_and_all_clients() {
@@ -35,15 +36,12 @@ fn a_ring_answers_once_in_order_and_notifies_counterparties_and_all_clients() {
     });
     trade(&mut clients, 100, |_| {});
     assert_executed_once(&clients, 100);
-    let trades = |kind: FrameKind, client: &Client| -> BTreeSet<(u32, u64, u64, u64)> {
-        let of_kind = client.received.iter().filter(|message| message.header.kind == kind);
+    let trades = |kind: Kind, client: &Client| -> BTreeSet<(u32, u64, u64, u64)> {
+        let of_kind = client.received.iter().filter(|message| message.kind == kind);
         of_kind
             .flat_map(|message| {
-                let events = match kind {
-                    FrameKind::Reply => Reply::decode(&message.body).unwrap().events,
-                    _ => Events::decode(&message.body),
-                };
-                let instrument = message.header.instrument;
+                let events: Series<'_, Event> = Series::of(&message.events);
+                let instrument = message.instrument;
                 events.filter_map(move |event| match event.unwrap() {
                     Event::Traded { maker, taker, maker_left, .. } => {
                         Some((instrument, maker, taker, maker_left))
@@ -58,16 +56,15 @@ fn a_ring_answers_once_in_order_and_notifies_counterparties_and_all_clients() {
     // their counterparty.
     let [first, second] = &clients;
     let with_third: BTreeSet<_> =
-        trades(FrameKind::Reply, first).into_iter().filter(|t| by(t.1) == 3).collect();
+        trades(Kind::Reply, first).into_iter().filter(|t| by(t.1) == 3).collect();
     let private: BTreeSet<_> =
-        trades(FrameKind::Private, second).into_iter().filter(|t| by(t.2) != 3).collect();
+        trades(Kind::Private, second).into_iter().filter(|t| by(t.2) != 3).collect();
     assert!(!private.is_empty());
     assert_eq!(private, with_third);
     // All clients receive the same broadcasts.
     let public = |client: &Client| -> BTreeSet<(u32, u64)> {
-        let public =
-            client.received.iter().filter(|message| message.header.kind == FrameKind::Public);
-        public.map(|message| (message.header.instrument, message.header.output_seq)).collect()
+        let public = client.received.iter().filter(|message| message.kind == Kind::Public);
+        public.map(|message| (message.instrument, message.output_seq)).collect()
     };
     let deadline = Deadline::after(LIMIT);
     while clients.iter().any(|client| public(client).len() < 3 * 2 * INSTRUMENTS as usize) {
@@ -76,7 +73,8 @@ fn a_ring_answers_once_in_order_and_notifies_counterparties_and_all_clients() {
     }
     assert_eq!(public(&clients[0]), public(&clients[1]));
     let ended = ring.stop();
-    let requests = |role| ended.iter().filter(|e| e.role == role).map(|e| e.requests).sum::<u64>();
+    let requests =
+        |role| ended.iter().filter(|e| e.node.class == role).map(|e| e.requests).sum::<u64>();
     let total = 3 * 100 * u64::from(INSTRUMENTS);
     assert!(Role::ALL.iter().all(|role| requests(*role) == total), "{ended:?}");
     assert!(ended.iter().all(|ended| ended.resent == 0 && ended.turns > 0));
@@ -84,10 +82,10 @@ fn a_ring_answers_once_in_order_and_notifies_counterparties_and_all_clients() {
 
 /// Lets nodes die one after another while clients trade, and asserts that clients see no more than
 /// a pause.
-fn kill(counts: &str, durability: Durability, victims: &[(Role, usize)]) {
+fn kill(counts: &str, durability: Durability, victims: &[NodeId]) {
     let mut ring = TestRing::new(counts, durability);
     ring.start();
-    let gateways = ring.network.gateway.len();
+    let gateways = ring.network.classes[Role::Gateway].nodes.len();
     let mut clients: Vec<Client> = (0..gateways)
         .map(|gateway| Client::new(&ring, gateway, &[1, 2].map(|s| gateway as u32 * 2 + s)))
         .collect();
@@ -98,14 +96,14 @@ fn kill(counts: &str, durability: Durability, victims: &[(Role, usize)]) {
     let mut recovered = Arc::new(AtomicU64::new(1));
     trade(&mut clients, count, |replies| {
         if killed < victims.len() && replies > (killed + 1) * total / (victims.len() + 2) {
-            let (role, index) = victims[killed];
+            let node = victims[killed];
             killed += 1;
             let deadline = Deadline::after(LIMIT);
             while recovered.load(Ordering::Acquire) == 0 {
                 assert!(!deadline.passed(), "{:?} is not ready again", victims[killed - 2]);
                 std::thread::sleep(Duration::from_millis(1));
             }
-            recovered = ring.restart(role, index);
+            recovered = ring.restart(node);
         }
     });
     assert_eq!(killed, victims.len());
@@ -116,23 +114,39 @@ fn kill(counts: &str, durability: Durability, victims: &[(Role, usize)]) {
 #[test]
 fn gateways_routers_and_processors_die_and_nothing_is_lost_or_executed_twice() {
     use Role::{Gateway, Processor, Router};
-    let victims =
-        [(Gateway, 0), (Router, 1), (Processor, 0), (Processor, 1), (Router, 0), (Gateway, 1)];
+    let victims = [
+        Gateway.node(0),
+        Router.node(1),
+        Processor.node(0),
+        Processor.node(1),
+        Router.node(0),
+        Gateway.node(1),
+    ];
     kill("2-2-2-2", Durability::None, &victims);
 }
 
 #[test]
 fn with_a_quorum_in_memory_any_node_may_die() {
     use Role::{Gateway, Mediator, Processor, Router};
-    let victims =
-        [(Mediator, 0), (Processor, 1), (Mediator, 1), (Gateway, 0), (Router, 1), (Processor, 0)];
+    let victims = [
+        Mediator.node(0),
+        Processor.node(1),
+        Mediator.node(1),
+        Gateway.node(0),
+        Router.node(1),
+        Processor.node(0),
+    ];
     kill("2-2-2-2", Durability::MemoryQuorum, &victims);
 }
 
 #[test]
 fn with_a_quorum_on_disk_two_replicas_survive_the_death_of_each() {
     use Role::{Mediator, Processor};
-    kill("1-1-1-1", Durability::DiskQuorum, &[(Mediator, 0), (Processor, 0), (Mediator, 0)]);
+    kill(
+        "1-1-1-1",
+        Durability::DiskQuorum,
+        &[Mediator.node(0), Processor.node(0), Mediator.node(0)],
+    );
 }
 
 /// Each of two nodes of a class is away for a third of the time, and does not come back before the
@@ -148,13 +162,13 @@ fn trade_without_one_of_two(role: Role, durability: Durability) {
         let is_due = replies > (step + 1) * total / 4;
         match step {
             0 if is_due => {
-                ring.stop_one(role, 0);
+                ring.stop_one(role.node(0));
             }
             1 if is_due => {
-                ring.start_one(role, 0, &ring.network.clone(), &ready);
+                ring.start_one(role.node(0), &ring.network.clone(), &ready);
             }
             2 if is_due && ready.load(Ordering::Acquire) > 0 => {
-                ring.stop_one(role, 1);
+                ring.stop_one(role.node(1));
             }
             _ => return,
         }
@@ -167,11 +181,11 @@ fn trade_without_one_of_two(role: Role, durability: Durability) {
             assert!(!deadline.passed(), "{role} 0 is not ready again");
             std::thread::sleep(Duration::from_millis(1));
         }
-        ring.stop_one(role, 1);
+        ring.stop_one(role.node(1));
     }
     assert_executed_once(&clients, count);
     trade(&mut clients, 10, |_| {});
-    let carried = ring.stop_one(role, 0).requests;
+    let carried = ring.stop_one(role.node(0)).requests;
     assert!(carried >= 10 * 4 * u64::from(INSTRUMENTS), "{durability}: {carried}");
     ring.stop();
 }
@@ -199,7 +213,7 @@ fn a_mediator_without_durability_dies_and_trading_continues() {
     trade(&mut clients, 60, |replies| {
         if !is_killed && replies > 300 {
             is_killed = true;
-            ring.restart(Role::Mediator, 1);
+            ring.restart(Role::Mediator.node(1));
         }
     });
     assert!(is_killed);
@@ -209,7 +223,7 @@ fn a_mediator_without_durability_dies_and_trading_continues() {
     // The record shows where the books were lost, and has every reply's request at most once in
     // each term.
     for (mediator, term_count) in [(0, 1), (1, 2)] {
-        let folder = ring.network.folder(Role::Mediator, mediator).unwrap();
+        let folder = ring.network.folder(Role::Mediator.node(mediator)).unwrap();
         let mut reader = Reader::open(&folder.join(format!("cell-{mediator}"))).unwrap();
         let (mut terms, mut cell, mut next) = (BTreeSet::new(), Cell::<Book>::default(), 1);
         let mut done = BTreeSet::new();
@@ -223,7 +237,7 @@ fn a_mediator_without_durability_dies_and_trading_continues() {
             let (time_ns, frames) = batch::decode(&record.bytes).unwrap();
             cell.begin(record.index, time_ns);
             for frame in frames {
-                let request = Request::of(&frame.unwrap()).unwrap();
+                let request: Request = frame.unwrap().read().unwrap();
                 if let Handled::Executed(outcome) = cell.handle(&request, |_| {}) {
                     done.insert((request.instrument, request.session, outcome));
                 }
@@ -231,12 +245,11 @@ fn a_mediator_without_durability_dies_and_trading_continues() {
         }
         assert_eq!(terms.len(), term_count, "{terms:?}");
         for message in clients[0].replies() {
-            let header = &message.header;
-            if usize::from(header.cell) == mediator && header.flags & wire::EXPIRED == 0 {
-                let events_hash = Reply::decode(&message.body).unwrap().events_hash;
-                let (client_seq, output_seq) = (header.client_seq, header.output_seq);
+            if message.cell == mediator && !message.is_expired {
+                let Message { client_seq, output_seq, events_hash, .. } = *message;
                 let outcome = Outcome { client_seq, output_seq, events_hash };
-                assert!(done.contains(&(header.instrument, header.session, outcome)), "{header:?}");
+                let found = done.contains(&(message.instrument, message.session, outcome));
+                assert!(found, "{message:?}");
             }
         }
     }
@@ -247,28 +260,38 @@ fn a_mediator_without_durability_dies_and_trading_continues() {
 fn unknown_peers_and_invalid_frames_are_refused_and_trading_continues() {
     let mut ring = TestRing::new("1-1-1-1", Durability::None);
     ring.start();
-    let frame = |kind: FrameKind, body: &[u8]| {
+    let frame = |kind: Kind, message: &[u8]| {
         let mut bytes = vec![];
-        wire::write(&Header { client_seq: 1, ..Header::new(kind) }, body, 0, &mut bytes);
+        let put = |out: &mut Vec<u8>| out.extend_from_slice(message);
+        nm_wire::write_with(kind.code(), Shape::default(), &mut bytes, put);
         bytes
     };
-    let hello = frame(FrameKind::Hello, b"client");
-    let gateway = (Role::Gateway, 0);
+    let say = |who: Who| {
+        let mut bytes = vec![];
+        say_hello(who, None, &mut bytes);
+        bytes
+    };
+    let node = |node: NodeId| Who::Node { node, start: 1 };
+    let hello = say(Who::Client { session: 0 });
+    let digest = nm_wire::digest().to_le_bytes();
+    let nobody = [&digest[..], &[0xff, 0xfe]].concat();
+    let leader = frame(Kind::Leader, &[0; 6]);
+    let gateway = Role::Gateway.node(0);
     let refused = [
         (gateway, vec![7; 500]),
-        (gateway, frame(FrameKind::Hello, b"mediator 0")),
-        (gateway, frame(FrameKind::Hello, b"processor 7")),
-        (gateway, frame(FrameKind::Hello, &[0xff, 0xfe])),
-        (gateway, frame(FrameKind::Request, b"")),
-        (gateway, [hello.clone(), frame(FrameKind::Request, &[99])].concat()),
-        (gateway, [hello.clone(), frame(FrameKind::Leader, b"")].concat()),
-        ((Role::Router, 0), hello.clone()),
-        ((Role::Mediator, 0), frame(FrameKind::Request, b"")),
-        ((Role::Mediator, 0), frame(FrameKind::Welcome, b"")),
-        ((Role::Processor, 0), frame(FrameKind::Reply, b"")),
+        (gateway, say(node(Role::Mediator.node(0)))),
+        (gateway, say(node(Role::Processor.node(7)))),
+        (gateway, frame(Kind::Hello, &nobody)),
+        (gateway, frame(Kind::Request, b"")),
+        (gateway, [hello.clone(), frame(Kind::Request, &[99])].concat()),
+        (gateway, [hello.clone(), leader].concat()),
+        (Role::Router.node(0), hello.clone()),
+        (Role::Mediator.node(0), frame(Kind::Request, b"")),
+        (Role::Mediator.node(0), frame(Kind::Welcome, b"")),
+        (Role::Processor.node(0), frame(Kind::Reply, b"")),
     ];
-    for ((role, index), bytes) in refused {
-        let path = ring.folder.path().join(format!("{role}-{index}"));
+    for (NodeId { class, index }, bytes) in refused {
+        let path = ring.folder.path().join(format!("{class}-{index}"));
         let mut unknown_peer = UnixStream::connect(path).unwrap();
         unknown_peer.set_read_timeout(Some(LIMIT)).unwrap();
         unknown_peer.write_all(&bytes).unwrap();
@@ -277,10 +300,10 @@ fn unknown_peers_and_invalid_frames_are_refused_and_trading_continues() {
         let reset = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
         assert!(end.is_ok() || end.as_ref().is_err_and(reset), "{end:?}");
         // A peer that sent frames is sent the reason.
-        let kind = wire::read(&answer).unwrap().map(|frame| frame.header.kind);
-        assert!(matches!(kind, None | Some(FrameKind::Close)), "{kind:?}");
+        let kind = nm_wire::read(&answer).unwrap().map(|frame| frame.kind());
+        assert!(matches!(kind, None | Some(Kind::Close)), "{kind:?}");
     }
-    ring.wait_for_warning("names neither a client nor a node");
+    ring.wait_for_warning("field `who`: no value has the code 255");
     ring.wait_for_warning("a client sent a Leader to a gateway");
     let mut clients = [Client::new(&ring, 0, &[1])];
     trade(&mut clients, 20, |_| {});
@@ -292,14 +315,14 @@ fn unknown_peers_and_invalid_frames_are_refused_and_trading_continues() {
 fn a_node_that_cannot_start_is_refused() {
     let ring = TestRing::new("1-1-1-1", Durability::None);
     let (_stop, stopped) = UnixStream::pair().unwrap();
-    let run = |network: &Network, role, index| {
-        node::run(network, role, index, stopped.as_fd(), &mut |_| {}).unwrap_err()
+    let run = |network: &Network, role: Role, index| {
+        node::run(network, role.node(index), stopped.as_fd(), &mut |_| {}).unwrap_err()
     };
     // Without control none can have been added.
     let mut network = ring.network.clone();
-    network.mediator[0].replication = None;
+    network.classes[Role::Mediator].nodes[0].replication = None;
     assert!(run(&network, Role::Gateway, 4).message.contains("there is no gateway 4"));
-    network.router[0].address = "unix:/no/such/folder/node".parse().unwrap();
+    network.classes[Role::Router].nodes[0].address = "unix:/no/such/folder/node".parse().unwrap();
     let refused = run(&network, Role::Router, 0).message;
     assert!(refused.contains("router 0 cannot listen at unix:/no/such"), "{refused}");
 }

@@ -4,16 +4,14 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nm_book::codec;
 use nm_book::order::{Command, Event, RejectReason, Side};
+use nm_exchange::client::say_hello;
 use nm_exchange::limits::{FREE_BYTES_SHARE, GATEWAY_BYTES_MAX, SESSION_INSTRUMENTS_MAX};
 use nm_exchange::link::{Link, Stream};
-use nm_exchange::message::Hello;
 use nm_exchange::network::{Durability, Role};
-use nm_exchange::refused::RefusalReason;
 use nm_exchange::testing::{Client, LIMIT, TestRing, order};
-use nm_exchange::wire::{self, FRAME_BYTES_MAX, FrameKind, Header};
 use nm_sys::clock::Deadline;
+use nm_wire::{FRAME_BYTES_MAX, RefusalReason, Refused, Reply, Request, Series, Shape, Who};
 
 /// A client that sends any request, right or wrong.
 struct RawClient {
@@ -26,13 +24,13 @@ impl RawClient {
     fn new(ring: &TestRing, session: u32) -> RawClient {
         let deadline = Deadline::after(LIMIT);
         let stream = loop {
-            match Stream::connect(&ring.network.gateway[0].address, LIMIT) {
+            match Stream::connect(&ring.network.classes[Role::Gateway].nodes[0].address, LIMIT) {
                 Ok(stream) => break stream,
                 Err(error) => assert!(!deadline.passed(), "{error}"),
             }
         };
         let mut link = Link::new(stream).unwrap();
-        Hello::Client(session).write(None, &mut link.output);
+        say_hello(Who::Client { session }, None, &mut link.output);
         // A gateway does not wait for it for ever.
         link.flush().unwrap();
         RawClient { link, replies: vec![] }
@@ -41,11 +39,10 @@ impl RawClient {
     /// Sends a request behind another one.
     fn send(&mut self, (session, instrument): (u32, u32), seqs: (u64, u64), size_bytes: usize) {
         let (client_seq, previous_seq) = seqs;
-        let request = Header::new(FrameKind::Request);
-        let header = Header { session, instrument, client_seq, previous_seq, ..request };
-        let mut body = vec![];
-        codec::write_command(&Command::Tick, &mut body);
-        wire::write(&header, &body, size_bytes, &mut self.link.output);
+        let request = nm_exchange::testing::request(session, instrument, Command::Tick);
+        let request = Request { client_seq, previous_seq, ..request };
+        let shape = Shape { is_stamped: false, size_bytes };
+        nm_wire::write_shaped(&request, shape, &mut self.link.output);
     }
 
     /// Waits for so many replies, and takes them.
@@ -66,12 +63,11 @@ impl RawClient {
             self.link.receive().unwrap();
         }
         while let Some(frame) = self.link.input.next_frame().unwrap() {
-            if frame.header.kind != FrameKind::Reply {
-                continue;
+            if let Ok(Reply { client_seq, .. }) = frame.read() {
+                self.replies.push((client_seq, None));
+            } else if let Ok(Refused { client_seq, reason, .. }) = frame.read() {
+                self.replies.push((client_seq, Some(reason)));
             }
-            let is_refused = frame.header.flags & wire::REFUSED != 0;
-            let reason = is_refused.then(|| RefusalReason::decode(frame.body()).unwrap());
-            self.replies.push((frame.header.client_seq, reason));
         }
     }
 }
@@ -114,7 +110,7 @@ fn the_first_request_on_a_link_is_refused_if_its_predecessor_was_passed_or_never
     client.send((1, 0), (9, 8), 0);
     client.send((1, 0), (10, 9), 0);
     assert_eq!(client.replies(2), [(9, UNKNOWN), (10, UNKNOWN)]);
-    let resent = |ring: &mut TestRing| ring.stop_one(Role::Gateway, 0).resent;
+    let resent = |ring: &mut TestRing| ring.stop_one(Role::Gateway.node(0)).resent;
     // The session goes on where it was.
     let mut client = RawClient::new(&ring, 1);
     client.send((1, 0), (11, 2), 0);
@@ -150,7 +146,7 @@ fn a_client_that_fills_its_share_of_a_gateway_leaves_room_for_others() {
     let mut ring = TestRing::new("1-1-1-1", Durability::None);
     let network = ring.network.clone();
     // Without a router there are no replies.
-    ring.start_one(Role::Gateway, 0, &network, &Default::default());
+    ring.start_one(Role::Gateway.node(0), &network, &Default::default());
     let mut greedy = RawClient::new(&ring, 1);
     let fitting = GATEWAY_BYTES_MAX / (FREE_BYTES_SHARE + 1) / FRAME_BYTES_MAX;
     let count = fitting as u64 + 20;
@@ -164,9 +160,9 @@ fn a_client_that_fills_its_share_of_a_gateway_leaves_room_for_others() {
     let mut other = RawClient::new(&ring, 2);
     other.send((2, 0), (1, 0), 0);
     other.send((2, 1), (2, 0), FRAME_BYTES_MAX);
-    for (role, index, _) in network.all() {
-        if role != Role::Gateway {
-            ring.start_one(role, index, &network, &Default::default());
+    for (node, _) in network.all() {
+        if node.class != Role::Gateway {
+            ring.start_one(node, &network, &Default::default());
         }
     }
     let deadline = Deadline::after(LIMIT);
@@ -259,21 +255,17 @@ fn orders_of_a_trillion_parts_are_rejected_and_the_cell_trades_also_after_restar
         if let Command::New(new) = &mut command {
             (new.quantity, new.display) = (quantity, display);
         }
-        client.request(session, 0, 0, &command);
+        client.request(session, 0, false, &command);
         let deadline = Deadline::after(LIMIT);
         while client.replies().count() == before {
             assert!(!deadline.passed(), "no reply");
             client.turn();
         }
-        let of_session = client.received[first..].iter().filter(|m| m.header.session == session);
-        let mut events = vec![];
+        let of_session = client.received[first..].iter().filter(|m| m.session == session);
+        let mut events: Vec<Event> = vec![];
         for message in of_session {
-            // A reply begins with a hash of the state.
-            let hash_bytes = if message.header.kind == FrameKind::Reply { 8 } else { 0 };
-            let mut from = nm_codec::Reader::new(&message.body[hash_bytes..]);
-            while let Ok(event) = codec::read_event(&mut from) {
-                events.push(event);
-            }
+            let all: Series<'_, Event> = Series::of(&message.events);
+            events.extend(all.map(|event| event.unwrap()));
         }
         events
     };
@@ -297,12 +289,12 @@ fn orders_of_a_trillion_parts_are_rejected_and_the_cell_trades_also_after_restar
         assert!(!parts(&shown), "{shown:?}");
         let all = place(2, Side::Buy, HUGE, 0);
         assert_eq!(trades(&all), 1_000, "round {round}");
-        let nodes = [(Role::Processor, 0), (Role::Mediator, 0), (Role::Mediator, 1)];
-        for (role, index) in nodes.into_iter().filter(|_| round == 0) {
-            let ready = ring.restart(role, index);
+        let nodes = [Role::Processor.node(0), Role::Mediator.node(0), Role::Mediator.node(1)];
+        for node in nodes.into_iter().filter(|_| round == 0) {
+            let ready = ring.restart(node);
             let deadline = Deadline::after(LIMIT);
             while ready.load(Ordering::Acquire) == 0 {
-                assert!(!deadline.passed(), "{role} {index} did not start again");
+                assert!(!deadline.passed(), "{node} did not start again");
                 std::thread::sleep(Duration::from_millis(2));
             }
         }

@@ -14,13 +14,13 @@ use nm_book::order::{Command, Side};
 use nm_book::testing::limit;
 use nm_exchange::client;
 use nm_exchange::link::Link;
-use nm_exchange::message::Close;
 use nm_exchange::network::{Durability, Network, Role};
 use nm_exchange::testing::TestRing;
 use nm_load::OrderRequest;
 use nm_load::clients::Clients;
 use nm_load::log::Record;
 use nm_sys::clock::Deadline;
+use nm_wire::{Close, Message};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -104,8 +104,10 @@ impl TwoSessions {
 
     fn connect(&mut self, gateway: usize) {
         let deadline = Deadline::after(LIMIT);
-        let (address, hellos) =
-            (&self.network.gateway[gateway].address, self.clients.hellos(gateway));
+        let (address, hellos) = (
+            &self.network.classes[Role::Gateway].nodes[gateway].address,
+            self.clients.hellos(gateway),
+        );
         let mut link = loop {
             match client::connect(address, &hellos, None, LIMIT) {
                 Ok(link) => break link,
@@ -136,7 +138,8 @@ impl TwoSessions {
                 link.receive().unwrap();
             }
             while let Some(frame) = link.input.next_frame().unwrap() {
-                self.clients.receive(index, &frame.header, frame.body(), 1, &mut link.output);
+                let message = Message::read(frame.shared()).unwrap();
+                self.clients.receive(index, &message, 1, &mut link.output);
             }
         }
     }
@@ -177,11 +180,13 @@ fn check_delivery_after_cuts(counts: &str, durability: Durability) {
     let mut ring = TestRing::new(counts, durability);
     let proxy = Proxy::new(ring.folder.path().join("gateway-1"));
     let mut proxied = ring.network.clone();
-    proxied.gateway[1].address = format!("unix:{}", proxy.address.display()).parse().unwrap();
-    let all: Vec<_> = ring.network.all().map(|(role, index, _)| (role, index)).collect();
-    for (role, index) in all {
-        let network = if role == Role::Processor { proxied.clone() } else { ring.network.clone() };
-        ring.start_one(role, index, &network, &Arc::default());
+    proxied.classes[Role::Gateway].nodes[1].address =
+        format!("unix:{}", proxy.address.display()).parse().unwrap();
+    let all: Vec<_> = ring.network.all().map(|(id, _)| id).collect();
+    for node in all {
+        let network =
+            if node.class == Role::Processor { proxied.clone() } else { ring.network.clone() };
+        ring.start_one(node, &network, &Arc::default());
     }
     let mut two = TwoSessions::new(&ring);
     two.submit(1, Side::Sell, 50);
@@ -206,10 +211,10 @@ fn check_delivery_after_cuts(counts: &str, durability: Durability) {
     two.wait("the fill is delivered after the client reconnected", |two| two.delivered() == 4);
 
     // The gateway itself is restarted and loses its state.
-    ring.stop_one(Role::Gateway, 1);
+    ring.stop_one(Role::Gateway.node(1));
     two.links[1] = None;
     two.trade_undelivered();
-    ring.start_one(Role::Gateway, 1, &ring.network.clone(), &Arc::default());
+    ring.start_one(Role::Gateway.node(1), &ring.network.clone(), &Arc::default());
     two.connect(1);
     two.wait("the fill is delivered after the gateway was restarted", |two| two.delivered() == 5);
     assert_eq!((two.clients.counts.unknown, two.clients.pending()), (0, 0));
@@ -219,18 +224,20 @@ fn check_delivery_after_cuts(counts: &str, durability: Durability) {
 impl TwoSessions {
     /// Session 1 goes to gateway 0, and sends no request there.
     fn move_session_1(&mut self) {
-        let (address, hellos) = (&self.network.gateway[0].address, self.clients.hellos(1));
+        let (address, hellos) =
+            (&self.network.classes[Role::Gateway].nodes[0].address, self.clients.hellos(1));
         let mut link = client::connect(address, &hellos, None, LIMIT).unwrap();
         self.clients.begin_move(1, &mut link.output);
         assert!(!self.clients.is_moving(1), "nothing is without a reply");
         let mut before = self.links[1].replace(link).unwrap();
         // What the gateway sends until it closes the link arrives.
-        Close("session 1 is at another gateway".to_string()).write(&mut before.output);
+        nm_wire::write(&Close::because("session 1 is at another gateway"), &mut before.output);
         before.flush().unwrap();
         while before.receive().is_ok() {
             while let Some(frame) = before.input.next_frame().unwrap() {
                 let out = &mut self.links[1].as_mut().unwrap().output;
-                self.clients.receive_late(1, &frame.header, frame.body(), 1, out);
+                let message = Message::read(frame.shared()).unwrap();
+                self.clients.receive_late(1, &message, 1, out);
             }
         }
     }
@@ -250,7 +257,7 @@ fn check_delivery_after_a_move(counts: &str, durability: Durability) {
     // The gateway is stopped, perhaps with a fill that has just reached it.
     two.submit(2, Side::Buy, 1);
     two.poll_links();
-    ring.stop_one(Role::Gateway, 1);
+    ring.stop_one(Role::Gateway.node(1));
     two.wait("the fill is delivered that may have been lost", |two| two.delivered() == 3);
     two.submit(2, Side::Buy, 1);
     two.wait("the next fill is delivered", |two| two.delivered() == 4);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nm_exchange::network::{Durability, Network, Node, Role};
+use nm_exchange::network::{Durability, Network, Node, NodeId, Role};
 use nm_exchange::testing::TestRing;
 use nm_model::FailureKind;
 use nm_operate::admin;
@@ -13,15 +13,15 @@ use nm_sys::clock::Deadline;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits until a node is up, or down, as control knows.
-fn wait_until(network: &Network, (role, index): (Role, usize), is_up: bool) {
+fn wait_until(network: &Network, node: NodeId, is_up: bool) {
     let deadline = Deadline::after(LIMIT);
     let is_it = || {
         let nodes = admin::status(network, LIMIT).ok()?.nodes;
-        let node = nodes.into_iter().find(|it| (it.role, it.index) == (role, index))?;
+        let node = nodes.into_iter().find(|it| it.id == node)?;
         (node.is_up == is_up).then_some(())
     };
     while is_it().is_none() {
-        assert!(!deadline.passed(), "{role} {index} does not come or go");
+        assert!(!deadline.passed(), "{node} does not come or go");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -32,19 +32,19 @@ fn the_only_one_is_not_removed(role: Role, why: &str) {
     ring.start();
     let address = format!("unix:{}", ring.folder.path().join("more").display()).parse().unwrap();
     let node = Node { address, replication: None };
-    let added = (role, add::add(&ring.network, role, &node).unwrap());
-    assert_eq!(added.1, 1);
+    let added = role.node(add::add(&ring.network, role, &node).unwrap());
+    assert_eq!(added.index, 1);
     let file = ring.network.clone();
-    ring.start_one(role, 1, &file, &Arc::default());
+    ring.start_one(role.node(1), &file, &Arc::default());
     assert!(add::wait_until_up(&file, added));
     let network = admin::status(&file, LIMIT).unwrap().network;
-    ring.stop_one(role, 0);
-    wait_until(&network, (role, 0), false);
+    ring.stop_one(role.node(0));
+    wait_until(&network, role.node(0), false);
     let refused = add::remove(&network, added).unwrap_err();
     assert_eq!(refused.kind, FailureKind::BadRequest);
     assert!(refused.message.contains(why), "{refused:?}");
-    ring.start_one(role, 0, &file, &Arc::default());
-    wait_until(&network, (role, 0), true);
+    ring.start_one(role.node(0), &file, &Arc::default());
+    wait_until(&network, role.node(0), true);
     assert_eq!(add::remove(&network, added).unwrap(), None);
     ring.wait_for_warning("it was removed from the network, and ends");
     ring.stop_all();
@@ -68,16 +68,16 @@ fn the_only_gateway_that_takes_clients_is_not_removed() {
     ring.start();
     let address = format!("unix:{}", ring.folder.path().join("more").display()).parse().unwrap();
     let node = Node { address, replication: None };
-    let gateway = (Role::Gateway, add::add(&ring.network, Role::Gateway, &node).unwrap());
+    let gateway = Role::Gateway.node(add::add(&ring.network, Role::Gateway, &node).unwrap());
     let file = ring.network.clone();
-    ring.start_one(Role::Gateway, 1, &file, &Arc::default());
+    ring.start_one(Role::Gateway.node(1), &file, &Arc::default());
     assert!(add::wait_until_up(&file, gateway));
     let network = admin::status(&file, LIMIT).unwrap().network;
-    drain::drain(&network, Role::Gateway, 0).unwrap();
+    drain::drain(&network, Role::Gateway.node(0)).unwrap();
     let refused = add::remove(&network, gateway).unwrap_err();
     assert_eq!(refused.kind, FailureKind::BadRequest);
     assert!(refused.message.contains("no other gateway could take the clients"), "{refused:?}");
-    drain::resume(&network, Role::Gateway, 0).unwrap();
+    drain::resume(&network, Role::Gateway.node(0)).unwrap();
     let removed = add::remove(&network, gateway).unwrap().unwrap();
     assert_eq!(removed.sessions, Some(0));
     ring.wait_for_warning("it was removed from the network, and ends");

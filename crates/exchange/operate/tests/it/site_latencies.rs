@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use nm_exchange::control::NodeId;
-use nm_exchange::network::{Durability, Network, Role};
+use nm_exchange::network::{Durability, Network, NodeId, Role};
 use nm_exchange::testing::{Client, LIMIT, TestRing, trade};
 use nm_model::FailureKind;
 use nm_operate::addresses::free_ports;
@@ -16,8 +15,8 @@ use nm_sys::clock;
 /// A ring over TCP on this machine.
 fn tcp_ring(counts: &str, durability: Durability) -> TestRing {
     let mut ring = TestRing::new(counts, durability);
-    let Network { gateway, router, mediator, processor, .. } = &mut ring.network;
-    let nodes: Vec<_> = [gateway, router, mediator, processor].into_iter().flatten().collect();
+    let classes = ring.network.classes.iter_mut();
+    let nodes: Vec<_> = classes.flat_map(|(_, class)| &mut class.nodes).collect();
     for (port, node) in free_ports(nodes.len()).unwrap().into_iter().zip(nodes) {
         node.address = format!("127.0.0.1:{port}").parse().unwrap();
     }
@@ -55,7 +54,8 @@ fn latencies_measured_by_tcp_links_replace_those_of_the_settings() {
         let mut ring = tcp_ring("2-2-2-2", durability);
         let mut clients = [Client::new(&ring, 0, &[1]), Client::new(&ring, 1, &[2])];
         trade(&mut clients, 20, |_| {});
-        let asked: [NodeId; 3] = [(Role::Gateway, 0), (Role::Router, 1), (Role::Mediator, 1)];
+        let asked: [NodeId; 3] =
+            [Role::Gateway.node(0), Role::Router.node(1), Role::Mediator.node(1)];
         let reports = admin::work_of(&ring.network, &asked, LIMIT).unwrap();
         // Two routers and two processors; two gateways and two mediators; two routers and two
         // processors. A way on this machine takes some time, and less than a tenth of a second.

@@ -7,7 +7,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use nm_exchange::network::{Durability, Network, Role};
+use nm_exchange::network::{Durability, Network, NodeId, Role};
 use nm_model::{Failure, FailureKind};
 use nm_operate::admin;
 use nm_operate::{drain, resize};
@@ -27,9 +27,6 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Interval at which the network is asked whether all is led.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-
-/// A node by class and index.
-type NodeId = (Role, usize);
 
 /// Restarts all nodes, from a second of the day on.
 #[derive(Debug)]
@@ -79,8 +76,8 @@ impl Operator for RollingRestart {
             self.all = network.all().count();
             Running::start(network)
         });
-        if let Some((role, index)) = running.restarting {
-            if !view.supervisor.is_ready(role, index) {
+        if let Some(node) = running.restarting {
+            if !view.supervisor.is_ready(node) {
                 // Until it is ready, the thread reports nothing but that it has given up.
                 return running
                     .reports
@@ -99,9 +96,9 @@ impl Operator for RollingRestart {
         {
             match report? {
                 Report::Event(event) => events.push(event),
-                Report::Restart((role, index)) => {
-                    view.supervisor.restart(role, index);
-                    running.restarting = Some((role, index));
+                Report::Restart(node) => {
+                    view.supervisor.restart(node);
+                    running.restarting = Some(node);
                 }
             }
         }
@@ -125,12 +122,12 @@ impl Running {
         let (reporter, reports) = channel();
         let (ready, is_ready) = channel();
         std::thread::spawn(move || {
-            for (role, index, _) in network.all() {
+            for (node, _) in network.all() {
                 let waiting = (&is_ready, READY_LIMIT);
-                let restarted = restart(&network, (role, index), &reporter, waiting);
+                let restarted = restart(&network, node, &reporter, waiting);
                 if let Err(failure) = restarted {
                     // It fails if the day has ended.
-                    let _ = reporter.send(Err(named(failure, (role, index))));
+                    let _ = reporter.send(Err(named(failure, node)));
                     return;
                 }
             }
@@ -140,40 +137,40 @@ impl Running {
 }
 
 /// Says in which node's restart something failed.
-fn named(failure: Failure, (role, index): NodeId) -> Failure {
-    let message = format!("the rolling restart ended at {role} {index}: {}", failure.message);
+fn named(failure: Failure, node: NodeId) -> Failure {
+    let message = format!("the rolling restart ended at {node}: {}", failure.message);
     Failure { message, ..failure }
 }
 
 /// Restarts a node, and waits until the network can spare the next one.
 fn restart(
     network: &Network,
-    (role, index): NodeId,
+    node: NodeId,
     reporter: &Sender<Result<Report, Failure>>,
     (is_ready, ready_limit): (&Receiver<()>, Duration),
 ) -> Result<(), Failure> {
     let ended = || Failure::new(FailureKind::Cancelled, "the day has ended");
     let report = |report| reporter.send(Ok(report)).map_err(|_| ended());
-    let is_drained = matches!(role, Role::Mediator | Role::Gateway)
-        && network.nodes(role).len() > 1
+    let is_drained = matches!(node.class, Role::Mediator | Role::Gateway)
+        && network.nodes(node.class).len() > 1
         && network.has_control();
     if is_drained {
         let begin_ns = monotonic_ns();
-        let drained = drain::drain(network, role, index)?;
-        let detail = format!("{role} {index} was drained: {drained}");
+        let drained = drain::drain(network, node)?;
+        let detail = format!("{node} was drained: {drained}");
         let event = DayEvent::at(begin_ns, EventKind::Maintenance, detail);
         report(Report::Event(event.until(monotonic_ns())))?;
     }
-    report(Report::Restart((role, index)))?;
+    report(Report::Restart(node))?;
     is_ready.recv_timeout(ready_limit).map_err(|_| {
         let message = format!("it was not ready after {} s", ready_limit.as_secs_f64());
         Failure::new(FailureKind::Peer, message)
     })?;
     wait_until_healthy(network)?;
     if is_drained {
-        drain::resume(network, role, index)?;
-        if role == Role::Mediator && network.durability == Durability::None {
-            give_back(network, index as u16);
+        drain::resume(network, node)?;
+        if node.class == Role::Mediator && network.durability == Durability::None {
+            give_back(network, node.index);
         }
     }
     Ok(())
@@ -211,12 +208,12 @@ mod tests {
 
     #[test]
     fn a_node_that_is_not_ready_in_time_ends_the_rolling_restart() {
-        let network = Network::new("1-2-1-1".parse().unwrap(), |role, index| Node {
-            address: format!("unix:/nowhere/{role}-{index}").parse().unwrap(),
+        let network = Network::new("1-2-1-1".parse().unwrap(), |id| Node {
+            address: format!("unix:/nowhere/{}", id.file_name()).parse().unwrap(),
             replication: None,
         });
         let ((reporter, reports), (_ready, is_ready)) = (channel(), channel());
-        let (node, limit) = ((Role::Router, 1), Duration::from_millis(250));
+        let (node, limit) = (Role::Router.node(1), Duration::from_millis(250));
         let late = restart(&network, node, &reporter, (&is_ready, limit)).unwrap_err();
         assert!(matches!(reports.try_recv(), Ok(Ok(Report::Restart(of))) if of == node));
         let late = named(late, node);
@@ -230,7 +227,7 @@ mod tests {
         let mut restart = RollingRestart::new(5);
         assert!(restart.unfinished().unwrap().contains("before the rolling restart began"));
         let ((_, reports), (ready, _)) = (channel(), channel());
-        restart.running = Some(Running { reports, ready, restarting: Some((Role::Router, 0)) });
+        restart.running = Some(Running { reports, ready, restarting: Some(Role::Router.node(0)) });
         (restart.done, restart.all) = (3, 4);
         assert!(restart.unfinished().unwrap().contains("3 of 4 nodes were restarted"));
         restart.done = 4;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use nm_exchange::network::Network;
+use nm_exchange::network::{Network, Role};
 use nm_load::generator::ProfileEnd;
 use nm_load::seconds::RecordedSecond;
 use nm_load::{Gateways, Generator, Pace, Settings};
@@ -147,7 +147,7 @@ impl Day<'_> {
         let setup = self.setup;
         let credentials = self.network.credentials().map_err(|error| round::system(&error))?;
         let addresses: Vec<_> =
-            self.network.gateway.iter().map(|node| node.address.clone()).collect();
+            self.network.nodes(Role::Gateway).iter().map(|node| node.address.clone()).collect();
         let gateways = Gateways { addresses: &addresses, credentials, known: Arc::default() };
         let (started, stop, live) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::default());
         let (sink, seconds) = channel();
@@ -279,13 +279,13 @@ fn drive_load(
 }
 
 fn restart_event(restart: &Restart) -> DayEvent {
-    let Restart { role, index, at_ns, ready_ns, reason } = *restart;
+    let Restart { node, at_ns, ready_ns, reason } = *restart;
     let (kind, what) = match reason {
         RestartReason::Killed => (EventKind::Fault, "was killed"),
         RestartReason::Maintenance => (EventKind::Maintenance, "was restarted"),
         RestartReason::Unknown => (EventKind::Restart, "ended by itself"),
     };
-    let detail = format!("{role} {index} {what}");
+    let detail = format!("{node} {what}");
     DayEvent::at(at_ns, kind, detail).until(ready_ns.unwrap_or(at_ns))
 }
 

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nm_exchange::network::{NodeCounts, Role};
+use nm_exchange::network::{NodeCounts, NodeId, Role};
 use nm_load::demand::{Demand, HotSet};
 use nm_load::profile::Segment;
 use nm_load::schedule::Bursts;
@@ -239,9 +239,9 @@ impl Script {
     pub fn kills(&self) -> Vec<Kill> {
         let of_phase = |(start, phase): (u32, &Phase)| -> Vec<Kill> {
             let kill = |fault: &FaultSettings| {
-                let (role, index) = fault.node()?;
+                let node = fault.node()?;
                 let at_s = f64::from(start) + fault.at_s;
-                Some(Kill { role, index, at_s, stays_dead: Duration::from_secs_f64(fault.down_s) })
+                Some(Kill { node, at_s, stays_dead: Duration::from_secs_f64(fault.down_s) })
             };
             phase.faults.iter().filter_map(kill).collect()
         };
@@ -318,7 +318,8 @@ impl Script {
                 }
             }
             for (element, fault) in phase.faults.iter().enumerate() {
-                let is_there = fault.node().is_some_and(|(role, at)| at < role.count(counts));
+                let is_there =
+                    fault.node().is_some_and(|node| node.position() < node.class.count(counts));
                 if !is_there {
                     let limit = format!("a node of a network of {counts}");
                     let error = SpecError::out_of_range("node", &fault.node, limit);
@@ -459,9 +460,8 @@ impl Phase {
 
 impl FaultSettings {
     /// Class and number of the node; none if the text names none.
-    pub fn node(&self) -> Option<(Role, usize)> {
-        let (role, index) = self.node.split_once(':')?;
-        Some((role.parse().ok()?, index.parse().ok()?))
+    pub fn node(&self) -> Option<NodeId> {
+        self.node.parse().ok()
     }
 
     fn check(&self, seconds: u32) -> Result<(), SpecError> {

@@ -199,7 +199,7 @@ down_s = 0.5
         assert_eq!((open.arrivals, open.zipf, open.end_per_s()), (Arrivals::Poisson, 1.0, 5000.0));
         assert_eq!(rush.bursts, Some(BurstSettings { triggered: 0.5, decay_ms: 2.0 }));
         let kill = script.kills()[0];
-        assert_eq!((kill.role, kill.index, kill.at_s), (Role::Mediator, 1, 30.0));
+        assert_eq!((kill.node, kill.at_s), (Role::Mediator.node(1), 30.0));
         assert_eq!(kill.stays_dead.as_millis(), 500);
         let segments = script.segments();
         assert_eq!((segments[1].from_per_s, segments[1].to_per_s), (5_000.0, 25_000.0));

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use nm_exchange::network::Role;
+use nm_exchange::network::NodeId;
 use nm_model::{Failure, FailureKind};
 use nm_sys::clock::Deadline;
 use nm_sys::private_folder::{self, PrivateFolder};
@@ -138,7 +138,7 @@ impl Agent<'_> {
     fn handle(&mut self, request: Request) -> Result<(), Failure> {
         match request {
             Request::Files { network, secret } => self.keep(&network, &secret),
-            Request::Start { slot, start, role, index } => self.start(slot, start, role, index),
+            Request::Start { slot, start, node } => self.start(slot, start, node),
             Request::Kill { slot } => {
                 if let Some(node) = self.nodes.get_mut(&slot) {
                     node.process.kill();
@@ -177,15 +177,16 @@ impl Agent<'_> {
         Ok(())
     }
 
-    fn start(&mut self, slot: usize, start: u32, role: Role, index: usize) -> Result<(), Failure> {
+    fn start(&mut self, slot: usize, start: u32, node: NodeId) -> Result<(), Failure> {
         // What ran before is killed when it is replaced; its port and journal are free then.
         self.nodes.remove(&slot);
         let mut command = Command::new(self.program);
-        command.args(["exchange", "node", "--role", role.name(), "--index", &index.to_string()]);
+        command.args(["exchange", "node", "--role", node.class.name()]);
+        command.args(["--index", &node.index.to_string()]);
         command.arg("--network").arg(self.network_file());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let failure = |error: io::Error| {
-            let message = format!("cannot start {role} {index}: {error}");
+            let message = format!("cannot start {node}: {error}");
             Failure::new(FailureKind::System, message)
         };
         let mut process = ChildProcess::spawn(command).map_err(failure)?;
@@ -199,7 +200,7 @@ impl Agent<'_> {
                 let _ = logs.send(Event::Report(Report::Log { slot, text }));
             }
         };
-        let log = thread::Builder::new().name(format!("log {role} {index}")).spawn(read_log);
+        let log = thread::Builder::new().name(format!("log {node}")).spawn(read_log);
         let log = log.map_err(failure)?;
         let read_output = move || {
             for line in BoundedLines::new(BufReader::new(stdout)) {
@@ -210,7 +211,7 @@ impl Agent<'_> {
             let _ = log.join();
             let _ = reports.send(Event::Report(Report::Ended { slot, start }));
         };
-        let read = thread::Builder::new().name(format!("out {role} {index}")).spawn(read_output);
+        let read = thread::Builder::new().name(format!("out {node}")).spawn(read_output);
         read.map_err(failure)?;
         self.nodes.insert(slot, Node { start, process, stdin, has_ended: false });
         Ok(())
@@ -256,6 +257,7 @@ impl Agent<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nm_exchange::network::Role;
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixStream;
@@ -303,7 +305,7 @@ mod tests {
         Request::Files { network: "of ours".into(), secret: "key".into() }
     }
 
-    const START: Request = Request::Start { slot: 4, start: 1, role: Role::Router, index: 3 };
+    const START: Request = Request::Start { slot: 4, start: 1, node: Role::Router.node(3) };
 
     fn reports(output: &[u8]) -> Vec<Report> {
         let text = std::str::from_utf8(output).unwrap();
@@ -352,7 +354,7 @@ mod tests {
         let ((mut input, far), (output, mut agent)) =
             (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
         output.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let other = Request::Start { slot: 5, start: 1, role: Role::Router, index: 0 };
+        let other = Request::Start { slot: 5, start: 1, node: Role::Router.node(0) };
         let all = requests(&[files(), START, other, Request::End { slot: 4 }]);
         input.write_all(all.as_bytes()).unwrap();
         thread::scope(|scope| {
@@ -372,7 +374,7 @@ mod tests {
     #[test]
     fn a_killed_node_ends_and_another_start_replaces_it() {
         let place = place();
-        let again = Request::Start { slot: 4, start: 2, role: Role::Router, index: 3 };
+        let again = Request::Start { slot: 4, start: 2, node: Role::Router.node(3) };
         let mut output = vec![];
         let all = requests(&[files(), START, Request::Kill { slot: 4 }, again, Request::Stop]);
         run(&place.program, &place.parent(), io::Cursor::new(all), &mut output).unwrap();

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nm_exchange::network::Role;
+use nm_exchange::network::NodeId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -40,10 +40,9 @@ pub enum Request {
         slot: usize,
         /// Number of the start.
         start: u32,
-        /// Class.
-        role: Role,
-        /// Which one of its class.
-        index: usize,
+        /// Which.
+        #[serde(flatten)]
+        node: NodeId,
     },
     /// Kill a node immediately.
     Kill {

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nm_exchange::link::Address;
-use nm_exchange::network::{Durability, Role};
+use nm_exchange::network::{Durability, NodeId, Role};
 use nm_exchange::testing::{TestRing, start_with_cutters};
 use nm_load::{Arrivals, Gateways, Generator, Pace, Round, Settings, Sizes};
 use nm_verify::Findings;
@@ -39,7 +39,8 @@ impl Load {
 
     /// Connects to the gateways of a ring.
     pub fn on(ring: &TestRing) -> Load {
-        let gateways: Vec<_> = ring.network.gateway.iter().map(|n| n.address.clone()).collect();
+        let gateways: Vec<_> =
+            ring.network.classes[Role::Gateway].nodes.iter().map(|n| n.address.clone()).collect();
         Load::new(ring, &gateways)
     }
 
@@ -76,16 +77,16 @@ pub fn recorded(counts: &str, durability: Durability) -> TestRing {
 }
 
 /// These nodes die at the same time while requests are in flight, and are restarted.
-fn kill_together(ring: &mut TestRing, load: &mut Load, nodes: &[(Role, usize)]) {
+fn kill_together(ring: &mut TestRing, load: &mut Load, nodes: &[NodeId]) {
     load.send_and_await_all(200);
     // Some of these are in flight when the nodes end, some are sent while the nodes are down.
     load.send(40, 0.0);
-    for (role, index) in nodes {
-        ring.stop_one(*role, *index);
+    for node in nodes {
+        ring.stop_one(*node);
     }
     load.send(80, 0.0);
-    for (role, index) in nodes {
-        ring.start_one(*role, *index, &ring.network.clone(), &Default::default());
+    for node in nodes {
+        ring.start_one(*node, &ring.network.clone(), &Default::default());
     }
     load.send_and_await_all(200);
 }
@@ -98,10 +99,11 @@ fn a_mediator_without_durability_may_die_together_with_other_nodes() {
     let mut ring = recorded("2-2-2-2", Durability::None);
     ring.start();
     let mut load = Load::on(&ring);
-    for other in [(Processor, 0), (Router, 0), (Gateway, 0)] {
-        kill_together(&mut ring, &mut load, &[(Mediator, 0), other]);
+    for other in [Processor.node(0), Router.node(0), Gateway.node(0)] {
+        kill_together(&mut ring, &mut load, &[Mediator.node(0), other]);
     }
-    let all = [(Mediator, 0), (Mediator, 1), (Processor, 0), (Processor, 1), (Gateway, 1)];
+    let all =
+        [Mediator.node(0), Mediator.node(1), Processor.node(0), Processor.node(1), Gateway.node(1)];
     kill_together(&mut ring, &mut load, &all);
     let findings = load.verify(ring);
     let lost = findings.notes.iter().filter(|note| note.contains("restarted with empty books"));
@@ -117,12 +119,12 @@ fn a_cell_starts_empty_after_all_its_replicas_lost_their_memory() {
     ring.start();
     let mut load = Load::on(&ring);
     load.send_and_await_all(200);
-    let all = [(Mediator, 0), (Mediator, 1), (Processor, 0)];
-    for (role, index) in all {
-        ring.stop_one(role, index);
+    let all = [Mediator.node(0), Mediator.node(1), Processor.node(0)];
+    for node in all {
+        ring.stop_one(node);
     }
-    for (role, index) in all {
-        ring.start_one(role, index, &ring.network.clone(), &Default::default());
+    for node in all {
+        ring.start_one(node, &ring.network.clone(), &Default::default());
     }
     let round = load.send_and_await_all(200);
     assert!(round.unknown > 0, "the gap is reported to clients");
@@ -156,7 +158,7 @@ fn no_fill_is_missed_when_gateways_and_processors_die() {
         let mut ring = recorded("2-2-2-2", durability);
         ring.start();
         let mut load = Load::on(&ring);
-        for node in [(Processor, 0), (Gateway, 0), (Processor, 1)] {
+        for node in [Processor.node(0), Gateway.node(0), Processor.node(1)] {
             kill_together(&mut ring, &mut load, &[node]);
         }
         let findings = load.verify(ring);

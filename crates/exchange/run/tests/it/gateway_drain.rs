@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use nm_book::order::Side;
 use nm_exchange::client::{self, ClientError};
-use nm_exchange::message::Hello;
 use nm_exchange::network::{Durability, Network, Role};
 use nm_exchange::testing::{Client, TestRing, order};
-use nm_exchange::wire::FrameKind;
 use nm_model::{Failure, FailureKind};
 use nm_operate::admin;
 use nm_operate::drain::{self, Drained};
 use nm_sys::clock::Deadline;
+use nm_wire::{Kind, Who};
 
 use super::faults::{Load, recorded};
 
@@ -36,13 +35,15 @@ fn under_load<T: Send>(load: &mut Load, what: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn drain(network: &Network, index: usize) -> Result<Drained, Failure> {
-    drain::drain(network, Role::Gateway, index)
+fn drain(network: &Network, index: u16) -> Result<Drained, Failure> {
+    drain::drain(network, Role::Gateway.node(index))
 }
 
 /// By gateway: how many sessions it has, and whether it takes no more.
 fn sessions(network: &Network) -> Vec<(u32, bool)> {
-    let nodes: Vec<_> = (0..network.gateway.len() as u16).map(|it| (Role::Gateway, it)).collect();
+    let nodes: Vec<_> = (0..network.classes[Role::Gateway].nodes.len() as u16)
+        .map(|it| Role::Gateway.node(it))
+        .collect();
     let works = admin::work_of(network, &nodes, LIMIT).unwrap();
     works.into_iter().map(|(_, work)| (work.sessions, work.is_leaving)).collect()
 }
@@ -50,17 +51,16 @@ fn sessions(network: &Network) -> Vec<(u32, bool)> {
 /// A client that comes to a gateway that is drained is sent away.
 fn wait_until_sent_away(ring: &TestRing, index: usize) {
     let credentials = ring.network.credentials().unwrap();
-    let address = &ring.network.gateway[index].address;
+    let address = &ring.network.classes[Role::Gateway].nodes[index].address;
     let deadline = Deadline::after(LIMIT);
     loop {
         // Until a gateway that was restarted knows that it is drained, it answers nothing, or
         // says welcome.
         let limit = Duration::from_millis(200);
-        let hellos = [Hello::Client(1_000)];
+        let hellos = [Who::Client { session: 1_000 }];
         let connected = client::connect(address, &hellos, credentials.as_ref(), limit);
-        let welcome = connected.and_then(|mut link| {
-            client::receive(&mut link, FrameKind::Welcome, Deadline::after(limit))
-        });
+        let welcome = connected
+            .and_then(|mut link| client::receive(&mut link, Kind::Welcome, Deadline::after(limit)));
         match welcome {
             Err(ClientError::GoingAway) => break,
             other => assert!(!deadline.passed(), "{other:?}"),
@@ -85,7 +85,7 @@ fn check(durability: Durability, has_secret: bool) {
     assert_eq!(drained.to_string(), "its 7 sessions are at other gateways");
     assert_eq!(sessions(&network), [(0, true), (SESSIONS, false)]);
     let status = admin::status(&network, LIMIT).unwrap();
-    assert!(status.is_drained((Role::Gateway, 0)) && !status.is_drained((Role::Gateway, 1)));
+    assert!(status.is_drained(Role::Gateway.node(0)) && !status.is_drained(Role::Gateway.node(1)));
     wait_until_sent_away(&ring, 0);
     let nobody_else = drain(&network, 1).unwrap_err();
     assert_eq!(nobody_else.kind, FailureKind::BadRequest, "{nobody_else:?}");
@@ -94,8 +94,8 @@ fn check(durability: Durability, has_secret: bool) {
     // It is restarted, and remains drained until it is resumed.
     let ready: Arc<AtomicU64> = Arc::default();
     under_load(&mut load, || {
-        ring.stop_one(Role::Gateway, 0);
-        ring.start_one(Role::Gateway, 0, &network, &ready);
+        ring.stop_one(Role::Gateway.node(0));
+        ring.start_one(Role::Gateway.node(0), &network, &ready);
         let deadline = Deadline::after(LIMIT);
         while ready.load(Ordering::Acquire) == 0 {
             assert!(!deadline.passed(), "the gateway is not ready");
@@ -103,8 +103,8 @@ fn check(durability: Durability, has_secret: bool) {
         }
         wait_until_sent_away(&ring, 0);
     });
-    assert_eq!(drain::resume(&network, Role::Gateway, 0), Ok(true));
-    assert_eq!(drain::resume(&network, Role::Gateway, 0), Ok(false));
+    assert_eq!(drain::resume(&network, Role::Gateway.node(0)), Ok(true));
+    assert_eq!(drain::resume(&network, Role::Gateway.node(0)), Ok(false));
     assert_eq!(sessions(&network), [(0, false), (SESSIONS, false)]);
 
     let drained = under_load(&mut load, || drain(&network, 1)).unwrap();
@@ -135,15 +135,15 @@ fn the_clients_of_a_gateway_that_ends_go_to_another_one_and_nothing_is_lost() {
     let network = ring.network.clone();
     let mut load = Load::on(&ring);
     load.send_and_await_all(100);
-    ring.stop_one(Role::Gateway, 0);
+    ring.stop_one(Role::Gateway.node(0));
     // Every request is answered, although it does not come back.
     let round = load.send_and_await_all(200);
     assert_eq!((round.refused, round.unknown, round.reconnects), (0, 0, 1), "{round:?}");
-    let of_other = admin::work_of(&network, &[(Role::Gateway, 1)], LIMIT).unwrap();
+    let of_other = admin::work_of(&network, &[Role::Gateway.node(1)], LIMIT).unwrap();
     assert_eq!(of_other[0].1.sessions, SESSIONS);
 
     let ready: Arc<AtomicU64> = Arc::default();
-    ring.start_one(Role::Gateway, 0, &network, &ready);
+    ring.start_one(Role::Gateway.node(0), &network, &ready);
     let deadline = Deadline::after(LIMIT);
     let mut is_home = false;
     while !is_home {
@@ -166,14 +166,14 @@ fn clients_that_stay_at_a_drained_gateway_are_counted_when_the_time_is_over() {
     ring.start();
     let network = ring.network.clone();
     let mut client = Client::new(&ring, 1, &[1, 2, 3]);
-    client.request(1, 0, 0, &order(1, 1, Side::Buy, 100));
+    client.request(1, 0, false, &order(1, 1, Side::Buy, 100));
     let deadline = Deadline::after(LIMIT);
     while client.waiting() > 0 {
         assert!(!deadline.passed(), "no reply");
         client.turn();
     }
     let limit = Duration::from_secs(1);
-    let stays = drain::drain_within(&network, (Role::Gateway, 1), limit).unwrap_err();
+    let stays = drain::drain_within(&network, Role::Gateway.node(1), limit).unwrap_err();
     assert_eq!(stays.kind, FailureKind::Peer, "{stays:?}");
     let message = "after 1 s 3 sessions are still at gateway 1: their clients do not go";
     assert!(stays.message.starts_with(message), "{stays:?}");

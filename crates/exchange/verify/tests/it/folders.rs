@@ -15,8 +15,7 @@ use nm_exchange::batch;
 use nm_exchange::cell::{Admitted, Cell, CopyPiece, Handled, MoveStep, Request, event_recipients};
 use nm_exchange::hashes::StateHashes;
 use nm_exchange::moves::{Attempt, Forget, MoveId, MoveParts, Part, Release};
-use nm_exchange::network::{Durability, Network, Node, NodeCounts, Role};
-use nm_exchange::wire::{self, FrameKind, Header};
+use nm_exchange::network::{Durability, Network, Node, NodeCounts, NodeId, Role};
 use nm_load::clients::Clients;
 use nm_load::log::{Delivered, Log, Record};
 use nm_load::mix::OrderGenerator;
@@ -27,6 +26,7 @@ use nm_sys::clock::Deadline;
 use nm_sys::poll::{Interest, Poller, Waker};
 use nm_verify::recording::Recording;
 use nm_verify::{CLIENT_LOG_BYTES_MAX, Cuts, Findings, Verdict, Violation, folder, folder_cut};
+use nm_wire::{Block, Message, Reply, Series, Shape, Value};
 
 const CELLS: usize = 2;
 const INSTRUMENTS: usize = 8;
@@ -114,14 +114,14 @@ impl Cells {
 
     fn execute(&mut self, at: usize, bytes: &[u8]) {
         let cell = &mut self.cells[at];
-        let frame = wire::read(bytes).unwrap().unwrap();
-        let request = match cell.admit(&frame).unwrap() {
+        let frame = nm_wire::read(bytes).unwrap().unwrap();
+        let request = match cell.admit(frame).unwrap() {
             Admitted::Request(request) => request,
             Admitted::Move(step) => {
                 assert_ne!(step, MoveStep::Ignored);
                 return;
             }
-            Admitted::NotOwned => panic!("{frame:?}"),
+            Admitted::NotOwned | Admitted::Undecodable => panic!("{frame:?}"),
         };
         let mut events = vec![];
         let handled = cell.handle(&request, |event| events.push(*event));
@@ -133,22 +133,32 @@ impl Cells {
                 *of = (of.0 + 1, fnv1a_on(of.1, &code));
             }
         }
-        let (outcome, flags) = match handled {
-            Handled::Executed(outcome) => (outcome, 0),
-            Handled::Duplicate(Some(outcome)) => (outcome, wire::RESENT),
+        let (outcome, is_repeated) = match handled {
+            Handled::Executed(outcome) => (outcome, false),
+            Handled::Duplicate(Some(outcome)) => (outcome, true),
             other => panic!("{other:?}"),
         };
         if let Some(leaving) = &mut self.leaving
             && leaving.id.instrument == request.instrument
         {
-            let (now_ns, header, body) = (cell.now_ns(), frame.header, frame.body);
-            Part::Request { now_ns, header, body }.write(&mut leaving.requests);
+            Part::Request { now_ns: cell.now_ns(), request }.put(&mut leaving.requests);
         }
-        let output_seq = outcome.output_seq;
-        let kind = FrameKind::Reply;
-        let header = Header { kind, flags, output_seq, ..frame.header };
-        let body = outcome.events_hash.to_le_bytes();
-        self.records.extend(self.clients.receive(0, &header, &body, self.now_ns, &mut vec![]).1);
+        let reply = Message::Reply(Reply {
+            instrument: request.instrument,
+            session: request.session,
+            client_seq: request.client_seq,
+            output_seq: outcome.output_seq,
+            previous_event: request.previous_seq,
+            events_hash: outcome.events_hash,
+            intended_ns: request.intended_ns,
+            map_version: 0,
+            gateway: 0,
+            cell: 0,
+            is_repeated,
+            is_expired: false,
+            events: Series::of(&[]),
+        });
+        self.records.extend(self.clients.receive(0, &reply, self.now_ns, &mut vec![]).1);
     }
 
     /// A batch of one frame.
@@ -163,7 +173,8 @@ impl Cells {
     fn parts(&self, id: MoveId, number: u64, parts: &[u8], out: &mut Vec<u8>) {
         let from = self.owners[id.instrument as usize];
         let (from, to) = (from as u16, (1 - from) as u16);
-        MoveParts { id, from, to, attempt: Attempt(9), number }.write(parts, out);
+        let (attempt, parts) = (Attempt(9), Series::of(parts));
+        nm_wire::write(&MoveParts { from, to, attempt, number, id, parts }, out);
     }
 
     /// Sends a copy of an instrument to the other cell.
@@ -175,18 +186,20 @@ impl Cells {
         self.flush(from);
         let cell = &mut self.cells[from];
         let mut parts = vec![];
-        Part::Start(cell.begin_copy(instrument)).write(&mut parts);
+        Part::Start { start: cell.begin_copy(instrument) }.put(&mut parts);
         loop {
             match cell.next_piece(instrument, 1 << 20) {
                 Poll::Ready(Some(CopyPiece::Sessions(bytes))) => {
-                    Part::Sessions(&bytes).write(&mut parts);
+                    Part::Sessions { saved: Block(&bytes) }.put(&mut parts);
                 }
-                Poll::Ready(Some(CopyPiece::Book(bytes))) => Part::Book(&bytes).write(&mut parts),
+                Poll::Ready(Some(CopyPiece::Book(bytes))) => {
+                    Part::Book { saved: Block(&bytes) }.put(&mut parts);
+                }
                 Poll::Ready(None) => break,
                 Poll::Pending => std::thread::yield_now(),
             }
         }
-        Part::BookEnd.write(&mut parts);
+        Part::BookEnd.put(&mut parts);
         let mut frame = vec![];
         self.parts(id, 0, &parts, &mut frame);
         self.log(1 - from, |out| *out = frame);
@@ -198,13 +211,15 @@ impl Cells {
         let Some(id) = self.leaving.as_ref().map(|leaving| leaving.id) else { return };
         let from = self.owners[id.instrument as usize];
         let to = 1 - from;
-        self.log(from, |out| Release { id, to: to as u16 }.write(from as u16, out));
+        self.log(from, |out| {
+            nm_wire::write(&Release { cell: from as u16, to: to as u16, id }, out);
+        });
         let mut parts = self.leaving.take().unwrap().requests;
-        self.cells[from].end_of_transfer(id.instrument).write(&mut parts);
+        self.cells[from].end_of_transfer(id.instrument).put(&mut parts);
         let mut frame = vec![];
         self.parts(id, 1, &parts, &mut frame);
         self.log(to, |out| *out = frame);
-        self.log(from, |out| Forget(id).write(from as u16, out));
+        self.log(from, |out| nm_wire::write(&Forget { cell: from as u16, id }, out));
         self.owners[id.instrument as usize] = to;
     }
 }
@@ -269,7 +284,7 @@ impl Run {
     fn network(&self) -> Network {
         let mut port = 5000_u16;
         let counts: NodeCounts = "1-1-2-2".parse().unwrap();
-        let mut network = Network::new(counts, |_, _| {
+        let mut network = Network::new(counts, |_| {
             port += 2;
             Node {
                 address: format!("127.0.0.1:{port}").parse().unwrap(),
@@ -282,8 +297,8 @@ impl Run {
         network
     }
 
-    fn journal(&self, role: Role, index: usize, cell: usize, entries: &[Entry]) {
-        let folder = self.folder_of(role, index, cell);
+    fn journal(&self, node: NodeId, cell: usize, entries: &[Entry]) {
+        let folder = self.folder_of(node, cell);
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let settings = JournalSettings { file_bytes: 1 << 18 };
@@ -303,9 +318,9 @@ impl Run {
         let network = self.network();
         fs::write(self.path().join("network.toml"), network.to_toml().unwrap()).unwrap();
         for cell in 0..CELLS as u16 {
-            for (role, index) in network.replicas(cell) {
+            for node in network.replicas(cell) {
                 let entries = &self.entries[usize::from(cell)];
-                self.journal(role, index, usize::from(cell), entries);
+                self.journal(node, usize::from(cell), entries);
             }
         }
         self.check_again()
@@ -324,8 +339,8 @@ impl Run {
         log.flush().unwrap();
     }
 
-    fn folder_of(&self, role: Role, index: usize, cell: usize) -> PathBuf {
-        self.path().join("data").join(format!("{role}-{index}")).join(format!("cell-{cell}"))
+    fn folder_of(&self, node: NodeId, cell: usize) -> PathBuf {
+        self.path().join("data").join(node.file_name()).join(format!("cell-{cell}"))
     }
 
     /// Writes the hash of the last state of the first replica of each cell.
@@ -333,7 +348,7 @@ impl Run {
         for cell in 0..CELLS {
             let last =
                 self.entries[cell].iter().rfind(|entry| entry.kind == RecordKind::Batch).unwrap();
-            let folder = self.folder_of(Role::Mediator, cell, cell);
+            let folder = self.folder_of(Role::Mediator.node(cell as u16), cell);
             let _ = fs::remove_file(folder.join("hashes.jsonl"));
             StateHashes::open(&folder).unwrap().record(last.index, self.hashes[cell]).unwrap();
         }
@@ -414,11 +429,14 @@ fn a_request_that_no_client_sent_is_detected() {
     let middle = run.middle();
     let bytes = &mut run.entries[0][middle].bytes;
     // Another price in the first request, with a valid checksum.
-    let frame = wire::read(&bytes[batch::HEADER_BYTES..]).unwrap().unwrap();
-    let (header, mut body) = (frame.header, frame.body.to_vec());
-    body[9] ^= 1;
-    let mut other = vec![];
-    wire::write(&header, &body, 200, &mut other);
+    let frame = nm_wire::read(&bytes[batch::HEADER_BYTES..]).unwrap().unwrap();
+    let request: Request = frame.read().unwrap();
+    let mut message = frame.message.to_vec();
+    let command_at = message.len() - nm_wire::encode(&request.command).len();
+    message[command_at + 9] ^= 1;
+    let (mut other, is_stamped) = (vec![], frame.is_stamped());
+    let shape = Shape { is_stamped, size_bytes: 200 };
+    nm_wire::write_with(frame.code, shape, &mut other, |out| out.extend(message));
     bytes[batch::HEADER_BYTES..batch::HEADER_BYTES + 200].copy_from_slice(&other);
     let findings = run.check();
     assert_eq!(findings.count(Violation::NotSent), 1, "{findings:?}");
@@ -456,23 +474,23 @@ fn too_few_copies_on_disk_are_detected_but_uncommitted_entries_accepted() {
     let length = complete.len();
     run.check();
     // Two of three replicas have all entries, which is a quorum.
-    run.journal(Role::Processor, 0, 0, &complete[..length - 3]);
+    run.journal(Role::Processor.node(0), 0, &complete[..length - 3]);
     assert!(run.check_again().is_clean());
     // Only one has all entries of answered requests.
-    run.journal(Role::Mediator, 1, 0, &complete[..length - 2]);
+    run.journal(Role::Mediator.node(1), 0, &complete[..length - 2]);
     let findings = run.check_again();
     assert_eq!(findings.violations.keys().collect::<Vec<_>>(), [&Violation::TooFewCopies]);
     // A former leader has uncommitted entries at the end.
-    run.journal(Role::Mediator, 1, 0, complete);
-    run.journal(Role::Processor, 0, 0, complete);
+    run.journal(Role::Mediator.node(1), 0, complete);
+    run.journal(Role::Processor.node(0), 0, complete);
     let mut end = complete[..length - 10].to_vec();
     end.push(Entry { index: end.len() as u64 + 1, ..complete[3].clone() });
-    run.journal(Role::Mediator, 0, 0, &end);
+    run.journal(Role::Mediator.node(0), 0, &end);
     let findings = run.check_again();
     assert!(findings.is_clean(), "{findings:?}");
     // Entries after them must not agree with the others again.
     end.extend_from_slice(&complete[length - 9..]);
-    run.journal(Role::Mediator, 0, 0, &end);
+    run.journal(Role::Mediator.node(0), 0, &end);
     let findings = run.check_again();
     assert_eq!(findings.count(Violation::Diverged), 1, "{findings:?}");
 }
@@ -484,18 +502,18 @@ fn replicas_with_other_batches_are_detected() {
     let mut other = run.entries[0].clone();
     let middle = run.middle();
     swap_frames(&mut other[middle], 0, 1);
-    run.journal(Role::Processor, 0, 0, &other);
+    run.journal(Role::Processor.node(0), 0, &other);
     let findings = run.check_again();
     assert_eq!(findings.count(Violation::Diverged), 1, "{findings:?}");
     // A replica may start later or miss a part if another replica has it.
-    run.journal(Role::Processor, 0, 0, &run.entries[0][middle..]);
+    run.journal(Role::Processor.node(0), 0, &run.entries[0][middle..]);
     let mut missed = run.entries[0].clone();
     for entry in &mut missed[..middle] {
         (entry.kind, entry.bytes) = (RecordKind::Missed, vec![]);
     }
-    run.journal(Role::Mediator, 1, 0, &missed);
+    run.journal(Role::Mediator.node(1), 0, &missed);
     assert!(run.check_again().is_clean());
-    run.journal(Role::Mediator, 0, 0, &missed);
+    run.journal(Role::Mediator.node(0), 0, &missed);
     let findings = run.check_again();
     assert!(
         findings.count(Violation::Gap) > 0 && findings.count(Violation::Lost) > 0,
@@ -608,7 +626,7 @@ fn apply<M: Matching>(cell: &mut Cell<M>, index: u64, batch: &[u8]) {
     let (time_ns, frames) = batch::decode(batch).unwrap();
     cell.begin(index, time_ns);
     for frame in frames {
-        cell.handle(&Request::of(&frame.unwrap()).unwrap(), |_| {});
+        cell.handle(&frame.unwrap().read::<Request>().unwrap(), |_| {});
     }
 }
 
@@ -616,9 +634,9 @@ fn apply<M: Matching>(cell: &mut Cell<M>, index: u64, batch: &[u8]) {
 fn a_truncated_journal_is_replayed_from_the_snapshot() {
     let mut run = Run::new(Durability::DiskQuorum);
     run.check();
-    let own = run.folder_of(Role::Mediator, 0, 0);
-    for (role, index) in [(Role::Mediator, 0), (Role::Mediator, 1), (Role::Processor, 0)] {
-        fs::remove_dir_all(run.folder_of(role, index, 0)).unwrap();
+    let own = run.folder_of(Role::Mediator.node(0), 0);
+    for node in [Role::Mediator.node(0), Role::Mediator.node(1), Role::Processor.node(0)] {
+        fs::remove_dir_all(run.folder_of(node, 0)).unwrap();
     }
     run_replica(&own, &run.entries[0]);
     let findings = folder_cut(run.path(), Cuts { count: 5, seed: 1 }).unwrap();
@@ -644,7 +662,7 @@ fn a_truncated_journal_is_replayed_from_the_snapshot() {
 fn a_state_hash_that_differs_from_the_journals_is_detected() {
     let run = Run::new(Durability::MemoryQuorum);
     run.check();
-    let mut hashes = StateHashes::open(&run.folder_of(Role::Processor, 0, 0)).unwrap();
+    let mut hashes = StateHashes::open(&run.folder_of(Role::Processor.node(0), 0)).unwrap();
     hashes.record(1_000_000, 1).unwrap();
     hashes.record(9, 1).unwrap();
     let findings = folder(run.path()).unwrap();
@@ -663,7 +681,7 @@ fn incomplete_folders_are_refused() {
     };
     refused("network.toml");
     run.check();
-    fs::write(run.folder_of(Role::Mediator, 0, 0).join("hashes.jsonl"), "{}").unwrap();
+    fs::write(run.folder_of(Role::Mediator.node(0), 0).join("hashes.jsonl"), "{}").unwrap();
     refused("hashes.jsonl cannot be read");
     fs::remove_dir_all(run.path().join("data/mediator-0")).unwrap();
     refused("no journal of cell 0");
@@ -768,7 +786,7 @@ fn missing_evidence_of_a_killed_run_is_a_doubt() {
     let findings = run.check();
     assert_eq!(findings.verdict(), Verdict::Doubtful, "{findings:?}");
     assert!(findings.doubts[0].starts_with("there is no manifest"), "{findings:?}");
-    let own = run.folder_of(Role::Processor, 1, 1);
+    let own = run.folder_of(Role::Processor.node(1), 1);
     for path in files(&own) {
         fs::remove_file(path).unwrap();
     }

@@ -1,7 +1,7 @@
 //! `nearmetal exchange add` and `remove`: nodes that join a running network, and leave it.
 
 use anyhow::Result;
-use nm_exchange::network::{Node, Role};
+use nm_exchange::network::{Node, NodeId, Role};
 use nm_operate::add::{self, Removed, UP_LIMIT};
 use nm_operate::addresses;
 use nm_operate::admin::MoveOutcome;
@@ -31,9 +31,9 @@ struct NodeName {
 }
 
 impl NodeName {
-    fn of(role: Role, index: u16) -> NodeName {
+    fn of(NodeId { class, index }: NodeId) -> NodeName {
         let mut name = NodeName::default();
-        *match role {
+        *match class {
             Role::Gateway => &mut name.gateway,
             Role::Router => &mut name.router,
             Role::Mediator => &mut name.mediator,
@@ -92,32 +92,33 @@ pub fn add(args: &AddArgs) -> Result<Exit> {
             Node { address: address.clone(), replication }
         }
     };
-    let index = add::add(&network, role, &node)?;
+    let id = role.node(add::add(&network, role, &node)?);
+    let index = id.index;
     let file = status::file(&access.running)?;
     let command = format!(
         "nearmetal exchange node --role {role} --index {index} --network {}",
         nm_ssh::quoted(&file.to_string_lossy())
     );
     output::message(&format!(
-        "{role} {index} is logged; waiting until it is up, for {} s at most; where the network was \
+        "{id} is logged; waiting until it is up, for {} s at most; where the network was \
          started by hand, start it now by `{command}`",
         UP_LIMIT.as_secs()
     ));
-    let is_up = add::wait_until_up(&network, (role, index));
+    let is_up = add::wait_until_up(&network, id);
     let address = &node.address;
     match access.format.format {
         Format::Json => {
             let address = address.to_string();
-            output::json(&AddedDocument { node: NodeName::of(role, index), address, is_up })?;
+            output::json(&AddedDocument { node: NodeName::of(id), address, is_up })?;
         }
-        Format::Text if is_up && role == Role::Mediator => output::data(&format!(
-            "{role} {index} was added at {address}; its cell {index} is spare\n"
-        ))?,
+        Format::Text if is_up && role == Role::Mediator => {
+            output::data(&format!("{id} was added at {address}; its cell {index} is spare\n"))?
+        }
         Format::Text if is_up => {
-            output::data(&format!("{role} {index} was added at {address}\n"))?;
+            output::data(&format!("{id} was added at {address}\n"))?;
         }
         Format::Text => output::data(&format!(
-            "{role} {index} was added at {address}, and does not work yet; where the network was \
+            "{id} was added at {address}, and does not work yet; where the network was \
              started by hand, start it by `{command}`\n"
         ))?,
     }
@@ -126,33 +127,32 @@ pub fn add(args: &AddArgs) -> Result<Exit> {
 
 /// Removes a node that was added.
 pub fn remove(args: &ChosenNodeArgs) -> Result<Exit> {
-    let (role, index) = args.node;
+    let id = args.node;
     let network = status::current(&args.access)?;
-    let index = u16::try_from(index).unwrap_or(u16::MAX);
-    if role == Role::Mediator {
-        let removed = add::remove_mediator(&network, index)?;
+    if id.class == Role::Mediator {
+        let removed = add::remove_mediator(&network, id.index)?;
         return report_mediator(&removed, args.access.format.format);
     }
-    let drained = add::remove(&network, (role, index))?;
+    let drained = add::remove(&network, id)?;
     match (args.access.format.format, drained) {
         (Format::Json, Some(Drained { sessions, .. })) => {
             output::json(&RemovedDocument {
-                node: NodeName::of(role, index),
+                node: NodeName::of(id),
                 is_removed: true,
                 moves: None,
                 sessions,
             })?;
         }
         (Format::Json, None) => output::json(&RemovedDocument {
-            node: NodeName::of(role, index),
+            node: NodeName::of(id),
             is_removed: true,
             moves: None,
             sessions: None,
         })?,
         (Format::Text, Some(drained)) => {
-            output::data(&format!("{role} {index} was removed: {drained}\n"))?;
+            output::data(&format!("{id} was removed: {drained}\n"))?;
         }
-        (Format::Text, None) => output::data(&format!("{role} {index} was removed\n"))?,
+        (Format::Text, None) => output::data(&format!("{id} was removed\n"))?,
     }
     Ok(Exit::Pass)
 }
@@ -162,7 +162,7 @@ fn report_mediator(removed: &Removed, format: Format) -> Result<Exit> {
     let refused = moves.iter().filter(|outcome| outcome.refused.is_some()).count();
     match format {
         Format::Json => output::json(&RemovedDocument {
-            node: NodeName::of(Role::Mediator, *mediator),
+            node: NodeName::of(Role::Mediator.node(*mediator)),
             is_removed: *is_removed,
             moves: Some(moves.clone()),
             sessions: None,

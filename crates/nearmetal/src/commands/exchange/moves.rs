@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::Result;
-use nm_exchange::network::Role;
+use nm_exchange::network::NodeId;
 use nm_operate::admin::{self, MoveOutcome};
 use nm_operate::drain;
-use nm_operate::replace::{self, Place, Replaced};
+use nm_operate::replace::{self, Replaced};
 use nm_operate::resize::{self, Resized};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -41,8 +41,8 @@ impl Document for MovesDocument {
 /// A node that carries nothing any more.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct DrainedDocument {
-    role: Role,
-    index: usize,
+    #[serde(flatten)]
+    node: NodeId,
     /// Groups that another node leads now.
     groups: Vec<String>,
     moves: Vec<MoveOutcome>,
@@ -57,8 +57,8 @@ impl Document for DrainedDocument {
 /// A node that works again.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ResumedDocument {
-    role: Role,
-    index: usize,
+    #[serde(flatten)]
+    node: NodeId,
     was_drained: bool,
 }
 
@@ -133,20 +133,19 @@ fn show(resized: &Resized, verb: &str, format: Format) -> Result<Exit> {
 /// Makes a mediator or gateway carry nothing.
 pub fn drain(args: &ChosenNodeArgs) -> Result<Exit> {
     let network = status::current(&args.access)?;
-    let (role, index) = args.node;
-    let drained = drain::drain(&network, role, index)?;
+    let node = args.node;
+    let drained = drain::drain(&network, node)?;
     let refused = drained.refused();
     match args.access.format.format {
         Format::Json => output::json(&DrainedDocument {
-            role,
-            index,
+            node,
             groups: drained.groups.clone(),
             moves: drained.moves.clone(),
             sessions: drained.sessions,
         })?,
         Format::Text => {
             let verb = if refused == 0 { "can" } else { "must not" };
-            output::data(&format!("{role} {index} {verb} be stopped: {drained}\n"))?;
+            output::data(&format!("{node} {verb} be stopped: {drained}\n"))?;
         }
     }
     Ok(if refused > 0 { Exit::Conflict } else { Exit::Pass })
@@ -155,13 +154,13 @@ pub fn drain(args: &ChosenNodeArgs) -> Result<Exit> {
 /// Lets a drained node work again.
 pub fn resume(args: &ChosenNodeArgs) -> Result<Exit> {
     let network = status::current(&args.access)?;
-    let (role, index) = args.node;
-    let was_drained = drain::resume(&network, role, index)?;
+    let node = args.node;
+    let was_drained = drain::resume(&network, node)?;
     match args.access.format.format {
-        Format::Json => output::json(&ResumedDocument { role, index, was_drained })?,
+        Format::Json => output::json(&ResumedDocument { node, was_drained })?,
         Format::Text => {
             let word = if was_drained { "works again" } else { "was not drained" };
-            output::data(&format!("{role} {index} {word}\n"))?;
+            output::data(&format!("{node} {word}\n"))?;
         }
     }
     Ok(Exit::Pass)
@@ -170,8 +169,7 @@ pub fn resume(args: &ChosenNodeArgs) -> Result<Exit> {
 /// Replaces a replica of a cell by one of another node.
 pub fn replace(args: &ReplaceArgs) -> Result<Exit> {
     let network = status::current(&args.access)?;
-    let place = |(role, index)| Place(role, index);
-    let (cell, from, to) = (args.cell, place(args.from), place(args.to));
+    let ReplaceArgs { cell, from, to, .. } = *args;
     let Replaced { voters, took_ms } = replace::replace(&network, cell, from, to)?;
     match args.access.format.format {
         Format::Json => output::json(&ReplacedDocument { cell, voters, took_ms })?,

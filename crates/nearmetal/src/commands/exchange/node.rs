@@ -19,6 +19,7 @@ const WRITE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs a node until its input ends.
 pub fn run(args: &NodeArgs) -> Result<Exit> {
+    let id = args.role.node(args.index);
     let network = Network::read(&args.network).map_err(|error| Stop::usage(error.to_string()))?;
     if let Some(data) = &network.data {
         // On other hosts it is in a place that all users may write to.
@@ -33,10 +34,10 @@ pub fn run(args: &NodeArgs) -> Result<Exit> {
         }
     };
     let no_thread = |error| Stop::with(Exit::Environment, format!("no thread for events: {error}"));
-    let events = EventQueue::start((args.role, args.index), write).map_err(no_thread)?;
+    let events = EventQueue::start(id, write).map_err(no_thread)?;
     let mut report = |event: &NodeEvent| events.push(event.clone());
     let stop = stdin();
-    let ended = node::run(&network, args.role, args.index, stop.as_fd(), &mut report);
+    let ended = node::run(&network, id, stop.as_fd(), &mut report);
     if let Ok(ended) = &ended {
         events.push(NodeEvent::Stopped(ended.clone()));
     }

@@ -112,7 +112,7 @@ fn text(status: &NetworkStatus) -> String {
     let _ = writeln!(text, "{up} of {} nodes are up", status.nodes.len());
     let width = status.nodes.iter().map(|node| node.address.len()).max().unwrap_or(0);
     for node in &status.nodes {
-        let name = format!("{} {}", node.role, node.index);
+        let name = node.id.to_string();
         let word = match (node.is_up, node.is_drained) {
             (true, false) => "up",
             (true, true) => "up, drained",

@@ -8,7 +8,7 @@ use super::*;
 
 impl Links {
     /// The links of a simulated node, none of which is up. It connects to no node by itself.
-    pub fn simulated(network: &Network, own: (Role, usize), start: u64) -> io::Result<Links> {
+    pub fn simulated(network: &Network, own: NodeId, start: u64) -> io::Result<Links> {
         let (requests, _) = mpsc::channel();
         let (_, connected) = mpsc::channel();
         let parts = (requests, connected, Waker::new()?);
@@ -16,12 +16,12 @@ impl Links {
     }
 
     /// A link to a node downstream; hello is in its backlog.
-    pub fn begin_link(&mut self, role: Role, index: usize) -> io::Result<LinkId> {
+    pub fn begin_link(&mut self, node: NodeId) -> io::Result<LinkId> {
         let (stream, _) = UnixStream::pair()?;
-        let id = self.insert(Link::new(Stream::Unix(stream))?, Peer::Node(role, index), true)?;
+        let id = self.insert(Link::new(Stream::Unix(stream))?, Peer::Node(node), true)?;
         let hello = self.own_hello();
         if let Some(output) = self.output(id) {
-            hello.write(None, output);
+            say_hello(hello, None, output);
         }
         Ok(id)
     }

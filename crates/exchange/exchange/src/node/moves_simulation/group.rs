@@ -10,7 +10,7 @@ use std::sync::Arc;
 use nm_book::testing::Random;
 use nm_replica::{Log, LogEvent, Refused, Shared};
 
-use crate::network::Role;
+use crate::network::{NodeId, Role};
 
 /// A committed batch.
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ struct Member {
 #[derive(Debug)]
 pub struct Group {
     /// Where its members are.
-    pub nodes: Vec<(Role, usize)>,
+    pub nodes: Vec<NodeId>,
     /// What is committed.
     pub entries: Vec<Entry>,
     /// The latest term.
@@ -61,7 +61,7 @@ pub struct Group {
 
 impl Group {
     /// A group whose members are all down.
-    pub fn new(nodes: Vec<(Role, usize)>) -> Group {
+    pub fn new(nodes: Vec<NodeId>) -> Group {
         let members = nodes.iter().map(|_| Member::default()).collect();
         Group {
             nodes,
@@ -76,12 +76,12 @@ impl Group {
     }
 
     /// The position of a node in it.
-    pub fn member_at(&self, node: (Role, usize)) -> Option<usize> {
+    pub fn member_at(&self, node: NodeId) -> Option<usize> {
         self.nodes.iter().position(|known| *known == node)
     }
 
     /// The node of its leader.
-    pub fn leader_node(&self) -> Option<(Role, usize)> {
+    pub fn leader_node(&self) -> Option<NodeId> {
         self.leader.map(|member| self.nodes[member])
     }
 
@@ -92,7 +92,8 @@ impl Group {
 
     /// The members that can lead.
     pub fn candidates(&self) -> Vec<usize> {
-        let may_lead = |at: &usize| self.members[*at].is_up && self.nodes[*at].0 == Role::Mediator;
+        let may_lead =
+            |at: &usize| self.members[*at].is_up && self.nodes[*at].class == Role::Mediator;
         (0..self.members.len()).filter(may_lead).collect()
     }
 

@@ -9,12 +9,12 @@ use nm_book::testing::Random;
 use nm_codec::fnv1a_on;
 use nm_replica::{Settings, Shared};
 use nm_sys::poll::Waker;
+use nm_wire::{AdminResponse, Frame, FrameMut, Kind, Message};
 
 use crate::batch;
-use crate::control::AdminResponse;
-use crate::link::{ReceiveBuffer, ReceivedFrame};
-use crate::moves::{MoveEnded, MoveId, MoveOrder, MoveParts, Part, Release};
-use crate::network::{CONTROL, Durability, Network, Role};
+use crate::link::ReceiveBuffer;
+use crate::moves::{MoveId, MoveParts, Part, Release};
+use crate::network::{CONTROL, Durability, Network, NodeId, Role};
 use crate::node::behaviour::Behaviour;
 use crate::node::gateway::Gateway;
 use crate::node::groups::Logs;
@@ -23,15 +23,11 @@ use crate::node::peer::{Peer, PeerError};
 use crate::node::replicated::{Mediator, Processor};
 use crate::node::router::Router;
 use crate::time;
-use crate::wire::{self, Frame, FrameKind};
 
 use super::audit::{Audit, Step};
 use super::clients::{Client, Operator};
 use super::group::{Group, SimulatedLog};
 use super::wires::{Chunk, End, Wire};
-
-/// A node by class and index.
-pub type NodeId = (Role, usize);
 
 /// What a node does.
 #[derive(Debug)]
@@ -155,10 +151,10 @@ impl Ring {
     pub fn new(mut network: Network, durability: Durability, load: Load, seed: u64) -> Ring {
         network.durability = durability;
         let mut random = Random::new(seed);
-        let cells = 0..network.mediator.len() as u16;
+        let cells = 0..network.classes[Role::Mediator].nodes.len() as u16;
         let group = |group| (group, Rc::new(RefCell::new(Group::new(network.replicas(group)))));
         let groups: BTreeMap<_, _> = cells.chain([CONTROL]).map(group).collect();
-        let clients = (0..network.gateway.len()).map(|gateway| {
+        let clients = (0..network.classes[Role::Gateway].nodes.len()).map(|gateway| {
             let sessions = [gateway as u32 * 2 + 1, gateway as u32 * 2 + 2];
             Client::new(gateway, &sessions, load.instruments, load.requests)
         });
@@ -190,7 +186,7 @@ impl Ring {
     }
 
     fn begin(&mut self) {
-        let all: Vec<NodeId> = self.network.all().map(|(role, index, _)| (role, index)).collect();
+        let all: Vec<NodeId> = self.network.all().map(|(id, _)| id).collect();
         all.into_iter().for_each(|node| self.start(node));
         for group in self.groups.keys().copied().collect::<Vec<u16>>() {
             self.after(5_000_000, Event::Elect { group, term: 0 });
@@ -292,7 +288,7 @@ impl Ring {
         warnings.iter().for_each(|warning| self.show(|| format!("{id:?}: {warning}")));
         for (link, bytes) in outputs {
             let Some((wire, end)) = self.nodes[&id].wires.get(&link).copied() else { continue };
-            if id.0 == Role::Mediator {
+            if id.class == Role::Mediator {
                 self.note_sent(wire, end, &bytes);
             }
             self.send(wire, 1 - end, &bytes);
@@ -310,31 +306,28 @@ impl Ring {
     /// Looks for steps of moves in what a mediator sends.
     fn note_sent(&mut self, wire: usize, end: usize, bytes: &[u8]) {
         let known = &self.wires[wire];
-        if !matches!(known.ends[1 - end], End::Node((Role::Router, _), _)) {
+        if !matches!(known.ends[1 - end], End::Node(NodeId { class: Role::Router, .. }, _)) {
             return;
         }
         let (from, to) = (known.ends[end], known.ends[1 - end]);
-        for Frame { header, body, .. } in frames(bytes) {
-            if header.kind != FrameKind::RoutingTable {
-                self.show(|| format!("{from:?} to {to:?}: {header:?}"));
+        for frame in frames(bytes) {
+            let message = Message::read(frame).expect("a message");
+            if frame.kind() != Kind::RoutingTable {
+                self.show(|| format!("{from:?} to {to:?}: {message:?}"));
             }
-            match header.kind {
-                FrameKind::MoveOrder => {
-                    let order = MoveOrder::decode(&header, body).expect("an order");
+            match message {
+                Message::MoveOrder(order) => {
                     self.moves.insert(order.id, (order.from, order.to));
                     self.steps.push((Step::Ordered, order.id));
                 }
-                FrameKind::MoveParts => {
+                Message::MoveParts(MoveParts { id, mut parts, .. }) => {
                     let is_end = |part: Result<Part<'_>, _>| matches!(part, Ok(Part::End { .. }));
-                    if Part::all(body).any(is_end) {
-                        self.steps.push((Step::EndSent, MoveParts::decode(&header).id));
+                    if parts.any(is_end) {
+                        self.steps.push((Step::EndSent, id));
                     }
                 }
-                FrameKind::MoveEnded => {
-                    let ended = MoveEnded::decode(&header, body).expect("an announcement");
-                    if ended.refusal.is_none() {
-                        self.steps.push((Step::Announced, ended.id));
-                    }
+                Message::MoveEnded(ended) if ended.refusal.is_none() => {
+                    self.steps.push((Step::Announced, ended.id));
                 }
                 _ => {}
             }
@@ -343,7 +336,7 @@ impl Ring {
 
     /// Has what a node proposes committed after a while.
     fn note_proposals(&mut self, id: NodeId) {
-        for group in self.network.groups_at(id.0, id.1) {
+        for group in self.network.groups_at(id) {
             let known = Rc::clone(&self.groups[&group]);
             let Some(member) = known.borrow().member_at(id) else { continue };
             let Some((term, batch)) = known.borrow_mut().new_proposal(member) else { continue };
@@ -363,8 +356,8 @@ impl Ring {
         let (_, frames) = batch::decode(proposal).expect("a batch");
         for frame in frames {
             let frame = frame.expect("a frame");
-            if frame.header.kind == FrameKind::Release {
-                let release = Release::decode(&frame.header, frame.body).expect("a release");
+            if frame.kind() == Kind::Release {
+                let release: Release = frame.read().expect("a release");
                 self.steps.push((Step::ReleaseProposed, release.id));
             }
         }
@@ -382,7 +375,7 @@ impl Ring {
             }
             (End::Client(at), Chunk::Frames(bytes)) => {
                 for frame in frames(&bytes) {
-                    self.clients[at].receive(&frame.header, &self.audit);
+                    self.clients[at].receive(frame, &self.audit);
                 }
             }
             (End::Operator, Chunk::Frames(bytes)) => self.operator_receives(wire, &bytes),
@@ -403,11 +396,10 @@ impl Ring {
 
     fn operator_receives(&mut self, wire: usize, bytes: &[u8]) {
         let mut asks_another = false;
-        for Frame { header, body, .. } in frames(bytes) {
-            if header.kind == FrameKind::AdminResponse {
-                self.show(|| format!("operator: {:?}", AdminResponse::decode(body)));
-                asks_another |= self.operator.receive(body);
-            }
+        for frame in frames(bytes).filter(|frame| frame.kind() == Kind::AdminResponse) {
+            let response: AdminResponse = frame.read().expect("an answer");
+            self.show(|| format!("operator: {response:?}"));
+            asks_another |= self.operator.receive(response);
         }
         if asks_another {
             self.cut(wire);
@@ -495,7 +487,7 @@ impl Ring {
         };
         let accepted = target.links.accept_link().expect("a link");
         let node = self.nodes.get_mut(&from).expect("a node that runs");
-        let made = node.links.begin_link(to.0, to.1).expect("a link");
+        let made = node.links.begin_link(to).expect("a link");
         self.new_wire([End::Node(from, made), End::Node(to, accepted)]);
         self.turn(from, |_, _| {});
     }
@@ -505,12 +497,12 @@ impl Ring {
         let (to, hello) = match end {
             End::Client(at) => {
                 let client = &self.clients[at];
-                ((Role::Gateway, client.gateway), client.hello())
+                (Role::Gateway.node(client.gateway as u16), client.hello())
             }
             _ => {
-                let mediators = self.network.mediator.len();
+                let mediators = self.network.classes[Role::Mediator].nodes.len();
                 let index = self.operator.mediator % mediators;
-                ((Role::Mediator, index), self.operator.hello())
+                (Role::Mediator.node(index as u16), self.operator.hello())
             }
         };
         let Some(target) = self.nodes.get_mut(&to) else {
@@ -558,7 +550,7 @@ impl Ring {
         let run = self.runs;
         self.show(|| format!("{id:?} starts"));
         let mut of_groups = vec![];
-        for group in self.network.groups_at(id.0, id.1) {
+        for group in self.network.groups_at(id) {
             let known = Rc::clone(&self.groups[&group]);
             let Some(member) = known.borrow().member_at(id) else { continue };
             known.borrow_mut().start(member, self.random.chance(500));
@@ -570,14 +562,14 @@ impl Ring {
         let (timer_ns, stands_until_ns, wires) = (None, 0, HashMap::new());
         let node = Node { running, links, run, timer_ns, stands_until_ns, wires };
         self.nodes.insert(id, node);
-        for to in self.network.downstream(id.0, id.1) {
+        for to in self.network.downstream(id) {
             self.after(1_000_000, Event::Connect { from: id, run, to });
         }
         self.turn(id, |_, _| {});
     }
 
     fn running(&self, id: NodeId, of_groups: Vec<(u16, SimulatedLog)>) -> Running {
-        let (network, (role, index)) = (&self.network, id);
+        let (network, index) = (&self.network, id.index);
         let waker = Waker::new().expect("a waker");
         let logs = Logs {
             waker,
@@ -587,7 +579,7 @@ impl Ring {
             open: |_, _| unreachable!("a simulated node has no thread"),
             settings: Settings::default(),
         };
-        match role {
+        match id.class {
             Role::Gateway => Running::Gateway(Box::new(Gateway::new(network, index))),
             Role::Router => Running::Router(Box::new(Router::new(network))),
             Role::Mediator => {
@@ -614,7 +606,7 @@ impl Ring {
             self.cut_to(wire, 1 - end);
             self.close_end(wire, end);
         }
-        for group in self.network.groups_at(id.0, id.1) {
+        for group in self.network.groups_at(id) {
             let known = Rc::clone(&self.groups[&group]);
             let Some(member) = known.borrow().member_at(id) else { continue };
             let led = known.borrow().leader == Some(member);
@@ -776,7 +768,7 @@ impl Node {
 fn frames(bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
-        let frame = wire::read(rest).expect("a frame")?;
+        let frame = nm_wire::read(rest).expect("a frame")?;
         rest = &rest[frame.bytes.len()..];
         Some(frame)
     })
@@ -787,11 +779,11 @@ fn handle(
     behaviour: &mut dyn Behaviour,
     links: &mut Links,
     id: LinkId,
-    frame: &mut ReceivedFrame<'_>,
+    frame: &mut FrameMut<'_>,
     closed: &mut Vec<LinkId>,
 ) -> Result<(), PeerError> {
-    use FrameKind::{Challenge, Close, Hello, Welcome};
-    if matches!(frame.header.kind, Challenge | Hello | Welcome | Close) {
+    use Kind::{Challenge, Close, Hello, Welcome};
+    if matches!(frame.kind(), Challenge | Hello | Welcome | Close) {
         let Some(handshake) = links.handshake(id, frame)? else { return Ok(()) };
         if let Some(older) = handshake.older {
             close(behaviour, links, older);
