@@ -27,7 +27,9 @@ fn digest() -> String {
 }
 
 fn client(net: &Net, keys: &str) -> Command {
-    let mut command = Command::new("python3");
+    // One that gets no answer would wait for ever.
+    let mut command = Command::new("timeout");
+    command.args(["60", "python3"]);
     command.arg(root().join("crates/exchange/wire/tests/client/client.py"));
     command.args([&digest(), &REQUESTS.to_string(), keys]);
     command.args(net.network.nodes(Role::Gateway).iter().map(|node| node.address.to_string()));
