@@ -1,6 +1,8 @@
 //! Addresses of a run's nodes: ports, sockets and a private folder for them.
 
+use std::collections::hash_map::RandomState;
 use std::fs;
+use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -84,7 +86,7 @@ pub fn network(
     }
     .into_iter();
     let mut port = move || ports.next().unwrap_or(PORT_FIRST);
-    Ok(Network::new(counts, |role, index| {
+    let network = Network::new(counts, |role, index| {
         let host = placement.host(role, index);
         let ip = host.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |host| host.address);
         let address = match (transport, host) {
@@ -99,7 +101,10 @@ pub fn network(
             Some(_) => nm_replica::Address::Tcp(SocketAddr::new(ip, port())),
         });
         Node { address, replication }
-    }))
+    });
+    // Random, and not too large for TOML.
+    let cluster = RandomState::new().build_hasher().finish() >> 1;
+    Ok(Network { cluster, ..network })
 }
 
 /// Addresses on this machine for one more node of a class, in a network whose nodes listen here.

@@ -2,6 +2,7 @@
 //! linked; read from a TOML file that all of its nodes share.
 //!
 //! ```toml
+//! cluster = 7                  # number that no other network has; optional
 //! durability = "none"          # or "memory-quorum", "disk-quorum"
 //! data = "data"                # journals go to ROLE-INDEX below it; relative to this file
 //! record = false               # whether batches are recorded without durability, too
@@ -152,10 +153,17 @@ pub struct AddedNode {
     pub is_removed: bool,
 }
 
+fn is_no_number(number: &u64) -> bool {
+    *number == 0
+}
+
 /// A network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
+    /// Number that no other network has, or zero; replicas of another one are refused.
+    #[serde(default, skip_serializing_if = "is_no_number")]
+    pub cluster: u64,
     /// When a request counts as executed.
     #[serde(default)]
     pub durability: Durability,
@@ -307,6 +315,7 @@ impl Network {
     pub fn new(counts: NodeCounts, mut node: impl FnMut(Role, usize) -> Node) -> Network {
         let mut nodes = |role: Role| (0..role.count(counts)).map(|at| node(role, at)).collect();
         Network {
+            cluster: 0,
             durability: Durability::None,
             data: None,
             record: false,
