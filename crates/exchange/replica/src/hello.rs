@@ -2,8 +2,8 @@
 //! network, another member, or a node that was restarted since for the one that it means.
 //!
 //! ```text
-//! hello             0 "nmhello1"   8 cluster u64   16 incarnation u64   24 group u16   26 member u8
-//!                   27 crc32c of 0..27 u32
+//! hello             0 "nmhello1"   8 cluster u64   16 incarnation u64   24 group u16
+//!                   26 member u8   27 crc32c of 0..27 u32
 //! connecting end    whom it means; incarnation 0 for any
 //! accepting end     who it is
 //! ```
