@@ -118,7 +118,10 @@ mod tests {
         let more = one_more(&unix, Role::Mediator).unwrap();
         let replication = more.replication.as_ref().unwrap().to_string();
         assert!(more.address.to_string().starts_with("unix:/s/mediator-"), "{more:?}");
-        assert!(replication.ends_with("-replication") && more != unix.nodes(Role::Mediator)[0], "{more:?}");
+        assert!(
+            replication.ends_with("-replication") && more != unix.nodes(Role::Mediator)[0],
+            "{more:?}"
+        );
         assert_eq!(one_more(&unix, Role::Processor).unwrap().replication, None);
         let shm = beside("shm:/s/mediator-0");
         assert!(one_more(&shm, Role::Mediator).unwrap().address.to_string().starts_with("shm:/s/"));
