@@ -124,9 +124,19 @@ pub fn samples(seed: u64) -> Vec<Vec<u8>> {
         codec::write_command(&command, &mut messages);
         book.apply(&command, stream.now_ns, &mut |event| codec::write_event(&event, &mut events));
         let request = Request {
+            instrument: 0,
+            session: number as u32 % 3,
             client_seq: number / 3 + 1,
             previous_seq: number / 3,
-            ..nm_exchange::testing::request(number as u32 % 3, 0, command)
+            acknowledged: 0,
+            intended_ns: 0,
+            map_version: 0,
+            gateway: 0,
+            cell: 0,
+            attempt: 0,
+            is_public: false,
+            is_previous_answered: false,
+            command,
         };
         let shape = Shape { is_stamped: false, size_bytes: 200 };
         nm_wire::write_shaped(&request, shape, &mut frames);
