@@ -302,7 +302,8 @@ const ANSWERS: &str = "
 #if defined(__i386__)
 static int call(int n, int a, void *b, int c) {
     int r;
-    __asm__ volatile(\"int $0x80\" : \"=a\"(r) : \"a\"(n), \"b\"(a), \"c\"(b), \"d\"(c) : \"memory\");
+    __asm__ volatile(\"int $0x80\" : \"=a\"(r)
+        : \"a\"(n), \"b\"(a), \"c\"(b), \"d\"(c) : \"memory\");
     return r;
 }
 enum { EXIT = 1, READ = 3, WRITE = 4 };
