@@ -189,7 +189,8 @@ impl std::fmt::Display for Totals {
         write!(
             f,
             "{} connections of {} clients ({} killed, {} stops), {} used memory; {} bytes through \
-             memory, {} through the kernel; {} times back to the kernel, {} times in memory again; {:?}",
+             memory, {} through the kernel; {} times back to the kernel, {} times in memory \
+             again; {:?}",
             self.connections,
             self.clients,
             self.killed,
