@@ -11,7 +11,7 @@
 
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hasher};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
@@ -817,9 +817,14 @@ fn receive_message(unix: c_int) -> Received {
     let mut bytes = [0; 8];
     // SAFETY: the descriptor is open for the whole call.
     let unix = unsafe { BorrowedFd::borrow_raw(unix) };
-    let (count, descriptors) = match nm_sys::unix::receive_descriptors(unix, &mut bytes) {
+    let mut received = nm_sys::unix::receive_descriptors(unix, &mut bytes);
+    if received.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset) {
+        // The other end has closed before it read everything: what it sent is still there.
+        received = nm_sys::unix::receive_descriptors(unix, &mut bytes);
+    }
+    let (count, descriptors) = match received {
         Ok(received) => received,
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Received::Nothing,
+        Err(error) if error.kind() == ErrorKind::WouldBlock => return Received::Nothing,
         Err(_) => return Received::End,
     };
     if count != bytes.len() {
@@ -864,7 +869,13 @@ fn meet_client(
         channel.map(|channel| possession::client_number(channel, possession::peer_process(unix)));
     let (Some(channel), [statement, ..]) = (channel, &sent[..]) else { return Ok(()) };
     if !is_proved(fd, address, statement, sent.get(1), number) {
-        return Ok(());
+        // A client that has withdrawn its statement may have said why.
+        return match receive_message(unix) {
+            Received::Message(message, _) if message[0] == REFUSED => {
+                Err(Refusal::OfPeer(reason_of(message)))
+            }
+            _ => Ok(()),
+        };
     }
     offer_memory((socket, fd), connection, channel)
 }

@@ -30,7 +30,7 @@ pub const ATOMIC_BYTES: usize = PIPE_BYTES / 2;
 
 /// Sends to memory from one comparison of counts with the kernel to the next; a multiple of the
 /// other number.
-const CHECK_INTERVAL: u64 = 1024;
+const CHECK_INTERVAL: u64 = 256;
 
 /// The same while several processes hold the socket.
 const SHARED_CHECK_INTERVAL: u64 = 16;

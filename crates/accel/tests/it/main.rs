@@ -15,6 +15,8 @@ mod spaces;
 mod support;
 mod ways;
 
+#[cfg(target_arch = "x86_64")]
+mod any_instruction;
 mod atomicity;
 mod cancellation;
 mod data;
@@ -45,6 +47,8 @@ mod waits;
 
 /// Every body, for the process that runs one of them.
 const BODIES: &[&[harness::Body]] = &[
+    #[cfg(target_arch = "x86_64")]
+    any_instruction::PEERS,
     children::BODIES,
     cancellation::BODIES,
     costs::PEERS,
