@@ -263,6 +263,9 @@ fn initial_kernel_reason(
     if worth::process_has_stopped() {
         return KernelReason::NotWorthIt;
     }
+    if settings.has_default_after_calls() && worth::is_beyond_a_crowd(table::sockets()) {
+        return KernelReason::Crowded;
+    }
     let Some(peer) = peer else { return KernelReason::ConnectionNotSeen };
     let here = match local {
         Some(local) if !settings.policy.allows(local.port(), peer.port()) => {
@@ -306,6 +309,11 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
     let (is_bounded, begun_ns) = (Settings::get().has_default_after_calls(), wait::now_ns());
     if is_bounded && !worth::may_search(begun_ns) {
         socket.next_attempt.store(calls.saturating_add(ATTEMPT_CALLS_MAX), Ordering::Relaxed);
+        if worth::is_one_of_a_crowd(table::sockets()) && !socket.is_mapped() {
+            let errno = kernel::errno();
+            fallback::move_to_kernel(socket, KernelReason::Crowded);
+            kernel::set_errno(errno);
+        }
         return;
     }
     let errno = kernel::errno();
@@ -355,7 +363,7 @@ fn withdraw(socket: &'static Socket, fd: c_int) {
         let offer = &socket.conduit().opened;
         if offer.compare_exchange(OFFERED, WITHDRAWN, order.0, order.1).is_err() {
             socket.join();
-            socket.judged.begin(socket.record(), wait::tick_ns());
+            note_join(socket);
             options::send_at_once(socket, fd);
         } else {
             socket.unmap_offer();
@@ -726,9 +734,15 @@ fn look_for_answer(socket: &'static Socket, fd: c_int) -> Result<(), Refusal> {
 fn join_accepted(socket: &'static Socket, fd: c_int) {
     table::close_listener(socket);
     socket.join();
-    socket.judged.begin(socket.record(), wait::tick_ns());
+    note_join(socket);
     options::send_at_once(socket, fd);
     socket.publish_received(fd);
+}
+
+/// From here on it shows whether memory is worth it.
+fn note_join(socket: &Socket) {
+    socket.judged.begin(socket.record(), wait::tick_ns());
+    worth::note_join(socket.record());
 }
 
 /// Before a data call of a candidate that has offered memory: joins if it was accepted meanwhile.

@@ -44,6 +44,7 @@ mod threads;
 mod times;
 mod volume;
 mod waits;
+mod worth;
 
 /// Every body, for the process that runs one of them.
 const BODIES: &[&[harness::Body]] = &[
@@ -83,6 +84,7 @@ const BODIES: &[&[harness::Body]] = &[
     times::BODIES,
     volume::BODIES,
     waits::BODIES,
+    worth::PEERS,
     atomicity::BODIES,
 ];
 
