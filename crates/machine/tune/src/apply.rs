@@ -36,7 +36,7 @@ pub enum ApplyError {
     #[error("{target} was {old} and may become {new} yet: {reason}")]
     Unknown {
         /// The setting.
-        target: Target,
+        target: Box<Target>,
         /// Its value before.
         old: Value,
         /// What is being written.
@@ -188,7 +188,7 @@ impl Session<'_> {
         {
             let reason = error.to_string();
             self.append(Record::Unknown { seq, writer, reason: reason.clone() })?;
-            return Err(ApplyError::Unknown { target: target.clone(), old, new, reason });
+            return Err(ApplyError::Unknown { target: Box::new(target.clone()), old, new, reason });
         }
         restore_companions(self.machine, &companions)?;
         let read = self.machine.read(target)?;

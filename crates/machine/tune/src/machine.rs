@@ -41,14 +41,15 @@ pub enum AccessError {
         source: io::Error,
     },
     /// The kernel has not finished a write, and may still do it.
-    #[error("cannot write {}: {source}", .path.display())]
+    #[error(
+        "cannot write {}: the kernel did not finish it within {} s, and may still do it",
+        .path.display(), PCI_WRITE_LIMIT.as_secs()
+    )]
     Unfinished {
         /// The file.
         path: PathBuf,
         /// The process that writes.
         writer: Writer,
-        /// Why.
-        source: WriteError,
     },
     /// A setting of a driver.
     #[error("cannot {action} {target}: {source}")]
@@ -246,10 +247,9 @@ impl HostMachine {
             Err(WriteError::Refused(source)) => {
                 Err(AccessError::File { action: "write", path, source })
             }
-            Err(source @ WriteError::Unfinished { writer, .. }) => {
+            Err(WriteError::Unfinished { writer, .. }) => {
                 let bounded_write::Writer { pid, started_ticks } = writer;
-                let writer = Writer { pid, started_ticks };
-                Err(AccessError::Unfinished { path, writer, source })
+                Err(AccessError::Unfinished { path, writer: Writer { pid, started_ticks } })
             }
         }
     }
