@@ -9,7 +9,7 @@ use nm_sys::poll::Readiness;
 
 use crate::control::{InstrumentMap, admin};
 use crate::link::{LinkError, Listener, ReceivedFrame};
-use crate::network::{Durability, Network, NetworkError, NodeId, PerClass, Role};
+use crate::network::{Network, NetworkError, NodeId, PerClass, Role};
 use crate::wire::FrameKind;
 
 use super::acceptor::Acceptor;
@@ -19,7 +19,7 @@ use super::groups::Logs;
 use super::limits::Limits;
 use super::links::{LinkId, Links, REMOVED_NS};
 use super::peer::{Peer, PeerError};
-use super::{gateway, mediator, processor, replicated, router};
+use super::{gateway, mediator, processor, router};
 
 /// How long a node that the network file lacks asks where it listens.
 const FIND_LIMIT: Duration = Duration::from_secs(10);
@@ -115,19 +115,12 @@ pub fn run_with_limits(
 
 /// What a node of this class does in this network.
 fn behaviour(network: &Network, node: NodeId) -> Result<Box<dyn Behaviour>, Failure> {
-    let is_replicated = network.durability != Durability::None;
     let (index, logs) = (node.index, || Logs::start(network, node));
     Ok(match node.class {
         Role::Gateway => Box::new(gateway::Gateway::new(network, index)),
         Role::Router => Box::new(router::Router::new(network)),
-        Role::Mediator if is_replicated => {
-            Box::new(replicated::Mediator::new(network, index, logs()?)?)
-        }
         Role::Mediator => Box::new(mediator::Mediator::new(network, index, logs()?)?),
-        Role::Processor if is_replicated => {
-            Box::new(replicated::Processor::new(network, index, logs()?)?)
-        }
-        Role::Processor => Box::new(processor::Processor::new(network, index)),
+        Role::Processor => Box::new(processor::Processor::new(network, index, logs()?)?),
     })
 }
 

@@ -1,200 +1,238 @@
-//! Mediator without replicas: puts requests in order and matches them. It may have a replica of
-//! control, whose log is in memory.
+//! Mediator: the leader of a cell puts requests in order and proposes them in batches to the cell's
+//! log; every replica applies what is committed, and the processor that has a replica sends the
+//! replies. With durability `none` the log has this replica alone and commits at once
+//! ([`super::cell_log`]), and the mediator sends the replies itself, through a processor.
+//!
+//! A request on an instrument that is in another cell is not put in order: where the mediator has a
+//! newer map it sends that back, and the gateway resends the request.
 
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
 
-use nm_book::book::Book;
-use nm_book::order::InstrumentId;
 use nm_codec::DecodeError;
 use nm_model::agent::Failure;
 use nm_replica::Log;
-use nm_replica::journal::{self, Recorder};
 use nm_sys::poll::Waker;
 
-use crate::batch;
-use crate::cell::{Admitted, Cell, Request};
-use crate::control::{AdminRequest, InstrumentMap, MembershipReport, RoutingTable, Work};
-use crate::hashes::StateHashes;
-use crate::leader_clock::LeaderClock;
+use crate::cell::Request;
+use crate::control::{
+    AdminRequest, AdminResponse, InstrumentMap, MembershipReport, RoutingTable, Work,
+};
 use crate::link::ReceivedFrame;
-use crate::message::{CatchUp, Leader};
+use crate::message::CatchUp;
 use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
 use crate::network::{Network, NodeId, Role};
-use crate::wire::{self, Frame, FrameKind};
+use crate::wire::{self, FrameKind, Header};
 
 use super::behaviour::Behaviour;
-use super::cell_moves::{self, CellMoves};
-use super::control::{answer, send_nodes, send_routes};
+use super::cell_moves;
+use super::control::{answer, respond, send_nodes, send_routes};
 use super::groups::Logs;
 use super::hand_over::HandOverTimer;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
-use super::replica::ControlReplica;
+use super::replica::{Replica, ReplicaSet};
 use super::reply_path::ReplyPath;
 use super::responses::Responses;
-use super::workload::Workload;
 
-/// A mediator without replicas: it executes requests as they arrive and sends the outcomes to its
-/// processor.
+/// A mediator: with replicas of its own cell and of its neighbour's, or with the only one of its
+/// own cell.
 #[derive(Debug)]
 pub struct Mediator<L> {
+    pub(super) cells: ReplicaSet<L>,
     index: u16,
-    replies: ReplyPath,
-    cell: Cell<Book>,
-    /// Index of its first batch: rises with each start, if there is a record.
-    term: u64,
-    /// Index of the batch of this iteration, if it has begun.
-    batch: Option<u64>,
-    /// Where batches are recorded, if they are, and the present batch.
-    recorder: Option<Recorder>,
-    recorded: Vec<u8>,
-    clock: LeaderClock,
-    hashes: Option<StateHashes>,
-    responses: Responses,
-    moves: CellMoves,
-    workload: Workload,
     /// The newest map that it knows.
     map: InstrumentMap,
-    /// Its replica of control, if it has one.
-    control: Option<ControlReplica<L>>,
     hand_over: HandOverTimer,
+    network: Network,
+    /// By cell.
+    replies: BTreeMap<u16, ReplyPath>,
+    /// Cells that it leads and whose replies no processor makes, because none has a replica, or
+    /// there is no link to it: it sends them itself, through another processor.
+    replying: BTreeSet<u16>,
+    responses: Responses,
+    /// Frames of this iteration for a processor, and how many they are, by cell. They are gathered,
+    /// because the replicas borrow the links meanwhile.
+    gathered: BTreeMap<u16, (u64, Vec<u8>)>,
     requests: u64,
 }
 
 impl<L: Log> Mediator<L> {
-    /// A mediator with empty books; its replica of control, if it has one, has this log.
+    /// A mediator whose replicas have these logs.
     ///
     /// # Errors
     /// If a record cannot be opened.
     pub fn new(network: &Network, index: u16, logs: Logs<L>) -> Result<Mediator<L>, Failure> {
-        let folder = network.folder(Role::Mediator.node(index)).filter(|_| network.record);
-        let folder = folder.map(|folder| folder.join(format!("cell-{index}")));
-        let open = |folder: PathBuf| Recorder::open(&folder, journal::Settings::default());
-        let hashes = folder.as_deref().map(StateHashes::open).transpose()?;
-        let recorder = folder.map(open).transpose()?;
-        // A mediator that restarts continues after the last recorded batch, in another term.
-        let first = recorder.as_ref().map_or(1, Recorder::next);
-        let mut cell = Cell::new(index, network.active_cells());
-        cell.accepts_unknown_sessions = true;
-        cell.begin(first - 1, 0);
+        let cells = ReplicaSet::new(network, Role::Mediator.node(index), logs)?;
+        let numbers = cells.replicas.iter().map(|replica| replica.number);
         Ok(Mediator {
-            index,
-            replies: ReplyPath::new(network, index),
-            cell,
-            term: first,
-            batch: None,
-            recorder,
-            recorded: vec![],
-            clock: LeaderClock::new(vec![Role::Mediator.node(index).to_string()], 0),
-            hashes,
+            network: network.clone(),
+            replies: numbers.map(|cell| (cell, ReplyPath::new(network, cell))).collect(),
+            replying: BTreeSet::new(),
             responses: Responses::default(),
-            moves: CellMoves::default(),
-            workload: Workload::default(),
+            gathered: BTreeMap::new(),
+            cells,
+            index,
             map: InstrumentMap::of(network),
-            control: ControlReplica::new(network, logs),
             hand_over: HandOverTimer::default(),
             requests: 0,
         })
     }
 
-    /// Announces to routers that requests reach this mediator from now on, and that those before
-    /// may be lost.
-    fn announce(&self, links: &mut Links, routers: &[LinkId]) {
-        for router in routers {
-            if let Some(output) = links.output(*router) {
-                Leader { cell: self.index, term: 0 }.write(output);
+    /// Whether a request's instrument is in the cell that it was routed to: by the cell's log, or,
+    /// if the instrument has never moved there, by this map or by the newer one that routed it.
+    fn is_owned(&mut self, header: &Header) -> bool {
+        let Some(replica) = self.cells.replica(header.cell) else { return false };
+        if let Some(known) = replica.cell.ownership(header.instrument) {
+            return known.is_owner;
+        }
+        if let Some(claim) = cell_moves::claim(&replica.cell, &self.map, header.instrument) {
+            replica.enqueue(&claim);
+        }
+        header.map_version > self.map.version()
+            || self.map.cell_of(header.instrument) == header.cell
+    }
+
+    /// Whether the replies of a cell can be sent. Without other replicas they would be lost while
+    /// there is no processor: then requests are left to be resent.
+    fn can_reply(&self, links: &Links, replica: &Replica<L>) -> bool {
+        let path = self.replies.get(&replica.number);
+        !replica.is_single() || path.is_some_and(|path| path.link(links).is_some())
+    }
+
+    fn request(
+        &mut self,
+        links: &mut Links,
+        (from, peer): (LinkId, Peer),
+        frame: &mut ReceivedFrame<'_>,
+    ) -> Result<(), PeerError> {
+        // A request that cannot be applied must not get into the log.
+        Request::decode(&frame.header, frame.body())
+            .map_err(PeerError::decode(peer, FrameKind::Request))?;
+        let mut replicas = self.cells.replicas.iter();
+        let replica = replicas.find(|replica| replica.number == frame.header.cell);
+        if replica.is_some_and(|replica| !self.can_reply(links, replica)) {
+            return Ok(());
+        }
+        if !self.is_owned(&frame.header) {
+            if self.map.cell_of(frame.header.instrument) != frame.header.cell {
+                send_routes(links, &[from], &RoutingTable::new(self.map.clone()));
+            }
+            return Ok(());
+        }
+        wire::stamp(frame.bytes, 2, links.now_ns);
+        self.requests += u64::from(self.enqueue(frame));
+        Ok(())
+    }
+
+    /// A link to a processor was made or has broken, or another replica leads or has replaced one.
+    /// Replies that nobody sent before are asked for by the gateways.
+    fn update_reply_paths(&mut self, links: &mut Links) {
+        for replica in &self.cells.replicas {
+            let cell = replica.number;
+            let path = self.replies.entry(cell);
+            let path = path.or_insert_with(|| ReplyPath::new(&self.network, cell));
+            let is_single = replica.is_single();
+            if !is_single {
+                path.set_voters(replica.voters());
+            }
+            let is_changed = path.update(links);
+            if !replica.is_leading() || !(is_single || path.is_alternate()) {
+                self.replying.remove(&cell);
+                continue;
+            }
+            let is_new = self.replying.insert(cell);
+            let is_to_announce = match is_single {
+                true => is_changed && path.link(links).is_some(),
+                false => is_new || is_changed,
+            };
+            if is_to_announce {
+                let routers = links.all_to(Role::Router);
+                replica.announce(links, &routers);
+                if !is_single || path.may_have_lost() {
+                    path.report_loss(links);
+                }
             }
         }
     }
 
-    /// Records the batch of this iteration.
-    fn flush(&mut self) -> Result<(), Failure> {
-        if let (Some(index), Some(recorder)) = (self.batch.take(), &mut self.recorder) {
-            recorder.batch(index, self.term, &self.recorded)?;
-            recorder.flush()?;
+    /// Announces to a router which cells this mediator leads.
+    fn announce(&self, links: &mut Links, router: LinkId) {
+        for replica in &self.cells.replicas {
+            if self.can_reply(links, replica) {
+                replica.announce(links, &[router]);
+            }
+        }
+    }
+
+    /// A processor is back that others stand in for: it is to say when it can send replies again.
+    fn ask_to_catch_up(&mut self, links: &mut Links, processor: u16) {
+        let Some(link) = links.to(Role::Processor.node(processor)) else { return };
+        for replica in self.cells.replicas.iter().filter(|replica| replica.is_leading()) {
+            let (cell, index) = (replica.number, replica.cell.index());
+            let path = self.replies.get_mut(&cell);
+            if path.is_some_and(|path| path.is_own_back(processor))
+                && let Some(output) = links.output(link)
+            {
+                CatchUp { cell, index }.write(output);
+            }
+        }
+    }
+
+    fn on_caught_up(&mut self, links: &mut Links, processor: u16, caught_up: CatchUp) {
+        if let Some(path) = self.replies.get_mut(&caught_up.cell) {
+            path.own_caught_up(processor);
+        }
+        self.update_reply_paths(links);
+    }
+
+    /// Applies what is committed, and sends the replies that no processor sends.
+    fn apply(&mut self, links: &mut Links) -> Result<(), Failure> {
+        let Mediator { cells, replying, responses, gathered, .. } = self;
+        cells.apply(links, &mut |cell, request, frame, _| {
+            if !replying.contains(&cell.number()) {
+                return cell.handle(request, |_| {});
+            }
+            let (frames, bytes) = gathered.entry(cell.number()).or_default();
+            responses.handle(cell, request, frame, &[], |out| {
+                *frames += 1;
+                out.write(bytes);
+            })
+        })?;
+        for (cell, (frames, bytes)) in &mut self.gathered {
+            let path = self.replies.get(cell).filter(|_| *frames > 0);
+            if let Some(processor) = path.and_then(|path| path.link(links)) {
+                links.forward(processor, bytes);
+                links.frames_out += *frames - 1;
+            }
+            *frames = 0;
+            bytes.clear();
         }
         Ok(())
     }
 
-    /// Begins the batch of this iteration, if it has not begun.
-    fn begin_batch(&mut self, links: &mut Links) {
-        if self.batch.is_none() {
-            let index = self.cell.index() + 1;
-            self.batch = Some(index);
-            let time_ns = self.clock.now_ns(|_| vec![]);
-            self.clock.warnings.drain(..).for_each(|warning| links.warnings.push(warning));
-            self.cell.begin(index, time_ns);
-            batch::begin(time_ns, &mut self.recorded);
-        }
+    /// Adds a frame to the backlog of its cell.
+    fn enqueue(&mut self, frame: &ReceivedFrame<'_>) -> bool {
+        let replica = self.cells.replica(frame.header.cell);
+        replica.is_some_and(|replica| replica.enqueue(frame.bytes))
     }
 
-    /// Whether an instrument is here: by what the cell has executed; by the map if that knows
-    /// nothing of the instrument, because a restarted cell has forgotten what it released.
-    fn is_owned(&self, instrument: InstrumentId) -> bool {
-        let is_known = self.cell.ownership(instrument).is_some();
-        let is_here = is_known || self.map.cell_of(instrument) == self.index;
-        is_here && self.cell.owns(instrument)
-    }
-
-    fn request(&mut self, links: &mut Links, from: LinkId, frame: &ReceivedFrame<'_>) {
-        // Without a processor the reply would be lost: the request is resent when there is one.
-        let Some(processor) = self.replies.link(links) else { return };
-        let Ok(request) = Request::decode(&frame.header, frame.body()) else { return };
-        if let Some(claim) = cell_moves::claim(&self.cell, &self.map, request.instrument) {
-            self.execute_entry(links, &claim);
+    /// Takes over a newer map; processors learn from here which nodes were added.
+    fn update_map(&mut self, links: &mut Links, map: InstrumentMap) {
+        self.map = map;
+        self.cells.on_map();
+        if let Some(control) = &mut self.cells.control {
+            control.on_map(&self.map);
         }
-        if !self.is_owned(request.instrument) {
-            if self.map.cell_of(request.instrument) != self.index {
-                send_routes(links, &[from], &RoutingTable::new(self.map.clone()));
-            }
-            return;
+        if links.update_nodes(&self.map) {
+            self.network = links.network().clone();
+            self.replies.retain(|cell, _| self.map.has_cell(*cell));
+            self.replying.retain(|cell| self.map.has_cell(*cell));
+            // Replies take another way before a processor that was removed learns of that.
+            self.replies.values_mut().for_each(|path| path.set_network(&self.network));
+            self.update_reply_paths(links);
+            let processors = links.all_to(Role::Processor);
+            send_nodes(links, &processors, &self.map);
         }
-        self.requests += 1;
-        self.begin_batch(links);
-        if self.recorder.is_some() {
-            self.recorded.extend_from_slice(frame.bytes);
-        }
-        let (now_ns, frames_before) = (links.now_ns, links.frames_out);
-        let Some(output) = links.output(processor) else { return };
-        let frame = Frame { header: frame.header, body: frame.body(), bytes: &*frame.bytes };
-        let mut frames = 0;
-        let before = self.workload.before();
-        let handled =
-            self.responses.handle(&mut self.cell, &request, &frame, &[(2, now_ns)], |out| {
-                frames += 1;
-                out.write(output);
-            });
-        links.frames_out = frames_before + frames;
-        self.workload.count(&request, &handled, before);
-        if self.moves.has_leaving() {
-            self.moves.on_request(&mut self.cell, &frame, handled);
-        }
-    }
-
-    /// Executes and records an entry of a move.
-    fn execute_entry(&mut self, links: &mut Links, bytes: &[u8]) {
-        let Ok(Some(frame)) = wire::read(bytes) else { return };
-        self.begin_batch(links);
-        // A damaged one has no effect: it is sent again.
-        let Ok(Admitted::Move(step)) = self.cell.admit(&frame) else { return };
-        if self.recorder.is_some() {
-            self.recorded.extend_from_slice(bytes);
-        }
-        self.moves.on_step(&frame.header, step);
-    }
-
-    /// Carries on the moves of instruments.
-    fn advance_moves(&mut self, links: &mut Links) {
-        loop {
-            let mut entries: Vec<Vec<u8>> = vec![];
-            let log = |entry: &[u8]| entries.push(entry.to_vec());
-            self.moves.advance(&mut self.cell, &self.map, links, log);
-            if entries.is_empty() {
-                break;
-            }
-            entries.iter().for_each(|entry| self.execute_entry(links, entry));
-        }
-        self.moves.tell(&mut self.cell, true, links);
     }
 
     /// A frame of a move.
@@ -206,94 +244,85 @@ impl<L: Log> Mediator<L> {
         let (header, body) = (&frame.header, frame.body());
         match header.kind {
             FrameKind::MoveOrder => {
-                self.moves.on_order(&mut self.cell, MoveOrder::decode(header, body)?, links);
+                let order = MoveOrder::decode(header, body)?;
+                if let Some(replica) = self.cells.replica(order.from) {
+                    replica.on_move_order(order, links);
+                }
             }
             FrameKind::MoveProgress => {
                 let progress = MoveProgress::decode(header, body)?;
-                self.moves.on_progress(&mut self.cell, &progress, links);
+                if let Some(replica) = self.cells.replica(progress.from) {
+                    replica.on_move_progress(&progress, links);
+                }
             }
-            FrameKind::MoveParts => self.execute_entry(links, frame.bytes),
+            FrameKind::MoveParts => {
+                self.enqueue(frame);
+            }
             _ => {
                 let ended = MoveEnded::decode(header, body)?;
-                self.moves.on_ended(&mut self.cell, &ended);
-                if let Some(replica) = &mut self.control {
-                    replica.control.on_move_ended(&ended, links.now_ns);
+                self.cells.replicas.iter_mut().for_each(|replica| replica.on_move_ended(&ended));
+                if let Some(control) = &mut self.cells.control {
+                    control.on_move_ended(&ended, links.now_ns);
                 }
             }
         }
         Ok(())
     }
 
-    /// A link to a processor was made, or has broken. If replies take another way from now on,
-    /// those before may be lost.
-    fn update_reply_path(&mut self, links: &mut Links) {
-        if self.replies.update(links) && self.replies.link(links).is_some() {
-            let routers = links.all_to(Role::Router);
-            self.announce(links, &routers);
-            if self.replies.may_have_lost() {
-                self.replies.report_loss(links);
+    fn admin_request(
+        &mut self,
+        links: &mut Links,
+        from: (LinkId, Peer),
+        request: AdminRequest,
+    ) -> Result<(), PeerError> {
+        let ReplicaSet { control, replicas, .. } = &mut self.cells;
+        match request {
+            AdminRequest::Replicas { cell } => {
+                answer_replicas(links, from.0, replicas, cell, None);
+                Ok(())
             }
-        }
-    }
-
-    /// Takes over a newer map.
-    fn update_map(&mut self, links: &mut Links, map: InstrumentMap) {
-        self.map = map;
-        self.moves.on_map();
-        if let Some(replica) = &mut self.control {
-            replica.control.on_map(&self.map);
-        }
-        if links.update_nodes(&self.map) {
-            // Replies take another way before a processor that was removed learns of that: then
-            // nothing more comes to it, and it can end.
-            self.replies.set_network(links.network());
-            self.update_reply_path(links);
-            let processors = links.all_to(Role::Processor);
-            send_nodes(links, &processors, &self.map);
-        }
-    }
-
-    /// The cell's own processor is there while another one stands in for it: it is to say when it
-    /// has links to all gateways.
-    fn ask_to_catch_up(&mut self, links: &mut Links, processor: u16) {
-        if self.replies.is_own_back(processor)
-            && let Some(link) = links.to(Role::Processor.node(processor))
-            && let Some(output) = links.output(link)
-        {
-            CatchUp { cell: self.index, index: 0 }.write(output);
+            AdminRequest::Replace { cell, from: old, to } if from.1 == Peer::Operator => {
+                answer_replicas(links, from.0, replicas, cell, Some((old, to)));
+                Ok(())
+            }
+            request => answer(links, from, request, control.as_mut(), || {
+                let mut work = Work::now();
+                replicas.iter().for_each(|replica| replica.add_work(&mut work));
+                work
+            }),
         }
     }
 }
 
 impl<L: Log> Behaviour for Mediator<L> {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
-        match peer {
-            Peer::Node(NodeId { class: Role::Processor, index }) => {
-                let processor: Vec<LinkId> =
-                    links.to(Role::Processor.node(index)).into_iter().collect();
-                send_nodes(links, &processor, &self.map);
-                self.ask_to_catch_up(links, index);
-                self.update_reply_path(links);
+        if let Peer::Node(NodeId { class: Role::Processor, index }) = peer {
+            self.ask_to_catch_up(links, index);
+            self.update_reply_paths(links);
+            let processor: Vec<LinkId> =
+                links.to(Role::Processor.node(index)).into_iter().collect();
+            send_nodes(links, &processor, &self.map);
+            let replicas = self.cells.replicas.iter().filter(|replica| !replica.is_single());
+            replicas.for_each(|replica| replica.announce(links, &processor));
+        }
+        if let Peer::Node(NodeId { class: Role::Router, index }) = peer
+            && let Some(router) = links.to(Role::Router.node(index))
+        {
+            self.announce(links, router);
+            if let Some(control) = &self.cells.control {
+                control.on_router_connected(links, router);
             }
-            Peer::Node(NodeId { class: Role::Router, index }) => {
-                let router = links.to(Role::Router.node(index));
-                if let (Some(_), Some(router)) = (self.replies.link(links), router) {
-                    self.announce(links, &[router]);
-                }
-                if let (Some(replica), Some(router)) = (&self.control, router) {
-                    replica.control.on_router_connected(links, router);
-                }
-            }
-            _ => {}
         }
     }
 
     fn on_disconnected(&mut self, links: &mut Links, peer: Peer, _id: LinkId) {
-        match (peer, &mut self.control) {
-            (Peer::Node(NodeId { class: Role::Router, index }), Some(replica)) => {
-                replica.control.set_report(index, None);
+        match (peer, &mut self.cells.control) {
+            (Peer::Node(NodeId { class: Role::Router, index }), Some(control)) => {
+                control.set_report(index, None)
             }
-            (Peer::Node(NodeId { class: Role::Processor, .. }), _) => self.update_reply_path(links),
+            (Peer::Node(NodeId { class: Role::Processor, .. }), _) => {
+                self.update_reply_paths(links)
+            }
             _ => {}
         }
     }
@@ -304,28 +333,16 @@ impl<L: Log> Behaviour for Mediator<L> {
         from: (LinkId, Peer),
         frame: &mut ReceivedFrame<'_>,
     ) -> Result<(), PeerError> {
-        match (from.1, frame.header.kind) {
-            (Peer::Node(NodeId { class: Role::Router, .. }), FrameKind::Request)
-                if frame.header.cell == self.index =>
-            {
-                self.request(links, from.0, frame);
-                Ok(())
+        let undecodable = PeerError::decode(from.1, frame.header.kind);
+        match (from.1, frame.header.kind, &mut self.cells.control) {
+            (Peer::Node(NodeId { class: Role::Router, .. }), FrameKind::Request, _) => {
+                return self.request(links, from, frame);
             }
-            (Peer::Node(NodeId { class: Role::Router, .. }), FrameKind::RoutingTable) => {
-                let map = RoutingTable::decode_newer_map(frame.body(), &self.map)
-                    .map_err(PeerError::decode(from.1, frame.header.kind))?;
-                if let Some(map) = map {
+            (Peer::Node(NodeId { class: Role::Router, .. }), FrameKind::RoutingTable, _) => {
+                let map = RoutingTable::decode_newer_map(frame.body(), &self.map);
+                if let Some(map) = map.map_err(undecodable)? {
                     self.update_map(links, map);
                 }
-                Ok(())
-            }
-            (Peer::Node(NodeId { class: Role::Router, index }), FrameKind::MembershipReport) => {
-                let report = MembershipReport::decode(frame.body())
-                    .map_err(PeerError::decode(from.1, frame.header.kind))?;
-                if let Some(replica) = &mut self.control {
-                    replica.control.set_report(index, Some(report));
-                }
-                Ok(())
             }
             (
                 Peer::Node(NodeId { class: Role::Router, .. }),
@@ -333,89 +350,108 @@ impl<L: Log> Behaviour for Mediator<L> {
                 | FrameKind::MoveParts
                 | FrameKind::MoveProgress
                 | FrameKind::MoveEnded,
+                _,
+            ) => self.move_frame(links, frame).map_err(undecodable)?,
+            // Routers send reports to all mediators; those without control ignore them.
+            (
+                Peer::Node(NodeId { class: Role::Router, index }),
+                FrameKind::MembershipReport,
+                control,
             ) => {
-                self.move_frame(links, frame).map_err(PeerError::decode(from.1, frame.header.kind))
-            }
-            (Peer::Observer | Peer::Operator, FrameKind::AdminRequest) => {
-                let control = self.control.as_mut().map(|replica| &mut replica.control);
-                let work = || {
-                    let (moved, pauses_ns) = self.moves.pauses_ns();
-                    let instruments = self.workload.of(&self.cell).collect();
-                    Work { moved, pauses_ns: pauses_ns.collect(), instruments, ..Work::now() }
-                };
-                let request = AdminRequest::decode(frame.body())
-                    .map_err(PeerError::decode(from.1, frame.header.kind))?;
-                answer(links, from, request, control, work)
-            }
-            (Peer::Node(NodeId { class: Role::Processor, .. }), FrameKind::ResendRequest) => {
-                if let Some(output) = links.output(from.0) {
-                    self.responses.resend(&self.cell, &frame.header, output);
+                if let Some(control) = control {
+                    let report = MembershipReport::decode(frame.body()).map_err(undecodable)?;
+                    control.set_report(index, Some(report));
                 }
-                Ok(())
             }
-            (Peer::Node(NodeId { class: Role::Processor, index }), FrameKind::CatchUp) => {
-                CatchUp::decode(&frame.header, frame.body())
-                    .map_err(PeerError::decode(from.1, frame.header.kind))?;
-                self.replies.own_caught_up(index);
-                self.update_reply_path(links);
-                Ok(())
+            (Peer::Observer | Peer::Operator, FrameKind::AdminRequest, _) => {
+                let request = AdminRequest::decode(frame.body()).map_err(undecodable)?;
+                return self.admin_request(links, from, request);
             }
-            (peer, kind) => Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Mediator }),
+            // Its processor is away, and any replica of the cell has the events.
+            (Peer::Node(NodeId { class: Role::Processor, .. }), FrameKind::ResendRequest, _) => {
+                if let Some(replica) = self.cells.voter(frame.header.cell)
+                    && let Some(output) = links.output(from.0)
+                {
+                    self.responses.resend(&replica.cell, &frame.header, output);
+                }
+            }
+            (Peer::Node(NodeId { class: Role::Processor, index }), FrameKind::CatchUp, _) => {
+                let caught_up =
+                    CatchUp::decode(&frame.header, frame.body()).map_err(undecodable)?;
+                self.on_caught_up(links, index, caught_up);
+            }
+            (peer, kind, _) => {
+                return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Mediator });
+            }
         }
+        Ok(())
     }
 
     fn waker(&self) -> Option<&Waker> {
-        self.control.as_ref().map(|replica| &replica.waker)
+        Some(&self.cells.waker)
     }
 
     fn on_wake(&mut self, links: &mut Links) -> Result<(), Failure> {
-        if let Some(replica) = &mut self.control {
-            replica.handle_events(links);
-            let map = &replica.control.routes().map;
-            if self.map.is_older_than(map) {
-                let map = map.clone();
-                self.update_map(links, map);
-            }
+        self.cells.on_wake(links)?;
+        self.apply(links)?;
+        self.update_reply_paths(links);
+        if let Some(control) = &self.cells.control
+            && self.map.is_older_than(&control.routes().map)
+        {
+            let map = control.routes().map.clone();
+            self.update_map(links, map);
         }
         Ok(())
     }
 
     fn on_iteration(&mut self, links: &mut Links) -> Result<(), Failure> {
-        if self.replies.deadline_ns().is_some() {
-            self.update_reply_path(links);
+        if self.replies.values().any(|path| path.deadline_ns().is_some()) {
+            self.update_reply_paths(links);
         }
-        self.advance_moves(links);
-        self.flush()?;
-        if let Some(ControlReplica { control, .. }) = &mut self.control {
-            control.on_iteration(links, std::iter::once((self.index, 0)));
-            // Its cell has no other replica.
-            let is_drained = self.map.drained().contains(&Role::Mediator.node(self.index));
-            if self.hand_over.is_due(links.now_ns, is_drained, control.is_leading()) {
-                control.hand_over();
-            }
+        let is_drained = self.map.drained().contains(&Role::Mediator.node(self.index));
+        if self.hand_over.is_due(links.now_ns, is_drained, self.cells.is_leading()) {
+            self.cells.hand_over();
+        }
+        self.cells.on_iteration(links)?;
+        while self.cells.advance(links, &self.map)? {
+            self.apply(links)?;
         }
         Ok(())
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        let control = self.control.as_ref().and_then(|replica| replica.control.deadline_ns());
-        let (moves, hand_over) = (self.moves.deadline_ns(&self.cell), self.hand_over.deadline_ns());
-        let deadlines = [control, moves, hand_over, self.replies.deadline_ns()];
+        let paths = self.replies.values().filter_map(ReplyPath::deadline_ns).min();
+        let deadlines = [self.cells.deadline_ns(), self.hand_over.deadline_ns(), paths];
         deadlines.into_iter().flatten().min()
     }
 
+    fn is_ready(&self) -> bool {
+        self.cells.is_ready()
+    }
+
     fn on_stop(&mut self) -> Result<(), Failure> {
-        self.flush()?;
-        match &mut self.hashes {
-            // Before the first batch of this term the state is that of another term.
-            Some(hashes) if self.cell.index() >= self.term => {
-                hashes.record(self.cell.index(), self.cell.hash())
-            }
-            _ => Ok(()),
-        }
+        self.cells.on_stop()
     }
 
     fn counts(&self) -> (u64, u64) {
         (self.requests, 0)
     }
+}
+
+/// Tells an observer about the replicas of a cell; an operator may have one of them replaced.
+fn answer_replicas<L: Log>(
+    links: &mut Links,
+    to: LinkId,
+    replicas: &mut [Replica<L>],
+    cell: u16,
+    change: Option<(NodeId, NodeId)>,
+) {
+    let is_it = |replica: &&mut Replica<L>| replica.number == cell && !replica.is_single();
+    let Some(replica) = replicas.iter_mut().find(is_it) else {
+        return respond(links, to, &AdminResponse::NotLeading);
+    };
+    if let Some((from, to)) = change {
+        replica.replace(from, to);
+    }
+    respond(links, to, &AdminResponse::Replicas(replica.describe()));
 }

@@ -4,6 +4,7 @@
 mod acceptor;
 mod authenticator;
 mod behaviour;
+mod cell_log;
 mod cell_moves;
 mod clients;
 mod control;
@@ -22,7 +23,6 @@ mod peer;
 mod pending;
 mod processor;
 mod replica;
-mod replicated;
 mod reply_path;
 mod resend_requests;
 mod responses;

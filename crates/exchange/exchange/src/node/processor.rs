@@ -1,43 +1,47 @@
-//! Transaction processor: sends replies and broadcasts out, and forwards resend requests to
-//! mediators.
+//! Transaction processor: sends replies and broadcasts out. Where it has a replica of a cell it
+//! makes them of what the cell's log commits; for other cells it forwards what the mediators send.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use nm_model::agent::Failure;
+use nm_replica::Log;
+use nm_sys::poll::Waker;
 
 use crate::control::{InstrumentMap, RoutingTable};
 use crate::link::ReceivedFrame;
-use crate::message::CatchUp;
-use crate::network::{Network, NodeId, Role};
+use crate::message::{CatchUp, Leader};
+use crate::network::{Durability, Network, NodeId, Role};
 use crate::wire::{self, FrameKind, Header};
 
 use super::behaviour::Behaviour;
+use super::groups::Logs;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
-use super::responses::{report_event_loss, report_loss};
+use super::replica::ReplicaSet;
+use super::responses::{Outgoing, Responses, report_event_loss, report_loss};
 
 /// For how long a processor that has come back waits for links to all gateways before it sends
 /// replies again, ns.
-pub const GATEWAYS_NS: u64 = 1_000_000_000;
+const GATEWAYS_NS: u64 = 1_000_000_000;
 
 /// What a processor that was removed waits for until it ends: the mediators have other processors
 /// when they send it the map, and nothing comes from them after that.
 #[derive(Debug, Default)]
-pub struct Leaving {
+struct Leaving {
     /// Mediators that have sent a map without this processor.
     maps_from: BTreeSet<u16>,
 }
 
 impl Leaving {
     /// A mediator has sent a map.
-    pub fn on_map(&mut self, mediator: u16, map: &InstrumentMap, processor: u16) {
+    fn on_map(&mut self, mediator: u16, map: &InstrumentMap, processor: u16) {
         if map.lacks(Role::Processor.node(processor)) {
             self.maps_from.insert(mediator);
         }
     }
 
     /// Whether all that came from mediators is on its way to gateways, and nothing more comes.
-    pub fn is_done(&self, links: &Links) -> bool {
+    fn is_done(&self, links: &Links) -> bool {
         let linked = links.connected_nodes().map(|(node, _)| node);
         let mut mediators = linked.filter(|node| node.class == Role::Mediator);
         mediators.all(|mediator| self.maps_from.contains(&mediator.index))
@@ -46,67 +50,138 @@ impl Leaving {
 }
 
 /// Whether a processor has links to all gateways.
-pub fn has_gateways(links: &Links) -> bool {
+fn has_gateways(links: &Links) -> bool {
     let gateways = links.network().downstream(links.own().0);
     gateways.iter().all(|gateway| links.to(*gateway).is_some())
 }
 
-/// A processor that forwards what its mediators send.
+/// A processor: with replicas of its mediators' cells, whose replies it makes, or, where cells have
+/// no replicas, one that forwards what mediators send.
 #[derive(Debug)]
-pub struct Processor {
-    index: u16,
-    /// The map, as of the last change of the nodes.
+pub struct Processor<L> {
+    pub(super) cells: ReplicaSet<L>,
+    /// The map, as of the last change of the nodes: a processor leads nothing, and needs no newer
+    /// one.
     map: InstrumentMap,
-    cells: Vec<u16>,
-    /// By cell and mediator: until when links to all gateways are waited for, ns.
-    catch_ups: BTreeMap<(u16, u16), u64>,
+    responses: Responses,
+    /// Which one it is, and whether cells have replicas.
+    index: u16,
+    is_replicated: bool,
+    /// The cells whose replies may take this way, and with how many mediators the network began.
+    cells_through: Vec<u16>,
+    founders: u16,
+    /// By cell: the mediator that leads it, and its term.
+    leaders: BTreeMap<u16, (u32, u16)>,
+    /// By cell and mediator: the entry that it waits for, and until when links to all gateways are
+    /// waited for, ns.
+    catch_ups: BTreeMap<(u16, u16), (u64, u64)>,
+    /// By gateway: whether it is connected, and its frames of this iteration. They are gathered,
+    /// because the replicas borrow the links meanwhile.
+    gathered: Vec<(bool, Vec<u8>)>,
     leaving: Leaving,
     replies: u64,
 }
 
-impl Processor {
-    /// A processor.
-    pub fn new(network: &Network, index: u16) -> Processor {
-        Processor {
-            index,
+impl<L: Log> Processor<L> {
+    /// A processor whose replicas have these logs.
+    ///
+    /// # Errors
+    /// If a record cannot be opened.
+    pub fn new(network: &Network, index: u16, logs: Logs<L>) -> Result<Processor<L>, Failure> {
+        Ok(Processor {
+            cells: ReplicaSet::new(network, Role::Processor.node(index), logs)?,
             map: InstrumentMap::of(network),
-            cells: network.cells_through(index),
+            cells_through: network.cells_through(index),
+            founders: network.founders() as u16,
+            index,
+            is_replicated: network.durability != Durability::None,
+            leaders: BTreeMap::new(),
             catch_ups: BTreeMap::new(),
+            responses: Responses::default(),
+            gathered: vec![],
             leaving: Leaving::default(),
             replies: 0,
+        })
+    }
+
+    /// Cells whose replies and events gateways have from here.
+    fn cells_sent(&self) -> BTreeSet<u16> {
+        let own = self.cells.replicas.iter().map(|replica| replica.number);
+        self.cells_through.iter().copied().chain(own).collect()
+    }
+
+    /// A mediator knows that others were added or removed. Whatever was on its way from a cell that
+    /// was removed is asked for in the cells that have its instruments now.
+    fn update_map(&mut self, links: &mut Links, map: &InstrumentMap) {
+        if !self.map.update(map) || !links.update_nodes(&self.map) {
+            return;
+        }
+        let before = self.cells_sent();
+        self.cells_through = links.network().cells_through(self.index);
+        for cell in before.into_iter().filter(|cell| !self.map.has_cell(*cell)) {
+            self.leaders.remove(&cell);
+            for gateway in links.all_to(Role::Gateway) {
+                report_loss(links, gateway, cell);
+            }
         }
     }
 
-    /// Notifies the mediators that wait until replies can be sent to all gateways.
+    /// Notifies the mediators that wait until this processor can send the replies of a cell.
     fn answer_catch_ups(&mut self, links: &mut Links) {
-        if self.catch_ups.is_empty() {
+        let Processor { cells, catch_ups, is_replicated, .. } = self;
+        if catch_ups.is_empty() {
             return;
         }
-        let (has_gateways, now_ns) = (has_gateways(links), links.now_ns);
-        for ((cell, mediator), _) in
-            self.catch_ups.extract_if(.., |_, until_ns| has_gateways || now_ns >= *until_ns)
-        {
-            if let Some(link) = links.to(Role::Mediator.node(mediator))
+        let has_gateways = has_gateways(links);
+        catch_ups.retain(|(cell, mediator), (index, until_ns)| {
+            let applied = cells.voter(*cell).map(|replica| replica.cell.index());
+            let is_due = has_gateways || links.now_ns >= *until_ns;
+            let is_done = is_due && (!*is_replicated || applied >= Some(*index));
+            if is_done
+                && let Some(link) = links.to(Role::Mediator.node(*mediator))
                 && let Some(output) = links.output(link)
             {
-                CatchUp { cell, index: 0 }.write(output);
+                CatchUp { cell: *cell, index: *index }.write(output);
             }
+            // It is tried again when the processor has executed more.
+            *until_ns = if is_due { 0 } else { *until_ns };
+            !is_done
+        });
+    }
+
+    /// Answers a resend request; if the cell is none of its own, a mediator does that has it.
+    fn resend(&mut self, links: &mut Links, gateway: LinkId, frame: &mut ReceivedFrame<'_>) {
+        let cell = frame.header.cell;
+        if let Some(replica) = self.cells.voter(cell) {
+            if let Some(output) = links.output(gateway) {
+                self.responses.resend(&replica.cell, &frame.header, output);
+            }
+            return;
+        }
+        let leader = self.leaders.get(&cell).map(|(_, mediator)| *mediator);
+        let first = [cell, cell.wrapping_add(1) % self.founders];
+        let mut up = leader
+            .into_iter()
+            .chain(first)
+            .filter_map(|mediator| links.to(Role::Mediator.node(mediator)));
+        if let Some(mediator) = up.next() {
+            links.forward(mediator, frame.bytes);
         }
     }
 }
 
-impl Behaviour for Processor {
+impl<L: Log> Behaviour for Processor<L> {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
         if let Peer::Node(NodeId { class: Role::Gateway, index }) = peer
             && let Some(gateway) = links.to(Role::Gateway.node(index))
         {
-            self.cells.iter().for_each(|cell| report_loss(links, gateway, *cell));
+            self.cells_sent().into_iter().for_each(|cell| report_loss(links, gateway, cell));
         }
     }
 
     fn on_disconnected(&mut self, links: &mut Links, peer: Peer, _id: LinkId) {
         if let Peer::Node(NodeId { class: Role::Gateway, .. }) = peer {
-            report_event_loss(links, self.cells.iter().copied());
+            report_event_loss(links, self.cells_sent());
         }
     }
 
@@ -119,13 +194,12 @@ impl Behaviour for Processor {
         let (peer, kind) = (from.1, frame.header.kind);
         match (peer, kind) {
             (Peer::Node(NodeId { class: Role::Gateway, .. }), FrameKind::ResendRequest) => {
-                let mediator = frame.header.cell;
-                if let Some(link) = links.to(Role::Mediator.node(mediator)) {
-                    links.forward(link, frame.bytes);
-                }
+                self.resend(links, from.0, frame);
+                Ok(())
             }
             (Peer::Node(NodeId { class: Role::Gateway, index }), FrameKind::Private) => {
                 forward_elsewhere(links, frame.bytes, index);
+                Ok(())
             }
             (
                 Peer::Node(NodeId { class: Role::Mediator, index: mediator }),
@@ -134,35 +208,86 @@ impl Behaviour for Processor {
                 let routes =
                     RoutingTable::decode(frame.body()).map_err(PeerError::decode(peer, kind))?;
                 self.leaving.on_map(mediator, &routes.map, self.index);
-                if self.map.update(&routes.map) && links.update_nodes(&self.map) {
-                    self.cells = links.network().cells_through(self.index);
-                }
+                self.update_map(links, &routes.map);
+                Ok(())
             }
-            (Peer::Node(NodeId { class: Role::Mediator, index: mediator }), FrameKind::CatchUp) => {
-                let CatchUp { cell, .. } = CatchUp::decode(&frame.header, frame.body())
+            (Peer::Node(NodeId { class: Role::Mediator, index }), FrameKind::Leader) => {
+                let Leader { cell, term } = Leader::decode(&frame.header, frame.body())
                     .map_err(PeerError::decode(peer, kind))?;
-                self.catch_ups.insert((cell, mediator), links.now_ns + GATEWAYS_NS);
+                let known = self.leaders.entry(cell).or_default();
+                *known = (*known).max((term, index));
+                Ok(())
             }
-            (Peer::Node(NodeId { class: Role::Mediator, .. }), _) => match forward(links, frame) {
-                true => self.replies += u64::from(kind == FrameKind::Reply),
-                false => return Err(unexpected(peer, kind)),
-            },
-            _ => return Err(unexpected(peer, kind)),
+            (Peer::Node(NodeId { class: Role::Mediator, index }), FrameKind::CatchUp) => {
+                let CatchUp { cell, index: entry } = CatchUp::decode(&frame.header, frame.body())
+                    .map_err(PeerError::decode(peer, kind))?;
+                if !self.is_replicated || self.cells.replica(cell).is_some() {
+                    let until_ns = links.now_ns + GATEWAYS_NS;
+                    self.catch_ups.insert((cell, index), (entry, until_ns));
+                }
+                Ok(())
+            }
+            // The processor of its cell is away.
+            (Peer::Node(NodeId { class: Role::Mediator, .. }), _) if forward(links, frame) => {
+                self.replies += u64::from(kind == FrameKind::Reply);
+                Ok(())
+            }
+            _ => Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Processor }),
         }
+    }
+
+    fn waker(&self) -> Option<&Waker> {
+        Some(&self.cells.waker)
+    }
+
+    fn on_wake(&mut self, links: &mut Links) -> Result<(), Failure> {
+        self.gathered.resize(links.network().nodes(Role::Gateway).len(), (false, vec![]));
+        let (responses, gathered) = (&mut self.responses, &mut self.gathered);
+        let (mut frames, mut replies) = (0, 0);
+        for ((is_up, _), index) in gathered.iter_mut().zip(0..) {
+            *is_up = links.to(Role::Gateway.node(index)).is_some();
+        }
+        self.cells.on_wake(links)?;
+        self.cells.apply(links, &mut |cell, request, frame, now_ns| {
+            responses.handle(cell, request, frame, &[(3, now_ns)], |out| {
+                replies += u64::from(out.header.kind == FrameKind::Reply);
+                frames += gather(gathered, out);
+            })
+        })?;
+        for ((_, bytes), index) in self.gathered.iter_mut().zip(0..) {
+            if let Some(gateway) = links.to(Role::Gateway.node(index)).filter(|_| !bytes.is_empty())
+            {
+                links.forward(gateway, bytes);
+            }
+            bytes.clear();
+        }
+        self.replies += replies;
+        links.frames_out += frames;
         Ok(())
     }
 
     fn on_iteration(&mut self, links: &mut Links) -> Result<(), Failure> {
         self.answer_catch_ups(links);
-        Ok(())
+        self.cells.on_iteration(links)?;
+        self.cells.advance(links, &self.map).map(drop)
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        self.catch_ups.values().copied().min()
+        let waited = self.catch_ups.values().map(|(_, until_ns)| *until_ns);
+        let catch_up = waited.filter(|until_ns| *until_ns > 0).min();
+        [catch_up, self.cells.deadline_ns()].into_iter().flatten().min()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.cells.is_ready()
     }
 
     fn has_left(&self, links: &Links) -> bool {
         self.leaving.is_done(links)
+    }
+
+    fn on_stop(&mut self) -> Result<(), Failure> {
+        self.cells.on_stop()
     }
 
     fn counts(&self) -> (u64, u64) {
@@ -170,8 +295,29 @@ impl Behaviour for Processor {
     }
 }
 
+/// Adds a frame to those of the gateways that it is for; how many these are. Events of a session
+/// whose gateway is away are for all others, and are marked so.
+fn gather(gathered: &mut [(bool, Vec<u8>)], out: &Outgoing<'_>) -> u64 {
+    let Header { kind, gateway, .. } = out.header;
+    let one = usize::from(gateway);
+    let is_away = gathered.get(one).is_none_or(|(is_up, _)| !is_up);
+    let is_elsewhere = kind == FrameKind::Private && is_away;
+    let is_for_all = kind == FrameKind::Public || is_elsewhere;
+    let to = if is_for_all { 0..gathered.len() } else { one..one + 1 };
+    let mut frames = 0;
+    for (_, bytes) in gathered.get_mut(to).into_iter().flatten().filter(|(is_up, _)| *is_up) {
+        frames += 1;
+        let start = bytes.len();
+        out.write(bytes);
+        if is_elsewhere {
+            wire::set_flags(&mut bytes[start..], wire::REFUSED, wire::REFUSED);
+        }
+    }
+    frames
+}
+
 /// Forwards a frame of a mediator to the gateways that it is for; whether it is one for gateways.
-pub fn forward(links: &mut Links, frame: &mut ReceivedFrame<'_>) -> bool {
+fn forward(links: &mut Links, frame: &mut ReceivedFrame<'_>) -> bool {
     wire::stamp(frame.bytes, 3, links.now_ns);
     let to = match frame.header.kind {
         FrameKind::Private if is_elsewhere(links, &frame.header) => {
@@ -196,21 +342,17 @@ pub fn forward(links: &mut Links, frame: &mut ReceivedFrame<'_>) -> bool {
 
 /// Whether events are for a session whose gateway is away: it may be at another one. Those that are
 /// resent were asked for by that gateway, and are asked for again.
-pub fn is_elsewhere(links: &Links, events: &Header) -> bool {
+fn is_elsewhere(links: &Links, events: &Header) -> bool {
     let gateway = events.gateway;
     events.flags & wire::RESENT == 0 && links.to(Role::Gateway.node(gateway)).is_none()
 }
 
 /// Sends events of a session that is not at a gateway, and that are marked so, to all other ones.
-pub fn forward_elsewhere(links: &mut Links, bytes: &[u8], gateway: u16) {
+fn forward_elsewhere(links: &mut Links, bytes: &[u8], gateway: u16) {
     let not_there = links.to(Role::Gateway.node(gateway));
     for other in links.all_to(Role::Gateway) {
         if Some(other) != not_there {
             links.forward(other, bytes);
         }
     }
-}
-
-fn unexpected(peer: Peer, kind: FrameKind) -> PeerError {
-    PeerError::UnexpectedFrame { peer, kind, role: Role::Processor }
 }
