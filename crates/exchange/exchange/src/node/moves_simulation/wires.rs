@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use nm_book::testing::Random;
 
 use crate::network::NodeId;
-use crate::node::links::LinkId;
+use crate::node::runtime::links::LinkId;
 use crate::wire;
 
 /// Who is at an end.

@@ -1,6 +1,12 @@
 //! The replicas of cells that a node has: what their logs commit is applied, what was received is
 //! proposed, and snapshots are copied.
 
+pub mod cell_log;
+pub mod cell_moves;
+pub mod groups;
+pub mod responses;
+pub mod workload;
+
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
@@ -23,13 +29,13 @@ use crate::network::{CONTROL, Durability, Network, NodeId, Role};
 use crate::time;
 use crate::wire::Frame;
 
-use super::cell_log::{CellLog, SingleLog};
-use super::cell_moves::CellMoves;
-use super::control::Control;
-use super::groups::{self, Logs};
-use super::links::{LinkId, Links};
-use super::responses::report_loss;
-use super::workload::Workload;
+use crate::node::control::Control;
+use crate::node::runtime::links::{LinkId, Links};
+use cell_log::{CellLog, SingleLog};
+use cell_moves::CellMoves;
+use groups::Logs;
+use responses::report_loss;
+use workload::Workload;
 
 /// Most bytes of requests that wait to be proposed; more are dropped, and resent by gateways.
 const BACKLOG_BYTES_MAX: usize = 64 << 20;
@@ -163,9 +169,10 @@ impl<L: Log> Replica<L> {
                 }
                 LogEvent::LoadSnapshot { index, state } => {
                     let damaged = |error: cell::CellLoadError| system_failure(error.to_string());
-                    let accepts_unknown_sessions = self.cell.accepts_unknown_sessions;
+                    let Cell { accepts_unknown_sessions, limits, .. } = self.cell;
                     self.cell = Cell::load(&state).map_err(damaged)?;
                     self.cell.accepts_unknown_sessions = accepts_unknown_sessions;
+                    self.cell.limits = limits;
                     self.moves.clear(&mut self.cell);
                     self.copying = None;
                     // Events of batches that it did not apply itself were not sent to their
@@ -581,7 +588,7 @@ impl<L: Log> ReplicaSet<L> {
         Ok(has_committed)
     }
 
-    /// See [`super::behaviour::Behaviour::on_stop`].
+    /// See [`crate::node::runtime::behaviour::Behaviour::on_stop`].
     ///
     /// # Errors
     /// If a record cannot be written.

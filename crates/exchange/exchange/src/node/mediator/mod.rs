@@ -1,10 +1,14 @@
 //! Mediator: the leader of a cell puts requests in order and proposes them in batches to the cell's
 //! log; every replica applies what is committed, and the processor that has a replica sends the
 //! replies. With durability `none` the log has this replica alone and commits at once
-//! ([`super::cell_log`]), and the mediator sends the replies itself, through a processor.
+//! ([`CellLog`](crate::node::replica::cell_log::CellLog)), and the mediator sends the replies
+//! itself, through a processor.
 //!
 //! A request on an instrument that is in another cell is not put in order: where the mediator has a
 //! newer map it sends that back, and the gateway resends the request.
+
+mod hand_over;
+mod reply_path;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,16 +27,16 @@ use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
 use crate::network::{Network, NodeId, Role};
 use crate::wire::{self, FrameKind, Header};
 
-use super::behaviour::Behaviour;
-use super::cell_moves;
-use super::control::{answer, respond, send_nodes, send_routes};
-use super::groups::Logs;
-use super::hand_over::HandOverTimer;
-use super::links::{LinkId, Links};
-use super::peer::{Peer, PeerError};
-use super::replica::{Replica, ReplicaSet};
-use super::reply_path::ReplyPath;
-use super::responses::Responses;
+use crate::node::control::{answer, respond, send_nodes, send_routes};
+use crate::node::replica::cell_moves;
+use crate::node::replica::groups::Logs;
+use crate::node::replica::responses::Responses;
+use crate::node::replica::{Replica, ReplicaSet};
+use crate::node::runtime::behaviour::Behaviour;
+use crate::node::runtime::links::{LinkId, Links};
+use crate::node::runtime::peer::{Peer, PeerError};
+use hand_over::HandOverTimer;
+use reply_path::ReplyPath;
 
 /// A mediator: with replicas of its own cell and of its neighbour's, or with the only one of its
 /// own cell.

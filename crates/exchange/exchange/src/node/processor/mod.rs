@@ -13,12 +13,12 @@ use crate::message::{CatchUp, Leader};
 use crate::network::{Durability, Network, NodeId, Role};
 use crate::wire::{self, FrameKind, Header};
 
-use super::behaviour::Behaviour;
-use super::groups::Logs;
-use super::links::{LinkId, Links};
-use super::peer::{Peer, PeerError};
-use super::replica::ReplicaSet;
-use super::responses::{Outgoing, Responses, report_event_loss, report_loss};
+use crate::node::replica::ReplicaSet;
+use crate::node::replica::groups::Logs;
+use crate::node::replica::responses::{Outgoing, Responses, report_event_loss, report_loss};
+use crate::node::runtime::behaviour::Behaviour;
+use crate::node::runtime::links::{LinkId, Links};
+use crate::node::runtime::peer::{Peer, PeerError};
 
 /// For how long a processor that has come back waits for links to all gateways before it sends
 /// replies again, ns.

@@ -15,11 +15,11 @@ use crate::wire::FrameKind;
 use super::acceptor::Acceptor;
 use super::behaviour::Behaviour;
 use super::event::{NodeEvent, NodeSummary};
-use super::groups::Logs;
 use super::limits::Limits;
 use super::links::{LinkId, Links, REMOVED_NS};
 use super::peer::{Peer, PeerError};
-use super::{gateway, mediator, processor, router};
+use crate::node::replica::groups::Logs;
+use crate::node::{gateway, mediator, processor, router};
 
 /// How long a node that the network file lacks asks where it listens.
 const FIND_LIMIT: Duration = Duration::from_secs(10);

@@ -10,7 +10,7 @@ use crate::network::Role;
 use crate::refused::RefusalReason;
 use crate::wire::{self, Frame, FrameKind, Header, STAMPS};
 
-use super::links::{LinkId, Links};
+use crate::node::runtime::links::{LinkId, Links};
 
 /// A frame to be written.
 #[derive(Debug)]
