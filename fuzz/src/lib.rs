@@ -62,11 +62,11 @@ pub fn book(bytes: &[u8]) {
 /// Everything that the exchange decodes: orders, events, frames, batches, books, cells, client
 /// logs, flows, network and hosts files.
 pub fn codec(bytes: &[u8]) {
-    nm_exchange_lab::testing::codec(bytes);
+    nm_run::testing::codec(bytes);
 }
 
 fn codec_seeds() -> Vec<Vec<u8>> {
-    (0..SEEDS).flat_map(nm_exchange_lab::testing::samples).collect()
+    (0..SEEDS).flat_map(nm_run::testing::samples).collect()
 }
 
 /// The stream of a connection from another replica.

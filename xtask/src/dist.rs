@@ -14,6 +14,7 @@ mod roots;
 mod rpm_package;
 mod sbom;
 mod tarball;
+mod twice;
 
 use std::fs;
 use std::path::Path;
@@ -27,12 +28,13 @@ use product::{Processor, VERSION, sha256};
 const FOLDER: &str = "target/dist-files";
 
 const USAGE: &str = "\
-usage: cargo xtask dist [roots | check]
+usage: cargo xtask dist [roots | check | twice]
 
 Without words: builds everything into target/dist-files, for x86-64 and AArch64.
 roots: makes roots of Debian 11, 12 and 13 in target/dist-roots, unless they are there (root).
 check: installs and runs what was built (root, Debian): the packages in those roots and in an empty
-one, the image and the static program in an empty folder, the AArch64 one under qemu-user.";
+one, the image and the static program in an empty folder, the AArch64 one under qemu-user.
+twice: builds everything here and in a clone elsewhere, and fails unless all bytes are equal.";
 
 pub fn run(args: &[String]) -> Result<()> {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -40,6 +42,7 @@ pub fn run(args: &[String]) -> Result<()> {
         [] => make(),
         ["roots"] => roots::make(),
         ["check"] => check::run(&shell::root().join(FOLDER)),
+        ["twice"] => twice::run(FOLDER),
         _ => bail!("{USAGE}"),
     }
 }

@@ -18,6 +18,7 @@ mod exchange_round;
 mod fuzz;
 mod lab_t3;
 mod leftovers;
+mod mutations;
 mod peer;
 mod pictures;
 mod redis_load;
@@ -45,6 +46,8 @@ usage: cargo xtask TASK
                 (--help)
   thread-sanitizer  the unit tests of what threads share, under ThreadSanitizer (needs a nightly
                 toolchain; --help)
+  mutations     deliberate faults, each of which a test that SPECIFICATION.md names must notice
+                (--help)
   pictures      the pictures of the first screen in docs/images, of constructed results (needs
                 Chromium)
   dist          static programs, packages and images for x86-64 and AArch64 in target/dist-files;
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(&args.collect::<Vec<_>>()),
         Some("fuzz") => fuzz::run(&args.collect::<Vec<_>>()),
         Some("thread-sanitizer") => thread_sanitizer::run(&args.collect::<Vec<_>>()),
+        Some("mutations") => mutations::run(&args.collect::<Vec<_>>()),
         Some("pictures") => pictures::run(),
         Some("dist") => dist::run(&args.collect::<Vec<_>>()),
         Some("bench") => bench_all::run(&args.collect::<Vec<_>>()),

@@ -9,6 +9,7 @@ mod imports;
 mod layers;
 mod licences;
 mod modules;
+mod mutations;
 mod regions;
 mod text;
 mod tokens;
@@ -36,7 +37,8 @@ checks:
   layers     dependencies point down; who may depend on openraft, tokio, serde, schemars, toml
   unused     no dependency that no file names
   licences   every licence may be linked
-  guarantees  SPECIFICATION.md names an existing test for each, or says that it has none";
+  guarantees  SPECIFICATION.md names an existing test for each, or says that it has none
+  mutations  the deliberate faults of mutations/ fit the code, and break a guarantee's own test";
 
 #[derive(Debug, Default)]
 struct Options {
@@ -96,6 +98,7 @@ fn faults_of(workspace: &Workspace) -> Vec<Fault> {
     faults.extend(unused::check(metadata, files, &sources));
     faults.extend(licences::check(metadata));
     faults.extend(guarantees::check(files));
+    faults.extend(mutations::check(files));
     faults
 }
 

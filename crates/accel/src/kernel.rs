@@ -232,6 +232,23 @@ pub fn getpid() -> i32 {
     unsafe { raw(libc::SYS_getpid, 0, 0, 0, 0, 0, 0) as i32 }
 }
 
+/// The limit of descriptors, soft and hard, as the kernel stores it; 0 twice if the kernel does not
+/// say, because a filter refuses the call.
+pub fn descriptor_limit() -> [u64; 2] {
+    let mut limit = [0_u64; 2];
+    let (which, place) = (libc::RLIMIT_NOFILE as usize, limit.as_mut_ptr().addr());
+    // SAFETY: the kernel writes two numbers, which are live.
+    unsafe { raw(libc::SYS_prlimit64, 0, which, 0, place, 0, 0) };
+    limit
+}
+
+/// Sets it; false if that is not allowed.
+pub fn set_descriptor_limit(limit: [u64; 2]) -> bool {
+    let (which, place) = (libc::RLIMIT_NOFILE as usize, limit.as_ptr().addr());
+    // SAFETY: the kernel reads two numbers, which are live.
+    unsafe { raw(libc::SYS_prlimit64, 0, which, place, 0, 0, 0) == 0 }
+}
+
 /// Polls `fds`, or waits for them, with no signal mask; `None` is no time limit.
 pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>) -> c_int {
     let mut time = timeout_ns.map(|ns| timespec {

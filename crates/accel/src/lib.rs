@@ -13,6 +13,8 @@
 //! | `exec_substitutes` | replacing a descriptor whose bytes an exec'd program could not read  |
 //! | `stream`           | receiving and sending                                                |
 //! | `rendezvous`       | how the two ends find each other and share memory                    |
+//! | `memory_limit`     | how many connections the control group's memory allows               |
+//! | `possession`       | proof that a process holds the other end of a connection             |
 //! | `multiplex`        | readiness for poll, select and epoll                                 |
 //! | `io_uring`         | whether the process uses io_uring                                    |
 //! | `open_files`       | what the process's descriptors refer to                              |
@@ -54,12 +56,14 @@ mod io_uring;
 mod kernel;
 mod ledgers;
 mod lock;
+mod memory_limit;
 mod multiplex;
 mod next;
 mod open_files;
 mod options;
 mod peer_yields;
 mod policy;
+mod possession;
 mod process;
 mod program_file;
 mod rendezvous;

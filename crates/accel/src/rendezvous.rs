@@ -1,13 +1,20 @@
-//! How the two ends of a connection find each other (rendezvous): the accepting end listens on a
-//! Unix socket named after the connection's addresses, and the connecting end sends it the memory.
-//! Also registers each socket in the ledger.
+//! How the two ends of a connection find each other (rendezvous). Also registers each socket in the
+//! ledger.
+//!
+//! 1. The accepting end listens on a Unix socket named after the connection's addresses.
+//! 2. The connecting end connects there, and proves that it holds its end of the TCP connection.
+//! 3. The accepting end creates the memory, and sends it with its own proof.
+//! 4. The connecting end checks that, accepts the memory, and joins; so does the other end then.
+//!
+//! The name can be guessed; without a proof nobody gets memory, and nobody's memory is taken: see
+//! [`possession`](crate::possession).
 
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::Write;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
@@ -19,16 +26,17 @@ use nm_ring::ledger::{
 };
 
 use crate::lock::{Guard, Lock};
+use crate::possession::{Proof, Statement};
 use crate::settings::Settings;
 use crate::socket::{Phase, Socket};
 use crate::tcp_info::{ESTABLISHED, TcpInfo};
 use crate::{
-    fallback, io_uring, kernel, ledgers, multiplex, options, process, report, short_lived, socket,
-    table, tcp_sockets, wait, worth,
+    fallback, io_uring, kernel, ledgers, memory_limit, multiplex, options, possession, process,
+    report, short_lived, socket, table, tcp_sockets, wait, worth,
 };
 
 /// Version of the rendezvous protocol and of the region's layout.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Data calls after which a candidate without a peer moves to the kernel permanently.
 const CALLS_MAX: u32 = 1 << 16;
@@ -39,16 +47,16 @@ const REFUSAL_CALLS_MAX: u32 = 1 << 12;
 /// State of a region that was offered and not accepted yet.
 const OFFERED: u32 = 0;
 
-/// State of a region that the accepting end has accepted.
+/// State of a region that the connecting end has accepted.
 const ACCEPTED: u32 = 1;
 
-/// State of a region that the connecting end has withdrawn.
+/// State of a region that the accepting end has withdrawn.
 const WITHDRAWN: u32 = 2;
 
-/// Time after which memory that the peer has not accepted is withdrawn, ns.
+/// Time after which an end that was not answered begins anew, and withdraws its offer, ns.
 const OFFER_NS: u64 = 2_000_000_000;
 
-/// Time that a connected client has to send its memory.
+/// Time that a connected client has to send its proof.
 const OFFER_TIMEOUT_NS: u64 = 20_000_000;
 
 /// Held during a rendezvous, while the process forks, and while it begins a hold of a candidate.
@@ -101,6 +109,7 @@ pub fn after_fork_in_parent() {
 /// In the child of a fork.
 pub fn forked_child() {
     ATTEMPT.reset();
+    possession::forked_child();
     short_lived::forked_child();
 }
 
@@ -312,9 +321,11 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
             fallback::move_to_kernel(socket, reason);
         } else if let Some(_guard) = table::enter(socket, fd)
             && socket.phase() == Phase::Candidate
+            && !is_waiting(socket)
         {
             match check_eligibility(socket, fd) {
                 Err((reason, _)) if socket.is_mapped() => {
+                    send_refusal(socket.rendezvous_listener.load(Ordering::Relaxed), reason);
                     withdraw(socket, fd);
                     fallback::move_to_kernel(socket, reason);
                 }
@@ -361,8 +372,8 @@ fn connect_ends(
 ) {
     socket.connection_token.store(address.token, Ordering::Relaxed);
     let result = match socket.record().role() {
-        SocketRole::Server => accept_memory(socket, fd, address),
-        SocketRole::Client => offer_memory(socket, fd, address),
+        SocketRole::Server => meet_client(socket, fd, address),
+        SocketRole::Client => meet_server(socket, fd, address),
         _ => Err(Refusal::Own(KernelReason::ConnectionNotSeen)),
     };
     match result {
@@ -440,7 +451,7 @@ fn check_eligibility(
     socket.set_nonblocking(is_nonblocking);
     socket.read_timeouts(fd);
     socket.read_memory_limit(fd);
-    Ok(Some(RendezvousAddress::new(client, server)))
+    Ok(Some(RendezvousAddress::new(client, server, socket.is_client())))
 }
 
 /// Addresses of the two ends of a connection, the connecting one first.
@@ -455,11 +466,14 @@ struct RendezvousAddress {
     token: u64,
     storage: libc::sockaddr_un,
     length: socklen_t,
+    /// Addresses of the connection.
+    local: SocketAddr,
+    peer: SocketAddr,
 }
 
 impl RendezvousAddress {
     /// It does not depend on the user: ends of two users that may not share memory learn why.
-    fn new(client: SocketAddr, server: SocketAddr) -> RendezvousAddress {
+    fn new(client: SocketAddr, server: SocketAddr, is_client: bool) -> RendezvousAddress {
         let mut hashes = [0_u64; 2];
         for (seed, word) in hashes.iter_mut().enumerate() {
             let mut hasher = DefaultHasher::new();
@@ -494,11 +508,19 @@ impl RendezvousAddress {
         };
         let left = if written.is_ok() { rest.len() } else { capacity };
         let head = std::mem::offset_of!(libc::sockaddr_un, sun_path);
+        let (local, peer) = if is_client { (client, server) } else { (server, client) };
         RendezvousAddress {
             token: hashes[0],
             storage,
             length: (head + capacity - left) as socklen_t,
+            local,
+            peer,
         }
+    }
+
+    /// Whether the two ends may be in different network namespaces.
+    fn is_path(&self) -> bool {
+        self.storage.sun_path[0] != 0
     }
 
     fn as_sockaddr(&self) -> *const libc::sockaddr {
@@ -507,7 +529,7 @@ impl RendezvousAddress {
 
     /// Removes a rendezvous socket from the shared folder.
     fn remove(&self) {
-        if self.storage.sun_path[0] != 0 {
+        if self.is_path() {
             let path = self.storage.sun_path.as_ptr();
             // SAFETY: the path ends with a zero, because it is shorter than the field.
             unsafe { kernel::unlinkat(libc::AT_FDCWD, path, 0) };
@@ -534,57 +556,159 @@ fn is_trusted(fd: c_int) -> bool {
             || Settings::get().group == Some(who.gid))
 }
 
-/// What the connecting end sends: version, bytes of the region. With the region's descriptor; or
-/// [`REFUSED`] and a reason, without one.
+/// What an end sends: version, bytes of the region; with its proof, and the accepting end also with
+/// the region's descriptor. Or [`REFUSED`] and a reason, without a descriptor.
 type Message = [u32; 2];
 
 /// First word of a message that refuses instead.
 const REFUSED: u32 = u32::MAX;
 
-/// The connecting end: if the other one listens, offers it the memory; then looks for the answer.
-fn offer_memory(
+/// The message of an end that does not refuse.
+const GREETING: Message = [VERSION, CONDUIT_BYTES as u32];
+
+/// The connecting end: if the other one listens, proves what it holds; then looks for the answer.
+fn meet_server(
     socket: &'static Socket,
     fd: c_int,
     address: &RendezvousAddress,
 ) -> Result<(), Refusal> {
-    if socket.is_mapped() {
-        return look_for_answer(socket, fd);
+    if socket.rendezvous_listener.load(Ordering::Relaxed) >= 0 {
+        return look_for_memory(socket, fd, address);
     }
     let Some(connection) = connect_to_peer(address) else { return Ok(()) };
-    if !is_trusted(connection.as_raw_fd()) {
+    let unix = connection.as_raw_fd();
+    if !is_trusted(unix) {
         return Err(Refusal::Own(KernelReason::PeerOfAnotherUser));
     }
-    if socket::mapped_regions() >= Settings::get().joined_max {
+    if socket::mapped_regions() >= memory_limit::joined_max() {
         return Err(Refusal::Own(KernelReason::TooManyJoined));
     }
-    let Ok((mapped, memory)) = ConduitMapping::new() else {
-        return Err(Refusal::Own(KernelReason::OutOfResources));
+    let number = possession::channel_number(unix, false)
+        .map(|channel| possession::client_number(channel, possession::own_process()));
+    let Some(statement) = number.and_then(|number| Statement::new(fd, number)) else {
+        return Ok(());
     };
-    let message = [VERSION, CONDUIT_BYTES as u32];
-    if send_message(connection.as_raw_fd(), message, Some(memory.as_fd())) {
-        socket.map(mapped, EndpointRole::Creator);
-        keep_memory_file(socket, fd, memory);
+    if send_message(unix, GREETING, statement.as_fd(), None) {
+        keep_statement(socket, fd, statement);
         socket.offered_at_ns.store(wait::now_ns(), Ordering::Relaxed);
         table::set_rendezvous_socket(socket, table::protect(connection.into_raw_fd()));
         attempt_again_soon(socket);
+    } else {
+        possession::withdraw(statement.as_fd().as_raw_fd(), fd);
     }
     Ok(())
 }
 
-/// The connecting end has offered memory: joins if it was accepted.
+/// Keeps a statement about `fd` until the rendezvous ends.
+fn keep_statement(socket: &Socket, fd: c_int, statement: Statement) {
+    let kept = table::protect(statement.into_descriptor().into_raw_fd());
+    table::set_statement(socket, kept, fd);
+}
+
+/// The connecting end has proved what it holds: takes the memory, if it was sent and the other end
+/// has proved the same.
+fn look_for_memory(
+    socket: &'static Socket,
+    fd: c_int,
+    address: &RendezvousAddress,
+) -> Result<(), Refusal> {
+    let unix = socket.rendezvous_listener.load(Ordering::Relaxed);
+    let is_taken = match receive_message(unix) {
+        Received::Message(message, _) if message[0] == REFUSED => {
+            return Err(Refusal::OfPeer(reason_of(message)));
+        }
+        Received::Message(message, sent) => take_memory((socket, fd), address, message, sent),
+        Received::End => false,
+        Received::Nothing if is_unanswered(socket) => false,
+        Received::Nothing => {
+            attempt_again_soon(socket);
+            return Ok(());
+        }
+    };
+    if !is_taken {
+        // The next attempt begins anew.
+        table::close_listener(socket);
+    }
+    Ok(())
+}
+
+/// Whether this end has sent its proof, or memory, and the other end has not done anything yet.
+fn is_waiting(socket: &Socket) -> bool {
+    let connection = socket.rendezvous_listener.load(Ordering::Relaxed);
+    let has_offered = socket.is_mapped();
+    let is_waiting = connection >= 0
+        && (has_offered || socket.is_client())
+        && !(has_offered && socket.conduit().opened.load(Ordering::Acquire) != OFFERED)
+        && kernel::events(connection) & !libc::POLLOUT == 0
+        && !is_unanswered(socket);
+    if is_waiting {
+        attempt_again_soon(socket);
+    }
+    is_waiting
+}
+
+/// Whether the other end has left this one without an answer for too long.
+fn is_unanswered(socket: &Socket) -> bool {
+    let waited_ns = wait::now_ns().saturating_sub(socket.offered_at_ns.load(Ordering::Relaxed));
+    waited_ns >= OFFER_NS
+}
+
+/// Joins with the memory that the accepting end has sent, if its proof is valid and so is the
+/// memory.
+fn take_memory(
+    (socket, fd): (&'static Socket, c_int),
+    address: &RendezvousAddress,
+    message: Message,
+    sent: Vec<OwnedFd>,
+) -> bool {
+    let unix = socket.rendezvous_listener.load(Ordering::Relaxed);
+    let mut sent = sent.into_iter();
+    let (Some(statement), Some(memory)) = (sent.next(), sent.next()) else { return false };
+    let number = possession::channel_number(unix, false)
+        .map(|channel| possession::server_number(channel, possession::peer_process(unix)));
+    if message != GREETING || !is_proved(fd, address, &statement, sent.next().as_ref(), number) {
+        return false;
+    }
+    let Ok(mapped) = ConduitMapping::open(&memory) else { return false };
+    let order = (Ordering::AcqRel, Ordering::Relaxed);
+    if mapped.opened.compare_exchange(OFFERED, ACCEPTED, order.0, order.1).is_err() {
+        return false;
+    }
+    socket.map(mapped, EndpointRole::Opener);
+    keep_memory_file(socket, fd, memory);
+    join_accepted(socket, fd);
+    true
+}
+
+/// Whether the maker of a statement holds the other end of the connection `fd`.
+fn is_proved(
+    fd: c_int,
+    address: &RendezvousAddress,
+    statement: &OwnedFd,
+    asking: Option<&OwnedFd>,
+    number: Option<u64>,
+) -> bool {
+    let asking = asking.filter(|_| address.is_path()).map(|asking| asking.as_fd());
+    number.is_some_and(|number| {
+        let proof = Proof { statement: statement.as_fd(), asking, number };
+        proof.holds(fd, address.local, address.peer)
+    })
+}
+
+/// The accepting end has offered memory: joins if it was accepted.
 fn look_for_answer(socket: &'static Socket, fd: c_int) -> Result<(), Refusal> {
     let offer = &socket.conduit().opened;
     if offer.load(Ordering::Acquire) == OFFERED {
         let connection = socket.rendezvous_listener.load(Ordering::Relaxed);
-        let mut message = [0; 2];
-        if receive_message(connection, &mut message).is_some() && message[0] == REFUSED {
-            return Err(Refusal::OfPeer(reason_of(message)));
-        }
-        let waited_ns = wait::now_ns().saturating_sub(socket.offered_at_ns.load(Ordering::Relaxed));
+        let is_over = match receive_message(connection) {
+            Received::Message(message, _) if message[0] == REFUSED => {
+                return Err(Refusal::OfPeer(reason_of(message)));
+            }
+            Received::End => true,
+            _ => is_unanswered(socket),
+        };
         let order = (Ordering::AcqRel, Ordering::Relaxed);
-        if waited_ns < OFFER_NS
-            || offer.compare_exchange(OFFERED, WITHDRAWN, order.0, order.1).is_err()
-        {
+        if !is_over || offer.compare_exchange(OFFERED, WITHDRAWN, order.0, order.1).is_err() {
             attempt_again_soon(socket);
             return Ok(());
         }
@@ -635,20 +759,39 @@ fn connect_to_peer(address: &RendezvousAddress) -> Option<OwnedFd> {
     // SAFETY: a descriptor that was just created, and that nothing else uses.
     let connection = unsafe { OwnedFd::from_raw_fd(fd) };
     let connected = table::is_affordable(fd)
+        && possession::name_channel(fd)
         // SAFETY: the address is live and of the stated length.
         && unsafe { kernel::connect(fd, address.as_sockaddr(), address.length) } == 0;
     connected.then_some(connection)
 }
 
-/// Sends a message, with a descriptor or without; false if that failed.
-fn send_message(unix: c_int, message: Message, memory: Option<BorrowedFd<'_>>) -> bool {
+/// Sends a message with a statement, and with the memory or without; false if that failed. Where
+/// the other end may be in another network namespace it also gets a socket that asks this one.
+fn send_message(
+    unix: c_int,
+    message: Message,
+    statement: BorrowedFd<'_>,
+    memory: Option<BorrowedFd<'_>>,
+) -> bool {
+    let asking = Settings::get().share.and_then(|_| possession::asking_socket());
+    let mut all = [statement; 3];
+    let mut count = 1;
+    for more in [memory, asking.as_ref().map(AsFd::as_fd)].into_iter().flatten() {
+        all[count] = more;
+        count += 1;
+    }
     let bytes: [u8; 8] = message_bytes(message);
     // SAFETY: the descriptor is open for the whole call.
     let unix = unsafe { BorrowedFd::borrow_raw(unix) };
-    match memory {
-        Some(memory) => nm_sys::unix::send_descriptor(unix, &bytes, memory).is_ok(),
-        None => rustix::net::send(unix, &bytes, rustix::net::SendFlags::NOSIGNAL).is_ok(),
-    }
+    nm_sys::unix::send_descriptors(unix, &bytes, &all[..count]).is_ok()
+}
+
+/// Sends that this end refuses, and why.
+fn send_refusal(unix: c_int, reason: KernelReason) {
+    let bytes = message_bytes([REFUSED, reason as u32]);
+    // SAFETY: the descriptor is open for the whole call.
+    let unix = unsafe { BorrowedFd::borrow_raw(unix) };
+    let _ = rustix::net::send(unix, &bytes, rustix::net::SendFlags::NOSIGNAL);
 }
 
 fn message_bytes(message: Message) -> [u8; 8] {
@@ -659,72 +802,101 @@ fn message_bytes(message: Message) -> [u8; 8] {
     bytes
 }
 
-/// Receives a message that is there already; the inner result is its descriptor.
-fn receive_message(unix: c_int, message: &mut Message) -> Option<Option<OwnedFd>> {
+/// What has come from the other end.
+enum Received {
+    /// Nothing so far.
+    Nothing,
+    /// The other end has closed its socket, or has sent what is no message.
+    End,
+    /// A message with these descriptors.
+    Message(Message, Vec<OwnedFd>),
+}
+
+/// Receives a message that is there already.
+fn receive_message(unix: c_int) -> Received {
     let mut bytes = [0; 8];
     // SAFETY: the descriptor is open for the whole call.
     let unix = unsafe { BorrowedFd::borrow_raw(unix) };
-    let (count, descriptor) = nm_sys::unix::receive_descriptor(unix, &mut bytes).ok()?;
+    let (count, descriptors) = match nm_sys::unix::receive_descriptors(unix, &mut bytes) {
+        Ok(received) => received,
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Received::Nothing,
+        Err(_) => return Received::End,
+    };
     if count != bytes.len() {
-        return None;
+        return Received::End;
     }
+    let mut message = [0; 2];
     for (word, place) in message.iter_mut().zip(bytes.chunks_exact(4)) {
         *word = place.try_into().map_or(0, u32::from_le_bytes);
     }
-    Some(descriptor)
+    Received::Message(message, descriptors)
 }
 
-/// The accepting end: listens, and accepts the memory if it was offered.
-fn accept_memory(
+/// The accepting end: listens, and offers memory to a client that has proved what it holds; then
+/// looks for the answer.
+fn meet_client(
     socket: &'static Socket,
     fd: c_int,
     address: &RendezvousAddress,
 ) -> Result<(), Refusal> {
+    if socket.is_mapped() {
+        return look_for_answer(socket, fd);
+    }
     let Some(connection) = accept_peer(socket, address) else { return Ok(()) };
     let unix = connection.as_raw_fd();
     let mut readable = [libc::pollfd { fd: unix, events: libc::POLLIN, revents: 0 }];
     kernel::poll(&mut readable, Some(OFFER_TIMEOUT_NS));
-    let mut message = [0_u32; 2];
-    let Some(memory) = receive_message(unix, &mut message) else { return Ok(()) };
+    let Received::Message(message, sent) = receive_message(unix) else { return Ok(()) };
     if message[0] == REFUSED {
         return Err(Refusal::OfPeer(reason_of(message)));
     }
     let refusal = match () {
-        () if message != [VERSION, CONDUIT_BYTES as u32] => KernelReason::OtherVersion,
-        () if socket::mapped_regions() >= Settings::get().joined_max => KernelReason::TooManyJoined,
+        () if message != GREETING => KernelReason::OtherVersion,
+        () if socket::mapped_regions() >= memory_limit::joined_max() => KernelReason::TooManyJoined,
         () => KernelReason::None,
     };
     if refusal != KernelReason::None {
-        send_message(unix, [REFUSED, refusal as u32], None);
+        send_refusal(unix, refusal);
         return Err(Refusal::Announced(refusal));
     }
-    take_offer(socket, fd, memory);
+    let channel = possession::channel_number(unix, true);
+    let number =
+        channel.map(|channel| possession::client_number(channel, possession::peer_process(unix)));
+    let (Some(channel), [statement, ..]) = (channel, &sent[..]) else { return Ok(()) };
+    if !is_proved(fd, address, statement, sent.get(1), number) {
+        return Ok(());
+    }
+    offer_memory((socket, fd), connection, channel)
+}
+
+/// Sends memory to a client that has proved what it holds.
+fn offer_memory(
+    (socket, fd): (&'static Socket, c_int),
+    connection: OwnedFd,
+    channel: u64,
+) -> Result<(), Refusal> {
+    let Ok((mapped, memory)) = ConduitMapping::new() else {
+        send_refusal(connection.as_raw_fd(), KernelReason::OutOfResources);
+        return Err(Refusal::Announced(KernelReason::OutOfResources));
+    };
+    let number = possession::server_number(channel, possession::own_process());
+    let Some(statement) = Statement::new(fd, number) else { return Ok(()) };
+    if send_message(connection.as_raw_fd(), GREETING, statement.as_fd(), Some(memory.as_fd())) {
+        socket.map(mapped, EndpointRole::Creator);
+        keep_memory_file(socket, fd, memory);
+        socket.offered_at_ns.store(wait::now_ns(), Ordering::Relaxed);
+        table::close_listener(socket);
+        keep_statement(socket, fd, statement);
+        table::set_rendezvous_socket(socket, table::protect(connection.into_raw_fd()));
+        attempt_again_soon(socket);
+    } else {
+        possession::withdraw(statement.as_fd().as_raw_fd(), fd);
+    }
     Ok(())
 }
 
 fn reason_of(message: Message) -> KernelReason {
     KernelReason::from_number(message[1]).unwrap_or(KernelReason::PeerNotAccelerated)
-}
-
-/// Joins with memory that the peer has offered, if it is valid.
-fn take_offer(socket: &'static Socket, fd: c_int, memory: Option<OwnedFd>) {
-    let Some(memory) = memory else { return };
-    let Ok(mapped) = ConduitMapping::open(&memory) else { return };
-    // The connection must still be established: its addresses may be reused after that.
-    if TcpInfo::read(fd).is_none_or(|info| info.state != ESTABLISHED) {
-        return;
-    }
-    let order = (Ordering::AcqRel, Ordering::Relaxed);
-    if mapped.opened.compare_exchange(OFFERED, ACCEPTED, order.0, order.1).is_err() {
-        return;
-    }
-    socket.map(mapped, EndpointRole::Opener);
-    keep_memory_file(socket, fd, memory);
-    socket.join();
-    socket.judged.begin(socket.record(), wait::tick_ns());
-    options::send_at_once(socket, fd);
-    socket.publish_received(fd);
-    table::close_listener(socket);
 }
 
 /// Keeps the file of the connection's memory, if programs that this one starts inherit the socket.
@@ -764,13 +936,17 @@ fn accept_peer(socket: &'static Socket, address: &RendezvousAddress) -> Option<O
 fn refuse(socket: &'static Socket, fd: c_int, reason: KernelReason, detail: u32) {
     socket.record().set_reason(reason, detail);
     socket.record().set_phase(SocketPhase::Kernel);
-    let address =
-        addresses(socket, fd).map(|(client, server)| RendezvousAddress::new(client, server));
+    let address = addresses(socket, fd)
+        .map(|(client, server)| RendezvousAddress::new(client, server, socket.is_client()));
     let Some(address) = address else { return fallback::move_to_kernel(socket, reason) };
+    if socket.is_client() && socket.rendezvous_listener.load(Ordering::Relaxed) >= 0 {
+        send_refusal(socket.rendezvous_listener.load(Ordering::Relaxed), reason);
+        return fallback::move_to_kernel(socket, reason);
+    }
     let connection =
         if socket.is_client() { connect_to_peer(&address) } else { accept_peer(socket, &address) };
     if let Some(connection) = &connection {
-        send_message(connection.as_raw_fd(), [REFUSED, reason as u32], None);
+        send_refusal(connection.as_raw_fd(), reason);
     }
     let given_up = socket.calls.load(Ordering::Relaxed) >= REFUSAL_CALLS_MAX;
     if connection.is_some() || given_up {
@@ -826,9 +1002,10 @@ mod tests {
         let [one, two] = ["127.0.0.1:5000", "127.0.0.1:80"].map(|it| it.parse().unwrap());
         let bytes =
             |address: &RendezvousAddress| address.storage.sun_path.map(i8::cast_unsigned).to_vec();
-        let name = RendezvousAddress::new(one, two);
-        assert_eq!(bytes(&name), bytes(&RendezvousAddress::new(one, two)));
-        assert_ne!(bytes(&name), bytes(&RendezvousAddress::new(two, one)), "who connected counts");
+        let name = RendezvousAddress::new(one, two, true);
+        assert_eq!(bytes(&name), bytes(&RendezvousAddress::new(one, two, false)));
+        let other = RendezvousAddress::new(two, one, true);
+        assert_ne!(bytes(&name), bytes(&other), "who connected counts");
         assert_eq!(bytes(&name)[0], 0, "no file");
     }
 }

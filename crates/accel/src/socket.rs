@@ -119,8 +119,13 @@ pub struct Socket {
     pub calls: AtomicU32,
     /// Count of data calls at which to look for the peer next.
     pub next_attempt: AtomicU32,
-    /// Socket on which the server's end listens for its peer, or −1.
+    /// Socket on which the server's end listens for its peer, or by which the two ends talk; −1 if
+    /// there is none.
     pub rendezvous_listener: AtomicI32,
+    /// This end's statement for its peer (`possession`), and the descriptor that it is about; −1 if
+    /// there is none.
+    pub statement: AtomicI32,
+    pub statement_of: AtomicI32,
     /// The file of the region, for programs that inherit the socket; −1 if it is not kept.
     pub memory_file: AtomicI32,
     /// Duplicate of the last descriptor, made when that was closed while threads were in a call:
@@ -154,7 +159,7 @@ pub struct Socket {
     peer_checked_position: AtomicU64,
     /// Bytes that this end had received from memory when it sent last.
     consumed_at_last_send: AtomicU64,
-    /// Time of the first call after this end offered memory that was not accepted yet, ns.
+    /// Time when this end offered memory or its proof, which was not answered yet, ns.
     pub offered_at_ns: AtomicU64,
     /// Error that the kernel reported to a call which had bytes to return: for the next call.
     pending_error: AtomicI32,
@@ -207,6 +212,8 @@ impl Socket {
             calls: AtomicU32::new(0),
             next_attempt: AtomicU32::new(0),
             rendezvous_listener: AtomicI32::new(-1),
+            statement: AtomicI32::new(-1),
+            statement_of: AtomicI32::new(-1),
             memory_file: AtomicI32::new(-1),
             duplicate: AtomicI32::new(-1),
             last_descriptor: AtomicI32::new(-1),

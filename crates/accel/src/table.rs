@@ -15,7 +15,7 @@ use crate::ledgers::{self, LockedByte};
 use crate::process::{MemoryOwnership, memory_ownership};
 use crate::settings::Settings;
 use crate::socket::{Phase, Remains, Socket};
-use crate::{kernel, short_lived};
+use crate::{kernel, possession, short_lived};
 
 /// Descriptors beyond this number are left to the kernel.
 pub const DESCRIPTORS: usize = 1 << 20;
@@ -317,8 +317,15 @@ fn release(socket: &'static Socket) {
     free(socket);
 }
 
-/// Closes the socket on which the server's end listens for its peer, if there is one.
+/// Closes the socket on which the server's end listens for its peer, or by which the two ends talk,
+/// if there is one.
 pub fn close_listener(socket: &Socket) {
+    // In this order: nobody else can have the channel's name while the statement is valid.
+    let statement = socket.statement.swap(-1, Ordering::AcqRel);
+    if statement >= 0 {
+        possession::withdraw(statement, socket.statement_of.load(Ordering::Relaxed));
+        close_library_descriptor(statement);
+    }
     let listener = socket.rendezvous_listener.swap(-1, Ordering::AcqRel);
     if listener < 0 {
         return;
@@ -408,10 +415,10 @@ fn limit() -> usize {
     soft_limit().clamp(64, DESCRIPTORS).max(HIGHEST_LIBRARY_FD.load(Ordering::Relaxed) + 1)
 }
 
-/// How many descriptors the process may open at the moment.
+/// How many descriptors the process may open at the moment; none if that is not known.
 fn soft_limit() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    limit.current.map_or(DESCRIPTORS, |limit| usize::try_from(limit).unwrap_or(DESCRIPTORS))
+    let [soft, _] = kernel::descriptor_limit();
+    usize::try_from(soft).unwrap_or(DESCRIPTORS)
 }
 
 /// Whether this descriptor is the library's own, which the program must not use.
@@ -475,18 +482,18 @@ const ABOVE_LIMIT: u64 = 4096;
 /// Duplicates a descriptor above the program's limit, which is raised for a moment. None if the
 /// limit is so high that the program does not reach it, or must not be raised.
 fn move_above_limit(fd: c_int) -> Option<c_int> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let soft = limit.current.filter(|&soft| soft <= LIBRARY_FDS_FROM_MAX as u64)?;
-    let raised = limit.maximum.unwrap_or(u64::MAX).min(soft + ABOVE_LIMIT);
-    if raised <= soft {
+    let limit = kernel::descriptor_limit();
+    let [soft, hard] = limit;
+    let raised = hard.min(soft.saturating_add(ABOVE_LIMIT));
+    if soft > LIBRARY_FDS_FROM_MAX as u64
+        || raised <= soft
+        || !kernel::set_descriptor_limit([raised, hard])
+    {
         return None;
     }
-    let wider = Rlimit { current: Some(raised), maximum: limit.maximum };
-    setrlimit(Resource::Nofile, wider).ok()?;
     let high = move_to(fd, soft as usize);
     // Lowering a limit needs no permission.
-    let _ = setrlimit(Resource::Nofile, limit);
+    kernel::set_descriptor_limit(limit);
     (high >= 0).then_some(high)
 }
 
@@ -507,6 +514,12 @@ const LAST_FDS: usize = 16;
 /// The program has opened `fd`: whether it may need the descriptors that are open for rendezvous.
 pub fn is_short_of_descriptors(fd: c_int) -> bool {
     RENDEZVOUS_SOCKETS.load(Ordering::Relaxed) > 0 && fd as usize >= soft_limit() / 4 * 3
+}
+
+/// Keeps a statement about the descriptor `fd` of a socket until its rendezvous ends.
+pub fn set_statement(socket: &Socket, statement: c_int, fd: c_int) {
+    socket.statement_of.store(fd, Ordering::Relaxed);
+    socket.statement.store(statement, Ordering::Release);
 }
 
 /// Keeps a socket of a rendezvous with the socket that it is for.

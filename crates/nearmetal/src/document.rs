@@ -15,4 +15,4 @@ pub trait SelfVersioned: Serialize {}
 
 impl SelfVersioned for RunResult {}
 impl SelfVersioned for nm_model::Plan {}
-impl SelfVersioned for nm_exchange_lab::day::result::DayResult {}
+impl SelfVersioned for nm_run::day::result::DayResult {}

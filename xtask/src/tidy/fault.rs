@@ -16,10 +16,11 @@ pub enum Check {
     Unused,
     Licences,
     Guarantees,
+    Mutations,
 }
 
 impl Check {
-    pub const ALL: [Check; 8] = [
+    pub const ALL: [Check; 9] = [
         Check::Text,
         Check::Functions,
         Check::Imports,
@@ -28,6 +29,7 @@ impl Check {
         Check::Unused,
         Check::Licences,
         Check::Guarantees,
+        Check::Mutations,
     ];
 
     /// The name by which the command line and the faults call it.
@@ -41,6 +43,7 @@ impl Check {
             Check::Unused => "unused",
             Check::Licences => "licences",
             Check::Guarantees => "guarantees",
+            Check::Mutations => "mutations",
         }
     }
 

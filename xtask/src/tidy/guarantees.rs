@@ -45,6 +45,14 @@ pub fn check(files: &Files) -> Vec<Fault> {
     faults
 }
 
+/// The tests that a guarantee names.
+pub(super) fn tests_of(files: &Files, number: &str) -> Vec<String> {
+    let text = files.get(Path::new(SPECIFICATION)).map_or("", String::as_str);
+    let mut rows = text.lines().filter_map(cells);
+    let row = rows.find(|[own, ..]| *own == number);
+    row.map(|[.., tests]| named(tests).map(str::to_string).collect()).unwrap_or_default()
+}
+
 /// The cells of a guarantee; none for other lines, heads of tables included.
 fn cells(line: &str) -> Option<[&str; COLUMNS]> {
     let inner = line.strip_prefix('|')?.trim_end().strip_suffix('|')?;

@@ -51,9 +51,8 @@ fn forbidden_edges(package: &Value, add: &mut impl FnMut(String)) {
     }
     for dependency in list(package, "dependencies") {
         let on = text(dependency, "name");
-        // A crate's own tests may use it with its feature `test-support`.
-        let is_own_test = on == name && dependency["kind"] == "dev";
-        if let Some(why) = house::forbidden(name, on).filter(|_| !is_own_test) {
+        let is_for_tests = dependency["kind"] == "dev" && house::is_for_tests(name, on);
+        if let Some(why) = house::forbidden(name, on).filter(|_| !is_for_tests) {
             add(format!("{name} depends on {on}, {why}; move what it needs"));
         }
     }

@@ -298,8 +298,10 @@ pub unsafe extern "C-unwind" fn closefrom(lowest: c_int) {
         return;
     }
     // A kernel before 5.9: closes them one by one, up to the limit of descriptors.
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let limit = limit.current.unwrap_or(table::DESCRIPTORS as u64);
+    let limit = match kernel::descriptor_limit() {
+        [0, _] => table::DESCRIPTORS as u64,
+        [soft, _] => soft,
+    };
     for fd in first..u32::try_from(limit).unwrap_or(u32::MAX).min(i32::MAX as u32) {
         // SAFETY: one of the descriptors that the program gives up.
         unsafe { close(fd.cast_signed()) };

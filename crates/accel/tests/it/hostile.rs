@@ -4,7 +4,7 @@
 //! connection under attack.
 
 use std::hash::{DefaultHasher, Hasher as _};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::process::Child;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -24,10 +24,18 @@ accelerated_only![
     rendezvous_with_garbage,
     rendezvous_with_wrong_version,
     rendezvous_with_wrong_size,
-    rendezvous_without_memory,
-    rendezvous_with_unsealed_memory,
-    rendezvous_with_short_memory,
-    rendezvous_offers_a_file_instead_of_memory,
+    rendezvous_without_a_statement,
+    rendezvous_with_a_statement_for_another_channel,
+    rendezvous_with_a_statement_about_another_connection,
+    rendezvous_with_a_file_instead_of_a_statement,
+    rendezvous_from_a_socket_without_a_name,
+    squatter_without_memory,
+    squatter_with_unsealed_memory,
+    squatter_with_short_memory,
+    squatter_with_a_file_instead_of_memory,
+    squatter_with_a_statement_for_another_channel,
+    third_process_that_takes_the_servers_name,
+    third_process_that_comes_as_the_client,
     rendezvous_peer_disconnects_at_once,
     rendezvous_peer_is_silent,
     rendezvous_with_another_user,
@@ -43,13 +51,16 @@ accelerated_only![
 ];
 
 /// Program of the peer.
-pub(crate) const PEERS: &[Body] =
-    &[(concat!(module_path!(), "::attack"), attack), (concat!(module_path!(), "::squat"), squat)];
+pub(crate) const PEERS: &[Body] = &[
+    (concat!(module_path!(), "::attack"), attack),
+    (concat!(module_path!(), "::squat"), squat),
+    (concat!(module_path!(), "::intrude"), intrude),
+];
 
 const MANNER: &str = "NEARMETAL_TEST_MANNER";
 const PORT: &str = "NEARMETAL_TEST_PORT";
 /// Version of the rendezvous protocol; see `rendezvous.rs`.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Messages before the attack, so that the accelerated end has opened the rendezvous.
 const ROUNDS: usize = 20;
 
@@ -92,6 +103,119 @@ fn squatted(attack_kind: &str) -> (Fd, Child) {
 /// Rounds until an end that gets no answer has returned to the kernel: it counts as many calls, and
 /// a round has two at least.
 const RETURN_ROUNDS_MAX: u64 = 1 << 16;
+
+/// Status of a third process that was given bytes of the connection.
+const HAS_BYTES: i32 = 77;
+
+/// A process that holds no end of a connection, and knows its addresses as every process does,
+/// tries to get its bytes: it gets none, and the connection does not suffer.
+#[track_caller]
+fn check_third_process(attack_kind: &str) {
+    enter_own_network();
+    let pair = unused_pair();
+    let mut third = another(concat!(module_path!(), "::intrude"), Side::Kernel);
+    let ports = [pair.client, pair.server].map(|fd| getsockname(fd).unwrap().port());
+    third.env(MANNER, attack_kind).env(PORT, format!("{} {}", ports[0], ports[1]));
+    let ready = pipe();
+    fcntl(ready[1], libc::F_SETFD, 0).unwrap();
+    third.env(READY, ready[1].to_string());
+    let mut third = third.spawn().unwrap();
+    if attack_kind == "server" {
+        assert_eq!(read(ready[0], &mut [0]), Ok(1), "the third process has taken the name");
+    } else {
+        // The server's end begins to listen, and the third process is the first to come.
+        send_all(pair.server, b"first");
+        pause_ms(300);
+        assert_bytes(&recv_exact(pair.client, 5), b"first");
+    }
+    let deadline = Deadline::after(Duration::from_millis(1500));
+    for round in 0.. {
+        for (from, to) in [(pair.client, pair.server), (pair.server, pair.client)] {
+            send_all(from, &pattern(round, 100));
+            assert_bytes(&recv_exact(to, 100), &pattern(round, 100));
+        }
+        if deadline.passed() || third.try_wait().unwrap().is_some() {
+            break;
+        }
+    }
+    let _ = third.kill();
+    let code = third.wait().unwrap().code();
+    assert_eq!(code, None, "the third process ended by itself: {HAS_BYTES} if it has bytes");
+}
+
+fn third_process_that_takes_the_servers_name() {
+    check_third_process("server");
+}
+
+fn third_process_that_comes_as_the_client() {
+    check_third_process("client");
+}
+
+/// Descriptor by which the third process says that it is ready.
+const READY: &str = "NEARMETAL_TEST_READY";
+
+/// The third process: meets an end in place of the other one, says all that it can say without a
+/// descriptor of the connection, and looks into every memory that it gets.
+fn intrude() {
+    let ports = std::env::var(PORT).unwrap();
+    let (client, server) = ports.split_once(' ').unwrap();
+    let address =
+        abstract_address(&rendezvous_name(client.parse().unwrap(), server.parse().unwrap()));
+    let ready: Fd = std::env::var(READY).unwrap().parse().unwrap();
+    let (mapped, memory) = ConduitMapping::<PIPE_BYTES>::new().unwrap();
+    let statement = statement(unused_pair().client, CHANNEL ^ own_process());
+    let (mut watched, mut kept) = (vec![mapped], vec![]);
+    if std::env::var(MANNER).unwrap() == "server" {
+        let rendezvous = socket(libc::AF_UNIX, libc::SOCK_SEQPACKET).unwrap();
+        bind(rendezvous, &address).unwrap();
+        listen(rendezvous, 8).unwrap();
+        write(ready, b"r").unwrap();
+        loop {
+            if crate::support::ready(rendezvous, POLLIN, 1) > 0 {
+                let visitor = accept(rendezvous).unwrap();
+                // The client's own statement, in case that a copy will do.
+                let sent = descriptors(visitor);
+                watched.extend(accepted_memories(&sent));
+                let copy = sent.first().map_or(statement, AsRawFd::as_raw_fd);
+                offer(visitor, GREETING, &[copy, memory.as_raw_fd()]);
+                kept.push(sent);
+            }
+            watched.iter().for_each(look_into);
+        }
+    }
+    for visits in 0.. {
+        let visit = socket(libc::AF_UNIX, libc::SOCK_SEQPACKET).unwrap();
+        let name = format!("nearmetal-accel/channel/{CHANNEL:016x}");
+        bind(visit, &abstract_address(&name)).unwrap();
+        if connect(visit, &address).is_ok() {
+            // With memory in place of the statement, and in the form of this version.
+            let first = [memory.as_raw_fd(), statement][visits % 2];
+            offer(visit, GREETING, &[first, memory.as_raw_fd()]);
+            if crate::support::ready(visit, POLLIN, 50) > 0 {
+                watched.extend(accepted_memories(&descriptors(visit)));
+            }
+            (0..50).for_each(|_| watched.iter().for_each(look_into));
+        }
+        watched.iter().for_each(look_into);
+        close(visit).unwrap();
+    }
+}
+
+/// Ends with [`HAS_BYTES`] if memory has bytes of the connection. Says whatever makes an end send
+/// there.
+fn look_into(mapped: &ConduitMapping) {
+    for role in [EndpointRole::Creator, EndpointRole::Opener] {
+        claim_received(mapped, role);
+        if mapped.incoming(role).readable() > 0 {
+            note("the third process has bytes of the connection");
+            // SAFETY: this process has nothing to clean up.
+            unsafe { libc::_exit(HAS_BYTES) };
+        }
+    }
+}
+
+/// The message of an end that does not refuse.
+const GREETING: [u32; 2] = [VERSION, CONDUIT_BYTES as u32];
 
 /// The connection continues until it has returned to the kernel, and nothing is lost.
 #[track_caller]
@@ -147,7 +271,7 @@ fn check_continues(attack_kind: &str) {
     for round in 0..300 {
         assert_bytes(&recv_exact(fd, 500), &pattern(round, 500));
         send_all(fd, &pattern(round, 400));
-        assert_ne!(state(fd), Some(JOINED), "joined with a peer that sent invalid data");
+        assert!(state(fd) < Some(JOINED), "joined with a peer that sent invalid data");
     }
     assert_eq!(recv(fd, &mut [0], 0), Ok(0));
     assert!(peer.wait().unwrap().success(), "the attacker did not get to its rendezvous");
@@ -176,20 +300,44 @@ fn rendezvous_with_wrong_size() {
     check_continues("wrong size");
 }
 
-fn rendezvous_without_memory() {
-    check_continues("no memory");
+fn rendezvous_without_a_statement() {
+    check_continues("no statement");
 }
 
-fn rendezvous_with_unsealed_memory() {
-    check_continues("unsealed");
+fn rendezvous_with_a_statement_for_another_channel() {
+    check_continues("other channel");
 }
 
-fn rendezvous_with_short_memory() {
-    check_continues("short");
+fn rendezvous_with_a_statement_about_another_connection() {
+    check_continues("other connection");
 }
 
-fn rendezvous_offers_a_file_instead_of_memory() {
+fn rendezvous_with_a_file_instead_of_a_statement() {
     check_continues("file");
+}
+
+fn rendezvous_from_a_socket_without_a_name() {
+    check_continues("no name");
+}
+
+fn squatter_without_memory() {
+    check_continues("squatter: no memory");
+}
+
+fn squatter_with_unsealed_memory() {
+    check_continues("squatter: unsealed");
+}
+
+fn squatter_with_short_memory() {
+    check_continues("squatter: short");
+}
+
+fn squatter_with_a_file_instead_of_memory() {
+    check_continues("squatter: file");
+}
+
+fn squatter_with_a_statement_for_another_channel() {
+    check_continues("squatter: other channel");
 }
 
 fn rendezvous_peer_disconnects_at_once() {
@@ -334,26 +482,32 @@ fn attack() {
         assert_eq!(recv_exact(fd, 1), b"q");
     }
     let rendezvous = rendezvous_connection(&attack_kind);
-    let kept = attack_rendezvous(rendezvous, &attack_kind);
-    if attack_kind == "take back" {
-        let mapped = kept.as_ref().expect("memory that was given away");
-        claim_received(mapped, EndpointRole::Creator);
-        mapped.outgoing(EndpointRole::Creator).kernel_sent.take_backs_begun.store(1, Relaxed);
-        loop {
-            let _ = recv(fd, &mut [0; 4096], 0);
+    attack_rendezvous(rendezvous, &attack_kind, fd);
+    if attack_kind == "take back" || attack_kind.starts_with("overwrite") {
+        eventually("the accelerated end offers memory", || {
+            let _ = recv(fd, &mut [0; 65_536], MSG_DONTWAIT);
+            crate::support::ready(rendezvous, POLLIN, 0) > 0
+        });
+        let [_, memory] = &descriptors(rendezvous)[..] else { panic!("no memory was sent") };
+        let mapped = ConduitMapping::<PIPE_BYTES>::open(memory).unwrap();
+        mapped.opened.store(1, Relaxed);
+        if attack_kind == "take back" {
+            claim_received(&mapped, EndpointRole::Opener);
+            mapped.outgoing(EndpointRole::Opener).kernel_sent.take_backs_begun.store(1, Relaxed);
+            loop {
+                let _ = recv(fd, &mut [0; 4096], 0);
+                claim_received(&mapped, EndpointRole::Opener);
+            }
         }
-    }
-    if attack_kind.starts_with("overwrite") {
-        overwrite(
-            &kept.expect("memory that was given away"),
-            attack_kind == "overwrite control",
-            fd,
-        );
+        let control = attack_kind == "overwrite control";
+        overwrite((&mapped, EndpointRole::Opener), control, fd);
     }
     for round in 0..300 {
         send_all(fd, &pattern(round, 500));
         assert_bytes(&recv_exact(fd, 400), &pattern(round, 400));
     }
+    let has_answer = attack_kind != "gone" && crate::support::ready(rendezvous, POLLIN, 0) > 0;
+    assert!(!has_answer || descriptors(rendezvous).is_empty(), "memory for an invalid proof");
 }
 
 /// The peer: accepts, and listens on the name under which the client looks for an accelerated
@@ -378,10 +532,17 @@ fn squat() {
     let mut visits = vec![];
     if attack_kind.contains("overwrite") {
         let visitor = accept(rendezvous).unwrap();
-        let mapped = ConduitMapping::<PIPE_BYTES>::open(first_descriptor(visitor)).unwrap();
-        mapped.opened.store(1, Relaxed);
-        claim_received(&mapped, EndpointRole::Opener);
-        overwrite(&mapped, attack_kind.ends_with("control"), fd);
+        let mapped = answer_visitor(visitor, &attack_kind, fd);
+        let control = attack_kind.ends_with("control");
+        overwrite((&mapped, EndpointRole::Creator), control, fd);
+    }
+    if attack_kind.contains(": ") {
+        answer_visitor(accept(rendezvous).unwrap(), &attack_kind, fd);
+        for round in 0..300 {
+            send_all(fd, &pattern(round, 500));
+            assert_bytes(&recv_exact(fd, 400), &pattern(round, 400));
+        }
+        return;
     }
     nonblocking(rendezvous, true);
     for round in 0.. {
@@ -409,21 +570,75 @@ fn rendezvous_name(client: u16, server: u16) -> String {
     format!("nearmetal-accel/{VERSION}/{:016x}{:016x}", words[0], words[1])
 }
 
-/// The first descriptor that arrives with a message.
-fn first_descriptor(from: Fd) -> OwnedFd {
-    let mut bytes = [0; 8];
-    let mut vector = receive_parts(&mut [&mut bytes[..]]);
-    let mut header = header(&mut vector);
-    let mut control = [0u64; 16];
-    header.msg_control = control.as_mut_ptr().cast();
-    header.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: everything that the header points to is live; the kernel writes the descriptors to
-    // the control buffer, and nothing owns them yet.
+/// The descriptors that arrive with a message.
+fn descriptors(from: Fd) -> Vec<OwnedFd> {
+    // SAFETY: the descriptor is open for the whole call.
+    let from = unsafe { BorrowedFd::borrow_raw(from) };
+    nm_sys::unix::receive_descriptors(from, &mut [0; 8]).map(|it| it.1).unwrap_or_default()
+}
+
+/// The memories among them, each accepted.
+fn accepted_memories(sent: &[OwnedFd]) -> Vec<ConduitMapping> {
+    let memories = sent.iter().filter_map(|it| ConduitMapping::open(it).ok());
+    memories.inspect(|mapped| mapped.opened.store(1, Relaxed)).collect()
+}
+
+/// Answers a client that has come to the rendezvous, as the attack wants it. Returns the memory
+/// that was offered.
+fn answer_visitor(visitor: Fd, attack_kind: &str, fd: Fd) -> ConduitMapping {
+    assert_eq!(descriptors(visitor).len(), 1, "the client sends its statement");
+    let (mapped, memory) = ConduitMapping::<PIPE_BYTES>::new().unwrap();
+    let manner = attack_kind.split_once(": ").map_or("", |it| it.1);
+    let channel = channel_of(&peer_name(visitor)) ^ u64::from(manner == "other channel");
+    let statement = statement(fd, channel.rotate_left(32) ^ own_process());
+    let memory = match manner {
+        "unsealed" => unsealed_memory(CONDUIT_BYTES as i64),
+        "short" => unsealed_memory(4096),
+        "file" => open(c"/dev/null", libc::O_RDWR).unwrap(),
+        _ => memory.into_raw_fd(),
+    };
+    let sent = if manner == "no memory" { vec![statement] } else { vec![statement, memory] };
+    offer(visitor, [VERSION, CONDUIT_BYTES as u32], &sent);
+    mapped
+}
+
+/// A statement as `possession.rs` describes it: an epoll set with the socket.
+fn statement(fd: Fd, number: u64) -> Fd {
+    let set = epoll_create();
+    epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, 0, number).unwrap();
+    set
+}
+
+/// The inode of this process, if the kernel gives processes one.
+fn own_process() -> u64 {
+    // SAFETY: plain numbers; all zero is a valid value of both structures.
     unsafe {
-        assert_eq!(libc::recvmsg(from, &raw mut header, 0), 8, "{:?}", errno());
-        let message = libc::CMSG_FIRSTHDR(&raw const header);
-        OwnedFd::from_raw_fd(libc::CMSG_DATA(message).cast::<Fd>().read_unaligned())
+        let process = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) as Fd;
+        let (mut system, mut stat): (libc::statfs, libc::stat) =
+            (std::mem::zeroed(), std::mem::zeroed());
+        assert_eq!(libc::fstatfs(process, &raw mut system), 0);
+        assert_eq!(libc::fstat(process, &raw mut stat), 0);
+        if system.f_type == 0x5049_4446 { stat.st_ino } else { 0 }
     }
+}
+
+/// The name of the socket at the other end of a unix connection, without its first zero.
+fn peer_name(unix: Fd) -> String {
+    // SAFETY: all zero is an address; both are live and of the stated size.
+    let (address, length) = unsafe {
+        let mut address: libc::sockaddr_un = std::mem::zeroed();
+        let mut length = size_of::<libc::sockaddr_un>() as u32;
+        let place = (&raw mut address).cast();
+        assert_eq!(libc::getpeername(unix, place, &raw mut length), 0);
+        (address, length)
+    };
+    address.sun_path[1..length as usize - 2].iter().map(|byte| *byte as u8 as char).collect()
+}
+
+/// The number in the name of a client's unix socket.
+fn channel_of(name: &str) -> u64 {
+    let digits = name.strip_prefix("nearmetal-accel/channel/").expect("the name of a channel");
+    u64::from_str_radix(digits, 16).unwrap()
 }
 
 fn change_to_nobody() {
@@ -452,8 +667,9 @@ fn rendezvous_connection(attack_kind: &str) -> Fd {
     let mut name = None;
     eventually("the accelerated end opens a rendezvous", || {
         let table = std::fs::read_to_string("/proc/self/net/unix").unwrap();
-        let names = table.lines().filter_map(|line| line.split_once("@nearmetal-accel/"));
-        name = names.map(|(_, rest)| format!("nearmetal-accel/{rest}")).next();
+        let prefix = format!("@nearmetal-accel/{VERSION}/");
+        let names = table.lines().filter_map(|line| line.split_once(&prefix));
+        name = names.map(|(_, rest)| format!("nearmetal-accel/{VERSION}/{rest}")).next();
         name.is_some()
     });
     if attack_kind == "another user" {
@@ -461,29 +677,36 @@ fn rendezvous_connection(attack_kind: &str) -> Fd {
     }
     let address = abstract_address(&name.unwrap());
     let fd = socket(libc::AF_UNIX, libc::SOCK_SEQPACKET).unwrap();
+    if attack_kind != "no name" {
+        bind(fd, &abstract_address(&format!("nearmetal-accel/channel/{CHANNEL:016x}"))).unwrap();
+    }
     connect(fd, &address).unwrap();
     fd
 }
 
-/// Sends the attack's message to the rendezvous; returns the memory if it was valid.
-fn attack_rendezvous(rendezvous: Fd, attack_kind: &str) -> Option<ConduitMapping> {
+/// Number of the attacker's channel.
+const CHANNEL: u64 = 0x1234_5678;
+
+/// Sends the attack's message to the rendezvous, about the connection `fd`.
+fn attack_rendezvous(rendezvous: Fd, attack_kind: &str, fd: Fd) {
     let size = CONDUIT_BYTES as u32;
-    let (mapped, memory) = ConduitMapping::<PIPE_BYTES>::new().unwrap();
-    let offer_memory = |words: [u32; 2], memory: Fd| offer(rendezvous, words, &[memory]);
+    let number = CHANNEL ^ own_process();
+    let send_statement = |words: [u32; 2], about: Fd, number: u64| {
+        offer(rendezvous, words, &[statement(about, number)]);
+    };
     match attack_kind {
         "garbage" => drop(send(rendezvous, b"not a message of the rendezvous protocol", 0)),
-        "wrong version" => offer_memory([VERSION + 1, size], memory.as_raw_fd()),
-        "wrong size" => offer_memory([VERSION, size + 4096], memory.as_raw_fd()),
-        "no memory" => offer_nothing(rendezvous, [VERSION, size]),
-        "unsealed" => offer_memory([VERSION, size], unsealed_memory(CONDUIT_BYTES as i64)),
-        "short" => offer_memory([VERSION, size], unsealed_memory(4096)),
-        "file" => offer_memory([VERSION, size], open(c"/dev/null", libc::O_RDWR).unwrap()),
+        "wrong version" => send_statement([VERSION + 1, size], fd, number),
+        "wrong size" => send_statement([VERSION, size + 4096], fd, number),
+        "no statement" => offer(rendezvous, [VERSION, size], &[]),
+        "other channel" => send_statement([VERSION, size], fd, number ^ 1),
+        "other connection" => send_statement([VERSION, size], unused_pair().client, number),
+        "file" => offer(rendezvous, [VERSION, size], &[open(c"/dev/null", libc::O_RDWR).unwrap()]),
         "gone" => close(rendezvous).unwrap(),
         // It stays open and sends nothing.
         "silent" => {}
-        _ => offer_memory([VERSION, size], memory.as_raw_fd()),
+        _ => send_statement([VERSION, size], fd, number),
     }
-    Some(mapped)
 }
 
 fn unsealed_memory(size: i64) -> Fd {
@@ -493,10 +716,6 @@ fn unsealed_memory(size: i64) -> Fd {
         assert_eq!(libc::ftruncate(fd, size), 0);
         fd
     }
-}
-
-fn offer_nothing(rendezvous: Fd, words: [u32; 2]) {
-    offer(rendezvous, words, &[]);
 }
 
 fn offer(rendezvous: Fd, words: [u32; 2], descriptors: &[Fd]) {
@@ -525,23 +744,26 @@ fn offer(rendezvous: Fd, words: [u32; 2], descriptors: &[Fd]) {
 
 /// Claims to have received all that came through the kernel, so that the other end uses memory.
 fn claim_received(mapped: &ConduitMapping, role: EndpointRole) {
-    let received = &mapped.incoming(role).kernel_use.received;
-    received.store(1 + ROUNDS as u64, Relaxed);
+    let incoming = mapped.incoming(role);
+    let sent = incoming.kernel_sent.sent.load(Relaxed).max(1 + ROUNDS as u64);
+    incoming.kernel_use.received.store(sent, Relaxed);
 }
 
 /// Writes random words to random offsets, most of them where positions and states are, until the
 /// harness ends it. Reads the other end's bytes, so that it does not block.
-fn overwrite(mapped: &ConduitMapping, control: bool, fd: Fd) -> ! {
+fn overwrite((mapped, role): (&ConduitMapping, EndpointRole), control: bool, fd: Fd) -> ! {
     let first = std::ptr::from_ref(&**mapped).cast::<AtomicU64>();
     // SAFETY: the region is that long and never unmapped, and all of it is shared words.
     let words = unsafe { std::slice::from_raw_parts(first, CONDUIT_BYTES / 8) };
     // Correct at first, so that the other end accepts the memory.
-    claim_received(mapped, EndpointRole::Creator);
     eventually("the accelerated end takes the memory", || {
         let _ = recv(fd, &mut [0; 4096], MSG_DONTWAIT);
         mapped.opened.load(Relaxed) != 0
     });
-    pause_ms(50);
+    for _ in 0..50 {
+        claim_received(mapped, role);
+        pause_ms(1);
+    }
     let mut random = 0x2545_f491_4f6c_dd1du64 ^ u64::from(std::process::id());
     let mut next = || {
         random ^= random << 13;

@@ -28,7 +28,7 @@ pub(crate) const PEERS: &[Body] = &[
 
 /// Messages on a connection that carried none yet, more than the ends need to meet.
 #[track_caller]
-fn exchange(pair: Pair) {
+pub(crate) fn exchange(pair: Pair) {
     for round in 0..60_u64 {
         for (from, to) in [(pair.client, pair.server), (pair.server, pair.client)] {
             let message = pattern(round, 1 + 7 * round as usize);
@@ -39,7 +39,7 @@ fn exchange(pair: Pair) {
 }
 
 /// On connections of each kind, of which the last ones are closed again.
-fn exchange_on_new_connections() {
+pub(crate) fn exchange_on_new_connections() {
     exchange(unused_pair());
     for _ in 0..3 {
         let pair = unused_pair();
@@ -52,7 +52,7 @@ fn exchange_on_new_connections() {
 }
 
 /// Each end in a thread of its own, so that both wait.
-fn exchange_of_two_threads() {
+pub(crate) fn exchange_of_two_threads() {
     let pair = unused_pair();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -69,7 +69,7 @@ fn exchange_of_two_threads() {
 }
 
 #[track_caller]
-fn limit(resource: libc::__rlimit_resource_t, value: u64) {
+pub(crate) fn limit(resource: libc::__rlimit_resource_t, value: u64) {
     let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
     // SAFETY: the limit is live for the call.
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
@@ -85,7 +85,7 @@ fn a_limit_of_file_sizes() {
 
 /// Starts this program for another body, after `prepare` in its process.
 #[track_caller]
-fn check_program(body: &str, prepare: fn()) {
+pub(crate) fn check_program(body: &str, prepare: impl Fn() + Send + Sync + 'static) {
     let full = PEERS.iter().map(|it| it.0).find(|it| it.ends_with(body)).unwrap();
     let side = if harness::accelerated() { Side::Accelerated } else { Side::Kernel };
     let mut command = another(full, side);

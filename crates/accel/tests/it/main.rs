@@ -23,6 +23,7 @@ mod ends;
 mod epoll;
 mod foreign;
 mod forks;
+mod harms;
 mod hostile;
 mod joining;
 mod limits;
@@ -54,6 +55,7 @@ const BODIES: &[&[harness::Body]] = &[
     foreign::BODIES,
     foreign::PEERS,
     forks::BODIES,
+    harms::BODIES,
     hostile::BODIES,
     hostile::PEERS,
     joining::BODIES,

@@ -230,7 +230,10 @@ impl OtherNodes<'_> {
         let group = &self.replica.group;
         let member = group.members.get(usize::try_from(id).ok()?.checked_sub(1)?)?;
         let from = (self.replica.id() as u8, group.id);
-        let new = || Peer::new(member.address.clone(), from, group.settings.key);
+        let new = || {
+            let (env, address) = (self.replica.env.clone(), member.address.clone());
+            Peer::new(env, address, from, group.settings.key)
+        };
         Some(self.by_id.entry(id).or_insert_with(new))
     }
 }

@@ -23,18 +23,19 @@ use nm_sys::poll::Waker;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use crate::address::{Address, BoundSocket};
+use crate::address::Address;
 use crate::channel::RaftLog;
+use crate::env::Env;
 use crate::group::{Group, Member, Settings};
 use crate::journal;
 use crate::lifecycle;
 use crate::log::{Log, LogEvent};
 use crate::open_replicas::OpenReplicas;
-use crate::random;
-use crate::random::testing::Random;
+use crate::random::Random;
 use crate::replicas;
-use crate::simulated_disk::{self, Disk, Faults};
-use crate::simulated_network;
+use crate::simulated_disk::{Disk, Faults, Lie};
+use crate::simulated_machine::SimulatedMachine;
+use crate::simulated_network::Network;
 
 const NODES: usize = 4;
 
@@ -59,6 +60,7 @@ thread_local! {
 
 /// A machine with a replica.
 struct Node {
+    env: Env,
     runtime: Option<Runtime>,
     stop: Option<oneshot::Sender<()>>,
     log: Option<RaftLog>,
@@ -81,6 +83,7 @@ struct Node {
 
 struct Simulation {
     seed: u64,
+    network: Network,
     random: Random,
     waker: Waker,
     nodes: Vec<Node>,
@@ -90,7 +93,7 @@ struct Simulation {
     acknowledged: Vec<u64>,
     /// The nodes that have the group's replicas.
     voters: Vec<usize>,
-    /// Whether a file was damaged: that happens to one disk, once.
+    /// Whether a file was damaged, or a disk lied: that happens to one disk, once.
     has_rotted: bool,
     faults: BTreeMap<&'static str, u64>,
     /// Depends on everything that happened.
@@ -112,6 +115,8 @@ fn settings(seed: u64) -> Settings {
         election_ms: (30, 60),
         notifies_at_once: seed.is_multiple_of(2),
         snapshot_bytes: 4 << 10,
+        // Without a window in which a lie of a disk is not noticed.
+        watermark_ms: if (seed / 2).is_multiple_of(2) { 500 } else { 0 },
         journal: journal::Settings { file_bytes: 4 << 10 },
         keep_all: false,
         key: None,
@@ -120,16 +125,22 @@ fn settings(seed: u64) -> Settings {
 
 impl Simulation {
     fn new(seed: u64, is_shown: bool) -> Simulation {
-        random::testing::seed(Some(seed));
-        simulated_network::begin(seed ^ 0xbeef);
+        let network = Network::new(seed ^ 0xbeef);
         PANICS.set(0);
-        let node = |number: usize| Node {
+        let machine = |number: usize| {
+            let own_seed = seed * NODES as u64 + number as u64;
+            let disk = Disk::new(own_seed, Faults::default());
+            let place = (network.clone(), number);
+            (SimulatedMachine::new(own_seed ^ 0xfeed, disk.clone(), place), disk)
+        };
+        let node = |(number, (env, disk)): (usize, (Arc<SimulatedMachine>, Disk))| Node {
+            env,
             runtime: None,
             stop: None,
             log: None,
             joined: None,
             has_files: number < VOTERS,
-            disk: Disk::new(seed * NODES as u64 + number as u64, Faults::default()),
+            disk,
             applied: vec![],
             starts_ms: 0,
             stands_until_ms: 0,
@@ -138,12 +149,13 @@ impl Simulation {
             refused: None,
         };
         let mut random = Random::new(seed);
-        simulated_network::set_delay(1 + random.below(4));
+        network.set_delay(1 + random.below(4));
         Simulation {
             seed,
             random,
             waker: Waker::new().unwrap(),
-            nodes: (0..NODES).map(node).collect(),
+            nodes: (0..NODES).map(machine).enumerate().map(node).collect(),
+            network,
             now_ms: 0,
             heals_ms: 0,
             proposed: 0,
@@ -165,14 +177,7 @@ impl Simulation {
         self.trace = u64::from(sum);
     }
 
-    /// The code of this node runs from now on.
-    fn enter(&self, node: usize) {
-        simulated_disk::mount(Some(self.nodes[node].disk.clone()));
-        simulated_network::set_current(node);
-    }
-
     fn start(&mut self, node: usize) {
-        self.enter(node);
         let member = |own: usize| Member { address: address(own), may_lead: own != FOLLOWER };
         let group = Group {
             id: 1,
@@ -185,27 +190,29 @@ impl Simulation {
         };
         let mut builder = tokio::runtime::Builder::new_current_thread();
         #[cfg(tokio_unstable)]
-        builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&random::number().to_le_bytes()));
+        builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&self.random.number().to_le_bytes()));
         let runtime = builder.enable_time().start_paused(true).build().unwrap();
         let (hosted, others) = match self.nodes[node].has_files {
             true => (Some(group), vec![]),
             false => (None, vec![group]),
         };
-        let opened = {
+        let env = self.nodes[node].env.clone();
+        let open = |group| lifecycle::open(&env, group, false, self.waker.clone());
+        let (opened, listener) = {
             let _in_runtime = runtime.enter();
-            hosted.map(|group| lifecycle::open(group, false, self.waker.clone())).transpose()
+            (hosted.map(open).transpose(), env.listen(&address(node)).unwrap())
         };
         let this = &mut self.nodes[node];
         this.applied.clear();
         match opened {
             Ok(opened) => {
-                let socket = BoundSocket::bind(&address(node)).unwrap();
                 let (stop, stopped) = oneshot::channel();
                 let (opened, log) = opened.unzip();
                 let (sender, joined) = channel();
-                let open = Arc::new(OpenReplicas::new(others, None, sender, self.waker.clone()));
+                let open =
+                    Arc::new(OpenReplicas::new(env, others, None, sender, self.waker.clone()));
                 let opened = opened.into_iter().collect();
-                runtime.spawn(replicas::serve(socket, opened, open, stopped));
+                runtime.spawn(replicas::serve(listener, opened, open, stopped));
                 (this.stop, this.log, this.refused) = (Some(stop), log, None);
                 (this.runtime, this.joined) = (Some(runtime), Some(joined));
                 self.note(node, &"starts");
@@ -222,7 +229,6 @@ impl Simulation {
 
     /// Ends a process at once, and starts it again later.
     fn kill(&mut self, node: usize, pause_ms: u64) {
-        self.enter(node);
         let disk = self.nodes[node].disk.clone();
         disk.switch(false);
         let this = &mut self.nodes[node];
@@ -234,9 +240,10 @@ impl Simulation {
     }
 
     fn lose_power(&mut self, node: usize, pause_ms: u64) {
-        simulated_network::set_silent(node, self.random.chance(500));
+        let is_silent = self.random.chance(500);
+        self.network.set_silent(node, is_silent);
         self.kill(node, pause_ms);
-        simulated_network::set_silent(node, false);
+        self.network.set_silent(node, false);
         self.nodes[node].disk.lose_power();
     }
 
@@ -256,9 +263,9 @@ impl Simulation {
     /// A bit of a file changes while its machine is down. Not in what was synced last, as long as
     /// it may be taken for a torn write.
     fn rot(&mut self, node: usize) {
-        self.enter(node);
-        let is_covered = journal::is_covered(&folder());
-        let newest = journal::files(&folder()).unwrap().pop().map(|(_, path)| path);
+        let env = &self.nodes[node].env;
+        let is_covered = journal::testing::is_covered(env, &folder());
+        let newest = journal::testing::paths(env, &folder()).pop();
         let rotten = self.nodes[node].disk.rot(|path: &Path| {
             path.extension().is_none_or(|end| end != "tmp")
                 && (is_covered || Some(path) != newest.as_deref())
@@ -275,7 +282,7 @@ impl Simulation {
         let other = (node + 1 + self.random.below(NODES as u64 - 1) as usize) % NODES;
         let last_ms = self.random.below(FAULT_MS_MAX);
         let until_ms = self.now_ms + last_ms;
-        match self.random.below(14) {
+        match self.random.below(15) {
             0 | 1 => {
                 self.count("kill");
                 self.kill(node, last_ms);
@@ -293,20 +300,20 @@ impl Simulation {
             }
             4 => {
                 self.count("link cut in one direction");
-                simulated_network::set_cut(node, other, true);
+                self.network.set_cut(node, other, true);
                 self.heals_ms = until_ms;
             }
             5 => {
                 self.count("partition");
                 for other in 0..NODES {
-                    simulated_network::set_cut(node, other, true);
-                    simulated_network::set_cut(other, node, true);
+                    self.network.set_cut(node, other, true);
+                    self.network.set_cut(other, node, true);
                 }
                 self.heals_ms = until_ms;
             }
             6 => {
                 self.count("connections reset");
-                simulated_network::reset(node);
+                self.network.reset(node);
             }
             7 => {
                 self.count("clock jump");
@@ -324,6 +331,13 @@ impl Simulation {
             }
             12 | 13 => self.replace(),
             _ if self.has_rotted => {}
+            14 if settings(self.seed).watermark_ms == 0 => {
+                self.has_rotted = true;
+                self.count("lying disk");
+                let lie = [Lie::Lost, Lie::Torn, Lie::Misdirected][self.random.below(3) as usize];
+                let writes = self.random.below(20);
+                self.nodes[node].disk.lie_after(lie, writes);
+            }
             _ => {
                 self.lose_power(node, last_ms);
                 self.rot(node);
@@ -347,9 +361,9 @@ impl Simulation {
     /// A millisecond passes.
     fn tick(&mut self, may_inject: bool) {
         self.now_ms += 1;
-        simulated_network::advance();
+        self.network.advance();
         if self.now_ms == self.heals_ms {
-            simulated_network::heal();
+            self.network.heal();
         }
         if may_inject && self.random.chance(6) {
             self.inject();
@@ -370,7 +384,6 @@ impl Simulation {
     }
 
     fn run(&mut self, node: usize) {
-        self.enter(node);
         let this = &mut self.nodes[node];
         let Some(runtime) = &this.runtime else { return };
         if this.stands_until_ms > self.now_ms {
@@ -416,8 +429,6 @@ impl Simulation {
                 }
                 LogEvent::LeadershipGained { term } => self.note(node, &("leads", term)),
                 LogEvent::LeadershipLost => self.note(node, &"leads no more"),
-                // A sync may take long by the real clock.
-                LogEvent::Degraded(why) if why.contains("ms for a sync") => {}
                 LogEvent::Degraded(why)
                 | LogEvent::HandOverFailed(why)
                 | LogEvent::ReplaceFailed(why)
@@ -473,7 +484,7 @@ impl Simulation {
 
     /// Everything works again, and everybody gets everything.
     fn recover(&mut self) {
-        simulated_network::heal();
+        self.network.heal();
         self.heals_ms = 0;
         for node in &mut self.nodes {
             node.disk.set_faults(Faults::default());
@@ -509,9 +520,7 @@ impl Simulation {
                 *self.faults.entry("refused to start").or_default() += 1;
             }
         }
-        simulated_network::end();
-        simulated_disk::mount(None);
-        random::testing::seed(None);
+        self.network.end();
         Outcome { delivered: self.acknowledged.len(), faults: self.faults, trace: self.trace }
     }
 }

@@ -5,8 +5,6 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nm_sys::clock;
-
 /// Stands for a clock that is not known.
 const UNKNOWN: i64 = i64::MIN;
 
@@ -29,9 +27,10 @@ impl Clocks {
         Clocks { offsets_ns: (0..members).map(|_| AtomicI64::new(UNKNOWN)).collect() }
     }
 
-    /// The clock of the member at this position shows this now.
-    pub fn record(&self, position: usize, wall_ns: u64) {
-        self.set(position, difference_ns(wall_ns, clock::monotonic_ns()));
+    /// The clock of the member at this position shows `wall_ns` when the own monotonic clock shows
+    /// `monotonic_ns`.
+    pub fn record(&self, position: usize, wall_ns: u64, monotonic_ns: u64) {
+        self.set(position, difference_ns(wall_ns, monotonic_ns));
     }
 
     /// The clock of a member is not known any more.
@@ -78,9 +77,8 @@ mod tests {
         assert_eq!(clocks.known(9), [(1, 1_009), (2, 6)]);
         clocks.forget(1);
         assert_eq!(clocks.known(9), [(2, 6)]);
-        clocks.record(0, 1 << 60);
-        let (position, shown_ns) = clocks.known(clock::monotonic_ns())[0];
-        assert!(position == 0 && shown_ns >= 1 << 60);
+        clocks.record(0, 1 << 60, 9);
+        assert_eq!(clocks.known(12)[0], (0, (1 << 60) + 3));
     }
 
     #[test]

@@ -3,18 +3,17 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd;
-use std::time::Duration;
 
 use nm_auth::Key;
 use nm_codec::{DecodeError, Field, Put};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::address::{Address, BoundSocket};
+use crate::address::Address;
 use crate::encode::Encode;
+use crate::env::Env;
 use crate::handshake;
 use crate::message::{FrameKind, Request};
+use crate::sockets::ByteStream;
 
 /// The header of a frame; the body follows.
 mod header {
@@ -48,10 +47,6 @@ const SNAPSHOT_BYTES_MAX: u64 = 64 << 30;
 const ROOM_BYTES: usize = 64 << 10;
 const KEPT_BYTES_MAX: usize = 4 << 20;
 
-/// A TCP peer that has been silent for so long is probed; one that acknowledges nothing for twice
-/// as long is taken for dead.
-const SILENCE: Duration = Duration::from_secs(2);
-
 /// A frame that arrived.
 #[derive(Debug)]
 pub struct Frame<'a> {
@@ -65,9 +60,6 @@ pub struct Frame<'a> {
     pub body: &'a [u8],
 }
 
-pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> ByteStream for T {}
-
 /// A connection to another replica.
 pub struct Connection {
     stream: Box<dyn ByteStream>,
@@ -79,24 +71,13 @@ pub struct Connection {
 
 impl Connection {
     /// A connection over a stream.
-    pub(crate) fn new(stream: impl ByteStream + 'static) -> Connection {
-        Connection { stream: Box::new(stream), input: vec![], consumed: 0, output: vec![] }
+    pub fn new(stream: Box<dyn ByteStream>) -> Connection {
+        Connection { stream, input: vec![], consumed: 0, output: vec![] }
     }
 
     /// Connects; with a key, both ends prove that they have it.
-    async fn open(address: &Address, key: Option<&Key>) -> io::Result<Connection> {
-        #[cfg(test)]
-        if let Some(stream) = crate::simulated_network::connect(&address.to_string()) {
-            return stream.map(Connection::new);
-        }
-        let mut connection = match address {
-            Address::Tcp(address) => {
-                let stream = TcpStream::connect(address).await?;
-                configure(&stream)?;
-                Connection::new(stream)
-            }
-            Address::Unix(path) => Connection::new(UnixStream::connect(path).await?),
-        };
+    async fn open(env: &Env, address: &Address, key: Option<&Key>) -> io::Result<Connection> {
+        let mut connection = Connection::new(env.connect(address).await?);
         if let Some(key) = key {
             handshake::connect(&mut connection.stream, key).await?;
         }
@@ -156,12 +137,6 @@ impl Connection {
             self.output = vec![];
         }
         Ok(())
-    }
-
-    /// The bytes of the last frame that was sent, without the attachment.
-    #[cfg(any(test, feature = "test-support"))]
-    pub(crate) fn last_frame(&self) -> &[u8] {
-        &self.output
     }
 
     /// The next frame.
@@ -234,12 +209,6 @@ impl Connection {
     }
 }
 
-/// Small messages at once; and a host that has vanished is noticed.
-fn configure(stream: &TcpStream) -> io::Result<()> {
-    nm_sys::socket::set_peer_timeout(stream.as_fd(), SILENCE)?;
-    stream.set_nodelay(true)
-}
-
 fn kind_of(code: u8) -> io::Result<FrameKind> {
     FrameKind::from_code(header::KIND.name, code)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
@@ -249,51 +218,9 @@ fn invalid(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("no frame of a replica: {why}"))
 }
 
-/// Accepts the connections of other replicas.
-pub enum Listener {
-    /// TCP.
-    Tcp(TcpListener),
-    /// A Unix socket.
-    Unix(UnixListener),
-    /// On the simulated network.
-    #[cfg(test)]
-    Simulated(crate::simulated_network::Listener),
-}
-
-impl Listener {
-    /// Takes over a socket that listens already.
-    ///
-    /// # Errors
-    /// The system's error.
-    pub fn new(socket: BoundSocket) -> io::Result<Listener> {
-        Ok(match socket {
-            BoundSocket::Tcp(listener) => Listener::Tcp(TcpListener::from_std(listener)?),
-            BoundSocket::Unix(listener) => Listener::Unix(UnixListener::from_std(listener)?),
-            #[cfg(test)]
-            BoundSocket::Simulated(listener) => Listener::Simulated(listener),
-        })
-    }
-
-    /// The next connection.
-    ///
-    /// # Errors
-    /// The system's error.
-    pub async fn accept(&self) -> io::Result<Connection> {
-        Ok(match self {
-            Listener::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
-                configure(&stream)?;
-                Connection::new(stream)
-            }
-            Listener::Unix(listener) => Connection::new(listener.accept().await?.0),
-            #[cfg(test)]
-            Listener::Simulated(listener) => Connection::new(listener.accept().await),
-        })
-    }
-}
-
 /// Another replica, over a connection that is made when it is needed.
 pub struct Peer {
+    env: Env,
     address: Address,
     from: u8,
     group: u16,
@@ -303,8 +230,8 @@ pub struct Peer {
 
 impl Peer {
     /// The replica at `address`, for replica `from` of a group whose replicas have this key.
-    pub fn new(address: Address, (from, group): (u8, u16), key: Option<Key>) -> Peer {
-        Peer { address, from, group, key, connection: None }
+    pub fn new(env: Env, address: Address, (from, group): (u8, u16), key: Option<Key>) -> Peer {
+        Peer { env, address, from, group, key, connection: None }
     }
 
     /// Whether there is a connection.
@@ -342,7 +269,7 @@ impl Peer {
     async fn send<R: Request>(&mut self, request: &R) -> io::Result<Connection> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => Connection::open(&self.address, self.key.as_ref()).await?,
+            None => Connection::open(&self.env, &self.address, self.key.as_ref()).await?,
         };
         let head = (R::KIND, self.from, self.group);
         connection.send(head, |out| request.encode(out), request.attachment()).await?;

@@ -5,25 +5,25 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nm_sys::clock::Moment;
 use openraft::LogId;
 use openraft::storage::LogFlushed;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::acks::Acks;
 use crate::channel::EventSender;
+use crate::env::Env;
 use crate::error::ReplicaError;
 use crate::group::Shared;
 use crate::hard_state::{HARD_STATE, MARKS};
 use crate::journal::{Journal, RecordKind};
 use crate::log::LogEvent;
 use crate::slot_file::SlotFile;
-use crate::storage;
 use crate::types::{NodeId, Types};
 
 /// Bytes of entries that may wait for a disk that makes no progress.
@@ -36,10 +36,6 @@ const SLOW_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// What was synced in that time before a crash is not below the watermark, unless something was
 /// written after it.
 const WATERMARK_IDLE: Duration = Duration::from_millis(200);
-
-/// Time after which it is advanced although there always is work: else a file that loses all from
-/// some place on would be taken for one that was never written further.
-const WATERMARK_BUSY: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 5_000 });
 
 /// An entry as a record of the journal.
 #[derive(Debug)]
@@ -82,7 +78,7 @@ impl Status {
 /// Queues tasks for the disk thread, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Disk {
-    tasks: Option<Sender<QueuedTask>>,
+    tasks: Option<UnboundedSender<QueuedTask>>,
     /// Number of the last task that was queued.
     count: u64,
     thread: Option<JoinHandle<()>>,
@@ -98,6 +94,9 @@ pub struct DiskSettings {
     pub keep_all: bool,
     /// Time of a sync above which the disk is reported to be slow.
     pub slow: Duration,
+    /// Time after which the journal's watermark is advanced although there always is work; zero
+    /// for before each acknowledgement.
+    pub watermark: Duration,
 }
 
 impl Disk {
@@ -106,16 +105,18 @@ impl Disk {
     /// # Errors
     /// If there can be no thread.
     pub fn start(
+        env: &Env,
         folder: &Path,
         (journal, hard_state): (Journal, Option<SlotFile>),
         last: Option<LogId<NodeId>>,
         settings: DiskSettings,
         (acks, events): (Arc<Acks>, Arc<EventSender>),
     ) -> Result<Disk, ReplicaError> {
-        let (tasks, queue) = channel();
+        let (tasks, queue) = unbounded_channel();
         let waiting_bytes = Arc::new(AtomicUsize::new(0));
         let status = Arc::new(Mutex::new(Status { last, failed: None }));
-        let mut worker = Worker {
+        let worker = Worker {
+            env: env.clone(),
             folder: folder.into(),
             journal,
             hard_state,
@@ -123,21 +124,23 @@ impl Disk {
             acks,
             events,
             reported_slow: None,
-            watermark_at: Moment::now(),
+            watermark_at: Instant::now(),
             waiting_bytes: Arc::clone(&waiting_bytes),
             status: Arc::clone(&status),
             done: 0,
         };
         let (tasks, folder) = (Some(tasks), folder.into());
         let mut disk = Disk { tasks, count: 0, thread: None, waiting_bytes, status, folder };
-        if !storage::has_threads() {
-            #[cfg(test)]
-            tokio::spawn(worker.run_simulated(queue));
+        if !env.has_threads() {
+            tokio::spawn(worker.run(queue));
             return Ok(disk);
         }
+        let failed = |error| ReplicaError::Thread(Arc::new(error));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.map_err(failed)?;
         let thread = std::thread::Builder::new().name("disk".to_string());
-        let thread = thread.spawn(move || worker.run(&queue));
-        disk.thread = Some(thread.map_err(|error| ReplicaError::Thread(Arc::new(error)))?);
+        let thread = thread.spawn(move || runtime.block_on(worker.run(queue)));
+        disk.thread = Some(thread.map_err(failed)?);
         Ok(disk)
     }
 
@@ -201,6 +204,7 @@ impl Task {
 
 /// The state of the disk thread.
 struct Worker {
+    env: Env,
     folder: PathBuf,
     journal: Journal,
     hard_state: Option<SlotFile>,
@@ -208,9 +212,9 @@ struct Worker {
     acks: Arc<Acks>,
     events: Arc<EventSender>,
     /// When the disk was last reported to be slow.
-    reported_slow: Option<Moment>,
+    reported_slow: Option<Instant>,
     /// When the watermark was advanced, or there was nothing to advance.
-    watermark_at: Moment,
+    watermark_at: Instant,
     waiting_bytes: Arc<AtomicUsize>,
     status: Arc<Mutex<Status>>,
     /// Number of the last task that was done.
@@ -226,11 +230,16 @@ struct Round {
 }
 
 impl Worker {
-    fn run(&mut self, queue: &Receiver<QueuedTask>) {
-        while let Some(first) = self.next_task(queue) {
-            let round = self.write(first, queue);
+    async fn run(mut self, mut queue: UnboundedReceiver<QueuedTask>) {
+        while let Some(first) = self.next_task(&mut queue).await {
+            let mut round = self.write(first, &mut queue);
+            let time = self.env.sync_time();
+            if !time.is_zero() {
+                round.result = round.result.and_then(|()| Ok(self.journal.flush()?));
+                sleep(time).await;
+            }
             let is_used = self.finish(round);
-            let is_late = self.watermark_at.elapsed() > WATERMARK_BUSY;
+            let is_late = self.watermark_at.elapsed() > self.settings.watermark;
             if !is_used || is_late && !self.advance_watermark() {
                 return;
             }
@@ -241,22 +250,22 @@ impl Worker {
     }
 
     /// The next task; `None` if there will be none. Advances the watermark meanwhile.
-    fn next_task(&mut self, queue: &Receiver<QueuedTask>) -> Option<QueuedTask> {
+    async fn next_task(&mut self, queue: &mut UnboundedReceiver<QueuedTask>) -> Option<QueuedTask> {
         while self.journal.is_watermark_due() {
-            match queue.recv_timeout(WATERMARK_IDLE) {
-                Ok(task) => return Some(task),
-                Err(RecvTimeoutError::Timeout) if self.advance_watermark() => {}
+            match timeout(WATERMARK_IDLE, queue.recv()).await {
+                Ok(task) => return task,
+                Err(_) if self.advance_watermark() => {}
                 Err(_) => return None,
             }
         }
-        let task = queue.recv().ok();
-        self.watermark_at = Moment::now();
+        let task = queue.recv().await;
+        self.watermark_at = Instant::now();
         task
     }
 
     /// Advances the watermark; whether the disk is still used.
     fn advance_watermark(&mut self) -> bool {
-        self.watermark_at = Moment::now();
+        self.watermark_at = Instant::now();
         match self.journal.advance_watermark() {
             Ok(()) => true,
             Err(error) => {
@@ -267,9 +276,10 @@ impl Worker {
     }
 
     /// Writes what a task and all others in the queue want.
-    fn write(&mut self, first: QueuedTask, queue: &Receiver<QueuedTask>) -> Round {
+    fn write(&mut self, first: QueuedTask, queue: &mut UnboundedReceiver<QueuedTask>) -> Round {
         let mut round = Round { flushed: vec![], last: None, result: Ok(()) };
-        for (task, number, last) in std::iter::once(first).chain(queue.try_iter()) {
+        let queued = std::iter::from_fn(|| queue.try_recv().ok());
+        for (task, number, last) in std::iter::once(first).chain(queued) {
             assert!(
                 number == self.done + 1,
                 "tasks are done in the order in which they were queued"
@@ -290,6 +300,10 @@ impl Worker {
             self.fail(error);
             return false;
         }
+        let is_first = self.settings.watermark.is_zero() && self.journal.is_watermark_due();
+        if is_first && !self.advance_watermark() {
+            return false;
+        }
         Status::lock(&self.status).last = round.last;
         for callback in round.flushed {
             LogFlushed::log_io_completed(callback, Ok(()));
@@ -301,41 +315,6 @@ impl Worker {
     fn fail(&self, error: ReplicaError) {
         Status::lock(&self.status).failed = Some(error);
         self.acks.set_failed();
-    }
-
-    /// As [`Worker::run`], in the time of a simulation.
-    #[cfg(test)]
-    async fn run_simulated(mut self, queue: Receiver<QueuedTask>) {
-        use std::sync::mpsc::TryRecvError;
-
-        let [mut idle, mut busy] = [Duration::ZERO; 2];
-        let tick = Duration::from_millis(1);
-        loop {
-            match queue.try_recv() {
-                Ok(first) => {
-                    idle = Duration::ZERO;
-                    let mut round = self.write(first, &queue);
-                    round.result = round.result.and_then(|()| Ok(self.journal.flush()?));
-                    tokio::time::sleep(tick * (crate::random::number() % 4) as u32).await;
-                    let is_used = self.finish(round);
-                    busy += tick;
-                    let is_late = busy > WATERMARK_BUSY;
-                    if !is_used || is_late && !self.advance_watermark() {
-                        return;
-                    }
-                    busy = if is_late { Duration::ZERO } else { busy };
-                }
-                Err(TryRecvError::Empty) => {
-                    tokio::time::sleep(tick).await;
-                    idle += tick;
-                    let is_due = idle >= WATERMARK_IDLE && self.journal.is_watermark_due();
-                    if is_due && !self.advance_watermark() {
-                        return;
-                    }
-                }
-                Err(TryRecvError::Disconnected) => return,
-            }
-        }
     }
 
     fn perform(
@@ -375,25 +354,19 @@ impl Worker {
         let path = self.folder.join(HARD_STATE);
         let written = match &mut self.hard_state {
             Some(file) => file.write(state),
-            None => {
-                SlotFile::create(&path, MARKS[0], state).map(|file| self.hard_state = Some(file))
-            }
+            None => SlotFile::create(&self.env, &path, MARKS.now, state)
+                .map(|file| self.hard_state = Some(file)),
         };
         written.map_err(|error| ReplicaError::file(&path, "cannot be written", error))
     }
 
     fn sync(&mut self) -> Result<(), ReplicaError> {
-        let since = Moment::now();
-        #[cfg(test)]
-        testing::sync(&self.folder)
-            .map_err(|error| ReplicaError::file(&self.folder, "cannot be synced", error))?;
+        let since = Instant::now();
         self.journal.sync()?;
-        #[cfg(test)]
-        testing::set_synced(&self.folder, self.journal.next().unwrap_or(1) - 1);
         let took = since.elapsed();
         let is_due = self.reported_slow.is_none_or(|at| at.elapsed() > SLOW_REPORT_INTERVAL);
         if took > self.settings.slow && is_due {
-            self.reported_slow = Some(Moment::now());
+            self.reported_slow = Some(Instant::now());
             self.events.send(LogEvent::Degraded(format!(
                 "the disk of {} took {} ms for a sync: the others go on without it, and nothing is \
                  lost, but two such disks delay every request",
@@ -402,81 +375,5 @@ impl Worker {
             )));
         }
         Ok(())
-    }
-}
-
-/// Disks that are slow, hang or crash, for tests, and what they have synced, by folder.
-#[cfg(test)]
-pub mod testing {
-    use std::collections::HashMap;
-    use std::io;
-    use std::path::{Path, PathBuf};
-    use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-    use std::time::Duration;
-
-    /// How a disk syncs.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum Behaviour {
-        /// With this much more time.
-        Slow(Duration),
-        /// Not before it behaves differently.
-        Hangs,
-        /// Never: each sync fails, also one that hangs.
-        Crashed,
-    }
-
-    #[derive(Debug)]
-    struct TestDisk {
-        behaviour: Behaviour,
-        /// Index of the last entry that was synced.
-        synced: u64,
-    }
-
-    type Disks = HashMap<PathBuf, TestDisk>;
-
-    static DISKS: Mutex<Option<Disks>> = Mutex::new(None);
-    static CHANGED: Condvar = Condvar::new();
-
-    fn disks() -> MutexGuard<'static, Option<Disks>> {
-        DISKS.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn change(folder: &Path, edit: impl FnOnce(&mut TestDisk)) {
-        let new = || TestDisk { behaviour: Behaviour::Slow(Duration::ZERO), synced: 0 };
-        edit(disks().get_or_insert_default().entry(folder.into()).or_insert_with(new));
-        CHANGED.notify_all();
-    }
-
-    /// From now on the disk of this folder behaves like this, also in a sync that hangs.
-    pub fn set_behaviour(folder: &Path, behaviour: Behaviour) {
-        change(folder, |disk| disk.behaviour = behaviour);
-    }
-
-    /// Index of the last entry that the disk of this folder has.
-    pub fn synced(folder: &Path) -> u64 {
-        disks().get_or_insert_default().get(folder).map_or(0, |disk| disk.synced)
-    }
-
-    pub fn set_synced(folder: &Path, index: u64) {
-        change(folder, |disk| disk.synced = index);
-    }
-
-    /// What the disk does before a sync.
-    pub fn sync(folder: &Path) -> io::Result<()> {
-        let mut disks = disks();
-        loop {
-            let disk = disks.get_or_insert_default().get(folder);
-            match disk.map_or(Behaviour::Slow(Duration::ZERO), |disk| disk.behaviour) {
-                Behaviour::Hangs => {
-                    disks = CHANGED.wait(disks).unwrap_or_else(PoisonError::into_inner);
-                }
-                Behaviour::Crashed => return Err(io::Error::other("the machine has crashed")),
-                Behaviour::Slow(pause) => {
-                    drop(disks);
-                    std::thread::sleep(pause);
-                    return Ok(());
-                }
-            }
-        }
     }
 }

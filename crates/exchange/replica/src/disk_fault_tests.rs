@@ -1,20 +1,25 @@
 //! Journal, hard state and snapshot of one replica on a disk with faults. Whatever the disk does,
-//! what was acknowledged is read back or its loss is detected, and nothing is read that was never
-//! written. Each trial depends on its seed only.
+//! what was acknowledged is read back or its loss is detected, no vote is forgotten, and nothing is
+//! read that was never written. In each life of a process the disk does one thing wrong that it
+//! does not report. Each trial depends on its seed only.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use openraft::{CommittedLeaderId, LogId, SnapshotMeta, StoredMembership, Vote};
 
 use crate::encode::Encode;
+use crate::env::{Env, Machine};
 use crate::error::ReplicaError;
 use crate::files::write_atomically;
 use crate::hard_state::{HARD_STATE, HardState, MARKS};
-use crate::journal::{Journal, JournalError, RecordKind, Settings};
-use crate::random;
-use crate::random::testing::Random;
+use crate::journal::{self, Journal, JournalError, RecordKind, Settings};
+use crate::log_store::read_hard_state;
+use crate::random::Random;
 use crate::recovery::Opened;
-use crate::simulated_disk::{self, Disk, Faults};
+use crate::simulated_disk::{Disk, Faults, Lie};
+use crate::simulated_machine::SimulatedMachine;
+use crate::simulated_network::Network;
 use crate::slot_file::SlotFile;
 use crate::state_machine::SNAPSHOT;
 use crate::types::{NodeId, leader_of};
@@ -28,7 +33,19 @@ enum Mode {
     PowerLoss,
     Errors,
     BitRot,
-    Misdirected,
+    /// A write that was confirmed is wrong.
+    Lying(Lie),
+    /// A file or a part of it is as it was before.
+    Stale,
+    /// Both copies of the hard state are damaged at one place.
+    BothCopies,
+}
+
+impl Mode {
+    /// Whether something is wrong that the disk does not report.
+    fn is_silent(self) -> bool {
+        !matches!(self, Mode::PowerLoss | Mode::Errors)
+    }
 }
 
 /// An entry: its term, and a number from which its content follows.
@@ -60,8 +77,11 @@ struct Process {
 }
 
 struct Trial {
+    env: Env,
     seed: u64,
     mode: Mode,
+    /// Whether the watermark is advanced before each acknowledgement.
+    is_sure: bool,
     random: Random,
     disk: Disk,
     model: Model,
@@ -82,13 +102,16 @@ fn content(number: u64) -> Vec<u8> {
 
 impl Trial {
     fn new(seed: u64) -> Trial {
-        let modes = [Mode::PowerLoss, Mode::Errors, Mode::BitRot, Mode::Misdirected];
+        let lies = [Lie::Lost, Lie::Torn, Lie::Misdirected].map(Mode::Lying);
+        let others = [Mode::PowerLoss, Mode::Errors, Mode::BitRot, Mode::Stale, Mode::BothCopies];
+        let modes = [&lies[..], &others].concat();
         let disk = Disk::new(seed ^ 0x5eed, Faults::default());
-        simulated_disk::mount(Some(disk.clone()));
-        random::testing::seed(Some(seed));
+        let env: Env = SimulatedMachine::new(seed, disk.clone(), (Network::new(0), 0));
         let mut trial = Trial {
+            env: env.clone(),
             seed,
-            mode: modes[(seed % 4) as usize],
+            mode: modes[(seed % 8) as usize],
+            is_sure: (seed / 8).is_multiple_of(2),
             random: Random::new(seed),
             disk,
             model: Model::default(),
@@ -98,14 +121,13 @@ impl Trial {
         };
         let folder = Path::new(FOLDER);
         let state = HardState { bootstrap_ids: vec![1, 2, 3], ..HardState::default() };
-        let (journal, _) = Journal::open(folder, SMALL, 1).unwrap();
+        let (journal, _) = Journal::open_in(&env, folder, SMALL, 1).unwrap();
         let path = folder.join(HARD_STATE);
-        let file = SlotFile::create(&path, MARKS[0], &state.to_bytes()).unwrap();
+        let file = SlotFile::create(&env, &path, MARKS.now, &state.to_bytes()).unwrap();
         trial.process = Some(Process { journal, file, state });
         trial.disk.set_faults(match trial.mode {
-            Mode::PowerLoss | Mode::BitRot => Faults::default(),
             Mode::Errors => Faults { write: 10, sync: 40, ..Faults::default() },
-            Mode::Misdirected => Faults { misdirected: 15, ..Faults::default() },
+            _ => Faults::default(),
         });
         trial
     }
@@ -119,7 +141,10 @@ impl Trial {
     }
 
     fn acknowledge(&mut self) {
-        self.model.covered = self.model.covered.max(self.model.carried);
+        // A write to the wrong place may destroy the record that says so as well.
+        if self.mode != Mode::Lying(Lie::Misdirected) {
+            self.model.covered = self.model.covered.max(self.model.carried);
+        }
         self.model.durable = self.last_index();
         self.model.acknowledged.clone_from(&self.model.log);
         self.model.since.clear();
@@ -127,8 +152,11 @@ impl Trial {
 
     fn append(&mut self, process: &mut Process) -> Result<(), ReplicaError> {
         for _ in 0..=self.random.below(3) {
-            let term = self.model.log.last().map_or(1 << 4 | 1, |last| last.0);
-            let term = if self.random.chance(100) { term + (1 << 4) } else { term };
+            if self.model.vote.0 == 0 || self.random.chance(100) {
+                self.save_vote(process)?;
+            }
+            // That of the leader that was voted for.
+            let term = self.model.vote.0 << 4 | 1;
             self.model.written += 1;
             let number = self.model.written;
             self.model.log.push((term, number));
@@ -142,6 +170,10 @@ impl Trial {
 
     fn sync(&mut self, process: &mut Process) -> Result<(), ReplicaError> {
         process.journal.sync()?;
+        if self.is_sure {
+            process.journal.advance_watermark()?;
+            self.model.covered = self.last_index();
+        }
         self.acknowledge();
         Ok(())
     }
@@ -157,7 +189,8 @@ impl Trial {
             self.model.log.pop();
             self.remember();
         }
-        (self.model.covered, self.model.carried) = (0, 0);
+        self.model.covered = self.model.covered.min(from - 1);
+        self.model.carried = self.model.carried.min(from - 1);
         self.model.durable = self.model.durable.min(from - 1);
         Ok(process.journal.truncate(from)?)
     }
@@ -170,8 +203,7 @@ impl Trial {
     fn save_vote(&mut self, process: &mut Process) -> Result<(), ReplicaError> {
         self.model.vote.1 += 1;
         process.state.vote = Some(Vote::new(self.model.vote.1, 1));
-        process.journal.sync()?;
-        self.acknowledge();
+        self.sync(process)?;
         Trial::save(process)?;
         self.model.vote.0 = self.model.vote.1;
         Ok(())
@@ -185,7 +217,7 @@ impl Trial {
             last_membership: StoredMembership::default(),
             snapshot_id: String::new(),
         };
-        write_atomically(&Path::new(FOLDER).join(SNAPSHOT), &meta.to_bytes())?;
+        write_atomically(&self.env, &Path::new(FOLDER).join(SNAPSHOT), &meta.to_bytes())?;
         process.state.purged = Some(last).max(process.state.purged);
         Trial::save(process)?;
         if process.journal.next().is_some_and(|next| next <= upto) {
@@ -197,9 +229,8 @@ impl Trial {
     }
 
     fn install(&mut self, process: &mut Process) -> Result<(), ReplicaError> {
-        process.journal.sync()?;
-        self.acknowledge();
-        let term = self.model.log.last().map_or(1 << 4 | 1, |last| last.0);
+        self.sync(process)?;
+        let term = self.model.log.last().map_or(0, |last| last.0);
         self.model.log.extend((0..=self.random.below(20)).map(|_| (term, 0)));
         (self.model.covered, self.model.carried) = (0, 0);
         self.remember();
@@ -221,8 +252,7 @@ impl Trial {
             65..72 => self.truncate(process),
             72..82 => self.save_vote(process),
             82..90 => {
-                process.journal.sync()?;
-                self.acknowledge();
+                self.sync(process)?;
                 let count = self.last_index() - purged;
                 if count == 0 {
                     return Ok(());
@@ -232,8 +262,7 @@ impl Trial {
             }
             90..92 => self.install(process),
             _ => {
-                process.journal.sync()?;
-                self.acknowledge();
+                self.sync(process)?;
                 process.journal.advance_watermark()?;
                 self.model.covered = self.last_index();
                 Ok(())
@@ -256,6 +285,10 @@ impl Trial {
             let left = self.random.below(60);
             self.disk.fail_after(left);
         }
+        if let Mode::Lying(lie) = self.mode {
+            let writes = self.random.below(60);
+            self.disk.lie_after(lie, writes);
+        }
         for _ in 0..1 + self.random.below(30) {
             let done = self.step(&mut process);
             self.trace(&done.as_ref().map_err(ToString::to_string));
@@ -267,22 +300,39 @@ impl Trial {
         if self.disk.is_off() || self.random.chance(500) {
             self.trace(&"power lost");
             self.disk.lose_power();
-            if self.mode == Mode::BitRot && self.random.chance(500) {
-                let at = self.disk.rot(|_| true);
-                self.trace(&at);
-            }
+            self.damage();
         }
+    }
+
+    /// What becomes wrong while no process runs.
+    fn damage(&mut self) {
+        if self.random.chance(500) {
+            return;
+        }
+        match self.mode {
+            Mode::BitRot => drop(self.disk.rot(|_| true)),
+            Mode::Stale => self.disk.grow_stale(),
+            Mode::BothCopies => self
+                .disk
+                .damage_all(|path| path.to_str().is_some_and(|path| path.contains(HARD_STATE))),
+            Mode::PowerLoss | Mode::Errors | Mode::Lying(_) => return,
+        }
+        self.trace(&"damaged");
     }
 
     fn open(&self) -> Result<(Process, Vec<Entry>, Option<ReplicaError>), ReplicaError> {
         let folder = Path::new(FOLDER);
-        let failed = |error| ReplicaError::file(folder, "cannot be used", error);
-        let (file, bytes) =
-            SlotFile::open(&folder.join(HARD_STATE), &MARKS).map_err(failed)?.unwrap();
-        let hard_state = HardState::from_bytes(&bytes, "hard state").unwrap();
-        let file = Some(file);
-        let mut opened =
-            Opened { folder, journal: SMALL, is_single: false, hard_state, file, damage: None };
+        let (hard_state, file) = read_hard_state(&self.env, folder)?;
+        assert!(file.is_some(), "seed {}: the hard state is there", self.seed);
+        let mut opened = Opened {
+            env: &self.env,
+            folder,
+            journal: SMALL,
+            is_single: false,
+            hard_state,
+            file,
+            damage: None,
+        };
         let (journal, found) = opened.open()?;
         let (file, state) = (opened.file.unwrap(), opened.hard_state);
         let purged = state.purged.map_or(0, |purged| purged.index + 1);
@@ -314,8 +364,8 @@ impl Trial {
                 return;
             }
             Err(error) => {
-                let may_refuse = matches!(self.mode, Mode::BitRot | Mode::Misdirected);
-                assert!(may_refuse, "seed {}: {error}", self.seed);
+                assert!(self.mode.is_silent(), "seed {}: {error}", self.seed);
+                self.trace(&error.to_string());
                 self.refused += 1;
                 return;
             }
@@ -326,7 +376,7 @@ impl Trial {
         assert!((saved..=tried).contains(&vote), "seed {}: vote {vote}", self.seed);
         self.model.vote = (vote, tried);
         let has_damage = damage.is_some();
-        assert!(!has_damage || matches!(self.mode, Mode::BitRot | Mode::Misdirected));
+        assert!(!has_damage || self.mode.is_silent(), "seed {}: {damage:?}", self.seed);
         self.repaired += u32::from(has_damage);
         self.check_log(&process.state, &entries);
         let purged = process.state.purged.map_or(0, |purged| purged.index as usize + 1);
@@ -348,8 +398,8 @@ impl Trial {
                 written.get(purged..).is_some_and(|written| written.starts_with(entries));
             let both = written.iter().zip(acknowledged).take_while(|(a, b)| a == b).count();
             // The last sync may be taken for a torn write: see `journal::watermark`.
-            let has_bad_places = matches!(self.mode, Mode::BitRot | Mode::Misdirected);
-            let sure = if has_bad_places { both.min(self.model.covered as usize) } else { both };
+            let sure =
+                if self.mode.is_silent() { both.min(self.model.covered as usize) } else { both };
             let is_required = state.required_log_id.is_some_and(|required| {
                 sure == 0 || required >= log_id(acknowledged[sure - 1], sure as u64)
             });
@@ -367,39 +417,51 @@ impl Trial {
     }
 }
 
-/// Trials of which each has a seed; `NM_TRIALS` changes their number.
+/// Trials of which each has a seed; `NM_TRIALS` changes their number, `NM_TRIAL` repeats one.
 fn trials(few: u64) -> u64 {
     std::env::var("NM_TRIALS").ok().and_then(|trials| trials.parse().ok()).unwrap_or(few)
 }
 
-#[test]
-fn what_was_acknowledged_is_read_back_or_its_loss_is_detected() {
-    let (mut repaired, mut refused) = (0, 0);
-    let mut injected = std::collections::BTreeMap::new();
-    let one = std::env::var("NM_TRIAL").ok().and_then(|trial| trial.parse::<u64>().ok());
-    for seed in one.map_or(0..trials(1_000), |one| one..one + 1) {
-        let mut trial = Trial::new(seed);
-        for _ in 0..5 {
-            trial.live();
-            if trial.refused == 0 {
-                // A disk with errors may need several attempts.
-                for _ in 0..50 {
-                    trial.restart();
-                    if trial.process.is_some() || trial.refused > 0 {
-                        break;
-                    }
-                }
+/// How often damage was repaired, and the replica refused to start, and the faults.
+type Outcome = (u32, u32, BTreeMap<&'static str, u64>);
+
+/// A trial of some lives.
+fn run(seed: u64) -> Outcome {
+    let mut trial = Trial::new(seed);
+    for _ in 0..5 {
+        trial.live();
+        // A disk with errors may need several attempts.
+        for _ in 0..50 {
+            if trial.process.is_some() || trial.refused > 0 {
+                break;
             }
-        }
-        (repaired, refused) = (repaired + trial.repaired, refused + trial.refused);
-        for (kind, count) in trial.disk.injected() {
-            *injected.entry(kind).or_insert(0) += count;
+            trial.restart();
         }
     }
-    simulated_disk::mount(None);
-    random::testing::seed(None);
-    println!("faults {injected:?}; repaired {repaired}, refused {refused}");
-    assert!(repaired > 0);
+    (trial.repaired, trial.refused, trial.disk.injected())
+}
+
+#[test]
+fn what_was_acknowledged_is_read_back_or_its_loss_is_detected() {
+    let one = std::env::var("NM_TRIAL").ok().and_then(|trial| trial.parse::<u64>().ok());
+    if let Some(seed) = one {
+        return drop(run(seed));
+    }
+    let (trials, threads) = (trials(10_000), std::thread::available_parallelism().unwrap().get());
+    let share = |thread| -> Vec<Outcome> { (thread..trials).step_by(threads).map(run).collect() };
+    let done: Vec<Outcome> = std::thread::scope(|scope| {
+        let running: Vec<_> =
+            (0..threads as u64).map(|thread| scope.spawn(move || share(thread))).collect();
+        running.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut injected_in_all = BTreeMap::new();
+    for (kind, count) in done.iter().flat_map(|(_, _, injected)| injected) {
+        *injected_in_all.entry(*kind).or_insert(0) += count;
+    }
+    let repaired: u32 = done.iter().map(|(repaired, ..)| repaired).sum();
+    let refused: u32 = done.iter().map(|(_, refused, _)| refused).sum();
+    println!("{trials} trials, faults {injected_in_all:?}; repaired {repaired}, refused {refused}");
+    assert!(repaired > 0 && refused > 0);
 }
 
 /// The process before failed to sync a record; the system shows it to the next process, which must
@@ -408,9 +470,9 @@ fn what_was_acknowledged_is_read_back_or_its_loss_is_detected() {
 fn what_a_failed_sync_left_in_the_page_cache_is_written_again() {
     for seed in 0..200 {
         let disk = Disk::new(seed, Faults::default());
-        simulated_disk::mount(Some(disk.clone()));
+        let env: Env = SimulatedMachine::with_disk(disk.clone());
         let folder = Path::new(FOLDER);
-        let (mut journal, _) = Journal::open(folder, SMALL, 1).unwrap();
+        let (mut journal, _) = Journal::open_in(&env, folder, SMALL, 1).unwrap();
         journal.append(1, 17, RecordKind::Batch, &[1; 900]).unwrap();
         journal.sync().unwrap();
         journal.append(2, 17, RecordKind::Batch, &[2; 900]).unwrap();
@@ -419,13 +481,12 @@ fn what_a_failed_sync_left_in_the_page_cache_is_written_again() {
         assert!(journal.append(3, 17, RecordKind::Batch, &[]).is_err(), "it accepts nothing more");
         drop(journal);
         disk.set_faults(Faults::default());
-        let (journal, found) = Journal::open(folder, SMALL, 1).unwrap();
+        let (journal, found) = Journal::open_in(&env, folder, SMALL, 1).unwrap();
         drop(journal);
         disk.lose_power();
-        let (_, after) = Journal::open(folder, SMALL, 1).unwrap();
+        let (_, after) = Journal::open_in(&env, folder, SMALL, 1).unwrap();
         assert_eq!(found.records, after.records, "seed {seed}");
     }
-    simulated_disk::mount(None);
 }
 
 /// The last record of a journal that is idle is damaged: no record behind it says that the disk had
@@ -448,6 +509,7 @@ fn damage_below_the_watermark_is_not_taken_for_a_torn_write() {
     let (_, found) = Journal::open(folder.path(), SMALL, 1).unwrap();
     assert_eq!(found.records.len(), 2, "without a watermark it is a torn write");
     std::fs::write(&path, &bytes).unwrap();
+    let (mut journal, _) = Journal::open(folder.path(), SMALL, 1).unwrap();
     journal.advance_watermark().unwrap();
     assert!(!journal.is_watermark_due());
     std::fs::write(&path, &damaged).unwrap();
@@ -466,17 +528,21 @@ fn damage_below_the_watermark_is_not_taken_for_a_torn_write() {
 }
 
 fn opened(folder: &Path, is_single: bool) -> Result<(HardState, usize, bool), ReplicaError> {
-    let (file, bytes) = SlotFile::open(&folder.join(HARD_STATE), &MARKS).unwrap().unwrap();
+    let env = &Machine::env();
+    let (file, bytes) = SlotFile::open(env, &folder.join(HARD_STATE), &MARKS).unwrap().unwrap();
     let hard_state = HardState::from_bytes(&bytes, "hard state").unwrap();
     let (journal, file, damage) = (SMALL, Some(file), None);
-    let mut opened = Opened { folder, journal, is_single, hard_state, file, damage };
+    let mut opened = Opened { env, folder, journal, is_single, hard_state, file, damage };
     let (_, found) = opened.open()?;
     Ok((opened.hard_state, found.records.len(), opened.damage.is_some()))
 }
 
 /// Twenty entries in several files.
 fn written(folder: &Path, state: &HardState) -> Vec<std::path::PathBuf> {
-    SlotFile::create(&folder.join(HARD_STATE), MARKS[0], &state.to_bytes()).unwrap();
+    let vote = Some(Vote::new(2, 1));
+    let state = HardState { vote, ..state.clone() };
+    SlotFile::create(&Machine::env(), &folder.join(HARD_STATE), MARKS.now, &state.to_bytes())
+        .unwrap();
     let (mut journal, _) = Journal::open(folder, SMALL, 1).unwrap();
     for index in 1..=20 {
         journal.append(index, 2 << 4 | 1, RecordKind::Batch, &[7; 400]).unwrap();
@@ -484,8 +550,7 @@ fn written(folder: &Path, state: &HardState) -> Vec<std::path::PathBuf> {
     }
     journal.advance_watermark().unwrap();
     drop(journal);
-    let files = crate::journal::files(folder).unwrap();
-    files.into_iter().map(|(_, path)| path).collect()
+    journal::testing::paths(&Machine::env(), folder)
 }
 
 #[test]
@@ -535,4 +600,18 @@ fn without_its_snapshot_a_replica_requires_what_it_had_and_begins_again() {
     assert_eq!((state.purged, count), (None, 0));
     assert_eq!(state.required_log_id.unwrap().index, 19);
     assert_eq!(opened(folder.path(), false).unwrap(), (state, 0, false));
+}
+
+#[test]
+fn a_hard_state_that_is_older_than_its_journal_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    written(folder.path(), &HardState::default());
+    assert!(opened(folder.path(), false).is_ok());
+    let older = HardState { vote: Some(Vote::new(1, 1)), ..HardState::default() };
+    let path = folder.path().join(HARD_STATE);
+    SlotFile::create(&Machine::env(), &path, MARKS.now, &older.to_bytes()).unwrap();
+    let refused = opened(folder.path(), false).unwrap_err();
+    let message = refused.to_string();
+    assert!(message.contains("does not vote, and has to be replaced"), "{message}");
+    assert!(message.contains("entries of a later term") && refused.hint().is_some(), "{message}");
 }

@@ -165,7 +165,7 @@ fn successor<'a>(replica: &'a GroupReplica, engine: &Engine) -> Option<&'a Membe
 
 async fn ask_to_campaign(replica: &GroupReplica, member: &Member) {
     let (from, key) = ((replica.id() as u8, replica.group.id), replica.group.settings.key);
-    let mut peer = Peer::new(member.address.clone(), from, key);
+    let mut peer = Peer::new(replica.env.clone(), member.address.clone(), from, key);
     // If it fails, it is tried again.
     let _ = timeout(replica.leases().0, peer.request(&CampaignRequest)).await;
 }

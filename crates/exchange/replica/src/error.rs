@@ -22,9 +22,6 @@ pub enum ReplicaError {
         /// Why.
         source: Arc<io::Error>,
     },
-    /// Its socket failed.
-    #[error("the replicas cannot accept connections")]
-    Accept(#[source] Arc<io::Error>),
     /// There is no thread or no async runtime for it.
     #[error("replication cannot start")]
     Thread(#[source] Arc<io::Error>),
@@ -76,6 +73,18 @@ pub enum ReplicaError {
         /// Which field is wrong.
         source: DecodeError,
     },
+    /// What it promised cannot be known.
+    #[error(
+        "the hard state of the replica in {} cannot be trusted, because {why}: the replica does \
+         not vote, and has to be replaced",
+        folder.display()
+    )]
+    Untrusted {
+        /// The replica's folder.
+        folder: PathBuf,
+        /// What is wrong.
+        why: &'static str,
+    },
     /// There is a journal, but no hard state.
     #[error(
         "the replica's folder {} is damaged: it has a journal, but no hard state",
@@ -119,6 +128,7 @@ impl ReplicaError {
             ReplicaError::Journal(error) => error.hint(),
             ReplicaError::File { source, .. } => disk_full_hint(source),
             ReplicaError::Checksum(_)
+            | ReplicaError::Untrusted { .. }
             | ReplicaError::HardStateMissing(_)
             | ReplicaError::SnapshotMissing(_) => Some(
                 "restore the folder, or remove it: a replica without one is filled by the others",

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use nm_codec::crc32c;
 
+use crate::env::Env;
 use crate::error::ReplicaError;
-use crate::storage;
 
 /// Bytes of the checksum in front of the content.
 const CHECKSUM_BYTES: usize = 4;
@@ -15,14 +15,14 @@ const CHECKSUM_BYTES: usize = 4;
 ///
 /// # Errors
 /// If the disk does not accept it.
-pub fn write_atomically(path: &Path, content: &[u8]) -> Result<(), ReplicaError> {
+pub fn write_atomically(env: &Env, path: &Path, content: &[u8]) -> Result<(), ReplicaError> {
     let write = || -> io::Result<()> {
         let temporary = path.with_extension("tmp");
-        let file = storage::create(&temporary)?;
+        let file = env.create(&temporary)?;
         file.write_all_at(&crc32c(content).to_le_bytes(), 0)?;
         file.write_all_at(content, CHECKSUM_BYTES as u64)?;
         file.sync_all()?;
-        storage::rename_durably(&temporary, path)
+        env.rename_durably(&temporary, path)
     };
     write().map_err(|error| ReplicaError::file(path, "cannot be written", error))
 }
@@ -31,8 +31,8 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> Result<(), ReplicaError>
 ///
 /// # Errors
 /// If it cannot be read or its checksum is wrong.
-pub fn read_checked(path: &Path) -> Result<Option<Vec<u8>>, ReplicaError> {
-    let mut bytes = match storage::read(path) {
+pub fn read_checked(env: &Env, path: &Path) -> Result<Option<Vec<u8>>, ReplicaError> {
+    let mut bytes = match env.read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(ReplicaError::file(path, "cannot be read", error)),

@@ -56,6 +56,11 @@ pub struct Settings {
     pub snapshot_bytes: u64,
     /// How the journal is kept.
     pub journal: journal::Settings,
+    /// Time after which the journal's watermark is advanced although there always is work, ms: else
+    /// a file that loses all from some place on would be taken for one that was never written
+    /// further. With 0 it is advanced before each acknowledgement, which needs two more syncs: then
+    /// a write that the disk confirmed and lost is noticed also if the power fails at once.
+    pub watermark_ms: u64,
     /// Whether the journal keeps purged entries, for an audit of all of it.
     pub keep_all: bool,
     /// The key by which replicas authenticate each other, if they do; the same at all groups of a
@@ -73,6 +78,7 @@ impl Default for Settings {
             notifies_at_once: true,
             snapshot_bytes: 32 << 20,
             journal: journal::Settings::default(),
+            watermark_ms: 5_000,
             keep_all: false,
             key: None,
         }

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use crate::channel::EventSender;
+use crate::env::Env;
 use crate::group::{Group, Settings};
 use crate::log::LogEvent;
 use crate::log_store::LogStore;
@@ -21,6 +22,7 @@ pub const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A replica of a group at this node.
 pub struct GroupReplica {
+    pub env: Env,
     pub group: Group,
     pub events: Arc<EventSender>,
     pub store: LogStore,
@@ -105,6 +107,15 @@ impl Engine {
         self.record_contact(0);
     }
 
+    /// A leader is refused, because another one was voted for since: the end of its connection is
+    /// no reason to campaign. It would be refused again, and again end its connection.
+    pub fn record_refusal(&self, from: u8) {
+        let mut contact = self.contact();
+        if contact.from == from {
+            contact.from = 0;
+        }
+    }
+
     /// The connection of a leader has ended.
     pub fn record_loss(&self, from: u8) {
         let mut contact = self.contact();
@@ -131,16 +142,16 @@ impl Engine {
 }
 
 impl GroupReplica {
-    /// A replica that does not take part yet; `start` is the random number of its start.
+    /// A replica that does not take part yet.
     pub fn new(
+        env: Env,
         group: Group,
         events: Arc<EventSender>,
         (store, joins): (LogStore, bool),
-        start: u64,
     ) -> GroupReplica {
-        let stage = Mutex::new(Stage::Empty(start));
+        let stage = Mutex::new(Stage::Empty(env.random()));
         let (is_closed, closed) = (AtomicBool::new(false), Notify::new());
-        GroupReplica { group, events, store, joins, stage, is_closed, closed }
+        GroupReplica { env, group, events, store, joins, stage, is_closed, closed }
     }
 
     /// Its number in the group.

@@ -5,7 +5,7 @@ use nm_codec::{DecodeError, Reader};
 use openraft::{LogId, Vote};
 
 use crate::encode::Encode;
-use crate::slot_file::Mark;
+use crate::slot_file::Marks;
 use crate::types::NodeId;
 
 /// What a replica must not forget, besides the entries.
@@ -41,11 +41,11 @@ impl Encode for HardState {
     }
 }
 
-/// Name of the file in a group's folder.
+/// Name of its files in a group's folder.
 pub const HARD_STATE: &str = "hard-state";
 
-/// The marks of its file, of this version and of the one before.
-pub const MARKS: [Mark; 2] = [*b"nmhard03", *b"nmhard02"];
+/// The marks of its files.
+pub const MARKS: Marks = Marks { now: *b"nmhard04", before: &[*b"nmhard03", *b"nmhard02"] };
 
 #[cfg(test)]
 mod tests {

@@ -39,6 +39,7 @@ mod disk;
 mod disk_fault_tests;
 mod election;
 mod encode;
+mod env;
 mod error;
 mod failure;
 mod files;
@@ -63,10 +64,13 @@ mod runtime;
 #[cfg(test)]
 mod simulated_disk;
 #[cfg(test)]
+mod simulated_machine;
+#[cfg(test)]
 mod simulated_network;
 mod slot_file;
 #[cfg(test)]
 mod slow_disk_tests;
+mod sockets;
 mod state_machine;
 mod storage;
 #[cfg(any(test, feature = "test-support"))]

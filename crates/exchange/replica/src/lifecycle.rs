@@ -11,13 +11,14 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::bootstrap;
 use crate::channel::{LogCommand, RaftLog, connect};
 use crate::election;
+use crate::env::Env;
 use crate::error::ReplicaError;
 use crate::group::{Group, MEMBERS_MAX, Settings, Shared};
 use crate::group_replica::{Engine, GroupReplica, Stage};
 use crate::log_store::LogStore;
 use crate::membership;
 use crate::network::Peers;
-use crate::random;
+use crate::runtime;
 use crate::state_machine::{SnapshotReceiver, StateMachine};
 use crate::types::{Raft, term_of};
 
@@ -35,7 +36,12 @@ pub type Opened = (Arc<GroupReplica>, bool, UnboundedReceiver<LogCommand>);
 ///
 /// # Errors
 /// If the group is too large, or its folder cannot be used or is damaged.
-pub fn open(group: Group, joins: bool, waker: Waker) -> Result<(Opened, RaftLog), ReplicaError> {
+pub fn open(
+    env: &Env,
+    group: Group,
+    joins: bool,
+    waker: Waker,
+) -> Result<(Opened, RaftLog), ReplicaError> {
     let (count, voters) = (group.members.len(), group.voters);
     if count > MEMBERS_MAX {
         return Err(ReplicaError::TooManyMembers { group: group.name, count });
@@ -45,8 +51,9 @@ pub fn open(group: Group, joins: bool, waker: Waker) -> Result<(Opened, RaftLog)
         connect(group.id, (group.own, count), group.members[group.own].may_lead, waker);
     let events = Arc::new(events);
     let folder = group.folder.as_deref();
-    let (store, is_known) = LogStore::open(folder, voters, &group.settings, Arc::clone(&events))?;
-    let replica = GroupReplica::new(group, events, (store, joins), random::number());
+    let events_of_disk = Arc::clone(&events);
+    let (store, is_known) = LogStore::open(env, folder, voters, &group.settings, events_of_disk)?;
+    let replica = GroupReplica::new(env.clone(), group, events, (store, joins));
     Ok(((Arc::new(replica), is_known, commands), log))
 }
 
@@ -145,10 +152,12 @@ async fn start_engine(
     replica: &GroupReplica,
     snapshot_due: &Arc<Notify>,
 ) -> Result<(Arc<Engine>, SnapshotReceiver), ReplicaError> {
-    let GroupReplica { group, events, store, .. } = replica;
+    let GroupReplica { env, group, events, store, .. } = replica;
+    runtime::seed(env.random());
     let failed = |reason: String| ReplicaError::Start { group: group.name.clone(), reason };
     let config = config(replica).validate().map_err(|error| failed(error.to_string()))?;
     let (machine, snapshots) = StateMachine::open(
+        env,
         group.folder.as_deref(),
         Arc::clone(events),
         group.settings.snapshot_bytes,
@@ -165,6 +174,7 @@ async fn start_engine(
         false => Duration::from_millis(group.settings.heartbeat_ms / 2),
     };
     let peers = Peers {
+        env: env.clone(),
         addresses,
         from,
         group: group_id,

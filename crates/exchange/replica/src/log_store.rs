@@ -22,6 +22,7 @@ use crate::acks::Acks;
 use crate::channel::EventSender;
 use crate::disk::{Disk, DiskSettings, EntryRecord, Task};
 use crate::encode::{Encode, entry_of, record_of};
+use crate::env::Env;
 use crate::error::ReplicaError;
 use crate::group::{Settings, Shared};
 use crate::hard_state::{HARD_STATE, HardState, MARKS};
@@ -29,7 +30,6 @@ use crate::journal::Found;
 use crate::log::LogEvent;
 use crate::recovery::{self, Opened};
 use crate::slot_file::SlotFile;
-use crate::storage;
 use crate::types::{NodeId, Types, leader_of, term_of};
 
 /// Maximum size of the entries in one message to another replica, unless it is a single entry.
@@ -63,6 +63,7 @@ impl LogStore {
     /// # Errors
     /// If the folder cannot be used or its content is damaged.
     pub fn open(
+        env: &Env,
         folder: Option<&Path>,
         voters: usize,
         settings: &Settings,
@@ -77,12 +78,12 @@ impl LogStore {
             let inner = Inner { hard_state, entries, disk: None, is_single, purged_membership };
             return Ok((LogStore { inner: Arc::new(Mutex::new(inner)), acks }, false));
         };
-        storage::create_folder(folder)
+        env.create_folder(folder)
             .map_err(|error| ReplicaError::file(folder, "cannot be created", error))?;
-        let (hard_state, file) = read_hard_state(folder)?;
+        let (hard_state, file) = read_hard_state(env, folder)?;
         let is_known = file.is_some();
         let journal = settings.journal;
-        let mut opened = Opened { folder, journal, is_single, hard_state, file, damage: None };
+        let mut opened = Opened { env, folder, journal, is_single, hard_state, file, damage: None };
         let (journal, found) = opened.open()?;
         let Opened { hard_state, file, damage, .. } = opened;
         if let Some(damage) = damage {
@@ -94,10 +95,12 @@ impl LogStore {
         }
         let mut inner = Inner { hard_state, entries, disk: None, is_single, purged_membership };
         let slow = Duration::from_millis(settings.election_ms.1);
-        let disk_settings = DiskSettings { keep_all: settings.keep_all, slow };
+        let watermark = Duration::from_millis(settings.watermark_ms);
+        let disk_settings = DiskSettings { keep_all: settings.keep_all, slow, watermark };
         let acks = Arc::new(Acks::new(0));
         let ends = (Arc::clone(&acks), events);
-        inner.disk = Some(Disk::start(folder, (journal, file), inner.last(), disk_settings, ends)?);
+        inner.disk =
+            Some(Disk::start(env, folder, (journal, file), inner.last(), disk_settings, ends)?);
         Ok((LogStore { inner: Arc::new(Mutex::new(inner)), acks }, is_known))
     }
 
@@ -183,13 +186,20 @@ impl LogStore {
 }
 
 /// The hard state in a folder, and its file if there is one.
-fn read_hard_state(folder: &Path) -> Result<(HardState, Option<SlotFile>), ReplicaError> {
+///
+/// # Errors
+/// If it cannot be read, or cannot be trusted.
+pub fn read_hard_state(
+    env: &Env,
+    folder: &Path,
+) -> Result<(HardState, Option<SlotFile>), ReplicaError> {
     let path = folder.join(HARD_STATE);
-    let (file, bytes) = match SlotFile::open(&path, &MARKS) {
+    let (file, bytes) = match SlotFile::open(env, &path, &MARKS) {
         Ok(Some(found)) => found,
         Ok(None) => return Ok((HardState::default(), None)),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            return Err(ReplicaError::Checksum(path));
+            let why = "it is damaged in both of its copies";
+            return Err(ReplicaError::Untrusted { folder: folder.into(), why });
         }
         Err(error) => return Err(ReplicaError::file(&path, "cannot be used", error)),
     };

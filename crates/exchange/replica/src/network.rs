@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::address::Address;
 use crate::clocks::Clocks;
 use crate::connection::Peer;
+use crate::env::Env;
 use crate::log_store::LogStore;
 use crate::message::{AppendAnswer, CommitNotice, InstallSnapshot, JoinRequest};
 use crate::types::{NodeId, Types};
@@ -27,6 +28,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Makes [`Replicator`]s for openraft.
 pub struct Peers {
+    /// The surroundings.
+    pub env: Env,
     /// Addresses of the members, in order.
     pub addresses: Vec<Address>,
     /// This replica's number.
@@ -50,15 +53,18 @@ impl RaftNetworkFactory<Types> for Peers {
         let position = usize::try_from(target).unwrap_or(0).saturating_sub(1);
         let nowhere = || Address::Unix("/nowhere".into());
         let address = self.addresses.get(position).cloned().unwrap_or_else(nowhere);
-        let peer = Peer::new(address, (self.from, self.group), self.key);
+        let env = self.env.clone();
+        let peer = Peer::new(env.clone(), address, (self.from, self.group), self.key);
         let (store, clocks) = (self.store.clone(), Arc::clone(&self.clocks));
         let (commit_pause, sent) = (self.commit_pause, Instant::now());
-        Replicator { peer, target, position, commit_pause, sent, store, clocks, committed: None }
+        let committed = None;
+        Replicator { env, peer, target, position, commit_pause, sent, store, clocks, committed }
     }
 }
 
 /// Sends what openraft has for another replica.
 pub struct Replicator {
+    env: Env,
     peer: Peer,
     target: NodeId,
     /// Position of the other replica in the group.
@@ -102,7 +108,7 @@ impl Replicator {
         // The entries were queued for the own disk before openraft sent them.
         let write = self.store.last_write();
         let AppendAnswer { response: answer, wall_ns } = self.peer.request(&request).await?;
-        self.clocks.record(self.position, wall_ns);
+        self.clocks.record(self.position, wall_ns, self.env.monotonic_ns());
         self.committed = self.committed.max(leader_commit);
         let last = match &answer {
             AppendEntriesResponse::Success => request.entries.last().map(|entry| entry.log_id),

@@ -9,6 +9,7 @@ use nm_auth::Key;
 use nm_sys::poll::Waker;
 
 use crate::channel::RaftLog;
+use crate::env::Env;
 use crate::group::Group;
 use crate::group_replica::GroupReplica;
 use crate::lifecycle::{Opened, open, run};
@@ -16,6 +17,7 @@ use crate::log::LogEvent;
 
 /// The replicas of a node.
 pub struct OpenReplicas {
+    env: Env,
     key: Option<Key>,
     waker: Waker,
     /// Where the logs of replicas go that join later.
@@ -39,6 +41,7 @@ struct Groups {
 impl OpenReplicas {
     /// A node that may get a replica of these groups.
     pub fn new(
+        env: Env,
         others: Vec<Group>,
         key: Option<Key>,
         joined: Sender<RaftLog>,
@@ -46,7 +49,7 @@ impl OpenReplicas {
     ) -> Self {
         let others = others.into_iter().map(|group| (group.id, group)).collect();
         let groups = Mutex::new(Groups { open: BTreeMap::new(), others });
-        OpenReplicas { key, waker, joined, groups }
+        OpenReplicas { env, key, waker, joined, groups }
     }
 
     fn groups(&self) -> MutexGuard<'_, Groups> {
@@ -74,7 +77,7 @@ impl OpenReplicas {
             return Some(replica);
         }
         let config = self.groups().others.remove(&group)?;
-        match open(config.clone(), true, self.waker.clone()) {
+        match open(&self.env, config.clone(), true, self.waker.clone()) {
             Ok((opened, log)) => {
                 let replica = Arc::clone(&opened.0);
                 self.start(opened);

@@ -15,16 +15,17 @@ use std::path::Path;
 use openraft::LogId;
 
 use crate::encode::Encode;
+use crate::env::Env;
 use crate::error::ReplicaError;
 use crate::hard_state::{HARD_STATE, HardState};
 use crate::journal::{self, Damage, Found, Journal, JournalError};
 use crate::slot_file::SlotFile;
 use crate::state_machine::{SNAPSHOT, last_in_snapshot};
-use crate::storage;
-use crate::types::{NodeId, leader_of};
+use crate::types::{NodeId, leader_of, term_of};
 
 /// The folder of a replica that starts.
 pub struct Opened<'a> {
+    pub env: &'a Env,
     pub folder: &'a Path,
     /// How the journal is kept.
     pub journal: journal::Settings,
@@ -56,23 +57,28 @@ impl Opened<'_> {
     pub fn open(&mut self) -> Result<(Journal, Found), ReplicaError> {
         if let Err(error) = self.check_snapshot() {
             self.require_last(&error, None)?;
-            let (journal, _) = Journal::open_part(self.folder, self.journal, (0, 1))?;
+            let (journal, _) = Journal::open_part(self.env, self.folder, self.journal, (0, 1))?;
             drop(journal);
             self.remove_snapshot()?;
             self.damage = Some(error);
         }
         let from = self.hard_state.purged.map_or(0, |purged| purged.index + 1) + 1;
-        let opened = Journal::open(self.folder, self.journal, from);
+        let opened = Journal::open_in(self.env, self.folder, self.journal, from);
         let opened = match opened.and_then(|opened| check_front(self.folder, from, opened)) {
             Err(error @ JournalError::Damaged { index, .. }) => {
                 let error = ReplicaError::from(error);
                 self.require_last(&error, self.hard_state.purged)?;
                 self.damage = Some(error);
-                Journal::open_part(self.folder, self.journal, (from, index))
+                Journal::open_part(self.env, self.folder, self.journal, (from, index))
             }
             opened => opened,
         };
         let (mut journal, found) = opened?;
+        let vote = self.hard_state.vote.map_or(0, |vote| term_of(&vote.leader_id));
+        if found.records.last().is_some_and(|last| last.term > vote) {
+            let why = "the journal has entries of a later term";
+            return Err(ReplicaError::Untrusted { folder: self.folder.into(), why });
+        }
         if journal.next().is_some_and(|next| next < from) {
             // A snapshot was installed, and the crash came before the journal was restarted.
             journal.restart(from - 1)?;
@@ -83,7 +89,7 @@ impl Opened<'_> {
     /// Whether the snapshot has what was purged from the journal.
     fn check_snapshot(&self) -> Result<(), ReplicaError> {
         let path = self.folder.join(SNAPSHOT);
-        match last_in_snapshot(&path) {
+        match last_in_snapshot(self.env, &path) {
             Ok(last) if last >= self.hard_state.purged => Ok(()),
             Ok(_) => Err(ReplicaError::SnapshotMissing(path)),
             Err(error) => Err(error),
@@ -104,7 +110,9 @@ impl Opened<'_> {
             error,
             ReplicaError::Checksum(_) | ReplicaError::SnapshotMissing(_) | ReplicaError::Journal(_)
         );
-        let Some((term, index)) = journal::last_record(self.folder)?.filter(|_| is_damage) else {
+        let Some((term, index)) =
+            journal::last_record(self.env, self.folder)?.filter(|_| is_damage)
+        else {
             return Err(error.clone());
         };
         let last = (index > 0).then(|| LogId::new(leader_of(term), index - 1));
@@ -118,9 +126,9 @@ impl Opened<'_> {
 
     fn remove_snapshot(&self) -> Result<(), ReplicaError> {
         let path = self.folder.join(SNAPSHOT);
-        let removed = match storage::remove(&path) {
+        let removed = match self.env.remove(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => storage::sync_folder(self.folder),
+            _ => self.env.sync_folder(self.folder),
         };
         removed.map_err(|error| ReplicaError::file(&path, "cannot be removed", error))
     }

@@ -11,21 +11,23 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use crate::address::{Address, BoundSocket};
+use crate::address::Address;
 use crate::channel::RaftLog;
-use crate::connection::Listener;
+use crate::connection::Connection;
+use crate::env::{Env, Machine};
 use crate::error::ReplicaError;
 use crate::gate::Gate;
 use crate::group::Group;
 use crate::group_replica::CHECK_INTERVAL;
 use crate::lifecycle::{Opened, open};
-use crate::log::LogEvent;
 use crate::open_replicas::OpenReplicas;
+use crate::sockets::Listener;
 
 /// The replication of all groups of a node. Ends when it is dropped, as if the node had been
 /// killed: what was acknowledged is on disk, or in the memory of the other replicas.
 #[derive(Debug)]
 pub struct Replicas {
+    env: Env,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
     joined: Receiver<RaftLog>,
@@ -47,30 +49,44 @@ impl Replicas {
         others: Vec<Group>,
         waker: Waker,
     ) -> Result<(Replicas, Vec<RaftLog>), ReplicaError> {
-        let socket = BoundSocket::bind(listen).map_err(|error| ReplicaError::Listen {
+        Replicas::start_in(Machine::env(), listen, (groups, others), waker)
+    }
+
+    /// As [`Replicas::start`], in these surroundings.
+    pub(crate) fn start_in(
+        env: Env,
+        listen: &Address,
+        (groups, others): (Vec<Group>, Vec<Group>),
+        waker: Waker,
+    ) -> Result<(Replicas, Vec<RaftLog>), ReplicaError> {
+        let failed = |error: io::Error| ReplicaError::Thread(Arc::new(error));
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let listener = {
+            let _context = runtime.enter();
+            env.listen(listen)
+        };
+        let listener = listener.map_err(|error| ReplicaError::Listen {
             address: listen.clone(),
             source: Arc::new(error),
         })?;
         let key = groups.iter().chain(&others).find_map(|group| group.settings.key);
         let (mut replicas, mut logs) = (vec![], vec![]);
         for group in groups {
-            let (opened, log) = open(group, false, waker.clone())?;
+            let (opened, log) = open(&env, group, false, waker.clone())?;
             replicas.push(opened);
             logs.push(log);
         }
-        let failed = |error: io::Error| ReplicaError::Thread(Arc::new(error));
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let (stop, stopped) = oneshot::channel();
         let (sender, joined) = channel();
-        let node = Arc::new(OpenReplicas::new(others, key, sender, waker.clone()));
+        let node = Arc::new(OpenReplicas::new(env.clone(), others, key, sender, waker.clone()));
         let (of_thread, handle) = (Arc::clone(&node), runtime.handle().clone());
         let thread = std::thread::Builder::new()
             .name("replication".to_string())
-            .spawn(move || runtime.block_on(serve(socket, replicas, of_thread, stopped)))
+            .spawn(move || runtime.block_on(serve(listener, replicas, of_thread, stopped)))
             .map_err(failed)?;
         let (stop, thread, runtime) = (Some(stop), Some(thread), handle);
-        Ok((Replicas { stop, thread, joined, node, runtime, waker }, logs))
+        Ok((Replicas { env, stop, thread, joined, node, runtime, waker }, logs))
     }
 
     /// Opens the replica of one more group, which the node has from the group's beginning on, or
@@ -79,7 +95,7 @@ impl Replicas {
     /// # Errors
     /// If its folder cannot be used or is damaged.
     pub fn open(&self, group: Group) -> Result<RaftLog, ReplicaError> {
-        let (opened, log) = open(group, false, self.waker.clone())?;
+        let (opened, log) = open(&self.env, group, false, self.waker.clone())?;
         let _context = self.runtime.enter();
         self.node.start(opened);
         Ok(log)
@@ -114,7 +130,7 @@ impl Drop for Replicas {
 
 /// Runs the replicas of a node until `stopped`.
 pub async fn serve(
-    socket: BoundSocket,
+    listener: Box<dyn Listener>,
     opened: Vec<Opened>,
     node: Arc<OpenReplicas>,
     stopped: oneshot::Receiver<()>,
@@ -123,20 +139,15 @@ pub async fn serve(
     tokio::select! {
         biased;
         _ = stopped => {}
-        Err(error) = accept(socket, &node) => {
-            let error = ReplicaError::Accept(Arc::new(error));
-            let stopped = LogEvent::Stopped(error);
-            node.all().iter().for_each(|replica| replica.events.send(stopped.clone()));
-        }
+        () = accept(listener, &node) => {}
     }
 }
 
-async fn accept(socket: BoundSocket, node: &Arc<OpenReplicas>) -> io::Result<()> {
-    let listener = Listener::new(socket)?;
+async fn accept(listener: Box<dyn Listener>, node: &Arc<OpenReplicas>) {
     let gate = Gate::new(Arc::clone(node));
     loop {
         match listener.accept().await {
-            Ok(connection) => gate.admit(connection),
+            Ok(stream) => gate.admit(Connection::new(stream)),
             // Too many open files, for instance: it may pass.
             Err(_) => sleep(CHECK_INTERVAL).await,
         }

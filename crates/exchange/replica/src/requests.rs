@@ -10,7 +10,6 @@ use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, V
 use thiserror::Error;
 
 use crate::acks::DiskFailed;
-use crate::clocks::wall_clock_ns;
 use crate::connection::{Connection, Frame};
 use crate::encode::Encode;
 use crate::group_replica::{Engine, GroupReplica, Stage};
@@ -86,7 +85,7 @@ impl GroupReplica {
                 let response = self.append(&engine, frame.from, request).await?;
                 // An acknowledged entry must be durable: see `acks`.
                 self.store.acks().wait_own(self.store.last_write()).await?;
-                Ok(AppendAnswer { response, wall_ns: wall_clock_ns() }.to_bytes())
+                Ok(AppendAnswer { response, wall_ns: self.env.wall_ns() }.to_bytes())
             }
             AnyRequest::Commit(request) => {
                 self.append(&engine, frame.from, request).await?;
@@ -123,6 +122,8 @@ impl GroupReplica {
     ) -> Result<AppendEntriesResponse<NodeId>, RequestError> {
         if request.vote >= self.store.vote().unwrap_or_default() {
             engine.record_contact(from);
+        } else {
+            engine.record_refusal(from);
         }
         Ok(engine.raft.append_entries(request).await?)
     }

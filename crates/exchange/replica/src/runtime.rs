@@ -1,34 +1,44 @@
-//! The async runtime as openraft uses it: tokio's, but with this crate's random numbers, so that a
-//! simulation depends on its seed only.
+//! The async runtime as openraft uses it: tokio's, but with random numbers that depend on a seed.
+//! openraft gives its runtime no state, so the generator belongs to the thread.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::time::Duration;
 
 use openraft::{AsyncRuntime, OptionalSend, TokioInstant, TokioRuntime};
 use rand_core::RngCore;
 
-use crate::random;
+use crate::random::Random;
 
-/// Tokio with this crate's random numbers.
+thread_local! {
+    static RANDOM: RefCell<Random> = const { RefCell::new(Random::new(0)) };
+}
+
+/// From now on openraft's random numbers on this thread follow from the seed.
+pub fn seed(seed: u64) {
+    RANDOM.set(Random::new(seed));
+}
+
+/// Tokio with the thread's random numbers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Runtime;
 
-/// This crate's random numbers.
+/// The thread's random numbers.
 #[derive(Debug)]
-pub struct Random;
+pub struct ThreadRandom;
 
-impl RngCore for Random {
+impl RngCore for ThreadRandom {
     fn next_u32(&mut self) -> u32 {
-        (random::number() >> 32) as u32
+        (self.next_u64() >> 32) as u32
     }
 
     fn next_u64(&mut self) -> u64 {
-        random::number()
+        RANDOM.with_borrow_mut(Random::number)
     }
 
     fn fill_bytes(&mut self, out: &mut [u8]) {
         for part in out.chunks_mut(size_of::<u64>()) {
-            part.copy_from_slice(&random::number().to_le_bytes()[..part.len()]);
+            part.copy_from_slice(&self.next_u64().to_le_bytes()[..part.len()]);
         }
     }
 
@@ -46,7 +56,7 @@ impl AsyncRuntime for Runtime {
     type TimeoutError = <TokioRuntime as AsyncRuntime>::TimeoutError;
     type Timeout<R, T: Future<Output = R> + OptionalSend> =
         <TokioRuntime as AsyncRuntime>::Timeout<R, T>;
-    type ThreadLocalRng = Random;
+    type ThreadLocalRng = ThreadRandom;
     type OneshotSender<T: OptionalSend> = <TokioRuntime as AsyncRuntime>::OneshotSender<T>;
     type OneshotReceiver<T: OptionalSend> = <TokioRuntime as AsyncRuntime>::OneshotReceiver<T>;
     type OneshotReceiverError = <TokioRuntime as AsyncRuntime>::OneshotReceiverError;
@@ -85,8 +95,8 @@ impl AsyncRuntime for Runtime {
         TokioRuntime::is_panic(error)
     }
 
-    fn thread_rng() -> Random {
-        Random
+    fn thread_rng() -> ThreadRandom {
+        ThreadRandom
     }
 
     fn oneshot<T>() -> (Self::OneshotSender<T>, Self::OneshotReceiver<T>)

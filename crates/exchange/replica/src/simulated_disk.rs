@@ -6,7 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::random::testing::Random;
+use crate::random::Random;
+use crate::storage;
 
 /// Bytes that a power loss takes or leaves as one.
 pub const BLOCK_BYTES: usize = 512;
@@ -20,18 +21,30 @@ pub struct Faults {
     pub sync: u64,
     /// A block of a file cannot be read.
     pub read: u64,
-    /// A block reaches another place of its file.
-    pub misdirected: u64,
 }
 
-#[derive(Debug, Default)]
+/// What a disk does wrong with one whole write, and says that it has done it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lie {
+    /// It does not write it.
+    Lost,
+    /// It writes some sectors of it.
+    Torn,
+    /// It writes it to another place, of this or another file.
+    Misdirected,
+}
+
+#[derive(Debug, Clone, Default)]
 struct Inode {
     /// What processes see.
     content: Vec<u8>,
     /// What the disk has.
     durable: Vec<u8>,
-    /// Blocks that were written since the last sync.
+    /// What it had before the last sync that changed it.
+    before: Vec<u8>,
+    /// Blocks that were written since the last sync, and the writes: first and behind the last one.
     dirty: BTreeSet<usize>,
+    writes: Vec<(usize, usize)>,
     /// The shortest that the file was since the last sync.
     shortest: usize,
 }
@@ -56,6 +69,8 @@ struct State {
     /// Operations until the power fails.
     left: Option<u64>,
     is_off: bool,
+    /// Writes until the disk lies.
+    lie: Option<(Lie, u64)>,
     injected: BTreeMap<&'static str, u64>,
 }
 
@@ -70,27 +85,27 @@ pub struct File {
     inode: u64,
 }
 
-thread_local! {
-    static MOUNTED: std::cell::RefCell<Option<Disk>> = const { std::cell::RefCell::new(None) };
-}
-
-/// The disk that this thread uses instead of the system's.
-pub fn mounted() -> Option<Disk> {
-    MOUNTED.with_borrow(Clone::clone)
-}
-
-/// From now on this thread uses this disk; or the system's.
-pub fn mount(disk: Option<Disk>) {
-    MOUNTED.set(disk);
-}
-
 fn input_output_error() -> io::Error {
     io::Error::from_raw_os_error(5)
+}
+
+impl Lie {
+    fn name(self) -> &'static str {
+        match self {
+            Lie::Lost => "lost write",
+            Lie::Torn => "torn write",
+            Lie::Misdirected => "misdirected write",
+        }
+    }
 }
 
 impl Inode {
     /// Blocks and length reach the disk, each if `reaches` says so.
     fn write_back(&mut self, mut reaches: impl FnMut() -> bool) {
+        if !self.dirty.is_empty() {
+            self.before.clone_from(&self.durable);
+        }
+        self.writes.clear();
         if reaches() {
             self.durable.truncate(self.shortest);
             self.durable.resize(self.content.len(), 0);
@@ -146,7 +161,6 @@ impl State {
     fn sync(&mut self, number: u64) -> io::Result<()> {
         let is_on = self.step();
         let fails = is_on.is_err() || self.inject("failed sync", self.faults.sync);
-        let is_misdirected = !fails && self.inject("misdirected write", self.faults.misdirected);
         let (mut random, mut inode) =
             (self.random.clone(), self.inodes.remove(&number).unwrap_or_default());
         if fails {
@@ -160,23 +174,72 @@ impl State {
                 evicted.resize(seen.len(), 0);
                 evicted
             };
-        } else if is_misdirected && let Some(block) = inode.dirty.first().copied() {
-            let blocks = inode.content.len().div_ceil(BLOCK_BYTES) as u64;
-            let wrong = random.below(blocks) as usize;
-            let (content, dirty) = (inode.content.clone(), std::mem::take(&mut inode.dirty));
-            inode.dirty = dirty.into_iter().filter(|one| *one != block).collect();
-            inode.write_back(|| true);
-            let of = |block: usize| block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
-            if of(block).end <= content.len() && of(wrong).end <= content.len() {
-                inode.durable[of(wrong)].copy_from_slice(&content[of(block)]);
-            }
         } else {
+            let lie = self.lie_due(inode.writes.len()).zip(inode.writes.last().copied());
+            let true_content = inode.content.clone();
             inode.write_back(|| true);
+            if let Some((lie, write)) = lie {
+                self.inodes.insert(number, inode.clone());
+                self.lie(lie, (number, write), &true_content, &mut random);
+                inode = self.inodes.remove(&number).unwrap_or_default();
+            }
         }
         self.random = random;
         self.inodes.insert(number, inode);
         is_on?;
         if fails { Err(input_output_error()) } else { Ok(()) }
+    }
+
+    /// Counts writes; whether the disk lies about the last of them.
+    fn lie_due(&mut self, writes: usize) -> Option<Lie> {
+        let (lie, left) = self.lie?;
+        if writes as u64 <= left {
+            self.lie = Some((lie, left - writes as u64));
+            return None;
+        }
+        self.lie = None;
+        Some(lie)
+    }
+
+    /// Takes a write back that reached the disk, and perhaps writes it to another place.
+    fn lie(
+        &mut self,
+        lie: Lie,
+        (number, (start, end)): (u64, (usize, usize)),
+        written: &[u8],
+        random: &mut Random,
+    ) {
+        *self.injected.entry(lie.name()).or_default() += 1;
+        let is_evicted = random.chance(500);
+        let inode = self.inode(number);
+        for block in start / BLOCK_BYTES..=(end - 1) / BLOCK_BYTES {
+            let is_written = lie == Lie::Torn && random.chance(500);
+            if is_written || block * BLOCK_BYTES >= inode.durable.len() {
+                continue;
+            }
+            let of = block * BLOCK_BYTES..((block + 1) * BLOCK_BYTES).min(inode.durable.len());
+            let mut before = inode.before.get(of.start..).unwrap_or_default().to_vec();
+            before.resize(of.len(), 0);
+            inode.durable[of.clone()].copy_from_slice(&before);
+            // The system may know the true content until the power fails.
+            if is_evicted {
+                inode.content[of].copy_from_slice(&before);
+            }
+        }
+        if lie != Lie::Misdirected {
+            return;
+        }
+        let numbers: Vec<u64> = self.inodes.keys().copied().collect();
+        let target = numbers[random.below(numbers.len() as u64) as usize];
+        let target = self.inode(target);
+        let unit = if random.chance(500) { 8 * BLOCK_BYTES } else { BLOCK_BYTES };
+        let at = random.below((target.durable.len() / unit) as u64 + 1) as usize * unit;
+        let first = start / unit * unit;
+        let bytes = written.get(first..end).unwrap_or_default();
+        let count = bytes.len().min(target.durable.len().saturating_sub(at));
+        if count > 0 {
+            target.durable[at..at + count].copy_from_slice(&bytes[..count]);
+        }
     }
 
     fn lose_power(&mut self) {
@@ -212,6 +275,7 @@ impl Disk {
             inode_count: 0,
             left: None,
             is_off: false,
+            lie: None,
             injected: BTreeMap::new(),
         })))
     }
@@ -248,6 +312,50 @@ impl Disk {
     /// While the disk is switched off, nothing changes it.
     pub fn switch(&self, is_on: bool) {
         self.state().is_off = !is_on;
+    }
+
+    /// The disk lies once, after so many more writes.
+    pub fn lie_after(&self, lie: Lie, writes: u64) {
+        self.state().lie = Some((lie, writes));
+    }
+
+    /// A file, or some blocks of it, are as they were before the last sync that changed them, while
+    /// no process runs.
+    pub fn grow_stale(&self) {
+        let mut state = self.state();
+        let numbers: Vec<u64> = state.inodes.keys().copied().collect();
+        let Some(last) = numbers.len().checked_sub(1) else { return };
+        let number = numbers[state.random.below(last as u64 + 1) as usize];
+        let (is_all, mut random) = (state.random.chance(500), state.random.clone());
+        let inode = state.inode(number);
+        let mut before = inode.before.clone();
+        before.resize(inode.durable.len(), 0);
+        for (old, new) in before.chunks(BLOCK_BYTES).zip(inode.durable.chunks_mut(BLOCK_BYTES)) {
+            if is_all || random.chance(500) {
+                new.copy_from_slice(old);
+            }
+        }
+        inode.content.clone_from(&inode.durable);
+        state.random = random;
+        *state.injected.entry("stale").or_default() += 1;
+    }
+
+    /// The same blocks of these files cannot be read or are full of ones, while no process runs.
+    pub fn damage_all(&self, may_damage: impl Fn(&Path) -> bool) {
+        let mut state = self.state();
+        let names = state.names.iter().filter(|(path, _)| may_damage(path));
+        let numbers: Vec<u64> = names.map(|(_, number)| *number).collect();
+        let blocks = numbers.first().map_or(1, |it| state.inodes[it].durable.len() / BLOCK_BYTES);
+        let first = state.random.below(blocks as u64) as usize * BLOCK_BYTES;
+        let bytes = (1 + state.random.below(16) as usize) * BLOCK_BYTES;
+        let with = if state.random.chance(500) { 0 } else { 0xff };
+        for number in numbers {
+            let inode = state.inode(number);
+            let end = inode.durable.len().min(first + bytes);
+            inode.durable[first.min(end)..end].fill(with);
+            inode.content.clone_from(&inode.durable);
+        }
+        *state.injected.entry("damaged copies").or_default() += 1;
     }
 
     /// Changes a bit of one of these files, where it is not zero, while no process runs.
@@ -288,6 +396,7 @@ impl Disk {
                 let inode_state = state.inode(inode);
                 inode_state.content.clear();
                 inode_state.dirty.clear();
+                inode_state.writes.clear();
                 inode_state.shortest = 0;
                 inode
             }
@@ -370,8 +479,8 @@ impl Disk {
     }
 }
 
-impl File {
-    pub fn write_all_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+impl storage::File for File {
+    fn write_all_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         let mut state = self.disk.state();
         state.step()?;
         let per_mille = state.faults.write;
@@ -386,11 +495,12 @@ impl File {
         if start < end {
             inode.content[start..end].copy_from_slice(&bytes[..count as usize]);
             inode.dirty.extend(start / BLOCK_BYTES..=(end - 1) / BLOCK_BYTES);
+            inode.writes.push((start, end));
         }
         if fails { Err(input_output_error()) } else { Ok(()) }
     }
 
-    pub fn set_len(&self, bytes: u64) -> io::Result<()> {
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
         let mut state = self.disk.state();
         state.step()?;
         let inode = state.inode(self.inode);
@@ -399,14 +509,19 @@ impl File {
         Ok(())
     }
 
-    pub fn sync(&self) -> io::Result<()> {
+    fn sync_data(&self) -> io::Result<()> {
         self.disk.state().sync(self.inode)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.sync_data()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::File as _;
 
     fn write(disk: &Disk, path: &str, bytes: &[u8]) -> File {
         let file = disk.open(Path::new(path), true).unwrap();
@@ -419,10 +534,10 @@ mod tests {
         for seed in 0..50 {
             let disk = Disk::new(seed, Faults::default());
             let file = write(&disk, "/a/kept", b"synced");
-            file.sync().unwrap();
+            file.sync_data().unwrap();
             disk.sync_folder(Path::new("/a")).unwrap();
             file.write_all_at(b"S", 0).unwrap();
-            write(&disk, "/a/name", b"not synced").sync().unwrap();
+            write(&disk, "/a/name", b"not synced").sync_data().unwrap();
             disk.lose_power();
             let kept = disk.read(Path::new("/a/kept")).unwrap();
             assert!(kept == b"synced" || kept == b"Synced", "{kept:?}");
@@ -435,10 +550,10 @@ mod tests {
             let disk = Disk::new(*seed, Faults { sync: 1000, ..Faults::default() });
             let path = Path::new("/a/file");
             let file = write(&disk, "/a/file", b"new");
-            assert!(file.sync().is_err());
+            assert!(file.sync_data().is_err());
             disk.set_faults(Faults::default());
             disk.sync_folder(Path::new("/a")).unwrap();
-            file.sync().unwrap();
+            file.sync_data().unwrap();
             let seen = disk.read(path).unwrap();
             disk.lose_power();
             seen == b"new" && disk.read(path).unwrap() != b"new"
@@ -451,7 +566,7 @@ mod tests {
         let disk = Disk::new(1, Faults::default());
         disk.fail_after(2);
         let file = write(&disk, "/a/file", b"x");
-        assert!(!disk.is_off() && file.sync().is_err() && disk.is_off());
+        assert!(!disk.is_off() && file.sync_data().is_err() && disk.is_off());
         assert!(disk.read(Path::new("/a/file")).is_err());
         disk.lose_power();
         assert!(!disk.is_off());

@@ -1,7 +1,6 @@
 //! A network in memory for tests. Bytes arrive later, by a seed, and in order on each connection;
 //! connections end, links are cut, and machines vanish without a word. Time is that of the test.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::pin::Pin;
@@ -10,7 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::random::testing::Random;
+use crate::random::Random;
+use crate::sockets::{self, ByteStream, Pending};
 
 /// A machine.
 pub type Node = usize;
@@ -47,11 +47,9 @@ struct Queue {
 type SharedQueue = Arc<Mutex<Queue>>;
 
 #[derive(Debug)]
-struct Network {
+struct State {
     now_ms: u64,
     random: Random,
-    /// The machine whose code runs.
-    current: Node,
     listeners: BTreeMap<String, SharedQueue>,
     pipes: Vec<SharedPipe>,
     /// Links that are cut: from one machine to another.
@@ -61,175 +59,179 @@ struct Network {
     delay_ms: u64,
 }
 
-thread_local! {
-    static NETWORK: RefCell<Option<Network>> = const { RefCell::new(None) };
-}
+/// The network.
+#[derive(Debug, Clone)]
+pub struct Network(Arc<Mutex<State>>);
 
-fn with<T>(use_it: impl FnOnce(&mut Network) -> T) -> Option<T> {
-    NETWORK.with_borrow_mut(|network| network.as_mut().map(use_it))
-}
+impl Network {
+    /// A network without connections.
+    pub fn new(seed: u64) -> Network {
+        Network(Arc::new(Mutex::new(State {
+            now_ms: 0,
+            random: Random::new(seed),
+            listeners: BTreeMap::new(),
+            pipes: vec![],
+            cut: BTreeSet::new(),
+            silent: BTreeSet::new(),
+            delay_ms: 1,
+        })))
+    }
 
-/// From now on the connections of this thread are simulated.
-pub fn begin(seed: u64) {
-    end();
-    NETWORK.set(Some(Network {
-        now_ms: 0,
-        random: Random::new(seed),
-        current: 0,
-        listeners: BTreeMap::new(),
-        pipes: vec![],
-        cut: BTreeSet::new(),
-        silent: BTreeSet::new(),
-        delay_ms: 1,
-    }));
-}
+    fn with<T>(&self, use_it: impl FnOnce(&mut State) -> T) -> T {
+        use_it(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 
-/// From now on the connections of this thread are the system's.
-pub fn end() {
-    // What is dropped now must not find the network in use.
-    drop(NETWORK.take());
-}
+    /// Time since the beginning, ms.
+    pub fn now_ms(&self) -> u64 {
+        self.with(|network| network.now_ms)
+    }
 
-/// The code of this machine runs from now on.
-pub fn set_current(node: Node) {
-    with(|network| network.current = node);
-}
+    /// Forgets all connections.
+    pub fn end(&self) {
+        let listeners = self.with(|network| std::mem::take(&mut network.listeners));
+        // What is dropped now must not find the network in use.
+        drop(listeners);
+    }
 
-/// Cuts or heals the link from one machine to another. What is on its way waits.
-pub fn set_cut(from: Node, to: Node, is_cut: bool) {
-    with(|network| match is_cut {
-        true => network.cut.insert((from, to)),
-        false => network.cut.remove(&(from, to)),
-    });
-}
-
-/// Heals all links.
-pub fn heal() {
-    with(|network| network.cut.clear());
-}
-
-/// Longest delay of a link, ms.
-pub fn set_delay(delay_ms: u64) {
-    with(|network| network.delay_ms = delay_ms);
-}
-
-/// Whether a machine vanishes without a word.
-pub fn set_silent(node: Node, is_silent: bool) {
-    with(|network| match is_silent {
-        true => network.silent.insert(node),
-        false => network.silent.remove(&node),
-    });
-}
-
-/// Resets all connections of a machine.
-pub fn reset(node: Node) {
-    let pipes = with(|network| network.pipes.clone()).unwrap_or_default();
-    let wakers: Vec<Waker> = pipes
-        .iter()
-        .filter_map(|pipe| {
-            let mut pipe = lock(pipe);
-            if pipe.from != node && pipe.to != node {
-                return None;
-            }
-            pipe.is_reset = true;
-            pipe.reader.take()
-        })
-        .collect();
-    wakers.into_iter().for_each(Waker::wake);
-}
-
-/// A millisecond passes: what arrives is delivered.
-pub fn advance() {
-    let wakers = with(|network| {
-        network.now_ms += 1;
-        let (now_ms, cut) = (network.now_ms, &network.cut);
-        let mut wakers = vec![];
-        network.pipes.retain(|pipe| {
-            let is_used = Arc::strong_count(pipe) > 1;
-            let mut pipe = lock(pipe);
-            if cut.contains(&(pipe.from, pipe.to)) {
-                return is_used;
-            }
-            let before = pipe.arrived.len();
-            while let Some((_, bytes)) = pipe.sent.pop_front_if(|(at, _)| *at <= now_ms) {
-                pipe.arrived.extend(bytes);
-            }
-            let ends = pipe.sent.is_empty() && pipe.closed.is_some_and(|at| at <= now_ms);
-            if pipe.arrived.len() > before || ends && !pipe.is_ended {
-                pipe.is_ended |= ends;
-                wakers.extend(pipe.reader.take());
-            }
-            is_used
+    /// Cuts or heals the link from one machine to another. What is on its way waits.
+    pub fn set_cut(&self, from: Node, to: Node, is_cut: bool) {
+        self.with(|network| match is_cut {
+            true => network.cut.insert((from, to)),
+            false => network.cut.remove(&(from, to)),
         });
-        wakers
-    });
-    wakers.unwrap_or_default().into_iter().for_each(Waker::wake);
+    }
+
+    /// Heals all links.
+    pub fn heal(&self) {
+        self.with(|network| network.cut.clear());
+    }
+
+    /// Longest delay of a link, ms.
+    pub fn set_delay(&self, delay_ms: u64) {
+        self.with(|network| network.delay_ms = delay_ms);
+    }
+
+    /// Whether a machine vanishes without a word.
+    pub fn set_silent(&self, node: Node, is_silent: bool) {
+        self.with(|network| match is_silent {
+            true => network.silent.insert(node),
+            false => network.silent.remove(&node),
+        });
+    }
+
+    /// Resets all connections of a machine.
+    pub fn reset(&self, node: Node) {
+        let pipes = self.with(|network| network.pipes.clone());
+        let wakers: Vec<Waker> = pipes
+            .iter()
+            .filter_map(|pipe| {
+                let mut pipe = lock(pipe);
+                if pipe.from != node && pipe.to != node {
+                    return None;
+                }
+                pipe.is_reset = true;
+                pipe.reader.take()
+            })
+            .collect();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// A millisecond passes: what arrives is delivered.
+    pub fn advance(&self) {
+        let wakers = self.with(|network| {
+            network.now_ms += 1;
+            let (now_ms, cut) = (network.now_ms, &network.cut);
+            let mut wakers = vec![];
+            network.pipes.retain(|pipe| {
+                let is_used = Arc::strong_count(pipe) > 1;
+                let mut pipe = lock(pipe);
+                if cut.contains(&(pipe.from, pipe.to)) {
+                    return is_used;
+                }
+                let before = pipe.arrived.len();
+                while let Some((_, bytes)) = pipe.sent.pop_front_if(|(at, _)| *at <= now_ms) {
+                    pipe.arrived.extend(bytes);
+                }
+                let ends = pipe.sent.is_empty() && pipe.closed.is_some_and(|at| at <= now_ms);
+                if pipe.arrived.len() > before || ends && !pipe.is_ended {
+                    pipe.is_ended |= ends;
+                    wakers.extend(pipe.reader.take());
+                }
+                is_used
+            });
+            wakers
+        });
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Listens on a machine.
+    pub fn listen(&self, node: Node, address: &str) -> Listener {
+        let queue = Arc::new(Mutex::new(Queue { node, ..Queue::default() }));
+        let before =
+            self.with(|network| network.listeners.insert(address.to_string(), Arc::clone(&queue)));
+        // Connections that nobody accepted end when the network is not in use.
+        drop(before);
+        Listener(queue)
+    }
+
+    /// Connects a machine to an address.
+    ///
+    /// # Errors
+    /// If nobody listens there, or the link is cut.
+    pub fn connect(&self, from: Node, address: &str) -> io::Result<Stream> {
+        let (made, waker) = self.with(|network| {
+            let refused = || (Err(io::ErrorKind::ConnectionRefused.into()), None);
+            let Some(queue) = network.listeners.get(address) else { return refused() };
+            // A listener that is gone is only known by its queue.
+            if Arc::strong_count(queue) == 1 {
+                return refused();
+            }
+            let mut listening = queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let to = listening.node;
+            if network.cut.contains(&(from, to)) || network.cut.contains(&(to, from)) {
+                return refused();
+            }
+            let pipe = |from, to| Arc::new(Mutex::new(Pipe { from, to, ..Pipe::default() }));
+            let (there, back) = (pipe(from, to), pipe(to, from));
+            network.pipes.extend([Arc::clone(&there), Arc::clone(&back)]);
+            let stream = |input: &SharedPipe, output: &SharedPipe| Stream {
+                network: self.clone(),
+                input: Arc::clone(input),
+                output: Arc::clone(output),
+            };
+            listening.streams.push_back(stream(&there, &back));
+            (Ok(stream(&back, &there)), listening.acceptor.take())
+        });
+        waker.into_iter().for_each(|waker: Waker| waker.wake());
+        made
+    }
 }
 
 /// Accepts simulated connections.
 #[derive(Debug)]
 pub struct Listener(SharedQueue);
 
-impl Listener {
-    /// Listens on the machine whose code runs.
-    pub fn bind(address: &str) -> Option<Listener> {
-        with(|network| {
-            let queue = Queue { node: network.current, ..Queue::default() };
-            let queue = Arc::new(Mutex::new(queue));
-            let before = network.listeners.insert(address.to_string(), Arc::clone(&queue));
-            // Connections that nobody accepted end when the network is not in use.
-            (Listener(queue), before)
-        })
-        .map(|(listener, _)| listener)
-    }
-
-    /// The next connection.
-    pub async fn accept(&self) -> Stream {
-        std::future::poll_fn(|context| {
+impl sockets::Listener for Listener {
+    fn accept(&self) -> Pending<'_, Box<dyn ByteStream>> {
+        Box::pin(std::future::poll_fn(|context| {
             let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             match queue.streams.pop_front() {
-                Some(stream) => Poll::Ready(stream),
+                Some(stream) => Poll::Ready(Ok(Box::new(stream) as Box<dyn ByteStream>)),
                 None => {
                     queue.acceptor = Some(context.waker().clone());
                     Poll::Pending
                 }
             }
-        })
-        .await
+        }))
     }
 }
 
 /// An end of a connection.
 #[derive(Debug)]
 pub struct Stream {
+    network: Network,
     input: SharedPipe,
     output: SharedPipe,
-}
-
-/// Connects to an address, if connections are simulated.
-pub fn connect(address: &str) -> Option<io::Result<Stream>> {
-    let (made, waker) = with(|network| {
-        let refused = || (Err(io::ErrorKind::ConnectionRefused.into()), None);
-        let Some(queue) = network.listeners.get(address) else { return refused() };
-        // A listener that is gone is only known by its queue.
-        if Arc::strong_count(queue) == 1 {
-            return refused();
-        }
-        let mut listening = queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let (from, to) = (network.current, listening.node);
-        if network.cut.contains(&(from, to)) || network.cut.contains(&(to, from)) {
-            return refused();
-        }
-        let pipe = |from, to| Arc::new(Mutex::new(Pipe { from, to, ..Pipe::default() }));
-        let (there, back) = (pipe(from, to), pipe(to, from));
-        network.pipes.extend([Arc::clone(&there), Arc::clone(&back)]);
-        listening
-            .streams
-            .push_back(Stream { input: Arc::clone(&there), output: Arc::clone(&back) });
-        (Ok(Stream { input: back, output: there }), listening.acceptor.take())
-    })?;
-    waker.into_iter().for_each(|waker: Waker| waker.wake());
-    Some(made)
 }
 
 impl AsyncRead for Stream {
@@ -262,7 +264,7 @@ impl AsyncWrite for Stream {
         if lock(&self.output).is_reset {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
-        with(|network| {
+        self.network.with(|network| {
             let mut pipe = lock(&self.output);
             let delay_ms = network.random.below(network.delay_ms + 1);
             let before = pipe.sent.back().map_or(0, |(at, _)| *at);
@@ -282,17 +284,15 @@ impl AsyncWrite for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let waker = with(|network| {
+        self.network.with(|network| {
             let mut output = lock(&self.output);
             if network.silent.contains(&output.from) {
-                return None;
+                return;
             }
             output.closed = Some(network.now_ms + 1);
             drop(output);
             // Whoever writes to it learns that it is gone.
             lock(&self.input).is_reset = true;
-            None::<Waker>
         });
-        drop(waker);
     }
 }

@@ -1,8 +1,11 @@
 //! Slow disks: what is delivered has been synced by a quorum, nobody waits for one disk, and what a
 //! crash takes from a disk that had not synced it is restored by the others.
 
-use std::path::PathBuf;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nm_sys::clock::{Deadline, Moment};
@@ -11,12 +14,121 @@ use tempfile::TempDir;
 
 use crate::address::Address;
 use crate::channel::RaftLog;
-use crate::disk::testing::{self, Behaviour};
+use crate::env::{Environment, Machine};
 use crate::group::{Group, Member, Settings};
+use crate::journal;
 use crate::log::{Log, LogEvent};
 use crate::replicas::Replicas;
+use crate::storage::File;
 
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// How a disk syncs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Behaviour {
+    /// With this much more time.
+    Slow(Duration),
+    /// Not before it behaves differently.
+    Hangs,
+    /// Never: each sync fails, also one that hangs.
+    Crashed,
+}
+
+/// A machine whose disk is slow, hangs or crashes; it knows the last entry that the disk has.
+#[derive(Debug, Clone)]
+struct SlowMachine(Arc<(Mutex<(Behaviour, u64)>, Condvar)>);
+
+/// A file of it.
+#[derive(Debug)]
+struct SlowFile {
+    machine: SlowMachine,
+    file: Box<dyn File>,
+    folder: PathBuf,
+    inode: u64,
+}
+
+impl SlowMachine {
+    fn new() -> SlowMachine {
+        SlowMachine(Arc::new((Mutex::new((QUICK, 0)), Condvar::new())))
+    }
+
+    fn state(&self) -> MutexGuard<'_, (Behaviour, u64)> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on it behaves like this, also in a sync that hangs.
+    fn set(&self, behaviour: Behaviour) {
+        self.state().0 = behaviour;
+        self.0.1.notify_all();
+    }
+
+    /// Index of the last entry that the disk has.
+    fn synced(&self) -> u64 {
+        self.state().1
+    }
+
+    fn file(&self, path: &Path, file: Box<dyn File>) -> io::Result<Box<dyn File>> {
+        let (folder, inode) = (path.parent().unwrap().into(), std::fs::metadata(path)?.ino());
+        Ok(Box::new(SlowFile { machine: self.clone(), file, folder, inode }))
+    }
+
+    /// What the disk does before a sync.
+    fn wait(&self) -> io::Result<()> {
+        let mut state = self.state();
+        loop {
+            match state.0 {
+                Behaviour::Hangs => {
+                    state = self.0.1.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+                Behaviour::Crashed => return Err(io::Error::other("the machine has crashed")),
+                Behaviour::Slow(pause) => {
+                    drop(state);
+                    std::thread::sleep(pause);
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+impl Environment for SlowMachine {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.file(path, Machine.create(path)?)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.file(path, Machine.open(path)?)
+    }
+}
+
+impl File for SlowFile {
+    fn write_all_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, at)
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.file.set_len(bytes)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        // A file of the journal is made under another name.
+        let mut journal = journal::testing::paths(&Machine::env(), &self.folder).into_iter();
+        let is_this =
+            |path: &PathBuf| std::fs::metadata(path).is_ok_and(|it| it.ino() == self.inode);
+        let Some(path) = journal.find(is_this) else { return self.file.sync_data() };
+        self.machine.wait()?;
+        self.file.sync_data()?;
+        // Nobody writes to it while it is synced.
+        let last = journal::testing::last_in_file(&path);
+        let mut state = self.machine.state();
+        state.1 = state.1.max(last);
+        Ok(())
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+}
 
 /// A disk as it is without a test.
 const QUICK: Behaviour = Behaviour::Slow(Duration::ZERO);
@@ -27,6 +139,7 @@ const SLOW: Duration = Duration::from_millis(250);
 /// Three replicas on disks; the last may not lead.
 struct TestGroup {
     folder: TempDir,
+    machines: [SlowMachine; 3],
     replicas: Vec<Option<Replica>>,
     proposed: u64,
     /// What any replica reported as committed.
@@ -44,7 +157,8 @@ impl TestGroup {
     fn new() -> TestGroup {
         let folder = TempDir::new().unwrap();
         let replicas = vec![None, None, None];
-        let mut group = TestGroup { folder, replicas, proposed: 0, committed: vec![] };
+        let machines = [(); 3].map(|()| SlowMachine::new());
+        let mut group = TestGroup { folder, machines, replicas, proposed: 0, committed: vec![] };
         (0..3).for_each(|own| group.start(own));
         group
     }
@@ -63,10 +177,16 @@ impl TestGroup {
             voters: 3,
             own,
             folder: Some(self.disk(own)),
-            settings: Settings::default(),
+            settings: Settings {
+                journal: journal::Settings { file_bytes: 16 << 10 },
+                watermark_ms: 500,
+                ..Settings::default()
+            },
         };
+        let env = Arc::new(self.machines[own].clone());
         let (thread, mut logs) =
-            Replicas::start(&at(own), vec![group], vec![], Waker::new().unwrap()).unwrap();
+            Replicas::start_in(env, &at(own), (vec![group], vec![]), Waker::new().unwrap())
+                .unwrap();
         let (log, applied, degraded) = (logs.pop().unwrap(), vec![], vec![]);
         self.replicas[own] = Some(Replica { _thread: thread, log, applied, degraded });
     }
@@ -78,12 +198,11 @@ impl TestGroup {
 
     fn turn(&mut self, load: bool) {
         std::thread::sleep(Duration::from_millis(1));
-        let disks: Vec<PathBuf> = (0..3).map(|own| self.disk(own)).collect();
         for replica in self.replicas.iter_mut().flatten() {
             while let Some(event) = replica.log.next_event() {
                 match event {
                     LogEvent::Committed { index, batch, .. } => {
-                        let have = disks.iter().filter(|disk| testing::synced(disk) >= index);
+                        let have = self.machines.iter().filter(|it| it.synced() >= index);
                         assert!(have.count() >= 2, "entry {index} was delivered too early");
                         replica.applied.push(u64::from_le_bytes(batch[..].try_into().unwrap()));
                         let place = replica.applied.len() - 1;
@@ -132,7 +251,8 @@ impl TestGroup {
 impl Drop for TestGroup {
     fn drop(&mut self) {
         // A replica ends when its disk has done what was queued.
-        (0..3).for_each(|own| testing::set_behaviour(&self.disk(own), QUICK));
+        self.machines.iter().for_each(|it| it.set(QUICK));
+        self.replicas.clear();
     }
 }
 
@@ -143,7 +263,7 @@ fn nothing_is_delivered_before_the_disks_of_a_quorum_have_it() {
     for pauses_ms in [[10, 0, 0], [0, 10, 10], [10, 10, 0], [3, 10, 20], [8, 8, 8]] {
         for (own, pause_ms) in pauses_ms.into_iter().enumerate() {
             let slow = Behaviour::Slow(Duration::from_millis(pause_ms));
-            testing::set_behaviour(&group.disk(own), slow);
+            group.machines[own].set(slow);
         }
         group.commit_more(30);
     }
@@ -157,12 +277,12 @@ fn a_slow_disk_is_reported_once_and_nobody_waits_for_it() {
     let leader = group.wait_for_leader();
     for own in [leader, 2] {
         group.settle();
-        testing::set_behaviour(&group.disk(own), Behaviour::Hangs);
+        group.machines[own].set(Behaviour::Hangs);
         // Whoever waited for that disk would wait forever.
         group.commit_more(100);
         let since = Moment::now();
         group.until(true, "its sync takes long", |_| since.elapsed() > SLOW);
-        testing::set_behaviour(&group.disk(own), QUICK);
+        group.machines[own].set(QUICK);
         let has_reported =
             |group: &TestGroup| group.replicas[own].as_ref().unwrap().degraded.len() == 1;
         group.until(true, "it reports once", has_reported);
@@ -181,7 +301,7 @@ fn the_watermark_has_all_that_was_synced_before_an_orderly_end() {
     group.settle();
     group.replicas.clear();
     for own in 0..3 {
-        assert!(crate::journal::is_covered(&group.disk(own)), "replica {own}");
+        assert!(journal::testing::is_covered(&Machine::env(), &group.disk(own)), "replica {own}");
     }
 }
 
@@ -191,7 +311,8 @@ fn the_watermark_is_advanced_under_load_as_well() {
     let mut group = TestGroup::new();
     group.commit_more(1);
     let disks: Vec<PathBuf> = (0..3).map(|own| group.disk(own)).collect();
-    let watermarks = || disks.iter().map(|disk| crate::journal::watermark_index(disk));
+    let env = Machine::env();
+    let watermarks = || disks.iter().map(|disk| journal::testing::watermark_index(&env, disk));
     let before: Vec<u64> = watermarks().collect();
     group.until(true, "all watermarks are advanced twice", |_| {
         watermarks().zip(&before).all(|(now, before)| now > before + 100)
@@ -209,17 +330,17 @@ fn what_a_leader_loses_in_a_crash_is_restored_by_those_who_acknowledged_it() {
     let (disk, before) = (group.disk(leader), group.folder.path().join("before"));
     let copied = Command::new("cp").arg("-r").args([&disk, &before]).status().unwrap();
     assert!(copied.success());
-    let synced = testing::synced(&disk);
-    testing::set_behaviour(&disk, Behaviour::Hangs);
+    let synced = group.machines[leader].synced();
+    group.machines[leader].set(Behaviour::Hangs);
     group.commit_more(20);
-    assert!(testing::synced(&disk) <= synced + 2, "its disk has hardly started");
-    testing::set_behaviour(&disk, Behaviour::Crashed);
+    assert!(group.machines[leader].synced() <= synced + 2, "its disk has hardly started");
+    group.machines[leader].set(Behaviour::Crashed);
     group.replicas[leader] = None;
     group.replicas[1 - leader] = None;
     std::fs::remove_dir_all(&disk).unwrap();
     std::fs::rename(&before, &disk).unwrap();
-    testing::set_behaviour(&disk, QUICK);
-    testing::set_synced(&disk, synced);
+    group.machines[leader] = SlowMachine::new();
+    group.machines[leader].state().1 = synced;
     group.start(leader);
     group.commit_more(10);
     group.start(1 - leader);

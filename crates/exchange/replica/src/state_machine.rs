@@ -14,11 +14,11 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::channel::EventSender;
 use crate::encode::Encode;
+use crate::env::{Env, Machine};
 use crate::error::ReplicaError;
 use crate::files::{read_checked, write_atomically};
 use crate::group::Shared;
 use crate::log::LogEvent;
-use crate::storage;
 use crate::types::{NodeId, Types, term_of};
 
 /// Name of the file in a group's folder.
@@ -26,8 +26,8 @@ pub const SNAPSHOT: &str = "snapshot";
 
 type Meta = SnapshotMeta<NodeId, EmptyNode>;
 
-fn read_snapshot(path: &Path) -> Result<Option<(Meta, Vec<u8>)>, ReplicaError> {
-    let Some(bytes) = read_checked(path)? else { return Ok(None) };
+fn read_snapshot(env: &Env, path: &Path) -> Result<Option<(Meta, Vec<u8>)>, ReplicaError> {
+    let Some(bytes) = read_checked(env, path)? else { return Ok(None) };
     let mut reader = Reader::new(&bytes);
     let meta = SnapshotMeta::decode(&mut reader, "snapshot")
         .map_err(|source| ReplicaError::Decode { path: path.into(), source })?;
@@ -38,8 +38,8 @@ fn read_snapshot(path: &Path) -> Result<Option<(Meta, Vec<u8>)>, ReplicaError> {
 ///
 /// # Errors
 /// If it cannot be read or is damaged.
-pub fn last_in_snapshot(path: &Path) -> Result<Option<LogId<NodeId>>, ReplicaError> {
-    Ok(read_snapshot(path)?.and_then(|(meta, _)| meta.last_log_id))
+pub fn last_in_snapshot(env: &Env, path: &Path) -> Result<Option<LogId<NodeId>>, ReplicaError> {
+    Ok(read_snapshot(env, path)?.and_then(|(meta, _)| meta.last_log_id))
 }
 
 /// The snapshot in a group's folder: the index of the last record of the journal that it contains,
@@ -49,7 +49,7 @@ pub fn last_in_snapshot(path: &Path) -> Result<Option<LogId<NodeId>>, ReplicaErr
 /// # Errors
 /// If it cannot be read.
 pub fn saved_snapshot(folder: &Path) -> Result<Option<(u64, Vec<u8>)>, ReplicaError> {
-    let snapshot = read_snapshot(&folder.join(SNAPSHOT))?;
+    let snapshot = read_snapshot(&Machine::env(), &folder.join(SNAPSHOT))?;
     Ok(snapshot.map(|(meta, state)| (event_index(meta.last_log_id), state)))
 }
 
@@ -61,6 +61,7 @@ fn event_index(log_id: Option<LogId<NodeId>>) -> u64 {
 /// The last snapshot, and the one that the data loop is to take.
 #[derive(Debug)]
 struct Snapshots {
+    env: Env,
     events: Arc<EventSender>,
     path: Option<PathBuf>,
     last: Option<(Meta, Shared)>,
@@ -77,7 +78,7 @@ impl Snapshots {
             let mut bytes = meta.to_bytes();
             bytes.extend_from_slice(state);
             // Reported here, because openraft stops with a message of its own.
-            write_atomically(path, &bytes)
+            write_atomically(&self.env, path, &bytes)
                 .inspect_err(|error| self.events.send(LogEvent::Stopped(error.clone())))?;
         }
         self.last = Some((meta.clone(), state.clone()));
@@ -127,13 +128,14 @@ impl StateMachine {
     /// # Errors
     /// If the snapshot is damaged.
     pub fn open(
+        env: &Env,
         folder: Option<&Path>,
         events: Arc<EventSender>,
         snapshot_bytes: u64,
         due: Arc<Notify>,
     ) -> Result<(StateMachine, SnapshotReceiver), ReplicaError> {
         let path = folder.map(|folder| folder.join(SNAPSHOT));
-        let last = path.as_deref().map(read_snapshot).transpose()?.flatten();
+        let last = path.as_deref().map(|path| read_snapshot(env, path)).transpose()?.flatten();
         let last = last.map(|(meta, state)| (meta, Shared(state.into())));
         let (mut applied, mut members) = (None, StoredMembership::default());
         if let Some((meta, state)) = &last {
@@ -143,7 +145,8 @@ impl StateMachine {
             events.send(LogEvent::LoadSnapshot { index, state: state.clone() });
         }
         let own = Arc::clone(&events);
-        let snapshots = Snapshots { events: own, path, last, number: 0, wanted: None };
+        let (env, number, wanted) = (env.clone(), 0, None);
+        let snapshots = Snapshots { env, events: own, path, last, number, wanted };
         let snapshots = Arc::new(Mutex::new(snapshots));
         let receiver = SnapshotReceiver(Arc::clone(&snapshots));
         voters_event(members.membership()).into_iter().for_each(|event| events.send(event));
@@ -175,6 +178,7 @@ impl StateMachine {
 /// Builds a snapshot from the data loop's copy of the state at one entry.
 #[derive(Debug)]
 pub struct SnapshotBuilder {
+    has_threads: bool,
     snapshots: Arc<Mutex<Snapshots>>,
     applied: Option<LogId<NodeId>>,
     members: StoredMembership<NodeId, EmptyNode>,
@@ -195,11 +199,12 @@ impl RaftSnapshotBuilder<Types> for SnapshotBuilder {
                 snapshot_id,
             };
             let snapshots = Arc::clone(&self.snapshots);
+            let has_threads = self.has_threads;
             let keep = move || {
                 let mut snapshots = snapshots.lock().unwrap_or_else(PoisonError::into_inner);
                 snapshots.keep(&meta, &Shared(state.into()))
             };
-            let kept = if storage::has_threads() {
+            let kept = if has_threads {
                 // A slow disk delays nothing else.
                 let kept = tokio::task::spawn_blocking(keep).await;
                 kept.unwrap_or(Err(ReplicaError::SnapshotInterrupted))
@@ -271,6 +276,7 @@ impl RaftStateMachine<Types> for StateMachine {
         snapshots.wanted = Some(finish);
         self.events.send(LogEvent::TakeSnapshot { number: snapshots.number });
         SnapshotBuilder {
+            has_threads: snapshots.env.has_threads(),
             snapshots: Arc::clone(&self.snapshots),
             applied: self.applied,
             members: self.members.clone(),

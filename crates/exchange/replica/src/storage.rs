@@ -1,51 +1,27 @@
-//! The operations on files that a replica needs: the system's, or in tests those of a simulated
-//! disk that loses what was not synced and injects faults.
+//! Files of the machine: the operations that a replica needs.
 
+use std::fmt::Debug;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-#[cfg(test)]
-use crate::simulated_disk;
-
 /// Bytes of a file that are read again alone if the file cannot be read as a whole.
 const SECTOR_BYTES: usize = 4096;
 
 /// A file that is open for reading and writing.
-#[derive(Debug)]
-pub enum File {
-    /// Of the system.
-    System(fs::File),
-    /// Of the simulated disk.
-    #[cfg(test)]
-    Simulated(simulated_disk::File),
-}
-
-impl File {
+pub trait File: Debug + Send + Sync {
     /// Writes all bytes at an offset. They survive a crash of the process.
     ///
     /// # Errors
     /// The system's error; a part may be written.
-    pub fn write_all_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        match self {
-            File::System(file) => file.write_all_at(bytes, at),
-            #[cfg(test)]
-            File::Simulated(file) => file.write_all_at(bytes, at),
-        }
-    }
+    fn write_all_at(&self, bytes: &[u8], at: u64) -> io::Result<()>;
 
     /// Makes the file shorter, or longer with zeros.
     ///
     /// # Errors
     /// The system's error.
-    pub fn set_len(&self, bytes: u64) -> io::Result<()> {
-        match self {
-            File::System(file) => file.set_len(bytes),
-            #[cfg(test)]
-            File::Simulated(file) => file.set_len(bytes),
-        }
-    }
+    fn set_len(&self, bytes: u64) -> io::Result<()>;
 
     /// Waits until the disk has the content. After an error nobody knows which parts of it the disk
     /// has: the system forgets that they must be written, and shows them to every reader. Only
@@ -53,58 +29,49 @@ impl File {
     ///
     /// # Errors
     /// The system's error.
-    pub fn sync_data(&self) -> io::Result<()> {
-        match self {
-            File::System(file) => file.sync_data(),
-            #[cfg(test)]
-            File::Simulated(file) => file.sync(),
-        }
-    }
+    fn sync_data(&self) -> io::Result<()>;
 
     /// As [`File::sync_data`], for the content and everything else about the file.
     ///
     /// # Errors
     /// The system's error.
-    pub fn sync_all(&self) -> io::Result<()> {
-        match self {
-            File::System(file) => file.sync_all(),
-            #[cfg(test)]
-            File::Simulated(file) => file.sync(),
-        }
-    }
+    fn sync_all(&self) -> io::Result<()>;
 }
 
-/// Whether files may be written by threads of their own. A simulated disk belongs to one thread.
-pub fn has_threads() -> bool {
-    #[cfg(test)]
-    return simulated_disk::mounted().is_none();
-    #[cfg(not(test))]
-    true
+impl File for fs::File {
+    fn write_all_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        FileExt::write_all_at(self, bytes, at)
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        fs::File::set_len(self, bytes)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        fs::File::sync_data(self)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        fs::File::sync_all(self)
+    }
 }
 
 /// Creates an empty file, or makes one empty.
 ///
 /// # Errors
 /// The system's error.
-pub fn create(path: &Path) -> io::Result<File> {
-    #[cfg(test)]
-    if let Some(disk) = simulated_disk::mounted() {
-        return disk.open(path, true).map(File::Simulated);
-    }
+pub fn create(path: &Path) -> io::Result<Box<dyn File>> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(true).open(path).map(File::System)
+    let file = options.read(true).write(true).create(true).truncate(true).open(path)?;
+    Ok(Box::new(file))
 }
 
 /// Opens a file that exists.
 ///
 /// # Errors
 /// The system's error.
-pub fn open(path: &Path) -> io::Result<File> {
-    #[cfg(test)]
-    if let Some(disk) = simulated_disk::mounted() {
-        return disk.open(path, false).map(File::Simulated);
-    }
-    OpenOptions::new().read(true).write(true).open(path).map(File::System)
+pub fn open(path: &Path) -> io::Result<Box<dyn File>> {
+    Ok(Box::new(OpenOptions::new().read(true).write(true).open(path)?))
 }
 
 /// The content of a file. Parts that the disk cannot read are zeros, so that a checksum tells which
@@ -113,10 +80,6 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// The system's error, except that of a bad part of the disk.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    #[cfg(test)]
-    if let Some(disk) = simulated_disk::mounted() {
-        return disk.read(path);
-    }
     match fs::read(path) {
         Err(error) if error.raw_os_error() == Some(INPUT_OUTPUT_ERROR) => {
             let file = fs::File::open(path)?;
@@ -150,10 +113,6 @@ fn read_around(
 /// # Errors
 /// The system's error.
 pub fn size(path: &Path) -> io::Result<u64> {
-    #[cfg(test)]
-    if let Some(disk) = simulated_disk::mounted() {
-        return disk.size(path);
-    }
     Ok(fs::metadata(path)?.len())
 }
 
@@ -162,10 +121,6 @@ pub fn size(path: &Path) -> io::Result<u64> {
 /// # Errors
 /// The system's error.
 pub fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    #[cfg(test)]
-    if let Some(disk) = simulated_disk::mounted() {
-        return Ok(disk.list(folder));
-    }
     fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect()
 }
 
@@ -174,10 +129,6 @@ pub fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
 /// # Errors
 /// The system's error.
 pub fn create_folder(folder: &Path) -> io::Result<()> {
-    #[cfg(test)]
-    if simulated_disk::mounted().is_some() {
-        return Ok(());
-    }
     let missing: Vec<&Path> = folder.ancestors().take_while(|path| !path.exists()).collect();
     fs::create_dir_all(folder)?;
     let above = missing.iter().filter_map(|path| path.parent());
@@ -191,10 +142,6 @@ pub fn create_folder(folder: &Path) -> io::Result<()> {
 /// # Errors
 /// The system's error.
 pub fn remove(path: &Path) -> io::Result<()> {
-    #[cfg(test)]
-    if let Some(disk) = simulated_disk::mounted() {
-        return disk.remove(path);
-    }
     fs::remove_file(path)
 }
 
@@ -203,11 +150,6 @@ pub fn remove(path: &Path) -> io::Result<()> {
 /// # Errors
 /// The system's error.
 pub fn rename_durably(from: &Path, to: &Path) -> io::Result<()> {
-    #[cfg(test)]
-    if let Some(disk) = simulated_disk::mounted() {
-        disk.rename(from, to)?;
-        return disk.sync_folder(to.parent().unwrap_or(Path::new("/")));
-    }
     fs::rename(from, to)?;
     sync_folder(to.parent().unwrap_or(Path::new("/")))
 }
@@ -217,10 +159,6 @@ pub fn rename_durably(from: &Path, to: &Path) -> io::Result<()> {
 /// # Errors
 /// The system's error.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
-    #[cfg(test)]
-    if let Some(disk) = simulated_disk::mounted() {
-        return disk.sync_folder(folder);
-    }
     fs::File::open(folder)?.sync_all()
 }
 

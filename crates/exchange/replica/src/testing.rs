@@ -3,6 +3,7 @@
 
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, VoteResponse};
@@ -19,11 +20,29 @@ use crate::message::{
 };
 use crate::types::{NodeId, Types};
 
-/// A stream from which these bytes arrive, some at a time, and that takes everything.
+/// A stream from which these bytes arrive, some at a time, and that keeps what it is sent.
+#[derive(Default)]
 struct Stream {
     bytes: Vec<u8>,
     at: usize,
     bytes_at_once: usize,
+    sent: Arc<Mutex<Vec<u8>>>,
+}
+
+/// A connection from which these bytes arrive, some at a time.
+fn from(bytes: &[u8], bytes_at_once: usize) -> Connection {
+    let stream = Stream { bytes: bytes.to_vec(), bytes_at_once, ..Stream::default() };
+    Connection::new(Box::new(stream))
+}
+
+/// The bytes of a frame.
+fn frame(kind: FrameKind, body: &[u8]) -> Vec<u8> {
+    let stream = Stream::default();
+    let sent = Arc::clone(&stream.sent);
+    let mut connection = Connection::new(Box::new(stream));
+    let result = ready(connection.send((kind, 1, 2), |out| out.extend_from_slice(body), &[]));
+    result.expect("the stream takes everything");
+    sent.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 impl AsyncRead for Stream {
@@ -42,11 +61,11 @@ impl AsyncRead for Stream {
 
 impl AsyncWrite for Stream {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         _: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.bytes.extend_from_slice(bytes);
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
         Poll::Ready(Ok(bytes.len()))
     }
 
@@ -75,7 +94,7 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 pub fn connection(bytes: &[u8]) {
     let Some((first, bytes)) = bytes.split_first() else { return };
     let bytes_at_once = usize::from(*first).pow(2) + 1;
-    let mut connection = Connection::new(Stream { bytes: bytes.to_vec(), at: 0, bytes_at_once });
+    let mut connection = from(bytes, bytes_at_once);
     let mut left = bytes.len();
     while let Ok(frame) = ready(connection.receive()) {
         assert!(frame.body.len() < left, "a frame is part of what arrived");
@@ -141,22 +160,11 @@ pub fn connection_samples() -> Vec<Vec<u8>> {
     ];
     let mut all = vec![vec![255]];
     for (kind, body) in bodies {
-        let mut connection =
-            Connection::new(Stream { bytes: vec![], at: 0, bytes_at_once: 1 << 20 });
-        let frame = connection.sent(kind, &body);
+        let frame = frame(kind, &body);
         all.push([&[15], &frame[..]].concat());
         all[0].extend_from_slice(&frame);
     }
     all
-}
-
-impl Connection {
-    /// The bytes of a frame.
-    fn sent(&mut self, kind: FrameKind, body: &[u8]) -> Vec<u8> {
-        let sent = ready(self.send((kind, 1, 2), |out| out.extend_from_slice(body), &[]));
-        sent.expect("the stream takes everything");
-        self.last_frame().to_vec()
-    }
 }
 
 #[cfg(test)]
@@ -201,16 +209,14 @@ mod tests {
         let mut bytes = connection_samples()[1].split_off(1);
         // Where the first versions had the kind of a frame.
         bytes[8] = FrameKind::Vote.code();
-        let stream = Stream { bytes, at: 0, bytes_at_once: 3 };
-        let error = ready(Connection::new(stream).receive()).unwrap_err().to_string();
+        let error = ready(from(&bytes, 3).receive()).unwrap_err().to_string();
         assert!(error.contains("it is 2, and this version of nearmetal reads only 128"), "{error}");
     }
 
     #[test]
     fn samples_have_frames() {
         for sample in connection_samples() {
-            let stream = Stream { bytes: sample[1..].to_vec(), at: 0, bytes_at_once: 3 };
-            assert!(ready(Connection::new(stream).receive()).is_ok(), "{sample:?}");
+            assert!(ready(from(&sample[1..], 3).receive()).is_ok(), "{sample:?}");
         }
     }
 }

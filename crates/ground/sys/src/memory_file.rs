@@ -6,7 +6,6 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::process::{Resource, getrlimit};
 
 /// A file with these bytes; `/proc/PID/fd` shows `name`.
 ///
@@ -34,12 +33,15 @@ pub fn of_size(name: &str, bytes: u64) -> io::Result<OwnedFd> {
 /// and the kernel ends a process that exceeds it by a signal.
 ///
 /// # Errors
-/// `EFBIG`.
+/// `EFBIG`, and that of getrlimit(2), which a filter may refuse.
 pub fn check_file_limit(bytes: u64) -> io::Result<()> {
-    match getrlimit(Resource::Fsize).current {
-        Some(limit) if limit < bytes => Err(io::Error::from_raw_os_error(libc::EFBIG)),
-        _ => Ok(()),
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is live for the call, which fills it.
+    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
     }
+    // Without a limit it is the largest number.
+    if limit.rlim_cur < bytes { Err(io::Error::from_raw_os_error(libc::EFBIG)) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -32,6 +32,18 @@ pub enum ApplyError {
         /// Why the write failed.
         reason: String,
     },
+    /// The kernel has not finished a write, and may still do it.
+    #[error("{target} was {old} and may become {new} yet: {reason}")]
+    Unknown {
+        /// The setting.
+        target: Target,
+        /// Its value before.
+        old: Value,
+        /// What is being written.
+        new: Value,
+        /// Why.
+        reason: String,
+    },
     /// A journal that does not follow from itself: a fault of this program.
     #[error("the journal of run {0} contradicts itself")]
     Inconsistent(crate::record::RunId),
@@ -171,6 +183,13 @@ impl Session<'_> {
         };
         self.append(Record::Intent(intent))?;
         let written = self.machine.write(target, &new);
+        if let Err(error) = &written
+            && let Some(writer) = error.writer()
+        {
+            let reason = error.to_string();
+            self.append(Record::Unknown { seq, writer, reason: reason.clone() })?;
+            return Err(ApplyError::Unknown { target: target.clone(), old, new, reason });
+        }
         restore_companions(self.machine, &companions)?;
         let read = self.machine.read(target)?;
         match written {

@@ -10,6 +10,10 @@ use crate::target::{CpuSetting, LinkSetting, MachineSetting, Place, Target};
 use crate::value::{Value, chosen};
 use nm_sys::cpu_list;
 
+/// The name of the run of one start of the service: systemd puts the same id into the commands that
+/// start and stop it, so that the service undoes its own run and no other.
+const UNIT_RUN: &str = "unit-${INVOCATION_ID}";
+
 /// What reads the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -367,7 +371,8 @@ impl Emit<'_> {
         let text = format!(
             "{header}[Unit]\nDescription=Latency steps of nearmetal\nAfter=network.target\n\n\
              [Service]\nType=oneshot\nRemainAfterExit=yes\n\
-             ExecStart={program} tune apply {options}\nExecStop={program} tune undo\n\n\
+             ExecStart={program} tune apply --run-name {UNIT_RUN} {options}\n\
+             ExecStop={program} tune undo --run-name {UNIT_RUN}\n\n\
              [Install]\nWantedBy=multi-user.target\n"
         );
         let mut files = vec![Emitted { path: "nearmetal-tune.service".into(), text }];

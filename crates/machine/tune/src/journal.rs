@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::record::{Begin, FORMAT, Record, RunId};
+use crate::record::{Begin, FORMAT, FORMAT_OLDEST, Record, RunId};
 use crate::run::Run;
 
 /// Where journals are kept without `--state`.
@@ -191,7 +191,9 @@ impl Folder {
         })?;
         let Some((first, others)) = records.split_first() else { return Ok(None) };
         match first {
-            Record::Begin(begin) if begin.format == FORMAT && begin.run == *id => {
+            Record::Begin(begin)
+                if (FORMAT_OLDEST..=FORMAT).contains(&begin.format) && begin.run == *id =>
+            {
                 Run::new(begin.clone(), others).map(Some).ok_or(JournalError::Foreign(path))
             }
             _ => Err(JournalError::Foreign(path)),

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nm_sys::bounded_write;
+use nm_sys::bounded_write::{self, WriteError};
 use nm_sys::ethtool::Links;
 use nm_sys::hardware_address;
 use nm_sys::hostfiles::HostFiles;
@@ -39,6 +39,16 @@ pub enum AccessError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// The kernel has not finished a write, and may still do it.
+    #[error("cannot write {}: {source}", .path.display())]
+    Unfinished {
+        /// The file.
+        path: PathBuf,
+        /// The process that writes.
+        writer: Writer,
+        /// Why.
+        source: WriteError,
     },
     /// A setting of a driver.
     #[error("cannot {action} {target}: {source}")]
@@ -76,9 +86,26 @@ impl AccessError {
                 Some(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NODEV)
             ),
             AccessError::NoDrivers | AccessError::OtherSysfs => true,
-            AccessError::Form { .. } => false,
+            AccessError::Form { .. } | AccessError::Unfinished { .. } => false,
         }
     }
+
+    /// The process that may still write the setting.
+    pub fn writer(&self) -> Option<Writer> {
+        match self {
+            AccessError::Unfinished { writer, .. } => Some(*writer),
+            _ => None,
+        }
+    }
+}
+
+/// A process that the kernel may still be writing for, see [`bounded_write::Writer`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Writer {
+    /// Its number.
+    pub pid: u32,
+    /// When it was started, clock ticks since boot.
+    pub started_ticks: u64,
 }
 
 /// When and where a setting was changed.
@@ -116,6 +143,9 @@ pub trait Machine {
     /// # Errors
     /// If the kernel refuses.
     fn write(&mut self, target: &Target, value: &Value) -> Result<(), AccessError>;
+
+    /// Whether a write that was not finished may still be done.
+    fn is_writing(&self, writer: &Writer) -> bool;
 
     /// Boot and namespaces.
     ///
@@ -211,8 +241,17 @@ impl HostMachine {
             return self.write_file(path, text);
         }
         let path = self.files.path(path);
-        bounded_write::write(&path, text.as_bytes(), PCI_WRITE_LIMIT)
-            .map_err(|source| AccessError::File { action: "write", path, source })
+        match bounded_write::write(&path, text.as_bytes(), PCI_WRITE_LIMIT) {
+            Ok(()) => Ok(()),
+            Err(WriteError::Refused(source)) => {
+                Err(AccessError::File { action: "write", path, source })
+            }
+            Err(source @ WriteError::Unfinished { writer, .. }) => {
+                let bounded_write::Writer { pid, started_ticks } = writer;
+                let writer = Writer { pid, started_ticks };
+                Err(AccessError::Unfinished { path, writer, source })
+            }
+        }
     }
 
     /// The driver of a device; empty if none has it.
@@ -378,6 +417,11 @@ impl Machine for HostMachine {
                 Err(driver_error("write", target)(wrong))
             }
         }
+    }
+
+    fn is_writing(&self, writer: &Writer) -> bool {
+        let Writer { pid, started_ticks } = *writer;
+        bounded_write::Writer { pid, started_ticks }.is_there()
     }
 
     fn origin(&self) -> Result<Origin, AccessError> {

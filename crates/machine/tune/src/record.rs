@@ -3,15 +3,18 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{Device, Origin};
+use crate::machine::{Device, Origin, Writer};
 use crate::step::StepId;
 use crate::target::Target;
 use crate::value::Value;
 
 pub use crate::names::RunId;
 
-/// Version of the format of journals.
-pub const FORMAT: u32 = 1;
+/// Version of the format of journals. Version 1 knew no write without a known outcome.
+pub const FORMAT: u32 = 2;
+
+/// Oldest version that is read.
+pub const FORMAT_OLDEST: u32 = 1;
 
 /// One line of a journal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,6 +41,15 @@ pub enum Record {
         /// Number of the change.
         seq: u64,
         /// Why.
+        reason: String,
+    },
+    /// The kernel had not finished writing it: it is what it was, or will be what was written.
+    Unknown {
+        /// Number of the change.
+        seq: u64,
+        /// The process that writes.
+        writer: Writer,
+        /// A sentence.
         reason: String,
     },
     /// All changes of the run are made.
@@ -88,6 +100,9 @@ pub struct Begin {
     pub run: RunId,
     /// Start, RFC 3339.
     pub started: String,
+    /// The name that the user gave it, so that `undo` finds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<RunId>,
     /// Version of the program.
     pub version: String,
     /// Folder in place of `/`.

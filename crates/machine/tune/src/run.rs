@@ -1,5 +1,6 @@
 //! The state of a run, from the records of its journal.
 
+use crate::machine::Writer;
 use crate::record::{Begin, Companion, Decision, Intent, Record};
 use crate::value::Value;
 
@@ -8,6 +9,8 @@ use crate::value::Value;
 pub enum ChangeState {
     /// It may have been written or not.
     Intent,
+    /// The kernel had not finished writing it for this process.
+    Unknown(Writer),
     /// It was written; this was read back.
     Applied(Value),
     /// The same, and it was still so at the end of the run.
@@ -35,6 +38,7 @@ impl ChangeState {
         matches!(
             self,
             ChangeState::Intent
+                | ChangeState::Unknown(_)
                 | ChangeState::Applied(_)
                 | ChangeState::Verified(_)
                 | ChangeState::Undoing { .. }
@@ -157,6 +161,9 @@ impl Run {
             }
             Record::Failed { seq, reason } => {
                 self.change(*seq)?.state = ChangeState::Failed(reason.clone());
+            }
+            Record::Unknown { seq, writer, .. } => {
+                self.change(*seq)?.state = ChangeState::Unknown(*writer);
             }
             Record::Undoing { seq, companions } => {
                 let change = self.change(*seq)?;

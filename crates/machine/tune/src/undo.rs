@@ -89,6 +89,19 @@ pub enum UndoError {
         /// Why.
         source: AccessError,
     },
+    /// A write that was not finished may still be done.
+    #[error(
+        "{step}: process {pid} is still writing {target}, which the kernel cannot interrupt; undo \
+         again when it has ended, or --keep-theirs {step}"
+    )]
+    StillWriting {
+        /// The step.
+        step: StepId,
+        /// The setting.
+        target: Target,
+        /// The process.
+        pid: u32,
+    },
     /// The kernel took the old value and made another one of it.
     #[error(
         "{step}: {target} is {current} after {old} was written; --keep-theirs {step} leaves it"
@@ -119,6 +132,7 @@ impl UndoError {
         matches!(
             self,
             UndoError::Conflict { .. }
+                | UndoError::StillWriting { .. }
                 | UndoError::OtherNamespace { .. }
                 | UndoError::OtherDevice { .. }
         )
@@ -222,6 +236,15 @@ impl Session<'_> {
             self.append(Record::Gone { seq })?;
             return Ok(Outcome::Gone);
         }
+        if let ChangeState::Unknown(writer) = &change.state
+            && self.machine.is_writing(writer)
+        {
+            let (target, pid) = (change.intent.target.clone(), writer.pid);
+            return match self.choices.keep_theirs.contains(&step) {
+                true => self.keep_theirs(seq),
+                false => Err(UndoError::StillWriting { step, target, pid }),
+            };
+        }
         let found = self.locate(change).and_then(|target| {
             let current = self.machine.read(&target);
             current.map(|current| (target, current)).map_err(setting(step))
@@ -311,7 +334,12 @@ impl Session<'_> {
             return Ok(Outcome::AlreadySo(current));
         }
         self.append(Record::Undoing { seq, companions: preserved.clone() })?;
-        self.machine.write(target, old).map_err(setting(step))?;
+        let written = self.machine.write(target, old);
+        if let Some(writer) = written.as_ref().err().and_then(AccessError::writer) {
+            let reason = "restoring it was not finished".to_string();
+            self.append(Record::Unknown { seq, writer, reason })?;
+        }
+        written.map_err(setting(step))?;
         restore_companions(self.machine, &preserved).map_err(setting(step))?;
         let read = self.machine.read(target).map_err(setting(step))?;
         if read != *old {
@@ -327,7 +355,7 @@ impl Session<'_> {
     /// count; else what they are now.
     fn preserved(&self, change: &Change, target: &Target) -> Vec<Companion> {
         let noted = match &change.state {
-            ChangeState::Intent => &change.intent.companions,
+            ChangeState::Intent | ChangeState::Unknown(_) => &change.intent.companions,
             ChangeState::Undoing { companions, .. } => companions,
             _ => return companions(self.machine, target),
         };

@@ -2,14 +2,11 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
 use nm_exchange::network::NodeId;
-use nm_exchange_lab::load::Arrivals;
-use nm_exchange_lab::run::{self, Setup};
-use nm_exchange_lab::sla::Sla;
 use nm_model::link_transport::LinkTransport;
 use nm_model::plan::EnvironmentKind;
 use nm_model::probe::ProbeSpec;
@@ -20,6 +17,7 @@ use nm_model::{
     Case, Doubt, DoubtKind, ExchangeSpec, Failure, FailureKind, Launcher, ProbeKind, SeriesKey,
     Stack, StackPair,
 };
+use nm_run::round::{self, Setup};
 
 use crate::launcher::LauncherUnavailable;
 use crate::ledger::{Connection, DataPath, Ledger};
@@ -83,26 +81,8 @@ pub fn setup(
         Some(launcher) => accelerator(launcher, &program)?,
         None => vec![],
     };
-    Ok(Setup {
-        spec: spec.clone(),
-        transport,
-        accelerator,
-        seed,
-        kills: vec![],
-        aimed_kills: vec![],
-        record: false,
-        arrivals: Arrivals::default(),
-        record_flow: None,
-        replay_flow: None,
-        stall: None,
-        sla: Sla::default(),
-        spare_mediators: 0,
-        authenticate: false,
-        hosts: vec![],
-        host_data: PathBuf::from("/var/tmp/nearmetal-exchange"),
-        program,
-        folder: folder.to_path_buf(),
-    })
+    let plain = Setup::new(spec.clone(), program, folder.to_path_buf());
+    Ok(Setup { transport, accelerator, seed, ..plain })
 }
 
 /// Environment variables that accelerate nodes. Without spinning, because there are more nodes than
@@ -139,7 +119,7 @@ pub fn stack_name(setup: &Setup) -> String {
 /// Runs one round; returns sentences about nodes that died unexpectedly as well.
 ///
 /// # Errors
-/// Those of [`run::round`], and if no bytes between accelerated nodes went through shared memory.
+/// Those of [`round::run`], and if no bytes between accelerated nodes went through shared memory.
 pub fn run(
     setup: &Setup,
     round: u32,
@@ -149,7 +129,7 @@ pub fn run(
     let started_s = options.started.elapsed().as_secs_f64();
     let is_accelerated = !setup.accelerator.is_empty();
     let (mut outcome, found) =
-        run::round_with(setup, cancel, |nodes| is_accelerated.then(|| count_calls(nodes)))?;
+        round::run_with(setup, cancel, |nodes| is_accelerated.then(|| count_calls(nodes)))?;
     if let Some(calls) = found {
         outcome.doubts.extend(calls.judge()?);
     }
@@ -273,7 +253,7 @@ fn settings(setup: &Setup) -> Settings {
         let hosts: Vec<&str> = setup.hosts.iter().map(|host| host.destination.as_str()).collect();
         settings.set(SettingKind::Hosts, SettingValue::text(hosts.join(", ")));
     }
-    if setup.arrivals != Arrivals::default() {
+    if setup.arrivals != Default::default() {
         settings.set(SettingKind::Arrivals, SettingValue::text(setup.arrivals.to_string()));
     }
     if let Some(flow) = &setup.replay_flow {

@@ -96,7 +96,9 @@ pub struct FirstScreen {
 pub fn first_screen(result: &RunResult) -> FirstScreen {
     let headline = headline(result);
     let verdict = verdict(result, &headline);
-    let count = match verdict.is_some() && result.outcome != Outcome::Pass {
+    // What is left open by a lost row is counted in the verdict already.
+    let is_counted = result.undecided.as_ref().is_some_and(|undecided| !undecided.is_disturbed());
+    let count = match verdict.is_some() && result.outcome != Outcome::Pass && !is_counted {
         true => Some(headline.sentence.clone()),
         false => Some(headline.remarks.join(" ")),
     };

@@ -201,6 +201,7 @@ impl Session {
             root: host.root.clone(),
             origin: host.machine.origin()?,
             confirm_within_s: None,
+            name: None,
         };
         let log = folder.begin(&begin, &lock)?;
         Ok(Session { host, log, run: Run::begun(begin), _lock: lock })

@@ -1,8 +1,8 @@
 //! One round of the exchange as a trial. It has a network of its own and needs no agents.
 
-use nm_exchange_lab::run::Setup;
 use nm_lab::exchange;
 use nm_model::{Failure, ProbeKind, ProbeSpec, RowId, Side};
+use nm_run::round::Setup;
 
 use crate::campaign::trial::{Completed, TrialContext, TrialResult};
 

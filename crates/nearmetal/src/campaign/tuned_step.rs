@@ -168,6 +168,7 @@ fn new_run(machine: &dyn Machine, root: &str) -> Result<Begin> {
         root: root.to_string(),
         origin: machine.origin()?,
         confirm_within_s: None,
+        name: None,
     })
 }
 

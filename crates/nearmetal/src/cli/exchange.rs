@@ -7,12 +7,12 @@ use clap::{Args, Subcommand};
 use nm_auth::SESSIONS_MAX;
 use nm_exchange::link::Address;
 use nm_exchange::network::{NODES_MAX, NodeId, Role};
-use nm_exchange_lab::day::DAY_SECONDS_MAX;
-use nm_exchange_lab::load::Arrivals;
-use nm_exchange_lab::run::Kill;
+use nm_load::Arrivals;
 use nm_model::exchange::{Durability, NodeCounts, OrderMix};
 use nm_model::limits;
 use nm_model::link_transport::LinkTransport;
+use nm_run::day::DAY_SECONDS_MAX;
+use nm_run::round::Kill;
 
 use crate::cli::format::{FormatArgs, ShowArgs};
 use crate::cli::number::number;

@@ -15,6 +15,10 @@ pub const OUT: &str = "Folder for what is written, which is created";
 pub const ROOT: &str =
     "Files below DIR in place of the machine's /proc, /sys and the like: a recorded tree";
 
+/// `--run-name`.
+pub const RUN_NAME: &str =
+    "Name of the run, which `undo --run-name` finds: letters, digits and hyphens";
+
 /// `--kernel`.
 pub const KERNEL: &str = "Kernel of the guests: an image, a folder with boot/ and lib/modules/, or \
                           a Debian package [default: $NEARMETAL_GUEST_KERNEL, or the host's own]";

@@ -14,7 +14,7 @@ use nm_tune::target::LinkName;
 use super::format::FormatArgs;
 use super::number::number;
 use super::server_address::ServerAddress;
-use super::shared::{CpusArgs, OUT, ROOT};
+use super::shared::{CpusArgs, OUT, ROOT, RUN_NAME};
 
 /// Longest time until a run is undone, s: one day.
 const CONFIRM_S_MAX: u64 = 86_400;
@@ -143,6 +143,8 @@ pub struct ApplyArgs {
     /// Undo the run after S seconds unless `nearmetal tune confirm` comes in time.
     #[arg(long, value_name = "S", value_parser = number(1_u64..=CONFIRM_S_MAX))]
     pub confirm_within: Option<u64>,
+    #[arg(long, value_name = "NAME", help = RUN_NAME)]
+    pub run_name: Option<RunId>,
     #[command(flatten)]
     pub place: PlaceArgs,
 }
@@ -202,6 +204,8 @@ pub struct AbArgs {
 pub struct UndoArgs {
     /// Run; the latest that is not closed if not given.
     pub run: Option<RunId>,
+    #[arg(long, value_name = "NAME", help = RUN_NAME, conflicts_with = "run")]
+    pub run_name: Option<RunId>,
     /// Leave these steps' settings as somebody else has changed them.
     #[arg(long, value_delimiter = ',', value_name = "STEP,…")]
     pub keep_theirs: Vec<StepId>,

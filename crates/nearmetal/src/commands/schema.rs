@@ -1,13 +1,13 @@
 //! `nearmetal schema`: the schemas of what nearmetal reads and prints as JSON.
 
 use anyhow::Result;
-use nm_exchange_lab::day::result::DayResult;
 use nm_model::explanation::Explanation;
 use nm_model::finding::Audit;
 use nm_model::gate::Gate;
 use nm_model::lab_plan::LabPlan;
 use nm_model::trend::Trend;
 use nm_model::verdict::Comparison;
+use nm_run::day::result::DayResult;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;

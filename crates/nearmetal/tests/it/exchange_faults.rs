@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use Role::{Mediator, Processor, Router};
 use nm_exchange::network::{Durability, Network, NodeId, ReplicaAddress, Role};
-use nm_exchange_lab::hosts::Placement;
-use nm_exchange_lab::supervise::{RestartReason, Supervisor};
+use nm_run::hosts::Placement;
+use nm_run::supervise::{RestartReason, Supervisor};
 use nm_sys::clock::Moment;
 
 use crate::exchange_net::{Load, Net, Wire};

@@ -17,8 +17,8 @@ use std::thread::{self, sleep};
 use std::time::Duration;
 
 use nm_exchange::network::{Durability, Network, Node, NodeId, ReplicaAddress, Role};
-use nm_exchange_lab::load::{Arrivals, Generator, Pace, Round, Settings, Sizes};
-use nm_exchange_lab::recording::Recording;
+use nm_load::{Arrivals, Generator, Pace, Round, Settings, Sizes};
+use nm_verify::recording::Recording;
 
 use crate::support::{BINARY, Run, run, wait_for};
 

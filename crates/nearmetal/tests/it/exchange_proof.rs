@@ -73,7 +73,7 @@ fn a_moved_recording_is_verified_by_its_own_files() {
         "client-0.log",
         "data/mediator-0/cell-0/00000000000000000001.journal",
         "data/mediator-0/cell-0/hashes.jsonl",
-        "data/mediator-0/cell-0/hard-state",
+        "data/mediator-0/cell-0/hard-state-1",
         "data/mediator-0/control/00000000000000000001.journal",
     ] {
         fs::rename(moved.join(path), folder.path().join("aside")).unwrap();

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use nm_exchange::network::Role;
-use nm_exchange_lab::day::{
-    self, DayEvent, DayResult, DaySetup, EventKind, NoOperator, OperatorView, Phase, Script,
-};
-use nm_exchange_lab::run::Setup;
 use nm_model::exchange::{Durability, ExchangeSpec};
 use nm_model::{Failure, FailureKind, Mode, Protocol, Stack, StackPair};
+use nm_run::day::{
+    self, DayEvent, DayResult, DaySetup, EventKind, NoOperator, OperatorView, Phase, Script,
+};
+use nm_run::round::Setup;
 use serde_json::Value;
 
 use crate::support::{BINARY, Run, Running, json, processes, run, signal, wait_for, wait_gone};

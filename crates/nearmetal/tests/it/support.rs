@@ -248,7 +248,7 @@ pub fn accelerator() {
 /// A port that was free a moment ago. It is below those that the kernel gives to connections, and
 /// no other test of this program gets it: either could take it before its server does.
 pub fn free_port() -> u16 {
-    nm_exchange_lab::place::free_ports(1).expect("a free port")[0]
+    nm_operate::addresses::free_ports(1).expect("a free port")[0]
 }
 
 /// A stand-alone server on loopback that is ready for clients.

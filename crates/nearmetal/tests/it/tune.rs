@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -374,6 +375,53 @@ fn an_unconfirmed_run_is_undone_although_its_shell_was_killed() {
     assert_eq!(late.code, 5, "{late:?}");
 }
 
+/// Runs `apply --confirm-within` where systemd seems to run, with this `systemd-run`.
+fn with_systemd_run(tree: &Tree, systemd_run: &str) -> Run {
+    let bin = tree.folder.path().join("bin");
+    fs::create_dir_all(&bin).unwrap();
+    fs::write(bin.join("systemd-run"), systemd_run).unwrap();
+    fs::set_permissions(bin.join("systemd-run"), fs::Permissions::from_mode(0o755)).unwrap();
+    let apply = format!(
+        "mount -t tmpfs none /run && mkdir -p /run/systemd/system && \
+         PATH='{}':$PATH '{BINARY}' tune apply --only mem.thp --confirm-within 600 \
+         --root '{}' --state '{}'",
+        bin.display(),
+        tree.root().display(),
+        tree.state().display()
+    );
+    let mut unshare = Command::new("unshare");
+    finish(unshare.args(["--mount", "sh", "-c", &apply]).stdin(Stdio::null()))
+}
+
+#[test]
+fn the_watch_has_a_scope_of_its_own_where_systemd_runs() {
+    if std::env::var_os("CI").is_none() && !nm_sys::namespace::privileged() {
+        return;
+    }
+    let tree = Tree::new();
+    let words = tree.folder.path().join("words");
+    let script = format!(
+        "#!/bin/sh\necho \"$@\" > '{}'\n\
+         while [ \"$1\" != -- ]; do shift; done; shift\nexec \"$@\"\n",
+        words.display()
+    );
+    let run = with_systemd_run(&tree, &script);
+    assert_eq!(run.code, 0, "{run:?}");
+    let words = fs::read_to_string(&words).unwrap();
+    assert!(words.starts_with("--scope --quiet --collect --unit=nearmetal-undo-"), "{words}");
+    assert!(!run.stderr.contains("warning"), "{run:?}");
+    assert_eq!(watchers(&tree).len(), 1);
+    assert_eq!(tree.tune(&["undo"]).code, 0);
+    wait_for("the end of the watching process", || watchers(&tree).is_empty().then_some(()));
+
+    let run = with_systemd_run(&tree, "#!/bin/sh\nexit 1\n");
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(run.stderr.contains("makes no scope"), "{run:?}");
+    assert_eq!(watchers(&tree).len(), 1, "it watches all the same");
+    assert_eq!(tree.tune(&["undo"]).code, 0);
+    wait_for("the end of the watching process", || watchers(&tree).is_empty().then_some(()));
+}
+
 #[test]
 fn a_confirmed_run_stays() {
     let tree = Tree::new();
@@ -571,15 +619,25 @@ fn an_emitted_service_applies_and_undoes_the_steps() {
         let line = line.unwrap().trim_start_matches(key);
         line.split_whitespace().map(str::to_string).collect()
     };
+    // A later run of somebody else's is not the service's to undo.
     for (key, is_on) in [("ExecStart=", true), ("ExecStop=", false)] {
         let words = command_of(key);
+        let words: Vec<String> =
+            words.iter().map(|word| word.replace("${INVOCATION_ID}", "c0ffee")).collect();
         let mut service = Command::new(&words[0]);
         service.args(&words[1..]).arg("--root").arg(tree.root()).arg("--state").arg(tree.state());
         let run = finish(service.stdin(Stdio::null()));
         assert_eq!(run.code, 0, "{words:?}: {run:?}");
         assert_eq!(tree.read(THP).contains("[madvise]"), is_on);
+        if is_on {
+            assert_eq!(tree.tune(&["apply", "--only", "mem.ksm"]).code, 0);
+        }
     }
+    assert_eq!(tree.last_status(), "in force");
+    assert_eq!(tree.tune(&["undo"]).code, 0);
     assert_eq!(tree.files(), before);
+    let none = tree.tune(&["undo", "--run-name", "unit-c0ffee"]);
+    assert!(none.code == 0 && none.stderr.contains("name unit-c0ffee is open"), "{none:?}");
 }
 
 #[test]

@@ -28,8 +28,8 @@
 //! Control has a log in memory also where cells have none (`durability = "none"`). Without
 //! addresses for its replicas in the network file there is no control: the map is the file's.
 
+mod access;
 mod added;
-pub mod admin;
 mod admin_message;
 mod command;
 mod link_latency;
@@ -38,6 +38,8 @@ mod monitor;
 mod routing;
 mod state;
 
+pub use access::{Access, ControlReplica, Observer, unreachable};
+pub(crate) use access::{current, find_node};
 pub use added::{AddError, RemoveError, share_an_address};
 pub use admin_message::{AdminRequest, AdminResponse, CellReplicas, InstrumentWork, Work};
 pub use command::{Command, decode_batch, encode_batch};

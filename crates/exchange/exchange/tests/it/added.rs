@@ -5,14 +5,14 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use nm_exchange::control::admin::{self, NetworkStatus, Observer};
-use nm_exchange::control::{AdminRequest, AdminResponse, InstrumentMap, RoutingTable};
+use nm_exchange::control::{AdminRequest, AdminResponse, InstrumentMap, Observer, RoutingTable};
 use nm_exchange::message::Hello;
 use nm_exchange::network::{Durability, Network, Node, NodeId, Role};
 use nm_exchange::node;
 use nm_exchange::testing::{Client, INSTRUMENTS, LIMIT, TestRing, assert_executed_once, trade};
 use nm_exchange::wire::{FrameKind, Header};
 use nm_model::agent::FailureKind;
+use nm_operate::admin::{self, NetworkStatus};
 use nm_sys::clock::Deadline;
 
 use super::peer::Peer;

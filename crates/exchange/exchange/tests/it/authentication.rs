@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nm_auth::{Credentials, End, Nonce, Nonces, Right, Secret};
 use nm_book::order::Side;
 use nm_exchange::client::{self, ClientError};
-use nm_exchange::control::admin::{self, Observer};
-use nm_exchange::control::{AdminRequest, AdminResponse};
+use nm_exchange::control::{AdminRequest, AdminResponse, Observer};
 use nm_exchange::link::{Address, Link, Stream};
 use nm_exchange::message::{Challenge, Evidence, Hello, Welcome};
 use nm_exchange::network::{Durability, Role};
 use nm_exchange::testing::{Client, LIMIT, TestRing, assert_executed_once, order, trade};
 use nm_exchange::wire::{self, FrameKind, Header};
+use nm_operate::admin;
 use nm_sys::clock::Deadline;
 
 fn ring(durability: Durability) -> (TestRing, Secret) {

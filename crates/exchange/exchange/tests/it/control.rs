@@ -12,9 +12,8 @@ use nm_book::book::Book;
 use nm_book::order::Side;
 use nm_exchange::batch;
 use nm_exchange::cell::{Admitted, Cell, Handled};
-use nm_exchange::control::admin::{self, NetworkStatus, Observer};
 use nm_exchange::control::{
-    AdminRequest, AdminResponse, CellLeader, InstrumentMap, MembershipReport, Placement,
+    AdminRequest, AdminResponse, CellLeader, InstrumentMap, MembershipReport, Observer, Placement,
     RoutingTable, State,
 };
 use nm_exchange::message::{Hello, Leader};
@@ -22,6 +21,7 @@ use nm_exchange::network::{Durability, Network, NodeId, Role};
 use nm_exchange::testing::{Client, LIMIT, TestRing, assert_executed_once, order, trade};
 use nm_exchange::wire::{FrameKind, Header};
 use nm_model::agent::FailureKind;
+use nm_operate::admin::{self, NetworkStatus};
 use nm_replica::journal::{self, Reader};
 use nm_sys::clock::Deadline;
 

@@ -3,11 +3,11 @@
 
 use nm_book::order::Side;
 use nm_exchange::client::{self, ClientError};
-use nm_exchange::control::admin;
 use nm_exchange::message::{GoAway, Hello};
 use nm_exchange::network::{Durability, NodeId, Role};
 use nm_exchange::testing::{Client, LIMIT, TestRing, order};
 use nm_exchange::wire::FrameKind;
+use nm_operate::admin;
 use nm_sys::clock::Deadline;
 
 const GATEWAY: NodeId = Role::Gateway.node(0);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nm_book::order::Side;
 use nm_exchange::client::ClientError;
-use nm_exchange::control::admin::Observer;
+use nm_exchange::control::Observer;
 use nm_exchange::message::{Close, Hello, ResendRequest};
 use nm_exchange::network::{Durability, Role};
 use nm_exchange::node::Limits;

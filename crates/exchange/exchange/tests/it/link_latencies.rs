@@ -1,11 +1,11 @@
 //! Nodes report the latencies of their links to observers.
 
 use nm_exchange::client::ClientError;
-use nm_exchange::control::admin::{self, Observer};
-use nm_exchange::control::{AdminRequest, LinkLatency};
+use nm_exchange::control::{AdminRequest, LinkLatency, Observer};
 use nm_exchange::message::Hello;
 use nm_exchange::network::{Durability, NodeId, Role};
 use nm_exchange::testing::{LIMIT, TestRing};
+use nm_operate::admin;
 
 use Role::{Gateway, Mediator, Processor, Router};
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use nm_book::codec;
 use nm_book::order::Side;
-use nm_exchange::control::admin;
 use nm_exchange::control::{InstrumentMap, Placement, RoutingTable};
 use nm_exchange::message::Hello;
 use nm_exchange::network::{Durability, Role};
 use nm_exchange::testing::{Client, LIMIT, TestRing, order};
 use nm_exchange::wire::{FrameKind, Header};
+use nm_operate::admin;
 use nm_sys::clock::Deadline;
 
 use crate::peer::{self, Peer};

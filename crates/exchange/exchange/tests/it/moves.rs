@@ -10,7 +10,6 @@ use std::time::Duration;
 use nm_book::book::Book;
 use nm_exchange::batch;
 use nm_exchange::cell::{Admitted, Cell, MoveStep};
-use nm_exchange::control::admin::{self, InstrumentMover};
 use nm_exchange::limits::{CELL_LEAVING_MAX, MOVES_ORDERED_MAX};
 use nm_exchange::message::Hello;
 use nm_exchange::moves::{MoveId, MoveOrder};
@@ -19,6 +18,7 @@ use nm_exchange::testing::{
     Client, INSTRUMENTS, LIMIT, TestRing, assert_executed_once, start_with_cutters, trade,
 };
 use nm_exchange::wire::{self, FrameKind};
+use nm_operate::admin::{self, InstrumentMover};
 use nm_replica::journal::{self, Reader};
 use nm_sys::clock::Deadline;
 

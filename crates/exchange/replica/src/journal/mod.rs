@@ -16,6 +16,8 @@ mod reader;
 mod record;
 mod recorder;
 mod spare;
+#[cfg(test)]
+pub(crate) mod testing;
 mod watermark;
 mod writer;
 
@@ -23,8 +25,6 @@ pub(crate) use error::disk_full_hint;
 pub use error::{Damage, JournalError};
 pub use reader::Reader;
 pub(crate) use reader::last_record;
-#[cfg(test)]
-pub(crate) use reader::{files, is_covered, watermark_index};
 pub use record::{Found, Record, RecordKind, Settings};
 pub use recorder::Recorder;
 pub use writer::Journal;

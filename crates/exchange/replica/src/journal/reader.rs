@@ -7,11 +7,12 @@ use super::error::{Damage, JournalError};
 use super::format::{self, Place, RECORD_BYTES};
 use super::record::{Record, RecordKind};
 use super::watermark::Watermark;
-use crate::storage;
+use crate::env::{Env, Machine};
 
 /// Reads a journal from its beginning, without changing anything.
 #[derive(Debug)]
 pub struct Reader {
+    env: Env,
     folder: PathBuf,
     /// The files by their first index.
     paths: Vec<(u64, PathBuf)>,
@@ -85,20 +86,25 @@ impl Reader {
     /// # Errors
     /// If the folder cannot be read.
     pub fn open(folder: &Path) -> Result<Reader, JournalError> {
-        Reader::open_part(folder, (0, u64::MAX))
+        Reader::open_part(&Machine::env(), folder, (0, u64::MAX))
     }
 
     /// A reader of which the records are needed from one index on, and before another one.
     ///
     /// # Errors
     /// If the folder cannot be read.
-    pub(super) fn open_part(folder: &Path, needed: (u64, u64)) -> Result<Reader, JournalError> {
+    pub(super) fn open_part(
+        env: &Env,
+        folder: &Path,
+        needed: (u64, u64),
+    ) -> Result<Reader, JournalError> {
         let unreadable = |error: io::Error| JournalError::file(folder, "cannot be read", error);
         // First: of a journal that is written, the files have more than it says.
-        let watermark = Watermark::read(folder).map_err(unreadable)?;
-        let mut paths = files(folder).map_err(unreadable)?;
+        let watermark = Watermark::read(env, folder).map_err(unreadable)?;
+        let mut paths = files(env, folder).map_err(unreadable)?;
         paths.retain(|(first, _)| *first < needed.1);
         Ok(Reader {
+            env: env.clone(),
             folder: folder.into(),
             paths,
             position: 0,
@@ -159,7 +165,9 @@ impl Reader {
     fn scan(&self, first: u64, path: &Path) -> Result<ScannedFile, JournalError> {
         let (from, until) = self.needed;
         let is_last = self.position == self.paths.len();
-        let bytes = storage::read(path)
+        let bytes = self
+            .env
+            .read(path)
             .map_err(|error| JournalError::file(path, "cannot be read", error))?;
         let is_gap = self.before.is_some() && self.next != Some(first);
         if let Some(next) = self.next.filter(|_| is_gap && first > from) {
@@ -216,9 +224,9 @@ impl Reader {
 ///
 /// # Errors
 /// The system's error.
-pub fn files(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+pub fn files(env: &Env, folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut paths = vec![];
-    for path in storage::list(folder)? {
+    for path in env.list(folder)? {
         let first = path
             .extension()
             .filter(|extension| *extension == "journal")
@@ -234,15 +242,15 @@ pub fn files(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
 ///
 /// # Errors
 /// If the folder cannot be read.
-pub fn last_record(folder: &Path) -> Result<Option<(u64, u64)>, JournalError> {
+pub fn last_record(env: &Env, folder: &Path) -> Result<Option<(u64, u64)>, JournalError> {
     let unreadable = |error: io::Error| JournalError::file(folder, "cannot be read", error);
-    let watermark = Watermark::read(folder).map_err(unreadable)?;
-    let paths = files(folder).map_err(unreadable)?;
+    let watermark = Watermark::read(env, folder).map_err(unreadable)?;
+    let paths = files(env, folder).map_err(unreadable)?;
     let newest = paths.last().map_or(0, |(first, _)| *first);
     let mut last = watermark.last;
     for (first, path) in paths {
-        let bytes = storage::read(&path)
-            .map_err(|error| JournalError::file(&path, "cannot be read", error))?;
+        let bytes =
+            env.read(&path).map_err(|error| JournalError::file(&path, "cannot be read", error))?;
         let salt = watermark.salt_of(first);
         let scan = format::scan(&bytes, first, salt);
         if first == newest && !scan.has_header && salt.is_none() {
@@ -252,17 +260,4 @@ pub fn last_record(folder: &Path) -> Result<Option<(u64, u64)>, JournalError> {
         last = last.max(in_order.max(scan.behind).unwrap_or_default());
     }
     Ok(Some(last).filter(|_| watermark.file <= newest))
-}
-
-/// Index of the last record below the watermark of a journal.
-#[cfg(test)]
-pub fn watermark_index(folder: &Path) -> u64 {
-    Watermark::read(folder).unwrap().index()
-}
-
-/// Whether damage of every record of the journal in a folder differs from a torn write.
-#[cfg(test)]
-pub fn is_covered(folder: &Path) -> bool {
-    let watermark = Watermark::read(folder).unwrap();
-    last_record(folder).unwrap().is_some_and(|(_, index)| index <= watermark.index())
 }

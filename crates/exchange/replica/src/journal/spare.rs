@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use super::format;
-use crate::random;
-use crate::storage::{self, File};
+use crate::env::Env;
+use crate::storage::File;
 
 /// Name of the next file.
 const SPARE: &str = "spare.tmp";
@@ -18,6 +18,7 @@ const PIECE_BYTES: u64 = 256 << 10;
 /// The next file of a journal.
 #[derive(Debug)]
 pub struct Spare {
+    env: Env,
     folder: PathBuf,
     /// Size of each file of the journal.
     file_bytes: u64,
@@ -42,8 +43,8 @@ enum State {
 
 impl Spare {
     /// No file yet, for a journal in a folder.
-    pub fn new(folder: &Path, file_bytes: u64) -> Spare {
-        Spare { folder: folder.into(), file_bytes, state: State::None }
+    pub fn new(env: Env, folder: &Path, file_bytes: u64) -> Spare {
+        Spare { env, folder: folder.into(), file_bytes, state: State::None }
     }
 
     fn path(&self) -> PathBuf {
@@ -70,16 +71,16 @@ impl Spare {
     }
 
     fn start_filling(&self, is_paced: bool) -> State {
-        if !storage::has_threads() {
+        if !self.env.has_threads() {
             return State::None;
         }
-        let (path, bytes) = (self.path(), self.file_bytes);
+        let (env, path, bytes) = (self.env.clone(), self.path(), self.file_bytes);
         let (pace, receiver) = channel();
         // Nobody waits for the disk before the first record.
         let receiver = is_paced.then_some(receiver);
         let thread = std::thread::Builder::new()
             .name("journal-spare".to_string())
-            .spawn(move || create_zeros(&path, bytes, receiver));
+            .spawn(move || create_zeros(&env, &path, bytes, receiver));
         match thread {
             Ok(thread) => State::Filling { thread, pace, pieces: 0 },
             // Without a thread it is made when it is needed.
@@ -94,11 +95,11 @@ impl Spare {
     /// The system's error.
     pub fn keep(&mut self, path: &Path) -> io::Result<()> {
         let is_wanted = matches!(self.state, State::None);
-        if !is_wanted || storage::size(path)? != self.file_bytes {
-            return storage::remove(path);
+        if !is_wanted || self.env.size(path)? != self.file_bytes {
+            return self.env.remove(path);
         }
         // Its header must not change under its old name, whatever a crash leaves of the two.
-        storage::rename_durably(path, &self.path())?;
+        self.env.rename_durably(path, &self.path())?;
         self.state = State::Used;
         Ok(())
     }
@@ -107,23 +108,23 @@ impl Spare {
     ///
     /// # Errors
     /// The system's error.
-    pub fn take(&mut self, to: &Path, first: u64) -> io::Result<(File, u32)> {
+    pub fn take(&mut self, to: &Path, first: u64) -> io::Result<(Box<dyn File>, u32)> {
         let path = self.path();
         let mut salt = 0;
         match std::mem::replace(&mut self.state, State::None) {
             State::Used => {
-                salt = random::number() as u32 | 1;
+                salt = self.env.random() as u32 | 1;
             }
             State::Filling { thread, pace, .. } => {
                 drop(pace);
                 thread.join().unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))?;
             }
-            State::None => create_zeros(&path, self.file_bytes, None)?,
+            State::None => create_zeros(&self.env, &path, self.file_bytes, None)?,
         }
-        let file = storage::open(&path)?;
+        let file = self.env.open(&path)?;
         file.write_all_at(&format::header(first, salt), 0)?;
         file.sync_data()?;
-        storage::rename_durably(&path, to)?;
+        self.env.rename_durably(&path, to)?;
         Ok((file, salt))
     }
 }
@@ -135,21 +136,21 @@ impl Drop for Spare {
             drop(pace);
             let _ = thread.join();
         }
-        let _ = storage::remove(&self.path());
+        let _ = self.env.remove(&self.path());
     }
 }
 
 /// A durable file of zeros: a piece for each message, the rest when the sender is gone.
-fn create_zeros(path: &Path, bytes: u64, pace: Option<Receiver<()>>) -> io::Result<()> {
-    let file = storage::create(path)?;
+fn create_zeros(env: &Env, path: &Path, bytes: u64, pace: Option<Receiver<()>>) -> io::Result<()> {
+    let file = env.create(path)?;
     let mut at = 0;
     while at < bytes && pace.as_ref().is_some_and(|pace| pace.recv().is_ok()) {
         let end = bytes.min(at + PIECE_BYTES);
-        fill(&file, at, end)?;
+        fill(&*file, at, end)?;
         file.sync_data()?;
         at = end;
     }
-    fill(&file, at, bytes)?;
+    fill(&*file, at, bytes)?;
     file.sync_all()
 }
 
@@ -157,7 +158,7 @@ fn create_zeros(path: &Path, bytes: u64, pace: Option<Receiver<()>>) -> io::Resu
 ///
 /// # Errors
 /// The system's error.
-pub fn fill(file: &File, mut at: u64, end: u64) -> io::Result<()> {
+pub fn fill(file: &dyn File, mut at: u64, end: u64) -> io::Result<()> {
     let chunk = vec![0; PIECE_BYTES as usize];
     while at < end {
         let count = (end - at).min(chunk.len() as u64);

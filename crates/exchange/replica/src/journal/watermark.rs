@@ -14,12 +14,13 @@ use std::path::Path;
 
 use nm_codec::{DecodeError, Put, Reader};
 
-use crate::slot_file::{self, Mark, SlotFile};
+use crate::env::Env;
+use crate::slot_file::{self, Marks, SlotFile};
 
 /// Name of the file in a journal's folder.
 const WATERMARK: &str = "watermark";
 
-const MARKS: [Mark; 1] = [*b"nmwatr01"];
+const MARKS: Marks = Marks { now: *b"nmwatr02", before: &[*b"nmwatr01"] };
 
 /// What the disk is known to have; all zeros if nothing is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,11 +37,6 @@ impl Watermark {
     /// Index of the last record that the disk had.
     pub fn index(&self) -> u64 {
         self.last.1
-    }
-
-    /// Whether it says something of records from this index on.
-    pub fn concerns(&self, from: u64) -> bool {
-        self.index() >= from || self.file >= from
     }
 
     /// The salt of the file that begins with this index, if it is known.
@@ -68,9 +64,9 @@ impl Watermark {
     ///
     /// # Errors
     /// The system's error.
-    pub fn read(folder: &Path) -> io::Result<Watermark> {
-        match slot_file::read(&folder.join(WATERMARK), &MARKS) {
-            Ok(found) => Ok(Watermark::of(found.map(|(_, content)| content))),
+    pub fn read(env: &Env, folder: &Path) -> io::Result<Watermark> {
+        match slot_file::read(env, &folder.join(WATERMARK), &MARKS) {
+            Ok(found) => Ok(Watermark::of(found.map(|found| found.content))),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Watermark::default()),
             Err(error) => Err(error),
         }
@@ -93,8 +89,8 @@ impl WatermarkFile {
     ///
     /// # Errors
     /// The system's error.
-    pub fn open(folder: &Path) -> io::Result<WatermarkFile> {
-        match SlotFile::open(&folder.join(WATERMARK), &MARKS) {
+    pub fn open(env: &Env, folder: &Path) -> io::Result<WatermarkFile> {
+        match SlotFile::open(env, &folder.join(WATERMARK), &MARKS) {
             Ok(Some((file, content))) => {
                 Ok(WatermarkFile { file: Some(file), now: Watermark::of(Some(content)) })
             }
@@ -115,7 +111,7 @@ impl WatermarkFile {
     ///
     /// # Errors
     /// The system's error.
-    pub fn set(&mut self, folder: &Path, watermark: Watermark) -> io::Result<()> {
+    pub fn set(&mut self, env: &Env, folder: &Path, watermark: Watermark) -> io::Result<()> {
         if watermark == self.now {
             return Ok(());
         }
@@ -124,7 +120,7 @@ impl WatermarkFile {
             Some(file) => file.write(&content)?,
             None => {
                 let path = folder.join(WATERMARK);
-                self.file = Some(SlotFile::create(&path, MARKS[0], &content)?);
+                self.file = Some(SlotFile::create(env, &path, MARKS.now, &content)?);
             }
         }
         self.now = watermark;

@@ -9,7 +9,8 @@ use super::reader::{self, Reader, ScannedFile};
 use super::record::{Found, RecordKind, Settings};
 use super::spare::{Spare, fill};
 use super::watermark::{Watermark, WatermarkFile};
-use crate::storage::{self, File};
+use crate::env::{Env, Machine};
+use crate::storage::File;
 
 /// One file of a journal.
 #[derive(Debug)]
@@ -40,12 +41,13 @@ impl JournalFile {
 /// A journal that is open for writing.
 #[derive(Debug)]
 pub struct Journal {
+    env: Env,
     folder: PathBuf,
     settings: Settings,
     /// The files, oldest first.
     files: Vec<JournalFile>,
     /// The last file, open for writing.
-    file: Option<File>,
+    file: Option<Box<dyn File>>,
     spare: Spare,
     /// Records that are not written yet, for the end of the last file.
     unwritten: Vec<u8>,
@@ -69,24 +71,38 @@ impl Journal {
         settings: Settings,
         from: u64,
     ) -> Result<(Journal, Found), JournalError> {
-        Journal::open_part(folder, settings, (from, u64::MAX))
+        Journal::open_in(&Machine::env(), folder, settings, from)
     }
 
-    /// As [`Journal::open`]; the records from the second index on are removed, because one of them
-    /// is damaged.
+    /// As [`Journal::open`], in these surroundings.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub(crate) fn open_in(
+        env: &Env,
+        folder: &Path,
+        settings: Settings,
+        from: u64,
+    ) -> Result<(Journal, Found), JournalError> {
+        Journal::open_part(env, folder, settings, (from, u64::MAX))
+    }
+
+    /// As [`Journal::open_in`]; the records from the second index on are removed, because one of
+    /// them is damaged.
     ///
     /// # Errors
     /// As [`Journal::open`].
     pub(crate) fn open_part(
+        env: &Env,
         folder: &Path,
         settings: Settings,
         (from, until): (u64, u64),
     ) -> Result<(Journal, Found), JournalError> {
         let failed = |error: io::Error| JournalError::file(folder, "cannot be written", error);
-        storage::create_folder(folder)
+        env.create_folder(folder)
             .map_err(|error| JournalError::file(folder, "cannot be created", error))?;
-        let mut watermark = WatermarkFile::open(folder).map_err(failed)?;
-        let mut reader = Reader::open_part(folder, (from, until))?;
+        let mut watermark = WatermarkFile::open(env, folder).map_err(failed)?;
+        let mut reader = Reader::open_part(env, folder, (from, until))?;
         let (mut found, mut files, mut last) = (Found::default(), vec![], None);
         let mut terms = vec![];
         let mut known = watermark.now().index();
@@ -106,11 +122,13 @@ impl Journal {
             last = Some(scanned);
         }
         if until != u64::MAX {
-            remove_from(folder, until, &mut watermark).map_err(failed)?;
+            remove_from(env, folder, until, &mut watermark).map_err(failed)?;
         }
-        let reopen = |last: &ScannedFile| reopen(last, settings.file_bytes, known);
+        let size = settings.file_bytes;
+        let reopen = |last: &ScannedFile| reopen(env, last, size, known);
         let file = last.as_ref().map(reopen).transpose().map_err(failed)?;
         let mut journal = Journal {
+            env: env.clone(),
             folder: folder.to_path_buf(),
             settings,
             durable: files.last().map_or(0, |last| last.next() - 1),
@@ -118,7 +136,7 @@ impl Journal {
             watermark,
             files,
             file,
-            spare: Spare::new(folder, settings.file_bytes),
+            spare: Spare::new(env.clone(), folder, settings.file_bytes),
             unwritten: vec![],
             failed: None,
         };
@@ -257,8 +275,22 @@ impl Journal {
         }
     }
 
+    /// The watermark for a journal without the records from an index on.
+    fn watermark_before(&self, from: u64) -> Watermark {
+        let now = self.watermark.now();
+        let file = self.files.iter().rev().find(|file| file.first < from);
+        let term = self.terms.iter().rev().find(|(first, _)| *first < from);
+        match (file, term) {
+            (Some(file), Some((_, term))) => {
+                let last = if self.durable < from - 1 { now.last } else { (*term, from - 1) };
+                Watermark { last, file: file.first, salt: file.salt }
+            }
+            _ => Watermark::default(),
+        }
+    }
+
     fn set_watermark(&mut self, watermark: Watermark) -> Result<(), JournalError> {
-        match self.watermark.set(&self.folder, watermark) {
+        match self.watermark.set(&self.env, &self.folder, watermark) {
             Ok(()) => Ok(()),
             Err(error) => Err(self.fail("cannot be synced to its disk", error)),
         }
@@ -270,22 +302,19 @@ impl Journal {
     /// As [`Journal::flush`].
     pub fn truncate(&mut self, from: u64) -> Result<(), JournalError> {
         self.flush()?;
-        if self.watermark.now().concerns(from) {
-            // Before anything is removed: what is missing below the watermark is damage.
-            self.set_watermark(Watermark::default())?;
-        }
+        // Before anything is removed: what is missing below the watermark is damage, and what is
+        // kept loses the records behind it that said that the disk has it.
+        self.set_watermark(self.watermark_before(from))?;
         let mut is_cut = false;
         while self.files.len() > 1
             && let Some(removed) = self.files.pop_if(|last| last.first >= from)
         {
             is_cut = true;
-            if let Err(error) = storage::remove(&removed.path) {
+            let removed = self.env.remove(&removed.path);
+            // Before the file in front of it is removed or cut: there must never be a gap.
+            if let Err(error) = removed.and_then(|()| self.env.sync_folder(&self.folder)) {
                 return Err(self.fail("cannot be truncated", error));
             }
-        }
-        // Before the file in front of them is cut: there must never be a gap.
-        if is_cut && let Err(error) = storage::sync_folder(&self.folder) {
-            return Err(self.fail("cannot be truncated", error));
         }
         let Some(last) = self.files.last_mut() else { return Ok(()) };
         let keep = usize::try_from(from.saturating_sub(last.first)).unwrap_or(usize::MAX);
@@ -297,7 +326,7 @@ impl Journal {
         if is_cut {
             self.durable = self.durable.min(last.next() - 1);
             self.terms.retain(|(first, _)| *first < from);
-            match cut(&last.path, last.end, self.settings.file_bytes) {
+            match cut(&self.env, &last.path, last.end, self.settings.file_bytes) {
                 Ok(file) => self.file = Some(file),
                 Err(error) => return Err(self.fail("cannot be truncated", error)),
             }
@@ -333,7 +362,7 @@ impl Journal {
         self.file = None;
         self.terms.clear();
         while let Some(removed) = self.files.pop() {
-            if let Err(error) = storage::remove(&removed.path) {
+            if let Err(error) = self.env.remove(&removed.path) {
                 return Err(self.fail("keeps a file that is to be removed", error));
             }
         }
@@ -386,20 +415,25 @@ fn note_term(terms: &mut Vec<(u64, u64)>, index: u64, term: u64) {
 
 /// Removes the files from an index on, the last one first. Nothing is missing after that: the
 /// watermark says so before.
-fn remove_from(folder: &Path, until: u64, watermark: &mut WatermarkFile) -> io::Result<()> {
-    watermark.set(folder, Watermark::default())?;
-    let files = reader::files(folder)?;
+fn remove_from(
+    env: &Env,
+    folder: &Path,
+    until: u64,
+    watermark: &mut WatermarkFile,
+) -> io::Result<()> {
+    watermark.set(env, folder, Watermark::default())?;
+    let files = reader::files(env, folder)?;
     let mut removed = files.iter().rev().take_while(|(first, _)| *first >= until);
-    removed.try_for_each(|(_, path)| storage::remove(path))?;
-    storage::sync_folder(folder)
+    removed.try_for_each(|(_, path)| env.remove(path))?;
+    env.sync_folder(folder)
 }
 
 /// Opens the last file for writing. The records behind `known` are written again: the system shows
 /// what another process wrote there, but the disk has it only if a sync succeeded.
-fn reopen(last: &ScannedFile, size: u64, known: u64) -> io::Result<File> {
+fn reopen(env: &Env, last: &ScannedFile, size: u64, known: u64) -> io::Result<Box<dyn File>> {
     let is_intact = last.torn_bytes == 0 && last.bytes.len() as u64 == size;
     let file =
-        if is_intact { storage::open(&last.path)? } else { cut(&last.path, last.end, size)? };
+        if is_intact { env.open(&last.path)? } else { cut(env, &last.path, last.end, size)? };
     if let Some(place) = last.places.iter().find(|place| place.index > known) {
         // The zeros behind the last record may be missing.
         let records = place.start..last.bytes.len().min(last.end as usize);
@@ -411,11 +445,11 @@ fn reopen(last: &ScannedFile, size: u64, known: u64) -> io::Result<File> {
 
 /// Replaces everything from `end` on by zeros. The file is made shorter first, which a crash leaves
 /// done or not done, so that nothing of the old end can come back.
-fn cut(path: &Path, end: u64, size: u64) -> io::Result<File> {
-    let file = storage::open(path)?;
+fn cut(env: &Env, path: &Path, end: u64, size: u64) -> io::Result<Box<dyn File>> {
+    let file = env.open(path)?;
     file.set_len(end)?;
     file.sync_all()?;
-    fill(&file, end, size)?;
+    fill(&*file, end, size)?;
     file.sync_all()?;
     Ok(file)
 }

@@ -191,3 +191,52 @@ fn a_refused_value_is_recorded_and_the_others_are_applied() {
     let last: Record = serde_json::from_str(journal.lines().last().unwrap()).unwrap();
     assert_eq!(last, Record::Complete);
 }
+
+/// A run whose write to `thp` the kernel has not finished.
+fn unfinished() -> (Bench, State) {
+    let mut bench = Bench::new();
+    let before = bench.machine.state();
+    bench.machine.slow = Some((thp(), None));
+    let error = bench.apply(&[word(ksm(), "0"), word(thp(), "never")]).unwrap_err();
+    assert!(error.to_string().contains("may become always madvise [never]"), "{error}");
+    assert_eq!(bench.run().status(), Status::Interrupted);
+    (bench, before)
+}
+
+#[test]
+fn a_write_that_the_kernel_has_not_finished_is_no_refusal_and_is_undone_when_it_ends() {
+    for is_done in [false, true] {
+        let (mut bench, before) = unfinished();
+        let error = bench.undo(&Choices::default()).unwrap_err();
+        assert!(error.is_conflict() && error.to_string().contains("process 77"), "{error}");
+        bench.machine.finish(is_done);
+        bench.undo(&Choices::default()).unwrap();
+        assert_eq!(bench.machine.state(), before, "done: {is_done}");
+        assert_eq!(bench.run().status(), Status::Closed);
+    }
+}
+
+#[test]
+fn undoing_that_the_kernel_has_not_finished_goes_on_when_it_ends() {
+    for is_done in [false, true] {
+        let mut bench = Bench::new();
+        let before = bench.machine.state();
+        bench.apply(&[word(thp(), "never")]).unwrap();
+        bench.machine.slow = Some((thp(), None));
+        bench.undo(&Choices::default()).unwrap_err();
+        let error = bench.undo(&Choices::default()).unwrap_err();
+        assert!(matches!(error, UndoError::StillWriting { pid: 77, .. }), "{error}");
+        bench.machine.finish(is_done);
+        bench.undo(&Choices::default()).unwrap();
+        assert_eq!(bench.machine.state(), before, "done: {is_done}");
+    }
+}
+
+#[test]
+fn a_step_that_is_still_being_written_can_be_left() {
+    let (mut bench, _) = unfinished();
+    let keep = Choices { keep_theirs: vec![StepId::MemThp], ..Choices::default() };
+    let undone = bench.undo(&keep).unwrap();
+    assert_eq!(undone.outcomes[0].2, undo::Outcome::KeptTheirs);
+    assert_eq!(undone.outcomes.len(), 2, "the step before it is restored");
+}

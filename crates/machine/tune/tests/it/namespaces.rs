@@ -78,6 +78,7 @@ fn inside() {
         root: "/".into(),
         origin: machine.origin().unwrap(),
         confirm_within_s: None,
+        name: None,
     };
     let mut log = folder.begin(&begin, &lock).unwrap();
     let mut run = Run::begun(begin);

@@ -10,10 +10,11 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use nm_sys::bounded_write::WriteError;
 use nm_sys::hostfiles::HostFiles;
 use nm_tune::apply::{Applied, ApplyError};
 use nm_tune::journal::{FileLog, Folder, JournalError, Lock, Log};
-use nm_tune::machine::{AccessError, Device, HostMachine, Machine, Origin};
+use nm_tune::machine::{AccessError, Device, HostMachine, Machine, Origin, Writer};
 use nm_tune::plan::{StepChange, Wanted, WantedChange};
 use nm_tune::record::{Begin, FORMAT, Record, RunId};
 use nm_tune::run::Run;
@@ -88,6 +89,8 @@ pub struct Simulated {
     pub fuse: Fuse,
     /// Folder of the files.
     pub root: PathBuf,
+    /// A setting whose next write the kernel does not finish, and the value once it is asked for.
+    pub slow: Option<(Target, Option<Value>)>,
 }
 
 pub fn link(name: &str) -> LinkName {
@@ -137,6 +140,15 @@ impl Simulated {
             devices: [(nic, device)].into(),
             fuse: Fuse::default(),
             root: root.to_path_buf(),
+            slow: None,
+        }
+    }
+
+    /// The kernel finishes the write that it had not finished, or gives it up.
+    pub fn finish(&mut self, is_done: bool) {
+        let (target, value) = self.slow.take().unwrap();
+        if is_done {
+            self.overwrite(&target, value.unwrap());
         }
     }
 
@@ -175,6 +187,17 @@ fn collect(folder: &Path, into: &mut BTreeMap<PathBuf, Vec<u8>>) {
     }
 }
 
+fn unfinished() -> AccessError {
+    let limit = Duration::from_secs(20);
+    let (pid, started_ticks) = (77, 1);
+    let writer = nm_sys::bounded_write::Writer { pid, started_ticks };
+    AccessError::Unfinished {
+        path: "/sys/slow".into(),
+        writer: Writer { pid, started_ticks },
+        source: WriteError::Unfinished { writer, limit },
+    }
+}
+
 fn no_device(target: &Target) -> AccessError {
     AccessError::Driver {
         action: "read",
@@ -198,6 +221,10 @@ impl Machine for Simulated {
         let failed =
             |source| AccessError::Driver { action: "write", target: target.to_string(), source };
         let end = self.fuse.burn().map_err(failed)?;
+        if self.slow.as_ref().is_some_and(|(slow, _)| slow == target) {
+            self.slow = Some((target.clone(), Some(value.clone())));
+            return Err(unfinished());
+        }
         if matches!(end, Some(End::Before | End::Torn)) {
             return Err(failed(dead()));
         }
@@ -216,6 +243,10 @@ impl Machine for Simulated {
             _ => self.files.write(target, value)?,
         }
         if end.is_some() { Err(failed(dead())) } else { Ok(()) }
+    }
+
+    fn is_writing(&self, _writer: &Writer) -> bool {
+        self.slow.is_some()
     }
 
     fn origin(&self) -> Result<Origin, AccessError> {
@@ -306,6 +337,7 @@ impl Bench {
             root: "/".into(),
             origin: self.machine.origin.clone(),
             confirm_within_s: None,
+            name: None,
         }
     }
 

@@ -59,10 +59,11 @@ static MEANINGS: LazyLock<BTreeMap<&str, String>> = LazyLock::new(|| {
     meanings
 });
 
-/// A part of a text: plain, or a word with its meaning.
+/// A part of a text: plain, a word with its meaning, or what stood between back-ticks.
 enum Part<'t> {
     Plain(&'t str),
     Word(&'t str, &'static str),
+    Code(&'t str),
 }
 
 /// Whether a word may begin or end between these letters.
@@ -90,12 +91,24 @@ fn word_at(text: &str, at: usize, explained: &[&str]) -> Option<(usize, &'static
     })
 }
 
+/// What stands between the back-tick at `at` and the next one.
+fn code_at(text: &str, at: usize) -> Option<&str> {
+    let rest = text[at..].strip_prefix('`')?;
+    Some(&rest[..rest.find('`')?])
+}
+
 /// `text` in parts; each term is explained once.
 fn parts(text: &str) -> Vec<Part<'_>> {
     let mut parts = vec![];
     let mut explained: Vec<&str> = vec![];
     let (mut start, mut at) = (0, 0);
     while let Some(letter) = text[at..].chars().next() {
+        if let Some(code) = code_at(text, at) {
+            parts.extend([Part::Plain(&text[start..at]), Part::Code(code)]);
+            at += code.len() + 2;
+            start = at;
+            continue;
+        }
         match word_at(text, at, &explained) {
             Some((length, term)) => {
                 parts.push(Part::Plain(&text[start..at]));
@@ -117,6 +130,7 @@ pub fn explained(text: &str) -> Markup {
         @for part in parts(text) {
             @match part {
                 Part::Plain(text) => (text),
+                Part::Code(code) => code { (code) },
                 Part::Word(word, term) => {
                     @match MEANINGS.get(term) {
                         Some(meaning) => abbr title=(format!("{term}: {meaning}")) { (word) },
@@ -181,12 +195,23 @@ mod tests {
         assert_eq!(explained("background, targets2").into_string(), "background, targets2");
     }
 
+    #[test]
+    fn what_stands_between_back_ticks_is_code_and_no_word_in_it_is_explained() {
+        let text = explained("run `compare --round p99`, then `alone").into_string();
+        assert_eq!(text, "run <code>compare --round p99</code>, then `alone");
+    }
+
     proptest! {
         #[test]
-        fn no_letter_is_lost(text in "[a-z0-9 %.é/-]{0,30}(round|p99|half round trip)?\\PC{0,9}") {
+        fn no_letter_is_lost(
+            text in "[a-z0-9 %.é/-]{0,30}(round|p99|half round trip)?`?\\PC{0,9}`?",
+        ) {
             let joined: String = parts(&text)
                 .into_iter()
-                .map(|part| match part { Part::Plain(text) | Part::Word(text, _) => text })
+                .map(|part| match part {
+                    Part::Plain(text) | Part::Word(text, _) => text.to_string(),
+                    Part::Code(text) => format!("`{text}`"),
+                })
                 .collect();
             prop_assert_eq!(joined, text);
         }

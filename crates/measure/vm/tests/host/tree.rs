@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use nm_sys::hostfiles::HostFiles;
-use nm_tune::machine::{AccessError, Device, HostMachine, Machine, Origin};
+use nm_tune::machine::{AccessError, Device, HostMachine, Machine, Origin, Writer};
 use nm_tune::target::{LinkName, PciSetting, Target};
 use nm_tune::value::Value;
 use nm_vm::sriov::Host;
@@ -239,6 +239,10 @@ impl Machine for Kernel {
             self.react(target, value);
         }
         self.fuse.dead()
+    }
+
+    fn is_writing(&self, writer: &Writer) -> bool {
+        self.files.is_writing(writer)
     }
 
     fn origin(&self) -> Result<Origin, AccessError> {

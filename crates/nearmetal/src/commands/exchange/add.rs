@@ -1,11 +1,11 @@
 //! `nearmetal exchange add` and `remove`: nodes that join a running network, and leave it.
 
 use anyhow::Result;
-use nm_exchange::control::admin::MoveOutcome;
 use nm_exchange::network::{Node, NodeId, Role};
-use nm_exchange_lab::add::{self, Removed, UP_LIMIT};
-use nm_exchange_lab::drain::Drained;
-use nm_exchange_lab::place;
+use nm_operate::add::{self, Removed, UP_LIMIT};
+use nm_operate::addresses;
+use nm_operate::admin::MoveOutcome;
+use nm_operate::drain::Drained;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -85,7 +85,7 @@ pub fn add(args: &AddArgs) -> Result<Exit> {
     }
     let network = status::current(access)?;
     let node = match address {
-        None => place::one_more(&network, role)?,
+        None => addresses::one_more(&network, role)?,
         Some(address) => {
             let of_replicas = replication.clone().map(TryInto::try_into).transpose();
             let replication = of_replicas.map_err(|why| Stop::usage(format!("{why}")))?;

@@ -3,7 +3,7 @@
 use std::io::{BufReader, Write, stdin, stdout};
 
 use anyhow::Result;
-use nm_exchange_lab::host_agent;
+use nm_run::hosts::agent;
 
 use crate::cli::exchange::HostArgs;
 use crate::exit::{Exit, Stop};
@@ -14,6 +14,6 @@ pub fn run(args: &HostArgs) -> Result<Exit> {
         Stop::with(Exit::Environment, format!("cannot find this program's own file: {error}"))
     })?;
     let mut output: Box<dyn Write> = Box::new(stdout());
-    host_agent::run(&program, &args.data, BufReader::new(stdin()), &mut output)?;
+    agent::run(&program, &args.data, BufReader::new(stdin()), &mut output)?;
     Ok(Exit::Pass)
 }

@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::Result;
-use nm_exchange::control::admin::{self, MoveOutcome};
 use nm_exchange::network::NodeId;
-use nm_exchange_lab::drain;
-use nm_exchange_lab::replace::{self, Replaced};
-use nm_exchange_lab::resize::{self, Resized};
+use nm_operate::admin::{self, MoveOutcome};
+use nm_operate::drain;
+use nm_operate::replace::{self, Replaced};
+use nm_operate::resize::{self, Resized};
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Result;
-use nm_exchange_lab::policy_runner::{Decided, PolicyRunner, Settings};
-use nm_exchange_lab::sites::{LatencyInUse, LatencyOrigin, SiteLatency};
+use nm_operate::policy_runner::{Decided, PolicyRunner, Settings};
+use nm_operate::sites::{LatencyInUse, LatencyOrigin, SiteLatency};
 use nm_report::units;
 use nm_sys::{clock, text_file};
 use schemars::JsonSchema;

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 use jiff::Timestamp;
-use nm_exchange_lab::day::seconds_file::SECONDS;
-use nm_exchange_lab::day::{
-    self, DayResult, DaySetup, NoOperator, Operator, PolicyOperator, RollingRestart, Script,
-};
-use nm_exchange_lab::policy_runner::Settings;
 use nm_model::{Failure, FailureKind};
+use nm_operate::policy_runner::Settings;
 use nm_report::folder::ResultFolder;
 use nm_report::units;
+use nm_run::day::seconds_file::SECONDS;
+use nm_run::day::{
+    self, DayResult, DaySetup, NoOperator, Operator, PolicyOperator, RollingRestart, Script,
+};
 
 use crate::campaign::concurrent::ConcurrentRuns;
 use crate::campaign::interrupt;

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use nm_exchange_lab::day::EventKind;
-use nm_exchange_lab::day::result::{DayResult, EventFigures, PhaseFigures, Span};
 use nm_model::Outcome;
 use nm_report::style::{Style, Tone};
 use nm_report::table::Table;
 use nm_report::terminal::Extent;
+use nm_run::day::EventKind;
+use nm_run::day::result::{DayResult, EventFigures, PhaseFigures, Span};
 
 /// Most events of one kind that have a line each.
 const EVENT_LINES_MAX: usize = 20;
@@ -196,8 +196,8 @@ fn rounded_ms(ms: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nm_exchange_lab::day::Script;
-    use nm_exchange_lab::day::result::{VERSION, WorstSecond};
+    use nm_run::day::Script;
+    use nm_run::day::result::{VERSION, WorstSecond};
 
     fn event(kind: EventKind, at_s: f64, outside_s: u32) -> EventFigures {
         let span = Span { seconds: 10, outside_s, ..Span::default() };

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use nm_exchange_lab::load::Stall;
-use nm_exchange_lab::load::flow::{self, Flow};
-use nm_exchange_lab::run::Setup;
+use nm_load::Stall;
+use nm_load::flow::{self, Flow};
 use nm_model::ProbeSpec;
 use nm_model::plan::EnvironmentKind;
 use nm_report::units;
+use nm_run::round::Setup;
 
 use crate::campaign::exchange_round;
 use crate::campaign::schedule::Schedule;

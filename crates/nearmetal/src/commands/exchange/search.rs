@@ -4,10 +4,10 @@ use std::path::Path;
 use std::result::Result as StdResult;
 
 use anyhow::Result;
-use nm_exchange_lab::run::Setup;
-use nm_exchange_lab::search::{self, Bracket, Plan, Tried};
-use nm_exchange_lab::sla::{Sla, SlaViolation};
 use nm_model::result::RoundData;
+use nm_run::round::Setup;
+use nm_run::search::{self, Bracket, Plan, Tried};
+use nm_run::sla::{Sla, SlaViolation};
 use nm_stats::quantile::samples_needed;
 use schemars::JsonSchema;
 use serde::Serialize;

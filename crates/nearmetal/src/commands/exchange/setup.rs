@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use anyhow::Result;
-use nm_exchange_lab::hosts;
-use nm_exchange_lab::run::Setup;
-use nm_exchange_lab::sla::Sla;
 use nm_lab::trial::Options;
 use nm_model::plan::{PlanComparison, PlanTarget, Scope, TrialBlock};
 use nm_model::{Campaign, ExchangeSpec, Plan, ProbeKind, ProbeSpec, Selector, Side, StackPair};
+use nm_run::hosts;
+use nm_run::round::Setup;
+use nm_run::sla::Sla;
 
 use crate::campaign::show::Show;
 use crate::campaign::{Destination, Name, OnFailure, Runner};

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use jiff::Timestamp;
-use nm_exchange::control::admin::{self, ControlStatus, MapException, NetworkStatus, NodeStatus};
 use nm_exchange::network::Network;
+use nm_operate::admin::{self, ControlStatus, MapException, NetworkStatus, NodeStatus};
 use nm_report::style::Tone;
 use schemars::JsonSchema;
 use serde::Serialize;

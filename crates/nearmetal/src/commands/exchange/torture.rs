@@ -7,12 +7,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
-use nm_exchange_lab::run::{self, Setup};
-use nm_exchange_lab::torture::{self, Trial, TrialFilter};
-use nm_exchange_lab::verify::{self, Cuts};
 use nm_model::{ExchangeSpec, Failure, FailureKind, Mode, Protocol, Stack, StackPair};
 use nm_report::style::Tone;
 use nm_report::table::Table;
+use nm_run::round::{self, Setup};
+use nm_run::torture::{self, Trial, TrialFilter};
+use nm_verify::Cuts;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -122,9 +122,9 @@ fn run_trial(
     (setup.hosts, setup.host_data) = (hosts.hosts.clone(), hosts.host_data.clone());
     setup.kills = trial.kills.clone();
     setup.aimed_kills = trial.aimed.into_iter().collect();
-    let outcome = run::round(&setup, cancel)?;
+    let outcome = round::run(&setup, cancel)?;
     let cuts = Cuts { count: CUTS, seed: trial.seed };
-    let findings = verify::folder_cut(&folder, cuts)?;
+    let findings = nm_verify::folder_cut(&folder, cuts)?;
     let exchange = outcome.latency.exchange.unwrap_or_default();
     let mut violations: Vec<String> = findings.sentences.clone();
     violations.extend(findings.damage.iter().chain(&findings.doubts).cloned());

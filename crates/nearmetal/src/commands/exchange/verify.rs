@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use nm_exchange_lab::verify::{self, Cuts, Findings, Verdict};
 use nm_report::style::Tone;
+use nm_verify::{Cuts, Findings, Verdict};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -42,7 +42,7 @@ pub fn run(args: &VerifyArgs) -> Result<Exit> {
     let mut all = vec![];
     for folder in rounds(&args.folder)? {
         let cuts = Cuts { count: args.cuts, seed: args.seed };
-        let findings = verify::folder_cut(&folder, cuts)?;
+        let findings = nm_verify::folder_cut(&folder, cuts)?;
         let (verdict, is_clean) = (findings.verdict(), findings.is_clean());
         all.push(Checked { folder, verdict, is_clean, findings });
     }

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use nm_tune::apply::{Applied, Outcome};
 use nm_tune::plan::changes;
+use nm_tune::record::Begin;
 use nm_tune::run::Run;
 
 use super::{confirm, session};
@@ -25,7 +26,10 @@ pub fn run(args: &ApplyArgs) -> Result<Exit> {
         return Ok(Exit::Pass);
     }
     let interrupted = interrupt::flag()?;
-    let begin = session::begin(&args.place, &machine, args.confirm_within)?;
+    let begin = Begin {
+        name: args.run_name.clone(),
+        ..session::begin(&args.place, &machine, args.confirm_within)?
+    };
     let mut log = folder.begin(&begin, &lock).map_err(session::journal_error)?;
     let id = begin.run.clone();
     if let Some(seconds) = args.confirm_within {

@@ -1,13 +1,15 @@
 //! `apply --confirm-within` and `tune confirm`: a process of its own session undoes the run at its
-//! deadline. It outlives the shell and the connection that the run may have cut.
+//! deadline. It outlives the shell and the connection that the run may have cut, and, where systemd
+//! runs, the service or login whose control group is ended.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use nm_sys::clock::Deadline;
 use nm_sys::process::own_session;
 use nm_tune::journal::{Folder, JournalError, Lock, Log};
@@ -26,11 +28,41 @@ const READY: &str = "ready";
 /// How often it looks whether the run was confirmed or undone, and whether the journals are free.
 const STEP: Duration = Duration::from_millis(200);
 
+/// Exists where systemd is the machine's first process, by sd_booted(3).
+const SYSTEMD: &str = "/run/systemd/system";
+
 /// Starts the process that undoes run `id`, and waits until its time runs.
 pub fn start_watch(id: &RunId, seconds: u64, place: &PlaceArgs) -> Result<()> {
-    let failed =
-        || Stop::with(Exit::Environment, "cannot start the process that would undo the run");
-    let mut command = Command::new(std::env::current_exe()?);
+    if Path::new(SYSTEMD).is_dir() {
+        let scope = format!("--unit=nearmetal-undo-{id}");
+        let in_scope = ["systemd-run", "--scope", "--quiet", "--collect", &scope, "--"];
+        if watches(&in_scope, id, seconds, place)? {
+            return Ok(());
+        }
+        output::message(&output::warning(
+            "systemd-run makes no scope for the process that would undo the run: it ends, and the \
+             run stays, if this service or login session is ended with all its processes",
+        ));
+    }
+    match watches(&[], id, seconds, place)? {
+        true => Ok(()),
+        false => {
+            Err(Stop::with(Exit::Environment, "cannot start the process that would undo the run"))
+        }
+    }
+}
+
+/// Starts it by the words of `by`, and returns whether its time runs.
+fn watches(by: &[&str], id: &RunId, seconds: u64, place: &PlaceArgs) -> Result<bool> {
+    let program = std::env::current_exe()?;
+    let mut command = match by {
+        [] => Command::new(program),
+        [first, rest @ ..] => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(program);
+            command
+        }
+    };
     command.args(["tune", "undo-at-deadline", id.as_str(), &seconds.to_string(), "--state"]);
     // It works in the root folder, so that it keeps no other one busy.
     command.arg(place.state.canonicalize()?).current_dir("/");
@@ -39,14 +71,11 @@ pub fn start_watch(id: &RunId, seconds: u64, place: &PlaceArgs) -> Result<()> {
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     own_session(&mut command);
-    let mut child = command.spawn().context("cannot start the process that would undo the run")?;
+    let Ok(mut child) = command.spawn() else { return Ok(false) };
+    let Some(output) = child.stdout.take() else { return Ok(false) };
     let mut line = String::new();
-    let output = child.stdout.take().ok_or_else(failed)?;
     BufReader::new(output).read_line(&mut line)?;
-    match line.trim() == READY {
-        true => Ok(()),
-        false => Err(failed()),
-    }
+    Ok(line.trim() == READY)
 }
 
 /// `tune undo-at-deadline`: undoes a run at its deadline, unless it is confirmed or undone before.

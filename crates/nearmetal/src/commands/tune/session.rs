@@ -134,6 +134,7 @@ pub fn begin(args: &PlaceArgs, machine: &dyn Machine, confirm: Option<u64>) -> R
         root: root_text(args.root.root.as_deref())?,
         origin: origin(machine)?,
         confirm_within_s: confirm,
+        name: None,
     })
 }
 

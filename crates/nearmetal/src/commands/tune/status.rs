@@ -29,6 +29,9 @@ struct RunDocument<'a> {
     run: String,
     /// Start, RFC 3339 in UTC.
     started: &'a str,
+    /// The name that its user gave it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
     /// The folder below which files were changed: `/`, or a recorded tree.
     root: String,
     /// Where it stands, in words.
@@ -69,7 +72,8 @@ fn text(runs: &[Run]) -> String {
         let (id, status) = (&run.begin.run, run.status().text());
         let steps = names(run).join(", ");
         let changes = units::plural(open(run), "change", "changes");
-        let _ = writeln!(text, "{id}  {status}: {changes} ({steps})");
+        let named = run.begin.name.as_ref().map(|name| format!(" [{name}]")).unwrap_or_default();
+        let _ = writeln!(text, "{id}{named}  {status}: {changes} ({steps})");
         for decision in &run.decisions {
             let what = if decision.kept { "kept" } else { "not kept" };
             let _ = writeln!(text, "  {}: {what}: {}", decision.step, decision.reason);
@@ -95,6 +99,7 @@ fn document(run: &Run) -> RunDocument<'_> {
     RunDocument {
         run: run.begin.run.to_string(),
         started: &run.begin.started,
+        name: run.begin.name.as_ref().map(|name| name.as_str()),
         root: run.begin.root.clone(),
         status: run.status().text().to_string(),
         steps: names(run),

@@ -14,14 +14,16 @@ pub fn run(args: &UndoArgs) -> Result<Exit> {
     if let Some(step) = args.keep_theirs.iter().find(|step| args.force.contains(step)) {
         return Err(Stop::usage(format!("{step} is in --keep-theirs and in --force; choose one")));
     }
-    let is_open = |run: &Run| run.status() != Status::Closed;
+    let is_named = |run: &Run| args.run_name.is_none() || run.begin.name == args.run_name;
+    let is_open = |run: &Run| run.status() != Status::Closed && is_named(run);
     let place = session::open_existing(&args.place)?;
     let run = match &place {
         Some((folder, _)) => session::find(folder, args.run.as_ref(), is_open)?,
         None => session::none(args.run.as_ref())?,
     };
     let (Some((folder, lock)), Some(mut run)) = (place, run) else {
-        output::message("nothing to undo: no run is open");
+        let named = args.run_name.as_ref().map(|name| format!(" with the name {name}"));
+        output::message(&format!("nothing to undo: no run{} is open", named.unwrap_or_default()));
         return Ok(Exit::Pass);
     };
     let root = args.place.root.root.as_deref();

@@ -7,7 +7,7 @@ use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock;
 use nm_sys::poll::Readiness;
 
-use crate::control::{InstrumentMap, admin};
+use crate::control::{self, InstrumentMap};
 use crate::link::{LinkError, Listener, ReceivedFrame};
 use crate::network::{Network, NetworkError, NodeId, PerClass, Role};
 use crate::wire::FrameKind;
@@ -65,7 +65,7 @@ pub fn run_with_limits(
         true => {
             let stopped =
                 || nm_sys::poll::readable(stop.as_raw_fd(), Duration::ZERO).unwrap_or_default();
-            Some(admin::find_node(network, node, FIND_LIMIT, stopped)?)
+            Some(control::find_node(network, node, FIND_LIMIT, stopped)?)
         }
         false => None,
     };
@@ -321,9 +321,9 @@ impl EventLoop<'_> {
 
     /// Asks control which nodes there are. Without an answer it goes on as it is.
     fn ask_for_nodes(&mut self) {
-        let status = admin::status(self.links.network(), DOUBT_LIMIT);
-        if let Ok(status) = status {
-            self.links.update_nodes(&InstrumentMap::of(&status.network));
+        let current = control::current(self.links.network(), DOUBT_LIMIT);
+        if let Ok(network) = current {
+            self.links.update_nodes(&InstrumentMap::of(&network));
         }
     }
 

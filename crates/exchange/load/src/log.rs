@@ -1,0 +1,386 @@
+//! The client log: requests sent, replies and events received, as the clients saw them. `exchange
+//! verify` compares it with the journals of the network.
+//!
+//! ```text
+//! "nmclnt01", then records: kind u8, then
+//!  1 sent      session u32, instrument u32, client_seq u64, intended_ns u64, command_hash u64
+//!  2 answered  session u32, instrument u32, client_seq u64, at_ns u64, output_seq u64,
+//!              events_hash u64, flags u8 (1: repeated, 2: the outcome has expired)
+//!  3 delivered session u32, instrument u32, events u64, events_hash u64, flags u8 (1: with a gap
+//!              that no replica could fill)
+//!  4 refused   session u32, instrument u32, client_seq u64
+//! ```
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use nm_book::codec;
+use nm_book::order::{Command, InstrumentId, UserId};
+use nm_codec::{DecodeError, Put, Reader, fnv1a};
+use nm_model::agent::{Failure, FailureKind};
+use thiserror::Error;
+
+/// First bytes of a file, with the version.
+const FORMAT: &[u8; 8] = b"nmclnt01";
+
+/// Bytes per write.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// Identifies a request: instrument, session and sequence number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId {
+    /// Instrument.
+    pub instrument: InstrumentId,
+    /// Session.
+    pub session: UserId,
+    /// Sequence number within the session.
+    pub client_seq: u64,
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RequestId { instrument, session, client_seq } = self;
+        write!(f, "request {client_seq} of session {session} on instrument {instrument}")
+    }
+}
+
+/// A request that a client sent; retransmissions are not logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    /// Which request.
+    pub name: RequestId,
+    /// Intended send time, ns on the client's clock.
+    pub intended_ns: u64,
+    /// Hash of the command, see [`command_hash`].
+    pub command_hash: u64,
+}
+
+/// A reply that a client received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answered {
+    /// To which request.
+    pub name: RequestId,
+    /// Time of receipt, ns on the client's clock.
+    pub at_ns: u64,
+    /// Number of the request among all that were executed on the instrument.
+    pub output_seq: u64,
+    /// Hash of the events that it caused.
+    pub events_hash: u64,
+    /// Whether it is marked as a repetition.
+    pub is_repeated: bool,
+    /// Whether the network knows only that it was executed, and no longer the outcome.
+    pub is_expired: bool,
+}
+
+/// All events delivered to a session on an instrument until its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivered {
+    /// Session.
+    pub session: UserId,
+    /// Instrument.
+    pub instrument: InstrumentId,
+    /// Number of the last event.
+    pub events: u64,
+    /// Hash of all of them, in order.
+    pub events_hash: u64,
+    /// Whether the network reported a gap that it could not fill.
+    pub has_gap: bool,
+}
+
+/// Kinds of records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RecordKind {
+    Sent,
+    Answered,
+    Delivered,
+    Refused,
+}
+
+nm_codec::codes!(RecordKind { Sent = 1, Answered = 2, Delivered = 3, Refused = 4 });
+
+/// Flags of an answered record.
+const REPEATED: u8 = 1;
+const EXPIRED: u8 = 2;
+
+/// A record of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Record {
+    /// Sent.
+    Sent(Sent),
+    /// Answered.
+    Answered(Answered),
+    /// Delivered.
+    Delivered(Delivered),
+    /// The network refused a request: it is not executed, and never will be.
+    Refused(RequestId),
+}
+
+/// Hash of an encoded command.
+pub fn command_hash(command: &Command) -> u64 {
+    let mut bytes = vec![];
+    codec::write_command(command, &mut bytes);
+    fnv1a(&bytes)
+}
+
+impl Record {
+    /// Appends it.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let (kind, session, instrument) = match self {
+            Record::Sent(Sent { name, .. }) => (RecordKind::Sent, name.session, name.instrument),
+            Record::Answered(Answered { name, .. }) => {
+                (RecordKind::Answered, name.session, name.instrument)
+            }
+            Record::Delivered(delivered) => {
+                (RecordKind::Delivered, delivered.session, delivered.instrument)
+            }
+            Record::Refused(name) => (RecordKind::Refused, name.session, name.instrument),
+        };
+        out.put_u8(kind.code());
+        out.put_u32(session);
+        out.put_u32(instrument);
+        match self {
+            Record::Sent(sent) => {
+                out.put_u64(sent.name.client_seq);
+                out.put_u64(sent.intended_ns);
+                out.put_u64(sent.command_hash);
+            }
+            Record::Answered(answered) => {
+                out.put_u64(answered.name.client_seq);
+                out.put_u64(answered.at_ns);
+                out.put_u64(answered.output_seq);
+                out.put_u64(answered.events_hash);
+                let repeated = u8::from(answered.is_repeated) * REPEATED;
+                let expired = u8::from(answered.is_expired) * EXPIRED;
+                out.put_u8(repeated | expired);
+            }
+            Record::Delivered(delivered) => {
+                out.put_u64(delivered.events);
+                out.put_u64(delivered.events_hash);
+                out.put_bool(delivered.has_gap);
+            }
+            Record::Refused(name) => out.put_u64(name.client_seq),
+        }
+    }
+
+    /// Reads one from the front.
+    ///
+    /// # Errors
+    /// The field that is not that of a record.
+    pub fn read(from: &mut Reader<'_>) -> Result<Record, DecodeError> {
+        let kind = RecordKind::from_code("kind", from.u8("kind")?)?;
+        let (session, instrument) = (from.u32("session")?, from.u32("instrument")?);
+        let mut name = || -> Result<RequestId, DecodeError> {
+            Ok(RequestId { instrument, session, client_seq: from.u64("client_seq")? })
+        };
+        Ok(match kind {
+            RecordKind::Sent => Record::Sent(Sent {
+                name: name()?,
+                intended_ns: from.u64("intended_ns")?,
+                command_hash: from.u64("command_hash")?,
+            }),
+            RecordKind::Answered => {
+                let name = name()?;
+                let (at_ns, output_seq) = (from.u64("at_ns")?, from.u64("output_seq")?);
+                let (events_hash, flags) = (from.u64("events_hash")?, from.u8("flags")?);
+                if flags & !(REPEATED | EXPIRED) != 0 {
+                    return Err(DecodeError::unknown_code("flags", flags.into()));
+                }
+                let (is_repeated, is_expired) = (flags & REPEATED != 0, flags & EXPIRED != 0);
+                Record::Answered(Answered {
+                    name,
+                    at_ns,
+                    output_seq,
+                    events_hash,
+                    is_repeated,
+                    is_expired,
+                })
+            }
+            RecordKind::Delivered => Record::Delivered(Delivered {
+                session,
+                instrument,
+                events: from.u64("events")?,
+                events_hash: from.u64("events_hash")?,
+                has_gap: from.bool("flags")?,
+            }),
+            RecordKind::Refused => Record::Refused(name()?),
+        })
+    }
+}
+
+/// Writes a client log, in large blocks.
+#[derive(Debug)]
+pub struct Log {
+    file: File,
+    bytes: Vec<u8>,
+}
+
+impl Log {
+    /// Creates the file.
+    ///
+    /// # Errors
+    /// If the file cannot be created.
+    pub fn create(path: &Path) -> Result<Log, Failure> {
+        let file = File::create(path).map_err(|error| {
+            let message = format!("the client log {} cannot be created: {error}", path.display());
+            Failure::new(FailureKind::System, message)
+        })?;
+        Ok(Log { file, bytes: FORMAT.to_vec() })
+    }
+
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn add(&mut self, record: &Record) -> io::Result<()> {
+        record.write(&mut self.bytes);
+        if self.bytes.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes buffered records.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.file.write_all(&self.bytes)?;
+        self.bytes.clear();
+        Ok(())
+    }
+}
+
+/// Why bytes are not a client log. An incomplete log is refused, because it proves nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum LogError {
+    /// The format or its version is another one.
+    #[error("it is no client log of this version")]
+    Format,
+    /// A record cannot be decoded.
+    #[error("it is cut or damaged at byte {at}: {source}")]
+    Record {
+        /// Offset of the record.
+        at: usize,
+        /// The field.
+        source: DecodeError,
+    },
+}
+
+/// The records of a client log, oldest first.
+///
+/// # Errors
+/// If it is no client log, or is cut or damaged.
+pub fn parse(bytes: &[u8]) -> Result<Vec<Record>, LogError> {
+    let rest = bytes.strip_prefix(FORMAT).ok_or(LogError::Format)?;
+    let (mut fields, mut records) = (Reader::new(rest), vec![]);
+    while !fields.is_empty() {
+        let at = bytes.len() - fields.rest().len();
+        let record = Record::read(&mut fields);
+        records.push(record.map_err(|source| LogError::Record { at, source })?);
+    }
+    Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_log_survives_a_round_trip_and_a_cut_one_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("client-0.log");
+        let mut log = Log::create(&path).unwrap();
+        let name = |client_seq| RequestId { instrument: 7, session: 9, client_seq };
+        let records: Vec<Record> = (1..=40_000)
+            .flat_map(|seq| {
+                let sent = Sent { name: name(seq), intended_ns: seq * 3, command_hash: !seq };
+                let answered = Answered {
+                    name: name(seq),
+                    at_ns: seq * 5,
+                    output_seq: seq,
+                    events_hash: seq << 40,
+                    is_repeated: seq % 2 == 0,
+                    is_expired: seq % 3 == 0,
+                };
+                let (session, instrument, events_hash) = (9, 7, seq << 20);
+                let has_gap = seq % 5 == 0;
+                let delivered =
+                    Delivered { session, instrument, events: seq, events_hash, has_gap };
+                [Record::Sent(sent), Record::Answered(answered), Record::Delivered(delivered)]
+            })
+            .collect();
+        records.iter().for_each(|record| log.add(record).unwrap());
+        log.flush().unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(parse(&bytes), Ok(records));
+        let error = parse(&bytes[..bytes.len() - 3]).unwrap_err();
+        assert!(error.to_string().contains("at byte"), "{error}");
+        assert_eq!(parse(&bytes[2..]), Err(LogError::Format));
+        assert!(Log::create(folder.path()).is_err());
+    }
+
+    fn round_trip(record: Record) {
+        let mut bytes = vec![];
+        record.write(&mut bytes);
+        let mut reader = Reader::new(&bytes);
+        assert_eq!(Record::read(&mut reader), Ok(record));
+        assert!(reader.is_empty());
+        assert!((0..bytes.len()).all(|end| Record::read(&mut Reader::new(&bytes[..end])).is_err()));
+    }
+
+    proptest! {
+        #[test]
+        fn a_sent_record_survives_a_round_trip(
+            (instrument, session, client_seq) in any::<(u32, u32, u64)>(),
+            (intended_ns, command_hash) in any::<(u64, u64)>(),
+        ) {
+            let name = RequestId { instrument, session, client_seq };
+            round_trip(Record::Sent(Sent { name, intended_ns, command_hash }));
+        }
+
+        #[test]
+        fn an_answered_record_survives_a_round_trip(
+            (instrument, session, client_seq) in any::<(u32, u32, u64)>(),
+            (at_ns, output_seq, events_hash) in any::<(u64, u64, u64)>(),
+            (is_repeated, is_expired) in any::<(bool, bool)>(),
+        ) {
+            let name = RequestId { instrument, session, client_seq };
+            round_trip(Record::Answered(Answered {
+                name,
+                at_ns,
+                output_seq,
+                events_hash,
+                is_repeated,
+                is_expired,
+            }));
+        }
+
+        #[test]
+        fn a_delivered_record_survives_a_round_trip(
+            (session, instrument) in any::<(u32, u32)>(),
+            (events, events_hash, has_gap) in any::<(u64, u64, bool)>(),
+        ) {
+            round_trip(Record::Delivered(Delivered {
+                session,
+                instrument,
+                events,
+                events_hash,
+                has_gap,
+            }));
+        }
+
+        #[test]
+        fn a_refused_record_survives_a_round_trip(
+            (instrument, session, client_seq) in any::<(u32, u32, u64)>(),
+        ) {
+            round_trip(Record::Refused(RequestId { instrument, session, client_seq }));
+        }
+
+        #[test]
+        fn any_bytes_are_a_log_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let mut file = FORMAT.to_vec();
+            file.extend_from_slice(&bytes);
+            let _ = parse(&file);
+        }
+    }
+}

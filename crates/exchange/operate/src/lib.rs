@@ -1,0 +1,17 @@
+//! Operation of a running exchange: what an operator asks of a network, by hand or by policies.
+//!
+//! [`admin`] asks a network for its status, and for one change at a time; the others are made of
+//! these. [`add`] adds nodes, at [`addresses`] of their own, and removes them. [`drain`] lets a
+//! node carry nothing, [`replace`] gives a cell another replica. [`resize`] changes over how many
+//! cells the instruments are spread. [`policy_runner`] does so by policies, which take the
+//! latencies between [`sites`].
+#![forbid(unsafe_code)]
+
+pub mod add;
+pub mod addresses;
+pub mod admin;
+pub mod drain;
+pub mod policy_runner;
+pub mod replace;
+pub mod resize;
+pub mod sites;

@@ -1,0 +1,5 @@
+//! Tests of operating a network, in one binary.
+
+mod added_nodes;
+mod large_move;
+mod site_latencies;

@@ -1,0 +1,20 @@
+//! Runs the exchange under load: measures whether an environment carries it.
+//!
+//! [`round`] is one round: [`place`] chooses addresses, [`supervise`] starts the nodes and restarts
+//! them, and [`nm_load`] simulates the clients. [`search`] finds the highest rate within an
+//! [`sla`], [`torture`] draws which nodes are killed and when. A [`day`] is one run whose load
+//! changes by a script. A run that is to be checked leaves a recording for [`nm_verify`].
+#![forbid(unsafe_code)]
+
+mod bounded_lines;
+pub mod day;
+pub mod hosts;
+mod mover;
+pub mod place;
+pub mod round;
+pub mod search;
+pub mod sla;
+pub mod supervise;
+#[cfg(feature = "test-support")]
+pub mod testing;
+pub mod torture;

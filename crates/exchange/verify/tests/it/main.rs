@@ -1,0 +1,4 @@
+//! Tests of verification, in one binary.
+
+mod folders;
+mod moved;
