@@ -8,6 +8,7 @@ mod epoll_set;
 mod files;
 mod frames;
 mod memory;
+mod messages;
 mod sockets;
 mod text;
 
@@ -16,6 +17,7 @@ pub use epoll_set::epoll_set;
 pub use files::journal;
 pub use frames::xdp_frames;
 pub use memory::{ledger_view, pipe};
+pub use messages::messages;
 pub use sockets::rendezvous;
 pub use text::{importers, plan, result};
 
@@ -38,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "importers", run: importers, seeds: text::importer_seeds },
     Target { name: "journal", run: journal, seeds: files::seeds },
     Target { name: "ledger_view", run: ledger_view, seeds: random },
+    Target { name: "messages", run: messages, seeds: messages::seeds },
     Target { name: "pipe", run: pipe, seeds: random },
     Target { name: "plan", run: plan, seeds: text::plan_seeds },
     Target { name: "rendezvous", run: rendezvous, seeds: random },

@@ -1,10 +1,9 @@
 //! Batches: what a mediator puts in order at once, an entry of the log and of the journal: the time
 //! at which the leader put them in order (u64, ns since 1970, by its [`crate::leader_clock`]), then
-//! the frames of requests and of moves as they arrived: header, body, padding, timestamps.
+//! the frames of requests and of moves as they arrived, with padding and timestamps.
 
 use nm_codec::{DecodeError, Put, Reader};
-
-use crate::wire::{self, Frame, FrameKind};
+use nm_wire::{Frame, Kind};
 
 /// Bytes before the first frame.
 pub const HEADER_BYTES: usize = size_of::<u64>();
@@ -42,9 +41,9 @@ impl<'a> Iterator for Frames<'a> {
 }
 
 fn next_frame(bytes: &[u8]) -> Result<Frame<'_>, DecodeError> {
-    let frame = wire::read(bytes)?.ok_or(DecodeError::truncated("frame"))?;
-    use FrameKind::{Claim, Forget, MoveParts, Release, Request};
-    match frame.header.kind {
+    let frame = nm_wire::read(bytes)?.ok_or(DecodeError::truncated("frame"))?;
+    use Kind::{Claim, Forget, MoveParts, Release, Request};
+    match frame.kind() {
         Request | Release | Forget | Claim | MoveParts => Ok(frame),
         _ => Err(DecodeError::invalid("kind", "is neither a request nor a step of a move")),
     }
@@ -53,23 +52,39 @@ fn next_frame(bytes: &[u8]) -> Result<Frame<'_>, DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Header;
+    use nm_book::order::Command;
+    use nm_wire::{Request, Shape};
     use proptest::prelude::*;
+
+    use crate::testing::request;
 
     #[test]
     fn a_batch_is_read_back_and_a_truncated_one_is_refused() {
         let mut bytes = vec![1, 2, 3];
         begin(77, &mut bytes);
-        for seq in 0..3 {
-            let header = Header { client_seq: seq, ..Header::new(FrameKind::Request) };
-            wire::write(&header, &[seq as u8; 5], 100, &mut bytes);
+        for seq in 1..4 {
+            let shape = Shape { size_bytes: 100, ..Shape::default() };
+            let one = Request { client_seq: seq, ..request(1, 1, Command::Tick) };
+            nm_wire::write_shaped(&one, shape, &mut bytes);
         }
         let (time_ns, frames) = decode(&bytes).unwrap();
-        let seqs: Vec<u64> = frames.map(|frame| frame.unwrap().header.client_seq).collect();
-        assert_eq!((time_ns, seqs), (77, vec![0, 1, 2]));
+        let seq = |frame: Frame<'_>| frame.read::<Request>().unwrap().client_seq;
+        let seqs: Vec<u64> = frames.map(|frame| seq(frame.unwrap())).collect();
+        assert_eq!((time_ns, seqs), (77, vec![1, 2, 3]));
         let (_, mut cut) = decode(&bytes[..250]).unwrap();
         assert!(cut.nth(2).unwrap().is_err() && cut.next().is_none());
         assert!(decode(&bytes[..7]).is_err());
+    }
+
+    /// As in a data folder of an older version.
+    #[test]
+    fn a_batch_of_another_version_is_refused_in_a_sentence_that_names_both() {
+        let mut bytes = vec![];
+        begin(77, &mut bytes);
+        nm_wire::write(&request(1, 1, Command::Tick), &mut bytes);
+        bytes[HEADER_BYTES + 4] = 5;
+        let error = decode(&bytes).unwrap().1.next().unwrap().unwrap_err().to_string();
+        assert!(error.contains("it is 5, and this version of nearmetal reads only 6"), "{error}");
     }
 
     proptest! {

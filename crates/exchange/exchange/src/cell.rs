@@ -9,7 +9,7 @@
 //! Where nothing is on a disk, a mediator that restarts, or replicas that all do, have lost the
 //! books. Such a cell *accepts unknown sessions*: a session that it does not know continues at its
 //! present sequence number if the request says that the one before it was answered
-//! ([`crate::wire::PREVIOUS_ANSWERED`]). That can only happen where books were lost, so it needs no
+//! ([`Request::is_previous_answered`]). That can only happen where books were lost, so it needs no
 //! record of the loss.
 //!
 //! **Nothing is known of a session** on an instrument before its first request there is executed,
@@ -53,29 +53,31 @@ use std::collections::BTreeMap;
 use instrument::{Buffers, Circumstances, InstrumentState};
 use nm_book::order::{Event, InstrumentId, Matching, UserId};
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
+pub use nm_wire::Request;
+use nm_wire::{Frame, Kind, RefusalReason};
 use session::Session;
 use snapshot::{Section, Snapshot, instrument_sections};
 
 use crate::background::Background;
 use crate::limits::CellLimits;
-use crate::moves::{Claim, Forget, MoveParts, MoveRefusal, Release};
-use crate::refused::RefusalReason;
-use crate::wire::{Frame, FrameKind};
+use crate::moves::{Claim, Forget, MoveParts, MoveRefusal};
 pub use copy::CopyPiece;
 use copy::InstrumentCopy;
 pub use handled::{CellLoadError, Handled};
 pub use relocation::{Arrival, Departed, MoveStep, Ownership, Staged};
-pub use request::{OPERATOR, Request};
+pub use request::{OPERATOR, rejection};
 pub use session::{Outcome, event_recipients};
 
 /// First bytes of a saved cell, with the version.
-const MAGIC: &[u8; 8] = b"nmcell04";
+const MAGIC: &[u8; 8] = b"nmcell05";
 
 /// What a frame of a batch is to a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admitted {
     /// A request to be handled.
     Request(Request),
+    /// A request that no cell can decode. Its gateway should have refused it: it has no effect.
+    Undecodable,
     /// A request on an instrument that belongs to another cell: it is not handled, its gateway
     /// keeps it.
     NotOwned,
@@ -173,22 +175,25 @@ impl<M: Matching> Cell<M> {
     /// is carried out by it.
     ///
     /// # Errors
-    /// If it is neither.
-    pub fn admit(&mut self, frame: &Frame<'_>) -> Result<Admitted, DecodeError> {
-        let header = &frame.header;
-        Ok(Admitted::Move(match header.kind {
-            FrameKind::Release => self.release(Release::decode(header, frame.body)?),
-            FrameKind::Forget => self.forget(Forget::decode(header).0),
-            FrameKind::Claim => self.claim(Claim::decode(header).0),
-            FrameKind::MoveParts => {
-                let MoveParts { id, attempt, number, .. } = MoveParts::decode(header);
-                self.stage(id, attempt, number, frame.body)?
+    /// If it is neither, or a step that cannot be decoded.
+    pub fn admit(&mut self, frame: Frame<'_>) -> Result<Admitted, DecodeError> {
+        Ok(Admitted::Move(match frame.kind() {
+            Kind::Release => self.release(frame.read()?),
+            Kind::Forget => self.forget(frame.read::<Forget>()?.id),
+            Kind::Claim => self.claim(frame.read::<Claim>()?.id),
+            Kind::MoveParts => {
+                let MoveParts { id, attempt, number, parts, .. } = frame.read()?;
+                self.stage(id, attempt, number, parts.bytes)?
             }
-            _ => {
-                let request = Request::of(frame)?;
+            Kind::Request => {
+                let Ok(request) = frame.read::<Request>() else { return Ok(Admitted::Undecodable) };
                 let is_owned = self.owns(request.instrument);
                 let admitted = if is_owned { Admitted::Request } else { |_| Admitted::NotOwned };
                 return Ok(admitted(request));
+            }
+            _ => {
+                let why = "is neither a request nor a step of a move";
+                return Err(DecodeError::invalid("kind", why));
             }
         }))
     }

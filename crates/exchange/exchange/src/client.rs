@@ -6,11 +6,10 @@ use std::time::Duration;
 use nm_auth::{Credentials, End, Key, Nonce, Nonces, RandomError, Right};
 use nm_codec::DecodeError;
 use nm_sys::clock::Deadline;
+use nm_wire::{Challenge, Close, Evidence, Hello, Kind, Welcome, Who};
 use thiserror::Error;
 
 use crate::link::{Address, Link, LinkError, Stream};
-use crate::message::{Challenge, Close, Evidence, Hello, Welcome};
-use crate::wire::{FrameKind, Header};
 
 /// Longest wait for one frame before the time limit is checked.
 const WAIT: Duration = Duration::from_millis(50);
@@ -73,34 +72,33 @@ impl ClientError {
 /// If the handshake is not complete within `limit`.
 pub fn connect(
     address: &Address,
-    hellos: &[Hello],
+    hellos: &[Who],
     credentials: Option<&Credentials>,
     limit: Duration,
 ) -> Result<Link, ClientError> {
     let deadline = Deadline::after(limit);
     let mut link = Link::new(Stream::connect(address, limit)?)?;
     let Some(credentials) = credentials else {
-        hellos.iter().for_each(|hello| hello.write(None, &mut link.output));
+        hellos.iter().for_each(|who| say_hello(*who, None, &mut link.output));
         return Ok(link);
     };
     let keys: Vec<Key> = hellos
         .iter()
         .map(|hello| credentials.key(hello.right()).ok_or(ClientError::NoKey(hello.right())))
         .collect::<Result<_, _>>()?;
-    let challenge = receive(&mut link, FrameKind::Challenge, deadline).map_err(|error| {
+    let challenge = receive(&mut link, Kind::Challenge, deadline).map_err(|error| {
         if let ClientError::Timeout(_) = error { ClientError::NoChallenge(limit) } else { error }
     })?;
-    let Challenge(acceptor) = Challenge::decode(&challenge.1)?;
+    let Challenge { nonce: acceptor } = nm_wire::decode(&challenge)?;
     let connector = Nonce::random()?;
     let nonces = Nonces { acceptor, connector };
     for (hello, key) in hellos.iter().zip(&keys) {
         let proof = key.prove(End::Connector, &nonces, &hello.claim());
-        hello.write(Some(&Evidence { nonce: connector, proof }), &mut link.output);
+        say_hello(*hello, Some(Evidence { nonce: connector, proof }), &mut link.output);
     }
     for (hello, key) in hellos.iter().zip(&keys) {
-        let (header, body) = receive(&mut link, FrameKind::Welcome, deadline)?;
-        let (welcome, proof) = Welcome::decode(&header, &body)?;
-        let proof = proof.ok_or(ClientError::Unproven)?;
+        let welcome: Welcome = nm_wire::decode(&receive(&mut link, Kind::Welcome, deadline)?)?;
+        let proof = welcome.proof.ok_or(ClientError::Unproven)?;
         if !key.verify(End::Acceptor, &nonces, &welcome.claim(hello), &proof) {
             return Err(ClientError::Unproven);
         }
@@ -108,28 +106,29 @@ pub fn connect(
     Ok(link)
 }
 
-/// Writes the link's backlog and waits for a frame of a kind; drops others.
+/// Appends the first frame of a link.
+pub fn say_hello(who: Who, evidence: Option<Evidence>, out: &mut Vec<u8>) {
+    nm_wire::write(&Hello { digest: nm_wire::digest(), who, evidence }, out);
+}
+
+/// Writes the link's backlog and waits for a message of a kind, whose bytes it returns; drops
+/// others.
 ///
 /// # Errors
 /// If it does not come in time, the node refuses, or it is a gateway that leaves.
-pub fn receive(
-    link: &mut Link,
-    kind: FrameKind,
-    deadline: Deadline,
-) -> Result<(Header, Vec<u8>), ClientError> {
+pub fn receive(link: &mut Link, kind: Kind, deadline: Deadline) -> Result<Vec<u8>, ClientError> {
     let limit = deadline.remaining();
     loop {
         // What was sent before an end of the link is read all the same: it may say why.
         let flushed = link.flush();
         while let Some(frame) = link.input.next_frame().map_err(LinkError::from)? {
-            if frame.header.kind == kind {
-                return Ok((frame.header, frame.body().to_vec()));
-            }
-            if frame.header.kind == FrameKind::GoAway {
-                return Err(ClientError::GoingAway);
-            }
-            if frame.header.kind == FrameKind::Close {
-                return Err(ClientError::Refused(Close::decode(frame.body()).0));
+            match frame.kind() {
+                known if known == kind => return Ok(frame.shared().message.to_vec()),
+                Kind::GoAway => return Err(ClientError::GoingAway),
+                Kind::Close => {
+                    return Err(ClientError::Refused(frame.read::<Close>()?.printable()));
+                }
+                _ => {}
             }
         }
         if deadline.passed() {

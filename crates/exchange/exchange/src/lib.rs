@@ -4,10 +4,11 @@
 //! gateway → client. A mediator matches the orders of its instruments; an instrument is the unit of
 //! state, of order and of routing.
 //!
-//! [`network`] is the file that all nodes share. [`link`] carries frames between them, whose layout
-//! is [`wire`] and whose content is [`message`], [`moves`] and [`refused`]; [`client`] makes links
-//! from outside. [`cell`] is the state of one group of instruments, [`control`] decides where each
-//! instrument is, [`node`] runs one node, and [`limits`] are what clients can ask of all of it.
+//! [`network`] is the file that all nodes share. [`link`] carries frames between them, whose
+//! messages are those of [`nm_wire`]; [`moves`] says how they move an instrument, and [`client`]
+//! makes links from outside. [`cell`] is the state of one group of instruments, [`control`] decides
+//! where each instrument is, [`node`] runs one node, and [`limits`] are what clients can ask of all
+//! of it.
 #![forbid(unsafe_code)]
 
 mod background;
@@ -19,14 +20,10 @@ pub mod hashes;
 pub mod leader_clock;
 pub mod limits;
 pub mod link;
-pub mod message;
 pub mod moves;
 pub mod network;
 pub mod node;
-mod node_id;
-pub mod refused;
 pub mod resend;
 #[cfg(feature = "test-support")]
 pub mod testing;
 mod time;
-pub mod wire;

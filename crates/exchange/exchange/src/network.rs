@@ -2,6 +2,7 @@
 //! linked; read from a TOML file that all of its nodes share.
 //!
 //! ```toml
+//! cluster = 7                  # number that no other network has; optional
 //! durability = "none"          # or "memory-quorum", "disk-quorum"
 //! data = "data"                # journals go to ROLE-INDEX below it; relative to this file
 //! record = false               # whether batches are recorded without durability, too
@@ -55,9 +56,9 @@ use thiserror::Error;
 pub use nm_model::exchange::{Durability, NodeCounts};
 pub use nm_replica::Address as ReplicaAddress;
 use nm_replica::MEMBERS_MAX;
+pub use nm_wire::{NodeId, NodeIdError, PerClass, Role, UnknownRole};
 
 use crate::link::Address;
-pub use crate::node_id::{NodeId, NodeIdError, PerClass, Role, UnknownRole};
 
 mod file;
 
@@ -119,6 +120,8 @@ impl ClassNodes {
 /// A network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
+    /// Number that no other network has, or zero; replicas of another one are refused.
+    pub cluster: u64,
     /// When a request counts as executed.
     pub durability: Durability,
     /// Folder below which each node has its own for what it writes.
@@ -225,6 +228,7 @@ impl Network {
         let mut nodes =
             |class: Role| (0..class.count(counts) as u16).map(|at| node(class.node(at))).collect();
         Network {
+            cluster: 0,
             durability: Durability::None,
             data: None,
             record: false,

@@ -12,16 +12,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nm_auth::{Credentials, Secret};
-use nm_book::codec;
 use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
 use nm_sys::clock::Deadline;
+use nm_wire::{FrameMut, Kind, Message as AnyMessage, Request, Shape, Who};
 
 use crate::client;
 use crate::link::{Address, Link};
-use crate::message::Hello;
 use crate::network::{Durability, Network, Node, NodeId, Role};
 use crate::node::{self, Limits, NodeEvent, NodeSummary};
-use crate::wire::{self, FrameKind, Header};
 
 /// Nothing takes so long unless it hangs.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -139,13 +137,124 @@ impl TestRing {
     }
 }
 
-/// A message that a client received.
+/// A request of a session that has sent none before.
+pub fn request(session: u32, instrument: u32, command: Command) -> Request {
+    Request {
+        instrument,
+        session,
+        client_seq: 1,
+        previous_seq: 0,
+        acknowledged: 0,
+        intended_ns: 0,
+        map_version: 0,
+        gateway: 0,
+        cell: 0,
+        attempt: 0,
+        is_public: false,
+        is_previous_answered: false,
+        command,
+    }
+}
+
+/// A message that a client received: what its kind has of these.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Header of the frame.
-    pub header: Header,
-    /// Its body.
-    pub body: Vec<u8>,
+    /// Which it is.
+    pub kind: Kind,
+    /// Instrument.
+    pub instrument: u32,
+    /// Session.
+    pub session: u32,
+    /// Number of the request that it answers.
+    pub client_seq: u64,
+    /// Number of the request among all that were executed.
+    pub output_seq: u64,
+    /// Number of the event before its first one.
+    pub previous_event: u64,
+    /// Gateway.
+    pub gateway: u16,
+    /// Cell.
+    pub cell: u16,
+    /// When the request was to be sent, ns.
+    pub intended_ns: u64,
+    /// Version of the map that the gateway had.
+    pub map_version: u32,
+    /// Hash of the request's events.
+    pub events_hash: u64,
+    /// Whether it is the answer to a request that was executed before.
+    pub is_repeated: bool,
+    /// Whether the outcome is not kept any more.
+    pub is_expired: bool,
+    /// Whether events are not kept any more.
+    pub has_gap: bool,
+    /// Its events.
+    pub events: Vec<u8>,
+}
+
+impl Message {
+    /// The message of a frame.
+    pub fn of(frame: &FrameMut<'_>) -> Message {
+        let kind = frame.kind();
+        let none = Message {
+            kind,
+            instrument: 0,
+            session: 0,
+            client_seq: 0,
+            output_seq: 0,
+            previous_event: 0,
+            gateway: 0,
+            cell: 0,
+            intended_ns: 0,
+            map_version: 0,
+            events_hash: 0,
+            is_repeated: false,
+            is_expired: false,
+            has_gap: false,
+            events: vec![],
+        };
+        macro_rules! with {
+            ($of:expr, $($field:ident),*) => { Message { $($field: $of.$field,)* ..none } };
+        }
+        match AnyMessage::read(frame.shared()).unwrap() {
+            AnyMessage::Reply(it) => Message {
+                events: it.events.bytes.to_vec(),
+                ..with!(
+                    it,
+                    instrument,
+                    session,
+                    client_seq,
+                    output_seq,
+                    previous_event,
+                    gateway,
+                    cell,
+                    intended_ns,
+                    map_version,
+                    events_hash,
+                    is_repeated,
+                    is_expired
+                )
+            },
+            AnyMessage::Refused(it) => {
+                with!(it, instrument, session, client_seq, gateway, cell, intended_ns)
+            }
+            AnyMessage::Private(it) => Message {
+                events: it.events.bytes.to_vec(),
+                ..with!(it, instrument, session, output_seq, previous_event, gateway, cell)
+            },
+            AnyMessage::Resent(it) => Message {
+                events: it.events.bytes.to_vec(),
+                ..with!(it, instrument, session, previous_event, gateway, cell, has_gap)
+            },
+            AnyMessage::Public(it) => Message {
+                events: it.events.bytes.to_vec(),
+                ..with!(it, instrument, output_seq, previous_event, gateway, cell)
+            },
+            AnyMessage::EventsLost(it) => with!(it, cell, gateway),
+            AnyMessage::GoAway(it) => with!(it, gateway),
+            AnyMessage::Nak(it) => with!(it, instrument, session, client_seq, gateway, cell),
+            _ => none,
+        }
+    }
 }
 
 /// Last number sent, and requests without a reply.
@@ -190,24 +299,21 @@ impl Client {
     }
 
     /// Sends a request.
-    pub fn request(&mut self, session: u32, instrument: u32, flags: u16, command: &Command) {
+    pub fn request(&mut self, session: u32, instrument: u32, is_public: bool, command: &Command) {
         let seq = self.sessions.get_mut(&session).unwrap();
         *seq += 1;
         let pending = self.pending.entry((session, instrument)).or_default();
-        let previous_answered =
-            if pending.requests.is_empty() { wire::PREVIOUS_ANSWERED } else { 0 };
-        let header = Header {
-            flags: flags | wire::STAMPED | previous_answered,
-            instrument,
-            session,
+        let request = Request {
             client_seq: *seq,
             previous_seq: pending.last,
             intended_ns: *seq,
-            ..Header::new(FrameKind::Request)
+            is_public,
+            is_previous_answered: pending.requests.is_empty(),
+            ..request(session, instrument, *command)
         };
-        let (mut body, mut bytes) = (vec![], vec![]);
-        codec::write_command(command, &mut body);
-        wire::write(&header, &body, 300 + (*seq as usize * 37) % 900, &mut bytes);
+        let shape = Shape { is_stamped: true, size_bytes: 300 + (*seq as usize * 37) % 900 };
+        let mut bytes = vec![];
+        nm_wire::write_shaped(&request, shape, &mut bytes);
         if let Some(link) = &mut self.link {
             link.output.extend_from_slice(&bytes);
         }
@@ -217,7 +323,8 @@ impl Client {
 
     /// Connects, and resends requests without a reply.
     pub fn connect(&mut self) {
-        let hellos: Vec<Hello> = self.sessions.keys().copied().map(Hello::Client).collect();
+        let hello = |session: &u32| Who::Client { session: *session };
+        let hellos: Vec<Who> = self.sessions.keys().map(hello).collect();
         let credentials = self.credentials.as_ref();
         let Ok(mut link) = client::connect(&self.address, &hellos, credentials, LIMIT) else {
             return std::thread::sleep(Duration::from_millis(2));
@@ -240,22 +347,21 @@ impl Client {
             outcome = link.receive();
         }
         while let Ok(Some(frame)) = link.input.next_frame() {
-            let (header, body) = (frame.header, frame.body().to_vec());
-            if header.kind == FrameKind::Reply {
-                let reply = wire::read(frame.bytes).unwrap().unwrap();
-                let stamps = wire::stamps(&reply).unwrap();
+            let message = Message::of(&frame);
+            if matches!(message.kind, Kind::Reply | Kind::Refused) {
+                let stamps = frame.shared().stamps().unwrap();
                 assert!(stamps[0] > 0 && stamps.is_sorted(), "{stamps:?}");
                 assert!(stamps[3] <= nm_sys::clock::monotonic_ns());
-                let pending = self.pending.get_mut(&(header.session, header.instrument)).unwrap();
+                let pending = self.pending.get_mut(&(message.session, message.instrument)).unwrap();
                 let first = pending.requests.front().map(|(seq, _)| *seq);
                 // Replies arrive in order, and once for each link.
-                if first != Some(header.client_seq) {
-                    assert!(first.is_none_or(|first| first > header.client_seq), "{header:?}");
+                if first != Some(message.client_seq) {
+                    assert!(first.is_none_or(|first| first > message.client_seq), "{message:?}");
                     continue;
                 }
                 pending.requests.pop_front();
             }
-            self.received.push(Message { header, body });
+            self.received.push(message);
         }
         if outcome.is_err() {
             self.link = None;
@@ -264,7 +370,7 @@ impl Client {
 
     /// The replies that it received.
     pub fn replies(&self) -> impl Iterator<Item = &Message> {
-        self.received.iter().filter(|message| message.header.kind == FrameKind::Reply)
+        self.received.iter().filter(|message| message.kind == Kind::Reply)
     }
 }
 
@@ -302,8 +408,12 @@ fn send(client: &mut Client, session: u32, instrument: u32, sent: &mut u64, coun
         let is_buy = (u64::from(session) + *sent).is_multiple_of(2);
         let side = if is_buy { Side::Buy } else { Side::Sell };
         let price = 100 + (*sent * 7 % 5) as i64;
-        let flags = if sent.is_multiple_of(50) { wire::PUBLIC } else { 0 };
-        client.request(session, instrument, flags, &order(session, *sent, side, price));
+        client.request(
+            session,
+            instrument,
+            sent.is_multiple_of(50),
+            &order(session, *sent, side, price),
+        );
     }
 }
 
@@ -327,7 +437,7 @@ pub fn trade(clients: &mut [Client], count: u64, mut meanwhile: impl FnMut(usize
         }
         let mut replies = [0; INSTRUMENTS as usize];
         for reply in clients.iter().flat_map(Client::replies) {
-            replies[reply.header.instrument as usize] += 1;
+            replies[reply.instrument as usize] += 1;
         }
         meanwhile(replies.into_iter().min().unwrap_or(0) * replies.len());
         if is_done {
@@ -347,11 +457,10 @@ pub fn assert_executed_once(clients: &[Client], count: u64) {
     for client in clients {
         sessions += client.sessions.len() as u64;
         for reply in client.replies() {
-            let header = &reply.header;
-            assert_eq!(header.flags & wire::EXPIRED, 0);
-            assert!(numbers.entry(header.instrument).or_default().insert(header.output_seq));
-            let now = (header.client_seq, header.output_seq);
-            let before = last.insert((header.session, header.instrument), now).unwrap_or_default();
+            assert!(!reply.is_expired);
+            assert!(numbers.entry(reply.instrument).or_default().insert(reply.output_seq));
+            let now = (reply.client_seq, reply.output_seq);
+            let before = last.insert((reply.session, reply.instrument), now).unwrap_or_default();
             assert!(before.0 < now.0 && before.1 < now.1, "{before:?} {now:?}");
         }
     }

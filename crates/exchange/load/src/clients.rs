@@ -2,7 +2,7 @@
 //! It uses neither sockets nor clocks, so that a test can play the network and the time.
 //!
 //! Sessions are spread over links, at first one to each gateway. When the gateway of a link
-//! [leaves](nm_exchange::message::GoAway), its sessions move to a new link: each stays behind until
+//! [leaves](nm_wire::GoAway), its sessions move to a new link: each stays behind until
 //! what it has sent over the link before is answered, and sends nothing new meanwhile. If that
 //! takes too long, or the link before breaks, it goes on as after a broken link.
 //!
@@ -20,10 +20,11 @@ use std::ops::Range;
 use nm_book::codec;
 use nm_book::order::UserId;
 use nm_codec::{FNV1A, Reader, fnv1a_on};
-use nm_exchange::message::Hello;
-use nm_exchange::refused::RefusalReason;
 use nm_exchange::resend::ResendQueue;
-use nm_exchange::wire::{self, FrameKind, Header};
+use nm_wire::{
+    EventsLost, Message, Private, Public, RefusalReason, Refused, Request, ResendRequest, Resent,
+    Shape, Who,
+};
 
 use crate::log::{Answered, Delivered, Record, RequestId, Sent, command_hash};
 use crate::settings::OrderRequest;
@@ -91,6 +92,37 @@ pub struct Reply {
     pub refused: Option<RefusalReason>,
 }
 
+/// Events of a session on an instrument.
+#[derive(Debug, Clone, Copy)]
+struct Events<'a> {
+    session: UserId,
+    instrument: u32,
+    cell: u16,
+    /// Number of the event before the first one.
+    previous_event: u64,
+    bytes: &'a [u8],
+}
+
+macro_rules! events_of {
+    ($($name:ident $message:ty),+) => {
+        impl<'a> Events<'a> {
+            $(
+                fn $name(message: &$message) -> Events<'a> {
+                    Events {
+                        session: message.session,
+                        instrument: message.instrument,
+                        cell: message.cell,
+                        previous_event: message.previous_event,
+                        bytes: message.events.bytes,
+                    }
+                }
+            )+
+        }
+    };
+}
+
+events_of!(of_reply nm_wire::Reply<'a>, of_private Private<'a>, of_resent Resent<'a>);
+
 /// Received messages by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
@@ -127,7 +159,6 @@ pub struct Clients {
     broadcast: Vec<u64>,
     submitted: u64,
     pending: u64,
-    body: Vec<u8>,
     /// Received messages.
     pub counts: Counts,
 }
@@ -149,7 +180,6 @@ impl Clients {
             broadcast: vec![NO_BROADCAST_YET; links * instruments],
             submitted: 0,
             pending: 0,
-            body: vec![],
             counts: Counts::default(),
         }
     }
@@ -247,107 +277,130 @@ impl Clients {
 
     fn write(&mut self, pending: &Pending, is_settled: bool, seen: u64, out: &mut Vec<u8>) {
         let Pending { client_seq, previous_seq, intended_ns, request, .. } = *pending;
-        let flag = |flag: u16, is_set: bool| if is_set { flag } else { 0 };
-        let header = Header {
-            flags: flag(wire::PUBLIC, request.is_public)
-                | flag(wire::STAMPED, self.is_stamped)
-                | flag(wire::PREVIOUS_ANSWERED, is_settled),
+        let message = Request {
             instrument: request.instrument,
             session: request.session,
             client_seq,
             previous_seq,
+            acknowledged: seen,
             intended_ns,
-            output_seq: seen,
-            ..Header::new(FrameKind::Request)
+            map_version: 0,
+            gateway: 0,
+            cell: 0,
+            attempt: 0,
+            is_public: request.is_public,
+            is_previous_answered: is_settled,
+            command: request.command,
         };
-        self.body.clear();
-        codec::write_command(&request.command, &mut self.body);
-        wire::write(&header, &self.body, request.size_bytes as usize, out);
+        let size_bytes = request.size_bytes as usize;
+        nm_wire::write_shaped(&message, Shape { is_stamped: self.is_stamped, size_bytes }, out);
     }
 
-    /// Handles a frame that came over a link. Returns the reply, if it is the first to its request,
-    /// and the record for the client log. Frames to send in response are appended to `out`, the
-    /// link's output.
+    /// Handles a message that came over a link. Returns the reply, if it is the first to its
+    /// request, and the record for the client log. Frames to send in response are appended to
+    /// `out`, the link's output.
     pub fn receive(
         &mut self,
         link: usize,
-        header: &Header,
-        body: &[u8],
+        message: &Message<'_>,
         at_ns: u64,
         out: &mut Vec<u8>,
     ) -> (Option<Reply>, Option<Record>) {
-        match header.kind {
-            FrameKind::Private => {
-                self.counts.private += u64::from(header.flags & wire::RESENT == 0);
-                self.deliver(header, body, out);
+        match message {
+            Message::Private(private) => {
+                self.counts.private += 1;
+                self.deliver(Events::of_private(private), out);
             }
-            FrameKind::Public => self.broadcast(header, body),
-            FrameKind::Reply if header.flags & wire::REFUSED != 0 => {
-                return self.refused(header, body, out);
+            Message::Resent(resent) => self.deliver_resent(resent, out),
+            Message::Public(public) => self.broadcast(public),
+            Message::Refused(refused) => return self.refused(refused, out),
+            Message::Reply(reply) => {
+                self.deliver(Events::of_reply(reply), out);
+                return self.reply(reply, at_ns, out);
             }
-            FrameKind::Reply => {
-                self.deliver(header, body.get(8..).unwrap_or_default(), out);
-                return self.reply(header, body, at_ns, out);
-            }
-            FrameKind::ResendRequest => {
-                self.request_resends(link, Some(header.cell), out);
+            Message::EventsLost(EventsLost { cell, .. }) => {
+                self.request_resends(link, Some(*cell), out);
             }
             _ => {}
         }
         (None, None)
     }
 
-    /// Handles a frame that came over the link before; `out` is the output of the new one. Of a
+    /// Handles a message that came over the link before; `out` is the output of the new one. Of a
     /// session that has moved, the gateway before cannot refuse anything any more: the new one may
     /// have executed it. Nor does a reply count that is not the next one: the new gateway repeats
     /// it, in order.
     pub fn receive_late(
         &mut self,
         link: usize,
-        header: &Header,
-        body: &[u8],
+        message: &Message<'_>,
         at_ns: u64,
         out: &mut Vec<u8>,
     ) -> (Option<Reply>, Option<Record>) {
-        let Header { kind, flags, session, instrument, client_seq, previous_seq, .. } = *header;
-        // When a session moves, it asks for the events that it lacks.
-        if kind == FrameKind::ResendRequest {
-            return (None, None);
-        }
-        let moved = self.pair(session, instrument).filter(|_| !self.is_behind[session as usize]);
-        if let Some(at) = moved {
-            let next = self.pairs[at].pending.front();
-            let is_next = next.is_some_and(|next| next.client_seq == client_seq);
-            if kind == FrameKind::Reply && (flags & wire::REFUSED != 0 || !is_next) {
+        let events = match message {
+            // When a session moves, it asks for the events that it lacks.
+            Message::EventsLost(_) => return (None, None),
+            Message::Refused(refused)
+                if self.moved(refused.session, refused.instrument).is_some() =>
+            {
                 return (None, None);
             }
-            // An answer that is on its way over the new link may be older than these events.
-            let is_of_session = matches!(kind, FrameKind::Reply | FrameKind::Private);
-            if is_of_session && previous_seq > self.pairs[at].seen {
-                self.request_resend(at, out);
+            Message::Reply(reply) => {
+                if let Some(at) = self.moved(reply.session, reply.instrument) {
+                    let next = self.pairs[at].pending.front();
+                    if next.is_none_or(|next| next.client_seq != reply.client_seq) {
+                        return (None, None);
+                    }
+                }
+                Some(Events::of_reply(reply))
             }
+            Message::Private(private) => Some(Events::of_private(private)),
+            Message::Resent(resent) => Some(Events::of_resent(resent)),
+            _ => None,
+        };
+        // An answer that is on its way over the new link may be older than these events.
+        if let Some(events) = events
+            && let Some(at) = self.moved(events.session, events.instrument)
+            && events.previous_event > self.pairs[at].seen
+        {
+            self.request_resend(at, out);
         }
-        self.receive(link, header, body, at_ns, out)
+        self.receive(link, message, at_ns, out)
     }
 
-    /// Accepts the new events of a frame, unless earlier ones are missing.
-    fn deliver(&mut self, header: &Header, events: &[u8], out: &mut Vec<u8>) {
-        let Some(at) = self.pair(header.session, header.instrument) else { return };
+    /// The pair of a session and an instrument, if the session uses the new link.
+    fn moved(&self, session: UserId, instrument: u32) -> Option<usize> {
+        self.pair(session, instrument).filter(|_| !self.is_behind[session as usize])
+    }
+
+    /// Accepts the answer to a resend request.
+    fn deliver_resent(&mut self, resent: &Resent<'_>, out: &mut Vec<u8>) {
+        let Some(at) = self.pair(resent.session, resent.instrument) else { return };
         let pair = &mut self.pairs[at];
-        pair.cell = header.cell;
-        let is_resent = header.kind == FrameKind::Private && header.flags & wire::RESENT != 0;
-        let mut number = header.previous_seq;
-        if is_resent && number > pair.seen && header.flags & wire::EXPIRED != 0 {
-            (pair.seen, pair.has_gap) = (number, true);
+        if resent.has_gap && resent.previous_event > pair.seen {
+            (pair.seen, pair.has_gap) = (resent.previous_event, true);
             self.counts.unknown += 1;
         }
+        if let Some(last) = self.deliver(Events::of_resent(resent), out) {
+            let pair = &mut self.pairs[at];
+            (pair.is_awaiting_resend, pair.is_resend_incomplete) = (false, last < pair.seen);
+        }
+    }
+
+    /// Accepts the new ones of some events, unless earlier ones are missing; the number of the last
+    /// of them then.
+    fn deliver(&mut self, events: Events<'_>, out: &mut Vec<u8>) -> Option<u64> {
+        let at = self.pair(events.session, events.instrument)?;
+        let pair = &mut self.pairs[at];
+        pair.cell = events.cell;
+        let mut number = events.previous_event;
         if number > pair.seen {
             if !pair.is_awaiting_resend {
                 self.request_resend(at, out);
             }
-            return;
+            return None;
         }
-        let mut fields = Reader::new(events);
+        let mut fields = Reader::new(events.bytes);
         while !fields.is_empty() {
             let from = fields.rest();
             if codec::read_event(&mut fields).is_err() {
@@ -359,21 +412,20 @@ impl Clients {
                 pair.hash = fnv1a_on(pair.hash, &from[..from.len() - fields.rest().len()]);
             }
         }
-        if is_resent {
-            (pair.is_awaiting_resend, pair.is_resend_incomplete) = (false, number < pair.seen);
-        }
+        Some(number)
     }
 
     fn request_resend(&mut self, at: usize, out: &mut Vec<u8>) {
         let pair = &mut self.pairs[at];
         pair.is_awaiting_resend = true;
-        let header = Header {
+        let request = ResendRequest {
             session: (at / self.instruments) as u32,
             instrument: (at % self.instruments) as u32,
-            output_seq: pair.seen,
-            ..Header::new(FrameKind::ResendRequest)
+            acknowledged: pair.seen,
+            gateway: 0,
+            cell: 0,
         };
-        wire::write(&header, &[], 0, out);
+        nm_wire::write(&request, out);
     }
 
     /// Sends resend requests of all sessions of a link, for all of their instruments or for those
@@ -418,37 +470,34 @@ impl Clients {
         })
     }
 
-    fn broadcast(&mut self, header: &Header, body: &[u8]) {
-        let (gateway, instrument) = (usize::from(header.gateway), header.instrument as usize);
+    fn broadcast(&mut self, public: &Public<'_>) {
+        let (gateway, instrument) = (usize::from(public.gateway), public.instrument as usize);
         let last = self.broadcast.get_mut(gateway * self.instruments + instrument);
         let Some(last) = last.filter(|_| instrument < self.instruments) else { return };
-        let (mut fields, mut number) = (Reader::new(body), header.previous_seq);
-        while codec::read_event(&mut fields).is_ok() {
-            number += 1;
-        }
+        let count = public.events.take_while(Result::is_ok).count();
+        let number = public.previous_event + count as u64;
         if *last != NO_BROADCAST_YET && number <= *last {
             return;
         }
         self.counts.public += 1;
-        self.counts.public_gaps += u64::from(header.previous_seq > *last);
+        self.counts.public_gaps += u64::from(public.previous_event > *last);
         *last = number;
     }
 
     fn reply(
         &mut self,
-        header: &Header,
-        body: &[u8],
+        reply: &nm_wire::Reply<'_>,
         at_ns: u64,
         out: &mut Vec<u8>,
     ) -> (Option<Reply>, Option<Record>) {
-        let Header { session, instrument, client_seq, output_seq, flags, .. } = *header;
+        let nm_wire::Reply { session, instrument, client_seq, .. } = *reply;
         let record = Record::Answered(Answered {
             name: RequestId { instrument, session, client_seq },
             at_ns,
-            output_seq,
-            events_hash: Reader::new(body).u64("events_hash").unwrap_or_default(),
-            is_repeated: flags & wire::RESENT != 0,
-            is_expired: flags & wire::EXPIRED != 0,
+            output_seq: reply.output_seq,
+            events_hash: reply.events_hash,
+            is_repeated: reply.is_repeated,
+            is_expired: reply.is_expired,
         });
         let Some(at) = self.pair(session, instrument) else { return (None, Some(record)) };
         let answered = self.take_pending(at, client_seq, out);
@@ -482,15 +531,8 @@ impl Clients {
 
     /// The network refused a request. What is in flight behind it is refused as well; what is sent
     /// from now on names the request before it as its predecessor.
-    fn refused(
-        &mut self,
-        header: &Header,
-        body: &[u8],
-        out: &mut Vec<u8>,
-    ) -> (Option<Reply>, Option<Record>) {
-        let Header { session, instrument, client_seq, .. } = *header;
-        // Without a reason it stays without a reply.
-        let Ok(reason) = RefusalReason::decode(body) else { return (None, None) };
+    fn refused(&mut self, refused: &Refused, out: &mut Vec<u8>) -> (Option<Reply>, Option<Record>) {
+        let Refused { session, instrument, client_seq, reason, .. } = *refused;
         let Some(at) = self.pair(session, instrument) else { return (None, None) };
         let PairState { pending, sent, last_seq, .. } = &mut self.pairs[at];
         let mut in_flight = pending.iter().take(*sent);
@@ -511,9 +553,9 @@ impl Clients {
     }
 
     /// The hellos of the sessions of a link.
-    pub fn hellos(&self, link: usize) -> Vec<Hello> {
+    pub fn hellos(&self, link: usize) -> Vec<Who> {
         let sessions = self.sessions_of(link);
-        sessions.map(|session| Hello::Client(session as UserId)).collect()
+        sessions.map(|session| Who::Client { session: session as UserId }).collect()
     }
 
     fn sessions_of(&self, link: usize) -> impl Iterator<Item = usize> + use<> {
@@ -606,14 +648,29 @@ mod tests {
     use crate::settings::Settings;
     use nm_book::order::{Command, Event};
     use nm_exchange::resend::BURST_BYTES;
+    use nm_wire::{Leader, Series};
 
-    fn frames(mut bytes: &[u8]) -> Vec<Header> {
-        let mut headers = vec![];
-        while let Some(frame) = wire::read(bytes).unwrap() {
-            headers.push(frame.header);
+    fn frames(mut bytes: &[u8]) -> Vec<Message<'_>> {
+        let mut messages = vec![];
+        while let Some(frame) = nm_wire::read(bytes).unwrap() {
+            messages.push(Message::read(frame).unwrap());
             bytes = &bytes[frame.bytes.len()..];
         }
-        headers
+        messages
+    }
+
+    fn requests(bytes: &[u8]) -> Vec<Request> {
+        let request = |message| if let Message::Request(it) = message { Some(it) } else { None };
+        frames(bytes).into_iter().filter_map(request).collect()
+    }
+
+    /// What is acknowledged by resend requests.
+    fn recalls(bytes: &[u8]) -> Vec<u64> {
+        let acknowledged = |message| match message {
+            Message::ResendRequest(it) => Some(it.acknowledged),
+            _ => None,
+        };
+        frames(bytes).into_iter().filter_map(acknowledged).collect()
     }
 
     fn tick(session: u32, instrument: u32) -> OrderRequest {
@@ -626,21 +683,64 @@ mod tests {
         }
     }
 
-    fn reply_to(header: &Header) -> Header {
-        Header { kind: FrameKind::Reply, previous_seq: 0, ..*header }
+    fn reply_to(request: &Request) -> Message<'static> {
+        Message::Reply(nm_wire::Reply {
+            instrument: request.instrument,
+            session: request.session,
+            client_seq: request.client_seq,
+            output_seq: 0,
+            previous_event: 0,
+            events_hash: 0,
+            intended_ns: request.intended_ns,
+            map_version: 0,
+            gateway: 0,
+            cell: 0,
+            is_repeated: false,
+            is_expired: false,
+            events: Series::of(&[]),
+        })
     }
 
     const NONE: [u64; 0] = [];
 
-    /// Events with numbers `before` + 1 to `last` of session 1 on instrument 0.
-    fn events(kind: FrameKind, flags: u16, before: u64, last: u64) -> (Header, Vec<u8>) {
-        let header =
-            Header { flags, session: 1, cell: 3, previous_seq: before, ..Header::new(kind) };
-        let mut body = vec![];
-        (before + 1..=last).for_each(|id| {
-            codec::write_event(&Event::Accepted { id, user: 1 }, &mut body);
-        });
-        (header, body)
+    /// The bytes of events with numbers `before` + 1 to `last` of session 1.
+    fn events(before: u64, last: u64) -> Vec<u8> {
+        let event = |id| nm_wire::encode(&Event::Accepted { id, user: 1 });
+        (before + 1..=last).flat_map(event).collect()
+    }
+
+    fn private(previous_event: u64, bytes: &[u8]) -> Message<'_> {
+        let (instrument, session, output_seq, gateway, cell) = (0, 1, 0, 0, 3);
+        let (is_astray, events) = (false, Series::of(bytes));
+        Message::Private(Private {
+            instrument,
+            session,
+            output_seq,
+            previous_event,
+            gateway,
+            cell,
+            is_astray,
+            events,
+        })
+    }
+
+    fn resent(previous_event: u64, has_gap: bool, bytes: &[u8]) -> Message<'_> {
+        let (instrument, session, gateway, cell) = (0, 1, 0, 3);
+        let events = Series::of(bytes);
+        Message::Resent(Resent {
+            instrument,
+            session,
+            previous_event,
+            gateway,
+            cell,
+            has_gap,
+            events,
+        })
+    }
+
+    fn public(gateway: u16, previous_event: u64, bytes: &[u8]) -> Message<'_> {
+        let (instrument, output_seq, cell, events) = (0, 0, 3, Series::of(bytes));
+        Message::Public(Public { instrument, output_seq, previous_event, gateway, cell, events })
     }
 
     /// All events delivered to session 1 on instrument 0.
@@ -655,47 +755,48 @@ mod tests {
 
     #[test]
     fn each_event_counts_once_and_in_order_despite_duplicates_and_gaps() {
-        let (private, again) = (FrameKind::Private, wire::RESENT);
         let mut clients = Clients::new(1, 1, 1, true);
         let mut out = vec![];
         clients.submit(&tick(1, 0), 5, &mut out);
-        assert_eq!(frames(&out)[0].flags & wire::PREVIOUS_ANSWERED, wire::PREVIOUS_ANSWERED);
-        let receive = |clients: &mut Clients, (header, body): (Header, Vec<u8>)| {
+        assert!(requests(&out)[0].is_previous_answered);
+        let receive = |clients: &mut Clients, message: &Message<'_>| {
             let mut out = vec![];
-            clients.receive(0, &header, &body, 1, &mut out);
-            let asked = frames(&out);
-            assert!(asked.iter().all(|header| header.kind == FrameKind::ResendRequest));
-            asked.iter().map(|header| header.output_seq).collect::<Vec<u64>>()
+            clients.receive(0, message, 1, &mut out);
+            assert_eq!(frames(&out).len(), recalls(&out).len());
+            recalls(&out)
         };
-        assert_eq!(receive(&mut clients, events(private, 0, 0, 3)), NONE);
+        let new = |clients: &mut Clients, before: u64, last: u64| {
+            receive(clients, &private(before, &events(before, last)))
+        };
+        let again = |clients: &mut Clients, before: u64, last: u64, has_gap: bool| {
+            receive(clients, &resent(before, has_gap, &events(before, last)))
+        };
+        assert_eq!(new(&mut clients, 0, 3), NONE);
         // Two are missing: one resend request.
-        assert_eq!(receive(&mut clients, events(private, 0, 5, 6)), [3]);
-        assert_eq!(receive(&mut clients, events(private, 0, 6, 7)), NONE);
+        assert_eq!(new(&mut clients, 5, 6), [3]);
+        assert_eq!(new(&mut clients, 6, 7), NONE);
         assert_eq!((delivered(&clients).events, clients.awaiting_resend()), (3, 1));
         // A resend by a replica with fewer events does not count; a complete one does.
-        assert_eq!(receive(&mut clients, events(private, again, 2, 2)), NONE);
+        assert_eq!(again(&mut clients, 2, 2, false), NONE);
         assert_eq!(clients.awaiting_resend(), 1);
-        assert_eq!(receive(&mut clients, events(private, 0, 6, 7)), [3]);
-        assert_eq!(receive(&mut clients, events(private, again, 3, 8)), NONE);
+        assert_eq!(new(&mut clients, 6, 7), [3]);
+        assert_eq!(again(&mut clients, 3, 8, false), NONE);
         assert_eq!((delivered(&clients).events, clients.awaiting_resend()), (8, 0));
         // Events that were in flight meanwhile, and duplicates.
-        assert_eq!(receive(&mut clients, events(private, 0, 6, 9)), NONE);
-        assert_eq!(receive(&mut clients, events(private, 0, 0, 2)), NONE);
-        let all_events = events(private, 0, 0, 9).1;
+        assert_eq!(new(&mut clients, 6, 9), NONE);
+        assert_eq!(new(&mut clients, 0, 2), NONE);
+        let all_events = events(0, 9);
         let Delivered { events: count, events_hash, has_gap, .. } = delivered(&clients);
         assert_eq!((count, events_hash, has_gap), (9, fnv1a_on(FNV1A, &all_events), false));
         // The gateway asks for resend requests for one cell; a new connection, for all cells.
-        let bid = |cell| (Header { cell, ..Header::new(FrameKind::ResendRequest) }, vec![]);
-        assert_eq!(receive(&mut clients, bid(4)), NONE);
-        assert_eq!(receive(&mut clients, bid(3)), [9]);
+        let bid = |cell| Message::EventsLost(EventsLost { cell, gateway: 0 });
+        assert_eq!(receive(&mut clients, &bid(4)), NONE);
+        assert_eq!(receive(&mut clients, &bid(3)), [9]);
         out.clear();
         clients.connected(0, &mut out);
-        let recalls =
-            frames(&out).into_iter().filter(|header| header.kind == FrameKind::ResendRequest);
-        assert_eq!(recalls.map(|header| header.output_seq).collect::<Vec<u64>>(), [9]);
+        assert_eq!(recalls(&out), [9]);
         // Events that no replica keeps are reported as a gap.
-        let expired = again | wire::EXPIRED;
-        assert_eq!(receive(&mut clients, events(private, expired, 20, 21)), NONE);
+        assert_eq!(again(&mut clients, 20, 21, true), NONE);
         assert_eq!((delivered(&clients).events, delivered(&clients).has_gap), (21, true));
         assert_eq!((clients.counts.unknown, clients.awaiting_resend()), (1, 0));
         assert!(clients.all_delivered().count() == 1);
@@ -705,8 +806,8 @@ mod tests {
     fn broadcasts_count_once_at_each_gateway_and_so_do_gaps() {
         let mut clients = Clients::new(1, 2, 2, true);
         let mut receive = |gateway, before, last| {
-            let (header, body) = events(FrameKind::Public, wire::PUBLIC, before, last);
-            clients.receive(0, &Header { gateway, ..header }, &body, 1, &mut vec![]);
+            let bytes = events(before, last);
+            clients.receive(0, &public(gateway, before, &bytes), 1, &mut vec![]);
             (clients.counts.public, clients.counts.public_gaps)
         };
         // The first broadcast may have any number.
@@ -728,7 +829,7 @@ mod tests {
             assert!(clients.submit(&tick(session, instrument), 5, &mut out).is_some());
         }
         let seqs: Vec<(u64, u64)> =
-            frames(&out).iter().map(|header| (header.client_seq, header.previous_seq)).collect();
+            requests(&out).iter().map(|it| (it.client_seq, it.previous_seq)).collect();
         assert_eq!(seqs, [(1, 0), (2, 0), (1, 0), (3, 1), (4, 2)]);
         assert_eq!((clients.submitted(), clients.pending(), clients.link_of(2)), (5, 5, 0));
         assert!(clients.submit(&tick(3, 0), 5, &mut out).is_none());
@@ -742,18 +843,18 @@ mod tests {
         for _ in 0..IN_FLIGHT_MAX + 3 {
             clients.submit(&tick(1, 0), 5, &mut out);
         }
-        let sent = frames(&out);
+        let sent = requests(&out);
         assert_eq!(sent.len(), IN_FLIGHT_MAX);
-        for (idx, header) in sent.iter().enumerate() {
+        for (idx, request) in sent.iter().enumerate() {
             out.clear();
-            let (reply, record) = clients.receive(0, &reply_to(header), &[1; 8], 9, &mut out);
+            let (reply, record) = clients.receive(0, &reply_to(request), 9, &mut out);
             assert_eq!(reply, Some(Reply { number: idx as u64, intended_ns: 5, refused: None }));
             assert!(matches!(record, Some(Record::Answered(Answered { at_ns: 9, .. }))));
             assert_eq!(frames(&out).len(), usize::from(idx < 3));
         }
         assert_eq!(clients.pending(), 3);
         // The same reply again.
-        let (reply, record) = clients.receive(0, &reply_to(&sent[0]), &[], 9, &mut out);
+        let (reply, record) = clients.receive(0, &reply_to(&sent[0]), 9, &mut out);
         assert!(reply.is_none() && record.is_some());
         assert_eq!(clients.counts.repeats, 1);
     }
@@ -764,27 +865,26 @@ mod tests {
         let mut clients = Clients::new(1, 1, 1, true);
         let mut out = vec![];
         (0..4).for_each(|_| assert!(clients.submit(&tick(1, 0), 5, &mut out).is_some()));
-        let sent = frames(&out);
+        let sent = requests(&out);
         let reason = RefusalReason::TooManyPendingBytes;
-        let mut body = vec![];
-        reason.encode(&mut body);
-        let mut receive = |header: Header, body: &[u8]| {
-            let (reply, record) = clients.receive(0, &header, body, 9, &mut out);
-            let name = RequestId { instrument: 0, session: 1, client_seq: header.client_seq };
-            let is_refused = header.flags & wire::REFUSED != 0;
+        let refusal = |at: usize| Message::Refused(Refused::of(&sent[at], reason));
+        let mut receive = |at: usize, message: Message<'_>| {
+            let (reply, record) = clients.receive(0, &message, 9, &mut out);
+            let client_seq = sent[at].client_seq;
+            let name = RequestId { instrument: 0, session: 1, client_seq };
+            let is_refused = matches!(message, Message::Refused(_));
             assert_eq!(record == Some(Record::Refused(name)), is_refused, "{record:?}");
             reply.unwrap().refused
         };
-        let refusal = |at: usize| RefusalReason::header(&sent[at]);
         let expected = Some(reason);
-        assert_eq!(receive(refusal(1), &body), expected);
-        assert_eq!(receive(refusal(2), &body), expected);
-        assert_eq!(receive(refusal(3), &body), expected);
-        assert_eq!(receive(reply_to(&sent[0]), &[0; 8]), None);
-        assert_eq!(clients.receive(0, &refusal(1), &body, 9, &mut out), (None, None));
+        assert_eq!(receive(1, refusal(1)), expected);
+        assert_eq!(receive(2, refusal(2)), expected);
+        assert_eq!(receive(3, refusal(3)), expected);
+        assert_eq!(receive(0, reply_to(&sent[0])), None);
+        assert_eq!(clients.receive(0, &refusal(1), 9, &mut out), (None, None));
         out.clear();
         clients.submit(&tick(1, 0), 5, &mut out);
-        let next = frames(&out)[0];
+        let next = requests(&out)[0];
         assert_eq!((next.client_seq, next.previous_seq, clients.pending()), (5, 1, 1));
     }
 
@@ -799,31 +899,28 @@ mod tests {
             let gateway = clients.link_of(request.session);
             clients.submit(&request, 1, &mut outs[gateway]);
         }
-        let sent = frames(&outs[1]);
-        for header in sent.iter().step_by(3) {
-            clients.receive(0, &reply_to(header), &[0; 8], 2, &mut vec![]);
+        let sent = requests(&outs[1]);
+        for request in sent.iter().step_by(3) {
+            clients.receive(0, &reply_to(request), 2, &mut vec![]);
         }
         let (mut again, mut out) = (vec![], vec![]);
         clients.connected(1, &mut out);
         assert!(out.len() < 2 * BURST_BYTES, "a little at first");
         while !out.is_empty() {
-            let sent_now = frames(&std::mem::take(&mut out));
-            for header in sent_now.iter().filter(|header| header.kind == FrameKind::Request) {
-                clients.receive(0, &reply_to(header), &[0; 8], 3, &mut out);
+            let sent_now = requests(&std::mem::take(&mut out));
+            for request in &sent_now {
+                clients.receive(0, &reply_to(request), 3, &mut out);
             }
             again.extend(sent_now);
         }
         assert_eq!(clients.pending() as usize, 200 - sent.len());
-        assert_eq!(clients.hellos(1), [1, 3, 5].map(Hello::Client));
-        let of = |headers: &[Header], session, instrument| -> Vec<u64> {
-            let is_asked = |header: &&Header| {
-                (header.session, header.instrument) == (session, instrument)
-                    && header.kind == FrameKind::Request
-            };
-            headers.iter().filter(is_asked).map(|header| header.client_seq).collect()
+        assert_eq!(clients.hellos(1), [1, 3, 5].map(|session| Who::Client { session }));
+        let of = |requests: &[Request], session, instrument| -> Vec<u64> {
+            let is_it = |it: &&Request| (it.session, it.instrument) == (session, instrument);
+            requests.iter().filter(is_it).map(|it| it.client_seq).collect()
         };
-        let left: Vec<Header> =
-            sent.iter().enumerate().filter(|(at, _)| at % 3 != 0).map(|(_, h)| *h).collect();
+        let left: Vec<Request> =
+            sent.iter().enumerate().filter(|(at, _)| at % 3 != 0).map(|(_, it)| *it).collect();
         for session in [1, 3, 5] {
             for instrument in 0..4 {
                 assert_eq!(of(&again, session, instrument), of(&left, session, instrument));
@@ -835,19 +932,21 @@ mod tests {
     #[test]
     fn messages_that_are_no_reply_are_counted() {
         let mut clients = Clients::new(1, 1, 1, true);
-        for (kind, before) in [
-            (FrameKind::Private, 0),
-            (FrameKind::Public, 0),
-            (FrameKind::Public, 1),
-            (FrameKind::Leader, 0),
+        let [first, second] = [events(0, 1), events(1, 2)];
+        for message in [
+            private(0, &first),
+            public(0, 0, &first),
+            public(0, 1, &second),
+            Message::Leader(Leader { cell: 3, term: 0 }),
         ] {
-            let (header, body) = events(kind, 0, before, before + 1);
-            let (reply, record) = clients.receive(0, &header, &body, 1, &mut vec![]);
+            let (reply, record) = clients.receive(0, &message, 1, &mut vec![]);
             assert!(reply.is_none() && record.is_none());
         }
         assert_eq!((clients.counts.private, clients.counts.public), (1, 2));
         // A reply to an unknown session is recorded, too.
-        let stray = Header { session: 99, ..Header::new(FrameKind::Reply) };
-        assert!(clients.receive(0, &stray, &[], 1, &mut vec![]).1.is_some());
+        let mut out = vec![];
+        clients.submit(&tick(1, 0), 5, &mut out);
+        let stray = reply_to(&Request { session: 99, ..requests(&out)[0] });
+        assert!(clients.receive(0, &stray, 1, &mut vec![]).1.is_some());
     }
 }

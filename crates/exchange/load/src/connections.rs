@@ -1,6 +1,6 @@
 //! The links of the load's sessions to gateways. A link that breaks is made again, to the next
 //! gateway if its own does not answer; the sessions go back when that answers again. When a gateway
-//! [leaves](nm_exchange::message::GoAway), a link to another one is made first. Sessions that have
+//! [leaves](nm_wire::GoAway), a link to another one is made first. Sessions that have
 //! a link move to the new one ([`Clients::begin_move`]), and the link before is closed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,10 +10,10 @@ use std::time::Duration;
 use nm_auth::Credentials;
 use nm_exchange::client::ClientError;
 use nm_exchange::link::{Address, Link, LinkPoller};
-use nm_exchange::message::Close;
 use nm_exchange::network::{Network, Role};
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock::{Deadline, monotonic_ns};
+use nm_wire::Close;
 
 use crate::clients::Clients;
 use crate::dial::{DialOutcome, DialTask, Dialer};
@@ -470,8 +470,8 @@ impl Connections {
             }
             if let Some(before) = &mut self.links[index].before {
                 (before.is_closing, before.until_ns) = (true, monotonic_ns() + MOVE_LIMIT_NS);
-                let why = Close("its sessions are at another gateway".to_string());
-                why.write(&mut before.connection.link.output);
+                let why = Close::because("its sessions are at another gateway");
+                nm_wire::write(&why, &mut before.connection.link.output);
             }
             self.flush(index, clients);
         }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use nm_auth::Credentials;
 use nm_exchange::client::{self, ClientError};
 use nm_exchange::link::{Address, Link};
-use nm_exchange::message::Hello;
 use nm_sys::poll::Waker;
+use nm_wire::Who;
 
 /// Longest single attempt.
 const ATTEMPT: Duration = Duration::from_millis(500);
@@ -38,7 +38,7 @@ pub struct DialTask {
     /// Pause between attempts.
     pub pause: Duration,
     /// What is said first.
-    pub hellos: Vec<Hello>,
+    pub hellos: Vec<Who>,
     /// Whether nobody waits for it any more.
     pub is_cancelled: Arc<AtomicBool>,
 }
@@ -74,7 +74,7 @@ impl Dialer {
     pub fn connect(
         &self,
         address: &Address,
-        hellos: &[Hello],
+        hellos: &[Who],
         limit: Duration,
     ) -> Result<Link, ClientError> {
         client::connect(address, hellos, self.credentials.as_ref(), limit)

@@ -11,13 +11,12 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use nm_exchange::link::{Address, LinkError};
-use nm_exchange::message::Close;
-use nm_exchange::wire::{self, Frame, FrameKind};
 use nm_model::agent::{Failure, FailureKind};
 use nm_stats::random::Random;
 use nm_sys::clock::{Deadline, monotonic_ns};
 use nm_sys::cpu;
 use nm_sys::poll::Readiness;
+use nm_wire::Message;
 
 use crate::clients::{Clients, Counts, Reply};
 use crate::connections::{Connections, Gateways, Source as FrameSource};
@@ -436,27 +435,31 @@ impl Generator {
                     break;
                 }
             };
-            let (header, body) = (arrived.header, arrived.body());
-            match header.kind {
-                FrameKind::GoAway => is_leaving = true,
-                FrameKind::Close if is_leaving => outcome = Err(LinkError::Closed),
-                FrameKind::Close => {
-                    let Close(why) = Close::decode(body);
-                    return Err(self.connections.refused(index, &why));
+            let message = match Message::read(arrived.shared()) {
+                Ok(message) => message,
+                Err(broken) => {
+                    outcome = Err(broken.into());
+                    break;
+                }
+            };
+            match &message {
+                Message::GoAway(_) => is_leaving = true,
+                Message::Close(_) if is_leaving => outcome = Err(LinkError::Closed),
+                Message::Close(close) => {
+                    return Err(self.connections.refused(index, &close.printable()));
                 }
                 _ => {}
             }
             let clients = &mut self.clients;
             let (reply, record) = match &mut output {
-                Some(output) => clients.receive_late(index, &header, body, at_ns, output),
-                None => clients.receive(index, &header, body, at_ns, &mut link.output),
+                Some(output) => clients.receive_late(index, &message, at_ns, output),
+                None => clients.receive(index, &message, at_ns, &mut link.output),
             };
             if let Some(Reply { number, intended_ns, refused: Some(reason) }) = reply {
                 recorder.refused(number, intended_ns, reason);
             } else if let Some(reply) = reply {
                 recorder.answered(reply.number, reply.intended_ns, at_ns);
-                let frame = Frame { header, body, bytes: arrived.bytes };
-                if let Some(stamps) = wire::stamps(&frame) {
+                if let Some(stamps) = arrived.shared().stamps() {
                     recorder.stamped(reply.intended_ns, stamps, at_ns);
                 }
             }

@@ -1,7 +1,6 @@
 //! What records the requests and replies of a load.
 
-use nm_exchange::refused::RefusalReason;
-use nm_exchange::wire::STAMPS;
+use nm_wire::{RefusalReason, STAMPS};
 
 /// Records the requests and replies of a load, while it runs on the generator's thread.
 pub trait LoadRecorder {

@@ -1,11 +1,10 @@
 //! The figures of one round, from all round trips.
 
-use nm_exchange::refused::RefusalReason;
-use nm_exchange::wire::STAMPS;
 use nm_model::exchange::Hop;
 use nm_model::result::LatencyRound;
 use nm_stats::quantile::rank;
 use nm_stats::summary::{Sample, summarise};
+use nm_wire::{RefusalReason, STAMPS};
 
 use crate::recorder::LoadRecorder;
 

@@ -4,9 +4,8 @@
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
 
-use nm_exchange::refused::RefusalReason;
-use nm_exchange::wire::STAMPS;
 use nm_stats::summary::Sample;
+use nm_wire::{RefusalReason, STAMPS};
 
 use crate::recorder::LoadRecorder;
 

@@ -7,7 +7,7 @@ use nm_book::order::InstrumentId;
 use nm_exchange::client::ClientError;
 use nm_exchange::control::{
     Access, AddError, AdminRequest, AdminResponse, CellReplicas, ControlReplica, InstrumentMap,
-    Observer, RemoveError, State, Work, share_an_address, unreachable,
+    Observer, RemoveError, State, Work, addresses_of, share_an_address, unreachable,
 };
 use nm_exchange::network::{
     AddedNode, CONTROL, Durability, Network, NetworkError, Node, NodeId, Role,
@@ -449,8 +449,10 @@ fn change(
             match access.request(voter, request, deadline.remaining().min(Access::HANDSHAKE_LIMIT))
             {
                 Ok(AdminResponse::Status { state, leading_term: Some(_), .. }) => {
-                    if is_done(&state)? {
-                        return Ok(());
+                    match State::load(&state) {
+                        Ok(state) if is_done(&state)? => return Ok(()),
+                        Ok(_) => {}
+                        Err(error) => reason = access.named(voter, &error.into()),
                     }
                 }
                 Ok(_) => {}
@@ -498,7 +500,8 @@ pub fn add_node(
     if network.secret.is_none() {
         extended.secret_of_nodes().map_err(|error| bad(error.to_string()))?;
     }
-    let (mut added, request) = (None, AdminRequest::Add { role, node: node.clone() });
+    let request = AdminRequest::Add { class: role, addresses: addresses_of(node) };
+    let mut added = None;
     change(network, &request, limit, |state| {
         added = state.plan_add(role, node).map_err(|error: AddError| bad(error.to_string()))?;
         Ok(added.is_some())
@@ -514,7 +517,7 @@ pub fn add_node(
 /// or control does not log it within `limit`.
 pub fn remove_node(network: &Network, node: NodeId, limit: Duration) -> Result<(), Failure> {
     let bad = |error: RemoveError| Failure::new(FailureKind::BadRequest, error.to_string());
-    let (request, mut was_there) = (AdminRequest::Remove(node), false);
+    let (request, mut was_there) = (AdminRequest::Remove { node }, false);
     change(network, &request, limit, |state| match state.plan_remove(node) {
         Ok(()) => {
             was_there = true;
@@ -562,7 +565,7 @@ fn request_replicas(
     let failed =
         |error: ClientError| Failure::new(FailureKind::Peer, access.named(mediator, &error));
     match access.request(mediator, request, limit).map_err(failed)? {
-        AdminResponse::Replicas(replicas) => Ok(Some(replicas)),
+        AdminResponse::Replicas { replicas } => Ok(Some(replicas)),
         AdminResponse::NotLeading => Ok(None),
         _ => Err(failed(ClientError::Unexpected)),
     }
@@ -592,7 +595,7 @@ pub fn work(network: &Network, limit: Duration) -> Result<Vec<(u16, Work)>, Fail
     // Each cell has the number of its mediator.
     for mediator in network.cells() {
         let answer = access.request(mediator, &AdminRequest::Work, limit);
-        if let Ok(AdminResponse::Work(work)) = answer {
+        if let Ok(AdminResponse::Work { work }) = answer {
             all.push((mediator, work));
         }
     }
@@ -617,7 +620,7 @@ pub fn work_of(
         let asked = access.observe(&node.address, deadline.remaining());
         let answer = asked
             .and_then(|mut observer| observer.request(&AdminRequest::Work, deadline.remaining()));
-        if let Ok(AdminResponse::Work(work)) = answer {
+        if let Ok(AdminResponse::Work { work }) = answer {
             all.push((*id, work));
         }
     }

@@ -228,12 +228,9 @@ impl OtherNodes<'_> {
 
     fn peer(&mut self, id: NodeId) -> Option<&mut Peer> {
         let group = &self.replica.group;
-        let member = group.members.get(usize::try_from(id).ok()?.checked_sub(1)?)?;
-        let from = (self.replica.id() as u8, group.id);
-        let new = || {
-            let (env, address) = (self.replica.env.clone(), member.address.clone());
-            Peer::new(env, address, from, group.settings.key)
-        };
+        let position = usize::try_from(id).ok()?.checked_sub(1)?;
+        group.members.get(position)?;
+        let new = || Peer::new(self.replica.env.clone(), group, position);
         Some(self.by_id.entry(id).or_insert_with(new))
     }
 }

@@ -119,6 +119,7 @@ fn settings(seed: u64) -> Settings {
         watermark_ms: if (seed / 2).is_multiple_of(2) { 500 } else { 0 },
         journal: journal::Settings { file_bytes: 4 << 10 },
         keep_all: false,
+        cluster: 7,
         key: None,
     }
 }
@@ -210,7 +211,7 @@ impl Simulation {
                 let (opened, log) = opened.unzip();
                 let (sender, joined) = channel();
                 let open =
-                    Arc::new(OpenReplicas::new(env, others, None, sender, self.waker.clone()));
+                    Arc::new(OpenReplicas::new(env, others, (7, None), sender, self.waker.clone()));
                 let opened = opened.into_iter().collect();
                 runtime.spawn(replicas::serve(listener, opened, open, stopped));
                 (this.stop, this.log, this.refused) = (Some(stop), log, None);

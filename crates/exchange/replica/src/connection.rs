@@ -5,13 +5,16 @@ use std::io;
 use std::ops::Range;
 
 use nm_auth::Key;
-use nm_codec::{DecodeError, Field, Put};
+use nm_codec::{DecodeError, Field, Put, crc32c_append};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 
 use crate::address::Address;
 use crate::encode::Encode;
 use crate::env::Env;
+use crate::group::{Group, Settings};
 use crate::handshake;
+use crate::hello::{self, Identity};
 use crate::message::{FrameKind, Request};
 use crate::sockets::ByteStream;
 
@@ -29,15 +32,17 @@ mod header {
     pub const FROM: Field<u8> = Field::after("from", &KIND);
     /// The group's number.
     pub const GROUP: Field<u16> = Field::after("group", &FROM);
+    /// Of everything before and behind it; it begins with the hellos of the connection.
+    pub const CHECKSUM: Field<u32> = Field::after("checksum", &GROUP);
 
-    pub const BYTES: usize = GROUP.end();
-    const _: () = assert!(BYTES == 13);
+    pub const BYTES: usize = CHECKSUM.end();
+    const _: () = assert!(BYTES == 17);
 }
 
 /// Version of the frames; another one is refused. It rises with each change of them: see the test
 /// `a_change_of_frames_is_a_change_of_their_version`. The first versions had no number, and a kind
 /// of frame in its place, which is always less than 128.
-pub(crate) const VERSION: u8 = 128;
+pub(crate) const VERSION: u8 = 129;
 
 /// Maximum size of a frame without a snapshot, and of one with it.
 const FRAME_BYTES_MAX: u64 = 256 << 20;
@@ -67,47 +72,32 @@ pub struct Connection {
     input: Vec<u8>,
     consumed: usize,
     output: Vec<u8>,
+    /// What checksums begin with.
+    pub seed: u32,
 }
 
 impl Connection {
     /// A connection over a stream.
     pub fn new(stream: Box<dyn ByteStream>) -> Connection {
-        Connection { stream, input: vec![], consumed: 0, output: vec![] }
+        Connection { stream, input: vec![], consumed: 0, output: vec![], seed: 0 }
     }
 
-    /// Connects; with a key, both ends prove that they have it.
-    async fn open(env: &Env, address: &Address, key: Option<&Key>) -> io::Result<Connection> {
-        let mut connection = Connection::new(env.connect(address).await?);
-        if let Some(key) = key {
-            handshake::connect(&mut connection.stream, key).await?;
-        }
-        Ok(connection)
-    }
-
-    /// The handshake of a connection that was accepted. Without a key there is none, but a frame
-    /// must begin in the same time.
+    /// The hello and handshake of a connection that was accepted, by who `own` says.
     ///
     /// # Errors
-    /// The system's error, or if the other end does not have the key or sends nothing.
-    pub async fn authenticate(&mut self, key: Option<&Key>) -> io::Result<()> {
+    /// The system's error, or if the other end means somebody else, does not have the key or sends
+    /// nothing.
+    pub async fn authenticate(
+        &mut self,
+        key: Option<&Key>,
+        own: impl FnOnce(&Identity) -> Identity,
+    ) -> io::Result<()> {
+        let introduced = timeout(handshake::LIMIT, hello::accept(&mut self.stream, own)).await;
+        self.seed = introduced.unwrap_or_else(|_| Err(handshake::late()))?;
         match key {
-            Some(key) => handshake::accept(&mut self.stream, key).await,
-            None => {
-                let begun = tokio::time::timeout(handshake::LIMIT, self.begin()).await;
-                begun.unwrap_or_else(|_| Err(handshake::late()))
-            }
+            Some(key) => handshake::accept(&mut self.stream, key, self.seed).await,
+            None => Ok(()),
         }
-    }
-
-    /// Waits for the beginning of a first frame.
-    async fn begin(&mut self) -> io::Result<()> {
-        while self.input.len() < header::KIND.end() {
-            self.input.reserve(ROOM_BYTES);
-            if self.stream.read_buf(&mut self.input).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-        self.complete_body().map(drop)
     }
 
     /// Sends a frame whose body is what `encode` appends, followed by the attachment.
@@ -129,6 +119,8 @@ impl Connection {
         header::KIND.set(&mut self.output, kind.code());
         header::FROM.set(&mut self.output, from);
         header::GROUP.set(&mut self.output, group);
+        let checksum = checksum(self.seed, &self.output);
+        header::CHECKSUM.set(&mut self.output, crc32c_append(checksum, attachment));
         self.stream.write_all(&self.output).await?;
         if !attachment.is_empty() {
             self.stream.write_all(attachment).await?;
@@ -165,7 +157,11 @@ impl Connection {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         };
-        let head = &self.input[body.start - header::BYTES..body.start];
+        let frame = &self.input[body.start - header::BYTES..body.end];
+        if checksum(self.seed, frame) != header::CHECKSUM.get(frame) {
+            return Err(invalid("its checksum is wrong"));
+        }
+        let head = &frame[..header::BYTES];
         let kind = kind_of(header::KIND.get(head))?;
         let (from, group) = (header::FROM.get(head), header::GROUP.get(head));
         self.consumed = body.end;
@@ -209,6 +205,12 @@ impl Connection {
     }
 }
 
+/// The checksum of a frame.
+fn checksum(seed: u32, frame: &[u8]) -> u32 {
+    let head = crc32c_append(seed, &frame[..header::GROUP.end()]);
+    crc32c_append(head, &frame[header::BYTES..])
+}
+
 fn kind_of(code: u8) -> io::Result<FrameKind> {
     FrameKind::from_code(header::KIND.name, code)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
@@ -222,16 +224,50 @@ fn invalid(why: &str) -> io::Error {
 pub struct Peer {
     env: Env,
     address: Address,
+    /// Number of the replica that asks.
     from: u8,
-    group: u16,
+    /// The other one. Its incarnation is that of the last connection, or zero.
+    meant: Identity,
     key: Option<Key>,
     connection: Option<Connection>,
 }
 
 impl Peer {
-    /// The replica at `address`, for replica `from` of a group whose replicas have this key.
-    pub fn new(env: Env, address: Address, (from, group): (u8, u16), key: Option<Key>) -> Peer {
-        Peer { env, address, from, group, key, connection: None }
+    /// The member of a group at a position, for the one at the group's own position.
+    pub fn new(env: Env, group: &Group, position: usize) -> Peer {
+        let nowhere = || Address::Unix("/nowhere".into());
+        let member = group.members.get(position);
+        let Settings { cluster, key, .. } = group.settings;
+        Peer {
+            env,
+            address: member.map_or_else(nowhere, |member| member.address.clone()),
+            from: group.own as u8 + 1,
+            meant: Identity {
+                cluster,
+                incarnation: 0,
+                group: group.id,
+                member: position as u8 + 1,
+            },
+            key,
+            connection: None,
+        }
+    }
+
+    /// Connects: both ends say who they are, and with a key, prove that they have it.
+    async fn open(&mut self) -> io::Result<Connection> {
+        let mut connection = Connection::new(self.env.connect(&self.address).await?);
+        let introduced = hello::connect(&mut connection.stream, &self.meant);
+        let introduced = timeout(handshake::LIMIT, introduced).await;
+        let (is, seed) = introduced.unwrap_or_else(|_| Err(handshake::late()))?;
+        let meant = self.meant;
+        // If it was restarted, the next connection is to the new incarnation.
+        self.meant.incarnation = 0;
+        is.check(&meant)?;
+        (self.meant, connection.seed) = (is, seed);
+        if let Some(key) = &self.key {
+            handshake::connect(&mut connection.stream, key, seed).await?;
+        }
+        Ok(connection)
     }
 
     /// Whether there is a connection.
@@ -269,9 +305,16 @@ impl Peer {
     async fn send<R: Request>(&mut self, request: &R) -> io::Result<Connection> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => Connection::open(&self.env, &self.address, self.key.as_ref()).await?,
+            None => {
+                let before = self.meant.incarnation;
+                match self.open().await {
+                    // Nothing of the connection before is continued.
+                    Err(_) if before > 0 && self.meant.incarnation == 0 => self.open().await?,
+                    opened => opened?,
+                }
+            }
         };
-        let head = (R::KIND, self.from, self.group);
+        let head = (R::KIND, self.from, self.meant.group);
         connection.send(head, |out| request.encode(out), request.attachment()).await?;
         Ok(connection)
     }

@@ -102,7 +102,7 @@ async fn catch_up(replica: &GroupReplica, engine: &Engine) {
             for (position, member) in replica.group.members.iter().enumerate() {
                 let is_voter = voters.contains(&(position as NodeId + 1));
                 if is_voter && !member.may_lead && position != replica.group.own {
-                    ask_to_campaign(replica, member).await;
+                    ask_to_campaign(replica, position).await;
                 }
             }
             engine.reset_contact();
@@ -149,8 +149,8 @@ pub async fn step_down(replica: &GroupReplica, engine: &Engine) {
     }
 }
 
-/// Another member that may lead and has all entries of this leader.
-fn successor<'a>(replica: &'a GroupReplica, engine: &Engine) -> Option<&'a Member> {
+/// The position of another member that may lead and has all entries of this leader.
+fn successor(replica: &GroupReplica, engine: &Engine) -> Option<usize> {
     let matching = engine.raft.metrics().borrow().replication.clone().unwrap_or_default();
     let voters = engine.voters();
     let is_ready = |position: usize, member: &Member| {
@@ -160,12 +160,11 @@ fn successor<'a>(replica: &'a GroupReplica, engine: &Engine) -> Option<&'a Membe
         is_other && is_voter && member.may_lead && last.is_some() && last >= replica.store.last()
     };
     let mut members = replica.group.members.iter().enumerate();
-    members.find(|(position, member)| is_ready(*position, member)).map(|(_, member)| member)
+    members.find(|(position, member)| is_ready(*position, member)).map(|(position, _)| position)
 }
 
-async fn ask_to_campaign(replica: &GroupReplica, member: &Member) {
-    let (from, key) = ((replica.id() as u8, replica.group.id), replica.group.settings.key);
-    let mut peer = Peer::new(replica.env.clone(), member.address.clone(), from, key);
+async fn ask_to_campaign(replica: &GroupReplica, position: usize) {
+    let mut peer = Peer::new(replica.env.clone(), &replica.group, position);
     // If it fails, it is tried again.
     let _ = timeout(replica.leases().0, peer.request(&CampaignRequest)).await;
 }

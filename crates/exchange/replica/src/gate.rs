@@ -43,8 +43,10 @@ impl Gate {
         let gate = Arc::clone(self);
         tokio::spawn(async move {
             let key = gate.node.key();
-            if let Err(error) = connection.authenticate(key).await {
-                // Without a key, an end before the first frame is nothing to report.
+            if let Err(error) =
+                connection.authenticate(key, |meant| gate.node.identity(meant)).await
+            {
+                // Without a key, an end before the hello is nothing to report.
                 if key.is_some() || matches!(error.kind(), InvalidData | TimedOut) {
                     gate.report(&error.to_string());
                 }

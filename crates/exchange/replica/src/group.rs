@@ -63,6 +63,8 @@ pub struct Settings {
     pub watermark_ms: u64,
     /// Whether the journal keeps purged entries, for an audit of all of it.
     pub keep_all: bool,
+    /// Number of the network; replicas of another one are refused.
+    pub cluster: u64,
     /// The key by which replicas authenticate each other, if they do; the same at all groups of a
     /// node.
     pub key: Option<Key>,
@@ -80,6 +82,7 @@ impl Default for Settings {
             journal: journal::Settings::default(),
             watermark_ms: 5_000,
             keep_all: false,
+            cluster: 0,
             key: None,
         }
     }

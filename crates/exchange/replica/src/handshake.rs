@@ -21,8 +21,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
 /// Begins the handshake, with its version.
 const MAGIC: [u8; 8] = *b"nmauth01";
 
-/// What both ends claim to be.
-const CLAIM: &[u8] = b"replica";
+/// What both ends claim to be: replicas that have said these hellos to each other.
+fn claim(hellos: u32) -> Vec<u8> {
+    [&b"replica"[..], &hellos.to_le_bytes()].concat()
+}
 
 /// Time limit of a handshake, and of the first bytes where there is none.
 pub const LIMIT: Duration = Duration::from_secs(5);
@@ -31,19 +33,19 @@ pub const LIMIT: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// The system's error, or if the other end does not have the key.
-pub async fn connect(stream: &mut impl Stream, key: &Key) -> io::Result<()> {
-    timeout(LIMIT, prove_first(stream, key)).await.unwrap_or_else(|_| Err(late()))
+pub async fn connect(stream: &mut impl Stream, key: &Key, hellos: u32) -> io::Result<()> {
+    timeout(LIMIT, prove_first(stream, key, &claim(hellos))).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// The end that accepted the connection.
 ///
 /// # Errors
 /// The system's error, or if the other end does not have the key.
-pub async fn accept(stream: &mut impl Stream, key: &Key) -> io::Result<()> {
-    timeout(LIMIT, challenge(stream, key)).await.unwrap_or_else(|_| Err(late()))
+pub async fn accept(stream: &mut impl Stream, key: &Key, hellos: u32) -> io::Result<()> {
+    timeout(LIMIT, challenge(stream, key, &claim(hellos))).await.unwrap_or_else(|_| Err(late()))
 }
 
-async fn prove_first(stream: &mut impl Stream, key: &Key) -> io::Result<()> {
+async fn prove_first(stream: &mut impl Stream, key: &Key, claim: &[u8]) -> io::Result<()> {
     let mut challenge = [0; MAGIC.len() + NONCE_BYTES];
     stream.read_exact(&mut challenge).await?;
     let (magic, nonce) = challenge.split_at(MAGIC.len());
@@ -53,26 +55,26 @@ async fn prove_first(stream: &mut impl Stream, key: &Key) -> io::Result<()> {
     }
     let connector = random()?;
     let nonces = Nonces { acceptor, connector };
-    let proof = key.prove(End::Connector, &nonces, CLAIM);
+    let proof = key.prove(End::Connector, &nonces, claim);
     stream.write_all(&[connector.0, proof.0].concat()).await?;
     let mut answer = [0; PROOF_BYTES];
     stream.read_exact(&mut answer).await?;
-    check(key, End::Acceptor, &nonces, &Proof(answer))
+    check(key, End::Acceptor, (&nonces, claim), &Proof(answer))
 }
 
-async fn challenge(stream: &mut impl Stream, key: &Key) -> io::Result<()> {
+async fn challenge(stream: &mut impl Stream, key: &Key, claim: &[u8]) -> io::Result<()> {
     let acceptor = random()?;
     stream.write_all(&[&MAGIC[..], &acceptor.0].concat()).await?;
     let (mut connector, mut proof) = ([0; NONCE_BYTES], [0; PROOF_BYTES]);
     stream.read_exact(&mut connector).await?;
     stream.read_exact(&mut proof).await?;
     let nonces = Nonces { acceptor, connector: Nonce(connector) };
-    check(key, End::Connector, &nonces, &Proof(proof))?;
-    stream.write_all(&key.prove(End::Acceptor, &nonces, CLAIM).0).await
+    check(key, End::Connector, (&nonces, claim), &Proof(proof))?;
+    stream.write_all(&key.prove(End::Acceptor, &nonces, claim).0).await
 }
 
-fn check(key: &Key, end: End, nonces: &Nonces, proof: &Proof) -> io::Result<()> {
-    if key.verify(end, nonces, CLAIM, proof) { Ok(()) } else { Err(unproven()) }
+fn check(key: &Key, end: End, (nonces, claim): (&Nonces, &[u8]), proof: &Proof) -> io::Result<()> {
+    if key.verify(end, nonces, claim, proof) { Ok(()) } else { Err(unproven()) }
 }
 
 fn random() -> io::Result<Nonce> {
@@ -107,8 +109,8 @@ mod tests {
     async fn both(near: &Key, far: &Key) -> (io::Result<()>, io::Result<()>) {
         let (mut a, mut b) = duplex(1_024);
         // An end that refuses closes its stream.
-        let connect = async move { connect(&mut a, near).await };
-        let accept = async move { accept(&mut b, far).await };
+        let connect = async move { connect(&mut a, near, 5).await };
+        let accept = async move { accept(&mut b, far, 5).await };
         tokio::join!(connect, accept)
     }
 
@@ -128,7 +130,7 @@ mod tests {
         let [key, _] = keys();
         let answered = run(async {
             let (mut near, mut far) = duplex(1_024);
-            let accepted = tokio::spawn(async move { accept(&mut far, &key).await });
+            let accepted = tokio::spawn(async move { accept(&mut far, &key, 5).await });
             let answer = answer_of(&mut near, &key).await;
             near.write_all(&answer).await.unwrap();
             accepted.await.unwrap().unwrap();
@@ -136,7 +138,7 @@ mod tests {
         });
         let again = run(async {
             let (mut near, mut far) = duplex(1_024);
-            let accepted = tokio::spawn(async move { accept(&mut far, &key).await });
+            let accepted = tokio::spawn(async move { accept(&mut far, &key, 5).await });
             near.write_all(&answered).await.unwrap();
             accepted.await.unwrap()
         });
@@ -149,7 +151,7 @@ mod tests {
         stream.read_exact(&mut challenge).await.unwrap();
         let acceptor = Nonce(challenge[MAGIC.len()..].try_into().unwrap());
         let nonces = Nonces { acceptor, connector: Nonce([7; NONCE_BYTES]) };
-        [nonces.connector.0, key.prove(End::Connector, &nonces, CLAIM).0].concat()
+        [nonces.connector.0, key.prove(End::Connector, &nonces, &claim(5)).0].concat()
     }
 
     #[test]
@@ -160,7 +162,7 @@ mod tests {
                 let (mut near, mut far) = duplex(1_024);
                 far.write_all(bytes).await.unwrap();
                 drop(far);
-                (connect(&mut near, &key).await, accept(&mut near, &key).await)
+                (connect(&mut near, &key, 5).await, accept(&mut near, &key, 5).await)
             })
         };
         for bytes in [&b""[..], b"nmauth", &[0; 40], &[9; 104], &[0xff; 200]] {

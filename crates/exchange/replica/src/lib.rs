@@ -48,6 +48,7 @@ mod group;
 mod group_replica;
 mod handshake;
 mod hard_state;
+mod hello;
 pub mod journal;
 mod lifecycle;
 mod log;

@@ -164,10 +164,7 @@ async fn start_engine(
         Arc::clone(snapshot_due),
     )?;
     store.set_snapshot_membership(machine.membership());
-    let addresses = group.members.iter().map(|member| member.address.clone()).collect();
-    let from = replica.id() as u8;
     let (store_of_peers, clocks) = (store.clone(), Arc::clone(&events.clocks));
-    let (group_id, key) = (group.id, group.settings.key);
     // A heartbeat that comes as early as this after a commit is left out, and the next one is not.
     let commit_pause = match group.settings.notifies_at_once {
         true => Duration::ZERO,
@@ -175,10 +172,7 @@ async fn start_engine(
     };
     let peers = Peers {
         env: env.clone(),
-        addresses,
-        from,
-        group: group_id,
-        key,
+        group: group.clone(),
         commit_pause,
         store: store_of_peers,
         clocks,

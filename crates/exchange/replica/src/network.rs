@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nm_auth::Key;
 use openraft::error::{Fatal, RPCError, RaftError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{
@@ -14,10 +13,10 @@ use openraft::raft::{
 use openraft::{EmptyNode, LogId, OptionalSend, Snapshot, Vote};
 use tokio::time::Instant;
 
-use crate::address::Address;
 use crate::clocks::Clocks;
 use crate::connection::Peer;
 use crate::env::Env;
+use crate::group::Group;
 use crate::log_store::LogStore;
 use crate::message::{AppendAnswer, CommitNotice, InstallSnapshot, JoinRequest};
 use crate::types::{NodeId, Types};
@@ -30,14 +29,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 pub struct Peers {
     /// The surroundings.
     pub env: Env,
-    /// Addresses of the members, in order.
-    pub addresses: Vec<Address>,
-    /// This replica's number.
-    pub from: u8,
-    /// The group's number.
-    pub group: u16,
-    /// The key of its replicas.
-    pub key: Option<Key>,
+    /// The group.
+    pub group: Group,
     /// Time after a message during which no follower is sent a commit alone.
     pub commit_pause: Duration,
     /// This replica's log.
@@ -51,10 +44,8 @@ impl RaftNetworkFactory<Types> for Peers {
 
     async fn new_client(&mut self, target: NodeId, _: &EmptyNode) -> Replicator {
         let position = usize::try_from(target).unwrap_or(0).saturating_sub(1);
-        let nowhere = || Address::Unix("/nowhere".into());
-        let address = self.addresses.get(position).cloned().unwrap_or_else(nowhere);
         let env = self.env.clone();
-        let peer = Peer::new(env.clone(), address, (self.from, self.group), self.key);
+        let peer = Peer::new(env.clone(), &self.group, position);
         let (store, clocks) = (self.store.clone(), Arc::clone(&self.clocks));
         let (commit_pause, sent) = (self.commit_pause, Instant::now());
         let committed = None;

@@ -12,12 +12,16 @@ use crate::channel::RaftLog;
 use crate::env::Env;
 use crate::group::Group;
 use crate::group_replica::GroupReplica;
+use crate::hello::Identity;
 use crate::lifecycle::{Opened, open, run};
 use crate::log::LogEvent;
 
 /// The replicas of a node.
 pub struct OpenReplicas {
     env: Env,
+    cluster: u64,
+    /// Random number of the start of the node.
+    incarnation: u64,
     key: Option<Key>,
     waker: Waker,
     /// Where the logs of replicas go that join later.
@@ -43,17 +47,29 @@ impl OpenReplicas {
     pub fn new(
         env: Env,
         others: Vec<Group>,
-        key: Option<Key>,
+        (cluster, key): (u64, Option<Key>),
         joined: Sender<RaftLog>,
         waker: Waker,
     ) -> Self {
         let others = others.into_iter().map(|group| (group.id, group)).collect();
         let groups = Mutex::new(Groups { open: BTreeMap::new(), others });
-        OpenReplicas { env, key, waker, joined, groups }
+        let incarnation = env.random().max(1);
+        OpenReplicas { env, cluster, incarnation, key, waker, joined, groups }
     }
 
     fn groups(&self) -> MutexGuard<'_, Groups> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who this node is for somebody who means a replica of a group.
+    pub fn identity(&self, meant: &Identity) -> Identity {
+        let groups = self.groups();
+        let open = groups.open.get(&meant.group).map(|replica| &replica.group);
+        let group = open.or_else(|| groups.others.get(&meant.group));
+        // It may hear of a group later than others do.
+        let member = group.map_or(meant.member, |group| group.own as u8 + 1);
+        let Self { cluster, incarnation, .. } = *self;
+        Identity { cluster, incarnation, group: meant.group, member }
     }
 
     /// The key by which replicas authenticate, if they do.

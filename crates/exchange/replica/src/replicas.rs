@@ -70,7 +70,8 @@ impl Replicas {
             address: listen.clone(),
             source: Arc::new(error),
         })?;
-        let key = groups.iter().chain(&others).find_map(|group| group.settings.key);
+        let first = groups.iter().chain(&others).map(|group| group.settings).next();
+        let trust = first.map_or((0, None), |settings| (settings.cluster, settings.key));
         let (mut replicas, mut logs) = (vec![], vec![]);
         for group in groups {
             let (opened, log) = open(&env, group, false, waker.clone())?;
@@ -79,7 +80,7 @@ impl Replicas {
         }
         let (stop, stopped) = oneshot::channel();
         let (sender, joined) = channel();
-        let node = Arc::new(OpenReplicas::new(env.clone(), others, key, sender, waker.clone()));
+        let node = Arc::new(OpenReplicas::new(env.clone(), others, trust, sender, waker.clone()));
         let (of_thread, handle) = (Arc::clone(&node), runtime.handle().clone());
         let thread = std::thread::Builder::new()
             .name("replication".to_string())

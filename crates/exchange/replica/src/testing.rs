@@ -199,7 +199,7 @@ mod tests {
         let digest = nm_codec::crc32c(&connection_samples()[0]);
         assert_eq!(
             (VERSION, digest),
-            (128, 2_506_138_372),
+            (129, 2_908_280_768),
             "raise the version, and note both here"
         );
     }
@@ -210,7 +210,23 @@ mod tests {
         // Where the first versions had the kind of a frame.
         bytes[8] = FrameKind::Vote.code();
         let error = ready(from(&bytes, 3).receive()).unwrap_err().to_string();
-        assert!(error.contains("it is 2, and this version of nearmetal reads only 128"), "{error}");
+        assert!(error.contains("it is 2, and this version of nearmetal reads only 129"), "{error}");
+    }
+
+    #[test]
+    fn a_frame_with_a_changed_byte_or_of_another_connection_is_refused() {
+        let frame = frame(FrameKind::Vote, b"a body");
+        assert!(ready(from(&frame, 3).receive()).is_ok());
+        // A longer length waits for more bytes, which do not come.
+        for at in 0..frame.len() {
+            let mut changed = frame.clone();
+            changed[at] ^= 1;
+            assert!(ready(from(&changed, 3).receive()).is_err(), "byte {at}");
+        }
+        let mut other = from(&frame, 3);
+        other.seed = 1;
+        let refused = ready(other.receive()).unwrap_err().to_string();
+        assert!(refused.contains("its checksum is wrong"), "{refused}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Where a run's nodes listen: on this machine or on hosts, with a private folder for sockets.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
@@ -46,7 +48,7 @@ pub fn network(
     }
     .into_iter();
     let mut port = move || ports.next().unwrap_or(PORT_FIRST);
-    Ok(Network::new(counts, |node| {
+    let network = Network::new(counts, |node| {
         let (host, name) = (placement.host(node), node.file_name());
         let ip = host.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |host| host.address);
         let address = match (transport, host) {
@@ -61,7 +63,10 @@ pub fn network(
             Some(_) => nm_replica::Address::Tcp(SocketAddr::new(ip, port())),
         });
         Node { address, replication }
-    }))
+    });
+    // Random, and not too large for TOML.
+    let cluster = RandomState::new().build_hasher().finish() >> 1;
+    Ok(Network { cluster, ..network })
 }
 
 #[cfg(test)]

@@ -7,13 +7,13 @@ use nm_book::order::Matching;
 use nm_book::reference::ReferenceBook;
 use nm_book::testing::{Stream, holds, seeded};
 use nm_exchange::batch;
-use nm_exchange::cell::{Cell, Request};
+use nm_exchange::cell::Cell;
 use nm_exchange::link::Address;
 use nm_exchange::network::Network;
-use nm_exchange::wire::{self, FrameKind, Header};
 use nm_load::flow::Flow;
 use nm_load::log;
 use nm_replica::journal::format;
+use nm_wire::{FrameMut, ROWS, Request, Shape};
 
 use crate::day::Script;
 use crate::hosts;
@@ -57,35 +57,35 @@ fn messages(bytes: &[u8]) {
     }
     if let Ok((_, frames)) = batch::decode(bytes) {
         for frame in frames.flatten() {
-            let _ = Request::of(&frame);
+            let _ = frame.read::<Request>();
         }
     }
 }
 
-/// The bytes as a frame with a valid checksum, alone and in a batch.
+/// The bytes as each message, in a frame with a valid checksum, alone and in a batch.
 fn frame(bytes: &[u8]) {
-    let body_bytes = bytes.get(56..60).and_then(|word| word.try_into().ok());
-    let Some(body_bytes) = body_bytes.map(u32::from_le_bytes) else { return };
-    if bytes.len() < wire::HEADER_BYTES || body_bytes as usize > bytes.len() - wire::HEADER_BYTES {
-        return;
-    }
-    let mut sealed = bytes.to_vec();
-    wire::route(&mut sealed, 1, 2, 3);
-    if let Ok(Some(frame)) = wire::read(&sealed) {
-        let _ = (Request::of(&frame), wire::stamps(&frame));
-        let mut again = vec![];
-        wire::write(&frame.header, frame.body, frame.bytes.len(), &mut again);
-        let again = wire::read(&again).expect("an encoded frame is decoded");
-        let again = again.expect("an encoded frame is complete");
-        assert_eq!((again.header, again.body), (frame.header, frame.body));
-    }
-    let mut batch_bytes = vec![];
-    batch::begin(1, &mut batch_bytes);
-    batch_bytes.extend_from_slice(&sealed);
-    if let Ok((_, frames)) = batch::decode(&batch_bytes) {
-        for frame in frames.flatten() {
-            let _ = Request::of(&frame);
+    let _ = nm_wire::read(bytes);
+    for row in ROWS {
+        row.check(bytes);
+        let mut sealed = vec![];
+        let shape = Shape { is_stamped: bytes.len() % 2 == 1, size_bytes: 0 };
+        nm_wire::write_with(row.code, shape, &mut sealed, |out| out.extend_from_slice(bytes));
+        let frame = nm_wire::read(&sealed).expect("an encoded frame is decoded");
+        let frame = frame.expect("an encoded frame is complete");
+        assert_eq!((frame.code, frame.message), (row.code, bytes));
+        let mut batch_bytes = vec![];
+        batch::begin(1, &mut batch_bytes);
+        batch_bytes.extend_from_slice(&sealed);
+        if let Ok((_, frames)) = batch::decode(&batch_bytes) {
+            for frame in frames.flatten() {
+                let _ = Cell::<ReferenceBook>::default().admit(frame);
+            }
         }
+        let mut changed = FrameMut::of(&mut sealed).expect("it is complete");
+        if let Ok(mut edit) = nm_wire::request::Edit::of(&mut changed) {
+            edit.gateway(1).cell(2).map_version(3);
+        }
+        assert!(nm_wire::read(&sealed).is_ok(), "a changed frame is sealed");
     }
 }
 
@@ -123,24 +123,31 @@ pub fn samples(seed: u64) -> Vec<Vec<u8>> {
         let Some(command) = stream.command() else { break };
         codec::write_command(&command, &mut messages);
         book.apply(&command, stream.now_ns, &mut |event| codec::write_event(&event, &mut events));
-        let header = Header {
+        let request = Request {
+            instrument: 0,
             session: number as u32 % 3,
             client_seq: number / 3 + 1,
             previous_seq: number / 3,
-            ..Header::new(FrameKind::Request)
+            acknowledged: 0,
+            intended_ns: 0,
+            map_version: 0,
+            gateway: 0,
+            cell: 0,
+            attempt: 0,
+            is_public: false,
+            is_previous_answered: false,
+            command,
         };
-        let mut body = vec![];
-        codec::write_command(&command, &mut body);
-        wire::write(&header, &body, 200, &mut frames);
-        if let Ok(request) = Request::decode(&header, &body) {
-            cell.begin(number + 1, stream.now_ns);
-            cell.handle(&request, |_| {});
-        }
+        let shape = Shape { is_stamped: false, size_bytes: 200 };
+        nm_wire::write_shaped(&request, shape, &mut frames);
+        cell.begin(number + 1, stream.now_ns);
+        cell.handle(&request, |_| {});
     }
     let mut saved_book = vec![];
     book.save(&mut saved_book);
     let saved_cell = cell.save();
     let inner = saved_cell[8..saved_cell.len() - 4].to_vec();
     let first_frame = frames[batch::HEADER_BYTES..].to_vec();
-    vec![messages, events, saved_book, inner, first_frame, frames]
+    let examples = ROWS.iter().map(|row| row.example_of(seed));
+    [messages, events, saved_book, inner, first_frame, frames].into_iter().chain(examples).collect()
 }

@@ -9,7 +9,6 @@ use nm_book::book;
 use nm_book::order::Matching;
 use nm_book::reference::ReferenceBook;
 use nm_exchange::cell::{Cell, CellLoadError, Request};
-use nm_exchange::wire;
 use nm_stats::random::Random;
 
 use crate::findings::{Findings, Violation};
@@ -84,8 +83,8 @@ fn apply<M: Matching>(cell: &mut Cell<M>, batch: &Batch) {
             }
             Entry::Move(bytes) => {
                 // A damaged frame had no effect on the cell that the log is of either.
-                if let Ok(Some(frame)) = wire::read(bytes) {
-                    let _ = cell.admit(&frame);
+                if let Ok(Some(frame)) = nm_wire::read(bytes) {
+                    let _ = cell.admit(frame);
                 }
             }
         }

@@ -6,15 +6,15 @@ use nm_book::book;
 use nm_book::codec;
 use nm_book::order::{InstrumentId, UserId};
 use nm_book::reference::ReferenceBook;
-use nm_codec::{DecodeError, FNV1A, Put, Reader, fnv1a, fnv1a_on};
+use nm_codec::{DecodeError, FNV1A, Put, Reader, fnv1a_on};
 use nm_exchange::batch;
 use nm_exchange::cell::{
     Admitted, Cell, CellLoadError, Handled, MoveStep, Request, event_recipients,
 };
 use nm_exchange::moves::{MoveId, MoveParts, Release as ReleaseEntry};
 use nm_exchange::network::{Durability, Network};
-use nm_exchange::wire::Frame;
-use nm_load::log::RequestId;
+use nm_load::log::{RequestId, command_hash};
+use nm_wire::{Claim, Forget, Frame, Kind, request};
 use thiserror::Error;
 
 use crate::cuts::{Batch, Entry, Incarnation};
@@ -231,9 +231,9 @@ impl Replay {
         let mut entries = vec![];
         for frame in frames {
             let frame = frame.map_err(undecodable)?;
-            let last_epoch = self.epoch_of(frame.header.instrument);
+            let last_epoch = instrument_of(frame).map_or(0, |instrument| self.epoch_of(instrument));
             // Frames that are neither, or for another cell, are skipped by the network as well.
-            let (reference, fast) = (self.reference.admit(&frame), self.fast.admit(&frame));
+            let (reference, fast) = (self.reference.admit(frame), self.fast.admit(frame));
             if reference != fast {
                 findings.add(Violation::HashDiffers, || {
                     format!(
@@ -244,18 +244,18 @@ impl Replay {
             }
             match fast {
                 Ok(Admitted::Request(request)) => {
-                    self.request(&request, &frame, last_epoch, findings);
+                    self.request(&request, last_epoch, findings);
                     if self.keeps_batches {
                         entries.push(Entry::Request(request));
                     }
                 }
                 Ok(Admitted::Move(step)) => {
-                    self.step(step, &frame, last_epoch, sessions, owners);
+                    self.step(step, frame, last_epoch, sessions, owners);
                     if self.keeps_batches {
                         entries.push(Entry::Move(frame.bytes.into()));
                     }
                 }
-                Ok(Admitted::NotOwned) | Err(_) => {}
+                Ok(Admitted::NotOwned | Admitted::Undecodable) | Err(_) => {}
             }
         }
         if let Some(incarnation) = self.incarnations.last_mut().filter(|_| self.keeps_batches) {
@@ -265,13 +265,7 @@ impl Replay {
     }
 
     /// Executes a request.
-    fn request(
-        &mut self,
-        request: &Request,
-        frame: &Frame<'_>,
-        epoch: u32,
-        findings: &mut Findings,
-    ) {
+    fn request(&mut self, request: &Request, epoch: u32, findings: &mut Findings) {
         let Request { instrument, session, client_seq, .. } = *request;
         let (delivered, code) = (&mut self.delivered, &mut self.code);
         let id = MoveId { instrument, epoch };
@@ -303,7 +297,7 @@ impl Replay {
                 name,
                 output_seq: outcome.output_seq,
                 events_hash: outcome.events_hash,
-                command_hash: fnv1a(frame.body),
+                command_hash: command_hash(&request.command),
                 index,
                 place: self.place(),
                 epoch,
@@ -315,21 +309,22 @@ impl Replay {
     fn step(
         &mut self,
         step: MoveStep,
-        frame: &Frame<'_>,
+        frame: Frame<'_>,
         last_epoch: u32,
         sessions: Option<&HashMap<InstrumentId, Vec<UserId>>>,
         owners: &mut Owners,
     ) {
         match step {
             MoveStep::Released(id) => {
-                let to = ReleaseEntry::decode(&frame.header, frame.body).map_or(0, |it| it.to);
+                let to = frame.read::<ReleaseEntry>().map_or(0, |it| it.to);
                 let (place, index) = (self.place(), self.fast.index());
                 let state = self.state_of(id.instrument);
                 owners.released(id, Release { place, index, to, state });
             }
             // One that is here already is announced again.
             MoveStep::Adopted(id) if last_epoch < id.epoch => {
-                let origin = Origin::Moved(MoveParts::decode(&frame.header).from);
+                let from = frame.read::<MoveParts<'_>>().map_or(0, |it| it.from);
+                let origin = Origin::Moved(from);
                 owners.begun(id, self.begin(id.instrument, origin, sessions));
             }
             MoveStep::Claimed(instrument) => {
@@ -337,7 +332,8 @@ impl Replay {
                 owners.begun(id, self.begin(instrument, Origin::Claimed, None));
             }
             MoveStep::Forgotten(instrument) => {
-                owners.forgotten(MoveId { instrument, epoch: frame.header.map_version });
+                let epoch = frame.read::<Forget>().map_or(0, |it| it.id.epoch);
+                owners.forgotten(MoveId { instrument, epoch });
             }
             MoveStep::Adopted(_)
             | MoveStep::Ignored
@@ -367,4 +363,16 @@ impl Replay {
             });
         }
     }
+}
+
+/// The instrument that a frame of a batch is about.
+fn instrument_of(frame: Frame<'_>) -> Option<InstrumentId> {
+    let id = match frame.kind() {
+        Kind::Request => return Some(request::View::of(frame).ok()?.instrument()),
+        Kind::Release => frame.read::<ReleaseEntry>().ok()?.id,
+        Kind::Forget => frame.read::<Forget>().ok()?.id,
+        Kind::Claim => frame.read::<Claim>().ok()?.id,
+        _ => frame.read::<MoveParts<'_>>().ok()?.id,
+    };
+    Some(id.instrument)
 }

@@ -4,7 +4,7 @@ use nm_book::order::{InstrumentId, SnapshotError};
 use nm_codec::DecodeError;
 use thiserror::Error;
 
-use crate::refused::RefusalReason;
+use nm_wire::RefusalReason;
 
 use super::session::Outcome;
 

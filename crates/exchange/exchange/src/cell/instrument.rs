@@ -12,7 +12,9 @@ use crate::moves::CopyStart;
 
 use super::copy::InstrumentCopy;
 use super::handled::{CellLoadError, Handled};
-use super::request::Request;
+use nm_wire::Request;
+
+use super::request::{authorized_command, rejection};
 use super::session::{Outcome, Session, event_recipients, read_session, write_session};
 
 /// Live orders from which on a book is saved and loaded by another thread. With fewer it takes less
@@ -134,11 +136,11 @@ impl<M: Matching> InstrumentState<M> {
             notifications.extend(recipients.map(|user| (user, event)));
             emit(&event);
         };
-        match request.authorized_command() {
+        match authorized_command(request) {
             Ok(Command::New(order)) if is_full && order.may_rest(self.book.phase()) => {
                 // Its orders that have expired leave all the same.
                 self.book.apply(&Command::Tick, now_ns, &mut on_event);
-                on_event(request.rejection(RejectReason::TooManyOwnOrders));
+                on_event(rejection(request, RejectReason::TooManyOwnOrders));
             }
             Ok(command) => self.book.apply(&command, now_ns, &mut on_event),
             Err(rejected) => on_event(rejected),

@@ -10,11 +10,11 @@ use std::task::Poll;
 
 use nm_book::order::{InstrumentId, Matching};
 use nm_codec::{DecodeError, Put, Reader};
+use nm_wire::{Frame, Series};
 
 use crate::background::{self, Background};
 use crate::limits::REFUSED_MOVES_MAX;
 use crate::moves::{Attempt, CopyStart, MoveId, MoveParts, MoveRefusal, Part, Release};
-use crate::wire::{Frame, FrameKind};
 
 use super::Cell;
 use super::copy::CopyPiece;
@@ -135,7 +135,7 @@ impl<M: Matching> Cell<M> {
     /// Releases an instrument to another cell, if it is here and the change is newer than the last
     /// one.
     pub(super) fn release(&mut self, release: Release) -> MoveStep {
-        let Release { id: MoveId { instrument, epoch }, to } = release;
+        let Release { id: MoveId { instrument, epoch }, to, .. } = release;
         let last_epoch = self.ownership.get(&instrument).map_or(0, |known| known.epoch);
         if !self.owns(instrument) || epoch <= last_epoch {
             return MoveStep::Ignored;
@@ -196,7 +196,8 @@ impl<M: Matching> Cell<M> {
             return Ok(MoveStep::Ignored);
         }
         if number == 0 {
-            let Some(start) = Part::start(body)? else { return Ok(MoveStep::Ignored) };
+            let first = Series::of(body).next().transpose()?;
+            let Some(Part::Start { start }) = first else { return Ok(MoveStep::Ignored) };
             if staged_epoch != Some(id.epoch)
                 && let Some(refusal) = self.decide(id, start.sessions)
             {
@@ -244,15 +245,14 @@ impl<M: Matching> Cell<M> {
 
     /// Whether to admit this frame now would wait for a book that another thread loads: it ends the
     /// transfer of the instrument.
-    pub fn awaits_book(&mut self, frame: &Frame<'_>) -> bool {
-        let MoveParts { id, attempt, number, .. } = MoveParts::decode(&frame.header);
+    pub fn awaits_book(&mut self, frame: Frame<'_>) -> bool {
+        let Ok(MoveParts { id, attempt, number, mut parts, .. }) = frame.read() else {
+            return false;
+        };
         let staged = self.staged.get(&id.instrument);
-        let is_next = frame.header.kind == FrameKind::MoveParts
-            && staged.is_some_and(|staged| staged.expects(id, attempt, number));
+        let is_next = staged.is_some_and(|staged| staged.expects(id, attempt, number));
         let is_end = |part: Result<Part<'_>, DecodeError>| matches!(part, Ok(Part::End { .. }));
-        is_next
-            && Part::all(frame.body).any(is_end)
-            && self.build(id.instrument) == Arrival::Loading
+        is_next && parts.any(is_end) && self.build(id.instrument) == Arrival::Loading
     }
 
     /// Whether a part of any instrument has come, and not all.
@@ -423,9 +423,10 @@ mod tests {
     use nm_book::reference::ReferenceBook;
 
     use super::super::testing::{INSTRUMENT, cell_with_large_book, copied_parts, order};
+    use nm_wire::Value;
+
     use super::*;
     use crate::limits::CellLimits;
-    use crate::wire;
 
     /// Replicas that load the book sooner and later have the same state after each part.
     #[test]
@@ -434,7 +435,7 @@ mod tests {
         let (id, attempt) = (MoveId { instrument: INSTRUMENT, epoch: 3 }, Attempt(1));
         let before = source.instrument_hash(INSTRUMENT);
         let mut end = vec![];
-        source.end_of_transfer(INSTRUMENT).write(&mut end);
+        source.end_of_transfer(INSTRUMENT).put(&mut end);
         let mut frames = copied_parts(&mut source);
         frames.push(end);
         let mut early = Cell::<Book>::new(0, 2);
@@ -464,17 +465,18 @@ mod tests {
     fn the_end_of_a_large_instrument_waits_for_its_book_alone() {
         let mut source = cell_with_large_book();
         let mut parts = vec![];
-        source.end_of_transfer(INSTRUMENT).write(&mut parts);
+        source.end_of_transfer(INSTRUMENT).put(&mut parts);
         let frames = copied_parts(&mut source);
         let id = MoveId { instrument: INSTRUMENT, epoch: 3 };
         let message = |number: u64, parts: &[u8]| {
             let mut bytes = vec![];
             let (attempt, from, to) = (Attempt(1), 1, 0);
-            MoveParts { id, from, to, attempt, number }.write(parts, &mut bytes);
+            let parts = Series::of(parts);
+            nm_wire::write(&MoveParts { id, from, to, attempt, number, parts }, &mut bytes);
             bytes
         };
         let awaits_book = |cell: &mut Cell<Book>, number: u64, parts: &[u8]| {
-            cell.awaits_book(&wire::read(&message(number, parts)).unwrap().unwrap())
+            cell.awaits_book(nm_wire::read(&message(number, parts)).unwrap().unwrap())
         };
         let mut cell = Cell::<Book>::new(0, 2);
         for (number, frame) in (0..).zip(&frames) {
@@ -501,7 +503,7 @@ mod tests {
     fn a_damaged_copy_is_refused_at_its_end() {
         let mut source = cell_with_large_book();
         let mut end = vec![];
-        source.end_of_transfer(INSTRUMENT).write(&mut end);
+        source.end_of_transfer(INSTRUMENT).put(&mut end);
         let frames = copied_parts(&mut source);
         let id = MoveId { instrument: INSTRUMENT, epoch: 3 };
         for damaged in 1..frames.len() - 1 {
@@ -552,7 +554,7 @@ mod tests {
             let id = MoveId { instrument: epoch, epoch };
             let start = CopyStart { output_seq: 1, public_seq: 1, history: 1, sessions: 1 };
             let mut body = vec![];
-            Part::Start(start).write(&mut body);
+            Part::Start { start }.put(&mut body);
             match cell.stage(id, Attempt(1), 0, &body) {
                 Ok(MoveStep::Refused(_, _, refusal)) => Some(refusal),
                 Ok(MoveStep::Staged(..)) => None,

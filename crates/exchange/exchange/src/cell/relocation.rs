@@ -3,13 +3,13 @@
 
 use nm_book::order::{InstrumentId, Matching, SnapshotError};
 use nm_codec::{DecodeError, Reader};
+use nm_wire::Series;
 
 use crate::background::{self, Background};
 use crate::moves::{Attempt, MoveId, MoveRefusal, Part};
 
 use super::handled::Handled;
 use super::instrument::{Buffers, Circumstances, InstrumentState, LoadedBook};
-use super::request::Request;
 use super::session::read_session;
 
 /// Whether a cell owns an instrument for which the rule does not say so any more.
@@ -129,7 +129,7 @@ impl<M: Matching> Staged<M> {
     /// If they cannot be decoded.
     pub(super) fn add(&mut self, body: &[u8]) -> Result<Option<u64>, DecodeError> {
         let mut end_ns = None;
-        for part in Part::all(body) {
+        for part in Series::of(body) {
             if let Part::End { now_ns, .. } = part? {
                 end_ns = Some(now_ns);
             }
@@ -188,28 +188,28 @@ impl<M: Matching> Building<M> {
         if let Some(loading) = self.loading.take() {
             self.state.set_book(loading.wait().map_err(|_| DamagedCopy)?);
         }
-        let (part, length) = Part::first(parts).map_err(|_| DamagedCopy)?;
-        self.taken += length;
+        let mut all: Series<'_, Part<'_>> = Series::of(parts);
+        let Some(Ok(part)) = all.next() else { return Err(DamagedCopy) };
+        self.taken += parts.len() - all.bytes.len();
         let state = &mut self.state;
         match part {
-            Part::Start(start) => {
+            Part::Start { start } => {
                 state.output_seq = start.output_seq;
                 state.public_seq = start.public_seq;
                 state.history = start.history;
             }
-            Part::Sessions(bytes) => {
-                let mut reader = Reader::new(bytes);
+            Part::Sessions { saved } => {
+                let mut reader = Reader::new(saved.0);
                 while !reader.is_empty() {
                     let (session, known) = read_session(&mut reader).map_err(|_| DamagedCopy)?;
                     state.sessions.insert(session, known);
                 }
             }
-            Part::Book(bytes) => self.book.extend_from_slice(bytes),
+            Part::Book { saved } => self.book.extend_from_slice(saved.0),
             Part::BookEnd => {
                 self.loading = Some(LoadedBook::begin_load(std::mem::take(&mut self.book)));
             }
-            Part::Request { now_ns, header, body } => {
-                let request = Request::decode(&header, body).map_err(|_| DamagedCopy)?;
+            Part::Request { now_ns, request } => {
                 let at = Circumstances { now_ns, ..at };
                 let handled = state.handle(&request, at, buffers, None, |_| {});
                 debug_assert!(!matches!(handled, Handled::Refused(_)));

@@ -6,9 +6,9 @@ use nm_book::book::Book;
 use nm_book::order::{
     Command, InstrumentId, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce, UserId,
 };
+use nm_wire::{Block, Part, Request, Value};
 
-use super::{Cell, CopyPiece, Request};
-use crate::moves::Part;
+use super::{Cell, CopyPiece};
 
 /// An order of a session on an instrument; even sessions buy, odd ones sell.
 pub fn order(
@@ -23,6 +23,8 @@ pub fn order(
         gateway: session as u16 % 3,
         instrument,
         map_version: 0,
+        cell: 0,
+        attempt: 0,
         client_seq,
         previous_seq,
         intended_ns: 0,
@@ -64,17 +66,19 @@ pub fn cell_with_large_book() -> Cell<Book> {
 /// The parts of a copy of its instrument, by frames; all but the end of the transfer.
 pub fn copied_parts(cell: &mut Cell<Book>) -> Vec<Vec<u8>> {
     let mut start = vec![];
-    Part::Start(cell.begin_copy(INSTRUMENT)).write(&mut start);
+    Part::Start { start: cell.begin_copy(INSTRUMENT) }.put(&mut start);
     let (mut frames, mut waited) = (vec![start], 0);
     loop {
         let mut frame = vec![];
         match cell.next_piece(INSTRUMENT, 100_000) {
             Poll::Ready(Some(CopyPiece::Sessions(bytes))) => {
-                Part::Sessions(&bytes).write(&mut frame);
+                Part::Sessions { saved: Block(&bytes) }.put(&mut frame);
             }
-            Poll::Ready(Some(CopyPiece::Book(bytes))) => Part::Book(&bytes).write(&mut frame),
+            Poll::Ready(Some(CopyPiece::Book(bytes))) => {
+                Part::Book { saved: Block(&bytes) }.put(&mut frame);
+            }
             Poll::Ready(None) => {
-                Part::BookEnd.write(&mut frame);
+                Part::BookEnd.put(&mut frame);
                 frames.push(frame);
                 return frames;
             }

@@ -6,15 +6,14 @@ use std::time::Duration;
 use nm_auth::{Credentials, Right};
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock::Deadline;
+use nm_wire::{AdminRequest, AdminResponse, Kind, Who};
 
 use crate::client::{self, ClientError};
 use crate::link::{Address, Link};
-use crate::message::Hello;
 use crate::network::{CONTROL, Network, NetworkError, NodeId, Role};
-use crate::wire::{self, FrameKind, Header};
 
-use super::admin_message::{AdminRequest, AdminResponse};
 use super::state::State;
+use super::work::check_response;
 
 /// How long a leader of control is looked for.
 const LEADER_LIMIT: Duration = Duration::from_secs(2);
@@ -24,20 +23,20 @@ const LEADER_LIMIT: Duration = Duration::from_secs(2);
 pub struct Observer(Link);
 
 impl Observer {
-    /// Connects to a node, as [`Hello::Observer`] or [`Hello::Operator`].
+    /// Connects to a node, as [`Who::Observer`] or [`Who::Operator`].
     ///
     /// # Errors
     /// If it does not answer within `limit`.
     pub fn connect(
         address: &Address,
-        hello: Hello,
+        hello: Who,
         credentials: Option<&Credentials>,
         limit: Duration,
     ) -> Result<Observer, ClientError> {
         let deadline = Deadline::after(limit);
         let mut link = client::connect(address, &[hello], credentials, limit)?;
         if credentials.is_none() {
-            client::receive(&mut link, FrameKind::Welcome, deadline)?;
+            client::receive(&mut link, Kind::Welcome, deadline)?;
         }
         Ok(Observer(link))
     }
@@ -57,8 +56,7 @@ impl Observer {
 
     /// Adds a request to what is sent with the next [`Observer::receive`].
     pub fn send(&mut self, request: &AdminRequest) {
-        let header = Header::new(FrameKind::AdminRequest);
-        wire::write(&header, &request.encode(), 0, &mut self.0.output);
+        nm_wire::write(request, &mut self.0.output);
     }
 
     /// Waits for the next response.
@@ -66,8 +64,10 @@ impl Observer {
     /// # Errors
     /// If none comes until then.
     pub fn receive(&mut self, deadline: Deadline) -> Result<AdminResponse, ClientError> {
-        let (_, body) = client::receive(&mut self.0, FrameKind::AdminResponse, deadline)?;
-        Ok(AdminResponse::decode(&body)?)
+        let message = client::receive(&mut self.0, Kind::AdminResponse, deadline)?;
+        let response = nm_wire::decode(&message)?;
+        check_response(&response)?;
+        Ok(response)
     }
 }
 
@@ -104,8 +104,8 @@ impl Access<'_> {
     pub fn observe(&self, address: &Address, limit: Duration) -> Result<Observer, ClientError> {
         let has = |right| self.credentials.as_ref().is_none_or(|keys| keys.key(right).is_some());
         let hello = match has(Right::Observer) || !has(Right::Operator) {
-            true => Hello::Observer,
-            false => Hello::Operator,
+            true => Who::Observer,
+            false => Who::Operator,
         };
         Observer::connect(address, hello, self.credentials.as_ref(), limit)
     }
@@ -116,7 +116,7 @@ impl Access<'_> {
     /// If there is no such mediator, or it does not answer within `limit`.
     pub fn operate(&self, mediator: u16, limit: Duration) -> Result<Observer, ClientError> {
         let address = self.address(mediator)?;
-        Observer::connect(address, Hello::Operator, self.credentials.as_ref(), limit)
+        Observer::connect(address, Who::Operator, self.credentials.as_ref(), limit)
     }
 
     /// Asks a mediator.
@@ -187,7 +187,8 @@ impl Access<'_> {
     fn replica(&self, mediator: u16, limit: Duration) -> Result<ControlReplica, ClientError> {
         match self.request(mediator, &AdminRequest::Status, limit)? {
             AdminResponse::Status { leading_term, stalled_ms, state } => {
-                Ok(ControlReplica { mediator, leading_term, stalled_ms, state: *state })
+                let state = State::load(&state)?;
+                Ok(ControlReplica { mediator, leading_term, stalled_ms, state })
             }
             _ => Err(ClientError::Unexpected),
         }

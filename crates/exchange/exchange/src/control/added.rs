@@ -1,6 +1,7 @@
 //! Nodes that were added to a running network, as the map has them.
 
 use nm_codec::{DecodeError, Put, Reader};
+use nm_wire::{NodeAddresses, Value};
 use thiserror::Error;
 
 use crate::limits::ADDRESS_BYTES_MAX;
@@ -62,13 +63,38 @@ pub fn long_address(node: &Node) -> Option<String> {
     addresses(node).find(|address| address.len() > ADDRESS_BYTES_MAX)
 }
 
+/// The addresses of a node, for messages and for the log.
+pub fn addresses_of(node: &Node) -> NodeAddresses {
+    let text = |address: String| {
+        let end = address.floor_char_boundary(ADDRESS_BYTES_MAX);
+        address[..end].to_string()
+    };
+    NodeAddresses {
+        address: text(node.address.to_string()),
+        replication: node.replication.as_ref().map(|replication| text(replication.to_string())),
+    }
+}
+
+/// The node of these addresses.
+///
+/// # Errors
+/// If they are no addresses.
+pub fn node_of(addresses: &NodeAddresses) -> Result<Node, DecodeError> {
+    let of_replica = |text: &String| {
+        let address: Option<link::Address> = text.parse().ok();
+        let address = address.and_then(|address| address.try_into().ok());
+        address.ok_or_else(|| DecodeError::invalid("replication", "is not an address of a replica"))
+    };
+    let address = addresses.address.parse();
+    Ok(Node {
+        address: address.map_err(|_| DecodeError::invalid("address", "is not one of a node"))?,
+        replication: addresses.replication.as_ref().map(of_replica).transpose()?,
+    })
+}
+
 /// Appends the addresses of a node.
 pub fn write_addresses(node: &Node, out: &mut Vec<u8>) {
-    write_address(&node.address.to_string(), out);
-    out.put_bool(node.replication.is_some());
-    if let Some(replication) = &node.replication {
-        write_address(&replication.to_string(), out);
-    }
+    addresses_of(node).put(out);
 }
 
 /// Reads what [`write_addresses`] appended.
@@ -76,29 +102,12 @@ pub fn write_addresses(node: &Node, out: &mut Vec<u8>) {
 /// # Errors
 /// If they are no addresses.
 pub fn read_addresses(reader: &mut Reader<'_>) -> Result<Node, DecodeError> {
-    let mut next = || -> Result<link::Address, DecodeError> {
-        let text = read_address(reader)?;
-        text.parse().map_err(|_| DecodeError::invalid("address", "is not one of a node"))
-    };
-    let address = next()?;
-    let replication = match reader.bool("has_replication")? {
-        true => Some(read_address(reader)?),
-        false => None,
-    };
-    let of_replica = |text: String| {
-        let address: Option<link::Address> = text.parse().ok();
-        let address = address.and_then(|address| address.try_into().ok());
-        address.ok_or_else(|| DecodeError::invalid("replication", "is not an address of a replica"))
-    };
-    Ok(Node { address, replication: replication.map(of_replica).transpose()? })
+    node_of(&NodeAddresses::take("addresses", reader)?)
 }
 
 /// Appends a node's address; of one that is too long, the beginning.
 pub fn write_address(address: &str, out: &mut Vec<u8>) {
-    let mut end = address.len().min(ADDRESS_BYTES_MAX);
-    while !address.is_char_boundary(end) {
-        end -= 1;
-    }
+    let end = address.floor_char_boundary(ADDRESS_BYTES_MAX);
     out.put_u16(end as u16);
     out.put(&address.as_bytes()[..end]);
 }

@@ -2,6 +2,7 @@
 
 use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Put, Reader};
+use nm_wire::Value;
 
 use crate::moves::{MoveId, MoveRefusal};
 use crate::network::{Node, NodeId, Role};
@@ -127,7 +128,7 @@ impl Command {
             }
             Command::Leader { cell, leader } => {
                 out.put_u16(*cell);
-                leader.write(out);
+                leader.put(out);
             }
             Command::Move { instrument, cell } => {
                 out.put_u32(*instrument);
@@ -168,9 +169,10 @@ impl Command {
             CommandCode::Left => {
                 Command::Left { node: NodeId::read(reader)?, start: reader.u64("start")? }
             }
-            CommandCode::Leader => {
-                Command::Leader { cell: reader.u16("cell")?, leader: CellLeader::read(reader)? }
-            }
+            CommandCode::Leader => Command::Leader {
+                cell: reader.u16("cell")?,
+                leader: CellLeader::take("leader", reader)?,
+            },
             CommandCode::Move => {
                 Command::Move { instrument: reader.u32("instrument")?, cell: reader.u16("cell")? }
             }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use nm_codec::{DecodeError, Put, Reader};
+use nm_codec::DecodeError;
+use nm_wire::Member;
 
 use crate::network::NodeId;
 
@@ -24,16 +25,24 @@ impl MembershipReport {
         MembershipReport { nodes: BTreeMap::new(), routes: RoutingTable::new(map) }
     }
 
-    /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![];
-        out.put_u16(self.nodes.len() as u16);
-        for (node, start) in &self.nodes {
-            node.write(&mut out);
-            out.put_u64(*start);
+    /// The message that has it.
+    pub fn message(&self) -> nm_wire::MembershipReport {
+        let member = |(node, start): (&NodeId, &u64)| Member { node: *node, start: *start };
+        nm_wire::MembershipReport {
+            nodes: self.nodes.iter().map(member).collect(),
+            map: self.routes.map.content(),
+            leaders: self.routes.led_cells(),
         }
-        self.routes.write(&mut out);
-        out
+    }
+
+    /// The report of a message.
+    ///
+    /// # Errors
+    /// If its map is none.
+    pub fn of(message: &nm_wire::MembershipReport) -> Result<MembershipReport, DecodeError> {
+        let nm_wire::MembershipReport { nodes, map, leaders } = message;
+        let nodes = nodes.iter().map(|member| (member.node, member.start)).collect();
+        Ok(MembershipReport { nodes, routes: RoutingTable::of(map, leaders)? })
     }
 
     /// The report that these bytes are.
@@ -41,15 +50,7 @@ impl MembershipReport {
     /// # Errors
     /// If they are not one.
     pub fn decode(bytes: &[u8]) -> Result<MembershipReport, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        let mut nodes = BTreeMap::new();
-        for _ in 0..reader.u16("nodes")? {
-            let node = NodeId::read(&mut reader)?;
-            nodes.insert(node, reader.u64("start")?);
-        }
-        let routes = RoutingTable::read(&mut reader)?;
-        reader.finish("routes")?;
-        Ok(MembershipReport { nodes, routes })
+        MembershipReport::of(&nm_wire::decode(bytes)?)
     }
 }
 
@@ -72,7 +73,7 @@ mod tests {
         ) {
             let routes = RoutingTable::new(InstrumentMap::new(3));
             let report = MembershipReport { nodes, routes };
-            let bytes = report.encode();
+            let bytes = nm_wire::encode(&report.message());
             prop_assert_eq!(MembershipReport::decode(&bytes), Ok(report));
             prop_assert!(MembershipReport::decode(&bytes[..bytes.len() - 1]).is_err());
             let _ = MembershipReport::decode(&noise);

@@ -30,21 +30,20 @@
 
 mod access;
 mod added;
-mod admin_message;
 mod command;
-mod link_latency;
 mod membership;
 mod monitor;
 mod routing;
 mod state;
+mod work;
 
 pub use access::{Access, ControlReplica, Observer, unreachable};
 pub(crate) use access::{current, find_node};
-pub use added::{AddError, RemoveError, share_an_address};
-pub use admin_message::{AdminRequest, AdminResponse, CellReplicas, InstrumentWork, Work};
+pub use added::{AddError, RemoveError, addresses_of, node_of, share_an_address};
 pub use command::{Command, decode_batch, encode_batch};
-pub use link_latency::{LinkLatency, WORK_LINKS_MAX};
 pub use membership::MembershipReport;
 pub use monitor::{LEFT_NS, MembershipMonitor};
-pub use routing::{CellLeader, InstrumentMap, Placement, RoutingTable};
+pub use nm_wire::{AdminRequest, AdminResponse, CellReplicas, InstrumentWork, LinkLatency, Work};
+pub use routing::{CellLeader, InstrumentMap, Placement, RoutingTable, is_superseded};
 pub use state::{EndedMove, Member, MoveError, PendingMove, State};
+pub use work::{WORK_LINKS_MAX, check_response, work_response, work_until_now};

@@ -148,7 +148,7 @@ mod tests {
         let mut report = MembershipReport::new(InstrumentMap::new(2));
         report.nodes = BTreeMap::from([(m0, 1), (p0, 3), (g0, 4)]);
         report.routes.leaders.insert(0, CellLeader { mediator: 0, term: 17, start: 1 });
-        assert_eq!(MembershipReport::decode(&report.encode()), Ok(report.clone()));
+        assert_eq!(MembershipReport::of(&report.message()), Ok(report.clone()));
         monitor.reports.insert(0, report.clone());
         assert_eq!(apply_all(&mut monitor, &mut state, 0), 5);
         assert_eq!(state.nodes()[&g0].starts, 1);

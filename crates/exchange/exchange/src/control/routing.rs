@@ -4,12 +4,15 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use nm_book::order::InstrumentId;
-use nm_codec::{DecodeError, Put, Reader};
+use nm_codec::{DecodeError, Reader};
+pub use nm_wire::CellLeader;
+use nm_wire::routing_table::map_version;
+use nm_wire::{ClassNodes, LedCell, MapContent, Moved, Value};
 
 use crate::limits::MOVED_INSTRUMENTS_MAX;
 use crate::network::{AddedNode, NODES_MAX, Network, Node, NodeId, PerClass, Role};
 
-use super::added::{read_addresses, write_addresses};
+use super::added::{addresses_of, node_of};
 
 /// Where an instrument that has moved is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,22 +232,72 @@ impl InstrumentMap {
         is_older
     }
 
+    /// What messages and the log have of it.
+    pub fn content(&self) -> MapContent {
+        let added = |AddedNode { node, is_removed }: &AddedNode| nm_wire::AddedNode {
+            addresses: addresses_of(node),
+            is_removed: *is_removed,
+        };
+        let class = |(_, class): (Role, &NodeClass)| ClassNodes {
+            founded: class.founded,
+            added: class.added.iter().map(added).collect(),
+        };
+        let moved = |(instrument, at): (&InstrumentId, &Placement)| Moved {
+            instrument: *instrument,
+            cell: at.cell,
+            epoch: at.epoch,
+        };
+        MapContent {
+            version: self.version,
+            active_cells: self.active,
+            classes: self.classes.iter().map(class).collect(),
+            moved: self.moved.iter().map(moved).collect(),
+            drained: self.drained.iter().copied().collect(),
+        }
+    }
+
+    /// The map of a content.
+    ///
+    /// # Errors
+    /// If no map has it.
+    pub fn of_content(content: &MapContent) -> Result<InstrumentMap, DecodeError> {
+        let MapContent { version, active_cells: active, classes, moved, drained } = content;
+        let (version, active) = (*version, *active);
+        let mut map = InstrumentMap { version, active, ..InstrumentMap::new(1) };
+        if classes.len() != Role::ALL.len() {
+            return Err(DecodeError::invalid("classes", "are not those of nodes"));
+        }
+        for ((_, class), known) in map.classes.iter_mut().zip(classes) {
+            class.founded = known.founded;
+            if class.founded == 0 || class.founded > 1 << 15 {
+                return Err(DecodeError::invalid("founders", "is not a number of nodes"));
+            }
+            class.added = added_of(&known.added)?;
+        }
+        if active == 0 || active > map.founded(Role::Mediator) {
+            return Err(DecodeError::invalid("active_cells", "is not a number of cells"));
+        }
+        if moved.len() > MOVED_INSTRUMENTS_MAX {
+            return Err(DecodeError::invalid("moved", "are more than a map may have"));
+        }
+        for Moved { instrument, cell, epoch } in moved {
+            if *cell >= map.cells() {
+                return Err(DecodeError::invalid("cell", "does not exist"));
+            }
+            map.moved.insert(*instrument, Placement { cell: *cell, epoch: *epoch });
+        }
+        for node in drained {
+            if !map.can_be_drained(*node) {
+                return Err(DecodeError::invalid("drained", "is no node that can be drained"));
+            }
+            map.drained.insert(*node);
+        }
+        Ok(map)
+    }
+
     /// Appends its bytes.
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.put_u32(self.version);
-        out.put_u16(self.active);
-        for (_, NodeClass { founded, added }) in self.classes.iter() {
-            out.put_u16(*founded);
-            write_added(added, out);
-        }
-        out.put_u32(self.moved.len() as u32);
-        for (instrument, at) in &self.moved {
-            out.put_u32(*instrument);
-            out.put_u16(at.cell);
-            out.put_u32(at.epoch);
-        }
-        out.put_u16(self.drained.len() as u16);
-        self.drained.iter().for_each(|node| node.write(out));
+        self.content().put(out);
     }
 
     /// Reads what [`InstrumentMap::write`] appended.
@@ -252,99 +305,29 @@ impl InstrumentMap {
     /// # Errors
     /// If the bytes are not a map.
     pub fn read(reader: &mut Reader<'_>) -> Result<InstrumentMap, DecodeError> {
-        let (version, active) = (reader.u32("map_version")?, reader.u16("active_cells")?);
-        let mut map = InstrumentMap { version, active, ..InstrumentMap::new(1) };
-        for (_, class) in map.classes.iter_mut() {
-            class.founded = reader.u16("founders")?;
-            if class.founded == 0 || class.founded > 1 << 15 {
-                return Err(DecodeError::invalid("founders", "is not a number of nodes"));
-            }
-            class.added = read_added(reader)?;
-        }
-        if active == 0 || active > map.founded(Role::Mediator) {
-            return Err(DecodeError::invalid("active_cells", "is not a number of cells"));
-        }
-        let count = reader.u32("moved")? as usize;
-        if count > MOVED_INSTRUMENTS_MAX {
-            return Err(DecodeError::invalid("moved", "are more than a map may have"));
-        }
-        for _ in 0..count {
-            let (instrument, cell) = (reader.u32("instrument")?, reader.u16("cell")?);
-            if cell >= map.cells() {
-                return Err(DecodeError::invalid("cell", "does not exist"));
-            }
-            map.moved.insert(instrument, Placement { cell, epoch: reader.u32("epoch")? });
-        }
-        for _ in 0..reader.u16("drained")? {
-            let node = NodeId::read(reader)?;
-            if !map.can_be_drained(node) {
-                return Err(DecodeError::invalid("drained", "is no node that can be drained"));
-            }
-            map.drained.insert(node);
-        }
-        Ok(map)
+        InstrumentMap::of_content(&MapContent::take("map", reader)?)
     }
 }
 
-/// Appends the nodes of a class that were added.
-fn write_added(added: &[AddedNode], out: &mut Vec<u8>) {
-    out.put_u16(added.len() as u16);
-    for AddedNode { node, is_removed } in added {
-        write_addresses(node, out);
-        out.put_bool(*is_removed);
-    }
-}
-
-/// Reads what [`write_added`] appended.
-fn read_added(reader: &mut Reader<'_>) -> Result<Vec<AddedNode>, DecodeError> {
-    let mut added = vec![];
-    for _ in 0..reader.u16("added")? {
-        let node = read_addresses(reader)?;
-        added.push(AddedNode { node, is_removed: reader.bool("is_removed")? });
-    }
+/// The nodes of a class that were added.
+fn added_of(added: &[nm_wire::AddedNode]) -> Result<Vec<AddedNode>, DecodeError> {
     if added.len() > NODES_MAX {
         return Err(DecodeError::invalid("added", "are more than a network has"));
     }
-    Ok(added)
+    let one = |it: &nm_wire::AddedNode| {
+        Ok(AddedNode { node: node_of(&it.addresses)?, is_removed: it.is_removed })
+    };
+    added.iter().map(one).collect()
 }
 
-/// The leader of a cell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CellLeader {
-    /// Which mediator.
-    pub mediator: u16,
-    /// In which term.
-    pub term: u32,
-    /// Number that identifies the start of its process.
-    pub start: u64,
-}
-
-impl CellLeader {
-    /// Whether another one that claims to lead is the leader from now on. Terms rise, except where
-    /// all replicas lost their memory at once: then this leader is no longer running.
-    pub fn is_superseded_by(
-        &self,
-        other: &CellLeader,
-        is_running: impl FnOnce(&CellLeader) -> bool,
-    ) -> bool {
-        other.term > self.term || (other != self && !is_running(self))
-    }
-
-    /// Appends its bytes.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        out.put_u16(self.mediator);
-        out.put_u32(self.term);
-        out.put_u64(self.start);
-    }
-
-    /// Reads what [`CellLeader::write`] appended.
-    ///
-    /// # Errors
-    /// If the bytes end.
-    pub fn read(reader: &mut Reader<'_>) -> Result<CellLeader, DecodeError> {
-        let (mediator, term) = (reader.u16("mediator")?, reader.u32("term")?);
-        Ok(CellLeader { mediator, term, start: reader.u64("start")? })
-    }
+/// Whether another one that claims to lead a cell is the leader from now on. Terms rise, except
+/// where all replicas lost their memory at once: then the known leader is no longer running.
+pub fn is_superseded(
+    known: &CellLeader,
+    other: &CellLeader,
+    is_running: impl FnOnce(&CellLeader) -> bool,
+) -> bool {
+    other.term > known.term || (other != known && !is_running(known))
 }
 
 /// What control distributes to all nodes: the map, and who leads each cell.
@@ -362,14 +345,29 @@ impl RoutingTable {
         RoutingTable { map, leaders: BTreeMap::new() }
     }
 
+    /// The leaders as messages have them.
+    pub fn led_cells(&self) -> Vec<LedCell> {
+        let led = |(cell, leader): (&u16, &CellLeader)| LedCell { cell: *cell, leader: *leader };
+        self.leaders.iter().map(led).collect()
+    }
+
+    /// The message that has it.
+    pub fn message(&self) -> nm_wire::RoutingTable {
+        nm_wire::RoutingTable { map: self.map.content(), leaders: self.led_cells() }
+    }
+
+    /// The routing table of a map and leaders.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn of(map: &MapContent, leaders: &[LedCell]) -> Result<RoutingTable, DecodeError> {
+        let leaders = leaders.iter().map(|led| (led.cell, led.leader)).collect();
+        Ok(RoutingTable { map: InstrumentMap::of_content(map)?, leaders })
+    }
+
     /// Appends its bytes.
     pub fn write(&self, out: &mut Vec<u8>) {
-        self.map.write(out);
-        out.put_u16(self.leaders.len() as u16);
-        for (cell, leader) in &self.leaders {
-            out.put_u16(*cell);
-            leader.write(out);
-        }
+        self.message().put(out);
     }
 
     /// Reads what [`RoutingTable::write`] appended.
@@ -377,20 +375,13 @@ impl RoutingTable {
     /// # Errors
     /// If the bytes are not a routing table.
     pub fn read(reader: &mut Reader<'_>) -> Result<RoutingTable, DecodeError> {
-        let map = InstrumentMap::read(reader)?;
-        let mut leaders = BTreeMap::new();
-        for _ in 0..reader.u16("leaders")? {
-            let cell = reader.u16("cell")?;
-            leaders.insert(cell, CellLeader::read(reader)?);
-        }
-        Ok(RoutingTable { map, leaders })
+        let nm_wire::RoutingTable { map, leaders } = Value::take("routes", reader)?;
+        RoutingTable::of(&map, &leaders)
     }
 
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![];
-        self.write(&mut out);
-        out
+        nm_wire::encode(&self.message())
     }
 
     /// The routing table that these bytes are.
@@ -413,8 +404,7 @@ impl RoutingTable {
         bytes: &[u8],
         known: &InstrumentMap,
     ) -> Result<Option<InstrumentMap>, DecodeError> {
-        // It comes first, as `InstrumentMap::write` has it.
-        if Reader::new(bytes).u32("map_version")? <= known.version {
+        if map_version(bytes)? <= known.version {
             return Ok(None);
         }
         let map = RoutingTable::decode(bytes)?.map;
@@ -526,10 +516,10 @@ mod tests {
     fn a_leader_is_superseded_by_a_later_term_or_when_it_has_ended() {
         let leader = |mediator, term| CellLeader { mediator, term, start: 9 };
         let known = leader(1, 7);
-        assert!(!known.is_superseded_by(&leader(0, 5), |_| true), "an older term");
-        assert!(known.is_superseded_by(&leader(0, 8), |_| true));
-        assert!(known.is_superseded_by(&leader(0, 1), |_| false), "all replicas lost their memory");
-        assert!(!known.is_superseded_by(&known, |_| false), "the same leader");
+        assert!(!is_superseded(&known, &leader(0, 5), |_| true), "an older term");
+        assert!(is_superseded(&known, &leader(0, 8), |_| true));
+        assert!(is_superseded(&known, &leader(0, 1), |_| false), "all replicas lost their memory");
+        assert!(!is_superseded(&known, &known, |_| false), "the same leader");
     }
 
     fn drained() -> impl Strategy<Value = NodeId> {

@@ -14,14 +14,14 @@ use super::added::{
     AddError, RemoveError, long_address, read_address, share_an_address, write_address,
 };
 use super::command::Command;
-use super::routing::{CellLeader, InstrumentMap, Placement, RoutingTable};
+use super::routing::{CellLeader, InstrumentMap, Placement, RoutingTable, is_superseded};
 
 /// Numbers of moves that are left out when a map is restored: moves of the lost state may have had
 /// them.
 const LOST_EPOCHS: u32 = 1 << 16;
 
 /// First bytes of a saved state, with the version.
-const MAGIC: &[u8; 8] = b"nmctrl07";
+const MAGIC: &[u8; 8] = b"nmctrl08";
 
 /// What is known of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl State {
             return false;
         }
         let known = self.routes.leaders.get(&cell);
-        known.is_none_or(|known| known.is_superseded_by(leader, |known| self.is_running(known)))
+        known.is_none_or(|known| is_superseded(known, leader, |known| self.is_running(known)))
     }
 
     /// Whether an instrument is to be moved to a cell, or belongs to it already.

@@ -184,7 +184,7 @@ impl AsFd for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{self, FrameKind, Header};
+    use nm_wire::{CatchUp, Shape};
     use std::os::unix::net::UnixStream;
 
     #[test]
@@ -194,15 +194,15 @@ mod tests {
         let mut to = Link::new(Stream::Unix(b)).unwrap();
         let (frames, mut received) = (2_000, 0);
         for seq in 0..frames {
-            let header = Header { client_seq: seq, ..Header::new(FrameKind::Request) };
-            wire::write(&header, b"body", 100 + seq as usize * 7, &mut from.output);
+            let shape = Shape { is_stamped: false, size_bytes: 100 + seq as usize * 7 };
+            nm_wire::write_shaped(&CatchUp { cell: 3, index: seq }, shape, &mut from.output);
         }
         let mut is_flushed = from.flush().unwrap();
         assert!(!is_flushed, "more than the kernel takes");
         while received < frames {
             to.receive().unwrap();
             while let Some(frame) = to.input.next_frame().unwrap() {
-                assert_eq!((frame.header.client_seq, frame.body()), (received, &b"body"[..]));
+                assert_eq!(frame.read(), Ok(CatchUp { cell: 3, index: received }));
                 received += 1;
             }
             is_flushed = from.flush().unwrap();

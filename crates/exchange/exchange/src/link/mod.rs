@@ -14,6 +14,6 @@ mod stream;
 pub use address::{Address, AddressError};
 pub use connection::{BACKLOG_BYTES_MAX, Link, LinkError};
 pub use poller::LinkPoller;
-pub use receive_buffer::{ReceiveBuffer, ReceivedFrame};
+pub use receive_buffer::ReceiveBuffer;
 pub use shm::{SHM_RING_BYTES, ShmStream};
 pub use stream::{Listener, Stream};

@@ -1,25 +1,7 @@
 //! Received bytes, and the frames in them.
 
 use nm_codec::DecodeError;
-
-use crate::wire::{self, HEADER_BYTES, Header};
-
-/// A received frame, to be changed and forwarded.
-#[derive(Debug)]
-pub struct ReceivedFrame<'a> {
-    /// Its header.
-    pub header: Header,
-    body_bytes: usize,
-    /// All of it.
-    pub bytes: &'a mut [u8],
-}
-
-impl ReceivedFrame<'_> {
-    /// Its body, without padding.
-    pub fn body(&self) -> &[u8] {
-        &self.bytes[HEADER_BYTES..HEADER_BYTES + self.body_bytes]
-    }
-}
+use nm_wire::FrameMut;
 
 /// Received bytes that are not handled yet: complete frames first, then the beginning of one.
 #[derive(Debug, Default)]
@@ -41,14 +23,13 @@ impl ReceiveBuffer {
     ///
     /// # Errors
     /// If the next bytes are not a frame.
-    pub fn next_frame(&mut self) -> Result<Option<ReceivedFrame<'_>>, DecodeError> {
-        let start = self.start;
-        let Some(frame) = wire::read(&self.bytes[start..self.end])? else { return Ok(None) };
-        let (header, body_bytes, length) = (frame.header, frame.body.len(), frame.bytes.len());
-        self.start += length;
-        debug_assert!(self.start <= self.end);
-        let bytes = &mut self.bytes[start..start + length];
-        Ok(Some(ReceivedFrame { header, body_bytes, bytes }))
+    pub fn next_frame(&mut self) -> Result<Option<FrameMut<'_>>, DecodeError> {
+        let frame = nm_wire::read_mut(&mut self.bytes[self.start..self.end])?;
+        if let Some(frame) = &frame {
+            self.start += frame.bytes.len();
+            debug_assert!(self.start <= self.end);
+        }
+        Ok(frame)
     }
 
     /// Frees the space beyond `kept_bytes` if nothing waits in it; the bytes that wait.

@@ -11,6 +11,8 @@ use super::{ClassNodes, Durability, Network, Node, PerClass, Role};
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NetworkFile {
+    #[serde(default, skip_serializing_if = "is_no_number")]
+    cluster: u64,
     #[serde(default)]
     durability: Durability,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,6 +45,10 @@ struct NetworkFile {
     processor: Vec<Node>,
 }
 
+fn is_no_number(number: &u64) -> bool {
+    *number == 0
+}
+
 fn is_zero(count: &usize) -> bool {
     *count == 0
 }
@@ -68,6 +74,7 @@ impl NetworkFile {
 impl Serialize for Network {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut file = NetworkFile {
+            cluster: self.cluster,
             durability: self.durability,
             data: self.data.clone(),
             record: self.record,
@@ -91,7 +98,7 @@ impl<'de> Deserialize<'de> for Network {
             let (nodes, removed) = (std::mem::take(nodes), std::mem::take(removed));
             ClassNodes { nodes, added: *added, removed }
         });
-        let NetworkFile { durability, data, record, secret, spare_mediators, .. } = file;
-        Ok(Network { durability, data, record, secret, spare_mediators, classes })
+        let NetworkFile { cluster, durability, data, record, secret, spare_mediators, .. } = file;
+        Ok(Network { cluster, durability, data, record, secret, spare_mediators, classes })
     }
 }

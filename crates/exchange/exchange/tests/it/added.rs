@@ -5,15 +5,16 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use nm_exchange::control::{AdminRequest, AdminResponse, InstrumentMap, Observer, RoutingTable};
-use nm_exchange::message::Hello;
+use nm_exchange::control::{
+    AdminRequest, AdminResponse, InstrumentMap, Observer, RoutingTable, addresses_of,
+};
 use nm_exchange::network::{Durability, Network, Node, NodeId, Role};
 use nm_exchange::node;
 use nm_exchange::testing::{Client, INSTRUMENTS, LIMIT, TestRing, assert_executed_once, trade};
-use nm_exchange::wire::{FrameKind, Header};
 use nm_model::agent::FailureKind;
 use nm_operate::admin::{self, NetworkStatus};
 use nm_sys::clock::Deadline;
+use nm_wire::{CatchUp, Kind, Public, Series, Who};
 
 use super::peer::Peer;
 
@@ -319,11 +320,11 @@ fn a_processor_that_is_removed_forwards_what_mediators_send_before_they_know() {
     while !admin::status(&ring.network, LIMIT).is_ok_and(|status| is_up(&status)) {
         assert!(!deadline.passed(), "it is not up");
     }
-    let hello = Hello::Node { node: Role::Mediator.node(1), start: 7 };
+    let hello = Who::Node { node: Role::Mediator.node(1), start: 7 };
     let mut mediator = Peer::connected(&node.address, &hello);
     // It has links to all gateways.
-    mediator.send_with(&Header { cell: 1, ..Header::new(FrameKind::CatchUp) }, &[0; 8]);
-    while mediator.next().0.kind != FrameKind::CatchUp {}
+    mediator.send(&CatchUp { cell: 1, index: 0 });
+    while mediator.next().0 != Kind::CatchUp {}
     let mut clients = [Client::new(&ring, 0, &[1])];
     trade(&mut clients, 1, |_| {});
     let status = admin::status(&ring.network, LIMIT).unwrap();
@@ -334,12 +335,12 @@ fn a_processor_that_is_removed_forwards_what_mediators_send_before_they_know() {
     {
         assert!(!deadline.passed(), "it is not removed");
     }
-    let public = Header { instrument: 3, cell: 1, output_seq: 1, ..Header::new(FrameKind::Public) };
-    mediator.send(&public);
+    let events = Series::of(&[]);
+    let (instrument, output_seq, previous_event, gateway, cell) = (3, 1, 0, 0, 1);
+    mediator.send(&Public { instrument, output_seq, previous_event, gateway, cell, events });
     map.remove(Role::Processor.node(1));
-    let table = RoutingTable::new(map).encode();
-    mediator.send_with(&Header::new(FrameKind::RoutingTable), &table);
-    while !clients[0].received.iter().any(|message| message.header.kind == FrameKind::Public) {
+    mediator.send(&RoutingTable::new(map).message());
+    while !clients[0].received.iter().any(|message| message.kind == Kind::Public) {
         assert!(!deadline.passed(), "the broadcast is lost");
         clients[0].turn();
     }
@@ -441,24 +442,24 @@ fn what_cannot_be_added_or_removed_is_refused_with_a_sentence() {
     // Whoever asks the nodes themselves changes nothing by the same, and no observer can.
     let leader = admin::status(&network, LIMIT).unwrap().control.unwrap().leader.unwrap();
     let address = &network.classes[Role::Mediator].nodes[usize::from(leader)].address;
-    let mut operator = Observer::connect(address, Hello::Operator, None, LIMIT).unwrap();
+    let mut operator = Observer::connect(address, Who::Operator, None, LIMIT).unwrap();
     let alone = Node { replication: None, ..listening(&ring, "more") };
-    let add = |role, node| AdminRequest::Add { role, node };
+    let add = |class, node: Node| AdminRequest::Add { class, addresses: addresses_of(&node) };
     for request in [
         add(Role::Mediator, listening(&ring, "processor-0")),
         add(Role::Router, listening(&ring, "processor-0")),
         add(Role::Mediator, alone),
         add(Role::Gateway, listening(&ring, "processor-0")),
         add(Role::Processor, listening(&ring, "gateway-0")),
-        AdminRequest::Remove(Role::Mediator.node(0)),
-        AdminRequest::Remove(Role::Mediator.node(2)),
-        AdminRequest::Remove(Role::Router.node(0)),
-        AdminRequest::Remove(Role::Processor.node(0)),
+        AdminRequest::Remove { node: Role::Mediator.node(0) },
+        AdminRequest::Remove { node: Role::Mediator.node(2) },
+        AdminRequest::Remove { node: Role::Router.node(0) },
+        AdminRequest::Remove { node: Role::Processor.node(0) },
     ] {
         let response = operator.request(&request, LIMIT).unwrap();
         assert!(matches!(response, AdminResponse::Status { .. }), "{response:?}");
     }
-    let mut observer = Observer::connect(address, Hello::Observer, None, LIMIT).unwrap();
+    let mut observer = Observer::connect(address, Who::Observer, None, LIMIT).unwrap();
     let more = listening(&ring, "more");
     assert!(observer.request(&add(Role::Mediator, more.clone()), LIMIT).is_err());
     // What is logged after them is in the state alone.

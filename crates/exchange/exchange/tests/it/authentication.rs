@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nm_auth::{Credentials, End, Nonce, Nonces, Right, Secret};
 use nm_book::order::Side;
+use nm_exchange::client::say_hello;
 use nm_exchange::client::{self, ClientError};
 use nm_exchange::control::{AdminRequest, AdminResponse, Observer};
 use nm_exchange::link::{Address, Link, Stream};
-use nm_exchange::message::{Challenge, Evidence, Hello, Welcome};
 use nm_exchange::network::{Durability, Role};
 use nm_exchange::testing::{Client, LIMIT, TestRing, assert_executed_once, order, trade};
-use nm_exchange::wire::{self, FrameKind, Header};
 use nm_operate::admin;
 use nm_sys::clock::Deadline;
+use nm_wire::{Challenge, Evidence, Kind, Request, ResendRequest, Welcome, Who};
 
 fn ring(durability: Durability) -> (TestRing, Secret) {
     let mut ring = TestRing::new("1-1-2-1", durability);
@@ -35,22 +35,27 @@ fn keys(secret: &Secret, session: u32) -> Credentials {
 /// A link whose node has sent its challenge.
 fn challenged(ring: &TestRing, role: Role) -> (Link, Challenge) {
     let mut link = Link::new(Stream::connect(&address(ring, role), LIMIT).unwrap()).unwrap();
-    let received = client::receive(&mut link, FrameKind::Challenge, Deadline::after(LIMIT));
-    let challenge = Challenge::decode(&received.unwrap().1).unwrap();
+    let received = client::receive(&mut link, Kind::Challenge, Deadline::after(LIMIT));
+    let challenge = nm_wire::decode(&received.unwrap()).unwrap();
     (link, challenge)
 }
 
 /// Evidence by the key of one right.
-fn evidence(secret: &Secret, right: Right, challenge: Challenge, hello: &Hello) -> Evidence {
+fn evidence(secret: &Secret, right: Right, challenge: Challenge, hello: &Who) -> Evidence {
     let nonce = Nonce::random().unwrap();
-    let nonces = Nonces { acceptor: challenge.0, connector: nonce };
+    let nonces = Nonces { acceptor: challenge.nonce, connector: nonce };
     let proof = secret.key(right).prove(End::Connector, &nonces, &hello.claim());
     Evidence { nonce, proof }
 }
 
+/// A session asks for its events on instrument 0.
+fn resend_request(session: u32) -> ResendRequest {
+    ResendRequest { instrument: 0, session, acknowledged: 0, gateway: 0, cell: 0 }
+}
+
 /// Why a node ends a link.
 fn refusal(link: &mut Link) -> String {
-    let nothing = client::receive(link, FrameKind::AdminResponse, Deadline::after(LIMIT));
+    let nothing = client::receive(link, Kind::AdminResponse, Deadline::after(LIMIT));
     match nothing.unwrap_err() {
         ClientError::Refused(why) => why,
         other => panic!("{other}"),
@@ -58,8 +63,8 @@ fn refusal(link: &mut Link) -> String {
 }
 
 /// Why a node refuses a hello.
-fn refusal_of(mut link: Link, hello: &Hello, evidence: Option<&Evidence>) -> String {
-    hello.write(evidence, &mut link.output);
+fn refusal_of(mut link: Link, hello: &Who, evidence: Option<&Evidence>) -> String {
+    say_hello(*hello, evidence.copied(), &mut link.output);
     refusal(&mut link)
 }
 
@@ -88,7 +93,7 @@ fn a_ring_with_a_secret_trades_and_is_administrated() {
 #[test]
 fn a_hello_without_the_right_key_is_refused() {
     let (mut ring, secret) = ring(Durability::None);
-    let mine = Hello::Client(1);
+    let mine = Who::Client { session: 1 };
     let (link, _) = challenged(&ring, Role::Gateway);
     let why = refusal_of(link, &mine, None);
     assert!(why.contains("has not proved that it has the session 1 key"), "{why}");
@@ -96,10 +101,10 @@ fn a_hello_without_the_right_key_is_refused() {
 
     // The key of another session does not do, nor does one of another network.
     let wrong = [
-        (Hello::Client(2), &secret, Right::Session(1)),
-        (Hello::Client(0), &secret, Right::Session(1)),
-        (Hello::Observer, &secret, Right::Session(1)),
-        (Hello::Operator, &secret, Right::Observer),
+        (Who::Client { session: 2 }, &secret, Right::Session(1)),
+        (Who::Client { session: 0 }, &secret, Right::Session(1)),
+        (Who::Observer, &secret, Right::Session(1)),
+        (Who::Operator, &secret, Right::Observer),
         (mine, &Secret::random().unwrap(), Right::Session(1)),
     ];
     for (hello, secret, right) in wrong {
@@ -109,18 +114,19 @@ fn a_hello_without_the_right_key_is_refused() {
         let expected = format!("the {} key of the end that connects is not", hello.right());
         assert!(why.starts_with(&expected), "{why}");
     }
-    for (hello, right) in [(mine, Right::Session(1)), (Hello::Client(0), Right::Operator)] {
+    for (hello, right) in [(mine, Right::Session(1)), (Who::Client { session: 0 }, Right::Operator)]
+    {
         let (mut link, challenge) = challenged(&ring, Role::Gateway);
         let evidence = evidence(&secret, right, challenge, &hello);
-        hello.write(Some(&evidence), &mut link.output);
-        client::receive(&mut link, FrameKind::Welcome, Deadline::after(LIMIT)).unwrap();
+        say_hello(hello, Some(evidence), &mut link.output);
+        client::receive(&mut link, Kind::Welcome, Deadline::after(LIMIT)).unwrap();
     }
     // Another client's second session does not help a client that has one.
-    let connect = |hellos: &[Hello], credentials: &Credentials| {
+    let connect = |hellos: &[Who], credentials: &Credentials| {
         client::connect(&address(&ring, Role::Gateway), hellos, Some(credentials), LIMIT)
     };
     connect(&[mine], &keys(&secret, 1)).unwrap();
-    let refused = connect(&[mine, Hello::Client(2)], &keys(&secret, 1)).unwrap_err();
+    let refused = connect(&[mine, Who::Client { session: 2 }], &keys(&secret, 1)).unwrap_err();
     assert!(matches!(refused, ClientError::NoKey(Right::Session(2))), "{refused}");
     let stranger = Credentials::Secret(Secret::random().unwrap());
     let refused = connect(&[mine], &stranger).unwrap_err();
@@ -131,11 +137,11 @@ fn a_hello_without_the_right_key_is_refused() {
 #[test]
 fn a_recorded_hello_cannot_be_replayed() {
     let (mut ring, secret) = ring(Durability::None);
-    let hello = Hello::Client(1);
+    let hello = Who::Client { session: 1 };
     let (mut link, challenge) = challenged(&ring, Role::Gateway);
     let recorded = evidence(&secret, Right::Session(1), challenge, &hello);
-    hello.write(Some(&recorded), &mut link.output);
-    client::receive(&mut link, FrameKind::Welcome, Deadline::after(LIMIT)).unwrap();
+    say_hello(hello, Some(recorded), &mut link.output);
+    client::receive(&mut link, Kind::Welcome, Deadline::after(LIMIT)).unwrap();
     let (later, _) = challenged(&ring, Role::Gateway);
     let why = refusal_of(later, &hello, Some(&recorded));
     assert!(why.contains("session 1 key of the end that connects is not"), "{why}");
@@ -150,24 +156,23 @@ fn a_client_trades_for_its_own_sessions_only_and_administrates_nothing() {
         ring.start();
         let connect = |session| {
             let credentials = secret.as_ref().map(|secret| keys(secret, session));
-            let hello = [Hello::Client(session)];
+            let hello = [Who::Client { session }];
             client::connect(&address(&ring, Role::Gateway), &hello, credentials.as_ref(), LIMIT)
         };
-        for kind in [FrameKind::Request, FrameKind::ResendRequest] {
+        for kind in [Kind::Request, Kind::ResendRequest] {
             let mut link = connect(1).unwrap();
-            let mut body = vec![];
-            if kind == FrameKind::Request {
-                nm_book::codec::write_command(&order(2, 1, Side::Buy, 100), &mut body);
+            if kind == Kind::Request {
+                let request = nm_exchange::testing::request(2, 0, order(2, 1, Side::Buy, 100));
+                nm_wire::write::<Request>(&request, &mut link.output);
+            } else {
+                nm_wire::write(&resend_request(2), &mut link.output);
             }
-            let header = Header { session: 2, client_seq: 1, ..Header::new(kind) };
-            wire::write(&header, &body, 0, &mut link.output);
             let why = refusal(&mut link);
             assert!(why.starts_with("session 2 does not belong to this link"), "{why}");
         }
         let mut link = connect(1).unwrap();
         let request = AdminRequest::Move { instrument: 1, cell: 0 };
-        let header = Header::new(FrameKind::AdminRequest);
-        wire::write(&header, &request.encode(), 0, &mut link.output);
+        nm_wire::write(&request, &mut link.output);
         assert_eq!(refusal(&mut link), "a client sent a AdminRequest to a gateway");
         ring.stop_all();
     }
@@ -179,16 +184,13 @@ fn a_later_link_of_a_session_takes_it_over() {
     ring.start();
     let mut clients = [Client::new(&ring, 0, &[1])];
     trade(&mut clients, 5, |_| {});
-    let hello = [Hello::Client(1)];
+    let hello = [Who::Client { session: 1 }];
     let connect = || client::connect(&address(&ring, Role::Gateway), &hello, None, LIMIT);
     let (mut first, mut second) = (connect().unwrap(), connect().unwrap());
-    let send = |link: &mut Link| {
-        let header = Header { session: 1, ..Header::new(FrameKind::ResendRequest) };
-        wire::write(&header, &[], 0, &mut link.output);
-    };
+    let send = |link: &mut Link| nm_wire::write(&resend_request(1), &mut link.output);
     for link in [&mut first, &mut second] {
         send(link);
-        client::receive(link, FrameKind::Private, Deadline::after(LIMIT)).unwrap();
+        client::receive(link, Kind::Resent, Deadline::after(LIMIT)).unwrap();
     }
     send(&mut first);
     let why = refusal(&mut first);
@@ -204,7 +206,7 @@ fn only_an_operator_changes_the_network() {
     let observer = Credentials::Keys(secret.keys(None, &[Right::Observer]));
     let connect =
         |hello, credentials| Observer::connect(&mediator, hello, Some(credentials), LIMIT);
-    let mut link = connect(Hello::Observer, &observer).unwrap();
+    let mut link = connect(Who::Observer, &observer).unwrap();
     let status = link.request(&AdminRequest::Status, LIMIT).unwrap();
     assert!(matches!(status, AdminResponse::Status { .. }), "{status:?}");
     let refused = link.request(&change, LIMIT).unwrap();
@@ -213,7 +215,7 @@ fn only_an_operator_changes_the_network() {
             if reason.contains("only an operator")),
         "{refused:?}"
     );
-    let refused = connect(Hello::Operator, &observer).unwrap_err();
+    let refused = connect(Who::Operator, &observer).unwrap_err();
     assert!(matches!(refused, ClientError::NoKey(Right::Operator)), "{refused}");
     // The same by files, as the commands read them.
     let mut network = ring.network.clone();
@@ -242,7 +244,7 @@ fn only_an_operator_changes_the_network() {
 fn a_node_that_does_not_have_the_secret_cannot_join_and_both_ends_report_it() {
     let (mut ring, _) = ring(Durability::None);
     ring.stop_one(Role::Gateway.node(0));
-    let hello = Hello::Node { node: Role::Gateway.node(0), start: 7 };
+    let hello = Who::Node { node: Role::Gateway.node(0), start: 7 };
     let (link, _) = challenged(&ring, Role::Router);
     let why = refusal_of(link, &hello, None);
     assert!(why.contains("has not proved that it has the node key"), "{why}");
@@ -292,9 +294,10 @@ fn a_node_does_not_accept_the_welcome_of_one_without_the_secret() {
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         let mut answer = vec![];
         if with_challenge {
-            Challenge(Nonce([7; 32])).write(&mut answer);
+            nm_wire::write(&Challenge { nonce: Nonce([7; 32]) }, &mut answer);
         }
-        Welcome { start: 1, session: 0 }.write(None, &mut answer);
+        let digest = nm_wire::digest();
+        nm_wire::write(&Welcome { digest, start: 1, session: 0, proof: None }, &mut answer);
         stream.write_all(&answer).unwrap();
         // It ends the link.
         if let Err(error) = stream.read_to_end(&mut vec![]) {

@@ -16,14 +16,13 @@ use nm_exchange::control::{
     AdminRequest, AdminResponse, CellLeader, InstrumentMap, MembershipReport, Observer, Placement,
     RoutingTable, State,
 };
-use nm_exchange::message::{Hello, Leader};
 use nm_exchange::network::{Durability, Network, NodeId, Role};
 use nm_exchange::testing::{Client, LIMIT, TestRing, assert_executed_once, order, trade};
-use nm_exchange::wire::{FrameKind, Header};
 use nm_model::agent::FailureKind;
 use nm_operate::admin::{self, NetworkStatus};
 use nm_replica::journal::{self, Reader};
 use nm_sys::clock::Deadline;
+use nm_wire::{Kind, Leader, Request, Who};
 
 use crate::peer::{self, Peer};
 
@@ -52,12 +51,12 @@ fn wait_for_map(ring: &TestRing, gateway: usize, version: u32) {
         if routed_by >= Some(version) {
             return;
         }
-        probe.request(99, 1_000, 0, &order(99, number, Side::Buy, 100));
+        probe.request(99, 1_000, false, &order(99, number, Side::Buy, 100));
         while probe.waiting() > 0 {
             assert!(!deadline.passed(), "the gateway has map version {routed_by:?}");
             probe.turn();
         }
-        routed_by = probe.replies().last().map(|reply| reply.header.map_version);
+        routed_by = probe.replies().last().map(|reply| reply.map_version);
     }
 }
 
@@ -65,13 +64,13 @@ fn wait_for_map(ring: &TestRing, gateway: usize, version: u32) {
 fn state_at(network: &Network, mediator: usize) -> State {
     let mut observer = Observer::connect(
         &network.classes[Role::Mediator].nodes[mediator].address,
-        Hello::Observer,
+        Who::Observer,
         None,
         LIMIT,
     )
     .unwrap();
     match observer.request(&AdminRequest::Status, LIMIT).unwrap() {
-        AdminResponse::Status { state, .. } => *state,
+        AdminResponse::Status { state, .. } => State::load(&state).unwrap(),
         other => panic!("{other:?}"),
     }
 }
@@ -158,7 +157,7 @@ fn executed(ring: &TestRing) -> BTreeMap<u32, Vec<u64>> {
             let (time_ns, frames) = batch::decode(&record.bytes).unwrap();
             cell.begin(record.index, time_ns);
             for frame in frames {
-                let admitted = cell.admit(&frame.unwrap()).unwrap();
+                let admitted = cell.admit(frame.unwrap()).unwrap();
                 let Admitted::Request(request) = admitted else { continue };
                 if let Handled::Executed(outcome) = cell.handle(&request, |_| {}) {
                     executed.entry(request.instrument).or_default().push(outcome.output_seq);
@@ -176,9 +175,8 @@ fn assert_answered_once(clients: &[Client], count: u64) -> BTreeMap<u32, u16> {
     for client in clients {
         let mut numbers = BTreeMap::<u32, Vec<u64>>::new();
         for reply in client.replies() {
-            let header = &reply.header;
-            numbers.entry(header.instrument).or_default().push(header.output_seq);
-            cells.insert(header.instrument, header.cell);
+            numbers.entry(reply.instrument).or_default().push(reply.output_seq);
+            cells.insert(reply.instrument, reply.cell);
         }
         for (instrument, numbers) in numbers {
             let wanted: Vec<u64> = (1..=count).collect();
@@ -269,7 +267,7 @@ fn move_while_trading(victims: &[NodeId]) {
             if may_begin && *sent < COUNT && client.waiting() < 40 {
                 *sent += 1;
                 let side = if *sent % 2 == 0 { Side::Buy } else { Side::Sell };
-                client.request(session, *instrument, 0, &order(session, *sent, side, 100));
+                client.request(session, *instrument, false, &order(session, *sent, side, 100));
                 begun[at].store(true, Ordering::Release);
             }
         }
@@ -323,8 +321,8 @@ fn an_instrument_moves_away_and_back_and_is_traded_in_its_first_cell() {
     let mut clients = [Client::new(&ring, 0, &[1, 2])];
     trade(&mut clients, 20, |_| {});
     assert_executed_once(&clients, 20);
-    let home = clients[0].replies().find(|reply| reply.header.instrument == 0).unwrap();
-    assert_eq!((home.header.cell, home.header.map_version), (0, 3));
+    let home = clients[0].replies().find(|reply| reply.instrument == 0).unwrap();
+    assert_eq!((home.cell, home.map_version), (0, 3));
     let refused = move_to(&network, 7, 2).unwrap_err();
     assert!(refused.contains("no cell 2"), "{refused}");
     ring.stop();
@@ -351,8 +349,8 @@ fn a_network_without_a_majority_of_control_continues_trading_and_warns_once() {
     let mut clients = [Client::new(&ring, 0, &[1, 2])];
     trade(&mut clients, 60, |_| {});
     assert_executed_once(&clients, 60);
-    let moved = clients[0].replies().find(|reply| reply.header.instrument == 4).unwrap();
-    assert_eq!((moved.header.cell, moved.header.map_version), (1, 1));
+    let moved = clients[0].replies().find(|reply| reply.instrument == 4).unwrap();
+    assert_eq!((moved.cell, moved.map_version), (1, 1));
     let is_stalled = |status: &NetworkStatus| status.control.as_ref().unwrap().stalled_ms > 0;
     let status = until(&network, "stalled", is_stalled);
     assert!(!status.is_healthy() && status.map_version == 1, "{status:#?}");
@@ -391,8 +389,8 @@ fn control_recovers_from_its_journal() {
     let mut clients = [Client::new(&ring, 0, &[1])];
     trade(&mut clients, 20, |_| {});
     assert_executed_once(&clients, 20);
-    let moved = clients[0].replies().find(|reply| reply.header.instrument == 2).unwrap();
-    assert_eq!((moved.header.cell, moved.header.map_version), (1, 2));
+    let moved = clients[0].replies().find(|reply| reply.instrument == 2).unwrap();
+    assert_eq!((moved.cell, moved.map_version), (1, 2));
     ring.stop();
 }
 
@@ -416,23 +414,30 @@ fn a_network_without_addresses_for_control_has_the_map_of_its_file() {
 
 /// A mediator to which the router connects, played by the test, announces that it leads a cell.
 fn lead(mediator: &mut Peer, cell: u16, term: u32) {
-    Leader { cell, term }.write(&mut mediator.link.output);
-    assert!(mediator.link.flush().unwrap());
+    mediator.send(&Leader { cell, term });
 }
 
 /// Kind and cell of the next frame that is not about control, and the term of a leader.
-fn next_data_frame(peer: &mut Peer) -> (FrameKind, u16, u32) {
+fn next_data_frame(peer: &mut Peer) -> (Kind, u16, u32) {
     loop {
-        let (header, body) = peer.next();
-        match header.kind {
-            FrameKind::MembershipReport | FrameKind::RoutingTable => {}
-            FrameKind::Leader => {
-                let Leader { cell, term } = Leader::decode(&header, &body).unwrap();
-                return (header.kind, cell, term);
+        let (kind, message) = peer.next();
+        match kind {
+            Kind::MembershipReport | Kind::RoutingTable => {}
+            Kind::Leader => {
+                let Leader { cell, term } = nm_wire::decode(&message).unwrap();
+                return (kind, cell, term);
             }
-            kind => return (kind, header.cell, 0),
+            Kind::Request => {
+                return (kind, nm_wire::decode::<Request>(&message).unwrap().cell, 0);
+            }
+            kind => return (kind, 0, 0),
         }
     }
+}
+
+/// A request for cell 0.
+fn any_request() -> Request {
+    nm_exchange::testing::request(1, 0, nm_book::order::Command::Tick)
 }
 
 /// A router, and what it is connected to, which the test plays: two mediators, with the listeners
@@ -444,52 +449,51 @@ fn router_among_peers() -> (TestRing, [UnixListener; 2], [Peer; 2], Peer) {
         .map(|mediator| peer::listener(&network.classes[Role::Mediator].nodes[mediator].address));
     ring.start_one(Role::Router.node(0), &network, &Default::default());
     let mediators = [0, 1].map(|idx| Peer::accepted(&listeners[idx], 10 + idx as u64));
-    let hello = Hello::Node { node: Role::Gateway.node(0), start: 12 };
+    let hello = Who::Node { node: Role::Gateway.node(0), start: 12 };
     let gateway = Peer::connected(&network.classes[Role::Router].nodes[0].address, &hello);
     (ring, listeners, mediators, gateway)
 }
 
 #[test]
 fn a_router_ignores_a_leader_with_an_older_term_than_control_s() {
-    use FrameKind::Request;
     let (ring, listeners, [mut first, mut second], mut gateway) = router_among_peers();
-    let ask = |gateway: &mut Peer| gateway.send(&Header::new(Request));
+    let ask = |gateway: &mut Peer| gateway.send(&any_request());
 
     // A router that has just started learns the leader from control.
     let mut routes = RoutingTable::new(InstrumentMap::new(2));
     routes.leaders.insert(0, CellLeader { mediator: 1, term: 7, start: 11 });
-    second.send_with(&Header::new(FrameKind::RoutingTable), &routes.encode());
-    assert_eq!(next_data_frame(&mut gateway), (FrameKind::Leader, 0, 7));
+    second.send(&routes.message());
+    assert_eq!(next_data_frame(&mut gateway), (Kind::Leader, 0, 7));
     // The leader of an older term announces itself, too late.
     lead(&mut first, 0, 5);
     lead(&mut first, 1, 5);
-    assert_eq!(next_data_frame(&mut gateway), (FrameKind::Leader, 1, 5));
+    assert_eq!(next_data_frame(&mut gateway), (Kind::Leader, 1, 5));
     ask(&mut gateway);
-    assert_eq!(next_data_frame(&mut second), (Request, 0, 0));
+    assert_eq!(next_data_frame(&mut second), (Kind::Request, 0, 0));
     // It is elected again; the routing table of control is older.
     lead(&mut first, 0, 9);
-    assert_eq!(next_data_frame(&mut gateway), (FrameKind::Leader, 0, 9));
-    second.send_with(&Header::new(FrameKind::RoutingTable), &routes.encode());
+    assert_eq!(next_data_frame(&mut gateway), (Kind::Leader, 0, 9));
+    second.send(&routes.message());
     lead(&mut second, 1, 6);
-    assert_eq!(next_data_frame(&mut gateway), (FrameKind::Leader, 1, 6));
+    assert_eq!(next_data_frame(&mut gateway), (Kind::Leader, 1, 6));
     ask(&mut gateway);
-    assert_eq!(next_data_frame(&mut first), (Request, 0, 0));
+    assert_eq!(next_data_frame(&mut first), (Kind::Request, 0, 0));
     // It restarts: the terms of the next leader may begin at 1.
     drop(first);
     let _first = Peer::accepted(&listeners[0], 12);
     lead(&mut second, 0, 1);
-    assert_eq!(next_data_frame(&mut gateway), (FrameKind::Leader, 0, 1));
+    assert_eq!(next_data_frame(&mut gateway), (Kind::Leader, 0, 1));
     ask(&mut gateway);
-    assert_eq!(next_data_frame(&mut second), (Request, 0, 0));
+    assert_eq!(next_data_frame(&mut second), (Kind::Request, 0, 0));
     ring.stop();
 }
 
 /// The membership report that comes next. No map is sent back to where it came from.
 fn next_report(mediator: &mut Peer) -> MembershipReport {
     loop {
-        let (header, body) = mediator.next();
-        assert_ne!(header.kind, FrameKind::RoutingTable);
-        if header.kind == FrameKind::MembershipReport {
+        let (kind, body) = mediator.next();
+        assert_ne!(kind, Kind::RoutingTable);
+        if kind == Kind::MembershipReport {
             return MembershipReport::decode(&body).unwrap();
         }
     }
@@ -507,7 +511,7 @@ fn a_router_reports_no_map_that_control_has_logged() {
     let (ring, _listeners, [mut first, mut second], mut gateway) = router_among_peers();
     let mut routes = RoutingTable::new(InstrumentMap::new(2));
     routes.leaders.insert(0, CellLeader { mediator: 1, term: 7, start: 11 });
-    second.send_with(&Header::new(FrameKind::RoutingTable), &routes.encode());
+    second.send(&routes.message());
     for mediator in [&mut first, &mut second] {
         while {
             let report = next_report(mediator);
@@ -517,19 +521,19 @@ fn a_router_reports_no_map_that_control_has_logged() {
 
     // Control sends its map; then a gateway that has it by another router reports another node.
     routes.map = moved(1);
-    second.send_with(&Header::new(FrameKind::RoutingTable), &routes.encode());
-    while gateway.next().0.kind != FrameKind::RoutingTable {}
+    second.send(&routes.message());
+    while gateway.next().0 != Kind::RoutingTable {}
     let processor = Role::Processor.node(0);
     let mut report = MembershipReport::new(moved(1));
     let mut send = |map: InstrumentMap, start: u64| {
         report.routes.map = map;
         report.nodes.insert(processor, start);
-        gateway.send_with(&Header::new(FrameKind::MembershipReport), &report.encode());
-        gateway.send(&Header::new(FrameKind::Request));
+        gateway.send(&report.message());
+        gateway.send(&any_request());
     };
     send(moved(1), 1);
-    let (header, body) = first.next();
-    assert_eq!(header.kind, FrameKind::RoutingTable);
+    let (kind, body) = first.next();
+    assert_eq!(kind, Kind::RoutingTable);
     assert_eq!(RoutingTable::decode(&body).unwrap(), routes);
     let start_of = |report: &MembershipReport| report.nodes.get(&processor).copied();
     assert_eq!(start_of(&next_report(&mut first)), Some(1), "it reported a map of control");
@@ -537,7 +541,7 @@ fn a_router_reports_no_map_that_control_has_logged() {
 
     // It reports the same again: control has no use for that.
     send(moved(1), 1);
-    while second.next().0.kind != FrameKind::Request {}
+    while second.next().0 != Kind::Request {}
     send(moved(1), 2);
     assert_eq!(start_of(&next_report(&mut second)), Some(2), "it reported the same again");
 
@@ -546,14 +550,14 @@ fn a_router_reports_no_map_that_control_has_logged() {
     for mediator in [&mut first, &mut second] {
         let (mut reported, mut sent) = (None, None);
         while reported.is_none() || sent.is_none() {
-            let (header, body) = mediator.next();
-            match header.kind {
-                FrameKind::MembershipReport => {
+            let (kind, body) = mediator.next();
+            match kind {
+                Kind::MembershipReport => {
                     let report = MembershipReport::decode(&body).unwrap();
                     assert_eq!(start_of(&report), Some(2));
                     reported = Some(report.routes.map);
                 }
-                FrameKind::RoutingTable => sent = Some(RoutingTable::decode(&body).unwrap().map),
+                Kind::RoutingTable => sent = Some(RoutingTable::decode(&body).unwrap().map),
                 _ => {}
             }
         }
@@ -568,12 +572,12 @@ fn a_router_does_not_send_all_nodes_a_map_for_each_of_many_moves() {
     let (ring, _listeners, [_first, mut second], mut gateway) = router_among_peers();
     for count in 1..=MOVES {
         let routes = RoutingTable::new(moved(count));
-        second.send_with(&Header::new(FrameKind::RoutingTable), &routes.encode());
+        second.send(&routes.message());
     }
     let (mut tables, mut map) = (0, InstrumentMap::new(2));
     while map.version() < MOVES {
-        let (header, body) = gateway.next();
-        if header.kind == FrameKind::RoutingTable {
+        let (kind, body) = gateway.next();
+        if kind == Kind::RoutingTable {
             map = RoutingTable::decode(&body).unwrap().map;
             tables += 1;
         }
@@ -593,13 +597,13 @@ fn control_restores_a_map_that_its_node_has_from_a_router() {
         ring.start_one(node, &network, &Default::default());
     }
     until(&network, "led", |status| status.control.is_some());
-    let hello = Hello::Node { node: Role::Router.node(0), start: 5 };
+    let hello = Who::Node { node: Role::Router.node(0), start: 5 };
     let mut routers = [0, 1].map(|mediator| {
         Peer::connected(&network.classes[Role::Mediator].nodes[mediator].address, &hello)
     });
     let routes = RoutingTable::new(moved(2));
     for router in &mut routers {
-        router.send_with(&Header::new(FrameKind::RoutingTable), &routes.encode());
+        router.send(&routes.message());
     }
     until(&network, "restored", |status| status.map_version == 2);
     ring.stop();

@@ -3,12 +3,11 @@
 
 use nm_book::order::Side;
 use nm_exchange::client::{self, ClientError};
-use nm_exchange::message::{GoAway, Hello};
 use nm_exchange::network::{Durability, NodeId, Role};
 use nm_exchange::testing::{Client, LIMIT, TestRing, order};
-use nm_exchange::wire::FrameKind;
 use nm_operate::admin;
 use nm_sys::clock::Deadline;
+use nm_wire::{Kind, Who};
 
 const GATEWAY: NodeId = Role::Gateway.node(0);
 
@@ -24,15 +23,15 @@ fn wait_for(client: &mut Client, what: &str, is_done: impl Fn(&Client) -> bool) 
 /// A session trades, and has its reply.
 fn trade(client: &mut Client, session: u32, seq: u64) {
     let replies = client.replies().count();
-    client.request(session, 0, 0, &order(session, seq, Side::Sell, 100));
+    client.request(session, 0, false, &order(session, seq, Side::Sell, 100));
     wait_for(client, "a reply", |client| client.replies().count() > replies);
 }
 
 /// Why a session cannot come to the gateway.
 fn refusal(ring: &TestRing, session: u32) -> ClientError {
     let address = &ring.network.classes[Role::Gateway].nodes[0].address;
-    let mut link = client::connect(address, &[Hello::Client(session)], None, LIMIT).unwrap();
-    client::receive(&mut link, FrameKind::Welcome, Deadline::after(LIMIT)).unwrap_err()
+    let mut link = client::connect(address, &[Who::Client { session }], None, LIMIT).unwrap();
+    client::receive(&mut link, Kind::Welcome, Deadline::after(LIMIT)).unwrap_err()
 }
 
 /// How many sessions the gateway has, and whether it leaves.
@@ -54,11 +53,11 @@ fn a_drained_gateway_serves_the_clients_that_stay_and_takes_no_others() {
         admin::set_drained(&ring.network, GATEWAY, true, LIMIT).unwrap();
         let is_asked = |client: &Client| {
             let mut received = client.received.iter();
-            let frame = received.find(|message| message.header.kind == FrameKind::GoAway);
-            frame.map(|message| GoAway::decode(&message.header, &message.body))
+            let frame = received.find(|message| message.kind == Kind::GoAway);
+            frame.map(|message| message.gateway)
         };
         wait_for(&mut client, "the gateway leaves", |client| is_asked(client).is_some());
-        assert_eq!(is_asked(&client), Some(Ok(GoAway { gateway: 0 })));
+        assert_eq!(is_asked(&client), Some(0));
         trade(&mut client, 1, 2);
         assert!(matches!(refusal(&ring, 2), ClientError::GoingAway));
         // Nor can a session that is there come by another link.
@@ -95,8 +94,8 @@ fn clients_are_asked_for_resend_requests_when_another_gateway_has_ended() {
         ring.stop_one(Role::Gateway.node(1));
         for cell in 0..2 {
             wait_for(&mut client, "the gateway asks", |client| {
-                let mut headers = client.received.iter().map(|message| message.header);
-                headers.any(|it| it.kind == FrameKind::ResendRequest && it.cell == cell)
+                let mut received = client.received.iter();
+                received.any(|it| it.kind == Kind::EventsLost && it.cell == cell)
             });
         }
         trade(&mut client, 1, 2);

@@ -19,6 +19,8 @@ fn order(instrument: u32, session: u32, seq: u64) -> Request {
         gateway: 0,
         instrument,
         map_version: 0,
+        cell: 0,
+        attempt: 0,
         client_seq: seq,
         previous_seq: seq - 1,
         intended_ns: 0,

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use nm_book::order::Side;
 use nm_exchange::client::ClientError;
+use nm_exchange::client::say_hello;
 use nm_exchange::control::Observer;
-use nm_exchange::message::{Close, Hello, ResendRequest};
 use nm_exchange::network::{Durability, Role};
 use nm_exchange::node::Limits;
 use nm_exchange::testing::{Client, LIMIT, TestRing, assert_executed_once, order, trade};
-use nm_exchange::wire::{self, FrameKind};
 use nm_sys::clock::Deadline;
+use nm_wire::{Close, Kind, ResendRequest, Who};
 
 /// A ring whose nodes have such limits.
 fn ring(limits: Limits) -> TestRing {
@@ -35,7 +35,7 @@ fn connect(ring: &TestRing, role: Role) -> UnixStream {
 fn idle_client(ring: &TestRing, session: u32) -> UnixStream {
     let mut stream = connect(ring, Role::Gateway);
     let mut hello = vec![];
-    Hello::Client(session).write(None, &mut hello);
+    say_hello(Who::Client { session }, None, &mut hello);
     stream.write_all(&hello).unwrap();
     stream
 }
@@ -47,9 +47,8 @@ fn refusal(mut stream: &UnixStream) -> Option<String> {
     if let Err(error) = stream.read_to_end(&mut bytes) {
         assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
     }
-    let frame = wire::read(&bytes).unwrap()?;
-    assert_eq!(frame.header.kind, FrameKind::Close);
-    Some(Close::decode(frame.body).0)
+    let frame = nm_wire::read(&bytes).unwrap()?;
+    Some(frame.read::<Close>().unwrap().printable())
 }
 
 /// Whether the node has not closed a connection. A node may have sent it frames: a gateway asks
@@ -58,8 +57,7 @@ fn is_open(mut stream: &UnixStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     let mut bytes = vec![];
     let read = stream.read_to_end(&mut bytes);
-    let is_close =
-        wire::read(&bytes).unwrap().is_some_and(|frame| frame.header.kind == FrameKind::Close);
+    let is_close = nm_wire::read(&bytes).unwrap().is_some_and(|frame| frame.kind() == Kind::Close);
     !is_close && matches!(read, Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
@@ -81,7 +79,7 @@ fn a_connection_without_handshake_is_closed_and_an_idle_client_is_not() {
     let mut active = [Client::new(&ring, 0, &[1])];
     trade(&mut active, 10, |_| {});
     let mut hello = vec![];
-    Hello::Observer.write(None, &mut hello);
+    say_hello(Who::Observer, None, &mut hello);
     let roles = [Role::Gateway, Role::Router, Role::Mediator, Role::Processor];
     let strangers = roles.map(|role| {
         let (silent, mut slow) = (connect(&ring, role), connect(&ring, role));
@@ -138,8 +136,8 @@ fn clients_and_observers_beyond_their_limits_are_sent_the_limit() {
     assert!(first.link.is_some(), "the first one stays");
 
     let address = &ring.network.classes[Role::Router].nodes[0].address;
-    let observer = Observer::connect(address, Hello::Observer, None, LIMIT).unwrap();
-    let refused = Observer::connect(address, Hello::Observer, None, LIMIT).unwrap_err();
+    let observer = Observer::connect(address, Who::Observer, None, LIMIT).unwrap();
+    let refused = Observer::connect(address, Who::Observer, None, LIMIT).unwrap_err();
     assert!(
         matches!(&refused, ClientError::Refused(why) if why.contains("1 observers")),
         "{refused}"
@@ -161,7 +159,7 @@ fn does_not_read(limits: Limits, warning: &str) {
         assert!(!deadline.passed(), "no `{warning}`: {:?}", ring.warnings.lock().unwrap());
         for instrument in 0..5 {
             let side = if seq % 2 == 0 { Side::Buy } else { Side::Sell };
-            active.request(1, instrument, wire::PUBLIC, &order(1, seq, side, 100));
+            active.request(1, instrument, true, &order(1, seq, side, 100));
         }
         while active.waiting() > 0 {
             assert!(!deadline.passed(), "no reply");
@@ -204,7 +202,7 @@ fn clients_that_do_not_read_are_ended_before_they_hold_too_much_together() {
         assert!(!deadline.passed(), "no `{warning}`: {:?}", ring.warnings.lock().unwrap());
         for number in 0..50 {
             let order = order(1, seq * 50 + number, Side::Buy, 100);
-            active.request(1, number as u32 % 5, wire::PUBLIC, &order);
+            active.request(1, number as u32 % 5, true, &order);
         }
         while active.waiting() > 0 {
             assert!(!deadline.passed(), "no reply");
@@ -223,7 +221,7 @@ fn a_client_that_sends_resend_requests_without_end_holds_up_nobody() {
     let ring = ring(Limits::STANDARD);
     let mut greedy = Client::new(&ring, 0, &[7]);
     for seq in 1..=500 {
-        greedy.request(7, 1, 0, &order(7, seq, Side::Buy, 100));
+        greedy.request(7, 1, false, &order(7, seq, Side::Buy, 100));
     }
     let deadline = Deadline::after(LIMIT);
     while greedy.waiting() > 0 {
@@ -232,9 +230,10 @@ fn a_client_that_sends_resend_requests_without_end_holds_up_nobody() {
     }
     const REQUESTS: usize = 50_000;
     let link = greedy.link.as_mut().unwrap();
-    let request = ResendRequest { session: 7, instrument: 1, acknowledged: 0 };
+    let (instrument, session, acknowledged, gateway, cell) = (1, 7, 0, 0, 0);
+    let request = ResendRequest { instrument, session, acknowledged, gateway, cell };
     for _ in 0..REQUESTS {
-        wire::write(&request.header(), &[], 0, &mut link.output);
+        nm_wire::write(&request, &mut link.output);
     }
     link.flush().unwrap();
     let mut others = [Client::new(&ring, 0, &[1])];
@@ -279,7 +278,7 @@ fn a_client_stays_a_client() {
     let mut ring = ring(Limits::STANDARD);
     let mut client = idle_client(&ring, 7);
     let mut hello = vec![];
-    Hello::Node { node: Role::Processor.node(0), start: 1 }.write(None, &mut hello);
+    say_hello(Who::Node { node: Role::Processor.node(0), start: 1 }, None, &mut hello);
     client.write_all(&hello).unwrap();
     assert_eq!(refusal(&client).as_deref(), Some("it sent a second handshake"));
     ring.stop_all();

@@ -2,10 +2,10 @@
 
 use nm_exchange::client::ClientError;
 use nm_exchange::control::{AdminRequest, LinkLatency, Observer};
-use nm_exchange::message::Hello;
 use nm_exchange::network::{Durability, NodeId, Role};
 use nm_exchange::testing::{LIMIT, TestRing};
 use nm_operate::admin;
+use nm_wire::Who;
 
 use Role::{Gateway, Mediator, Processor, Router};
 
@@ -41,7 +41,7 @@ fn gateways_and_routers_answer_nothing_but_what_their_links_are() {
             AdminRequest::Move { instrument: 1, cell: 0 },
             AdminRequest::Drain { node: Role::Mediator.node(0), is_drained: true },
         ] {
-            let operator = Observer::connect(&node.address, Hello::Operator, None, LIMIT);
+            let operator = Observer::connect(&node.address, Who::Operator, None, LIMIT);
             let refused = operator.unwrap().request(&request, LIMIT).unwrap_err();
             let ClientError::Refused(why) = refused else { panic!("{refused:?}") };
             assert!(why.starts_with("an operator sent a AdminRequest to a "), "{why}");

@@ -3,20 +3,19 @@
 
 use std::time::Duration;
 
-use nm_book::codec;
 use nm_book::order::Side;
 use nm_exchange::control::{InstrumentMap, Placement, RoutingTable};
-use nm_exchange::message::Hello;
 use nm_exchange::network::{Durability, Role};
 use nm_exchange::testing::{Client, LIMIT, TestRing, order};
-use nm_exchange::wire::{FrameKind, Header};
 use nm_operate::admin;
 use nm_sys::clock::Deadline;
+use nm_wire::{Kind, Public, RepliesLost, Request, Series, Who};
 
 use crate::peer::{self, Peer};
 
-fn report_of_loss(cell: u16) -> Header {
-    Header { cell, ..Header::new(FrameKind::ResendRequest) }
+/// The report of a loss of a cell to the first gateway.
+fn report_of_loss(cell: u16) -> RepliesLost {
+    RepliesLost { cell, gateway: 0 }
 }
 
 #[test]
@@ -28,8 +27,11 @@ fn a_processor_reports_a_possible_loss_of_each_cell_through_it_whenever_it_knows
         ring.start_one(Role::Processor.node(0), &network, &Default::default());
         for start in [5, 6] {
             let mut gateway = Peer::accepted(&listener, start);
-            assert_eq!(gateway.next().0, report_of_loss(0));
-            assert_eq!(gateway.next().0, report_of_loss(2));
+            for cell in [0, 2] {
+                let (kind, message) = gateway.next();
+                assert_eq!(kind, Kind::RepliesLost);
+                assert_eq!(nm_wire::decode(&message), Ok(report_of_loss(cell)));
+            }
         }
         ring.stop();
     }
@@ -48,30 +50,41 @@ fn a_gateway_sends_requests_again_when_their_processor_reports_a_loss() {
     while client.link.is_none() {
         client.connect();
     }
-    client.request(1, 0, 0, &order(1, 1, Side::Buy, 100));
+    client.request(1, 0, false, &order(1, 1, Side::Buy, 100));
     client.turn();
-    assert_eq!(router.next().0.kind, FrameKind::Request);
+    assert_eq!(router.next().0, Kind::Request);
 
-    let hello = Hello::Node { node: Role::Processor.node(0), start: 7 };
+    let hello = Who::Node { node: Role::Processor.node(0), start: 7 };
     let mut processor = Peer::connected(&network.classes[Role::Gateway].nodes[0].address, &hello);
     // What the gateway did because of frames before a broadcast is done when the next one arrives.
     let mut wait_for_gateway = |processor: &mut Peer| {
         for _ in 0..2 {
             let before = client.received.len();
-            processor.send(&Header::new(FrameKind::Public));
+            let events = Series::of(&[]);
+            let (instrument, output_seq, previous_event, gateway, cell) = (0, 0, 0, 0, 0);
+            processor.send(&Public {
+                instrument,
+                output_seq,
+                previous_event,
+                gateway,
+                cell,
+                events,
+            });
             let deadline = Deadline::after(LIMIT);
-            let is_public =
-                |message: &nm_exchange::testing::Message| message.header.kind == FrameKind::Public;
+            let is_public = |message: &nm_exchange::testing::Message| message.kind == Kind::Public;
             while !client.received[before..].iter().any(is_public) {
                 assert!(!deadline.passed(), "the broadcast did not come");
                 client.turn();
             }
         }
-        client.received.iter().filter(|message| message.header == report_of_loss(0)).count()
+        let is_notice = |it: &&nm_exchange::testing::Message| {
+            (it.kind, it.cell, it.gateway) == (Kind::EventsLost, 0, 0)
+        };
+        client.received.iter().filter(is_notice).count()
     };
     let mut copies = || {
         let all = std::iter::from_fn(|| router.next_within(Duration::ZERO));
-        all.inspect(|(header, _)| assert_eq!(header.kind, FrameKind::Request)).count()
+        all.inspect(|(kind, _)| assert_eq!(*kind, Kind::Request)).count()
     };
     assert_eq!(wait_for_gateway(&mut processor), 0);
     // Some may have been sent because there was no reply in time.
@@ -91,7 +104,7 @@ fn a_restarted_mediator_does_not_execute_what_has_moved_away() {
         ring.start_one(role.node(0), &network, &Default::default());
     }
     ring.start_one(Role::Mediator.node(0), &network, &Default::default());
-    let hello = Hello::Node { node: Role::Router.node(0), start: 5 };
+    let hello = Who::Node { node: Role::Router.node(0), start: 5 };
     let address = &network.classes[Role::Mediator].nodes[0].address;
     let deadline = Deadline::after(LIMIT);
     while nm_exchange::link::Stream::connect(address, LIMIT).is_err() {
@@ -99,24 +112,21 @@ fn a_restarted_mediator_does_not_execute_what_has_moved_away() {
     }
     let mut router = Peer::connected(address, &hello);
     // It announces itself once it has a processor.
-    while router.next().0.kind != FrameKind::Leader {}
+    while router.next().0 != Kind::Leader {}
     let mut map = InstrumentMap::of(&network);
     map.assign(0, Placement { cell: 1, epoch: 1 });
     let routes = RoutingTable::new(map.clone());
-    router.send_with(&Header::new(FrameKind::RoutingTable), &routes.encode());
+    router.send(&routes.message());
     let mut request = |instrument| {
-        let mut body = vec![];
-        codec::write_command(&order(1, 1, Side::Buy, 100), &mut body);
-        let (session, client_seq) = (1, 1);
-        let header = Header { instrument, session, client_seq, ..Header::new(FrameKind::Request) };
-        router.send_with(&header, &body);
+        let request = nm_exchange::testing::request(1, instrument, order(1, 1, Side::Buy, 100));
+        router.send::<Request>(&request);
     };
     // The gateway of the first request does not know the map yet.
     request(0);
     request(2);
     loop {
-        let (header, body) = router.next();
-        if header.kind == FrameKind::RoutingTable {
+        let (kind, body) = router.next();
+        if kind == Kind::RoutingTable {
             assert_eq!(RoutingTable::decode(&body).unwrap().map, map);
             break;
         }

@@ -11,16 +11,15 @@ use nm_book::book::Book;
 use nm_exchange::batch;
 use nm_exchange::cell::{Admitted, Cell, MoveStep};
 use nm_exchange::limits::{CELL_LEAVING_MAX, MOVES_ORDERED_MAX};
-use nm_exchange::message::Hello;
 use nm_exchange::moves::{MoveId, MoveOrder};
 use nm_exchange::network::{Durability, Network, NodeId, Role};
 use nm_exchange::testing::{
     Client, INSTRUMENTS, LIMIT, TestRing, assert_executed_once, start_with_cutters, trade,
 };
-use nm_exchange::wire::{self, FrameKind};
 use nm_operate::admin::{self, InstrumentMover};
 use nm_replica::journal::{self, Reader};
 use nm_sys::clock::Deadline;
+use nm_wire::{Kind, Who};
 
 use crate::peer::{self, Peer};
 
@@ -98,9 +97,9 @@ fn moves_of(ring: &TestRing) -> Moves {
             let (time_ns, frames) = batch::decode(&record.bytes).unwrap();
             cell.begin(record.index, time_ns);
             for frame in frames {
-                match cell.admit(&frame.unwrap()).unwrap() {
+                match cell.admit(frame.unwrap()).unwrap() {
                     Admitted::Request(request) => drop(cell.handle(&request, |_| {})),
-                    Admitted::NotOwned => {}
+                    Admitted::NotOwned | Admitted::Undecodable => {}
                     Admitted::Move(MoveStep::Released(id)) => {
                         let hash = cell.instrument_hash(id.instrument).unwrap();
                         moves.released.entry(id).or_default().push(hash);
@@ -258,9 +257,7 @@ fn spare_mediators_take_instruments_and_give_them_back() {
     let network = ring.network.clone();
     let cells = |clients: &[Client]| {
         let replies = clients[0].replies();
-        replies
-            .map(|reply| (reply.header.instrument, reply.header.cell))
-            .collect::<BTreeMap<_, _>>()
+        replies.map(|reply| (reply.instrument, reply.cell)).collect::<BTreeMap<_, _>>()
     };
     let (mut has_moved, mut is_back) = (false, false);
     trade(&mut clients, 200, |replies| {
@@ -292,20 +289,17 @@ fn instrument_that_did_not_arrive_is_sent_again_through_another_router() {
     // It connects to processors, and is connected to by routers.
     let _processor = Peer::accepted(&listener, 5);
     let mut routers = [0, 1].map(|index| {
-        let hello = Hello::Node { node: Role::Router.node(index), start: 5 };
+        let hello = Who::Node { node: Role::Router.node(index), start: 5 };
         Peer::connected(&network.classes[Role::Mediator].nodes[0].address, &hello)
     });
     let order = MoveOrder { id: MoveId { instrument: 0, epoch: 1 }, from: 0, to: 1 };
-    let mut bytes = vec![];
-    order.write(&mut bytes);
-    let frame = wire::read(&bytes).unwrap().unwrap();
     let (mut has_parts, deadline) = ([false; 2], Deadline::after(LIMIT));
     while has_parts != [true; 2] {
         assert!(!deadline.passed(), "parts came through {has_parts:?}");
-        routers[0].send_with(&frame.header, frame.body);
+        routers[0].send(&order);
         for (router, has_parts) in routers.iter_mut().zip(&mut has_parts) {
-            while let Some((header, _)) = router.next_within(Duration::from_millis(20)) {
-                *has_parts |= header.kind == FrameKind::MoveParts;
+            while let Some((kind, _)) = router.next_within(Duration::from_millis(20)) {
+                *has_parts |= kind == Kind::MoveParts;
             }
         }
     }

@@ -13,15 +13,16 @@ use nm_book::book::Book;
 use nm_book::order::Event;
 use nm_exchange::batch;
 use nm_exchange::cell::{Cell, Handled, Outcome, Request};
-use nm_exchange::message::{Events, Reply};
+use nm_exchange::client::say_hello;
 use nm_exchange::network::{Durability, Network, NodeId, Role};
 use nm_exchange::node;
+use nm_exchange::testing::Message;
 use nm_exchange::testing::{
     Client, Cutter, INSTRUMENTS, LIMIT, TestRing, assert_executed_once, start_with_cutters, trade,
 };
-use nm_exchange::wire::{self, FrameKind, Header};
 use nm_replica::journal::Reader;
 use nm_sys::clock::Deadline;
+use nm_wire::{Kind, Series, Shape, Who};
 
 #[test]
 fn a_ring_answers_once_in_order_and_notifies_counterparties_and_all_clients() {
@@ -35,15 +36,12 @@ fn a_ring_answers_once_in_order_and_notifies_counterparties_and_all_clients() {
     });
     trade(&mut clients, 100, |_| {});
     assert_executed_once(&clients, 100);
-    let trades = |kind: FrameKind, client: &Client| -> BTreeSet<(u32, u64, u64, u64)> {
-        let of_kind = client.received.iter().filter(|message| message.header.kind == kind);
+    let trades = |kind: Kind, client: &Client| -> BTreeSet<(u32, u64, u64, u64)> {
+        let of_kind = client.received.iter().filter(|message| message.kind == kind);
         of_kind
             .flat_map(|message| {
-                let events = match kind {
-                    FrameKind::Reply => Reply::decode(&message.body).unwrap().events,
-                    _ => Events::decode(&message.body),
-                };
-                let instrument = message.header.instrument;
+                let events: Series<'_, Event> = Series::of(&message.events);
+                let instrument = message.instrument;
                 events.filter_map(move |event| match event.unwrap() {
                     Event::Traded { maker, taker, maker_left, .. } => {
                         Some((instrument, maker, taker, maker_left))
@@ -58,16 +56,15 @@ fn a_ring_answers_once_in_order_and_notifies_counterparties_and_all_clients() {
     // their counterparty.
     let [first, second] = &clients;
     let with_third: BTreeSet<_> =
-        trades(FrameKind::Reply, first).into_iter().filter(|t| by(t.1) == 3).collect();
+        trades(Kind::Reply, first).into_iter().filter(|t| by(t.1) == 3).collect();
     let private: BTreeSet<_> =
-        trades(FrameKind::Private, second).into_iter().filter(|t| by(t.2) != 3).collect();
+        trades(Kind::Private, second).into_iter().filter(|t| by(t.2) != 3).collect();
     assert!(!private.is_empty());
     assert_eq!(private, with_third);
     // All clients receive the same broadcasts.
     let public = |client: &Client| -> BTreeSet<(u32, u64)> {
-        let public =
-            client.received.iter().filter(|message| message.header.kind == FrameKind::Public);
-        public.map(|message| (message.header.instrument, message.header.output_seq)).collect()
+        let public = client.received.iter().filter(|message| message.kind == Kind::Public);
+        public.map(|message| (message.instrument, message.output_seq)).collect()
     };
     let deadline = Deadline::after(LIMIT);
     while clients.iter().any(|client| public(client).len() < 3 * 2 * INSTRUMENTS as usize) {
@@ -240,7 +237,7 @@ fn a_mediator_without_durability_dies_and_trading_continues() {
             let (time_ns, frames) = batch::decode(&record.bytes).unwrap();
             cell.begin(record.index, time_ns);
             for frame in frames {
-                let request = Request::of(&frame.unwrap()).unwrap();
+                let request: Request = frame.unwrap().read().unwrap();
                 if let Handled::Executed(outcome) = cell.handle(&request, |_| {}) {
                     done.insert((request.instrument, request.session, outcome));
                 }
@@ -248,12 +245,11 @@ fn a_mediator_without_durability_dies_and_trading_continues() {
         }
         assert_eq!(terms.len(), term_count, "{terms:?}");
         for message in clients[0].replies() {
-            let header = &message.header;
-            if header.cell == mediator && header.flags & wire::EXPIRED == 0 {
-                let events_hash = Reply::decode(&message.body).unwrap().events_hash;
-                let (client_seq, output_seq) = (header.client_seq, header.output_seq);
+            if message.cell == mediator && !message.is_expired {
+                let Message { client_seq, output_seq, events_hash, .. } = *message;
                 let outcome = Outcome { client_seq, output_seq, events_hash };
-                assert!(done.contains(&(header.instrument, header.session, outcome)), "{header:?}");
+                let found = done.contains(&(message.instrument, message.session, outcome));
+                assert!(found, "{message:?}");
             }
         }
     }
@@ -264,25 +260,35 @@ fn a_mediator_without_durability_dies_and_trading_continues() {
 fn unknown_peers_and_invalid_frames_are_refused_and_trading_continues() {
     let mut ring = TestRing::new("1-1-1-1", Durability::None);
     ring.start();
-    let frame = |kind: FrameKind, body: &[u8]| {
+    let frame = |kind: Kind, message: &[u8]| {
         let mut bytes = vec![];
-        wire::write(&Header { client_seq: 1, ..Header::new(kind) }, body, 0, &mut bytes);
+        let put = |out: &mut Vec<u8>| out.extend_from_slice(message);
+        nm_wire::write_with(kind.code(), Shape::default(), &mut bytes, put);
         bytes
     };
-    let hello = frame(FrameKind::Hello, b"client");
+    let say = |who: Who| {
+        let mut bytes = vec![];
+        say_hello(who, None, &mut bytes);
+        bytes
+    };
+    let node = |node: NodeId| Who::Node { node, start: 1 };
+    let hello = say(Who::Client { session: 0 });
+    let digest = nm_wire::digest().to_le_bytes();
+    let nobody = [&digest[..], &[0xff, 0xfe]].concat();
+    let leader = frame(Kind::Leader, &[0; 6]);
     let gateway = Role::Gateway.node(0);
     let refused = [
         (gateway, vec![7; 500]),
-        (gateway, frame(FrameKind::Hello, b"mediator 0")),
-        (gateway, frame(FrameKind::Hello, b"processor 7")),
-        (gateway, frame(FrameKind::Hello, &[0xff, 0xfe])),
-        (gateway, frame(FrameKind::Request, b"")),
-        (gateway, [hello.clone(), frame(FrameKind::Request, &[99])].concat()),
-        (gateway, [hello.clone(), frame(FrameKind::Leader, b"")].concat()),
+        (gateway, say(node(Role::Mediator.node(0)))),
+        (gateway, say(node(Role::Processor.node(7)))),
+        (gateway, frame(Kind::Hello, &nobody)),
+        (gateway, frame(Kind::Request, b"")),
+        (gateway, [hello.clone(), frame(Kind::Request, &[99])].concat()),
+        (gateway, [hello.clone(), leader].concat()),
         (Role::Router.node(0), hello.clone()),
-        (Role::Mediator.node(0), frame(FrameKind::Request, b"")),
-        (Role::Mediator.node(0), frame(FrameKind::Welcome, b"")),
-        (Role::Processor.node(0), frame(FrameKind::Reply, b"")),
+        (Role::Mediator.node(0), frame(Kind::Request, b"")),
+        (Role::Mediator.node(0), frame(Kind::Welcome, b"")),
+        (Role::Processor.node(0), frame(Kind::Reply, b"")),
     ];
     for (NodeId { class, index }, bytes) in refused {
         let path = ring.folder.path().join(format!("{class}-{index}"));
@@ -294,10 +300,10 @@ fn unknown_peers_and_invalid_frames_are_refused_and_trading_continues() {
         let reset = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
         assert!(end.is_ok() || end.as_ref().is_err_and(reset), "{end:?}");
         // A peer that sent frames is sent the reason.
-        let kind = wire::read(&answer).unwrap().map(|frame| frame.header.kind);
-        assert!(matches!(kind, None | Some(FrameKind::Close)), "{kind:?}");
+        let kind = nm_wire::read(&answer).unwrap().map(|frame| frame.kind());
+        assert!(matches!(kind, None | Some(Kind::Close)), "{kind:?}");
     }
-    ring.wait_for_warning("names neither a client nor a node");
+    ring.wait_for_warning("field `who`: no value has the code 255");
     ring.wait_for_warning("a client sent a Leader to a gateway");
     let mut clients = [Client::new(&ring, 0, &[1])];
     trade(&mut clients, 20, |_| {});

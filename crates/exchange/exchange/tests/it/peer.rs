@@ -4,11 +4,11 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
+use nm_exchange::client::say_hello;
 use nm_exchange::link::{Address, Link, Stream};
-use nm_exchange::message::Hello;
 use nm_exchange::testing::LIMIT;
-use nm_exchange::wire::{self, FrameKind, Header};
 use nm_sys::clock::Deadline;
+use nm_wire::{Kind, Listed, Value, Welcome, Who};
 
 /// Where a node that a test plays is connected to.
 pub fn listener(address: &Address) -> UnixListener {
@@ -28,33 +28,28 @@ impl Peer {
     pub fn accepted(listener: &UnixListener, start: u64) -> Peer {
         let (stream, _) = listener.accept().unwrap();
         let mut peer = Peer { link: Link::new(Stream::Unix(stream)).unwrap() };
-        assert_eq!(peer.next().0.kind, FrameKind::Hello);
-        peer.send(&Header { client_seq: start, ..Header::new(FrameKind::Welcome) });
+        assert_eq!(peer.next().0, Kind::Hello);
+        peer.send(&Welcome { digest: nm_wire::digest(), start, session: 0, proof: None });
         peer
     }
 
     /// One that connects to a node.
-    pub fn connected(address: &Address, hello: &Hello) -> Peer {
+    pub fn connected(address: &Address, hello: &Who) -> Peer {
         let mut peer = Peer { link: Link::new(Stream::connect(address, LIMIT).unwrap()).unwrap() };
-        hello.write(None, &mut peer.link.output);
+        say_hello(*hello, None, &mut peer.link.output);
         assert!(peer.link.flush().unwrap());
-        assert_eq!(peer.next().0.kind, FrameKind::Welcome);
+        assert_eq!(peer.next().0, Kind::Welcome);
         peer
     }
 
-    /// Sends a frame without a body.
-    pub fn send(&mut self, header: &Header) {
-        self.send_with(header, &[]);
-    }
-
-    /// Sends a frame.
-    pub fn send_with(&mut self, header: &Header, body: &[u8]) {
-        wire::write(header, body, 0, &mut self.link.output);
+    /// Sends a message.
+    pub fn send<'m, M: Listed + Value<'m>>(&mut self, message: &M) {
+        nm_wire::write(message, &mut self.link.output);
         assert!(self.link.flush().unwrap());
     }
 
-    /// The next frame, which must come.
-    pub fn next(&mut self) -> (Header, Vec<u8>) {
+    /// The next message, which must come: its kind and its bytes.
+    pub fn next(&mut self) -> (Kind, Vec<u8>) {
         let deadline = Deadline::after(LIMIT);
         loop {
             if let Some(frame) = self.next_within(Duration::from_millis(50)) {
@@ -64,16 +59,16 @@ impl Peer {
         }
     }
 
-    /// The next frame, if one comes in this time.
-    pub fn next_within(&mut self, limit: Duration) -> Option<(Header, Vec<u8>)> {
+    /// The next message, if one comes in this time.
+    pub fn next_within(&mut self, limit: Duration) -> Option<(Kind, Vec<u8>)> {
         if let Some(frame) = self.link.input.next_frame().unwrap() {
-            return Some((frame.header, frame.body().to_vec()));
+            return Some((frame.kind(), frame.shared().message.to_vec()));
         }
         let fd = self.link.as_fd().as_raw_fd();
         if nm_sys::poll::readable(fd, limit).unwrap() {
             self.link.receive().unwrap();
         }
         let frame = self.link.input.next_frame().unwrap()?;
-        Some((frame.header, frame.body().to_vec()))
+        Some((frame.kind(), frame.shared().message.to_vec()))
     }
 }

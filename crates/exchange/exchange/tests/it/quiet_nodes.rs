@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use nm_book::codec;
 use nm_book::order::{Command, Side};
 use nm_book::testing::limit;
+use nm_exchange::client::say_hello;
 use nm_exchange::network::{Durability, Network, Node, NodeId, Role};
 use nm_exchange::node::{self, NodeEvent};
-use nm_exchange::wire::{self, FrameKind, Header};
+use nm_exchange::testing;
 use nm_test_support::{Calls, report_system_calls, supervise, watch};
+use nm_wire::{Kind, Reply, Request, Shape, Who};
 
 const INSTRUMENTS: u32 = 4;
 
@@ -32,8 +33,8 @@ impl Client {
     fn new(network: &Network) -> Client {
         let path = network.classes[Role::Gateway].nodes[0].address.to_string();
         let mut stream = UnixStream::connect(path.strip_prefix("unix:").unwrap()).unwrap();
-        let (mut hello, header) = (vec![], Header { session: 1, ..Header::new(FrameKind::Hello) });
-        wire::write(&header, b"client", 0, &mut hello);
+        let mut hello = vec![];
+        say_hello(Who::Client { session: 1 }, None, &mut hello);
         stream.write_all(&hello).unwrap();
         let zeros = [0; INSTRUMENTS as usize];
         Client { stream, input: vec![], last_seqs: zeros, acknowledged: zeros, requested: 0 }
@@ -50,19 +51,16 @@ impl Client {
             3 => Command::Cancel { id: step - 1, user: 1 },
             _ => Command::New(limit(step, 1, side, 100, 5)),
         };
-        let mut body = vec![];
-        codec::write_command(&command, &mut body);
-        let header = Header {
-            instrument: at as u32,
-            session: 1,
+        let request = Request {
             client_seq: self.requested,
             previous_seq: self.last_seqs[at],
-            output_seq: self.acknowledged[at],
-            flags: if self.requested.is_multiple_of(10) { wire::PUBLIC } else { 0 },
-            ..Header::new(FrameKind::Request)
+            acknowledged: self.acknowledged[at],
+            is_public: self.requested.is_multiple_of(10),
+            ..testing::request(1, at as u32, command)
         };
         self.last_seqs[at] = self.requested;
-        wire::write(&header, &body, 300, out);
+        let shape = Shape { is_stamped: false, size_bytes: 300 };
+        nm_wire::write_shaped(&request, shape, out);
     }
 
     fn request_and_wait(&mut self, count: u64) {
@@ -76,14 +74,13 @@ impl Client {
             assert!(read > 0, "the gateway ended the link");
             self.input.extend_from_slice(&bytes[..read]);
             let mut used = 0;
-            while let Some(frame) = wire::read(&self.input[used..]).unwrap() {
+            while let Some(frame) = nm_wire::read(&self.input[used..]).unwrap() {
                 used += frame.bytes.len();
-                if frame.header.kind == FrameKind::Reply {
+                if frame.kind() == Kind::Reply {
                     left -= 1;
-                    let mut fields = nm_codec::Reader::new(&frame.body[8..]);
-                    let events = std::iter::from_fn(|| codec::read_event(&mut fields).ok());
-                    let last = frame.header.previous_seq + events.count() as u64;
-                    self.acknowledged[frame.header.instrument as usize] = last;
+                    let Reply { instrument, previous_event, events, .. } = frame.read().unwrap();
+                    let last = previous_event + events.count() as u64;
+                    self.acknowledged[instrument as usize] = last;
                 }
             }
             self.input.drain(..used);

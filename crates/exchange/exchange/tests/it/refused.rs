@@ -4,16 +4,14 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nm_book::codec;
 use nm_book::order::{Command, Event, RejectReason, Side};
+use nm_exchange::client::say_hello;
 use nm_exchange::limits::{FREE_BYTES_SHARE, GATEWAY_BYTES_MAX, SESSION_INSTRUMENTS_MAX};
 use nm_exchange::link::{Link, Stream};
-use nm_exchange::message::Hello;
 use nm_exchange::network::{Durability, Role};
-use nm_exchange::refused::RefusalReason;
 use nm_exchange::testing::{Client, LIMIT, TestRing, order};
-use nm_exchange::wire::{self, FRAME_BYTES_MAX, FrameKind, Header};
 use nm_sys::clock::Deadline;
+use nm_wire::{FRAME_BYTES_MAX, RefusalReason, Refused, Reply, Request, Series, Shape, Who};
 
 /// A client that sends any request, right or wrong.
 struct RawClient {
@@ -32,7 +30,7 @@ impl RawClient {
             }
         };
         let mut link = Link::new(stream).unwrap();
-        Hello::Client(session).write(None, &mut link.output);
+        say_hello(Who::Client { session }, None, &mut link.output);
         // A gateway does not wait for it for ever.
         link.flush().unwrap();
         RawClient { link, replies: vec![] }
@@ -41,11 +39,10 @@ impl RawClient {
     /// Sends a request behind another one.
     fn send(&mut self, (session, instrument): (u32, u32), seqs: (u64, u64), size_bytes: usize) {
         let (client_seq, previous_seq) = seqs;
-        let request = Header::new(FrameKind::Request);
-        let header = Header { session, instrument, client_seq, previous_seq, ..request };
-        let mut body = vec![];
-        codec::write_command(&Command::Tick, &mut body);
-        wire::write(&header, &body, size_bytes, &mut self.link.output);
+        let request = nm_exchange::testing::request(session, instrument, Command::Tick);
+        let request = Request { client_seq, previous_seq, ..request };
+        let shape = Shape { is_stamped: false, size_bytes };
+        nm_wire::write_shaped(&request, shape, &mut self.link.output);
     }
 
     /// Waits for so many replies, and takes them.
@@ -66,12 +63,11 @@ impl RawClient {
             self.link.receive().unwrap();
         }
         while let Some(frame) = self.link.input.next_frame().unwrap() {
-            if frame.header.kind != FrameKind::Reply {
-                continue;
+            if let Ok(Reply { client_seq, .. }) = frame.read() {
+                self.replies.push((client_seq, None));
+            } else if let Ok(Refused { client_seq, reason, .. }) = frame.read() {
+                self.replies.push((client_seq, Some(reason)));
             }
-            let is_refused = frame.header.flags & wire::REFUSED != 0;
-            let reason = is_refused.then(|| RefusalReason::decode(frame.body()).unwrap());
-            self.replies.push((frame.header.client_seq, reason));
         }
     }
 }
@@ -259,21 +255,17 @@ fn orders_of_a_trillion_parts_are_rejected_and_the_cell_trades_also_after_restar
         if let Command::New(new) = &mut command {
             (new.quantity, new.display) = (quantity, display);
         }
-        client.request(session, 0, 0, &command);
+        client.request(session, 0, false, &command);
         let deadline = Deadline::after(LIMIT);
         while client.replies().count() == before {
             assert!(!deadline.passed(), "no reply");
             client.turn();
         }
-        let of_session = client.received[first..].iter().filter(|m| m.header.session == session);
-        let mut events = vec![];
+        let of_session = client.received[first..].iter().filter(|m| m.session == session);
+        let mut events: Vec<Event> = vec![];
         for message in of_session {
-            // A reply begins with a hash of the state.
-            let hash_bytes = if message.header.kind == FrameKind::Reply { 8 } else { 0 };
-            let mut from = nm_codec::Reader::new(&message.body[hash_bytes..]);
-            while let Ok(event) = codec::read_event(&mut from) {
-                events.push(event);
-            }
+            let all: Series<'_, Event> = Series::of(&message.events);
+            events.extend(all.map(|event| event.unwrap()));
         }
         events
     };

@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use nm_exchange::link::{Address, Link, LinkError, LinkPoller, Listener, SHM_RING_BYTES, Stream};
-use nm_exchange::wire::{self, FrameKind, Header};
 use nm_stats::random::Random;
 use nm_sys::clock::Deadline;
+use nm_wire::{FrameMut, Kind, Shape};
 
 /// Nothing sleeps so long unless a wake-up was lost.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -29,6 +29,17 @@ struct Endpoint {
     received: u64,
 }
 
+/// Appends a frame whose message repeats a number.
+fn write(number: u64, words: usize, size_bytes: usize, out: &mut Vec<u8>) {
+    let shape = Shape { is_stamped: false, size_bytes };
+    let message = number.to_le_bytes().repeat(words);
+    nm_wire::write_with(Kind::CatchUp.code(), shape, out, |out| out.extend(message));
+}
+
+fn number_of(frame: &FrameMut<'_>) -> u64 {
+    u64::from_le_bytes(*frame.shared().message.first_chunk().unwrap())
+}
+
 impl Endpoint {
     fn new(stream: Stream) -> Endpoint {
         let link = Link::new(stream).unwrap();
@@ -38,9 +49,8 @@ impl Endpoint {
     }
 
     fn send(&mut self, size_bytes: usize) {
-        let header = Header { client_seq: self.sent, ..Header::new(FrameKind::Request) };
-        let body = self.sent.to_le_bytes().repeat(size_bytes / 16);
-        wire::write(&header, &body, size_bytes, &mut self.link.output);
+        let words = 1 + size_bytes / 16;
+        write(self.sent, words, size_bytes, &mut self.link.output);
         self.sent += 1;
     }
 
@@ -70,9 +80,9 @@ impl Endpoint {
     /// The complete frames.
     fn take(&mut self) {
         while let Some(frame) = self.link.input.next_frame().unwrap() {
-            assert_eq!(frame.header.client_seq, self.received);
+            assert_eq!(number_of(&frame), self.received);
             let expected = self.received.to_le_bytes();
-            assert!(frame.body().chunks(8).all(|word| word == expected), "a torn frame");
+            assert!(frame.shared().message.chunks(8).all(|word| word == expected), "a torn frame");
             self.received += 1;
         }
     }
@@ -242,7 +252,7 @@ fn one_poller_serves_many_links_beside_other_descriptors() {
             let Some(link) = &mut ends[at] else { continue };
             let received = link.receive();
             while let Some(frame) = link.input.next_frame().unwrap() {
-                assert_eq!(frame.header.client_seq, came[at]);
+                assert_eq!(number_of(&frame), came[at]);
                 came[at] += 1;
             }
             if received.is_err() {
@@ -328,7 +338,7 @@ fn links_that_are_made_repeatedly_leak_nothing() {
         let (a, b) = pair(folder);
         let (a, mut b) = (Link::new(a).unwrap(), Link::new(b).unwrap());
         poller.add_link(&a, turn).unwrap();
-        wire::write(&Header::new(FrameKind::Request), &[1; 100], 0, &mut b.output);
+        write(1, 13, 0, &mut b.output);
         assert!(b.flush().unwrap());
         assert_eq!(held().1, 2);
         // Closed with its doorbell rung, which the other end still has.

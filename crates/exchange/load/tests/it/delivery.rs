@@ -14,13 +14,13 @@ use nm_book::order::{Command, Side};
 use nm_book::testing::limit;
 use nm_exchange::client;
 use nm_exchange::link::Link;
-use nm_exchange::message::Close;
 use nm_exchange::network::{Durability, Network, Role};
 use nm_exchange::testing::TestRing;
 use nm_load::OrderRequest;
 use nm_load::clients::Clients;
 use nm_load::log::Record;
 use nm_sys::clock::Deadline;
+use nm_wire::{Close, Message};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -138,7 +138,8 @@ impl TwoSessions {
                 link.receive().unwrap();
             }
             while let Some(frame) = link.input.next_frame().unwrap() {
-                self.clients.receive(index, &frame.header, frame.body(), 1, &mut link.output);
+                let message = Message::read(frame.shared()).unwrap();
+                self.clients.receive(index, &message, 1, &mut link.output);
             }
         }
     }
@@ -230,12 +231,13 @@ impl TwoSessions {
         assert!(!self.clients.is_moving(1), "nothing is without a reply");
         let mut before = self.links[1].replace(link).unwrap();
         // What the gateway sends until it closes the link arrives.
-        Close("session 1 is at another gateway".to_string()).write(&mut before.output);
+        nm_wire::write(&Close::because("session 1 is at another gateway"), &mut before.output);
         before.flush().unwrap();
         while before.receive().is_ok() {
             while let Some(frame) = before.input.next_frame().unwrap() {
                 let out = &mut self.links[1].as_mut().unwrap().output;
-                self.clients.receive_late(1, &frame.header, frame.body(), 1, out);
+                let message = Message::read(frame.shared()).unwrap();
+                self.clients.receive_late(1, &message, 1, out);
             }
         }
     }

@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use nm_book::reference::ReferenceBook;
 use nm_exchange::batch;
-use nm_exchange::cell::{Cell, Handled, Request};
+use nm_exchange::cell::{Cell, Handled};
 use nm_exchange::link::{Address, Link, Listener};
-use nm_exchange::wire::{self, FrameKind, Header};
 use nm_load::clients::Clients;
 use nm_load::demand::Demand;
 use nm_load::flow::Flow;
@@ -31,6 +30,7 @@ use nm_model::exchange::OrderMix;
 use nm_model::{FailureKind, Metric};
 use nm_stats::random::Random;
 use nm_sys::poll;
+use nm_wire::{Kind, Message, Reply, Request, ResendRequest, Resent, Series, Shape};
 
 /// A stall: start and end, ns.
 #[derive(Clone, Copy)]
@@ -45,6 +45,25 @@ impl Pause {
     }
 }
 
+/// The reply to a request, without events.
+fn reply_to(request: &Request) -> Reply<'static> {
+    Reply {
+        instrument: request.instrument,
+        session: request.session,
+        client_seq: request.client_seq,
+        output_seq: request.acknowledged,
+        previous_event: 0,
+        events_hash: 0,
+        intended_ns: request.intended_ns,
+        map_version: 0,
+        gateway: 0,
+        cell: 0,
+        is_repeated: false,
+        is_expired: false,
+        events: Series::of(&[]),
+    }
+}
+
 /// A round on a simulated clock, with the sessions and samples of the generator. The network has a
 /// round-trip time of `trip_ns`; generator and network stall as given.
 fn simulated(pace: &Pace, trip_ns: u64, generator: Pause, network: Pause) -> Round {
@@ -53,33 +72,33 @@ fn simulated(pace: &Pace, trip_ns: u64, generator: Pause, network: Pause) -> Rou
     let mut orders = OrderGenerator::new(&settings);
     let mut clients = Clients::new(settings.sessions, settings.instruments, 1, false);
     let mut recorder = RoundRecorder::new(0, 0, 0);
-    let mut replies: VecDeque<(u64, Header)> = VecDeque::new();
+    let mut replies: VecDeque<(u64, Message<'static>)> = VecDeque::new();
     let end_ns = (pace.seconds * 1e9) as u64;
     let times = Schedule::new(pace.arrivals, pace.rate_per_s, Random::new(9));
     let mut wire_bytes = vec![];
     for at_ns in times.take_while(|at_ns| *at_ns < end_ns) {
         let now_ns = generator.after(at_ns);
         while replies.front().is_some_and(|(arrived_ns, _)| *arrived_ns <= now_ns) {
-            let (arrived_ns, header) = replies.pop_front().unwrap();
+            let (arrived_ns, message) = replies.pop_front().unwrap();
             let seen_ns = generator.after(arrived_ns);
-            let (reply, _) = clients.receive(0, &header, &[0; 8], seen_ns, &mut wire_bytes);
+            let (reply, _) = clients.receive(0, &message, seen_ns, &mut wire_bytes);
             let reply = reply.unwrap();
             recorder.answered(reply.number, reply.intended_ns, seen_ns);
         }
         clients.submit(&orders.next_request(), at_ns, &mut wire_bytes).unwrap();
         recorder.sent(at_ns, now_ns);
         let mut rest = &wire_bytes[..];
-        while let Some(frame) = wire::read(rest).unwrap() {
+        while let Some(frame) = nm_wire::read(rest).unwrap() {
             let arrived_ns = network.after(now_ns + trip_ns / 2) + trip_ns / 2;
-            let reply = Header { kind: FrameKind::Reply, previous_seq: 0, ..frame.header };
-            replies.push_back((arrived_ns, reply));
+            let reply = reply_to(&frame.read().unwrap());
+            replies.push_back((arrived_ns, Message::Reply(reply)));
             rest = &rest[frame.bytes.len()..];
         }
         wire_bytes.clear();
     }
-    for (arrived_ns, header) in replies {
+    for (arrived_ns, message) in replies {
         let seen_ns = generator.after(arrived_ns);
-        if let (Some(reply), _) = clients.receive(0, &header, &[0; 8], seen_ns, &mut wire_bytes) {
+        if let (Some(reply), _) = clients.receive(0, &message, seen_ns, &mut wire_bytes) {
             recorder.answered(reply.number, reply.intended_ns, seen_ns);
         }
     }
@@ -139,20 +158,28 @@ fn gateway(listener: Listener, until: Vec<usize>) -> thread::JoinHandle<Vec<u8>>
                     return journal;
                 }
                 while let Some(frame) = link.input.next_frame().unwrap() {
-                    if frame.header.kind == FrameKind::Hello {
+                    if frame.kind() == Kind::Hello {
                         continue;
                     }
-                    let (header, size) = (frame.header, frame.bytes.len());
-                    if header.kind == FrameKind::ResendRequest {
+                    if frame.kind() == Kind::ResendRequest {
                         // There are no events to resend.
-                        let (kind, flags) = (FrameKind::Private, wire::RESENT);
-                        let answer = Header { kind, flags, ..header };
-                        wire::write(&answer, &[], 0, &mut link.output);
+                        let ResendRequest { instrument, session, gateway, cell, .. } =
+                            frame.read().unwrap();
+                        let resent = Resent {
+                            instrument,
+                            session,
+                            previous_event: 0,
+                            gateway,
+                            cell,
+                            has_gap: false,
+                            events: Series::of(&[]),
+                        };
+                        nm_wire::write(&resent, &mut link.output);
                         continue;
                     }
-                    let request = Request::decode(&header, frame.body()).unwrap();
+                    let request: Request = frame.read().unwrap();
+                    let (is_stamped, size_bytes) = (frame.shared().is_stamped(), frame.bytes.len());
                     journal.extend_from_slice(frame.bytes);
-                    let reply = Header { kind: FrameKind::Reply, previous_seq: 0, ..header };
                     let outcome = match cell.handle(&request, |_| {}) {
                         Handled::Executed(outcome) | Handled::Duplicate(Some(outcome)) => outcome,
                         other => panic!("{other:?} of {request:?}"),
@@ -161,9 +188,13 @@ fn gateway(listener: Listener, until: Vec<usize>) -> thread::JoinHandle<Vec<u8>>
                     if handled >= limit {
                         break 'link; // executed, but not answered
                     }
-                    let reply = Header { output_seq: outcome.output_seq, ..reply };
-                    let body = outcome.events_hash.to_le_bytes();
-                    wire::write(&reply, &body, size, &mut link.output);
+                    let reply = Reply {
+                        output_seq: outcome.output_seq,
+                        events_hash: outcome.events_hash,
+                        ..reply_to(&request)
+                    };
+                    let shape = Shape { is_stamped, size_bytes };
+                    nm_wire::write_shaped(&reply, shape, &mut link.output);
                 }
                 link.flush().unwrap();
             }
@@ -308,7 +339,7 @@ fn run_profile(folder: &Path, share: f64) -> (Vec<RecordedSecond>, ProfileEnd) {
     let requests = gateways.map(|gateway| {
         let journal = gateway.join().unwrap();
         let (_, frames) = batch::decode(&journal).unwrap();
-        frames.map(Result::unwrap).filter(|frame| frame.header.kind == FrameKind::Request).count()
+        frames.map(Result::unwrap).filter(|frame| frame.kind() == Kind::Request).count()
     });
     let seconds: Vec<RecordedSecond> = passed.iter().collect();
     let sent: u64 = seconds.iter().map(|second| second.sent).sum();

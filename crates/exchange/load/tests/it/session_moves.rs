@@ -3,13 +3,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use nm_book::codec;
 use nm_book::order::{Command, Event};
 use nm_codec::{FNV1A, fnv1a_on};
-use nm_exchange::wire::{self, FrameKind, Header};
 use nm_load::OrderRequest;
 use nm_load::clients::Clients;
 use nm_load::log::Record;
+use nm_wire::{Frame, Message, Private, Reply, Request, ResendRequest, Resent, Series};
 use proptest::prelude::*;
 
 const SESSIONS: u32 = 4;
@@ -52,12 +51,29 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// What a client sends.
+#[derive(Debug, Clone, Copy)]
+enum Up {
+    Request(Request),
+    Resend(ResendRequest),
+}
+
+/// A frame for a session, and the gateway of its last request if another session caused it.
+type Down = (Option<u16>, Vec<u8>);
+
+fn frame(message: Message<'_>) -> Vec<u8> {
+    let mut bytes = vec![];
+    message.write(nm_wire::Shape::default(), &mut bytes);
+    bytes
+}
+
 /// A link to a gateway: frames on their way, and the last request that came of each pair.
 #[derive(Debug, Default)]
 struct Wire {
     id: u16,
-    up: VecDeque<Header>,
-    down: VecDeque<(Header, Vec<u8>)>,
+    up: VecDeque<Up>,
+    /// Frames.
+    down: VecDeque<Vec<u8>>,
     last: BTreeMap<Pair, u64>,
 }
 
@@ -87,7 +103,7 @@ struct Simulation {
 
 fn encoded(events: &[Event]) -> Vec<u8> {
     let mut bytes = vec![];
-    events.iter().for_each(|event| codec::write_event(event, &mut bytes));
+    events.iter().for_each(|event| bytes.extend(nm_wire::encode(event)));
     bytes
 }
 
@@ -109,80 +125,124 @@ impl Simulation {
     /// What the client has written is on its way over the link.
     fn send(&mut self) {
         let mut bytes = &self.out[..];
-        while let Some(frame) = wire::read(bytes).unwrap() {
-            self.current.up.push_back(frame.header);
+        while let Some(frame) = nm_wire::read(bytes).unwrap() {
+            self.current.up.push_back(match Message::read(frame).unwrap() {
+                Message::Request(request) => Up::Request(request),
+                Message::ResendRequest(request) => Up::Resend(request),
+                other => panic!("{other:?}"),
+            });
             bytes = &bytes[frame.bytes.len()..];
         }
         self.out.clear();
     }
 
     /// The gateway of a link, and the cell, have a frame; what they send.
-    fn execute(&mut self, link: &mut Wire, header: &Header) -> Vec<(Header, Vec<u8>)> {
-        let pair = (header.session, header.instrument);
-        if header.kind == FrameKind::ResendRequest {
-            let events = self.pairs.get(&pair).map_or(&[][..], |known| &known.events[..]);
-            let from = events.len().min(header.output_seq as usize);
-            let (kind, flags, previous_seq) = (FrameKind::Private, wire::RESENT, from as u64);
-            let body = encoded(&events[from..]);
-            return vec![(Header { kind, flags, previous_seq, ..*header }, body)];
+    fn execute(&mut self, link: &mut Wire, up: Up) -> Vec<Down> {
+        match up {
+            Up::Request(request) => self.execute_request(link, &request),
+            Up::Resend(request) => {
+                let ResendRequest { instrument, session, acknowledged, gateway, cell } = request;
+                let known = self.pairs.get(&(session, instrument));
+                let events = known.map_or(&[][..], |known| &known.events[..]);
+                let from = events.len().min(acknowledged as usize);
+                let bytes = encoded(&events[from..]);
+                let resent = Resent {
+                    instrument,
+                    session,
+                    previous_event: from as u64,
+                    gateway,
+                    cell,
+                    has_gap: false,
+                    events: Series::of(&bytes),
+                };
+                vec![(None, frame(Message::Resent(resent)))]
+            }
         }
+    }
+
+    fn execute_request(&mut self, link: &mut Wire, request: &Request) -> Vec<Down> {
+        let Request { instrument, session, client_seq, previous_seq, .. } = *request;
+        let pair = (session, instrument);
         // As a gateway has it: the first is the oldest without a reply, each names the one before.
-        let last = link.last.insert(pair, header.client_seq);
-        assert!(last.is_none_or(|last| header.previous_seq == last), "{header:?} after {last:?}");
+        let last = link.last.insert(pair, client_seq);
+        assert!(last.is_none_or(|last| previous_seq == last), "{request:?} after {last:?}");
         let known = self.pairs.entry(pair).or_default();
         known.link = link.id;
-        let reply = Header { kind: FrameKind::Reply, output_seq: 1, ..*header };
-        if header.client_seq <= known.last_seq {
-            let previous_seq = known.events.len() as u64;
-            return vec![(Header { flags: wire::RESENT, previous_seq, ..reply }, vec![0; 8])];
+        let reply = Reply {
+            instrument,
+            session,
+            client_seq,
+            output_seq: 1,
+            previous_event: known.events.len() as u64,
+            events_hash: 0,
+            intended_ns: request.intended_ns,
+            map_version: 0,
+            gateway: link.id,
+            cell: 0,
+            is_repeated: false,
+            is_expired: false,
+            events: Series::of(&[]),
+        };
+        if client_seq <= known.last_seq {
+            return vec![(None, frame(Message::Reply(Reply { is_repeated: true, ..reply })))];
         }
-        assert_eq!(header.previous_seq, known.last_seq, "a request is missing before {header:?}");
-        known.last_seq = header.client_seq;
+        assert_eq!(previous_seq, known.last_seq, "a request is missing before {request:?}");
+        known.last_seq = client_seq;
         self.executed += 1;
-        let event = Event::Accepted { id: self.executed, user: header.session };
+        let event = Event::Accepted { id: self.executed, user: session };
         known.events.push(event);
-        let previous_seq = known.events.len() as u64 - 1;
-        let body = [vec![0; 8], encoded(&[event])].concat();
-        let mut sent = vec![(Header { previous_seq, ..reply }, body)];
+        let bytes = encoded(&[event]);
+        let reply = Reply { events: Series::of(&bytes), ..reply };
+        let mut sent = vec![(None, frame(Message::Reply(reply)))];
         // Another session on the instrument has an event as well.
-        let other = (header.session + 1) % (SESSIONS + 1);
-        if let Some(known) = self.pairs.get_mut(&(other, header.instrument)) {
+        let other = (session + 1) % (SESSIONS + 1);
+        if let Some(known) = self.pairs.get_mut(&(other, instrument)) {
             let event = Event::Accepted { id: self.executed, user: other };
-            let previous_seq = known.events.len() as u64;
+            let bytes = encoded(&[event]);
+            let private = Private {
+                instrument,
+                session: other,
+                output_seq: 1,
+                previous_event: known.events.len() as u64,
+                gateway: known.link,
+                cell: 0,
+                is_astray: false,
+                events: Series::of(&bytes),
+            };
             known.events.push(event);
-            let (kind, gateway) = (FrameKind::Private, known.link);
-            let private = Header { kind, session: other, gateway, previous_seq, ..reply };
-            sent.push((private, encoded(&[event])));
+            sent.push((Some(known.link), frame(Message::Private(private))));
         }
         sent
     }
 
     /// Puts events of other sessions on the link of their last request; if that is gone, on the
     /// present one.
-    fn distribute(&mut self, sent: Vec<(Header, Vec<u8>)>, link: &mut Wire) {
-        for (header, body) in sent {
-            let is_other = header.kind == FrameKind::Private && header.flags & wire::RESENT == 0;
-            let before = self.before.as_mut().filter(|before| before.id == header.gateway);
-            match (is_other, before) {
-                (false, _) => link.down.push_back((header, body)),
-                (true, _) if header.gateway == link.id => link.down.push_back((header, body)),
-                (true, Some(before)) => before.down.push_back((header, body)),
-                (true, None) => self.current.down.push_back((header, body)),
+    fn distribute(&mut self, sent: Vec<Down>, link: &mut Wire) {
+        for (of_other, bytes) in sent {
+            let before = self.before.as_mut().filter(|before| Some(before.id) == of_other);
+            match (of_other, before) {
+                (None, _) => link.down.push_back(bytes),
+                (Some(gateway), _) if gateway == link.id => link.down.push_back(bytes),
+                (Some(_), Some(before)) => before.down.push_back(bytes),
+                (Some(_), None) => self.current.down.push_back(bytes),
             }
         }
     }
 
-    fn receive(&mut self, (header, body): (Header, Vec<u8>), is_before: bool) {
-        let out = &mut self.out;
+    fn receive(&mut self, bytes: &[u8], is_before: bool) {
+        let frame: Frame<'_> = nm_wire::read(bytes).unwrap().unwrap();
+        let (message, out) = (Message::read(frame).unwrap(), &mut self.out);
         let (reply, record) = match is_before {
-            true => self.clients.receive_late(0, &header, &body, 1, out),
-            false => self.clients.receive(0, &header, &body, 1, out),
+            true => self.clients.receive_late(0, &message, 1, out),
+            false => self.clients.receive(0, &message, 1, out),
         };
         if let Some(reply) = reply {
             assert!(matches!(record, Some(Record::Answered(_))), "{record:?}");
             assert_eq!(reply.refused, None);
-            let pair = (header.session, header.instrument);
-            self.answered.entry(pair).or_default().push(header.client_seq);
+            let Message::Reply(Reply { session, instrument, client_seq, .. }) = message else {
+                panic!("{message:?}");
+            };
+            self.answered.entry((session, instrument)).or_default().push(client_seq);
         }
     }
 
@@ -195,13 +255,13 @@ impl Simulation {
             }
             Step::Execute { is_before: true } => {
                 let Some(mut link) = self.before.take() else { return };
-                let sent = link.up.pop_front().map(|header| self.execute(&mut link, &header));
+                let sent = link.up.pop_front().map(|up| self.execute(&mut link, up));
                 self.distribute(sent.unwrap_or_default(), &mut link);
                 self.before = Some(link);
             }
             Step::Execute { is_before: false } => {
                 let mut link = std::mem::take(&mut self.current);
-                let sent = link.up.pop_front().map(|header| self.execute(&mut link, &header));
+                let sent = link.up.pop_front().map(|up| self.execute(&mut link, up));
                 self.current = link;
                 let mut own = Wire { id: self.current.id, ..Wire::default() };
                 self.distribute(sent.unwrap_or_default(), &mut own);
@@ -211,7 +271,7 @@ impl Simulation {
             Step::Receive { is_before } => {
                 let link = if is_before { self.before.as_mut() } else { Some(&mut self.current) };
                 if let Some(frame) = link.and_then(|link| link.down.pop_front()) {
-                    self.receive(frame, is_before);
+                    self.receive(&frame, is_before);
                 }
             }
             Step::Move if self.before.is_none() => {
@@ -245,9 +305,9 @@ impl Simulation {
     /// The gateway of a link that is gone sends on what it has; nobody gets its replies.
     fn execute_late(&mut self) {
         let Some(mut link) = self.gone.pop() else { return };
-        if let Some(header) = link.up.pop_front().filter(|it| it.kind == FrameKind::Request) {
-            let mut sent = self.execute(&mut link, &header);
-            sent.retain(|(header, _)| header.kind == FrameKind::Private);
+        if let Some(Up::Request(request)) = link.up.pop_front() {
+            let mut sent = self.execute_request(&mut link, &request);
+            sent.retain(|(of_other, _)| of_other.is_some());
             let mut nowhere = Wire { id: u16::MAX, ..Wire::default() };
             self.distribute(sent, &mut nowhere);
         }

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use nm_book::order::Side;
 use nm_exchange::batch;
-use nm_exchange::moves::Part;
+use nm_exchange::moves::{MoveParts, Part};
 use nm_exchange::network::{Durability, Network, Role};
 use nm_exchange::testing::{Client, LIMIT, TestRing, order};
-use nm_exchange::wire::FrameKind;
 use nm_operate::admin::{self, MoveOutcome};
 use nm_replica::journal::{Reader, RecordKind};
 use nm_sys::clock::{Deadline, monotonic_ns};
+use nm_wire::Kind;
 
 /// The instrument that moves, from cell 0 to cell 1.
 const INSTRUMENT: u32 = 0;
@@ -41,7 +41,7 @@ fn fill(client: &mut Client) {
                     0 => (Side::Buy, price),
                     _ => (Side::Sell, price + 1_000),
                 };
-                client.request(*session, INSTRUMENT, 0, &order(*session, seq, side, price));
+                client.request(*session, INSTRUMENT, false, &order(*session, seq, side, price));
             }
         }
         while client.waiting() > 0 {
@@ -68,7 +68,7 @@ fn trade_until_moved(
         }
         let seq = client.sessions[&session] + 1;
         let begin_ns = monotonic_ns();
-        client.request(session, instrument, 0, &order(session, seq, Side::Buy, 7));
+        client.request(session, instrument, false, &order(session, seq, Side::Buy, 7));
         while client.waiting() > 0 {
             client.turn();
         }
@@ -87,10 +87,10 @@ fn bytes_moved(ring: &TestRing) -> usize {
         }
         for frame in batch::decode(&record.bytes).unwrap().1 {
             let frame = frame.unwrap();
-            if frame.header.kind == FrameKind::MoveParts {
-                bytes += Part::all(frame.body)
+            if frame.kind() == Kind::MoveParts {
+                bytes += (frame.read::<MoveParts<'_>>().unwrap().parts)
                     .map(|part| match part.unwrap() {
-                        Part::Sessions(bytes) | Part::Book(bytes) => bytes.len(),
+                        Part::Sessions { saved } | Part::Book { saved } => saved.0.len(),
                         _ => 0,
                     })
                     .sum::<usize>();
@@ -134,15 +134,15 @@ fn a_large_instrument_moves(durability: Durability) {
     ring.stop_all();
     let replies: Vec<u64> = client
         .replies()
-        .filter(|reply| reply.header.instrument == INSTRUMENT)
-        .map(|reply| reply.header.output_seq)
+        .filter(|reply| reply.instrument == INSTRUMENT)
+        .map(|reply| reply.output_seq)
         .collect();
     assert!(replies.len() as u64 > u64::from(SESSIONS) * ORDERS + 20);
     let mut sorted = replies.clone();
     sorted.sort_unstable();
     assert!(sorted.iter().copied().eq(1..=replies.len() as u64), "each is executed once");
-    assert_eq!(client.replies().last().unwrap().header.cell, 1);
-    assert!(neighbour.replies().all(|reply| reply.header.cell == 0));
+    assert_eq!(client.replies().last().unwrap().cell, 1);
+    assert!(neighbour.replies().all(|reply| reply.cell == 0));
     assert!(outcomes[0].map_version.is_some() && pauses.len() == 1, "{outcomes:?} {pauses:?}");
     let bytes = bytes_moved(&ring);
     let least = u64::from(SESSIONS) * ORDERS * 50;

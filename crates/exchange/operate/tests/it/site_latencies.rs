@@ -16,7 +16,7 @@ use nm_sys::clock;
 fn tcp_ring(counts: &str, durability: Durability) -> TestRing {
     let mut ring = TestRing::new(counts, durability);
     let classes = ring.network.classes.iter_mut();
-    let nodes: Vec<_> = classes.flat_map(|(_, of)| &mut of.nodes).collect();
+    let nodes: Vec<_> = classes.flat_map(|(_, class)| &mut class.nodes).collect();
     for (port, node) in free_ports(nodes.len()).unwrap().into_iter().zip(nodes) {
         node.address = format!("127.0.0.1:{port}").parse().unwrap();
     }

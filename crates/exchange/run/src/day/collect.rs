@@ -2,9 +2,9 @@
 
 use std::io;
 
-use nm_exchange::refused::RefusalReason;
 use nm_load::seconds::RecordedSecond;
 use nm_stats::summary::Sample;
+use nm_wire::RefusalReason;
 
 use super::phase_totals::PhaseTotals;
 use super::result::PhaseFigures;

@@ -122,8 +122,8 @@ fn mean(values: &[u64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nm_exchange::refused::RefusalReason;
     use nm_stats::summary::Sample;
+    use nm_wire::RefusalReason;
 
     const MS: u64 = 1_000_000;
 

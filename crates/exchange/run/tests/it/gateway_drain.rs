@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use nm_book::order::Side;
 use nm_exchange::client::{self, ClientError};
-use nm_exchange::message::Hello;
 use nm_exchange::network::{Durability, Network, Role};
 use nm_exchange::testing::{Client, TestRing, order};
-use nm_exchange::wire::FrameKind;
 use nm_model::{Failure, FailureKind};
 use nm_operate::admin;
 use nm_operate::drain::{self, Drained};
 use nm_sys::clock::Deadline;
+use nm_wire::{Kind, Who};
 
 use super::faults::{Load, recorded};
 
@@ -58,11 +57,10 @@ fn wait_until_sent_away(ring: &TestRing, index: usize) {
         // Until a gateway that was restarted knows that it is drained, it answers nothing, or
         // says welcome.
         let limit = Duration::from_millis(200);
-        let hellos = [Hello::Client(1_000)];
+        let hellos = [Who::Client { session: 1_000 }];
         let connected = client::connect(address, &hellos, credentials.as_ref(), limit);
-        let welcome = connected.and_then(|mut link| {
-            client::receive(&mut link, FrameKind::Welcome, Deadline::after(limit))
-        });
+        let welcome = connected
+            .and_then(|mut link| client::receive(&mut link, Kind::Welcome, Deadline::after(limit)));
         match welcome {
             Err(ClientError::GoingAway) => break,
             other => assert!(!deadline.passed(), "{other:?}"),
@@ -168,7 +166,7 @@ fn clients_that_stay_at_a_drained_gateway_are_counted_when_the_time_is_over() {
     ring.start();
     let network = ring.network.clone();
     let mut client = Client::new(&ring, 1, &[1, 2, 3]);
-    client.request(1, 0, 0, &order(1, 1, Side::Buy, 100));
+    client.request(1, 0, false, &order(1, 1, Side::Buy, 100));
     let deadline = Deadline::after(LIMIT);
     while client.waiting() > 0 {
         assert!(!deadline.passed(), "no reply");

@@ -16,7 +16,6 @@ use nm_exchange::cell::{Admitted, Cell, CopyPiece, Handled, MoveStep, Request, e
 use nm_exchange::hashes::StateHashes;
 use nm_exchange::moves::{Attempt, Forget, MoveId, MoveParts, Part, Release};
 use nm_exchange::network::{Durability, Network, Node, NodeCounts, NodeId, Role};
-use nm_exchange::wire::{self, FrameKind, Header};
 use nm_load::clients::Clients;
 use nm_load::log::{Delivered, Log, Record};
 use nm_load::mix::OrderGenerator;
@@ -27,6 +26,7 @@ use nm_sys::clock::Deadline;
 use nm_sys::poll::{Interest, Poller, Waker};
 use nm_verify::recording::Recording;
 use nm_verify::{CLIENT_LOG_BYTES_MAX, Cuts, Findings, Verdict, Violation, folder, folder_cut};
+use nm_wire::{Block, Message, Reply, Series, Shape, Value};
 
 const CELLS: usize = 2;
 const INSTRUMENTS: usize = 8;
@@ -114,14 +114,14 @@ impl Cells {
 
     fn execute(&mut self, at: usize, bytes: &[u8]) {
         let cell = &mut self.cells[at];
-        let frame = wire::read(bytes).unwrap().unwrap();
-        let request = match cell.admit(&frame).unwrap() {
+        let frame = nm_wire::read(bytes).unwrap().unwrap();
+        let request = match cell.admit(frame).unwrap() {
             Admitted::Request(request) => request,
             Admitted::Move(step) => {
                 assert_ne!(step, MoveStep::Ignored);
                 return;
             }
-            Admitted::NotOwned => panic!("{frame:?}"),
+            Admitted::NotOwned | Admitted::Undecodable => panic!("{frame:?}"),
         };
         let mut events = vec![];
         let handled = cell.handle(&request, |event| events.push(*event));
@@ -133,22 +133,32 @@ impl Cells {
                 *of = (of.0 + 1, fnv1a_on(of.1, &code));
             }
         }
-        let (outcome, flags) = match handled {
-            Handled::Executed(outcome) => (outcome, 0),
-            Handled::Duplicate(Some(outcome)) => (outcome, wire::RESENT),
+        let (outcome, is_repeated) = match handled {
+            Handled::Executed(outcome) => (outcome, false),
+            Handled::Duplicate(Some(outcome)) => (outcome, true),
             other => panic!("{other:?}"),
         };
         if let Some(leaving) = &mut self.leaving
             && leaving.id.instrument == request.instrument
         {
-            let (now_ns, header, body) = (cell.now_ns(), frame.header, frame.body);
-            Part::Request { now_ns, header, body }.write(&mut leaving.requests);
+            Part::Request { now_ns: cell.now_ns(), request }.put(&mut leaving.requests);
         }
-        let output_seq = outcome.output_seq;
-        let kind = FrameKind::Reply;
-        let header = Header { kind, flags, output_seq, ..frame.header };
-        let body = outcome.events_hash.to_le_bytes();
-        self.records.extend(self.clients.receive(0, &header, &body, self.now_ns, &mut vec![]).1);
+        let reply = Message::Reply(Reply {
+            instrument: request.instrument,
+            session: request.session,
+            client_seq: request.client_seq,
+            output_seq: outcome.output_seq,
+            previous_event: request.previous_seq,
+            events_hash: outcome.events_hash,
+            intended_ns: request.intended_ns,
+            map_version: 0,
+            gateway: 0,
+            cell: 0,
+            is_repeated,
+            is_expired: false,
+            events: Series::of(&[]),
+        });
+        self.records.extend(self.clients.receive(0, &reply, self.now_ns, &mut vec![]).1);
     }
 
     /// A batch of one frame.
@@ -163,7 +173,8 @@ impl Cells {
     fn parts(&self, id: MoveId, number: u64, parts: &[u8], out: &mut Vec<u8>) {
         let from = self.owners[id.instrument as usize];
         let (from, to) = (from as u16, (1 - from) as u16);
-        MoveParts { id, from, to, attempt: Attempt(9), number }.write(parts, out);
+        let (attempt, parts) = (Attempt(9), Series::of(parts));
+        nm_wire::write(&MoveParts { from, to, attempt, number, id, parts }, out);
     }
 
     /// Sends a copy of an instrument to the other cell.
@@ -175,18 +186,20 @@ impl Cells {
         self.flush(from);
         let cell = &mut self.cells[from];
         let mut parts = vec![];
-        Part::Start(cell.begin_copy(instrument)).write(&mut parts);
+        Part::Start { start: cell.begin_copy(instrument) }.put(&mut parts);
         loop {
             match cell.next_piece(instrument, 1 << 20) {
                 Poll::Ready(Some(CopyPiece::Sessions(bytes))) => {
-                    Part::Sessions(&bytes).write(&mut parts);
+                    Part::Sessions { saved: Block(&bytes) }.put(&mut parts);
                 }
-                Poll::Ready(Some(CopyPiece::Book(bytes))) => Part::Book(&bytes).write(&mut parts),
+                Poll::Ready(Some(CopyPiece::Book(bytes))) => {
+                    Part::Book { saved: Block(&bytes) }.put(&mut parts);
+                }
                 Poll::Ready(None) => break,
                 Poll::Pending => std::thread::yield_now(),
             }
         }
-        Part::BookEnd.write(&mut parts);
+        Part::BookEnd.put(&mut parts);
         let mut frame = vec![];
         self.parts(id, 0, &parts, &mut frame);
         self.log(1 - from, |out| *out = frame);
@@ -198,13 +211,15 @@ impl Cells {
         let Some(id) = self.leaving.as_ref().map(|leaving| leaving.id) else { return };
         let from = self.owners[id.instrument as usize];
         let to = 1 - from;
-        self.log(from, |out| Release { id, to: to as u16 }.write(from as u16, out));
+        self.log(from, |out| {
+            nm_wire::write(&Release { cell: from as u16, to: to as u16, id }, out);
+        });
         let mut parts = self.leaving.take().unwrap().requests;
-        self.cells[from].end_of_transfer(id.instrument).write(&mut parts);
+        self.cells[from].end_of_transfer(id.instrument).put(&mut parts);
         let mut frame = vec![];
         self.parts(id, 1, &parts, &mut frame);
         self.log(to, |out| *out = frame);
-        self.log(from, |out| Forget(id).write(from as u16, out));
+        self.log(from, |out| nm_wire::write(&Forget { cell: from as u16, id }, out));
         self.owners[id.instrument as usize] = to;
     }
 }
@@ -414,11 +429,14 @@ fn a_request_that_no_client_sent_is_detected() {
     let middle = run.middle();
     let bytes = &mut run.entries[0][middle].bytes;
     // Another price in the first request, with a valid checksum.
-    let frame = wire::read(&bytes[batch::HEADER_BYTES..]).unwrap().unwrap();
-    let (header, mut body) = (frame.header, frame.body.to_vec());
-    body[9] ^= 1;
-    let mut other = vec![];
-    wire::write(&header, &body, 200, &mut other);
+    let frame = nm_wire::read(&bytes[batch::HEADER_BYTES..]).unwrap().unwrap();
+    let request: Request = frame.read().unwrap();
+    let mut message = frame.message.to_vec();
+    let command_at = message.len() - nm_wire::encode(&request.command).len();
+    message[command_at + 9] ^= 1;
+    let (mut other, is_stamped) = (vec![], frame.is_stamped());
+    let shape = Shape { is_stamped, size_bytes: 200 };
+    nm_wire::write_with(frame.code, shape, &mut other, |out| out.extend(message));
     bytes[batch::HEADER_BYTES..batch::HEADER_BYTES + 200].copy_from_slice(&other);
     let findings = run.check();
     assert_eq!(findings.count(Violation::NotSent), 1, "{findings:?}");
@@ -608,7 +626,7 @@ fn apply<M: Matching>(cell: &mut Cell<M>, index: u64, batch: &[u8]) {
     let (time_ns, frames) = batch::decode(batch).unwrap();
     cell.begin(index, time_ns);
     for frame in frames {
-        cell.handle(&Request::of(&frame.unwrap()).unwrap(), |_| {});
+        cell.handle(&frame.unwrap().read::<Request>().unwrap(), |_| {});
     }
 }
 

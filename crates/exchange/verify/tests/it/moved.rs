@@ -4,23 +4,23 @@
 use nm_exchange::batch;
 use nm_exchange::moves::{MoveParts, Part};
 use nm_exchange::network::Durability;
-use nm_exchange::wire::{self, FrameKind};
 use nm_load::log::Record;
 use nm_replica::journal::RecordKind;
 use nm_verify::recording::Recording;
 use nm_verify::{Cuts, Verdict, Violation, folder, folder_cut};
+use nm_wire::{Block, Kind, Series, Value};
 
 use super::folders::{Entry, Run};
 
 /// The kind of the only frame of a batch, if it is of a move.
-fn kind(entry: &Entry) -> Option<FrameKind> {
+fn kind(entry: &Entry) -> Option<Kind> {
     let bytes = entry.bytes.get(batch::HEADER_BYTES..)?;
-    let kind = wire::read(bytes).unwrap()?.header.kind;
-    (kind != FrameKind::Request).then_some(kind)
+    let kind = nm_wire::read(bytes).unwrap()?.kind();
+    (kind != Kind::Request).then_some(kind)
 }
 
 /// Positions of the batches with this kind of frame in the journal of a cell.
-fn positions(run: &Run, cell: usize, wanted: FrameKind) -> Vec<usize> {
+fn positions(run: &Run, cell: usize, wanted: Kind) -> Vec<usize> {
     let all = run.entries[cell].iter().enumerate();
     all.filter(|(_, entry)| kind(entry) == Some(wanted)).map(|(at, _)| at).collect()
 }
@@ -74,7 +74,7 @@ fn replay_from_a_snapshot_leads_to_the_same_state_although_instruments_move() {
 #[test]
 fn an_instrument_with_two_owners_is_found() {
     let mut run = Run::with_moves(Durability::None);
-    let at = positions(&run, 1, FrameKind::Release)[0];
+    let at = positions(&run, 1, Kind::Release)[0];
     blank(&mut run, 1, at);
     let findings = run.check();
     assert_eq!(findings.count(Violation::WrongOwner), 1, "{findings:?}");
@@ -87,15 +87,15 @@ fn an_instrument_with_two_owners_is_found() {
 fn a_lost_release_is_found() {
     let mut run = Run::with_moves(Durability::None);
     // The end of a transfer to cell 0, of two frames each.
-    let at = positions(&run, 0, FrameKind::MoveParts)[1];
+    let at = positions(&run, 0, Kind::MoveParts)[1];
     blank(&mut run, 0, at);
     let findings = run.check();
     assert_eq!(findings.count(Violation::NoOwner), 1, "{findings:?}");
     assert!(findings.count(Violation::Lost) > 10, "{findings:?}");
     // The last one of a cell, when neither has a record of what came after it.
     let mut run = Run::with_moves(Durability::None);
-    let last = *positions(&run, 0, FrameKind::Release).last().unwrap();
-    let until = *positions(&run, 1, FrameKind::MoveParts).last().unwrap();
+    let last = *positions(&run, 0, Kind::Release).last().unwrap();
+    let until = *positions(&run, 1, Kind::MoveParts).last().unwrap();
     run.entries[0].truncate(last + 1);
     run.entries[1].truncate(until);
     let findings = run.check();
@@ -109,27 +109,29 @@ fn a_lost_release_is_found() {
 fn a_state_that_changed_in_transit_is_found() {
     let mut run = Run::with_moves(Durability::None);
     let mut changed = 0;
-    for at in positions(&run, 1, FrameKind::MoveParts) {
+    for at in positions(&run, 1, Kind::MoveParts) {
         let bytes = &mut run.entries[1][at].bytes;
-        let frame = wire::read(&bytes[batch::HEADER_BYTES..]).unwrap().unwrap();
-        let (header, mut parts) = (MoveParts::decode(&frame.header), vec![]);
-        for part in Part::all(frame.body) {
+        let frame = nm_wire::read(&bytes[batch::HEADER_BYTES..]).unwrap().unwrap();
+        let (message, mut parts): (MoveParts<'_>, _) = (frame.read().unwrap(), vec![]);
+        for part in message.parts {
             let part = part.unwrap();
-            if let Part::Sessions(sessions) = part
+            if let Part::Sessions { saved } = part
                 && changed == 0
-                && sessions.len() > 56
+                && saved.0.len() > 56
             {
                 // Four numbers of the first session, then two of its first outcome.
-                let mut sessions = sessions.to_vec();
+                let mut sessions = saved.0.to_vec();
                 sessions[48] ^= 1;
-                Part::Sessions(&sessions).write(&mut parts);
+                Part::Sessions { saved: Block(&sessions) }.put(&mut parts);
                 changed += 1;
             } else {
-                part.write(&mut parts);
+                part.put(&mut parts);
             }
         }
+        let mut other = vec![];
+        nm_wire::write(&MoveParts { parts: Series::of(&parts), ..message }, &mut other);
         bytes.truncate(batch::HEADER_BYTES);
-        header.write(&parts, bytes);
+        bytes.extend(other);
     }
     assert_eq!(changed, 1);
     let findings = run.check();
@@ -144,8 +146,8 @@ fn a_state_that_changed_in_transit_is_found() {
 #[test]
 fn requests_that_were_executed_without_ownership_are_found() {
     let mut run = Run::with_moves(Durability::None);
-    let release = positions(&run, 0, FrameKind::Release)[3];
-    let begun = positions(&run, 0, FrameKind::MoveParts);
+    let release = positions(&run, 0, Kind::Release)[3];
+    let begun = positions(&run, 0, Kind::MoveParts);
     let before = release - 2;
     assert!(kind(&run.entries[0][before]).is_none() && !begun.contains(&before));
     for at in (before..release).rev() {

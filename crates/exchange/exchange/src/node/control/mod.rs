@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nm_model::agent::Failure;
 use nm_replica::{Log, LogEvent};
+use nm_wire::{Frame, Kind};
 
 use nm_book::order::InstrumentId;
 
@@ -16,7 +17,6 @@ use crate::limits::MOVES_ORDERED_MAX;
 use crate::moves::{MoveEnded, MoveId, MoveOrder};
 use crate::network::{CONTROL, Durability, NODES_MAX, Network, Node, NodeId, Role};
 use crate::time;
-use crate::wire::{FrameKind, Header};
 
 use crate::node::runtime::links::{LinkId, Links};
 use crate::node::runtime::peer::{Peer, PeerError};
@@ -195,7 +195,7 @@ impl<L: Log> Control<L> {
         (self.ended, self.ends_ns) = (BTreeMap::new(), None);
         self.ordered.clear();
         for Waiting { operator, .. } in std::mem::take(&mut self.waiting) {
-            respond(links, operator, &AdminResponse::NotLeading);
+            links.send(operator, &AdminResponse::NotLeading);
         }
     }
 
@@ -235,7 +235,7 @@ impl<L: Log> Control<L> {
         let is_for_it =
             |waiting: &mut Waiting| (waiting.instrument, waiting.cell) == (instrument, cell);
         for waiting in self.waiting.extract_if(.., is_for_it) {
-            respond(links, waiting.operator, &response);
+            links.send(waiting.operator, &response);
         }
     }
 
@@ -274,19 +274,21 @@ impl<L: Log> Control<L> {
         links: &mut Links,
         (from, peer): (LinkId, Peer),
         request: AdminRequest,
-    ) {
+    ) -> Result<(), PeerError> {
         let response = match request {
             AdminRequest::Status | AdminRequest::Work => self.status(links.now_ns),
             // A node without replicas of cells has none to replace.
             AdminRequest::Replicas { .. } | AdminRequest::Replace { .. } => {
                 AdminResponse::NotLeading
             }
-            AdminRequest::Drain { .. } | AdminRequest::Add { .. } | AdminRequest::Remove(_)
+            AdminRequest::Drain { .. } | AdminRequest::Add { .. } | AdminRequest::Remove { .. }
                 if self.log.leading_term().is_none() =>
             {
                 AdminResponse::NotLeading
             }
-            AdminRequest::Add { role, node } => {
+            AdminRequest::Add { class: role, addresses } => {
+                let node = control::node_of(&addresses);
+                let node = node.map_err(PeerError::decode(peer, Kind::AdminRequest))?;
                 let lacks_replication = node.replication.is_none() && self.has_replicas;
                 let is_possible = self.state.plan_add(role, &node) == Ok(None)
                     && !self.monitor.is_taken(&node)
@@ -299,7 +301,7 @@ impl<L: Log> Control<L> {
                 }
                 self.status(links.now_ns)
             }
-            AdminRequest::Remove(node) => {
+            AdminRequest::Remove { node } => {
                 if self.state.plan_remove(node).is_ok() && self.removals.insert(node) {
                     (self.is_changed, self.proposed_ns) = (true, 0);
                 }
@@ -315,18 +317,19 @@ impl<L: Log> Control<L> {
             AdminRequest::Move { instrument, cell } => {
                 match self.plan_move((from, peer), instrument, cell) {
                     Some(response) => response,
-                    None => return,
+                    None => return Ok(()),
                 }
             }
         };
-        respond(links, from, &response);
+        links.send(from, &response);
+        Ok(())
     }
 
     fn status(&self, now_ns: u64) -> AdminResponse {
         AdminResponse::Status {
             leading_term: self.log.leading_term(),
             stalled_ms: self.stalled_ns(now_ns) / 1_000_000,
-            state: Box::new(self.state.clone()),
+            state: self.state.save().into(),
         }
     }
 
@@ -483,7 +486,7 @@ impl<L: Log> Control<L> {
                     AdminResponse::Moved { instrument, map_version }
                 }
             };
-            respond(links, operator, &response);
+            links.send(operator, &response);
         }
     }
 
@@ -525,9 +528,7 @@ impl<L: Log> Control<L> {
             let (instrument, epoch) = (*instrument, pending.epoch);
             let from = self.state.routes().map.cell_of(instrument);
             let order = MoveOrder { id: MoveId { instrument, epoch }, from, to: pending.cell };
-            if let Some(output) = links.output(routers[self.orders % routers.len()]) {
-                order.write(output);
-            }
+            links.send(routers[self.orders % routers.len()], &order);
         }
     }
 
@@ -584,20 +585,22 @@ pub fn answer<L: Log>(
     control: Option<&mut Control<L>>,
     work: impl FnOnce() -> Work,
 ) -> Result<(), PeerError> {
+    let is_allowed = from.1 == Peer::Operator
+        || !matches!(
+            request,
+            AdminRequest::Drain { .. }
+                | AdminRequest::Replace { .. }
+                | AdminRequest::Add { .. }
+                | AdminRequest::Remove { .. }
+        );
     match (control, request) {
         (_, AdminRequest::Work) => respond_work(links, from.0, work()),
-        (
-            _,
-            AdminRequest::Drain { .. }
-            | AdminRequest::Replace { .. }
-            | AdminRequest::Add { .. }
-            | AdminRequest::Remove(_),
-        ) if from.1 != Peer::Operator => {
-            let (peer, kind) = (from.1, FrameKind::AdminRequest);
+        _ if !is_allowed => {
+            let (peer, kind) = (from.1, Kind::AdminRequest);
             return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Mediator });
         }
-        (Some(control), request) => control.on_request(links, from, request),
-        (None, _) => respond(links, from.0, &AdminResponse::NotLeading),
+        (Some(control), request) => return control.on_request(links, from, request),
+        (None, _) => links.send(from.0, &AdminResponse::NotLeading),
     }
     Ok(())
 }
@@ -606,11 +609,11 @@ pub fn answer<L: Log>(
 pub fn answer_links(
     links: &mut Links,
     (from, peer): (LinkId, Peer),
-    body: &[u8],
+    frame: Frame<'_>,
     (role, work): (Role, Work),
 ) -> Result<(), PeerError> {
-    let kind = FrameKind::AdminRequest;
-    match AdminRequest::decode(body).map_err(PeerError::decode(peer, kind))? {
+    let kind = Kind::AdminRequest;
+    match frame.read().map_err(PeerError::decode(peer, kind))? {
         AdminRequest::Work => respond_work(links, from, work),
         _ => return Err(PeerError::UnexpectedFrame { peer, kind, role }),
     }
@@ -619,12 +622,7 @@ pub fn answer_links(
 
 fn respond_work(links: &mut Links, to: LinkId, work: Work) {
     let work = Work { links: links.latencies(), ..work };
-    respond(links, to, &AdminResponse::Work(work));
-}
-
-/// Answers an observer or operator.
-pub fn respond(links: &mut Links, to: LinkId, response: &AdminResponse) {
-    links.send(to, &Header::new(FrameKind::AdminResponse), &response.encode(), 0);
+    links.send(to, &control::work_response(work));
 }
 
 /// Tells processors which nodes were added, if there are such: they get no routing tables else.
@@ -636,8 +634,7 @@ pub fn send_nodes(links: &mut Links, processors: &[LinkId], map: &InstrumentMap)
 
 /// Sends a routing table over links.
 pub fn send_routes(links: &mut Links, receivers: &[LinkId], routes: &RoutingTable) {
-    let (header, bytes) = (Header::new(FrameKind::RoutingTable), routes.encode());
-    receivers.iter().for_each(|to| links.send(*to, &header, &bytes, 0));
+    links.send_to_all(receivers.iter().copied(), &routes.message());
 }
 
 #[cfg(test)]

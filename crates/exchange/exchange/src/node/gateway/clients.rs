@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use nm_book::order::{InstrumentId, UserId};
 
 use crate::limits::{self, LINK_SESSIONS_MAX, SESSION_INSTRUMENTS_MAX};
-use crate::refused::RefusalReason;
+use nm_wire::RefusalReason;
 
 use crate::node::runtime::links::LinkId;
 

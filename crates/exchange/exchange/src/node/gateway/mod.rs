@@ -2,7 +2,7 @@
 //!
 //! Replies leave in the order of a session's requests on an instrument: one that arrives before
 //! that of an earlier request, whose reply was lost on a link, waits for it. Only
-//! those to [refused requests](crate::refused) leave at once.
+//! those to [refused requests](nm_wire::refused) leave at once.
 //!
 //! Requests without a reply are resent, in order for each session and instrument: when the
 //! router's link is made again, when a cell has a new leader, when its processor reports that
@@ -16,7 +16,7 @@
 //!
 //! The other events of sessions are numbered, and sessions keep count of them: where some may be
 //! lost on a link, the gateway asks its clients to send [resend
-//! requests](FrameKind::ResendRequest).
+//! requests](ResendRequest).
 //!
 //! A gateway that is drained takes no more sessions, and tells its clients to go to another one. A
 //! cell sends the events of a session to the gateway of its last request, where it may no longer
@@ -33,23 +33,24 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nm_book::order::{InstrumentId, UserId};
+use nm_codec::DecodeError;
+use nm_wire::{
+    EventsLost, Frame, FrameMut, GoAway, Hello, Kind, Leader, Misdirected, Nak, RefusalReason,
+    Refused, RepliesLost, Request, ResendRequest, Shape, Who, private, public, refused, reply,
+    request, resent,
+};
 
-use crate::cell::Request;
-use crate::control::{InstrumentMap, MembershipReport, Placement, RoutingTable, Work};
-use crate::link::ReceivedFrame;
-use crate::message::GoAway;
+use crate::control::{self, InstrumentMap, MembershipReport, Placement, RoutingTable, Work};
 use crate::moves::{MoveEnded, MoveId};
 use crate::network::{Durability, Network, NodeId, Role};
-use crate::refused::RefusalReason;
 use crate::resend::ResendQueue;
-use crate::wire::{self, FrameKind, Header};
 
 use crate::node::control::answer_links;
 use crate::node::runtime::behaviour::Behaviour;
 use crate::node::runtime::links::{LinkId, Links};
 use crate::node::runtime::peer::{Peer, PeerError};
 use clients::ClientLinks;
-use pending::{AfterNak, PendingRequests, Place};
+use pending::{AfterNak, Numbers, PendingRequests, Place, Route};
 use resend_requests::ResendRequests;
 
 /// How often requests without reply are checked for time-outs, ns.
@@ -72,7 +73,7 @@ pub struct Gateway {
     announced: BTreeMap<InstrumentId, Placement>,
     resend_requests: ResendRequests,
     /// Resend requests that came back, because the instrument is in another cell.
-    returned: BTreeMap<StreamKey, Header>,
+    returned: BTreeMap<StreamKey, ResendRequest>,
     index: u16,
     /// The router that gets the requests.
     router: u16,
@@ -133,9 +134,7 @@ impl Gateway {
 
     /// Asks a client to go to another gateway.
     fn send_away(&self, links: &mut Links, client: LinkId) {
-        if let Some(output) = links.output(client) {
-            GoAway { gateway: self.index }.write(output);
-        }
+        links.send(client, &GoAway { gateway: self.index });
     }
 
     /// A client says hello for a session.
@@ -188,38 +187,45 @@ impl Gateway {
         }
     }
 
+    /// How a request on an instrument is sent.
+    fn route(&self, instrument: InstrumentId) -> Route {
+        let (cell, map_version) = (self.cell_of(instrument), self.map.version());
+        Route { gateway: self.index, cell, map_version }
+    }
+
     fn request(
         &mut self,
         links: &mut Links,
         from: LinkId,
-        frame: &mut ReceivedFrame<'_>,
+        frame: &mut FrameMut<'_>,
     ) -> Result<(), PeerError> {
         // A request that no mediator can decode would never have a reply.
-        Request::decode(&frame.header, frame.body())
-            .map_err(PeerError::decode(Peer::Client, FrameKind::Request))?;
-        let key = (frame.header.instrument, frame.header.session);
+        let undecodable = PeerError::decode(Peer::Client, Kind::Request);
+        let request: Request = frame.read().map_err(&undecodable)?;
+        let (key, numbers) = ((request.instrument, request.session), Numbers::of(&request));
         self.check_owner(key.1, from)?;
         self.requests += 1;
-        let cell = self.cell_of(key.0);
-        let place = match self.admit(from, key, frame) {
+        let route = self.route(key.0);
+        let place = match self.admit(from, key, numbers, frame.bytes) {
             Ok(place) => place,
             Err(reason) => {
-                refuse(links, from, &frame.header, reason);
+                let refused = Refused { gateway: route.gateway, ..Refused::of(&request, reason) };
+                refuse(links, from, &refused, frame.shared().is_stamped());
                 return Ok(());
             }
         };
         let Some(stream) = self.streams.get_mut(&key) else { return Ok(()) };
-        if frame.header.flags & wire::ATTEMPT != stream.attempt() {
-            wire::set_flags(frame.bytes, wire::ATTEMPT, stream.attempt());
-        }
-        wire::route(frame.bytes, self.index, cell, self.map.version());
-        wire::stamp(frame.bytes, 0, links.now_ns);
+        let mut edit = request::Edit::of(frame).map_err(&undecodable)?;
+        edit.attempt(stream.attempt());
+        route.put(&mut edit);
+        drop(edit);
+        nm_wire::stamp(frame.bytes, 0, links.now_ns);
         let mut is_due = true;
         if let Place::At(place) = place {
             let mut bytes = self.spare.pop().unwrap_or_default();
             bytes.clear();
             bytes.extend_from_slice(frame.bytes);
-            is_due = stream.keep(place, &frame.header, bytes, links.now_ns);
+            is_due = stream.keep(place, numbers, bytes, links.now_ns);
             self.check(key, links.now_ns);
         }
         if let Some(router) = self.router(links).filter(|_| is_due) {
@@ -241,19 +247,20 @@ impl Gateway {
         &mut self,
         from: LinkId,
         key: StreamKey,
-        frame: &ReceivedFrame<'_>,
+        numbers: Numbers,
+        bytes: &[u8],
     ) -> Result<Place, RefusalReason> {
         let (instrument, session) = key;
         let stream = match self.streams.entry(key) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(free) => {
                 self.clients.add_instrument(session, instrument)?;
-                free.insert(PendingRequests::new(from, frame.header.previous_seq))
+                free.insert(PendingRequests::new(from, numbers.previous_seq))
             }
         };
-        let place = stream.place(&frame.header)?;
+        let place = stream.place(numbers)?;
         if let Place::At(_) = place {
-            self.clients.hold(from, pending::held_bytes(frame.bytes))?;
+            self.clients.hold(from, pending::held_bytes(bytes))?;
         }
         Ok(place)
     }
@@ -303,17 +310,20 @@ impl Gateway {
         self.checked.push(key);
     }
 
-    /// Forwards a reply to its client if its request is pending and none before it is.
-    fn reply(&mut self, links: &mut Links, frame: &ReceivedFrame<'_>) {
-        let header = &frame.header;
-        let (key, now_ns) = ((header.instrument, header.session), links.now_ns);
-        let Some(stream) = self.streams.get_mut(&key) else { return };
-        let Ok(place) = stream.find(header.client_seq) else { return };
-        let client = stream.client;
+    /// The place of a request to which a reply has come, if it is pending.
+    fn place_of(&mut self, key: StreamKey, client_seq: u64, now_ns: u64) -> Option<usize> {
+        let stream = self.streams.get(&key)?;
+        let place = stream.find(client_seq).ok()?;
         self.slowest_ns = self.slowest_ns.max(now_ns.saturating_sub(stream.sent_ns(place)));
-        if header.flags & wire::REFUSED != 0 {
-            return self.refuse_pending(links, key, place, Some(frame));
-        }
+        Some(place)
+    }
+
+    /// Forwards a reply to its client if its request is pending and none before it is.
+    fn reply(&mut self, links: &mut Links, frame: &FrameMut<'_>, reply: &reply::View<'_>) {
+        let key = (reply.instrument(), reply.session());
+        let Some(place) = self.place_of(key, reply.client_seq(), links.now_ns) else { return };
+        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let client = stream.client;
         if place > 0 {
             let held_bytes = stream.hold_reply(place, frame.bytes);
             return self.clients.hold_anyway(client, held_bytes);
@@ -333,34 +343,45 @@ impl Gateway {
         }
     }
 
+    /// A cell has refused a request.
+    fn on_refused(&mut self, links: &mut Links, frame: Frame<'_>, refused: &refused::View<'_>) {
+        let key = (refused.instrument(), refused.session());
+        if let Some(place) = self.place_of(key, refused.client_seq(), links.now_ns) {
+            self.refuse_pending(links, key, place, Some(frame.bytes));
+        }
+    }
+
     /// A cell has no use for a request without its predecessor.
-    fn nak(&mut self, links: &mut Links, header: &Header) {
-        let key = (header.instrument, header.session);
+    fn nak(&mut self, links: &mut Links, nak: &Nak) {
+        let key = (nak.instrument, nak.session);
         let Some(stream) = self.streams.get_mut(&key) else { return };
-        match stream.on_nak(header) {
+        match stream.on_nak(nak) {
             AfterNak::Refuse(place) => self.refuse_pending(links, key, place, None),
             AfterNak::Resend(from) => queue(&mut self.resends, key, stream, from, links.now_ns),
             AfterNak::Nothing => {}
         }
     }
 
-    /// Refuses a pending request, by the cell's reply if there is one, and those that depend on it.
+    /// Refuses a pending request, by the cell's answer if there is one, and those that depend on
+    /// it.
     fn refuse_pending(
         &mut self,
         links: &mut Links,
         key: StreamKey,
         place: usize,
-        reply: Option<&ReceivedFrame<'_>>,
+        mut answer: Option<&[u8]>,
     ) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         let client = stream.client;
-        let mut reply = reply.map(|frame| &*frame.bytes);
         for gone in stream.remove_refused(place) {
             self.clients.release(client, gone.held_bytes());
-            if let Some(reply) = reply.take() {
-                links.forward(client, reply);
-            } else if let Ok(Some(frame)) = wire::read(&gone.bytes) {
-                refuse(links, client, &frame.header, RefusalReason::UnknownPredecessor);
+            if let Some(answer) = answer.take() {
+                links.forward(client, answer);
+            } else if let Ok(Some(frame)) = nm_wire::read(&gone.bytes)
+                && let Ok(request) = request::View::of(frame)
+            {
+                let refused = Refused::of_frame(&request, RefusalReason::UnknownPredecessor);
+                refuse(links, client, &refused, frame.is_stamped());
             }
         }
     }
@@ -386,14 +407,12 @@ impl Gateway {
     /// Sends what waits for its turn, as far as it may.
     fn send_waiting(&mut self, links: &mut Links) {
         let Some(router) = self.router(links) else { return };
-        let (index, version) = (self.index, self.map.version());
         while let Some(key) = self.resends.pop() {
-            let cell = self.cell_of(key.0);
+            let route = self.route(key.0);
             let Some(stream) = self.streams.get_mut(&key) else { continue };
             while self.resends.may_send()
-                && let Some(bytes) = stream.send_next(links.now_ns)
+                && let Some(bytes) = stream.send_next(links.now_ns, route)
             {
-                wire::route(bytes, index, cell, version);
                 self.resends.sent(bytes.len());
                 self.resent += 1;
                 links.forward(router, bytes);
@@ -408,90 +427,89 @@ impl Gateway {
     /// Asks all clients to send resend requests for a cell.
     fn notify_event_loss(&self, links: &mut Links, cell: u16) {
         let gateway = self.index;
-        let header = Header { cell, gateway, ..Header::new(FrameKind::ResendRequest) };
-        self.clients.ids().for_each(|client| links.send(client, &header, &[], 0));
+        links.send_to_all(self.clients.ids(), &EventsLost { cell, gateway });
     }
 
     /// A client sends a resend request, which is sent on when it may be.
     fn resend_request(
         &mut self,
         from: LinkId,
-        header: &Header,
+        request: &ResendRequest,
         now_ns: u64,
     ) -> Result<(), PeerError> {
-        self.check_owner(header.session, from)?;
-        if self.resend_requests.adds_waiting(from, header) {
+        self.check_owner(request.session, from)?;
+        if self.resend_requests.adds_waiting(from, request) {
             let held = self.clients.hold(from, resend_requests::WAITING_BYTES);
             held.map_err(PeerError::TooManyResendRequests)?;
         }
-        self.add_resend_request(from, header, now_ns);
+        self.add_resend_request(from, request, now_ns);
         Ok(())
     }
 
     /// Adds a resend request whose bytes are counted.
-    fn add_resend_request(&mut self, from: LinkId, header: &Header, now_ns: u64) {
+    fn add_resend_request(&mut self, from: LinkId, request: &ResendRequest, now_ns: u64) {
         if !self.has_checks() {
             self.next_check_ns = now_ns + CHECK_NS;
         }
-        self.resend_requests.push(from, header);
+        self.resend_requests.push(from, request);
     }
 
     /// Adds resend requests that waited for the answer to another one.
     fn repeat_resend_requests(
         &mut self,
-        requests: impl IntoIterator<Item = (LinkId, Header)>,
+        requests: impl IntoIterator<Item = (LinkId, ResendRequest)>,
         now_ns: u64,
     ) {
-        for (from, header) in requests {
-            if self.clients.link_of(header.session) == Some(from) {
-                if self.resend_requests.adds_waiting(from, &header) {
+        for (from, request) in requests {
+            if self.clients.link_of(request.session) == Some(from) {
+                if self.resend_requests.adds_waiting(from, &request) {
                     self.clients.hold_anyway(from, resend_requests::WAITING_BYTES);
                 }
-                self.add_resend_request(from, &header, now_ns);
+                self.add_resend_request(from, &request, now_ns);
             }
         }
     }
 
     /// Sends the resend requests that may be under way.
     fn send_resend_requests(&mut self, links: &mut Links) {
-        while let Some((from, header)) = self.resend_requests.pop() {
+        while let Some((from, request)) = self.resend_requests.pop() {
             self.clients.release(from, resend_requests::WAITING_BYTES);
-            let is_owned = self.clients.link_of(header.session) == Some(from);
-            if is_owned && self.forward_resend_request(links, &header) {
-                self.resend_requests.sent(from, &header, links.now_ns);
+            let is_owned = self.clients.link_of(request.session) == Some(from);
+            if is_owned && self.forward_resend_request(links, &request) {
+                self.resend_requests.sent(from, &request, links.now_ns);
             }
         }
     }
 
     /// Forwards a resend request to the cell's processor, or to the other one. Without a link the
     /// session is asked to send it again when there is one.
-    fn forward_resend_request(&self, links: &mut Links, header: &Header) -> bool {
-        let (cell, map_version) = (self.cell_of(header.instrument), self.map.version());
-        let header = Header { flags: 0, gateway: self.index, cell, map_version, ..*header };
+    fn forward_resend_request(&self, links: &mut Links, request: &ResendRequest) -> bool {
+        let cell = self.cell_of(request.instrument);
+        let request = ResendRequest { gateway: self.index, cell, ..*request };
         let processors = self.network.processors_of(cell).into_iter();
         let mut up = processors.filter_map(|processor| links.to(Role::Processor.node(processor)));
         let Some(processor) = up.next() else { return false };
-        links.send(processor, &header, &[], 0);
+        links.send(processor, &request);
         true
     }
 
     /// Keeps a resend request that came back until the next check: its instrument is between two
     /// cells, or this gateway does not know the new one yet.
-    fn keep_resend_request(&mut self, header: &Header, now_ns: u64) {
-        let (instrument, session) = (header.instrument, header.session);
+    fn keep_resend_request(&mut self, request: &ResendRequest, now_ns: u64) {
+        let (instrument, session) = (request.instrument, request.session);
         if self.clients.link_of(session).is_some() {
             if !self.has_checks() {
                 self.next_check_ns = now_ns + CHECK_NS;
             }
-            self.resend_requests.came_back(header, now_ns);
-            self.returned.insert((instrument, session), *header);
+            self.resend_requests.came_back(request, now_ns);
+            self.returned.insert((instrument, session), *request);
         }
     }
 
     /// Resends requests that have timed out, and stops checking those that have replies.
     fn check_timeouts(&mut self, links: &mut Links) {
-        for (_, header) in std::mem::take(&mut self.returned) {
-            self.forward_resend_request(links, &header);
+        for (_, request) in std::mem::take(&mut self.returned) {
+            self.forward_resend_request(links, &request);
         }
         let now_ns = links.now_ns;
         let again = self.resend_requests.expire(now_ns);
@@ -560,83 +578,106 @@ impl Gateway {
         let mut report = MembershipReport::new(self.map.clone());
         let is_processor = |node: &(NodeId, u64)| node.0.class == Role::Processor;
         report.nodes = links.connected_nodes().filter(is_processor).collect();
-        let bytes = report.encode();
-        for router in routers {
-            links.send(router, &Header::new(FrameKind::MembershipReport), &bytes, 0);
-        }
+        links.send_to_all(routers, &report.message());
     }
 
     /// Forwards events to their session. If it is not here, they go back to the processor, which
-    /// sends them to all other gateways; resent ones do not: the session asks again where it is.
-    fn forward_to_session(
+    /// sends them to all other gateways.
+    fn forward_private(
         &mut self,
         links: &mut Links,
         from: LinkId,
-        frame: &mut ReceivedFrame<'_>,
-    ) {
-        let Header { session, flags, .. } = frame.header;
-        if flags & wire::RESENT != 0 {
-            let again = self.resend_requests.answered(&frame.header);
-            self.repeat_resend_requests(again, links.now_ns);
-        }
-        if let Some(client) = self.clients.link_of(session) {
-            if flags & wire::REFUSED != 0 {
-                wire::set_flags(frame.bytes, wire::REFUSED, 0);
+        frame: &mut FrameMut<'_>,
+    ) -> Result<(), DecodeError> {
+        let events = private::View::of(frame.shared())?;
+        let is_astray = events.is_astray();
+        if let Some(client) = self.clients.link_of(events.session()) {
+            if is_astray {
+                private::Edit::of(frame)?.is_astray(false);
             }
             links.forward(client, frame.bytes);
-        } else if flags & (wire::REFUSED | wire::RESENT) == 0 {
-            wire::set_flags(frame.bytes, wire::REFUSED, wire::REFUSED);
+        } else if !is_astray {
+            private::Edit::of(frame)?.is_astray(true);
             links.forward(from, frame.bytes);
         }
+        Ok(())
+    }
+
+    /// Forwards the answer to a resend request. If the session is not here any more, it asks again
+    /// where it is.
+    fn forward_resent(
+        &mut self,
+        links: &mut Links,
+        frame: &FrameMut<'_>,
+    ) -> Result<(), DecodeError> {
+        let resent = resent::View::of(frame.shared())?;
+        let again = self.resend_requests.answered((resent.instrument(), resent.session()));
+        self.repeat_resend_requests(again, links.now_ns);
+        if let Some(client) = self.clients.link_of(resent.session()) {
+            links.forward(client, frame.bytes);
+        }
+        Ok(())
     }
 
     /// Whether the processor sent these events before its restart: a restarted one applies again
-    /// what it had applied since the last snapshot. Without replicas nothing is applied twice, and
-    /// resent events are wanted.
-    fn is_duplicate(&mut self, header: &Header) -> bool {
-        let is_resent = header.flags & wire::RESENT != 0;
-        if self.network.durability == Durability::None || is_resent {
+    /// what it had applied since the last snapshot. Without replicas nothing is applied twice.
+    fn is_duplicate(&mut self, instrument: InstrumentId, output_seq: u64) -> bool {
+        if self.network.durability == Durability::None {
             return false;
         }
-        let (last, duplicates_to) = self.forwarded.entry(header.instrument).or_default();
-        *last = header.output_seq.max(*last);
-        header.output_seq <= *duplicates_to
+        let (last, duplicates_to) = self.forwarded.entry(instrument).or_default();
+        *last = output_seq.max(*last);
+        output_seq <= *duplicates_to
     }
 
-    fn forward_from_processor(
+    /// Handles what comes from a processor; whether it may come from there.
+    fn on_frame_of_processor(
         &mut self,
         links: &mut Links,
         from: LinkId,
-        frame: &mut ReceivedFrame<'_>,
-    ) -> bool {
-        let header = &frame.header;
-        match header.kind {
-            FrameKind::Reply => self.reply(links, frame),
-            FrameKind::Private | FrameKind::Public if self.is_duplicate(header) => {}
-            FrameKind::Private => self.forward_to_session(links, from, frame),
-            FrameKind::Public => {
-                // A client counts the missing broadcasts of each gateway, so they carry the
-                // gateway.
-                wire::route(frame.bytes, self.index, header.cell, header.map_version);
-                for client in self.clients.ids() {
-                    links.forward(client, frame.bytes);
+        frame: &mut FrameMut<'_>,
+    ) -> Result<bool, DecodeError> {
+        match frame.kind() {
+            Kind::Reply => self.reply(links, frame, &reply::View::of(frame.shared())?),
+            Kind::Refused => {
+                let refused = refused::View::of(frame.shared())?;
+                self.on_refused(links, frame.shared(), &refused);
+            }
+            Kind::Private => {
+                let events = private::View::of(frame.shared())?;
+                if !self.is_duplicate(events.instrument(), events.output_seq()) {
+                    self.forward_private(links, from, frame)?;
                 }
             }
-            FrameKind::Nak => self.nak(links, header),
-            FrameKind::ResendRequest if header.flags & wire::REFUSED != 0 => {
-                self.keep_resend_request(header, links.now_ns);
+            Kind::Resent => self.forward_resent(links, frame)?,
+            Kind::Public => {
+                let events = public::View::of(frame.shared())?;
+                if !self.is_duplicate(events.instrument(), events.output_seq()) {
+                    // A client counts the missing broadcasts of each gateway, so they carry the
+                    // gateway.
+                    public::Edit::of(frame)?.gateway(self.index);
+                    self.clients.ids().for_each(|client| links.forward(client, frame.bytes));
+                }
             }
-            FrameKind::ResendRequest if header.flags & wire::EVENTS_ONLY != 0 => {
-                self.notify_event_loss(links, header.cell);
+            Kind::Nak => self.nak(links, &frame.read()?),
+            Kind::Misdirected => {
+                let Misdirected { instrument, session, acknowledged, gateway, cell } =
+                    frame.read()?;
+                let request = ResendRequest { instrument, session, acknowledged, gateway, cell };
+                self.keep_resend_request(&request, links.now_ns);
             }
-            FrameKind::ResendRequest => {
-                let cell = header.cell;
+            Kind::EventsLost => {
+                let EventsLost { cell, .. } = frame.read()?;
+                self.notify_event_loss(links, cell);
+            }
+            Kind::RepliesLost => {
+                let RepliesLost { cell, .. } = frame.read()?;
                 self.resend(links, |gateway, instrument| gateway.cell_of(instrument) == cell);
                 self.notify_event_loss(links, cell);
             }
-            _ => return false,
+            _ => return Ok(false),
         }
-        true
+        Ok(true)
     }
 }
 
@@ -693,44 +734,49 @@ impl Behaviour for Gateway {
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
-        frame: &mut ReceivedFrame<'_>,
+        frame: &mut FrameMut<'_>,
     ) -> Result<(), PeerError> {
-        match (from.1, frame.header.kind) {
-            (Peer::Client, FrameKind::Request) => self.request(links, from.0, frame),
-            (Peer::Client, FrameKind::Hello) => self.hello(links, frame.header.session, from.0),
-            (Peer::Client, FrameKind::ResendRequest) => {
-                self.resend_request(from.0, &frame.header, links.now_ns)
+        let (peer, kind) = (from.1, frame.kind());
+        let undecodable = PeerError::decode(peer, kind);
+        match (peer, kind) {
+            (Peer::Client, Kind::Request) => return self.request(links, from.0, frame),
+            (Peer::Client, Kind::Hello) => {
+                let Hello { who, .. } = frame.read().map_err(undecodable)?;
+                if let Who::Client { session } = who {
+                    self.hello(links, session, from.0)?;
+                }
             }
-            (Peer::Node(NodeId { class: Role::Router, index }), FrameKind::Leader) => {
-                self.on_leader(links, index, frame.header.cell);
-                Ok(())
+            (Peer::Client, Kind::ResendRequest) => {
+                let request = frame.read().map_err(undecodable)?;
+                self.resend_request(from.0, &request, links.now_ns)?;
             }
-            (Peer::Node(NodeId { class: Role::Router, .. }), FrameKind::RoutingTable) => {
-                let map = RoutingTable::decode_newer_map(frame.body(), &self.map)
-                    .map_err(PeerError::decode(from.1, frame.header.kind))?;
-                if let Some(map) = map {
+            (Peer::Node(NodeId { class: Role::Router, index }), Kind::Leader) => {
+                let Leader { cell, .. } = frame.read().map_err(undecodable)?;
+                self.on_leader(links, index, cell);
+            }
+            (Peer::Node(NodeId { class: Role::Router, .. }), Kind::RoutingTable) => {
+                let map = RoutingTable::decode_newer_map(frame.shared().message, &self.map);
+                if let Some(map) = map.map_err(undecodable)? {
                     self.update_map(links, from.0, map);
                 }
-                Ok(())
             }
-            (Peer::Node(NodeId { class: Role::Router, .. }), FrameKind::MoveEnded) => {
-                let ended = MoveEnded::decode(&frame.header, frame.body())
-                    .map_err(PeerError::decode(from.1, frame.header.kind))?;
-                self.on_move_ended(links, &ended);
-                Ok(())
+            (Peer::Node(NodeId { class: Role::Router, .. }), Kind::MoveEnded) => {
+                self.on_move_ended(links, &frame.read().map_err(undecodable)?);
             }
-            (Peer::Node(NodeId { class: Role::Processor, .. }), _)
-                if self.forward_from_processor(links, from.0, frame) =>
-            {
-                Ok(())
+            (Peer::Node(NodeId { class: Role::Processor, .. }), _) => {
+                if !self.on_frame_of_processor(links, from.0, frame).map_err(undecodable)? {
+                    return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Gateway });
+                }
             }
-            (Peer::Observer | Peer::Operator, FrameKind::AdminRequest) => {
+            (Peer::Observer | Peer::Operator, Kind::AdminRequest) => {
                 let sessions = self.clients.sessions_count() as u32;
-                let work = Work { sessions, is_leaving: self.is_leaving(), ..Work::now() };
-                answer_links(links, from, frame.body(), (Role::Gateway, work))
+                let is_leaving = self.is_leaving();
+                let work = Work { sessions, is_leaving, ..control::work_until_now() };
+                answer_links(links, from, frame.shared(), (Role::Gateway, work))?;
             }
-            (peer, kind) => Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Gateway }),
+            _ => return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Gateway }),
         }
+        Ok(())
     }
 
     fn on_iteration(&mut self, links: &mut Links) -> Result<(), nm_model::agent::Failure> {
@@ -767,22 +813,22 @@ fn queue(
 }
 
 /// Answers a request that is not executed.
-fn refuse(links: &mut Links, client: LinkId, request: &Header, reason: RefusalReason) {
-    let mut body = vec![];
-    reason.encode(&mut body);
-    links.send(client, &RefusalReason::header(request), &body, 0);
+fn refuse(links: &mut Links, client: LinkId, refused: &Refused, is_stamped: bool) {
+    let mut bytes = vec![];
+    nm_wire::write_shaped(refused, Shape { is_stamped, size_bytes: 0 }, &mut bytes);
+    links.forward(client, &bytes);
 }
 
 #[cfg(test)]
 mod tests {
-    use nm_book::codec;
     use nm_book::order::Command;
+    use nm_wire::{Listed, Value, Welcome};
 
     use super::*;
+    use crate::client::say_hello;
     use crate::limits::UNKNOWN_PREDECESSOR_NAKS_MAX;
     use crate::link::ReceiveBuffer;
-    use crate::message::{Hello, Welcome};
-    use crate::testing::TestRing;
+    use crate::testing::{self, TestRing};
 
     impl Gateway {
         /// What is not as it should be when nothing is under way, and this is control's map.
@@ -820,8 +866,9 @@ mod tests {
             let gateway = Gateway::new(&network, 0);
             let mut simulated = Simulated { gateway, links, client, router };
             let (mut hello, mut welcome) = (vec![], vec![]);
-            Hello::Client(SESSION).write(None, &mut hello);
-            Welcome { start: 1, session: 0 }.write(None, &mut welcome);
+            say_hello(Who::Client { session: SESSION }, None, &mut hello);
+            let digest = nm_wire::digest();
+            nm_wire::write(&Welcome { digest, start: 1, session: 0, proof: None }, &mut welcome);
             simulated.receive((client, Peer::Client), hello);
             simulated.receive((router, Peer::Node(Role::Router.node(0))), welcome);
             simulated.links.take_output();
@@ -832,7 +879,7 @@ mod tests {
         fn receive(&mut self, from: (LinkId, Peer), bytes: Vec<u8>) {
             let mut input = ReceiveBuffer::of(bytes);
             while let Some(mut frame) = input.next_frame().unwrap() {
-                if frame.header.kind == FrameKind::Welcome {
+                if frame.kind() == Kind::Welcome {
                     self.links.handshake(from.0, &frame).unwrap();
                     self.gateway.on_connected(&mut self.links, from.1);
                 } else {
@@ -843,24 +890,24 @@ mod tests {
         }
     }
 
-    /// The headers of the frames of a kind that were sent over a link.
-    fn frames_of(output: &[(LinkId, Vec<u8>)], link: LinkId, kind: FrameKind) -> Vec<Header> {
+    /// The messages of a kind that were sent over a link.
+    fn messages_of<M>(output: &[(LinkId, Vec<u8>)], link: LinkId) -> Vec<M>
+    where
+        M: Listed + for<'f> Value<'f>,
+    {
         let of_link = output.iter().filter(|(id, _)| *id == link);
         let mut input = ReceiveBuffer::of(of_link.flat_map(|(_, bytes)| bytes.clone()).collect());
-        let mut headers = vec![];
+        let mut messages = vec![];
         while let Some(frame) = input.next_frame().unwrap() {
-            headers.push(frame.header);
+            messages.extend(frame.read::<M>());
         }
-        headers.retain(|header| header.kind == kind);
-        headers
+        messages
     }
 
     fn request(client_seq: u64, previous_seq: u64) -> Vec<u8> {
-        let request = Header::new(FrameKind::Request);
-        let header = Header { session: SESSION, client_seq, previous_seq, ..request };
-        let (mut body, mut bytes) = (vec![], vec![]);
-        codec::write_command(&Command::Tick, &mut body);
-        wire::write(&header, &body, 0, &mut bytes);
+        let mut bytes = vec![];
+        let request = testing::request(SESSION, 0, Command::Tick);
+        nm_wire::write(&Request { client_seq, previous_seq, ..request }, &mut bytes);
         bytes
     }
 
@@ -875,8 +922,8 @@ mod tests {
         let mut rounds = 0;
         let refused = loop {
             let output = simulated.links.take_output();
-            let copies = frames_of(&output, simulated.router, FrameKind::Request);
-            let refused = frames_of(&output, simulated.client, FrameKind::Reply);
+            let copies: Vec<Request> = messages_of(&output, simulated.router);
+            let refused: Vec<Refused> = messages_of(&output, simulated.client);
             if !refused.is_empty() {
                 break refused;
             }
@@ -885,15 +932,18 @@ mod tests {
             simulated.links.now_ns += ROUND_TRIP_NS;
             let mut naks = vec![];
             for copy in copies {
-                let flags = copy.flags & wire::ATTEMPT;
-                let nak = Header { kind: FrameKind::Nak, flags, previous_seq: 2, ..copy };
-                wire::write(&nak, &[], 0, &mut naks);
+                let Request { instrument, session, client_seq, gateway, cell, attempt, .. } = copy;
+                let executed_seq = 2;
+                let nak =
+                    Nak { instrument, session, client_seq, executed_seq, gateway, cell, attempt };
+                nm_wire::write(&nak, &mut naks);
             }
             simulated.receive((simulated.router, Peer::Node(Role::Processor.node(0))), naks);
         };
         let numbers: Vec<u64> = refused.iter().map(|reply| reply.client_seq).collect();
         assert_eq!(numbers, [9, 10]);
-        assert!(refused.iter().all(|reply| reply.flags & wire::REFUSED != 0));
+        let is_unknown = |it: &Refused| it.reason == RefusalReason::UnknownPredecessor;
+        assert!(refused.iter().all(is_unknown));
         assert_eq!(rounds, 1 + UNKNOWN_PREDECESSOR_NAKS_MAX);
         assert_eq!(simulated.gateway.counts(), (2, 2 * u64::from(UNKNOWN_PREDECESSOR_NAKS_MAX)));
         assert!(simulated.links.now_ns - begin_ns < CHECK_NS, "no time-out was looked for");

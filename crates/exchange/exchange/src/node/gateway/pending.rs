@@ -22,7 +22,7 @@
 //!
 //! **Old naks** are not believed: a processor that restarts repeats those of the past, and a burst
 //! of requests behind a lost one has a nak for each. Copies carry the number of the attempt
-//! ([`wire::ATTEMPT`]), drawn anew each time, and only naks to the present attempt count. (Those
+//! (`attempt`), drawn anew each time, and only naks to the present attempt count. (Those
 //! of the first kind may be of any age.) These count however soon they come: no other one follows
 //! to the same copies, and without them only a time-out would send the requests again.
 //!
@@ -47,9 +47,9 @@
 
 use std::collections::VecDeque;
 
+use nm_wire::{FrameMut, Nak, RefusalReason, Request, request};
+
 use crate::limits::{PENDING_REQUESTS_MAX, UNKNOWN_PREDECESSOR_NAKS_MAX};
-use crate::refused::RefusalReason;
-use crate::wire::{self, Header};
 
 use crate::node::runtime::links::LinkId;
 
@@ -84,6 +84,41 @@ impl Pending {
 /// Bytes that a request counts for.
 pub fn held_bytes(frame: &[u8]) -> usize {
     frame.len() + REQUEST_BYTES
+}
+
+/// The numbers of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Numbers {
+    /// Its own.
+    pub client_seq: u64,
+    /// That of its predecessor.
+    pub previous_seq: u64,
+}
+
+impl Numbers {
+    /// Those of a request.
+    pub fn of(request: &Request) -> Numbers {
+        let Request { client_seq, previous_seq, .. } = *request;
+        Numbers { client_seq, previous_seq }
+    }
+}
+
+/// What a gateway fills in of a request that it sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Route {
+    /// The gateway.
+    pub gateway: u16,
+    /// The cell.
+    pub cell: u16,
+    /// The version of the map that has it there.
+    pub map_version: u32,
+}
+
+impl Route {
+    /// Fills it in.
+    pub fn put(self, request: &mut request::Edit<'_>) {
+        request.gateway(self.gateway).cell(self.cell).map_version(self.map_version);
+    }
 }
 
 /// Where a request that came belongs.
@@ -121,8 +156,8 @@ pub struct PendingRequests {
     /// Number of the last request whose reply was forwarded; before the first, what the session
     /// names as answered.
     answered: u64,
-    /// Which attempt the copies that are on the way belong to, as flags.
-    attempt: u16,
+    /// Which attempt the copies that are on the way belong to.
+    attempt: u8,
     /// Naks in a row to the oldest request.
     naks: u32,
     timeout_ns: u64,
@@ -154,8 +189,8 @@ impl PendingRequests {
         self.pending.iter().map(Pending::held_bytes).sum()
     }
 
-    /// Flags of the copies that are sent now.
-    pub fn attempt(&self) -> u16 {
+    /// Attempt of the copies that are sent now.
+    pub fn attempt(&self) -> u8 {
         self.attempt
     }
 
@@ -174,8 +209,8 @@ impl PendingRequests {
     ///
     /// # Errors
     /// Why it is to be refused.
-    pub fn place(&self, header: &Header) -> Result<Place, RefusalReason> {
-        let Header { client_seq, previous_seq, .. } = *header;
+    pub fn place(&self, numbers: Numbers) -> Result<Place, RefusalReason> {
+        let Numbers { client_seq, previous_seq } = numbers;
         if previous_seq >= client_seq {
             return Err(RefusalReason::UnknownPredecessor);
         }
@@ -194,8 +229,8 @@ impl PendingRequests {
 
     /// Keeps a request; `bytes` is its frame. Whether it is to be sent now: it waits for its turn
     /// if those before it do.
-    pub fn keep(&mut self, place: usize, header: &Header, bytes: Vec<u8>, now_ns: u64) -> bool {
-        let Header { client_seq, previous_seq, .. } = *header;
+    pub fn keep(&mut self, place: usize, numbers: Numbers, bytes: Vec<u8>, now_ns: u64) -> bool {
+        let Numbers { client_seq, previous_seq } = numbers;
         let is_sent = place <= self.sent;
         self.sent += usize::from(is_sent);
         let (sent_ns, reply) = (now_ns, vec![]);
@@ -248,14 +283,14 @@ impl PendingRequests {
     }
 
     /// What is to be done after a nak.
-    pub fn on_nak(&mut self, nak: &Header) -> AfterNak {
-        let Header { client_seq, previous_seq: executed_seq, flags, .. } = *nak;
+    pub fn on_nak(&mut self, nak: &Nak) -> AfterNak {
+        let Nak { client_seq, executed_seq, attempt, .. } = *nak;
         let Ok(place) = self.find(client_seq) else { return AfterNak::Nothing };
         let previous_seq = self.pending[place].previous_seq;
         if previous_seq < executed_seq && executed_seq < client_seq {
             return AfterNak::Refuse(place);
         }
-        if flags & wire::ATTEMPT != self.attempt {
+        if attempt != self.attempt {
             return AfterNak::Nothing;
         }
         self.naks += u32::from(place == 0);
@@ -276,18 +311,25 @@ impl PendingRequests {
         self.sent == self.pending.len()
     }
 
-    /// The frame of the next request that waits for its turn, which the caller routes by its map;
-    /// it counts as sent from now on. Those whose reply waits are among them, because they are the
-    /// predecessors of others. The first one carries that its predecessor was answered: a cell that
-    /// has lost its books does not wait for it then.
-    pub fn send_next(&mut self, now_ns: u64) -> Option<&mut [u8]> {
+    /// The frame of the next request that waits for its turn, on this route; it counts as sent from
+    /// now on. Those whose reply waits are among them, because they are the predecessors of others.
+    /// The first one carries that its predecessor was answered: a cell that has lost its books does
+    /// not wait for it then.
+    pub fn send_next(&mut self, now_ns: u64, route: Route) -> Option<&[u8]> {
         let next = self.pending.get_mut(self.sent)?;
         let is_settled = self.sent == 0 && next.previous_seq == self.answered;
-        let settled = if is_settled { wire::PREVIOUS_ANSWERED } else { 0 };
-        wire::set_flags(&mut next.bytes, wire::ATTEMPT | settled, self.attempt | settled);
+        if let Ok(mut frame) = FrameMut::of(&mut next.bytes)
+            && let Ok(mut edit) = request::Edit::of(&mut frame)
+        {
+            edit.attempt(self.attempt);
+            route.put(&mut edit);
+            if is_settled {
+                edit.is_previous_answered(true);
+            }
+        }
         next.sent_ns = now_ns;
         self.sent += 1;
-        Some(&mut next.bytes)
+        Some(&next.bytes)
     }
 
     /// Whether the oldest request was sent and is without a reply for too long; `least_ns`: that is
@@ -304,28 +346,32 @@ impl PendingRequests {
     }
 }
 
-/// Flags of an attempt that cannot be foreseen, and differs from the one before.
-fn another_attempt(last: u16, now_ns: u64) -> u16 {
+/// An attempt that cannot be foreseen, and differs from the one before.
+fn another_attempt(last: u8, now_ns: u64) -> u8 {
     let mixed = (now_ns ^ now_ns >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let drawn = (mixed >> 48) as u16 & wire::ATTEMPT;
-    if drawn == last { !last & wire::ATTEMPT } else { drawn }
+    let drawn = (mixed >> 56) as u8;
+    if drawn == last { !last } else { drawn }
 }
 
 #[cfg(test)]
 mod tests {
+    use nm_book::order::Command;
+
     use super::*;
-    use crate::wire::FrameKind;
+    use crate::testing::request;
 
     /// The time of each resend: naks come at once.
     const NOW_NS: u64 = 1 << 30;
 
-    fn header(client_seq: u64, previous_seq: u64) -> Header {
-        Header { client_seq, previous_seq, ..Header::new(FrameKind::Request) }
+    fn header(client_seq: u64, previous_seq: u64) -> Numbers {
+        Numbers { client_seq, previous_seq }
     }
 
-    fn frame(header: &Header) -> Vec<u8> {
+    fn frame(numbers: Numbers) -> Vec<u8> {
+        let Numbers { client_seq, previous_seq } = numbers;
         let mut bytes = vec![];
-        wire::write(header, &[], 0, &mut bytes);
+        let one = Request { client_seq, previous_seq, ..request(1, 1, Command::Tick) };
+        nm_wire::write(&one, &mut bytes);
         bytes
     }
 
@@ -336,8 +382,8 @@ mod tests {
         let mut previous_seq = answered;
         for number in numbers {
             let header = header(*number, previous_seq);
-            let Ok(Place::At(place)) = stream.place(&header) else { panic!("{number}") };
-            stream.keep(place, &header, frame(&header), 1);
+            let Ok(Place::At(place)) = stream.place(header) else { panic!("{number}") };
+            stream.keep(place, header, frame(header), 1);
             previous_seq = *number;
         }
         stream
@@ -348,11 +394,11 @@ mod tests {
     }
 
     /// Resends, and returns the headers of the copies.
-    fn resent(stream: &mut PendingRequests, from: usize, now_ns: u64) -> Vec<Header> {
+    fn resent(stream: &mut PendingRequests, from: usize, now_ns: u64) -> Vec<Request> {
         stream.rewind(from, now_ns);
         let mut sent = vec![];
-        while let Some(bytes) = stream.send_next(now_ns) {
-            sent.push(wire::read(bytes).unwrap().unwrap().header);
+        while let Some(bytes) = stream.send_next(now_ns, Route::default()) {
+            sent.push(nm_wire::read(bytes).unwrap().unwrap().read().unwrap());
         }
         sent
     }
@@ -360,13 +406,13 @@ mod tests {
     #[test]
     fn each_request_names_the_one_before_it() {
         let stream = pending(5, &[7, 9]);
-        assert_eq!(stream.place(&header(10, 9)), Ok(Place::At(2)));
+        assert_eq!(stream.place(header(10, 9)), Ok(Place::At(2)));
         // The same again, pending or answered.
-        assert_eq!(stream.place(&header(7, 5)), Ok(Place::Known));
-        assert_eq!(stream.place(&header(4, 2)), Ok(Place::At(0)));
+        assert_eq!(stream.place(header(7, 5)), Ok(Place::Known));
+        assert_eq!(stream.place(header(4, 2)), Ok(Place::At(0)));
         let refused = Err(RefusalReason::UnknownPredecessor);
         for (client_seq, previous_seq) in [(10, 8), (10, 7), (8, 7), (6, 5), (10, 10), (10, 11)] {
-            assert_eq!(stream.place(&header(client_seq, previous_seq)), refused);
+            assert_eq!(stream.place(header(client_seq, previous_seq)), refused);
         }
     }
 
@@ -376,14 +422,15 @@ mod tests {
         let mut stream = pending(0, &all);
         let last = all.len() as u64;
         let refused = Err(RefusalReason::TooManyPendingRequests);
-        assert_eq!(stream.place(&header(last + 1, last)), refused);
-        assert_eq!(stream.place(&header(last, last - 1)), Ok(Place::Known));
+        assert_eq!(stream.place(header(last + 1, last)), refused);
+        assert_eq!(stream.place(header(last, last - 1)), Ok(Place::Known));
         stream.pop_answered();
-        assert_eq!(stream.place(&header(last + 1, last)), Ok(Place::At(all.len() - 1)));
+        assert_eq!(stream.place(header(last + 1, last)), Ok(Place::At(all.len() - 1)));
     }
 
-    fn nak(client_seq: u64, executed_seq: u64, flags: u16) -> Header {
-        Header { flags, ..header(client_seq, executed_seq) }
+    fn nak(client_seq: u64, executed_seq: u64, attempt: u8) -> Nak {
+        let (instrument, session, gateway, cell) = (1, 1, 0, 0);
+        Nak { instrument, session, client_seq, executed_seq, gateway, cell, attempt }
     }
 
     #[test]
@@ -393,7 +440,7 @@ mod tests {
         assert_eq!(stream.on_nak(&nak(8, 6, 0)), AfterNak::Resend(1));
         let copies = resent(&mut stream, 1, NOW_NS);
         assert_eq!(copies.iter().map(|copy| copy.client_seq).collect::<Vec<_>>(), [7, 8, 9]);
-        assert!(copies.iter().all(|copy| copy.flags == stream.attempt && copy.flags != 0));
+        assert!(copies.iter().all(|copy| copy.attempt == stream.attempt && copy.attempt != 0));
         assert_eq!(stream.on_nak(&nak(9, 6, 0)), AfterNak::Nothing);
         let again = nak(9, 6, stream.attempt);
         assert_eq!(stream.on_nak(&again), AfterNak::Resend(1));
@@ -407,11 +454,11 @@ mod tests {
     fn a_request_whose_predecessor_was_passed_is_refused_with_all_that_depend_on_it() {
         let mut stream = pending(5, &[7, 9]);
         // However old the nak is: the last number does not fall.
-        assert_eq!(stream.on_nak(&nak(7, 6, 0x4200)), AfterNak::Refuse(0));
+        assert_eq!(stream.on_nak(&nak(7, 6, 0x42)), AfterNak::Refuse(0));
         let refused: Vec<u64> = stream.remove_refused(0).map(|gone| gone.client_seq).collect();
         assert_eq!((refused, stream.is_empty()), (vec![7, 9], true));
         // The session goes on behind the last one that was answered.
-        assert_eq!(stream.place(&header(10, 5)), Ok(Place::At(0)));
+        assert_eq!(stream.place(header(10, 5)), Ok(Place::At(0)));
     }
 
     /// A repetition of a request that was answered depends on nothing here.
@@ -419,7 +466,7 @@ mod tests {
     fn a_refused_repetition_leaves_the_others() {
         let mut stream = pending(5, &[7, 9]);
         let old = header(4, 2);
-        stream.keep(0, &old, frame(&old), 1);
+        stream.keep(0, old, frame(old), 1);
         assert_eq!(stream.remove_refused(0).count(), 1);
         assert_eq!(numbers(&stream), [7, 9]);
     }
@@ -430,13 +477,12 @@ mod tests {
         for attempt in 0..UNKNOWN_PREDECESSOR_NAKS_MAX {
             // Naks to the second request, and old ones, do not count.
             let second = nak(9, 0, stream.attempt);
-            let old = nak(7, 0, stream.attempt ^ 0x100);
+            let old = nak(7, 0, stream.attempt ^ 1);
             assert_eq!(stream.on_nak(&old), AfterNak::Nothing);
             let first = nak(7, 0, stream.attempt);
             assert_eq!(stream.on_nak(&first), AfterNak::Resend(0), "{attempt}");
             let copies = resent(&mut stream, 0, NOW_NS);
-            assert_eq!(copies[0].flags & wire::PREVIOUS_ANSWERED, wire::PREVIOUS_ANSWERED);
-            assert_eq!(copies[1].flags & wire::PREVIOUS_ANSWERED, 0);
+            assert!(copies[0].is_previous_answered && !copies[1].is_previous_answered);
             assert_eq!(stream.on_nak(&second), AfterNak::Nothing);
         }
         let last = nak(7, 0, stream.attempt);
@@ -461,15 +507,15 @@ mod tests {
         assert!(stream.is_sent());
         stream.rewind(1, 9);
         let next = header(9, 8);
-        assert!(!stream.keep(3, &next, frame(&next), 9) && !stream.is_sent());
+        assert!(!stream.keep(3, next, frame(next), 9) && !stream.is_sent());
         let mut next = || {
-            let bytes = stream.send_next(10)?;
-            Some(wire::read(bytes).unwrap().unwrap().header.client_seq)
+            let bytes = stream.send_next(10, Route::default())?;
+            Some(nm_wire::read(bytes).unwrap().unwrap().read::<Request>().unwrap().client_seq)
         };
         assert_eq!([next(), next(), next(), next()], [Some(7), Some(8), Some(9), None]);
         assert!(stream.is_sent() && !stream.is_late(10, 0));
         stream.rewind(1, 11);
-        assert!(stream.send_next(11).is_some());
+        assert!(stream.send_next(11, Route::default()).is_some());
         // What is removed in front of the next one moves it.
         stream.pop_answered();
         assert_eq!((numbers(&stream), stream.sent), (vec![7, 8, 9], 1));

@@ -1,4 +1,4 @@
-//! Resend requests of a gateway's clients. The answer to one of 64 bytes may be a thousand times as
+//! Resend requests of a gateway's clients. The answer to one of 36 bytes may be a thousand times as
 //! long, so a client link has a number of them under way, all links together have another, and
 //! those behind wait for answers; links take turns. Of one instrument and session one is under way,
 //! and the newest other one follows it.
@@ -6,9 +6,9 @@
 use std::collections::{HashMap, VecDeque};
 
 use nm_book::order::{InstrumentId, UserId};
+use nm_wire::ResendRequest;
 
 use crate::limits::{LINK_RESEND_REQUESTS_MAX, RESEND_REQUESTS_MAX};
-use crate::wire::Header;
 
 use crate::node::runtime::links::LinkId;
 
@@ -20,16 +20,16 @@ pub const WAITING_BYTES: usize = 192;
 const ANSWER_NS: u64 = 1_000_000_000;
 
 /// An instrument of a session.
-type Key = (InstrumentId, UserId);
+pub type Key = (InstrumentId, UserId);
 
-fn key(header: &Header) -> Key {
-    (header.instrument, header.session)
+fn key(request: &ResendRequest) -> Key {
+    (request.instrument, request.session)
 }
 
 #[derive(Debug, Default)]
 struct OfLink {
     under_way: usize,
-    waiting: HashMap<Key, Header>,
+    waiting: HashMap<Key, ResendRequest>,
     /// The keys of those that wait, in order.
     order: VecDeque<Key>,
 }
@@ -39,7 +39,7 @@ struct UnderWay {
     link: LinkId,
     until_ns: u64,
     /// The newest one that came meanwhile, and by which link.
-    again: Option<(LinkId, Header)>,
+    again: Option<(LinkId, ResendRequest)>,
 }
 
 /// The resend requests of all client links.
@@ -53,21 +53,21 @@ pub struct ResendRequests {
 
 impl ResendRequests {
     /// Whether one more would wait if this one were added.
-    pub fn adds_waiting(&self, link: LinkId, header: &Header) -> bool {
-        let key = key(header);
+    pub fn adds_waiting(&self, link: LinkId, request: &ResendRequest) -> bool {
+        let key = key(request);
         let waits = |of_link: &OfLink| of_link.waiting.contains_key(&key);
         !self.under_way.contains_key(&key) && !self.links.get(&link).is_some_and(waits)
     }
 
     /// Adds one that came by a link.
-    pub fn push(&mut self, link: LinkId, header: &Header) {
-        let key = key(header);
+    pub fn push(&mut self, link: LinkId, request: &ResendRequest) {
+        let key = key(request);
         if let Some(under_way) = self.under_way.get_mut(&key) {
-            under_way.again = Some((link, *header));
+            under_way.again = Some((link, *request));
             return;
         }
         let of_link = self.links.entry(link).or_default();
-        if of_link.waiting.insert(key, *header).is_some() {
+        if of_link.waiting.insert(key, *request).is_some() {
             return;
         }
         of_link.order.push_back(key);
@@ -77,7 +77,7 @@ impl ResendRequests {
     }
 
     /// The next one that may be sent, and its link; [`ResendRequests::sent`] says that it was.
-    pub fn pop(&mut self) -> Option<(LinkId, Header)> {
+    pub fn pop(&mut self) -> Option<(LinkId, ResendRequest)> {
         if self.under_way.len() >= RESEND_REQUESTS_MAX {
             return None;
         }
@@ -87,42 +87,42 @@ impl ResendRequests {
                 continue;
             }
             let Some(key) = of_link.order.pop_front() else { continue };
-            let header = of_link.waiting.remove(&key);
+            let request = of_link.waiting.remove(&key);
             if !of_link.order.is_empty() {
                 self.turns.push_back(link);
             } else if of_link.under_way == 0 {
                 self.links.remove(&link);
             }
-            return header.map(|header| (link, header));
+            return request.map(|request| (link, request));
         }
         None
     }
 
     /// One was sent, and has no answer yet.
-    pub fn sent(&mut self, link: LinkId, header: &Header, now_ns: u64) {
+    pub fn sent(&mut self, link: LinkId, request: &ResendRequest, now_ns: u64) {
         let new = UnderWay { link, until_ns: now_ns + ANSWER_NS, again: None };
-        if let Some(before) = self.under_way.insert(key(header), new) {
+        if let Some(before) = self.under_way.insert(key(request), new) {
             self.ended(before.link);
         }
         self.links.entry(link).or_default().under_way += 1;
     }
 
     /// One came back, and is sent once more: it is waited for from now on.
-    pub fn came_back(&mut self, header: &Header, now_ns: u64) {
-        if let Some(under_way) = self.under_way.get_mut(&key(header)) {
+    pub fn came_back(&mut self, request: &ResendRequest, now_ns: u64) {
+        if let Some(under_way) = self.under_way.get_mut(&key(request)) {
             under_way.until_ns = now_ns + ANSWER_NS;
         }
     }
 
     /// The answer to one has come; the newest that came after it, to be added again.
-    pub fn answered(&mut self, header: &Header) -> Option<(LinkId, Header)> {
-        let UnderWay { link, again, .. } = self.under_way.remove(&key(header))?;
+    pub fn answered(&mut self, key: Key) -> Option<(LinkId, ResendRequest)> {
+        let UnderWay { link, again, .. } = self.under_way.remove(&key)?;
         self.ended(link);
         again
     }
 
     /// Gives up waiting for answers that are late; those to be added again.
-    pub fn expire(&mut self, now_ns: u64) -> Vec<(LinkId, Header)> {
+    pub fn expire(&mut self, now_ns: u64) -> Vec<(LinkId, ResendRequest)> {
         let late = self.under_way.extract_if(|_, under_way| now_ns >= under_way.until_ns);
         let late: Vec<UnderWay> = late.map(|(_, under_way)| under_way).collect();
         late.iter().for_each(|under_way| self.ended(under_way.link));
@@ -157,14 +157,13 @@ impl ResendRequests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::FrameKind;
 
-    fn request(instrument: u32, session: u32) -> Header {
-        Header { instrument, session, ..Header::new(FrameKind::ResendRequest) }
+    fn request(instrument: u32, session: u32) -> ResendRequest {
+        ResendRequest { instrument, session, acknowledged: 0, gateway: 0, cell: 0 }
     }
 
     /// Sends all that may be sent; the links in order.
-    fn send(requests: &mut ResendRequests, now_ns: u64) -> Vec<(LinkId, Header)> {
+    fn send(requests: &mut ResendRequests, now_ns: u64) -> Vec<(LinkId, ResendRequest)> {
         let mut sent = vec![];
         while let Some((link, header)) = requests.pop() {
             requests.sent(link, &header, now_ns);
@@ -185,8 +184,8 @@ mod tests {
         requests.push(other, &request(3, 8));
         assert_eq!(send(&mut requests, 6).len(), 1, "the other one does not wait");
         for (answers, (_, header)) in sent.iter().enumerate() {
-            requests.answered(header);
-            requests.answered(header);
+            requests.answered(key(header));
+            requests.answered(key(header));
             let next = requests.pop().expect("one more");
             requests.sent(next.0, &next.1, 7);
             assert_eq!(next.1.instrument as usize, LINK_RESEND_REQUESTS_MAX + answers);
@@ -216,7 +215,7 @@ mod tests {
         let mut by_link = HashMap::new();
         while let Some((link, header)) = open.pop_front() {
             *by_link.entry(link).or_insert(0) += 1;
-            requests.answered(&header);
+            requests.answered(key(&header));
             open.extend(send(&mut requests, 1));
             assert!(open.len() <= RESEND_REQUESTS_MAX);
         }
@@ -228,7 +227,7 @@ mod tests {
     fn of_the_same_events_one_is_under_way_and_the_newest_other_one_follows() {
         let mut requests = ResendRequests::default();
         let link = LinkId::of_token(1);
-        let at = |output_seq| Header { output_seq, ..request(1, 2) };
+        let at = |acknowledged| ResendRequest { acknowledged, ..request(1, 2) };
         for seq in 0..1_000 {
             assert_eq!(requests.adds_waiting(link, &at(seq)), seq == 0);
             requests.push(link, &at(seq));
@@ -239,7 +238,7 @@ mod tests {
             requests.push(link, &at(seq));
         }
         assert_eq!(requests.pop(), None);
-        assert_eq!(requests.answered(&at(0)), Some((link, at(1_999))));
+        assert_eq!(requests.answered(key(&at(0))), Some((link, at(1_999))));
         assert!(requests.is_empty() && requests.links.is_empty());
         requests.push(link, &at(5));
         send(&mut requests, 1);

@@ -12,22 +12,18 @@ mod reply_path;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nm_codec::DecodeError;
 use nm_model::agent::Failure;
 use nm_replica::Log;
 use nm_sys::poll::Waker;
-
-use crate::cell::Request;
-use crate::control::{
-    AdminRequest, AdminResponse, InstrumentMap, MembershipReport, RoutingTable, Work,
+use nm_wire::{
+    AdminRequest, AdminResponse, CatchUp, DecodeError, FrameMut, Kind, MoveEnded, MoveOrder,
+    MoveProgress, ResendRequest, move_parts, request,
 };
-use crate::link::ReceivedFrame;
-use crate::message::CatchUp;
-use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
-use crate::network::{Network, NodeId, Role};
-use crate::wire::{self, FrameKind, Header};
 
-use crate::node::control::{answer, respond, send_nodes, send_routes};
+use crate::control::{self, InstrumentMap, MembershipReport, RoutingTable};
+use crate::network::{Network, NodeId, Role};
+
+use crate::node::control::{answer, send_nodes, send_routes};
 use crate::node::replica::cell_moves;
 use crate::node::replica::groups::Logs;
 use crate::node::replica::responses::Responses;
@@ -84,16 +80,16 @@ impl<L: Log> Mediator<L> {
 
     /// Whether a request's instrument is in the cell that it was routed to: by the cell's log, or,
     /// if the instrument has never moved there, by this map or by the newer one that routed it.
-    fn is_owned(&mut self, header: &Header) -> bool {
-        let Some(replica) = self.cells.replica(header.cell) else { return false };
-        if let Some(known) = replica.cell.ownership(header.instrument) {
+    fn is_owned(&mut self, request: &request::View<'_>) -> bool {
+        let (instrument, cell) = (request.instrument(), request.cell());
+        let Some(replica) = self.cells.replica(cell) else { return false };
+        if let Some(known) = replica.cell.ownership(instrument) {
             return known.is_owner;
         }
-        if let Some(claim) = cell_moves::claim(&replica.cell, &self.map, header.instrument) {
+        if let Some(claim) = cell_moves::claim(&replica.cell, &self.map, instrument) {
             replica.enqueue(&claim);
         }
-        header.map_version > self.map.version()
-            || self.map.cell_of(header.instrument) == header.cell
+        request.map_version() > self.map.version() || self.map.cell_of(instrument) == cell
     }
 
     /// Whether the replies of a cell can be sent. Without other replicas they would be lost while
@@ -107,24 +103,25 @@ impl<L: Log> Mediator<L> {
         &mut self,
         links: &mut Links,
         (from, peer): (LinkId, Peer),
-        frame: &mut ReceivedFrame<'_>,
+        frame: &mut FrameMut<'_>,
     ) -> Result<(), PeerError> {
-        // A request that cannot be applied must not get into the log.
-        Request::decode(&frame.header, frame.body())
-            .map_err(PeerError::decode(peer, FrameKind::Request))?;
-        let mut replicas = self.cells.replicas.iter();
-        let replica = replicas.find(|replica| replica.number == frame.header.cell);
+        // It is decoded when it is committed. One that cannot be has no effect then, on any
+        // replica; the gateway refuses it before.
+        let request = request::View::of(frame.shared());
+        let request = request.map_err(PeerError::decode(peer, Kind::Request))?;
+        let cell = request.cell();
+        let replica = self.cells.replicas.iter().find(|replica| replica.number == cell);
         if replica.is_some_and(|replica| !self.can_reply(links, replica)) {
             return Ok(());
         }
-        if !self.is_owned(&frame.header) {
-            if self.map.cell_of(frame.header.instrument) != frame.header.cell {
+        if !self.is_owned(&request) {
+            if self.map.cell_of(request.instrument()) != cell {
                 send_routes(links, &[from], &RoutingTable::new(self.map.clone()));
             }
             return Ok(());
         }
-        wire::stamp(frame.bytes, 2, links.now_ns);
-        self.requests += u64::from(self.enqueue(frame));
+        nm_wire::stamp(frame.bytes, 2, links.now_ns);
+        self.requests += u64::from(self.enqueue(cell, frame.bytes));
         Ok(())
     }
 
@@ -174,10 +171,8 @@ impl<L: Log> Mediator<L> {
         for replica in self.cells.replicas.iter().filter(|replica| replica.is_leading()) {
             let (cell, index) = (replica.number, replica.cell.index());
             let path = self.replies.get_mut(&cell);
-            if path.is_some_and(|path| path.is_own_back(processor))
-                && let Some(output) = links.output(link)
-            {
-                CatchUp { cell, index }.write(output);
+            if path.is_some_and(|path| path.is_own_back(processor)) {
+                links.send(link, &CatchUp { cell, index });
             }
         }
     }
@@ -215,9 +210,8 @@ impl<L: Log> Mediator<L> {
     }
 
     /// Adds a frame to the backlog of its cell.
-    fn enqueue(&mut self, frame: &ReceivedFrame<'_>) -> bool {
-        let replica = self.cells.replica(frame.header.cell);
-        replica.is_some_and(|replica| replica.enqueue(frame.bytes))
+    fn enqueue(&mut self, cell: u16, bytes: &[u8]) -> bool {
+        self.cells.replica(cell).is_some_and(|replica| replica.enqueue(bytes))
     }
 
     /// Takes over a newer map; processors learn from here which nodes were added.
@@ -240,30 +234,25 @@ impl<L: Log> Mediator<L> {
     }
 
     /// A frame of a move.
-    fn move_frame(
-        &mut self,
-        links: &mut Links,
-        frame: &ReceivedFrame<'_>,
-    ) -> Result<(), DecodeError> {
-        let (header, body) = (&frame.header, frame.body());
-        match header.kind {
-            FrameKind::MoveOrder => {
-                let order = MoveOrder::decode(header, body)?;
+    fn move_frame(&mut self, links: &mut Links, frame: &FrameMut<'_>) -> Result<(), DecodeError> {
+        match frame.kind() {
+            Kind::MoveOrder => {
+                let order: MoveOrder = frame.read()?;
                 if let Some(replica) = self.cells.replica(order.from) {
                     replica.on_move_order(order, links);
                 }
             }
-            FrameKind::MoveProgress => {
-                let progress = MoveProgress::decode(header, body)?;
+            Kind::MoveProgress => {
+                let progress: MoveProgress = frame.read()?;
                 if let Some(replica) = self.cells.replica(progress.from) {
                     replica.on_move_progress(&progress, links);
                 }
             }
-            FrameKind::MoveParts => {
-                self.enqueue(frame);
+            Kind::MoveParts => {
+                self.enqueue(move_parts::View::of(frame.shared())?.to(), frame.bytes);
             }
             _ => {
-                let ended = MoveEnded::decode(header, body)?;
+                let ended: MoveEnded = frame.read()?;
                 self.cells.replicas.iter_mut().for_each(|replica| replica.on_move_ended(&ended));
                 if let Some(control) = &mut self.cells.control {
                     control.on_move_ended(&ended, links.now_ns);
@@ -290,7 +279,7 @@ impl<L: Log> Mediator<L> {
                 Ok(())
             }
             request => answer(links, from, request, control.as_mut(), || {
-                let mut work = Work::now();
+                let mut work = control::work_until_now();
                 replicas.iter().for_each(|replica| replica.add_work(&mut work));
                 work
             }),
@@ -335,53 +324,51 @@ impl<L: Log> Behaviour for Mediator<L> {
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
-        frame: &mut ReceivedFrame<'_>,
+        frame: &mut FrameMut<'_>,
     ) -> Result<(), PeerError> {
-        let undecodable = PeerError::decode(from.1, frame.header.kind);
-        match (from.1, frame.header.kind, &mut self.cells.control) {
-            (Peer::Node(NodeId { class: Role::Router, .. }), FrameKind::Request, _) => {
+        let (peer, kind) = (from.1, frame.kind());
+        let undecodable = PeerError::decode(peer, kind);
+        match (peer, kind, &mut self.cells.control) {
+            (Peer::Node(NodeId { class: Role::Router, .. }), Kind::Request, _) => {
                 return self.request(links, from, frame);
             }
-            (Peer::Node(NodeId { class: Role::Router, .. }), FrameKind::RoutingTable, _) => {
-                let map = RoutingTable::decode_newer_map(frame.body(), &self.map);
+            (Peer::Node(NodeId { class: Role::Router, .. }), Kind::RoutingTable, _) => {
+                let map = RoutingTable::decode_newer_map(frame.shared().message, &self.map);
                 if let Some(map) = map.map_err(undecodable)? {
                     self.update_map(links, map);
                 }
             }
             (
                 Peer::Node(NodeId { class: Role::Router, .. }),
-                FrameKind::MoveOrder
-                | FrameKind::MoveParts
-                | FrameKind::MoveProgress
-                | FrameKind::MoveEnded,
+                Kind::MoveOrder | Kind::MoveParts | Kind::MoveProgress | Kind::MoveEnded,
                 _,
             ) => self.move_frame(links, frame).map_err(undecodable)?,
             // Routers send reports to all mediators; those without control ignore them.
             (
                 Peer::Node(NodeId { class: Role::Router, index }),
-                FrameKind::MembershipReport,
+                Kind::MembershipReport,
                 control,
             ) => {
                 if let Some(control) = control {
-                    let report = MembershipReport::decode(frame.body()).map_err(undecodable)?;
-                    control.set_report(index, Some(report));
+                    let report = MembershipReport::decode(frame.shared().message);
+                    control.set_report(index, Some(report.map_err(undecodable)?));
                 }
             }
-            (Peer::Observer | Peer::Operator, FrameKind::AdminRequest, _) => {
-                let request = AdminRequest::decode(frame.body()).map_err(undecodable)?;
+            (Peer::Observer | Peer::Operator, Kind::AdminRequest, _) => {
+                let request = frame.read().map_err(undecodable)?;
                 return self.admin_request(links, from, request);
             }
             // Its processor is away, and any replica of the cell has the events.
-            (Peer::Node(NodeId { class: Role::Processor, .. }), FrameKind::ResendRequest, _) => {
-                if let Some(replica) = self.cells.voter(frame.header.cell)
+            (Peer::Node(NodeId { class: Role::Processor, .. }), Kind::ResendRequest, _) => {
+                let request: ResendRequest = frame.read().map_err(undecodable)?;
+                if let Some(replica) = self.cells.voter(request.cell)
                     && let Some(output) = links.output(from.0)
                 {
-                    self.responses.resend(&replica.cell, &frame.header, output);
+                    self.responses.resend(&replica.cell, &request, output);
                 }
             }
-            (Peer::Node(NodeId { class: Role::Processor, index }), FrameKind::CatchUp, _) => {
-                let caught_up =
-                    CatchUp::decode(&frame.header, frame.body()).map_err(undecodable)?;
+            (Peer::Node(NodeId { class: Role::Processor, index }), Kind::CatchUp, _) => {
+                let caught_up = frame.read().map_err(undecodable)?;
                 self.on_caught_up(links, index, caught_up);
             }
             (peer, kind, _) => {
@@ -452,10 +439,10 @@ fn answer_replicas<L: Log>(
 ) {
     let is_it = |replica: &&mut Replica<L>| replica.number == cell && !replica.is_single();
     let Some(replica) = replicas.iter_mut().find(is_it) else {
-        return respond(links, to, &AdminResponse::NotLeading);
+        return links.send(to, &AdminResponse::NotLeading);
     };
     if let Some((from, to)) = change {
         replica.replace(from, to);
     }
-    respond(links, to, &AdminResponse::Replicas(replica.describe()));
+    links.send(to, &AdminResponse::Replicas { replicas: replica.describe() });
 }

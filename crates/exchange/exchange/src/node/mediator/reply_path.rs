@@ -1,9 +1,10 @@
 //! Which processor sends the replies of a cell: its own, which has a replica, or another one while
 //! the link to that is broken.
 
+use nm_wire::RepliesLost;
+
 use crate::network::{Durability, Network, NodeId, Role};
 use crate::time;
-use crate::wire::{FrameKind, Header};
 
 use crate::node::runtime::links::{LinkId, Links};
 
@@ -123,8 +124,7 @@ impl ReplyPath {
     pub fn report_loss(&self, links: &mut Links) {
         let Some(processor) = self.link(links) else { return };
         for gateway in 0..links.network().nodes(Role::Gateway).len() as u16 {
-            let (cell, kind) = (self.cell, FrameKind::ResendRequest);
-            links.send(processor, &Header { cell, gateway, ..Header::new(kind) }, &[], 0);
+            links.send(processor, &RepliesLost { cell: self.cell, gateway });
         }
     }
 }

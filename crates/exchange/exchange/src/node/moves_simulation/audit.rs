@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use nm_book::book::Book;
 use nm_book::order::{InstrumentId, UserId};
+use nm_wire::Kind;
 
 use crate::batch;
 use crate::cell::{Admitted, Cell, Handled, MoveStep, Outcome};
@@ -12,7 +13,6 @@ use crate::control::{self, InstrumentMap, State};
 use crate::limits::CellLimits;
 use crate::moves::{MoveId, MoveParts, Part};
 use crate::network::{Network, Role};
-use crate::wire::FrameKind;
 
 use super::group::Entry;
 
@@ -140,7 +140,7 @@ impl Audit {
         for frame in frames {
             let frame = frame.expect("a frame");
             let cell = &mut self.cells[usize::from(number)];
-            match cell.admit(&frame).expect("a frame of a batch") {
+            match cell.admit(frame).expect("a frame of a batch") {
                 Admitted::Request(request) => {
                     let handled = cell.handle(&request, |_| {});
                     if let Handled::Executed(outcome) = handled {
@@ -148,9 +148,10 @@ impl Audit {
                     }
                 }
                 Admitted::NotOwned => {}
+                Admitted::Undecodable => panic!("a request that cannot be read"),
                 Admitted::Move(step) => {
-                    let parts = (frame.header.kind == FrameKind::MoveParts)
-                        .then(|| (MoveParts::decode(&frame.header), frame.body));
+                    let is_parts = frame.kind() == Kind::MoveParts;
+                    let parts = is_parts.then(|| frame.read().expect("parts"));
                     steps.extend(self.on_step(number, step, parts));
                 }
             }
@@ -178,7 +179,7 @@ impl Audit {
         &mut self,
         number: u16,
         step: MoveStep,
-        parts: Option<(MoveParts, &[u8])>,
+        parts: Option<MoveParts<'_>>,
     ) -> Vec<(Step, MoveId)> {
         let cell = &self.cells[usize::from(number)];
         match step {
@@ -198,13 +199,13 @@ impl Audit {
                 vec![]
             }
             MoveStep::Staged(id, _, next) => {
-                let Some((_, body)) = parts else { return vec![] };
+                let Some(MoveParts { mut parts, .. }) = parts else { return vec![] };
                 let is_end = |part: Result<Part<'_>, _>| matches!(part, Ok(Part::BookEnd));
                 let mut steps = vec![];
                 if next == 1 {
                     steps.push((Step::FirstStaged, id));
                 }
-                if Part::all(body).any(is_end) {
+                if parts.any(is_end) {
                     steps.push((Step::CopyStaged, id));
                 }
                 steps

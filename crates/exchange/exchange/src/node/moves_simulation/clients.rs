@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use nm_book::codec;
 use nm_book::order::{
     Command, InstrumentId, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce, UserId,
 };
 use nm_book::testing::Random;
+use nm_wire::{Frame, Kind, Reply, Request, Who};
 
+use crate::client::say_hello;
 use crate::control::{AdminRequest, AdminResponse, InstrumentMap};
-use crate::message::Hello;
-use crate::wire::{self, FrameKind, Header};
+use crate::testing;
 
 use super::audit::Audit;
 
@@ -75,7 +75,8 @@ impl Client {
     /// What it sends first on a link.
     pub fn hello(&self) -> Vec<u8> {
         let mut bytes = vec![];
-        self.sessions.keys().for_each(|session| Hello::Client(*session).write(None, &mut bytes));
+        let hello = |session: &UserId| Who::Client { session: *session };
+        self.sessions.keys().for_each(|session| say_hello(hello(session), None, &mut bytes));
         for (_, pending) in self.streams.values().flat_map(|stream| &stream.pending) {
             bytes.extend_from_slice(pending);
         }
@@ -92,17 +93,14 @@ impl Client {
         *seq += 1;
         let stream = self.streams.entry((session, instrument)).or_default();
         let is_first = stream.pending.is_empty();
-        let header = Header {
-            flags: if is_first { wire::PREVIOUS_ANSWERED } else { 0 },
-            instrument,
-            session,
+        let request = Request {
             client_seq: *seq,
             previous_seq: stream.last,
-            ..Header::new(FrameKind::Request)
+            is_previous_answered: is_first,
+            ..testing::request(session, instrument, order(session, *seq, random))
         };
-        let (mut body, mut bytes) = (vec![], vec![]);
-        codec::write_command(&order(session, *seq, random), &mut body);
-        wire::write(&header, &body, 0, &mut bytes);
+        let mut bytes = vec![];
+        nm_wire::write(&request, &mut bytes);
         stream.sent += 1;
         stream.last = *seq;
         stream.pending.push_back((*seq, bytes.clone()));
@@ -110,12 +108,14 @@ impl Client {
     }
 
     /// A frame comes from its gateway.
-    pub fn receive(&mut self, header: &Header, audit: &Audit) {
-        if header.kind != FrameKind::Reply {
+    pub fn receive(&mut self, frame: Frame<'_>, audit: &Audit) {
+        assert_ne!(frame.kind(), Kind::Refused);
+        if frame.kind() != Kind::Reply {
             return;
         }
-        let Header { session, instrument, client_seq, output_seq, flags, .. } = *header;
-        assert_eq!(flags & (wire::REFUSED | wire::EXPIRED), 0, "{header:?}");
+        let header: Reply<'_> = frame.read().expect("a reply");
+        let Reply { session, instrument, client_seq, output_seq, .. } = header;
+        assert!(!header.is_expired, "{header:?}");
         let stream = self.streams.get_mut(&(session, instrument)).expect("a session of its own");
         let first = stream.pending.front().map(|(seq, _)| *seq);
         if first != Some(client_seq) {
@@ -187,7 +187,7 @@ impl Operator {
     /// What it sends first on a link.
     pub fn hello(&self) -> Vec<u8> {
         let mut bytes = vec![];
-        Hello::Operator.write(None, &mut bytes);
+        say_hello(Who::Operator, None, &mut bytes);
         self.under_way.iter().for_each(|(it, cell)| bytes.extend(request(*it, *cell)));
         bytes
     }
@@ -212,8 +212,8 @@ impl Operator {
     }
 
     /// An answer; whether another node is to be asked.
-    pub fn receive(&mut self, body: &[u8]) -> bool {
-        match AdminResponse::decode(body).expect("an answer") {
+    pub fn receive(&mut self, response: AdminResponse) -> bool {
+        match response {
             AdminResponse::Moved { instrument, .. } => {
                 self.moved += usize::from(self.under_way.remove(&instrument).is_some());
             }
@@ -229,7 +229,6 @@ impl Operator {
 
 fn request(instrument: InstrumentId, cell: u16) -> Vec<u8> {
     let mut bytes = vec![];
-    let body = AdminRequest::Move { instrument, cell }.encode();
-    wire::write(&Header::new(FrameKind::AdminRequest), &body, 0, &mut bytes);
+    nm_wire::write(&AdminRequest::Move { instrument, cell }, &mut bytes);
     bytes
 }

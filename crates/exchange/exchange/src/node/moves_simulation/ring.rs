@@ -9,12 +9,12 @@ use nm_book::testing::Random;
 use nm_codec::fnv1a_on;
 use nm_replica::{Settings, Shared};
 use nm_sys::poll::Waker;
+use nm_wire::{AdminResponse, Frame, FrameMut, Kind, Message};
 
 use crate::batch;
-use crate::control::AdminResponse;
 use crate::limits::CellLimits;
-use crate::link::{ReceiveBuffer, ReceivedFrame};
-use crate::moves::{MoveEnded, MoveId, MoveOrder, MoveParts, Part, Release};
+use crate::link::ReceiveBuffer;
+use crate::moves::{MoveId, MoveParts, Part, Release};
 use crate::network::{CONTROL, Durability, Network, NodeId, Role};
 use crate::node::gateway::Gateway;
 use crate::node::mediator::Mediator;
@@ -25,7 +25,6 @@ use crate::node::runtime::behaviour::Behaviour;
 use crate::node::runtime::links::{LinkId, Links};
 use crate::node::runtime::peer::{Peer, PeerError};
 use crate::time;
-use crate::wire::{self, Frame, FrameKind};
 
 use super::audit::{Audit, Step};
 use super::clients::{Client, Operator};
@@ -321,27 +320,24 @@ impl Ring {
             return;
         }
         let (from, to) = (known.ends[end], known.ends[1 - end]);
-        for Frame { header, body, .. } in frames(bytes) {
-            if header.kind != FrameKind::RoutingTable {
-                self.show(|| format!("{from:?} to {to:?}: {header:?}"));
+        for frame in frames(bytes) {
+            let message = Message::read(frame).expect("a message");
+            if frame.kind() != Kind::RoutingTable {
+                self.show(|| format!("{from:?} to {to:?}: {message:?}"));
             }
-            match header.kind {
-                FrameKind::MoveOrder => {
-                    let order = MoveOrder::decode(&header, body).expect("an order");
+            match message {
+                Message::MoveOrder(order) => {
                     self.moves.insert(order.id, (order.from, order.to));
                     self.steps.push((Step::Ordered, order.id));
                 }
-                FrameKind::MoveParts => {
+                Message::MoveParts(MoveParts { id, mut parts, .. }) => {
                     let is_end = |part: Result<Part<'_>, _>| matches!(part, Ok(Part::End { .. }));
-                    if Part::all(body).any(is_end) {
-                        self.steps.push((Step::EndSent, MoveParts::decode(&header).id));
+                    if parts.any(is_end) {
+                        self.steps.push((Step::EndSent, id));
                     }
                 }
-                FrameKind::MoveEnded => {
-                    let ended = MoveEnded::decode(&header, body).expect("an announcement");
-                    if ended.refusal.is_none() {
-                        self.steps.push((Step::Announced, ended.id));
-                    }
+                Message::MoveEnded(ended) if ended.refusal.is_none() => {
+                    self.steps.push((Step::Announced, ended.id));
                 }
                 _ => {}
             }
@@ -370,8 +366,8 @@ impl Ring {
         let (_, frames) = batch::decode(proposal).expect("a batch");
         for frame in frames {
             let frame = frame.expect("a frame");
-            if frame.header.kind == FrameKind::Release {
-                let release = Release::decode(&frame.header, frame.body).expect("a release");
+            if frame.kind() == Kind::Release {
+                let release: Release = frame.read().expect("a release");
                 self.steps.push((Step::ReleaseProposed, release.id));
             }
         }
@@ -389,7 +385,7 @@ impl Ring {
             }
             (End::Client(at), Chunk::Frames(bytes)) => {
                 for frame in frames(&bytes) {
-                    self.clients[at].receive(&frame.header, &self.audit);
+                    self.clients[at].receive(frame, &self.audit);
                 }
             }
             (End::Operator, Chunk::Frames(bytes)) => self.operator_receives(wire, &bytes),
@@ -410,11 +406,10 @@ impl Ring {
 
     fn operator_receives(&mut self, wire: usize, bytes: &[u8]) {
         let mut asks_another = false;
-        for Frame { header, body, .. } in frames(bytes) {
-            if header.kind == FrameKind::AdminResponse {
-                self.show(|| format!("operator: {:?}", AdminResponse::decode(body)));
-                asks_another |= self.operator.receive(body);
-            }
+        for frame in frames(bytes).filter(|frame| frame.kind() == Kind::AdminResponse) {
+            let response: AdminResponse = frame.read().expect("an answer");
+            self.show(|| format!("operator: {response:?}"));
+            asks_another |= self.operator.receive(response);
         }
         if asks_another {
             self.cut(wire);
@@ -787,7 +782,7 @@ impl Node {
 fn frames(bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
-        let frame = wire::read(rest).expect("a frame")?;
+        let frame = nm_wire::read(rest).expect("a frame")?;
         rest = &rest[frame.bytes.len()..];
         Some(frame)
     })
@@ -798,11 +793,11 @@ fn handle(
     behaviour: &mut dyn Behaviour,
     links: &mut Links,
     id: LinkId,
-    frame: &mut ReceivedFrame<'_>,
+    frame: &mut FrameMut<'_>,
     closed: &mut Vec<LinkId>,
 ) -> Result<(), PeerError> {
-    use FrameKind::{Challenge, Close, Hello, Welcome};
-    if matches!(frame.header.kind, Challenge | Hello | Welcome | Close) {
+    use Kind::{Challenge, Close, Hello, Welcome};
+    if matches!(frame.kind(), Challenge | Hello | Welcome | Close) {
         let Some(handshake) = links.handshake(id, frame)? else { return Ok(()) };
         if let Some(older) = handshake.older {
             close(behaviour, links, older);

@@ -6,7 +6,6 @@ use nm_book::testing::Random;
 
 use crate::network::NodeId;
 use crate::node::runtime::links::LinkId;
-use crate::wire;
 
 /// Who is at an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +65,7 @@ impl Wire {
         while !rest.is_empty() {
             let mut length = rest.len();
             if random.chance(150) {
-                let frame = wire::read(rest).expect("a frame that a node sends");
+                let frame = nm_wire::read(rest).expect("a frame that a node sends");
                 length = frame.expect("a complete frame").bytes.len();
             }
             let chunk = Chunk::Frames(rest[..length].to_vec());

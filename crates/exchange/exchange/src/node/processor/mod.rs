@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use nm_model::agent::Failure;
 use nm_replica::Log;
 use nm_sys::poll::Waker;
+use nm_wire::{
+    CatchUp, DecodeError, Frame, FrameMut, Kind, Leader, Message, Nak, Private, Refused, Reply,
+    ResendRequest, misdirected, nak, private, refused, replies_lost, reply, resent,
+};
 
 use crate::control::{InstrumentMap, RoutingTable};
-use crate::link::ReceivedFrame;
-use crate::message::{CatchUp, Leader};
 use crate::network::{Durability, Network, NodeId, Role};
-use crate::wire::{self, FrameKind, Header};
 
 use crate::node::replica::ReplicaSet;
 use crate::node::replica::groups::Logs;
@@ -120,7 +121,7 @@ impl<L: Log> Processor<L> {
         self.cells_through = links.network().cells_through(self.index);
         for cell in before.into_iter().filter(|cell| !self.map.has_cell(*cell)) {
             self.leaders.remove(&cell);
-            for gateway in links.all_to(Role::Gateway) {
+            for gateway in 0..links.network().nodes(Role::Gateway).len() as u16 {
                 report_loss(links, gateway, cell);
             }
         }
@@ -137,11 +138,8 @@ impl<L: Log> Processor<L> {
             let applied = cells.voter(*cell).map(|replica| replica.cell.index());
             let is_due = has_gateways || links.now_ns >= *until_ns;
             let is_done = is_due && (!*is_replicated || applied >= Some(*index));
-            if is_done
-                && let Some(link) = links.to(Role::Mediator.node(*mediator))
-                && let Some(output) = links.output(link)
-            {
-                CatchUp { cell: *cell, index: *index }.write(output);
+            if is_done && let Some(link) = links.to(Role::Mediator.node(*mediator)) {
+                links.send(link, &CatchUp { cell: *cell, index: *index });
             }
             // It is tried again when the processor has executed more.
             *until_ns = if is_due { 0 } else { *until_ns };
@@ -150,13 +148,19 @@ impl<L: Log> Processor<L> {
     }
 
     /// Answers a resend request; if the cell is none of its own, a mediator does that has it.
-    fn resend(&mut self, links: &mut Links, gateway: LinkId, frame: &mut ReceivedFrame<'_>) {
-        let cell = frame.header.cell;
+    fn resend(
+        &mut self,
+        links: &mut Links,
+        gateway: LinkId,
+        frame: &FrameMut<'_>,
+    ) -> Result<(), DecodeError> {
+        let request: ResendRequest = frame.read()?;
+        let cell = request.cell;
         if let Some(replica) = self.cells.voter(cell) {
             if let Some(output) = links.output(gateway) {
-                self.responses.resend(&replica.cell, &frame.header, output);
+                self.responses.resend(&replica.cell, &request, output);
             }
-            return;
+            return Ok(());
         }
         let leader = self.leaders.get(&cell).map(|(_, mediator)| *mediator);
         let first = [cell, cell.wrapping_add(1) % self.founders];
@@ -167,15 +171,14 @@ impl<L: Log> Processor<L> {
         if let Some(mediator) = up.next() {
             links.forward(mediator, frame.bytes);
         }
+        Ok(())
     }
 }
 
 impl<L: Log> Behaviour for Processor<L> {
     fn on_connected(&mut self, links: &mut Links, peer: Peer) {
-        if let Peer::Node(NodeId { class: Role::Gateway, index }) = peer
-            && let Some(gateway) = links.to(Role::Gateway.node(index))
-        {
-            self.cells_sent().into_iter().for_each(|cell| report_loss(links, gateway, cell));
+        if let Peer::Node(NodeId { class: Role::Gateway, index }) = peer {
+            self.cells_sent().into_iter().for_each(|cell| report_loss(links, index, cell));
         }
     }
 
@@ -189,51 +192,44 @@ impl<L: Log> Behaviour for Processor<L> {
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
-        frame: &mut ReceivedFrame<'_>,
+        frame: &mut FrameMut<'_>,
     ) -> Result<(), PeerError> {
-        let (peer, kind) = (from.1, frame.header.kind);
+        let (peer, kind) = (from.1, frame.kind());
+        let undecodable = PeerError::decode(peer, kind);
         match (peer, kind) {
-            (Peer::Node(NodeId { class: Role::Gateway, .. }), FrameKind::ResendRequest) => {
-                self.resend(links, from.0, frame);
-                Ok(())
+            (Peer::Node(NodeId { class: Role::Gateway, .. }), Kind::ResendRequest) => {
+                self.resend(links, from.0, frame).map_err(undecodable)?;
             }
-            (Peer::Node(NodeId { class: Role::Gateway, index }), FrameKind::Private) => {
+            (Peer::Node(NodeId { class: Role::Gateway, index }), Kind::Private) => {
                 forward_elsewhere(links, frame.bytes, index);
-                Ok(())
             }
-            (
-                Peer::Node(NodeId { class: Role::Mediator, index: mediator }),
-                FrameKind::RoutingTable,
-            ) => {
-                let routes =
-                    RoutingTable::decode(frame.body()).map_err(PeerError::decode(peer, kind))?;
+            (Peer::Node(NodeId { class: Role::Mediator, index: mediator }), Kind::RoutingTable) => {
+                let routes = RoutingTable::decode(frame.shared().message).map_err(undecodable)?;
                 self.leaving.on_map(mediator, &routes.map, self.index);
                 self.update_map(links, &routes.map);
-                Ok(())
             }
-            (Peer::Node(NodeId { class: Role::Mediator, index }), FrameKind::Leader) => {
-                let Leader { cell, term } = Leader::decode(&frame.header, frame.body())
-                    .map_err(PeerError::decode(peer, kind))?;
+            (Peer::Node(NodeId { class: Role::Mediator, index }), Kind::Leader) => {
+                let Leader { cell, term } = frame.read().map_err(undecodable)?;
                 let known = self.leaders.entry(cell).or_default();
                 *known = (*known).max((term, index));
-                Ok(())
             }
-            (Peer::Node(NodeId { class: Role::Mediator, index }), FrameKind::CatchUp) => {
-                let CatchUp { cell, index: entry } = CatchUp::decode(&frame.header, frame.body())
-                    .map_err(PeerError::decode(peer, kind))?;
+            (Peer::Node(NodeId { class: Role::Mediator, index }), Kind::CatchUp) => {
+                let CatchUp { cell, index: entry } = frame.read().map_err(undecodable)?;
                 if !self.is_replicated || self.cells.replica(cell).is_some() {
                     let until_ns = links.now_ns + GATEWAYS_NS;
                     self.catch_ups.insert((cell, index), (entry, until_ns));
                 }
-                Ok(())
             }
             // The processor of its cell is away.
-            (Peer::Node(NodeId { class: Role::Mediator, .. }), _) if forward(links, frame) => {
-                self.replies += u64::from(kind == FrameKind::Reply);
-                Ok(())
+            (Peer::Node(NodeId { class: Role::Mediator, .. }), _) => {
+                if !forward(links, frame).map_err(undecodable)? {
+                    return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Processor });
+                }
+                self.replies += u64::from(is_answer(kind));
             }
-            _ => Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Processor }),
+            _ => return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Processor }),
         }
+        Ok(())
     }
 
     fn waker(&self) -> Option<&Waker> {
@@ -250,7 +246,7 @@ impl<L: Log> Behaviour for Processor<L> {
         self.cells.on_wake(links)?;
         self.cells.apply(links, &mut |cell, request, frame, now_ns| {
             responses.handle(cell, request, frame, &[(3, now_ns)], |out| {
-                replies += u64::from(out.header.kind == FrameKind::Reply);
+                replies += u64::from(is_answer(out.message.kind()));
                 frames += gather(gathered, out);
             })
         })?;
@@ -298,53 +294,81 @@ impl<L: Log> Behaviour for Processor<L> {
 /// Adds a frame to those of the gateways that it is for; how many these are. Events of a session
 /// whose gateway is away are for all others, and are marked so.
 fn gather(gathered: &mut [(bool, Vec<u8>)], out: &Outgoing<'_>) -> u64 {
-    let Header { kind, gateway, .. } = out.header;
-    let one = usize::from(gateway);
-    let is_away = gathered.get(one).is_none_or(|(is_up, _)| !is_up);
-    let is_elsewhere = kind == FrameKind::Private && is_away;
-    let is_for_all = kind == FrameKind::Public || is_elsewhere;
-    let to = if is_for_all { 0..gathered.len() } else { one..one + 1 };
+    let gateway = match out.message {
+        Message::Reply(Reply { gateway, .. })
+        | Message::Refused(Refused { gateway, .. })
+        | Message::Private(Private { gateway, .. })
+        | Message::Nak(Nak { gateway, .. }) => Some(usize::from(gateway)),
+        _ => None,
+    };
+    let is_private = matches!(out.message, Message::Private(_));
+    let is_away = |at: usize| gathered.get(at).is_none_or(|(is_up, _)| !is_up);
+    let is_astray = is_private && gateway.is_some_and(is_away);
+    let to = match gateway {
+        Some(at) if !is_astray => at..at + 1,
+        _ => 0..gathered.len(),
+    };
     let mut frames = 0;
     for (_, bytes) in gathered.get_mut(to).into_iter().flatten().filter(|(is_up, _)| *is_up) {
         frames += 1;
         let start = bytes.len();
         out.write(bytes);
-        if is_elsewhere {
-            wire::set_flags(&mut bytes[start..], wire::REFUSED, wire::REFUSED);
+        if is_astray
+            && let Ok(mut frame) = FrameMut::of(&mut bytes[start..])
+            && let Ok(mut edit) = private::Edit::of(&mut frame)
+        {
+            edit.is_astray(true);
         }
     }
     frames
 }
 
-/// Forwards a frame of a mediator to the gateways that it is for; whether it is one for gateways.
-fn forward(links: &mut Links, frame: &mut ReceivedFrame<'_>) -> bool {
-    wire::stamp(frame.bytes, 3, links.now_ns);
-    let to = match frame.header.kind {
-        FrameKind::Private if is_elsewhere(links, &frame.header) => {
-            wire::set_flags(frame.bytes, wire::REFUSED, wire::REFUSED);
-            forward_elsewhere(links, frame.bytes, frame.header.gateway);
-            return true;
-        }
-        FrameKind::Reply | FrameKind::Private | FrameKind::Nak | FrameKind::ResendRequest => {
-            let gateway = frame.header.gateway;
-            gateway..gateway.saturating_add(1)
-        }
-        FrameKind::Public => 0..links.network().nodes(Role::Gateway).len() as u16,
-        _ => return false,
-    };
-    for gateway in to {
-        if let Some(link) = links.to(Role::Gateway.node(gateway)) {
-            links.forward(link, frame.bytes);
-        }
-    }
-    true
+/// Whether a message of this kind answers a request.
+fn is_answer(kind: Kind) -> bool {
+    matches!(kind, Kind::Reply | Kind::Refused)
 }
 
-/// Whether events are for a session whose gateway is away: it may be at another one. Those that are
-/// resent were asked for by that gateway, and are asked for again.
-fn is_elsewhere(links: &Links, events: &Header) -> bool {
-    let gateway = events.gateway;
-    events.flags & wire::RESENT == 0 && links.to(Role::Gateway.node(gateway)).is_none()
+/// Forwards a frame of a mediator to the gateways that it is for; whether it is one for gateways.
+///
+/// # Errors
+/// If it is damaged.
+fn forward(links: &mut Links, frame: &mut FrameMut<'_>) -> Result<bool, DecodeError> {
+    nm_wire::stamp(frame.bytes, 3, links.now_ns);
+    let is_public = frame.kind() == Kind::Public;
+    let Some(gateway) = gateway_of(frame.shared())? else {
+        let gateways = links.network().nodes(Role::Gateway).len() as u16;
+        for gateway in (0..gateways).filter(|_| is_public) {
+            if let Some(link) = links.to(Role::Gateway.node(gateway)) {
+                links.forward(link, frame.bytes);
+            }
+        }
+        return Ok(is_public);
+    };
+    match links.to(Role::Gateway.node(gateway)) {
+        Some(link) => links.forward(link, frame.bytes),
+        // The session may be at another gateway. What else its gateway has asked for it asks for
+        // again.
+        None if frame.kind() == Kind::Private => {
+            private::Edit::of(frame)?.is_astray(true);
+            forward_elsewhere(links, frame.bytes, gateway);
+        }
+        None => {}
+    }
+    Ok(true)
+}
+
+/// The gateway that a frame of a mediator is for; none if it is not for one gateway.
+fn gateway_of(frame: Frame<'_>) -> Result<Option<u16>, DecodeError> {
+    Ok(Some(match frame.kind() {
+        Kind::Reply => reply::View::of(frame)?.gateway(),
+        Kind::Refused => refused::View::of(frame)?.gateway(),
+        Kind::Private => private::View::of(frame)?.gateway(),
+        Kind::Resent => resent::View::of(frame)?.gateway(),
+        Kind::Nak => nak::View::of(frame)?.gateway(),
+        Kind::Misdirected => misdirected::View::of(frame)?.gateway(),
+        Kind::RepliesLost => replies_lost::View::of(frame)?.gateway(),
+        _ => return Ok(None),
+    }))
 }
 
 /// Sends events of a session that is not at a gateway, and that are marked so, to all other ones.

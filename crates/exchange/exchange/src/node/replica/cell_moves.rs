@@ -7,6 +7,10 @@ use std::task::Poll;
 
 use nm_book::book::Book;
 use nm_book::order::InstrumentId;
+use nm_codec::DecodeError;
+use nm_wire::{
+    Block, Frame, Kind, Listed, Request, Series, Value, claim, forget, move_parts, release,
+};
 
 use crate::background;
 use crate::cell::{Arrival, Cell, CopyPiece, Handled, MoveStep};
@@ -17,7 +21,6 @@ use crate::moves::{
 };
 use crate::network::Role;
 use crate::time;
-use crate::wire::{Frame, FrameKind, Header};
 
 use crate::node::runtime::links::{LinkId, Links};
 
@@ -155,7 +158,7 @@ impl Leaving {
     fn next_parts(&mut self, cell: &mut Cell<Book>, frame_bytes: usize, now_ns: u64) -> Vec<u8> {
         let mut parts = vec![];
         if let Some(start) = self.start.take() {
-            start.write(&mut parts);
+            start.put(&mut parts);
         }
         self.is_being_saved = false;
         while !self.is_copied && parts.len() < frame_bytes {
@@ -165,15 +168,17 @@ impl Leaving {
                     break;
                 }
                 Poll::Ready(Some(CopyPiece::Sessions(bytes))) => {
-                    Part::Sessions(&bytes).write(&mut parts);
+                    Part::Sessions { saved: Block(&bytes) }.put(&mut parts);
                     if !self.is_urgent() {
                         self.copy_ns = now_ns + SESSIONS_PAUSE_NS;
                         break;
                     }
                 }
-                Poll::Ready(Some(CopyPiece::Book(bytes))) => Part::Book(&bytes).write(&mut parts),
+                Poll::Ready(Some(CopyPiece::Book(bytes))) => {
+                    Part::Book { saved: Block(&bytes) }.put(&mut parts);
+                }
                 Poll::Ready(None) => {
-                    Part::BookEnd.write(&mut parts);
+                    Part::BookEnd.put(&mut parts);
                     self.is_copied = true;
                     self.copied_before = self.next + 1;
                 }
@@ -188,7 +193,7 @@ impl Leaving {
         }
         let is_last = self.is_copied && self.requests.is_empty() && self.phase == Phase::Released;
         if is_last {
-            cell.end_of_transfer(self.order.id.instrument).write(&mut parts);
+            cell.end_of_transfer(self.order.id.instrument).put(&mut parts);
             self.phase = Phase::Sent;
         }
         parts
@@ -276,7 +281,7 @@ impl CellMoves {
             return;
         }
         let Some(router) = self.next_router(links) else { return };
-        let start = Part::Start(cell.begin_copy(instrument));
+        let start = Part::Start { start: cell.begin_copy(instrument) };
         let leaving = Leaving {
             order,
             attempt: Attempt(time::monotonic_ns() ^ links.own().1.rotate_left(32)),
@@ -307,23 +312,21 @@ impl CellMoves {
     }
 
     /// Sends a frame through the next router.
-    fn send(&mut self, links: &mut Links, write: impl FnOnce(&mut Vec<u8>)) {
-        if let Some(router) = self.next_router(links)
-            && let Some(output) = links.output(router)
-        {
-            write(output);
+    fn send<'m, M: Listed + Value<'m>>(&mut self, links: &mut Links, message: &M) {
+        if let Some(router) = self.next_router(links) {
+            links.send(router, message);
         }
     }
 
     /// Tells the source of an instrument how far it is.
     fn send_progress(&mut self, links: &mut Links, progress: &MoveProgress) {
-        self.send(links, |output| progress.write(output));
+        self.send(links, progress);
     }
 
     /// Announces the end of a move to gateways and control. Should that be lost, control orders the
     /// move again, and this cell says once more that it has ended.
     fn announce(&mut self, links: &mut Links, ended: &MoveEnded) {
-        self.send(links, |output| ended.write(output));
+        self.send(links, ended);
     }
 
     /// Whether any instrument leaves, so that requests have to be passed to
@@ -333,15 +336,14 @@ impl CellMoves {
     }
 
     /// A request was handled by the cell.
-    pub fn on_request(&mut self, cell: &mut Cell<Book>, frame: &Frame<'_>, handled: Handled) {
-        let instrument = frame.header.instrument;
+    pub fn on_request(&mut self, cell: &mut Cell<Book>, request: &Request, handled: Handled) {
+        let instrument = request.instrument;
         let Some(leaving) = self.leaving.get_mut(&instrument) else { return };
         if matches!(handled, Handled::Refused(_)) {
             return;
         }
         let mut bytes = vec![];
-        let (now_ns, header, body) = (cell.now_ns(), frame.header, frame.body);
-        Part::Request { now_ns, header, body }.write(&mut bytes);
+        Part::Request { now_ns: cell.now_ns(), request: *request }.put(&mut bytes);
         leaving.requests_bytes += bytes.len();
         leaving.requests.push_back(bytes);
         if leaving.requests_bytes > LEAVING_REQUESTS_BYTES_MAX {
@@ -350,7 +352,7 @@ impl CellMoves {
     }
 
     /// A step of a move was carried out by the cell.
-    pub fn on_step(&mut self, header: &Header, step: MoveStep) {
+    pub fn on_step(&mut self, frame: Frame<'_>, step: MoveStep) {
         if let MoveStep::Released(id) = step
             && let Some(leaving) = self.leaving.get_mut(&id.instrument)
             && leaving.order.id == id
@@ -358,8 +360,9 @@ impl CellMoves {
             leaving.phase = Phase::Released;
             leaving.released_ns = Some(time::monotonic_ns());
         }
-        let from = if header.kind == FrameKind::MoveParts { header.gateway } else { header.cell };
-        self.steps.push((step, from));
+        if let Ok(from) = sender_of(frame) {
+            self.steps.push((step, from));
+        }
     }
 
     /// The new cell of an instrument answers.
@@ -515,13 +518,14 @@ impl CellMoves {
                     lost.push(*instrument);
                     break;
                 };
-                MoveParts { id, from, to, attempt, number }.write(&parts, output);
+                let parts = Series::of(&parts);
+                nm_wire::write(&MoveParts { from, to, attempt, number, id, parts }, output);
             }
             leaving.settle(links.now_ns);
             if leaving.may_be_released(self.frame_bytes) {
                 leaving.phase = Phase::Releasing;
                 let MoveOrder { id, to, .. } = leaving.order;
-                log(&entry(|out| Release { id, to }.write(cell.number(), out)));
+                log(&entry(&Release { cell: cell.number(), to, id }));
             }
         }
         lost.into_iter().for_each(|instrument| self.drop_leaving(cell, instrument));
@@ -559,7 +563,7 @@ impl CellMoves {
         for (instrument, departed) in cell.departed() {
             if map.epoch_of(instrument) >= departed.epoch {
                 let id = MoveId { instrument, epoch: departed.epoch };
-                log(&entry(|out| Forget(id).write(cell.number(), out)));
+                log(&entry(&Forget { cell: cell.number(), id }));
             }
         }
     }
@@ -586,14 +590,24 @@ pub fn claim(cell: &Cell<Book>, map: &InstrumentMap, instrument: InstrumentId) -
         && map.cell_of(instrument) == cell.number();
     is_lost.then(|| {
         let id = MoveId { instrument, epoch: map.epoch_of(instrument) };
-        entry(|out| Claim(id).write(cell.number(), out))
+        entry(&Claim { cell: cell.number(), id })
     })
 }
 
-fn entry(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+fn entry<'m, M: Listed + Value<'m>>(message: &M) -> Vec<u8> {
     let mut bytes = vec![];
-    write(&mut bytes);
+    nm_wire::write(message, &mut bytes);
     bytes
+}
+
+/// The cell that a step of a move comes from.
+fn sender_of(frame: Frame<'_>) -> Result<u16, DecodeError> {
+    Ok(match frame.kind() {
+        Kind::MoveParts => move_parts::View::of(frame)?.from(),
+        Kind::Release => release::View::of(frame)?.cell(),
+        Kind::Forget => forget::View::of(frame)?.cell(),
+        _ => claim::View::of(frame)?.cell(),
+    })
 }
 
 #[cfg(test)]
@@ -609,7 +623,7 @@ mod tests {
             attempt: Attempt(1),
             router: LinkId::none(),
             phase: Phase::Copying,
-            start: Some(Part::Start(cell.begin_copy(7))),
+            start: Some(Part::Start { start: cell.begin_copy(7) }),
             is_copied: false,
             is_being_saved: false,
             copy_ns: 0,
@@ -684,16 +698,13 @@ mod tests {
         let mut cell = Cell::<Book>::new(0, 1);
         let mut moves = CellMoves::default();
         moves.leaving.insert(7, leaving(&mut cell));
-        let body = vec![0; 256 << 10];
-        let header = Header { instrument: 7, ..Header::new(FrameKind::Request) };
-        let frame = Frame { header, body: &body, bytes: &[] };
-        let frames_max = LEAVING_REQUESTS_BYTES_MAX / body.len();
+        let one = order(1, 7, 1, 0);
+        let part_bytes = nm_wire::encode(&Part::Request { now_ns: 0, request: one }).len();
         let mut request = |moves: &mut CellMoves, handled| {
-            moves.on_request(&mut cell, &frame, handled);
+            moves.on_request(&mut cell, &one, handled);
             moves.leaving.get(&7).map(|leaving| leaving.requests.len())
         };
-        // A part is longer than the request.
-        for count in 1..frames_max {
+        for count in 1..=LEAVING_REQUESTS_BYTES_MAX / part_bytes {
             assert_eq!(request(&mut moves, Handled::SequenceGap), Some(count));
         }
         assert_eq!(request(&mut moves, Handled::SequenceGap), None);

@@ -78,14 +78,15 @@ pub fn start(
     Ok(Replicas::start(&replication(network, node)?, groups, others, waker)?)
 }
 
-/// Settings with what the network file says: the key, and whether everything is kept.
+/// Settings with what the network file says: its number, the key, and whether everything is kept.
 ///
 /// # Errors
 /// If the secret cannot be read.
 fn of_network(network: &Network, settings: Settings) -> Result<Settings, Failure> {
     let secret = network.secret_of_nodes().map_err(|error| wrong(error.to_string()))?;
     let key = secret.map(|secret| secret.key(Right::Node));
-    Ok(Settings { keep_all: settings.keep_all || network.record, key, ..settings })
+    let (keep_all, cluster) = (settings.keep_all || network.record, network.cluster);
+    Ok(Settings { keep_all, cluster, key, ..settings })
 }
 
 fn wrong(message: String) -> Failure {

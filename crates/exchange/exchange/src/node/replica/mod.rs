@@ -16,6 +16,7 @@ use nm_model::agent::{Failure, FailureKind};
 use nm_replica::journal::{self, Recorder};
 use nm_replica::{Group, Log, LogEvent, Refused, Replicas, Settings};
 use nm_sys::poll::Waker;
+use nm_wire::{Frame, Leader};
 
 use crate::background;
 use crate::batch;
@@ -23,11 +24,9 @@ use crate::cell::{self, Admitted, Cell, Handled, Request};
 use crate::control::{CellReplicas, InstrumentMap, Work};
 use crate::hashes::StateHashes;
 use crate::leader_clock::LeaderClock;
-use crate::message::Leader;
 use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
 use crate::network::{CONTROL, Durability, Network, NodeId, Role};
 use crate::time;
-use crate::wire::Frame;
 
 use crate::node::control::Control;
 use crate::node::runtime::links::{LinkId, Links};
@@ -45,7 +44,7 @@ const BACKLOG_BYTES_MAX: usize = 64 << 20;
 const RECORD: journal::Settings = journal::Settings { file_bytes: 8 << 20 };
 
 /// Applies a request; the last argument is when its batch was committed, ns on the machine's clock.
-pub type Apply<'a> = dyn FnMut(&mut Cell<Book>, &Request, &Frame<'_>, u64) -> Handled + 'a;
+pub type Apply<'a> = dyn FnMut(&mut Cell<Book>, &Request, Frame<'_>, u64) -> Handled + 'a;
 
 /// One replica of a cell.
 #[derive(Debug)]
@@ -177,7 +176,7 @@ impl<L: Log> Replica<L> {
                     self.copying = None;
                     // Events of batches that it did not apply itself were not sent to their
                     // sessions.
-                    for gateway in links.all_to(Role::Gateway) {
+                    for gateway in 0..links.network().nodes(Role::Gateway).len() as u16 {
                         report_loss(links, gateway, self.number);
                     }
                     if let Some(recorder) = &mut self.recorder {
@@ -232,23 +231,23 @@ impl<L: Log> Replica<L> {
         self.clock.record_applied(time_ns, now_ns);
         for frame in frames {
             let frame = frame.map_err(undecodable)?;
-            match self.cell.admit(&frame).map_err(undecodable)? {
+            match self.cell.admit(frame).map_err(undecodable)? {
                 Admitted::Request(request) => {
                     let before = if is_leader { self.workload.before() } else { None };
                     // Whose replica is replaced sends replies until the log says otherwise.
                     let handled = match self.is_voter() {
-                        true => apply(&mut self.cell, &request, &frame, now_ns),
+                        true => apply(&mut self.cell, &request, frame, now_ns),
                         false => self.cell.handle(&request, |_| {}),
                     };
                     if is_leader {
                         self.workload.count(&request, &handled, before);
                     }
                     if self.moves.has_leaving() {
-                        self.moves.on_request(&mut self.cell, &frame, handled);
+                        self.moves.on_request(&mut self.cell, &request, handled);
                     }
                 }
-                Admitted::NotOwned => {}
-                Admitted::Move(step) => self.moves.on_step(&frame.header, step),
+                Admitted::NotOwned | Admitted::Undecodable => {}
+                Admitted::Move(step) => self.moves.on_step(frame, step),
             }
         }
         Ok(())
@@ -259,9 +258,7 @@ impl<L: Log> Replica<L> {
     pub fn announce(&self, links: &mut Links, peers: &[LinkId]) {
         let Some(term) = self.log.leading_term() else { return };
         for peer in peers {
-            if let Some(output) = links.output(*peer) {
-                Leader { cell: self.number, term }.write(output);
-            }
+            links.send(*peer, &Leader { cell: self.number, term });
         }
     }
 
@@ -377,7 +374,7 @@ fn awaits_book(cell: &mut Cell<Book>, event: &LogEvent) -> bool {
     let LogEvent::Committed { batch, .. } = event else { return false };
     cell.has_arriving()
         && batch::decode(batch).is_ok_and(|(_, mut frames)| {
-            frames.any(|frame| frame.is_ok_and(|frame| cell.awaits_book(&frame)))
+            frames.any(|frame| frame.is_ok_and(|frame| cell.awaits_book(frame)))
         })
 }
 
@@ -637,6 +634,7 @@ mod tests {
     use nm_book::testing::Random;
     use nm_replica::Shared;
     use nm_sys::clock::Deadline;
+    use nm_wire::{Series, Value};
 
     use super::*;
     use crate::cell::testing::{INSTRUMENT, cell_with_large_book, copied_parts};
@@ -649,7 +647,7 @@ mod tests {
     fn follower() -> (ReplicaSet<SimulatedLog>, Links, u64) {
         let mut source = cell_with_large_book();
         let mut end = vec![];
-        source.end_of_transfer(INSTRUMENT).write(&mut end);
+        source.end_of_transfer(INSTRUMENT).put(&mut end);
         let mut frames = copied_parts(&mut source);
         frames.push(end);
         let (own, cell) = (Role::Mediator.node(1), 0);
@@ -668,7 +666,8 @@ mod tests {
             if let Some(parts) = frames.get(number as usize) {
                 let id = MoveId { instrument: INSTRUMENT, epoch: 1 };
                 let (from, to, attempt) = (1, 0, Attempt(1));
-                MoveParts { id, from, to, attempt, number }.write(parts, &mut batch);
+                let parts = Series::of(parts);
+                nm_wire::write(&MoveParts { from, to, attempt, number, id, parts }, &mut batch);
             }
             let batch = Shared(Arc::new(batch));
             group.entries.push(Entry { index: number + 1, term: 1, batch });

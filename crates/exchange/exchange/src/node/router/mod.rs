@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 
 use nm_model::agent::Failure;
+use nm_wire::{FrameMut, Kind, Leader, move_order, move_parts, move_progress, request};
 
-use crate::control::{CellLeader, InstrumentMap, MembershipReport, RoutingTable, Work};
-use crate::link::ReceivedFrame;
-use crate::message::Leader;
+use crate::control::{
+    self, CellLeader, InstrumentMap, MembershipReport, RoutingTable, is_superseded,
+};
 use crate::network::{CONTROL, Network, NodeId, Role};
-use crate::wire::{self, FrameKind, Header};
 
 use crate::node::control::{answer_links, send_routes};
 use crate::node::runtime::behaviour::Behaviour;
@@ -75,26 +75,24 @@ impl Router {
             // It announces itself again: requests on their way to it may be lost.
             Some(known) if !is_by_control && known.mediator == leader.mediator => true,
             Some(known) if is_by_control => leader.term > known.term,
-            Some(known) => leader.term == known.term || known.is_superseded_by(&leader, is_running),
+            Some(known) => leader.term == known.term || is_superseded(known, &leader, is_running),
             None => true,
         };
         if is_accepted {
             self.is_report_due = true;
             self.routes.leaders.insert(cell, leader);
             for gateway in links.all_to(Role::Gateway) {
-                if let Some(output) = links.output(gateway) {
-                    Leader { cell, term: leader.term }.write(output);
-                }
+                links.send(gateway, &Leader { cell, term: leader.term });
             }
         }
     }
 
-    fn forward_to_leader(&mut self, links: &mut Links, frame: &mut ReceivedFrame<'_>) {
+    fn forward_to_leader(&mut self, links: &mut Links, cell: u16, bytes: &[u8]) {
         // Without a leader it is dropped, and resent by its gateway when there is one.
-        let leader = self.routes.leaders.get(&frame.header.cell);
+        let leader = self.routes.leaders.get(&cell);
         let link = leader.and_then(|l| links.to(Role::Mediator.node(l.mediator)));
         if let Some(link) = link {
-            links.forward(link, frame.bytes);
+            links.forward(link, bytes);
         }
     }
 
@@ -163,12 +161,8 @@ impl Router {
         report.routes.leaders.retain(|_, leader| {
             report.nodes.get(&Role::Mediator.node(leader.mediator)) == Some(&leader.start)
         });
-        let bytes = report.encode();
-        for voter in &self.voters {
-            if let Some(voter) = links.to(*voter) {
-                links.send(voter, &Header::new(FrameKind::MembershipReport), &bytes, 0);
-            }
-        }
+        let voters: Vec<LinkId> = self.voters.iter().filter_map(|it| links.to(*it)).collect();
+        links.send_to_all(voters, &report.message());
     }
 }
 
@@ -178,11 +172,9 @@ impl Behaviour for Router {
             && let Some(to) = links.to(node)
         {
             self.send_routes(links, &[to]);
-            if node.class == Role::Gateway
-                && let Some(output) = links.output(to)
-            {
+            if node.class == Role::Gateway {
                 for (cell, leader) in &self.routes.leaders {
-                    Leader { cell: *cell, term: leader.term }.write(output);
+                    links.send(to, &Leader { cell: *cell, term: leader.term });
                 }
             }
             self.is_report_due = true;
@@ -200,46 +192,54 @@ impl Behaviour for Router {
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
-        frame: &mut ReceivedFrame<'_>,
+        frame: &mut FrameMut<'_>,
     ) -> Result<(), PeerError> {
-        let (peer, kind) = (from.1, frame.header.kind);
+        let (peer, kind) = (from.1, frame.kind());
         let undecodable = PeerError::decode(peer, kind);
         match (peer, kind) {
-            (Peer::Node(NodeId { class: Role::Gateway, .. }), FrameKind::Request) => {
+            (Peer::Node(NodeId { class: Role::Gateway, .. }), Kind::Request) => {
                 self.requests += 1;
-                wire::stamp(frame.bytes, 1, links.now_ns);
-                self.forward_to_leader(links, frame);
+                nm_wire::stamp(frame.bytes, 1, links.now_ns);
+                let request = request::View::of(frame.shared()).map_err(undecodable)?;
+                self.forward_to_leader(links, request.cell(), frame.bytes);
             }
-            (Peer::Node(NodeId { class: Role::Mediator, index: mediator }), FrameKind::Leader) => {
+            (Peer::Node(NodeId { class: Role::Mediator, index: mediator }), Kind::Leader) => {
                 let start = links.start_of(Role::Mediator.node(mediator)).unwrap_or_default();
-                let Leader { cell, term } =
-                    Leader::decode(&frame.header, frame.body()).map_err(undecodable)?;
-                let leader = CellLeader { mediator, term, start };
-                self.update_leader(links, cell, leader, false);
+                let Leader { cell, term } = frame.read().map_err(undecodable)?;
+                self.update_leader(links, cell, CellLeader { mediator, term, start }, false);
             }
             (
                 Peer::Node(NodeId { class: Role::Gateway, index: gateway }),
-                FrameKind::MembershipReport,
+                Kind::MembershipReport,
             ) => {
-                let report = MembershipReport::decode(frame.body()).map_err(undecodable)?;
-                self.on_report(links, (from.0, gateway), report);
+                let report = MembershipReport::decode(frame.shared().message);
+                self.on_report(links, (from.0, gateway), report.map_err(undecodable)?);
             }
-            (Peer::Node(NodeId { class: Role::Mediator, .. }), FrameKind::RoutingTable) => {
-                let routes = RoutingTable::decode(frame.body()).map_err(undecodable)?;
+            (Peer::Node(NodeId { class: Role::Mediator, .. }), Kind::RoutingTable) => {
+                let routes = RoutingTable::decode(frame.shared().message).map_err(undecodable)?;
                 self.update(links, from.0, routes);
             }
             // From the leader of control, or that of a cell, to that of a cell.
-            (
-                Peer::Node(NodeId { class: Role::Mediator, .. }),
-                FrameKind::MoveOrder | FrameKind::MoveParts | FrameKind::MoveProgress,
-            ) => self.forward_to_leader(links, frame),
-            (Peer::Node(NodeId { class: Role::Mediator, .. }), FrameKind::MoveEnded) => {
+            (Peer::Node(NodeId { class: Role::Mediator, .. }), Kind::MoveOrder) => {
+                let order = move_order::View::of(frame.shared()).map_err(undecodable)?;
+                self.forward_to_leader(links, order.from(), frame.bytes);
+            }
+            (Peer::Node(NodeId { class: Role::Mediator, .. }), Kind::MoveParts) => {
+                let parts = move_parts::View::of(frame.shared()).map_err(undecodable)?;
+                self.forward_to_leader(links, parts.to(), frame.bytes);
+            }
+            (Peer::Node(NodeId { class: Role::Mediator, .. }), Kind::MoveProgress) => {
+                let progress = move_progress::View::of(frame.shared()).map_err(undecodable)?;
+                self.forward_to_leader(links, progress.from(), frame.bytes);
+            }
+            (Peer::Node(NodeId { class: Role::Mediator, .. }), Kind::MoveEnded) => {
                 for to in [links.all_to(Role::Gateway), links.all_to(Role::Mediator)].concat() {
                     links.forward(to, frame.bytes);
                 }
             }
-            (Peer::Observer | Peer::Operator, FrameKind::AdminRequest) => {
-                return answer_links(links, from, frame.body(), (Role::Router, Work::now()));
+            (Peer::Observer | Peer::Operator, Kind::AdminRequest) => {
+                let work = (Role::Router, control::work_until_now());
+                return answer_links(links, from, frame.shared(), work);
             }
             _ => return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Router }),
         }

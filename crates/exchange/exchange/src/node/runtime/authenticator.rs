@@ -1,9 +1,8 @@
 //! Checks who is at the other end of a link, and proves who is at this end, where the network has a
 //! secret. This happens once for each link, and for each session of a client.
 
-use nm_auth::{End, Nonce, Nonces, Proof, Right, Secret};
-
-use crate::message::{Challenge, Evidence, Hello, Welcome};
+use nm_auth::{End, Nonce, Nonces, Right, Secret};
+use nm_wire::{Challenge, Evidence, Welcome, Who};
 
 use super::peer::PeerError;
 
@@ -26,14 +25,14 @@ impl Authenticator {
     pub fn challenge(&self) -> std::io::Result<Option<Challenge>> {
         let Some(_) = self.0 else { return Ok(None) };
         let nonce = Nonce::random().map_err(std::io::Error::other)?;
-        Ok(Some(Challenge(nonce)))
+        Ok(Some(Challenge { nonce }))
     }
 
     /// Answers the challenge of a node.
     pub fn answer(
         &self,
-        Challenge(acceptor): Challenge,
-        hello: &Hello,
+        Challenge { nonce: acceptor }: Challenge,
+        hello: &Who,
     ) -> Result<(Nonces, Evidence), PeerError> {
         let secret = self.0.as_ref().ok_or(PeerError::SecretNeeded)?;
         let connector = Nonce::random()?;
@@ -42,15 +41,15 @@ impl Authenticator {
         Ok((nonces, Evidence { nonce: connector, proof }))
     }
 
-    /// Checks the hello of whoever answered a challenge; the proof of this end for the welcome.
+    /// Checks the hello of whoever answered a challenge; the welcome gets the proof of this end.
     pub fn check_hello(
         &self,
         challenge: Option<Challenge>,
-        (hello, evidence): (&Hello, Option<&Evidence>),
-        welcome: &Welcome,
-    ) -> Result<Option<Proof>, PeerError> {
-        let (Some(secret), Some(Challenge(acceptor))) = (&self.0, challenge) else {
-            return Ok(None);
+        (hello, evidence): (&Who, Option<&Evidence>),
+        welcome: Welcome,
+    ) -> Result<Welcome, PeerError> {
+        let (Some(secret), Some(Challenge { nonce: acceptor })) = (&self.0, challenge) else {
+            return Ok(welcome);
         };
         let right = hello.right();
         let Evidence { nonce, proof } = evidence.ok_or(PeerError::NoProof(right))?;
@@ -58,19 +57,20 @@ impl Authenticator {
         if !key.verify(End::Connector, &nonces, &hello.claim(), proof) {
             return Err(PeerError::WrongProof(right));
         }
-        Ok(Some(key.prove(End::Acceptor, &nonces, &welcome.claim(hello))))
+        let proof = key.prove(End::Acceptor, &nonces, &welcome.claim(hello));
+        Ok(Welcome { proof: Some(proof), ..welcome })
     }
 
     /// Checks the welcome of a node to which this one sent its hello.
     pub fn check_welcome(
         &self,
         nonces: Option<&Nonces>,
-        hello: &Hello,
-        (welcome, proof): (&Welcome, Option<&Proof>),
+        hello: &Who,
+        welcome: &Welcome,
     ) -> Result<(), PeerError> {
         let Some(secret) = &self.0 else { return Ok(()) };
         let key = secret.key(Right::Node);
-        let is_proven = nonces.zip(proof).is_some_and(|(nonces, proof)| {
+        let is_proven = nonces.zip(welcome.proof.as_ref()).is_some_and(|(nonces, proof)| {
             key.verify(End::Acceptor, nonces, &welcome.claim(hello), proof)
         });
         if is_proven { Ok(()) } else { Err(PeerError::Unproven) }
@@ -82,8 +82,8 @@ mod tests {
     use super::*;
     use crate::network::Role;
 
-    const HELLO: Hello = Hello::Node { node: Role::Gateway.node(1), start: 9 };
-    const WELCOME: Welcome = Welcome { start: 4, session: 0 };
+    const HELLO: Who = Who::Node { node: Role::Gateway.node(1), start: 9 };
+    const WELCOME: Welcome = Welcome { digest: 0, start: 4, session: 0, proof: None };
 
     fn pair() -> (Authenticator, Authenticator) {
         let secret = Secret::random().unwrap();
@@ -95,17 +95,14 @@ mod tests {
         let (near, far) = pair();
         let challenge = far.challenge().unwrap().unwrap();
         let (nonces, evidence) = near.answer(challenge, &HELLO).unwrap();
-        let checked = far.check_hello(Some(challenge), (&HELLO, Some(&evidence)), &WELCOME);
-        let proof = checked.unwrap().unwrap();
-        near.check_welcome(Some(&nonces), &HELLO, (&WELCOME, Some(&proof))).unwrap();
+        let checked = far.check_hello(Some(challenge), (&HELLO, Some(&evidence)), WELCOME);
+        let proven = checked.unwrap();
+        near.check_welcome(Some(&nonces), &HELLO, &proven).unwrap();
         // A welcome of another start, without a proof, or without a challenge before it.
-        let other = Welcome { start: 5, ..WELCOME };
-        for (nonces, welcome, proof) in [
-            (Some(&nonces), other, Some(&proof)),
-            (Some(&nonces), WELCOME, None),
-            (None, WELCOME, Some(&proof)),
-        ] {
-            let refused = near.check_welcome(nonces, &HELLO, (&welcome, proof)).unwrap_err();
+        let other = Welcome { start: 5, ..proven };
+        for (nonces, welcome) in [(Some(&nonces), other), (Some(&nonces), WELCOME), (None, proven)]
+        {
+            let refused = near.check_welcome(nonces, &HELLO, &welcome).unwrap_err();
             assert!(matches!(refused, PeerError::Unproven), "{refused}");
         }
     }
@@ -116,12 +113,12 @@ mod tests {
         let challenge = far.challenge().unwrap().unwrap();
         let (_, evidence) = near.answer(challenge, &HELLO).unwrap();
         let check = |challenge, hello, evidence| {
-            far.check_hello(Some(challenge), (hello, evidence), &WELCOME).unwrap_err()
+            far.check_hello(Some(challenge), (hello, evidence), WELCOME).unwrap_err()
         };
         let later = far.challenge().unwrap().unwrap();
         let refused = check(later, &HELLO, Some(&evidence));
         assert!(matches!(refused, PeerError::WrongProof(Right::Node)), "{refused}");
-        let other = Hello::Node { node: Role::Gateway.node(0), start: 9 };
+        let other = Who::Node { node: Role::Gateway.node(0), start: 9 };
         let refused = check(challenge, &other, Some(&evidence));
         assert!(matches!(refused, PeerError::WrongProof(Right::Node)), "{refused}");
         let refused = check(challenge, &HELLO, None);
@@ -136,8 +133,8 @@ mod tests {
     fn without_a_secret_nothing_is_asked_and_nothing_can_be_answered() {
         let open = Authenticator::new(None);
         assert_eq!(open.challenge().unwrap(), None);
-        assert!(open.check_hello(None, (&HELLO, None), &WELCOME).unwrap().is_none());
-        open.check_welcome(None, &HELLO, (&WELCOME, None)).unwrap();
+        assert!(open.check_hello(None, (&HELLO, None), WELCOME).unwrap().proof.is_none());
+        open.check_welcome(None, &HELLO, &WELCOME).unwrap();
         let challenge = pair().0.challenge().unwrap().unwrap();
         let refused = open.answer(challenge, &HELLO).unwrap_err();
         assert!(matches!(refused, PeerError::SecretNeeded), "{refused}");

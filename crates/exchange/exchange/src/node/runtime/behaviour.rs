@@ -2,8 +2,7 @@
 
 use nm_model::agent::Failure;
 use nm_sys::poll::Waker;
-
-use crate::link::ReceivedFrame;
+use nm_wire::FrameMut;
 
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
@@ -24,7 +23,7 @@ pub trait Behaviour {
         &mut self,
         links: &mut Links,
         from: (LinkId, Peer),
-        frame: &mut ReceivedFrame<'_>,
+        frame: &mut FrameMut<'_>,
     ) -> Result<(), PeerError>;
 
     /// All that was ready is handled; the backlogs of links are written after this.

@@ -6,11 +6,11 @@ use std::time::Duration;
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock;
 use nm_sys::poll::Readiness;
+use nm_wire::{FrameMut, Kind};
 
 use crate::control::{self, InstrumentMap};
-use crate::link::{LinkError, Listener, ReceivedFrame};
+use crate::link::{LinkError, Listener};
 use crate::network::{Network, NetworkError, NodeId, PerClass, Role};
-use crate::wire::FrameKind;
 
 use super::acceptor::Acceptor;
 use super::behaviour::Behaviour;
@@ -275,10 +275,10 @@ impl EventLoop<'_> {
         }
     }
 
-    fn handle(&mut self, id: LinkId, frame: &mut ReceivedFrame<'_>) -> Result<(), PeerError> {
+    fn handle(&mut self, id: LinkId, frame: &mut FrameMut<'_>) -> Result<(), PeerError> {
         self.frames_in += 1;
-        use FrameKind::{Challenge, Close, Hello, Welcome};
-        if matches!(frame.header.kind, Challenge | Hello | Welcome | Close) {
+        use Kind::{Challenge, Close, Hello, Welcome};
+        if matches!(frame.kind(), Challenge | Hello | Welcome | Close) {
             let Some(handshake) = self.links.handshake(id, frame)? else { return Ok(()) };
             if let Some(older) = handshake.older {
                 self.close(older, &PeerError::Replaced);

@@ -12,16 +12,18 @@ use std::time::Duration;
 use nm_auth::{Nonces, Secret};
 use nm_sys::clock;
 use nm_sys::poll::Waker;
+use nm_wire::{
+    Challenge, Close, Evidence, FrameMut, Hello, Kind, Listed, Value, Welcome, Who, hello, welcome,
+};
 
+use crate::client::say_hello;
 use crate::control::{InstrumentMap, LinkLatency};
-use crate::link::{Address, Link, LinkError, LinkPoller, ReceivedFrame, Stream};
-use crate::message::{Challenge, Close, Hello, Welcome};
+use crate::link::{Address, Link, LinkError, LinkPoller, Stream};
 use crate::network::{Network, NodeId, Role};
-use crate::wire::{self, FrameKind, Header};
 
 use super::authenticator::Authenticator;
 use super::limits::Limits;
-use super::peer::{Peer, PeerError};
+use super::peer::{Peer, PeerError, check_format};
 use super::warnings::Warnings;
 
 /// How long an attempt to connect may take.
@@ -340,18 +342,18 @@ impl Links {
                 continue;
             };
             // With a secret, the hello answers the peer's challenge.
-            let hello = self.own_hello();
+            let who = self.own_hello();
             if !self.authenticator.is_required()
                 && let Some(output) = self.output(id)
             {
-                hello.write(None, output);
+                say_hello(who, None, output);
             }
         }
         Ok(())
     }
 
-    fn own_hello(&self) -> Hello {
-        Hello::Node { node: self.own, start: self.start }
+    fn own_hello(&self) -> Who {
+        Who::Node { node: self.own, start: self.start }
     }
 
     /// Takes an accepted connection, unless too many are there whose peer has not said hello.
@@ -372,7 +374,7 @@ impl Links {
         {
             entry.challenge = Some(challenge);
             if let Some(output) = self.output(id) {
-                challenge.write(output);
+                nm_wire::write(&challenge, output);
             }
         }
         Ok(())
@@ -531,11 +533,28 @@ impl Links {
         }
     }
 
-    /// Sends a frame; does nothing if the link is closed.
-    pub fn send(&mut self, id: LinkId, header: &Header, body: &[u8], size_bytes: usize) {
+    /// Sends a message; does nothing if the link is closed.
+    pub fn send<'m, M: Listed + Value<'m>>(&mut self, id: LinkId, message: &M) {
         if let Some(output) = self.output(id) {
-            wire::write(header, body, size_bytes, output);
-            self.gathered(body.len().max(size_bytes));
+            let before = output.len();
+            nm_wire::write(message, output);
+            let bytes = output.len() - before;
+            self.gathered(bytes);
+        }
+    }
+
+    /// Sends a message over several links.
+    pub fn send_to_all<'m, M: Listed + Value<'m>>(
+        &mut self,
+        ids: impl IntoIterator<Item = LinkId>,
+        message: &M,
+    ) {
+        let mut bytes = vec![];
+        for id in ids {
+            if bytes.is_empty() {
+                nm_wire::write(message, &mut bytes);
+            }
+            self.forward(id, &bytes);
         }
     }
 
@@ -632,7 +651,7 @@ impl Links {
     /// it at once.
     pub fn refuse(&mut self, id: LinkId, reason: &PeerError) {
         let Some(entry) = self.entry(id) else { return };
-        Close(reason.to_string()).write(&mut entry.link.output);
+        nm_wire::write(&Close::because(&reason.to_string()), &mut entry.link.output);
         // The link is closed, whether this succeeds or not.
         let _ = entry.link.flush();
     }
@@ -666,59 +685,71 @@ impl Links {
     pub fn handshake(
         &mut self,
         id: LinkId,
-        frame: &ReceivedFrame<'_>,
+        frame: &FrameMut<'_>,
     ) -> Result<Option<Handshake>, PeerError> {
-        let kind = frame.header.kind;
+        let kind = frame.kind();
         let Some(entry) = self.entry(id) else { return Ok(None) };
         let (peer, is_new) = (entry.peer, !entry.is_established);
         let undecodable = PeerError::decode(peer, kind);
         match (kind, peer) {
-            (FrameKind::Challenge, Peer::Node(..)) if is_new && entry.nonces.is_none() => {
-                let challenge = Challenge::decode(frame.body()).map_err(undecodable)?;
+            (Kind::Challenge, Peer::Node(..)) if is_new && entry.nonces.is_none() => {
+                let challenge = frame.read().map_err(undecodable)?;
                 self.answer(id, challenge).map(|()| None)
             }
-            (FrameKind::Welcome, Peer::Node(node)) if is_new => {
+            (Kind::Welcome, Peer::Node(node)) if is_new => {
                 let nonces = entry.nonces;
                 if self.network.is_removed(node) {
                     return Err(PeerError::Removed(node));
                 }
-                let (welcome, proof) =
-                    Welcome::decode(&frame.header, frame.body()).map_err(undecodable)?;
-                let answer = (&welcome, proof.as_ref());
-                self.authenticator.check_welcome(nonces.as_ref(), &self.own_hello(), answer)?;
+                let found = welcome::View::of(frame.shared()).map_err(&undecodable)?.digest();
+                check_format(found)?;
+                let welcome: Welcome = frame.read().map_err(undecodable)?;
+                self.authenticator.check_welcome(nonces.as_ref(), &self.own_hello(), &welcome)?;
                 self.establish(id, peer)?;
                 self.nodes.insert(node, id);
                 self.starts.insert(node, welcome.start);
                 Ok(Some(Handshake { peer, older: None }))
             }
-            (FrameKind::Hello, Peer::Unknown | Peer::Client) => {
-                let (hello, evidence) =
-                    Hello::decode(&frame.header, frame.body()).map_err(undecodable)?;
-                // A client says hello once for each of its sessions, and stays a client.
-                if peer == Peer::Client && !matches!(hello, Hello::Client(_)) {
-                    return Err(PeerError::RepeatedHandshake);
-                }
-                let Some((peer, start)) = self.accepted(&hello) else {
-                    return Err(self.not_linked(&hello));
-                };
-                let challenge = self.entry(id).and_then(|entry| entry.challenge);
-                let welcome = self.welcome(peer, &hello);
-                let proof = self.authenticator.check_hello(
-                    challenge,
-                    (&hello, evidence.as_ref()),
-                    &welcome,
-                )?;
-                self.establish(id, peer)?;
-                if peer != Peer::Client || proof.is_some() {
-                    self.output(id).into_iter().for_each(|out| welcome.write(proof.as_ref(), out));
-                }
-                Ok(Some(self.record_start(id, peer, start)))
+            (Kind::Hello, Peer::Unknown | Peer::Client) => {
+                // The rest of it can be read only if the formats are the same.
+                let found = hello::View::of(frame.shared()).map_err(&undecodable)?.digest();
+                check_format(found)?;
+                let Hello { who, evidence, .. } = frame.read().map_err(undecodable)?;
+                self.on_hello(id, peer, &who, evidence.as_ref()).map(Some)
             }
             // A client ends its link by that when all of its sessions are at another gateway.
-            (FrameKind::Close, Peer::Client) => Err(LinkError::Closed.into()),
-            (FrameKind::Close, _) => Err(PeerError::Refused(Close::decode(frame.body()).0)),
+            (Kind::Close, Peer::Client) => Err(LinkError::Closed.into()),
+            (Kind::Close, _) => {
+                let close: Close = frame.read().map_err(undecodable)?;
+                Err(PeerError::Refused(close.printable()))
+            }
             _ => Err(PeerError::RepeatedHandshake),
         }
+    }
+
+    /// Somebody says hello.
+    fn on_hello(
+        &mut self,
+        id: LinkId,
+        peer: Peer,
+        who: &Who,
+        evidence: Option<&Evidence>,
+    ) -> Result<Handshake, PeerError> {
+        // A client says hello once for each of its sessions, and stays a client.
+        if peer == Peer::Client && !matches!(who, Who::Client { .. }) {
+            return Err(PeerError::RepeatedHandshake);
+        }
+        let Some((peer, start)) = self.accepted(who) else {
+            return Err(self.not_linked(who));
+        };
+        let challenge = self.entry(id).and_then(|entry| entry.challenge);
+        let welcome = self.welcome(peer, who);
+        let welcome = self.authenticator.check_hello(challenge, (who, evidence), welcome)?;
+        self.establish(id, peer)?;
+        if peer != Peer::Client || welcome.proof.is_some() {
+            self.output(id).into_iter().for_each(|out| nm_wire::write(&welcome, out));
+        }
+        Ok(self.record_start(id, peer, start))
     }
 
     /// Sends this node's hello as the answer to a challenge.
@@ -729,7 +760,7 @@ impl Links {
             entry.nonces = Some(nonces);
         }
         if let Some(output) = self.output(id) {
-            hello.write(Some(&evidence), output);
+            say_hello(hello, Some(evidence), output);
         }
         Ok(())
     }
@@ -761,12 +792,12 @@ impl Links {
     }
 
     /// Who connects, and the number of its start, if this node may be linked to it.
-    fn accepted(&self, hello: &Hello) -> Option<(Peer, u64)> {
+    fn accepted(&self, hello: &Who) -> Option<(Peer, u64)> {
         match *hello {
-            Hello::Client(_) => (self.own.class == Role::Gateway).then_some((Peer::Client, 0)),
-            Hello::Observer => Some((Peer::Observer, 0)),
-            Hello::Operator => Some((Peer::Operator, 0)),
-            Hello::Node { node, start } => {
+            Who::Client { .. } => (self.own.class == Role::Gateway).then_some((Peer::Client, 0)),
+            Who::Observer => Some((Peer::Observer, 0)),
+            Who::Operator => Some((Peer::Operator, 0)),
+            Who::Node { node, start } => {
                 let is_linked = self.network.node(node).is_some()
                     && !self.network.is_removed(self.own)
                     && self.network.downstream(node).contains(&self.own);
@@ -776,17 +807,17 @@ impl Links {
     }
 
     /// Why a peer is not to be linked to this node.
-    fn not_linked(&self, hello: &Hello) -> PeerError {
+    fn not_linked(&self, hello: &Who) -> PeerError {
         match *hello {
-            Hello::Node { node, .. } if self.network.is_removed(node) => PeerError::Removed(node),
+            Who::Node { node, .. } if self.network.is_removed(node) => PeerError::Removed(node),
             _ => PeerError::NotLinked(self.own),
         }
     }
 
-    fn welcome(&self, peer: Peer, hello: &Hello) -> Welcome {
+    fn welcome(&self, peer: Peer, hello: &Who) -> Welcome {
         let start = if matches!(peer, Peer::Node(..)) { self.start } else { 0 };
-        let session = if let Hello::Client(session) = *hello { session } else { 0 };
-        Welcome { start, session }
+        let session = if let Who::Client { session } = *hello { session } else { 0 };
+        Welcome { digest: nm_wire::digest(), start, session, proof: None }
     }
 
     /// A peer is connected by this link, and no longer by an older one.

@@ -6,12 +6,11 @@ use std::time::Duration;
 use nm_auth::{RandomError, Right};
 use nm_book::order::UserId;
 use nm_codec::DecodeError;
+use nm_wire::{Kind, RefusalReason, VERSION};
 use thiserror::Error;
 
 use crate::link::LinkError;
 use crate::network::{NodeId, Role};
-use crate::refused::RefusalReason;
-use crate::wire::FrameKind;
 
 /// Who is at the other end of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +54,7 @@ pub enum PeerError {
         /// Who.
         peer: Peer,
         /// What.
-        kind: FrameKind,
+        kind: Kind,
         /// Class of this node.
         role: Role,
     },
@@ -65,9 +64,20 @@ pub enum PeerError {
         /// Who.
         peer: Peer,
         /// What.
-        kind: FrameKind,
+        kind: Kind,
         /// Why.
         source: DecodeError,
+    },
+    /// The peer has another format of messages, although its version is the same.
+    #[error(
+        "its format of messages is {found:016x} and that of this node {own:016x}, both of version \
+         {VERSION}: both ends must be of the same version of nearmetal"
+    )]
+    OtherFormat {
+        /// Digest of the peer's format.
+        found: u64,
+        /// Digest of this node's.
+        own: u64,
     },
     /// The network has no link between the two.
     #[error("it is not to be linked to {0}")]
@@ -164,7 +174,10 @@ impl PeerError {
     pub fn is_lasting(&self) -> bool {
         match self {
             PeerError::Link(error) => error.is_other_version(),
-            PeerError::Refused(_) | PeerError::SecretNeeded | PeerError::Unproven => true,
+            PeerError::Refused(_)
+            | PeerError::SecretNeeded
+            | PeerError::Unproven
+            | PeerError::OtherFormat { .. } => true,
             _ => false,
         }
     }
@@ -179,6 +192,7 @@ impl PeerError {
             PeerError::Link(LinkError::BacklogFull { .. }) => "backlog",
             PeerError::UnexpectedFrame { .. } => "unexpected frame",
             PeerError::Decode { .. } => "content",
+            PeerError::OtherFormat { .. } => "other format",
             PeerError::NotLinked(_) => "not linked",
             PeerError::Removed(_) => "removed",
             PeerError::RepeatedHandshake => "second handshake",
@@ -202,7 +216,13 @@ impl PeerError {
     }
 
     /// An error about what a peer sent.
-    pub fn decode(peer: Peer, kind: FrameKind) -> impl Fn(DecodeError) -> PeerError {
+    pub fn decode(peer: Peer, kind: Kind) -> impl Fn(DecodeError) -> PeerError {
         move |source| PeerError::Decode { peer, kind, source }
     }
+}
+
+/// Checks that a peer has the same format of messages.
+pub fn check_format(found: u64) -> Result<(), PeerError> {
+    let own = nm_wire::digest();
+    if found == own { Ok(()) } else { Err(PeerError::OtherFormat { found, own }) }
 }

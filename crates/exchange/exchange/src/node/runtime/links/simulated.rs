@@ -28,7 +28,7 @@ impl Links {
         let id = self.insert(Link::new(Stream::Unix(stream))?, Peer::Node(node), true)?;
         let hello = self.own_hello();
         if let Some(output) = self.output(id) {
-            hello.write(None, output);
+            say_hello(hello, None, output);
         }
         Ok(id)
     }

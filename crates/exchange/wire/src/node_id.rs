@@ -4,11 +4,15 @@ use std::fmt;
 use std::ops::{Index, IndexMut};
 use std::str::FromStr;
 
-use nm_codec::{DecodeError, Put, Reader};
+use nm_codec::{DecodeError, Reader};
 use nm_model::exchange::NodeCounts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::random::Random;
+use crate::types::{Alternative, Definition, Field, Types};
+use crate::value::Value;
 
 /// A class of nodes.
 #[derive(
@@ -52,6 +56,41 @@ impl Role {
     /// The node of this class with this number.
     pub const fn node(self, index: u16) -> NodeId {
         NodeId { class: self, index }
+    }
+}
+
+impl<'a> Value<'a> for Role {
+    const SIZE: Option<usize> = Some(1);
+
+    fn put(&self, out: &mut Vec<u8>) {
+        self.code().put(out);
+    }
+
+    fn take(field: &'static str, reader: &mut Reader<'a>) -> Result<Role, DecodeError> {
+        Role::from_code(field, reader.u8(field)?)
+    }
+
+    fn describe(types: &mut Types) -> String {
+        let doc = |role: Role| match role {
+            Role::Gateway => "Keeps the clients' connections, and their requests until answered.",
+            Role::Router => "Sends each request to the mediator that leads its cell.",
+            Role::Mediator => "Puts requests in order and matches them.",
+            Role::Processor => "Transaction processor: sends replies and broadcasts out.",
+        };
+        types.add("Role", "A class of nodes.", |_| {
+            let one = |role: &Role| Alternative {
+                code: role.code(),
+                name: format!("{role:?}"),
+                doc: doc(*role).to_string(),
+                fields: vec![],
+            };
+            Definition::Choice(Role::ALL.iter().map(one).collect())
+        });
+        "Role".to_string()
+    }
+
+    fn example(random: &mut Random, out: &mut Vec<u8>) {
+        Role::ALL[random.below(Role::ALL.len() as u64) as usize].put(out);
     }
 }
 
@@ -106,8 +145,7 @@ impl NodeId {
 
     /// Appends its bytes.
     pub fn write(self, out: &mut Vec<u8>) {
-        out.put_u8(self.class.code());
-        out.put_u16(self.index);
+        self.put(out);
     }
 
     /// Reads what [`NodeId::write`] appended.
@@ -115,8 +153,42 @@ impl NodeId {
     /// # Errors
     /// If there is no such class.
     pub fn read(reader: &mut Reader<'_>) -> Result<NodeId, DecodeError> {
-        let class = Role::from_code("role", reader.u8("role")?)?;
-        Ok(class.node(reader.u16("index")?))
+        NodeId::take("node", reader)
+    }
+}
+
+impl<'a> Value<'a> for NodeId {
+    const SIZE: Option<usize> = Some(3);
+
+    fn put(&self, out: &mut Vec<u8>) {
+        self.class.put(out);
+        self.index.put(out);
+    }
+
+    fn take(_field: &'static str, reader: &mut Reader<'a>) -> Result<NodeId, DecodeError> {
+        let class = Role::take("role", reader)?;
+        Ok(class.node(u16::take("index", reader)?))
+    }
+
+    fn describe(types: &mut Types) -> String {
+        types.add("NodeId", "A node.", |types| {
+            let field = |name: &str, type_name: String, size, doc: &str| Field {
+                name: name.to_string(),
+                type_name,
+                size: Some(size),
+                doc: doc.to_string(),
+            };
+            Definition::Record(vec![
+                field("class", Role::describe(types), 1, "Its class."),
+                field("index", u16::describe(types), 2, "Which one of its class."),
+            ])
+        });
+        "NodeId".to_string()
+    }
+
+    fn example(random: &mut Random, out: &mut Vec<u8>) {
+        Role::example(random, out);
+        u16::example(random, out);
     }
 }
 

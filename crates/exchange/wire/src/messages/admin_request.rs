@@ -1,0 +1,74 @@
+//! What an observer asks a node.
+
+use nm_book::order::InstrumentId;
+
+use crate::node_id::{NodeId, Role};
+use crate::nodes::NodeAddresses;
+use crate::choice;
+
+choice! {
+    /// What an observer asks a node, or an operator orders.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum AdminRequest {
+        /// For the state of control.
+        Status = 0,
+        /// To move an instrument to a cell.
+        Move = 1 {
+            /// Which.
+            instrument: InstrumentId,
+            /// Its new cell.
+            cell: u16,
+        },
+        /// How much work the node has done.
+        Work = 2,
+        /// For the replicas of a cell, as a mediator knows them that has one.
+        Replicas = 4 {
+            /// Which cell.
+            cell: u16,
+        },
+        /// To replace a replica of a cell by one of another node. The cell's leader begins that;
+        /// the answer is that to `Replicas`, which shows later when it is done.
+        Replace = 5 {
+            /// Which cell.
+            cell: u16,
+            /// The node that has the replica.
+            from: NodeId,
+            /// The node that is to have one.
+            to: NodeId,
+        },
+        /// To let a mediator or gateway carry nothing, or work again. The answer is the state
+        /// before; the status shows when it is done.
+        Drain = 6 {
+            /// Which.
+            node: NodeId,
+            /// Whether it is to carry nothing.
+            is_drained: bool,
+        },
+        /// To add a node. The answer is the state before; the status shows when it is done.
+        Add = 7 {
+            /// Its class.
+            class: Role,
+            /// Where it listens.
+            addresses: NodeAddresses,
+        },
+        /// To remove a node that was added. The answer is the state before.
+        Remove = 8 {
+            /// Which.
+            node: NodeId,
+        },
+    }
+}
+
+impl AdminRequest {
+    /// Whether it changes the network, which only an operator may.
+    pub fn is_change(&self) -> bool {
+        match self {
+            AdminRequest::Status | AdminRequest::Work | AdminRequest::Replicas { .. } => false,
+            AdminRequest::Move { .. }
+            | AdminRequest::Drain { .. }
+            | AdminRequest::Replace { .. }
+            | AdminRequest::Add { .. }
+            | AdminRequest::Remove { .. } => true,
+        }
+    }
+}

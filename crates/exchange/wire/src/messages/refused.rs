@@ -1,0 +1,88 @@
+//! The answer to a request that is not executed and never will be: it exceeds a limit, or names a
+//! predecessor that never was.
+//!
+//! It has no number and no events, because nothing knows of the request any more. A session that
+//! gets one sends its next request with the predecessor of the refused one; what it has sent behind
+//! the refused one is refused as well.
+
+use std::fmt;
+
+use nm_book::order::{InstrumentId, UserId};
+
+use super::request::{self, Request};
+use crate::{codes, message};
+
+codes! {
+    /// Why a request is refused. `docs/limits.md` has the limits.
+    pub enum RefusalReason {
+        /// The instrument is new to its cell, which has as many as it may have.
+        TooManyCellInstruments = 0,
+        /// The session is new to the instrument, and its cell has as many pairs of both as it may
+        /// have.
+        TooManyCellSessions = 1,
+        /// The session is new to its link, which has as many as it may have.
+        TooManyLinkSessions = 2,
+        /// The instrument is new to the session, which uses as many as it may on its link.
+        TooManySessionInstruments = 3,
+        /// As many requests of the session on the instrument have no reply as may have none.
+        TooManyPendingRequests = 4,
+        /// The gateway holds as many bytes for the link as it may.
+        TooManyPendingBytes = 5,
+        /// The request that it names as its predecessor was not sent before it, or was refused.
+        UnknownPredecessor = 6,
+    }
+}
+
+/// The name that docs/limits.md has.
+impl fmt::Display for RefusalReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+message! {
+    /// A request is not executed, and never will be. The session's next request on the instrument
+    /// names the predecessor of the refused one; what it has sent behind the refused one is refused
+    /// as well.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Refused;
+    head {
+        /// Instrument.
+        instrument: InstrumentId,
+        /// The session.
+        session: UserId,
+        /// Sequence number of the request within its session.
+        client_seq: u64,
+        /// As in the request.
+        intended_ns: u64,
+        /// Gateway of the session.
+        gateway: u16,
+        /// Cell of the instrument.
+        cell: u16,
+    }
+    tail {
+        /// Why.
+        reason: RefusalReason,
+    }
+}
+
+impl Refused {
+    /// The answer to a request.
+    pub fn of(request: &Request, reason: RefusalReason) -> Refused {
+        let Request { instrument, session, client_seq, intended_ns, gateway, cell, .. } = *request;
+        Refused { instrument, session, client_seq, intended_ns, gateway, cell, reason }
+    }
+
+    /// The answer to a request in a frame.
+    pub fn of_frame(request: &request::View<'_>, reason: RefusalReason) -> Refused {
+        Refused {
+            instrument: request.instrument(),
+            session: request.session(),
+            client_seq: request.client_seq(),
+            intended_ns: request.intended_ns(),
+            gateway: request.gateway(),
+            cell: request.cell(),
+            reason,
+        }
+    }
+}
