@@ -200,12 +200,27 @@ pub fn nearmetal(build: Build, network: Network, words: &str) -> Result<Value> {
         .map_err(|_| anyhow::anyhow!("{}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// Fails where a tool is missing, naming its package.
-pub fn require_tool(tool: &str, package: &str) -> Result<()> {
+/// A program of another package that is missing here.
+#[derive(Debug)]
+pub struct NotInstalled {
+    pub program: String,
+    pub package: &'static str,
+}
+
+impl std::fmt::Display for NotInstalled {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{} is not installed; apt-get install {}", self.program, self.package)
+    }
+}
+
+impl std::error::Error for NotInstalled {}
+
+/// Fails where a tool is missing, naming its package: [`NotInstalled`].
+pub fn require_tool(tool: &str, package: &'static str) -> Result<()> {
     if shell::output(&format!("which {tool}"))?.1 {
         return Ok(());
     }
-    bail!("{tool} is not installed; apt-get install {package}")
+    Err(NotInstalled { program: tool.to_string(), package }.into())
 }
 
 /// Median of values; not a number where there are none.

@@ -5,9 +5,11 @@
 //! every second round backwards. Both ends are pinned. Writes Markdown to stdout and, with
 //! `--out FILE`, to a file.
 
+mod applications;
 mod case;
 mod copies;
 mod databases;
+mod fan_outs;
 mod languages;
 mod launch;
 mod table;
@@ -23,7 +25,7 @@ const USAGE: &str = "\
 usage: cargo xtask bench-programs [--rounds N] [--only TEXT] [--binary FILE] [--out FILE]
 
   --rounds N     rounds [5]
-  --only TEXT    only programs whose names hold TEXT
+  --only TEXT    only programs whose names hold TEXT, or one of several: A|B
   --binary FILE  this nearmetal, with its library beside it, instead of a release build
   --out FILE     write the table there as well";
 
@@ -46,7 +48,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let folder = Folder::make(build)?;
     let mut rows: Vec<Row> = cases()
         .into_iter()
-        .filter(|case| case.name.contains(&options.only))
+        .filter(|case| options.only.split('|').any(|text| case.name.contains(text)))
         .map(Row::new)
         .collect();
     for round in 0..options.rounds {
@@ -65,10 +67,15 @@ pub fn run(args: &[String]) -> Result<()> {
 }
 
 fn cases() -> Vec<Case> {
-    [web::cases(), databases::cases(), languages::cases(), copies::cases()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let groups = [
+        web::cases(),
+        applications::cases(),
+        databases::cases(),
+        languages::cases(),
+        copies::cases(),
+        fan_outs::cases(),
+    ];
+    groups.into_iter().flatten().collect()
 }
 
 fn parse(args: &[String]) -> Result<Options> {

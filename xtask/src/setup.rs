@@ -39,6 +39,11 @@ const PACKAGES: &[&str] = &[
     "python3-zmq",
     "rsync",
     "socat",
+    "h2o",
+    "libnginx-mod-stream",
+    "php-fpm",
+    "python3-uvicorn",
+    "ruby",
     "strace",
     // Programs that cannot carry the accelerator's library, and a tool that must.
     "musl-tools",

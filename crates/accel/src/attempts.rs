@@ -1,6 +1,6 @@
 //! Attempts that may be in vain: made ever again while they pay, else now and then.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// After so many failures in a row, one of so many attempts is made.
 const TRIAL_EVERY: u32 = 16;
@@ -77,6 +77,37 @@ impl FailedAttempts {
     }
 }
 
+/// The spin budget of a socket that joins: short while the spins of the others are in vain, because
+/// each of hundreds would learn it anew.
+pub mod first_budget {
+    use super::{AtomicU64, Ordering};
+
+    /// Spins in vain of one socket in a row after which the next one begins with short ones.
+    const VAIN_SPINS: u32 = 8;
+
+    static BUDGET_NS: AtomicU64 = AtomicU64::new(u64::MAX);
+
+    /// The budget, ns; the settings may allow less.
+    pub fn ns() -> u64 {
+        BUDGET_NS.load(Ordering::Relaxed)
+    }
+
+    /// A socket's spin has found bytes.
+    #[inline]
+    pub fn note_success() {
+        if ns() != u64::MAX {
+            BUDGET_NS.store(u64::MAX, Ordering::Relaxed);
+        }
+    }
+
+    /// So many spins of a socket in a row were in vain.
+    pub fn note_failures(count: u32, shortest_ns: u64) {
+        if count == VAIN_SPINS {
+            BUDGET_NS.store(shortest_ns, Ordering::Relaxed);
+        }
+    }
+}
+
 /// After so many sends to a peer that is behind, one waits for the peer.
 const SENDS_PER_WAIT: u32 = 64;
 
@@ -120,6 +151,17 @@ mod tests {
         assert_eq!(waits, [64, 128, 192]);
         assert!(!sends.is_wait_due(false), "the peer has received all");
         assert_eq!((1..=64).find(|_| sends.is_wait_due(true)), Some(64), "they begin anew");
+    }
+
+    /// The only test of this binary that spins in vain: the budget is one of the process.
+    #[test]
+    fn sockets_begin_with_short_spins_while_those_of_others_are_in_vain() {
+        (1..8).for_each(|count| first_budget::note_failures(count, 2_000));
+        assert_eq!(first_budget::ns(), u64::MAX);
+        first_budget::note_failures(8, 2_000);
+        assert_eq!(first_budget::ns(), 2_000);
+        first_budget::note_success();
+        assert_eq!(first_budget::ns(), u64::MAX);
     }
 
     #[test]

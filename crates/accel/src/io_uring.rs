@@ -54,7 +54,8 @@ pub fn is_in_use() -> bool {
         return false;
     }
     let check = IO_URING_CHECKS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-    if check.is_power_of_two() && open_files::any(b"anon_inode:[io_uring]", c_int::MAX, |_| true) {
+    let is_there = || open_files::any_unmanaged(b"anon_inode:[io_uring]", c_int::MAX, |_| true);
+    if check.is_power_of_two() && is_there() {
         created();
         return true;
     }

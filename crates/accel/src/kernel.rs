@@ -82,12 +82,14 @@ pub unsafe fn call(
 }
 
 /// This thread's `errno`.
+#[inline]
 pub fn errno() -> c_int {
     // SAFETY: libc's own variable, valid as long as the thread lives.
     unsafe { *libc::__errno_location() }
 }
 
 /// Sets this thread's `errno`.
+#[inline]
 pub fn set_errno(value: c_int) {
     // SAFETY: libc's own variable, valid as long as the thread lives.
     unsafe { *libc::__errno_location() = value };

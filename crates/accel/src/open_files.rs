@@ -3,10 +3,27 @@
 
 use std::ffi::{CStr, c_int};
 
+use crate::table;
+
 /// Whether a descriptor below `limit` refers to a file whose name begins with `name`, such as
-/// `anon_inode:[io_uring]`, and is one that `look` accepts. Reads /proc/self/fd without allocating;
-/// the kernel lists descriptors in ascending order.
-pub fn any(name: &[u8], limit: c_int, mut look: impl FnMut(c_int) -> bool) -> bool {
+/// `anon_inode:[io_uring]`, and is one that `look` accepts.
+pub fn any(name: &[u8], limit: c_int, look: impl FnMut(c_int) -> bool) -> bool {
+    any_of(|_| true, name, limit, look)
+}
+
+/// As [`any`], but among descriptors that are no managed sockets: a name costs as much as a short
+/// call, and a program may have thousands of connections.
+pub fn any_unmanaged(name: &[u8], limit: c_int, look: impl FnMut(c_int) -> bool) -> bool {
+    any_of(|fd| !table::is_managed(fd), name, limit, look)
+}
+
+/// Reads /proc/self/fd without allocating; the kernel lists descriptors in ascending order.
+fn any_of(
+    is_meant: impl Fn(c_int) -> bool,
+    name: &[u8],
+    limit: c_int,
+    mut look: impl FnMut(c_int) -> bool,
+) -> bool {
     use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat_raw};
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(folder) = openat(CWD, c"/proc/self/fd", flags, Mode::empty()) else { return false };
@@ -17,6 +34,9 @@ pub fn any(name: &[u8], limit: c_int, mut look: impl FnMut(c_int) -> bool) -> bo
         let Some(fd) = number(entry.file_name()) else { continue };
         if fd >= limit {
             return false;
+        }
+        if !is_meant(fd) {
+            continue;
         }
         let mut target = [std::mem::MaybeUninit::<u8>::uninit(); 32];
         if let Ok((target, _)) = readlinkat_raw(&folder, entry.file_name(), &mut target)

@@ -11,7 +11,7 @@
 
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hasher};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
@@ -263,6 +263,9 @@ fn initial_kernel_reason(
     if worth::process_has_stopped() {
         return KernelReason::NotWorthIt;
     }
+    if settings.has_default_after_calls() && worth::is_beyond_a_crowd(table::sockets()) {
+        return KernelReason::Crowded;
+    }
     let Some(peer) = peer else { return KernelReason::ConnectionNotSeen };
     let here = match local {
         Some(local) if !settings.policy.allows(local.port(), peer.port()) => {
@@ -306,6 +309,11 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
     let (is_bounded, begun_ns) = (Settings::get().has_default_after_calls(), wait::now_ns());
     if is_bounded && !worth::may_search(begun_ns) {
         socket.next_attempt.store(calls.saturating_add(ATTEMPT_CALLS_MAX), Ordering::Relaxed);
+        if worth::is_one_of_a_crowd(table::sockets()) && !socket.is_mapped() {
+            let errno = kernel::errno();
+            fallback::move_to_kernel(socket, KernelReason::Crowded);
+            kernel::set_errno(errno);
+        }
         return;
     }
     let errno = kernel::errno();
@@ -355,7 +363,7 @@ fn withdraw(socket: &'static Socket, fd: c_int) {
         let offer = &socket.conduit().opened;
         if offer.compare_exchange(OFFERED, WITHDRAWN, order.0, order.1).is_err() {
             socket.join();
-            socket.judged.begin(socket.record(), wait::tick_ns());
+            note_join(socket);
             options::send_at_once(socket, fd);
         } else {
             socket.unmap_offer();
@@ -726,9 +734,15 @@ fn look_for_answer(socket: &'static Socket, fd: c_int) -> Result<(), Refusal> {
 fn join_accepted(socket: &'static Socket, fd: c_int) {
     table::close_listener(socket);
     socket.join();
-    socket.judged.begin(socket.record(), wait::tick_ns());
+    note_join(socket);
     options::send_at_once(socket, fd);
     socket.publish_received(fd);
+}
+
+/// From here on it shows whether memory is worth it.
+fn note_join(socket: &Socket) {
+    socket.judged.begin(socket.record(), wait::tick_ns());
+    worth::note_join(socket.record());
 }
 
 /// Before a data call of a candidate that has offered memory: joins if it was accepted meanwhile.
@@ -817,9 +831,14 @@ fn receive_message(unix: c_int) -> Received {
     let mut bytes = [0; 8];
     // SAFETY: the descriptor is open for the whole call.
     let unix = unsafe { BorrowedFd::borrow_raw(unix) };
-    let (count, descriptors) = match nm_sys::unix::receive_descriptors(unix, &mut bytes) {
+    let mut received = nm_sys::unix::receive_descriptors(unix, &mut bytes);
+    if received.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset) {
+        // The other end has closed before it read everything: what it sent is still there.
+        received = nm_sys::unix::receive_descriptors(unix, &mut bytes);
+    }
+    let (count, descriptors) = match received {
         Ok(received) => received,
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Received::Nothing,
+        Err(error) if error.kind() == ErrorKind::WouldBlock => return Received::Nothing,
         Err(_) => return Received::End,
     };
     if count != bytes.len() {
@@ -864,7 +883,13 @@ fn meet_client(
         channel.map(|channel| possession::client_number(channel, possession::peer_process(unix)));
     let (Some(channel), [statement, ..]) = (channel, &sent[..]) else { return Ok(()) };
     if !is_proved(fd, address, statement, sent.get(1), number) {
-        return Ok(());
+        // A client that has withdrawn its statement may have said why.
+        return match receive_message(unix) {
+            Received::Message(message, _) if message[0] == REFUSED => {
+                Err(Refusal::OfPeer(reason_of(message)))
+            }
+            _ => Ok(()),
+        };
     }
     offer_memory((socket, fd), connection, channel)
 }

@@ -18,7 +18,7 @@ use nm_ring::conduit::{Conduit, ConduitEnd, ConduitMapping};
 use nm_ring::ledger::{EndState, INHERITED, Record, SocketPhase, SocketRole};
 use nm_ring::pipe::Pipe;
 
-use crate::attempts::{FailedAttempts, SendsToPeerBehind};
+use crate::attempts::{FailedAttempts, SendsToPeerBehind, first_budget};
 use crate::coalescing::Coalescing;
 use crate::worth::Judged;
 use crate::{kernel, process};
@@ -87,6 +87,16 @@ fn add_uncontended(word: &AtomicU32, number: u32) -> u32 {
     }
     #[cfg(not(target_arch = "x86_64"))]
     word.fetch_add(number, Ordering::AcqRel)
+}
+
+/// A full fence right after an atomic change with sequentially consistent order. On x86-64 the
+/// change itself, a locked instruction, is one: only the compiler must keep the order.
+#[inline(always)]
+fn fence_after_change() {
+    #[cfg(target_arch = "x86_64")]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(not(target_arch = "x86_64"))]
+    std::sync::atomic::fence(Ordering::SeqCst);
 }
 
 /// One open file description.
@@ -300,6 +310,7 @@ impl Socket {
     }
 
     /// Changes when the object is reused for another socket.
+    #[inline]
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
     }
@@ -476,6 +487,7 @@ impl Socket {
     pub fn join(&self) {
         assert_eq!(self.phase(), Phase::Candidate, "a socket joins once");
         assert!(self.is_mapped(), "a joined socket has memory");
+        self.spin_budget_ns.store(first_budget::ns(), Ordering::Relaxed);
         let users = &self.incoming().kernel_use.users;
         let mut before = self.phase_and_reliances.load(Ordering::SeqCst);
         loop {

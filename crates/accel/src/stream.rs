@@ -692,6 +692,9 @@ fn send_to_kernel(
     socket.flush_to_kernel(fd);
     socket.note_hold_of_peer();
     options::apply_cork(socket, fd);
+    if socket.is_draining() {
+        socket.judged.note_peer_behind();
+    }
     let sending = socket.begin_kernel_send();
     let mut sent = 0;
     let mut result = 0;

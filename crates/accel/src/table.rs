@@ -63,6 +63,12 @@ pub fn get(fd: c_int) -> Option<&'static Socket> {
     Some(unsafe { &*entry })
 }
 
+/// Whether the library manages the socket of `fd`. As [`get`], but uses no inherited socket.
+pub fn is_managed(fd: c_int) -> bool {
+    let entry = TABLE.get(fd as usize).map_or(0, |entry| entry.load(Ordering::Acquire).addr());
+    entry != 0 && entry & NO_POINTER == 0
+}
+
 /// A look-up has found no pointer: an inherited socket is used for the first time.
 #[cold]
 fn use_number_entry(fd: c_int, number: usize) {
@@ -576,6 +582,14 @@ fn socket_at(index: u32) -> Option<&'static Socket> {
     (!chunk.is_null()).then(|| unsafe { &(&(*chunk).0)[index as usize % CHUNK] })
 }
 
+/// Sockets that are taken from the pool.
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
+
+/// Count of sockets that the library manages.
+pub fn sockets() -> usize {
+    IN_USE.load(Ordering::Relaxed)
+}
+
 /// Takes an unused socket from the pool; `None` when memory is exhausted.
 pub fn claim() -> Option<&'static Socket> {
     loop {
@@ -588,13 +602,19 @@ pub fn claim() -> Option<&'static Socket> {
         let below = u64::from(socket.next_free.load(Ordering::Relaxed));
         let next = ((head >> 32).wrapping_add(1) << 32) | below;
         if FREE_LIST.compare_exchange(head, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            IN_USE.fetch_add(1, Ordering::Relaxed);
             return Some(socket);
         }
     }
 }
 
 /// Returns a socket to the pool.
-pub fn free(socket: &'static Socket) {
+fn free(socket: &'static Socket) {
+    IN_USE.fetch_sub(1, Ordering::Relaxed);
+    add_to_pool(socket);
+}
+
+fn add_to_pool(socket: &'static Socket) {
     loop {
         let head = FREE_LIST.load(Ordering::Acquire);
         socket.next_free.store(head as u32, Ordering::Relaxed);
@@ -627,7 +647,7 @@ fn grow() -> Option<()> {
         let number = (number * CHUNK + index) as u32;
         if let Some(socket) = socket_at(number) {
             socket.index.store(number, Ordering::Relaxed);
-            free(socket);
+            add_to_pool(socket);
         }
     }
     Some(())

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 use nm_ring::variables::SPIN_US_DEFAULT;
 
-use crate::attempts::FailedAttempts;
+use crate::attempts::{FailedAttempts, first_budget};
 use crate::contention;
 use crate::peer_yields;
 use crate::settings::Settings;
@@ -318,9 +318,12 @@ pub fn adjust_budget(socket: &Socket, success: bool) {
     let shortest = SPIN_NS_MIN.min(longest);
     let new = if success {
         failed.reset();
+        first_budget::note_success();
         old.saturating_mul(2).min(longest)
     } else {
-        match failed.add() {
+        let count = failed.add();
+        first_budget::note_failures(count, shortest);
+        match count {
             count if FailedAttempts::is_trial(count) => longest,
             count if FailedAttempts::are_many(count) => shortest,
             _ => (old / 2).max(shortest),

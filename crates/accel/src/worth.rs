@@ -1,7 +1,8 @@
 //! Whether shared memory is worth what it costs: a connection whose bytes go through the kernel
 //! nonetheless, because its receivers sleep, has paid for it and gains nothing.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use nm_ring::ledger::Record;
 
@@ -18,10 +19,26 @@ const KERNEL_SHARE: u64 = 8;
 const STREAK_MAX: u32 = 8;
 
 /// Share of a process's time that the search for other ends may take: one of so many parts.
-const TIME_SHARE: u64 = 64;
+const TIME_SHARE: u64 = 128;
 
-/// What it may take beyond that at first, ns: several hundred connections.
-const BURST_NS: u64 = 20_000_000;
+/// What it may take beyond that at first, ns: some dozens of connections.
+const BURST_NS: u64 = 4_000_000;
+
+/// Most that one search counts for, ns: what others took this thread's CPU for is no cost of it.
+const SEARCH_NS_MAX: u64 = 200_000;
+
+/// What a message through memory allows for further searches, ns: less than it has saved.
+const EARNED_NS: u64 = 1_000;
+
+/// Connections that show what memory has saved: those that have joined last.
+const SHOWN: usize = 16;
+
+/// A process with more connections has a crowd. Of more than some hundred, at most 64 of a set are
+/// polled in memory, and the pages that each one needs in memory push the others out of the caches.
+const CROWD: usize = 512;
+
+/// With more connections a new one is not even counted.
+const CROWD_MAX: usize = 2048;
 
 /// Connections in a row that were not worth it.
 static STREAK: AtomicU32 = AtomicU32::new(0);
@@ -32,10 +49,51 @@ static BEGUN_NS: AtomicU64 = AtomicU64::new(0);
 /// Time that searches took, ns.
 static SPENT_NS: AtomicU64 = AtomicU64::new(0);
 
+/// What messages through memory allow for searches, ns.
+static EARNED: AtomicU64 = AtomicU64::new(0);
+
+/// The connections that have joined last, and how many have.
+static LAST_JOINED: [Shown; SHOWN] = [const { Shown::new() }; SHOWN];
+static JOINED: AtomicU32 = AtomicU32::new(0);
+
+/// A connection in memory, and its messages that have been counted as earned.
+struct Shown {
+    record: AtomicPtr<Record>,
+    counted: AtomicU64,
+}
+
+impl Shown {
+    const fn new() -> Shown {
+        Shown { record: AtomicPtr::new(ptr::null_mut()), counted: AtomicU64::new(0) }
+    }
+
+    fn set(&self, record: &'static Record) {
+        // Whoever counts in between finds fewer messages than before, and counts none.
+        self.counted.store(u64::MAX, Ordering::Relaxed);
+        self.record.store(ptr::from_ref(record).cast_mut(), Ordering::Release);
+        self.counted.store(memory_messages(record), Ordering::Release);
+    }
+
+    /// Messages since this was asked last.
+    fn new_messages(&self) -> u64 {
+        let record = self.record.load(Ordering::Acquire);
+        if record.is_null() {
+            return 0;
+        }
+        // SAFETY: records are never freed. One that is used again counts from zero.
+        let now = memory_messages(unsafe { &*record });
+        let before = self.counted.swap(now, Ordering::AcqRel);
+        now.saturating_sub(before)
+    }
+}
+
 /// Messages of a connection when it was judged last.
 #[derive(Debug, Default)]
 pub struct Judged {
     kernel: AtomicU64,
+    /// Sends since then to a peer that had not received earlier ones: it may be busy, and says
+    /// nothing about how it waits.
+    to_peer_behind: AtomicU64,
     memory: AtomicU64,
     at_ns: AtomicU64,
 }
@@ -43,21 +101,33 @@ pub struct Judged {
 impl Judged {
     /// None.
     pub const fn new() -> Judged {
-        Judged { kernel: AtomicU64::new(0), memory: AtomicU64::new(0), at_ns: AtomicU64::new(0) }
+        Judged {
+            kernel: AtomicU64::new(0),
+            to_peer_behind: AtomicU64::new(0),
+            memory: AtomicU64::new(0),
+            at_ns: AtomicU64::new(0),
+        }
     }
 
     /// The connection begins to use memory, or was just judged.
     pub fn begin(&self, record: &Record, now_ns: u64) {
         self.kernel.store(record.outgoing.kernel_calls.get(), Ordering::Relaxed);
+        self.to_peer_behind.store(0, Ordering::Relaxed);
         self.memory.store(memory_messages(record), Ordering::Relaxed);
         self.at_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// A send goes to a peer that has not received earlier ones.
+    pub fn note_peer_behind(&self) {
+        self.to_peer_behind.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether the connection is not worth its memory. Called after some of the sends through the
     /// kernel.
     pub fn is_worthless(&self, record: &Record, now_ns: u64) -> bool {
         let before = |word: &AtomicU64| word.load(Ordering::Relaxed);
-        let by_kernel = record.outgoing.kernel_calls.get().saturating_sub(before(&self.kernel));
+        let not_counted = before(&self.kernel).saturating_add(before(&self.to_peer_behind));
+        let by_kernel = record.outgoing.kernel_calls.get().saturating_sub(not_counted);
         if by_kernel < SENDS || now_ns.saturating_sub(before(&self.at_ns)) < JUDGED_NS {
             return false;
         }
@@ -82,24 +152,48 @@ pub fn process_has_stopped() -> bool {
     STREAK.load(Ordering::Relaxed) >= STREAK_MAX
 }
 
+/// A connection has joined: its messages show whether the next one is worth a search.
+pub fn note_join(record: &'static Record) {
+    let place = JOINED.fetch_add(1, Ordering::Relaxed) as usize % SHOWN;
+    LAST_JOINED[place].set(record);
+}
+
+/// Whether a connection that may not search leaves for good: it is one of a crowd of busy ones.
+pub fn is_one_of_a_crowd(connections: usize) -> bool {
+    connections > CROWD
+}
+
+/// Whether a new connection is left to the kernel, as one of so many.
+pub fn is_beyond_a_crowd(connections: usize) -> bool {
+    connections > CROWD_MAX
+}
+
 /// Whether a search for the other end of a connection may begin now: not if searches have taken
-/// their share of the process's time.
+/// their share of the process's time, and memory has not saved as much.
 pub fn may_search(now_ns: u64) -> bool {
     let order = (Ordering::Relaxed, Ordering::Relaxed);
     let begun_ns =
         BEGUN_NS.compare_exchange(0, now_ns, order.0, order.1).map_or_else(|it| it, |_| now_ns);
+    let passed_ns = now_ns.saturating_sub(begun_ns);
     let spent_ns = SPENT_NS.load(Ordering::Relaxed);
-    is_within_share(now_ns.saturating_sub(begun_ns), spent_ns)
+    is_within_share(passed_ns, spent_ns, EARNED.load(Ordering::Relaxed))
+        || is_within_share(passed_ns, spent_ns, earn())
+}
+
+/// Counts what memory has saved since it was counted last; returns all that was earned.
+fn earn() -> u64 {
+    let messages: u64 = LAST_JOINED.iter().map(Shown::new_messages).sum();
+    let earned = messages.saturating_mul(EARNED_NS);
+    EARNED.fetch_add(earned, Ordering::Relaxed).saturating_add(earned)
 }
 
 /// A search has taken so long.
 pub fn note_search(took_ns: u64) {
-    // What others took this thread's CPU for is no cost of the search.
-    SPENT_NS.fetch_add(took_ns.min(BURST_NS / 20), Ordering::Relaxed);
+    SPENT_NS.fetch_add(took_ns.min(SEARCH_NS_MAX), Ordering::Relaxed);
 }
 
-fn is_within_share(passed_ns: u64, spent_ns: u64) -> bool {
-    spent_ns < BURST_NS + passed_ns / TIME_SHARE
+fn is_within_share(passed_ns: u64, spent_ns: u64, earned_ns: u64) -> bool {
+    spent_ns < BURST_NS + passed_ns / TIME_SHARE + earned_ns
 }
 
 #[cfg(test)]
@@ -124,6 +218,8 @@ mod tests {
         };
         assert!(!later(0, SENDS / KERNEL_SHARE), "memory had its share");
         assert!(!later(SENDS - 1, 0), "too few");
+        judged.note_peer_behind();
+        assert!(!later(1, 0), "too few to a peer that was not behind");
         assert!(!later(SENDS, SENDS), "memory had its share");
         for streak in 1..=STREAK_MAX {
             assert!(!process_has_stopped());
@@ -134,10 +230,31 @@ mod tests {
     }
 
     #[test]
-    fn searches_take_a_share_of_the_time() {
-        assert!(is_within_share(0, BURST_NS - 1) && !is_within_share(0, BURST_NS));
+    fn searches_take_a_share_of_the_time_or_what_memory_saved() {
+        let is_within = |passed_ns, spent_ns| is_within_share(passed_ns, spent_ns, 0);
+        assert!(is_within(0, BURST_NS - 1) && !is_within(0, BURST_NS));
         let second_ns = 1_000_000_000;
-        assert!(is_within_share(second_ns, BURST_NS + second_ns / TIME_SHARE - 1));
-        assert!(!is_within_share(second_ns, BURST_NS + second_ns / TIME_SHARE));
+        assert!(is_within(second_ns, BURST_NS + second_ns / TIME_SHARE - 1));
+        assert!(!is_within(second_ns, BURST_NS + second_ns / TIME_SHARE));
+        assert!(is_within_share(0, BURST_NS + 6, 7) && !is_within_share(0, BURST_NS + 7, 7));
+    }
+
+    #[test]
+    fn messages_through_memory_count_once_and_only_since_the_join() {
+        let (ledger, _file) = Ledger::create(1, "test", "", 0).unwrap();
+        let ledger: &'static Ledger = Box::leak(Box::new(ledger));
+        let record = ledger.claim(1, 0).unwrap();
+        let shown = Shown::new();
+        assert_eq!(shown.new_messages(), 0, "no connection");
+        record.incoming.memory_calls.add(3);
+        shown.set(record);
+        record.incoming.memory_calls.add(2);
+        record.outgoing.memory_calls.add(1);
+        assert_eq!((shown.new_messages(), shown.new_messages()), (3, 0));
+        let (record, generation) = (record, record.generation());
+        record.release();
+        ledger.reclaim(record, generation, 1, 0).expect("closed");
+        record.incoming.memory_calls.add(4);
+        assert_eq!(shown.new_messages(), 0, "another connection, with fewer messages");
     }
 }

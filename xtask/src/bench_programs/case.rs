@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 
+use crate::bench::NotInstalled;
 use crate::bench_programs::launch::{Folder, Launcher, Outcome};
 
 type Measure = Box<dyn Fn(&Launcher<'_>) -> Result<Outcome>>;
@@ -37,11 +38,13 @@ pub struct Row {
     /// The reason of the last run that failed, and how many did.
     pub failure: Option<String>,
     pub failures: usize,
+    /// What is not installed here, so that the case was not run.
+    pub missing: Option<String>,
 }
 
 impl Row {
     pub fn new(case: Case) -> Row {
-        Row { case, pairs: vec![], failure: None, failures: 0 }
+        Row { case, pairs: vec![], failure: None, failures: 0, missing: None }
     }
 
     /// Runs the case plain and accelerated, or the other way round.
@@ -59,6 +62,9 @@ impl Row {
         };
         match pair() {
             Ok(pair) => self.pairs.push(pair),
+            Err(error) if error.downcast_ref::<NotInstalled>().is_some() => {
+                self.missing = error.downcast_ref::<NotInstalled>().map(NotInstalled::to_string);
+            }
             Err(error) => {
                 let text = format!("{error:#}");
                 eprintln!("    failed: {text}");

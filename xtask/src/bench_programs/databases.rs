@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::bench::NotInstalled;
 use crate::bench_programs::case::Case;
 use crate::bench_programs::launch::{
     Launcher, Outcome, Service, User, free_port, is_root, number_after, require,
@@ -78,7 +79,8 @@ fn postgres_program(name: &str) -> Result<String> {
         .filter(|path| path.is_file())
         .collect();
     found.sort();
-    let path = found.pop().with_context(|| format!("{name}: apt-get install postgresql"))?;
+    let missing = || NotInstalled { program: name.to_string(), package: "postgresql" };
+    let path = found.pop().ok_or_else(missing)?;
     Ok(path.display().to_string())
 }
 

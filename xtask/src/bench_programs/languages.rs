@@ -24,6 +24,7 @@ const PYTHON: &[&str] = &["/usr/bin/python3", "echo.py"];
 const NODE: &[&str] = &["node", "echo.js"];
 const ERLANG: &[&str] = &["escript", "echo.escript"];
 const GRPC: &[&str] = &["/usr/bin/python3", "grpc_echo.py"];
+const RUBY: &[&str] = &["ruby", "echo.rb"];
 const ZMQ: &[&str] = &["/usr/bin/python3", "zmq_echo.py"];
 
 const PAIRS: &[Pair] = &[
@@ -41,6 +42,8 @@ const PAIRS: &[Pair] = &[
         .with_last(["", "200"]),
     pair("Erlang, gen_tcp", TRIPS, ERLANG, ("server", "rate"), "erlang-base")
         .with_last(["inet", "inet"]),
+    pair("Ruby, threads", TRIPS, RUBY, ("server", "rate"), "ruby").with_last(["", "1"]),
+    pair("Ruby, 8 threads", TRIPS, RUBY, ("server", "rate"), "ruby").with_last(["", "8"]),
     pair("gRPC in Python, unary", "calls/s", GRPC, ("server", "rate"), "python3-grpcio"),
     pair(
         "gRPC in Python, a stream",

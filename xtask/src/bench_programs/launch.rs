@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::bench::{Build, CLIENT_CPU, SERVER_CPU, require_tool};
+use crate::bench::{Build, CLIENT_CPU, NotInstalled, SERVER_CPU, require_tool};
 use crate::{leftovers, shell};
 
 /// Longest time of one client, s.
@@ -258,8 +258,16 @@ fn listens(port: u16) -> bool {
 }
 
 /// Fails where one of the programs is missing, naming its package.
-pub fn require(tools: &[(&str, &str)]) -> Result<()> {
+pub fn require(tools: &[(&str, &'static str)]) -> Result<()> {
     tools.iter().try_for_each(|(tool, package)| require_tool(tool, package))
+}
+
+/// Fails where a file of a package is missing.
+pub fn require_file(path: &str, package: &'static str) -> Result<()> {
+    if Path::new(path).exists() {
+        return Ok(());
+    }
+    Err(NotInstalled { program: path.to_string(), package }.into())
 }
 
 /// The path of a program of the tests.

@@ -55,8 +55,8 @@ pub fn has_unknown_set() -> bool {
     if !question.is_power_of_two() && passed_ns < LOOK_NS {
         return false;
     }
-    let is_there =
-        open_files::any(b"anon_inode:[eventpoll]", LOOK_BELOW, |fd| registry::get(fd).is_none());
+    let is_unknown = |fd| registry::get(fd).is_none();
+    let is_there = open_files::any_unmanaged(b"anon_inode:[eventpoll]", LOOK_BELOW, is_unknown);
     // One that is there is looked for again: the program may close it.
     LOOKED_AT_NS.store(if is_there { 0 } else { now_ns }, Ordering::Relaxed);
     is_there

@@ -71,8 +71,10 @@ impl WaitSocket for SocketRef {
         self.is_joined() && self.socket.is_writable(fd)
     }
 
+    /// Before it has joined, its calls ask the kernel anyway, and so does the first one after.
+    #[inline]
     fn note_kernel_event(&self) {
-        if self.is_current() {
+        if self.is_joined() {
             self.socket.note_kernel_event();
         }
     }

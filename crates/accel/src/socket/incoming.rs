@@ -1,13 +1,13 @@
 //! The incoming direction: who relies on the kernel, and what was received through it.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nm_ring::conduit::{CLOSED, READ_SHUT, WRITE_SHUT};
 use nm_ring::ledger::KernelReason;
 use nm_ring::process_lock::LockOutcome;
 
-use super::{JOINED, ONE_RELIANCE, PEER_IS_DEAD, PHASE_MASK, Socket};
+use super::{JOINED, ONE_RELIANCE, PEER_IS_DEAD, PHASE_MASK, Socket, fence_after_change};
 use crate::{kernel, process, tcp_info, wait};
 
 /// Longest time for which a non-blocking call on an empty pipe does not ask the kernel, ns.
@@ -53,7 +53,7 @@ impl Socket {
         self.change_reliances(|count| count.wrapping_add(1));
         // The peer publishes its bytes, then reads the count; this end counts, then reads the
         // position of the bytes.
-        fence(Ordering::SeqCst);
+        fence_after_change();
     }
 
     /// Reverts one [`Socket::rely_on_kernel`].

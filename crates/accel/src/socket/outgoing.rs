@@ -8,7 +8,7 @@ use nm_ring::conduit::{CLOSED, RETURN_REQUESTED, WRITE_SHUT};
 use nm_ring::pipe::PIPE_BYTES;
 use nm_ring::process_lock::LockOutcome;
 
-use super::{PEER_IS_DEAD, SENT_PAST, Socket};
+use super::{PEER_IS_DEAD, SENT_PAST, Socket, fence_after_change};
 use crate::{contention, kernel, process, signals, tcp_info, wait};
 
 /// Shortest time between two looks for the death of a peer that leaves bytes unread, ns. It is
@@ -30,7 +30,7 @@ pub const ATOMIC_BYTES: usize = PIPE_BYTES / 2;
 
 /// Sends to memory from one comparison of counts with the kernel to the next; a multiple of the
 /// other number.
-const CHECK_INTERVAL: u64 = 1024;
+const CHECK_INTERVAL: u64 = 256;
 
 /// The same while several processes hold the socket.
 const SHARED_CHECK_INTERVAL: u64 = 16;
@@ -399,7 +399,7 @@ impl Socket {
             let now = sent.fetch_add(bytes as u64, Ordering::SeqCst) + bytes as u64;
             // Either this thread sees that the socket has joined, or the one that joins it sees
             // these bytes.
-            fence(Ordering::SeqCst);
+            fence_after_change();
             if self.is_joined() {
                 self.outgoing().kernel_sent.sent.store(now, Ordering::Relaxed);
                 // A thread of the peer that sleeps until memory has bytes looks at this count

@@ -301,15 +301,29 @@ fn without_an_environment() {
 const ANSWERS: &str = "
 #if defined(__i386__)
 static int call(int n, int a, void *b, int c) {
-    int r; __asm__ volatile(\"int $0x80\" : \"=a\"(r) : \"a\"(n), \"b\"(a), \"c\"(b), \"d\"(c) : \"memory\");
-    return r; }
+    int r;
+    __asm__ volatile(\"int $0x80\" : \"=a\"(r)
+        : \"a\"(n), \"b\"(a), \"c\"(b), \"d\"(c) : \"memory\");
+    return r;
+}
 enum { EXIT = 1, READ = 3, WRITE = 4 };
-void _start(void) { char b[256]; int n; while ((n = call(READ, 0, b, 256)) > 0) call(WRITE, 1, b, n);
-    call(EXIT, 7, 0, 0); }
+void _start(void) {
+    char b[256];
+    int n;
+    while ((n = call(READ, 0, b, 256)) > 0)
+        call(WRITE, 1, b, n);
+    call(EXIT, 7, 0, 0);
+}
 #else
 #include <unistd.h>
-int main(void) { char b[256]; int n; while ((n = read(0, b, 256)) > 0) if (write(1, b, n) != n) return 1;
-    return 7; }
+int main(void) {
+    char b[256];
+    int n;
+    while ((n = read(0, b, 256)) > 0)
+        if (write(1, b, n) != n)
+            return 1;
+    return 7;
+}
 #endif
 ";
 

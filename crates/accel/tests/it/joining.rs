@@ -826,7 +826,7 @@ fn idle_connections_beside_busy_ones_join_later() {
 
 /// Why each open socket of this process uses the kernel, and whether the other end gave the
 /// reason; none without the library.
-fn reasons() -> Vec<(KernelReason, bool)> {
+pub(crate) fn reasons() -> Vec<(KernelReason, bool)> {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let is_ledger = |link: &std::fs::DirEntry| {
         std::fs::read_link(link.path())

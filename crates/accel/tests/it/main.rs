@@ -15,6 +15,8 @@ mod spaces;
 mod support;
 mod ways;
 
+#[cfg(target_arch = "x86_64")]
+mod any_instruction;
 mod atomicity;
 mod cancellation;
 mod data;
@@ -42,9 +44,12 @@ mod threads;
 mod times;
 mod volume;
 mod waits;
+mod worth;
 
 /// Every body, for the process that runs one of them.
 const BODIES: &[&[harness::Body]] = &[
+    #[cfg(target_arch = "x86_64")]
+    any_instruction::PEERS,
     children::BODIES,
     cancellation::BODIES,
     costs::PEERS,
@@ -79,6 +84,7 @@ const BODIES: &[&[harness::Body]] = &[
     times::BODIES,
     volume::BODIES,
     waits::BODIES,
+    worth::PEERS,
     atomicity::BODIES,
 ];
 

@@ -46,6 +46,8 @@ const ONLY_SERVER: &str = "NEARMETAL_SOAK_SERVER";
 const CLIENT_LIMIT: Duration = Duration::from_secs(180);
 /// Clients at a time.
 const CLIENTS: usize = 4;
+/// Longest time for which a program is stopped, ms: long enough that its peers wait, and sleep.
+const STOP_MS_MAX: u64 = 60;
 /// Connections of the short soak that runs with the tests.
 const SHORT: u64 = 60;
 
@@ -148,6 +150,7 @@ impl Reports {
 struct Totals {
     clients: u64,
     killed: u64,
+    stops: u64,
     connections: u64,
     in_memory: u64,
     memory_bytes: u64,
@@ -185,11 +188,13 @@ impl std::fmt::Display for Totals {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} connections of {} clients ({} killed), {} used memory; {} bytes through memory, {} \
-             through the kernel; {} times back to the kernel, {} times in memory again; {:?}",
+            "{} connections of {} clients ({} killed, {} stops), {} used memory; {} bytes through \
+             memory, {} through the kernel; {} times back to the kernel, {} times in memory \
+             again; {:?}",
             self.connections,
             self.clients,
             self.killed,
+            self.stops,
             self.in_memory,
             self.memory_bytes,
             self.kernel_bytes,
@@ -200,7 +205,29 @@ impl std::fmt::Display for Totals {
     }
 }
 
+/// A program of the soak, with all its processes, that is stopped for a moment.
+struct Stop {
+    group: i32,
+    end: Deadline,
+}
+
+impl Stop {
+    fn begin(group: i32, length: Duration) -> Stop {
+        // SAFETY: the group is that of a program of this soak, which was not waited for.
+        unsafe { libc::kill(-group, libc::SIGSTOP) };
+        Stop { group, end: Deadline::after(length) }
+    }
+}
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        // SAFETY: as above; a group that has ended meanwhile has no process.
+        unsafe { libc::kill(-self.group, libc::SIGCONT) };
+    }
+}
+
 struct Soak {
+    stop: Option<Stop>,
     only_client: Option<Waiting>,
     servers: Vec<Server>,
     runs: Vec<Run>,
@@ -224,6 +251,26 @@ impl Soak {
         self.totals.killed += u64::from(plan.end == End::Killed);
         let deadline = Deadline::after(CLIENT_LIMIT);
         self.runs.push(Run { plan, server, program, deadline });
+    }
+
+    /// Now and then stops a client or a server as a whole, and continues it after a while.
+    fn stop_and_continue(&mut self) {
+        if self.stop.as_ref().is_some_and(|stop| stop.end.passed()) {
+            self.stop = None;
+        }
+        if self.stop.is_some() || self.seeds.below(10) != 0 {
+            return;
+        }
+        let programs: Vec<&Program> = self
+            .runs
+            .iter()
+            .map(|run| &run.program)
+            .chain(self.servers.iter().map(|server| &server.program))
+            .collect();
+        let group = programs[self.seeds.below(programs.len() as u64) as usize].child.id();
+        let length = Duration::from_millis(1 + self.seeds.below(STOP_MS_MAX));
+        self.totals.stops += 1;
+        self.stop = Some(Stop::begin(group.cast_signed(), length));
     }
 
     /// Checks the clients that have ended, and those that do not end.
@@ -295,7 +342,7 @@ fn mixed_programs_exchange_every_byte_and_none_stands_still() {
     let servers = ways.map(Server::start).collect();
     let (reports, seeds) = (Reports::new(), Numbers(seed));
     let totals = Totals::default();
-    let mut soak = Soak { only_client, servers, runs: vec![], reports, totals, seeds };
+    let mut soak = Soak { stop: None, only_client, servers, runs: vec![], reports, totals, seeds };
     let mut shown = 0;
     loop {
         let is_complete = soak.totals.connections >= connections && deadline.passed();
@@ -307,6 +354,7 @@ fn mixed_programs_exchange_every_byte_and_none_stands_still() {
         }
         std::thread::sleep(Duration::from_millis(2));
         soak.check();
+        soak.stop_and_continue();
         if soak.totals.connections >= shown + 500 {
             shown = soak.totals.connections;
             crate::harness::note(&format!("soak with seed {seed}: {}", soak.totals));

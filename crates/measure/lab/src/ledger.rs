@@ -190,8 +190,10 @@ impl Connection {
         let had_no_use = self.record.reason == KernelReason::None
             && self.record.detail == HAS_JOINED
             && memory == 0;
+        let is_not_worth_it =
+            matches!(self.record.reason, KernelReason::NotWorthIt | KernelReason::Crowded);
         match self.path() {
-            _ if self.record.reason == KernelReason::NotWorthIt => Benefit::CostsMore,
+            _ if is_not_worth_it => Benefit::CostsMore,
             DataPath::Kernel if had_no_use => Benefit::CostsMore,
             DataPath::SharedMemory if memory >= kernel => Benefit::Gains,
             DataPath::SharedMemory => Benefit::SavesLittle,
@@ -350,6 +352,7 @@ mod tests {
         assert_eq!(benefit(9, 4, KernelReason::None), Benefit::Gains);
         assert_eq!(benefit(4, 9, KernelReason::PeerDied), Benefit::SavesLittle);
         assert_eq!(benefit(4, 9, KernelReason::NotWorthIt), Benefit::CostsMore);
+        assert_eq!(benefit(0, 9, KernelReason::Crowded), Benefit::CostsMore);
         assert_eq!(benefit(9, 4, KernelReason::Exec), Benefit::None);
         let policy = connection(0, 4, KernelReason::Policy);
         assert_eq!(of(&policy), (DataPath::Kernel, reason("excluded by the policy")));

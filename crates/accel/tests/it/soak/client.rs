@@ -167,7 +167,11 @@ impl Client {
         if self.waiting().is_empty() {
             return false;
         }
-        let found = epoll_wait(self.set, 8, LIMIT_MS).unwrap();
+        let found = match epoll_wait(self.set, 8, LIMIT_MS) {
+            // The soak has stopped and continued this program.
+            Err(INTR) => return true,
+            found => found.unwrap(),
+        };
         assert!(!found.is_empty(), "epoll: nothing for {LIMIT_MS} ms: {:?}", self.stalled());
         for (_, idx) in found {
             let fd = self.links[idx as usize].fd;

@@ -164,6 +164,16 @@ fn accept_all(listening: Fd, mut accepted: impl FnMut(Fd)) {
     }
 }
 
+/// Events of a set. A wait is interrupted when the soak stops and continues this program.
+fn waited(set: Fd, most: usize) -> Vec<(u32, u64)> {
+    loop {
+        match epoll_wait(set, most, -1) {
+            Err(INTR) => {}
+            events => return events.unwrap(),
+        }
+    }
+}
+
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
 
@@ -176,7 +186,7 @@ fn serve_by_epoll(listening: Fd, edge: u32) -> ! {
     nonblocking(listening, true);
     epoll_ctl(set, EPOLL_CTL_ADD, listening, IN, listening as u64).unwrap();
     loop {
-        for (_, data) in epoll_wait(set, 64, -1).unwrap() {
+        for (_, data) in waited(set, 64) {
             let fd = data as Fd;
             if fd == listening {
                 accept_all(listening, |fd| {
@@ -219,7 +229,7 @@ fn serve_by_threads(listening: Fd) -> ! {
 fn serve_one_shots(set: Fd) {
     let mut buffer = vec![0; 8192];
     loop {
-        for (_, data) in epoll_wait(set, 4, -1).unwrap() {
+        for (_, data) in waited(set, 4) {
             let place = data as *mut (Fd, Session);
             // SAFETY: a box made by `serve_by_threads`; only one thread has an event of it.
             let (fd, session) = unsafe { &mut *place };

@@ -117,6 +117,8 @@ numbered! {
         NotWorthIt = "its receivers mostly sleep, so memory saves nothing",
         /// The kernel has sent bytes that no call of the library has sent.
         SentPastLibrary = "a part of the program sends by system calls of its own",
+        /// The process has more connections than it may search other ends for.
+        Crowded = "the process has more connections than memory pays for",
     }
 }
 

@@ -1,0 +1,155 @@
+//! Connections that memory does not serve: they leave it for good, their memory returns to the
+//! system, and a process whose connections all did tries no more.
+
+use std::time::Duration;
+
+use libc::{POLLIN, pollfd};
+use nm_ring::ledger::KernelReason;
+use nm_sys::clock::Deadline;
+
+use crate::calls::*;
+use crate::harness::{Body, Side, another, state};
+use crate::joining::reasons;
+use crate::support::*;
+use crate::ways::recv_now;
+
+/// Programs that the tests start with settings of their own.
+pub(crate) const PEERS: &[Body] = &[
+    (concat!(module_path!(), "::receivers_that_sleep"), receivers_that_sleep),
+    (concat!(module_path!(), "::crowd"), crowd),
+];
+
+/// Connections in a row that are not worth it before a process tries no more.
+const STREAK: usize = 8;
+
+/// Bytes that each connection's memory holds at first.
+const FIRST_BYTES: usize = 100_000;
+
+/// So long a thread is not in a call, while the other end goes to sleep.
+const PAUSE: Duration = Duration::from_micros(300);
+
+/// Time within which all connections are judged on a busy machine.
+const JUDGED: Duration = Duration::from_secs(80);
+
+/// Connections of which the last are not even counted.
+const CROWD: usize = 2_100;
+
+const KERNEL: i32 = 1;
+const CANDIDATE: i32 = 2;
+
+/// Runs a body with these settings.
+#[track_caller]
+fn check(name: &str, settings: &[(&str, &str)]) {
+    let mut program = another(&format!("{}::{name}", module_path!()), Side::Accelerated);
+    let output = program.envs(settings.iter().copied()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {text}");
+}
+
+/// Bytes of the connections' memory that are present in this process.
+fn present_bytes() -> usize {
+    let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut is_ours, mut kilobytes) = (false, 0);
+    for line in text.lines() {
+        if line.contains("/memfd:") {
+            is_ours = line.contains("nearmetal-conduit");
+        } else if let Some(size) = line.strip_prefix("Rss:").filter(|_| is_ours) {
+            kilobytes += size.trim().trim_end_matches(" kB").parse::<usize>().unwrap();
+            is_ours = false;
+        }
+    }
+    kilobytes * 1024
+}
+
+/// The other end: receives what is in memory, then answers each message a moment after it came.
+fn answer(fd: Fd) {
+    pause_ms(50);
+    recv_exact(fd, FIRST_BYTES);
+    send_all(fd, b"all");
+    while ready(fd, POLLIN, -1) & POLLIN != 0 {
+        let message = recv_now(fd);
+        if message.is_empty() {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+        send_all(fd, &message);
+    }
+}
+
+/// One message on each connection, and the answers.
+fn exchange(fds: &[Fd]) {
+    std::thread::sleep(PAUSE);
+    fds.iter().for_each(|fd| send_all(*fd, b"message"));
+    let mut left: Vec<pollfd> =
+        fds.iter().map(|fd| pollfd { fd: *fd, events: POLLIN, revents: 0 }).collect();
+    while !left.is_empty() {
+        poll(&mut left, SOON_MS).unwrap();
+        for entry in left.iter().filter(|entry| entry.revents != 0) {
+            assert_eq!(recv_exact(entry.fd, 7), b"message");
+        }
+        left.retain(|entry| entry.revents == 0);
+    }
+}
+
+/// Each message goes to a receiver that sleeps in the kernel.
+fn receivers_that_sleep() {
+    let pairs: Vec<(Fd, Process)> = (0..STREAK).map(|_| joined_with_child(answer)).collect();
+    let fds: Vec<Fd> = pairs.iter().map(|(fd, _)| *fd).collect();
+    fds.iter().for_each(|fd| send_all(*fd, &pattern(1, FIRST_BYTES)));
+    let before = present_bytes();
+    assert!(before >= STREAK * FIRST_BYTES, "{before} bytes in memory");
+    fds.iter().for_each(|fd| assert_eq!(recv_exact(*fd, 3), b"all"));
+    let deadline = Deadline::after(JUDGED);
+    let not_worth = || reasons().iter().filter(|it| it.0 == KernelReason::NotWorthIt).count();
+    // The children's ends are in the same ledger.
+    while not_worth() < 2 * STREAK {
+        assert!(!deadline.passed(), "{} ends are judged: {:?}", not_worth(), reasons());
+        (0..100).for_each(|_| exchange(&fds));
+    }
+    let after = present_bytes();
+    assert!(after < before / 2, "{after} bytes in memory, {before} before");
+    // They go on through the kernel, and a new connection does not try.
+    exchange(&fds);
+    let pair = unused_pair();
+    assert_eq!((state(pair.client), state(pair.server)), (Some(KERNEL), Some(KERNEL)));
+    assert_eq!(not_worth(), 2 * STREAK + 2);
+    for (fd, child) in pairs {
+        // Later children hold the descriptor too.
+        shutdown(fd, libc::SHUT_WR).unwrap();
+        child.join();
+    }
+}
+
+#[test]
+fn connections_whose_receivers_sleep_leave_memory_for_good() {
+    // Receivers sleep at once.
+    let settings = [("NEARMETAL_ACCEL_SPIN_US", "0")];
+    check("receivers_that_sleep", &settings);
+}
+
+/// So many connections are open at once, and then few.
+fn crowd() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is live for both calls.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+        limit.rlim_cur = limit.rlim_max;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+    }
+    let (listening, address) = listener(Family::V4);
+    let pair = || Pair { client: connected(&address), server: accept(listening).unwrap() };
+    let pairs: Vec<Pair> = (0..CROWD / 2).map(|_| pair()).collect();
+    let [first, last] = [pairs[0], pairs[CROWD / 2 - 1]];
+    assert_eq!((state(first.client), state(last.server)), (Some(CANDIDATE), Some(KERNEL)));
+    assert!(reasons().contains(&(KernelReason::Crowded, false)));
+    check_both_directions(last);
+    for pair in pairs {
+        [pair.client, pair.server].into_iter().for_each(|fd| close_with_reset(fd));
+    }
+    assert_eq!(state(pair().client), Some(CANDIDATE));
+}
+
+#[test]
+fn connections_beyond_a_crowd_are_left_to_the_kernel() {
+    check("crowd", &[("NEARMETAL_ACCEL_AFTER", "32")]);
+}
