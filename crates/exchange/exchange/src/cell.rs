@@ -59,7 +59,7 @@ use session::Session;
 use snapshot::{Section, Snapshot, instrument_sections};
 
 use crate::background::Background;
-use crate::limits::{cell_instruments_max, cell_sessions_max};
+use crate::limits::CellLimits;
 use crate::moves::{Claim, Forget, MoveParts, MoveRefusal};
 pub use copy::CopyPiece;
 use copy::InstrumentCopy;
@@ -113,6 +113,8 @@ pub struct Cell<M> {
     /// Whether a session that is not known on an instrument may begin at any sequence number: the
     /// books that knew it may be lost.
     pub accepts_unknown_sessions: bool,
+    /// What it has room for.
+    pub limits: CellLimits,
 }
 
 /// The only cell of a network.
@@ -144,6 +146,7 @@ impl<M: Matching> Cell<M> {
             refused_before: 0,
             copies: BTreeMap::new(),
             accepts_unknown_sessions: false,
+            limits: CellLimits::STANDARD,
         }
     }
 
@@ -224,10 +227,10 @@ impl<M: Matching> Cell<M> {
     /// executed.
     fn limit_reached(&self, instrument: InstrumentId) -> Option<RefusalReason> {
         let is_known = self.instruments.contains_key(&instrument);
-        if !is_known && self.instrument_count() >= cell_instruments_max() {
+        if !is_known && self.instrument_count() >= self.limits.instruments {
             Some(RefusalReason::TooManyCellInstruments)
         } else {
-            let is_full = self.session_count >= cell_sessions_max();
+            let is_full = self.session_count >= self.limits.sessions;
             is_full.then_some(RefusalReason::TooManyCellSessions)
         }
     }

@@ -82,22 +82,19 @@ pub const LEAVING_REQUESTS_BYTES_MAX: usize = 64 << 20;
 /// Most events of a node that wait until its output is read.
 pub const EVENTS_WAITING_MAX: usize = 1024;
 
-/// [`CELL_INSTRUMENTS_MAX`]; in a simulation, what it sets.
-pub(crate) fn cell_instruments_max() -> usize {
-    #[cfg(test)]
-    if let Some(instruments) = testing::cell_instruments_max() {
-        return instruments;
-    }
-    CELL_INSTRUMENTS_MAX
+/// What a cell has room for. All replicas of a cell must have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CellLimits {
+    /// Instruments.
+    pub instruments: usize,
+    /// Sessions, counted once on each instrument.
+    pub sessions: usize,
 }
 
-/// [`CELL_SESSIONS_MAX`]; in a simulation, what it sets.
-pub(crate) fn cell_sessions_max() -> usize {
-    #[cfg(test)]
-    if let Some(sessions) = testing::cell_sessions_max() {
-        return sessions;
-    }
-    CELL_SESSIONS_MAX
+impl CellLimits {
+    /// Those of every cell outside simulations.
+    pub const STANDARD: CellLimits =
+        CellLimits { instruments: CELL_INSTRUMENTS_MAX, sessions: CELL_SESSIONS_MAX };
 }
 
 /// Whether a client link that holds `held` bytes may hold `more`, while all links hold `total`.
@@ -106,29 +103,3 @@ pub fn may_hold(held: usize, total: usize, more: usize) -> bool {
 }
 
 const _: () = assert!(EVENTS_KEPT_MAX <= FRAME_EVENTS_MAX, "what is kept is resent in one frame");
-
-/// Smaller limits for simulations.
-#[cfg(test)]
-pub mod testing {
-    use std::cell::Cell;
-
-    thread_local! {
-        static CELL_MAX: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
-    }
-
-    /// From now on cells of this thread have at most so many instruments and sessions; `None` ends
-    /// that.
-    pub fn set(instruments_and_sessions: Option<(usize, usize)>) {
-        CELL_MAX.set(instruments_and_sessions);
-    }
-
-    /// Instruments, if that was set.
-    pub fn cell_instruments_max() -> Option<usize> {
-        CELL_MAX.get().map(|(instruments, _)| instruments)
-    }
-
-    /// Sessions, if that was set.
-    pub fn cell_sessions_max() -> Option<usize> {
-        CELL_MAX.get().map(|(_, sessions)| sessions)
-    }
-}

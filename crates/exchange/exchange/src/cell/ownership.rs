@@ -13,7 +13,7 @@ use nm_codec::{DecodeError, Put, Reader};
 use nm_wire::{Frame, Series};
 
 use crate::background::{self, Background};
-use crate::limits::{REFUSED_MOVES_MAX, cell_instruments_max, cell_sessions_max};
+use crate::limits::REFUSED_MOVES_MAX;
 use crate::moves::{Attempt, CopyStart, MoveId, MoveParts, MoveRefusal, Part, Release};
 
 use super::Cell;
@@ -296,9 +296,9 @@ impl<M: Matching> Cell<M> {
         let known = self.ownership.get(&instrument).map_or(0, |known| known.sessions);
         let counted = staged_sessions as usize + known as usize;
         let instruments = self.instrument_count() - usize::from(staged.is_some() || known > 0);
-        if instruments >= cell_instruments_max() {
+        if instruments >= self.limits.instruments {
             Some(MoveRefusal::TooManyCellInstruments)
-        } else if self.session_count - counted + sessions as usize > cell_sessions_max() {
+        } else if self.session_count - counted + sessions as usize > self.limits.sessions {
             Some(MoveRefusal::TooManyCellSessions)
         } else {
             None
@@ -426,7 +426,7 @@ mod tests {
     use nm_wire::Value;
 
     use super::*;
-    use crate::limits::testing;
+    use crate::limits::CellLimits;
 
     /// Replicas that load the book sooner and later have the same state after each part.
     #[test]
@@ -550,7 +550,7 @@ mod tests {
     #[test]
     fn a_cell_lists_a_limited_number_of_refused_moves() {
         let mut cell = Cell::<ReferenceBook>::new(1, 2);
-        let mut first_part = |epoch: u32| {
+        let first_part = |cell: &mut Cell<ReferenceBook>, epoch: u32| {
             let id = MoveId { instrument: epoch, epoch };
             let start = CopyStart { output_seq: 1, public_seq: 1, history: 1, sessions: 1 };
             let mut body = vec![];
@@ -561,14 +561,18 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        testing::set(Some((9, 0)));
+        cell.limits = CellLimits { instruments: 9, sessions: 0 };
         for epoch in 1..=REFUSED_MOVES_MAX as u32 + 1 {
-            assert_eq!(first_part(epoch), Some(MoveRefusal::TooManyCellSessions));
+            assert_eq!(first_part(&mut cell, epoch), Some(MoveRefusal::TooManyCellSessions));
         }
-        testing::set(None);
-        assert_eq!(first_part(1), Some(MoveRefusal::TooManyCellInstruments), "not listed any more");
-        assert_eq!(first_part(2), Some(MoveRefusal::TooManyCellSessions), "listed");
-        assert_eq!(first_part(REFUSED_MOVES_MAX as u32 + 2), None, "a new one");
+        cell.limits = CellLimits::STANDARD;
+        assert_eq!(
+            first_part(&mut cell, 1),
+            Some(MoveRefusal::TooManyCellInstruments),
+            "not listed any more"
+        );
+        assert_eq!(first_part(&mut cell, 2), Some(MoveRefusal::TooManyCellSessions), "listed");
+        assert_eq!(first_part(&mut cell, REFUSED_MOVES_MAX as u32 + 2), None, "a new one");
         assert_eq!(cell.refused.len(), REFUSED_MOVES_MAX);
     }
 }

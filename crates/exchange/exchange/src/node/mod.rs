@@ -1,36 +1,22 @@
 //! A node of the ring: one thread that sleeps until something is ready, handles all of it, and
 //! writes once to each link.
+//!
+//! Each class of nodes has its folder; [`control`] and [`replica`] are what mediators and
+//! processors have of the groups of replicas, and [`runtime`] is the event loop around all of them,
+//! with links, handshakes and reports.
 
-mod acceptor;
-mod authenticator;
-mod behaviour;
-mod cell_moves;
-mod clients;
 mod control;
-mod event;
-mod event_loop;
-mod event_queue;
 mod gateway;
-pub mod groups;
-mod hand_over;
-mod limits;
-mod links;
 mod mediator;
 #[cfg(test)]
 mod moves_simulation;
-mod peer;
-mod pending;
 mod processor;
 mod replica;
-mod replicated;
-mod reply_path;
-mod resend_requests;
-mod responses;
 mod router;
-mod warnings;
-mod workload;
+mod runtime;
 
-pub use event::{NodeEvent, NodeSummary};
-pub use event_loop::{run, run_with_limits};
-pub use event_queue::EventQueue;
-pub use limits::Limits;
+pub use replica::groups;
+pub use runtime::event::{NodeEvent, NodeSummary};
+pub use runtime::event_loop::{run, run_with_limits};
+pub use runtime::event_queue::EventQueue;
+pub use runtime::limits::Limits;

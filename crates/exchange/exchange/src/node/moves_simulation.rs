@@ -17,7 +17,7 @@ mod wires;
 
 use nm_book::testing::Random;
 
-use crate::limits;
+use crate::limits::CellLimits;
 use crate::moves::MoveId;
 use crate::network::{CONTROL, Durability, Network, Node, NodeId, Role};
 use crate::time;
@@ -123,8 +123,11 @@ impl Trial {
     fn new(plan: Plan) -> Trial {
         time::testing::set(Some(0));
         let mut random = Random::new(plan.seed ^ 0x5eed);
-        limits::testing::set(plan.is_narrow.then(|| (random.between(2, 5) as usize, 1 << 18)));
-        let ring = Ring::new(network(), plan.durability, plan.load, plan.seed);
+        let mut limits = CellLimits::STANDARD;
+        if plan.is_narrow {
+            limits.instruments = random.between(2, 5) as usize;
+        }
+        let ring = Ring::new(network(), plan.durability, (plan.load, limits), plan.seed);
         let wanted = random.between(1, 4);
         Trial { plan, ring, random, reached: 0, wanted, due: None, crashes: 0 }
     }
@@ -169,7 +172,6 @@ impl Trial {
         let (executed, operator) = (self.ring.audit.executed(), &self.ring.operator);
         assert_eq!(executed as u64, sent);
         assert!(operator.refused == 0 || self.plan.is_narrow);
-        limits::testing::set(None);
         time::testing::set(None);
         Outcome {
             executed,

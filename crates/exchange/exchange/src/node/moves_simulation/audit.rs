@@ -10,6 +10,7 @@ use nm_wire::Kind;
 use crate::batch;
 use crate::cell::{Admitted, Cell, Handled, MoveStep, Outcome};
 use crate::control::{self, InstrumentMap, State};
+use crate::limits::CellLimits;
 use crate::moves::{MoveId, MoveParts, Part};
 use crate::network::{Network, Role};
 
@@ -76,10 +77,15 @@ pub struct Audit {
 
 impl Audit {
     /// Nothing is committed yet.
-    pub fn new(network: &Network, accepts_unknown: bool, instruments: InstrumentId) -> Audit {
+    pub fn new(
+        network: &Network,
+        (accepts_unknown, limits): (bool, CellLimits),
+        instruments: InstrumentId,
+    ) -> Audit {
         let cell = |number: usize| {
             let mut cell = Cell::new(number as u16, network.active_cells());
             cell.accepts_unknown_sessions = accepts_unknown;
+            cell.limits = limits;
             cell
         };
         Audit {

@@ -12,16 +12,18 @@ use nm_sys::poll::Waker;
 use nm_wire::{AdminResponse, Frame, FrameMut, Kind, Message};
 
 use crate::batch;
+use crate::limits::CellLimits;
 use crate::link::ReceiveBuffer;
 use crate::moves::{MoveId, MoveParts, Part, Release};
 use crate::network::{CONTROL, Durability, Network, NodeId, Role};
-use crate::node::behaviour::Behaviour;
 use crate::node::gateway::Gateway;
-use crate::node::groups::Logs;
-use crate::node::links::{LinkId, Links};
-use crate::node::peer::{Peer, PeerError};
-use crate::node::replicated::{Mediator, Processor};
+use crate::node::mediator::Mediator;
+use crate::node::processor::Processor;
+use crate::node::replica::groups::Logs;
 use crate::node::router::Router;
+use crate::node::runtime::behaviour::Behaviour;
+use crate::node::runtime::links::{LinkId, Links};
+use crate::node::runtime::peer::{Peer, PeerError};
 use crate::time;
 
 use super::audit::{Audit, Step};
@@ -123,6 +125,8 @@ pub struct Ring {
     pub steps: Vec<(Step, MoveId)>,
     /// Bytes of the parts of instruments that are sent at once.
     pub frame_bytes: usize,
+    /// What cells have room for.
+    limits: CellLimits,
     /// Instruments that are traded.
     pub instruments: u32,
     /// Depends on everything that happened.
@@ -148,7 +152,12 @@ pub struct Load {
 
 impl Ring {
     /// A ring whose nodes and clients are about to start.
-    pub fn new(mut network: Network, durability: Durability, load: Load, seed: u64) -> Ring {
+    pub fn new(
+        mut network: Network,
+        durability: Durability,
+        (load, limits): (Load, CellLimits),
+        seed: u64,
+    ) -> Ring {
         network.durability = durability;
         let mut random = Random::new(seed);
         let cells = 0..network.classes[Role::Mediator].nodes.len() as u16;
@@ -163,7 +172,7 @@ impl Ring {
         let mut ring = Ring {
             clients: clients.collect(),
             operator: Operator::new(load.moves),
-            audit: Audit::new(&network, accepts_unknown, load.instruments),
+            audit: Audit::new(&network, (accepts_unknown, limits), load.instruments),
             audited: groups.keys().map(|group| (*group, 0)).collect(),
             network,
             random,
@@ -174,6 +183,7 @@ impl Ring {
             moves: BTreeMap::new(),
             steps: vec![],
             frame_bytes,
+            limits,
             instruments: load.instruments,
             trace: 0,
             is_shown: false,
@@ -586,11 +596,15 @@ impl Ring {
                 let mut mediator = Mediator::new(network, index, logs).expect("a mediator");
                 for replica in &mut mediator.cells.replicas {
                     replica.moves.frame_bytes = self.frame_bytes;
+                    replica.cell.limits = self.limits;
                 }
                 Running::Mediator(Box::new(mediator))
             }
             Role::Processor => {
-                let processor = Processor::new(network, index, logs).expect("a processor");
+                let mut processor = Processor::new(network, index, logs).expect("a processor");
+                for replica in &mut processor.cells.replicas {
+                    replica.cell.limits = self.limits;
+                }
                 Running::Processor(Box::new(processor))
             }
         }

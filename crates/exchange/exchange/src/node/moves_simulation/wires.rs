@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use nm_book::testing::Random;
 
 use crate::network::NodeId;
-use crate::node::links::LinkId;
+use crate::node::runtime::links::LinkId;
 
 /// Who is at an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

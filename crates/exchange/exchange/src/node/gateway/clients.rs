@@ -10,7 +10,7 @@ use nm_book::order::{InstrumentId, UserId};
 use crate::limits::{self, LINK_SESSIONS_MAX, SESSION_INSTRUMENTS_MAX};
 use nm_wire::RefusalReason;
 
-use super::links::LinkId;
+use crate::node::runtime::links::LinkId;
 
 /// Bytes that a gateway counts for a session, and for each of its instruments.
 const SESSION_BYTES: usize = 256;

@@ -14,10 +14,10 @@ use crate::control::{
 };
 use crate::network::{CONTROL, Network, NodeId, Role};
 
-use super::behaviour::Behaviour;
-use super::control::{answer_links, send_routes};
-use super::links::{LinkId, Links};
-use super::peer::{Peer, PeerError};
+use crate::node::control::{answer_links, send_routes};
+use crate::node::runtime::behaviour::Behaviour;
+use crate::node::runtime::links::{LinkId, Links};
+use crate::node::runtime::peer::{Peer, PeerError};
 
 /// Least time between two routing tables to all nodes, ns: where many instruments move, each of
 /// them would be a table to each node.

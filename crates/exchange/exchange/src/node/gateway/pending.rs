@@ -51,7 +51,7 @@ use nm_wire::{FrameMut, Nak, RefusalReason, Request, request};
 
 use crate::limits::{PENDING_REQUESTS_MAX, UNKNOWN_PREDECESSOR_NAKS_MAX};
 
-use super::links::LinkId;
+use crate::node::runtime::links::LinkId;
 
 /// Time without a reply after which requests are resent at first, ns.
 const TIMEOUT_NS: u64 = 200_000_000;

@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_chan
 use std::thread;
 use std::time::Duration;
 
+use super::event::NodeEvent;
 use crate::limits::EVENTS_WAITING_MAX;
 use crate::network::NodeId;
-use crate::node::event::NodeEvent;
 
 /// Events that a thread writes. Those for which there is no room are counted, and the reader gets
 /// their number when it reads again.

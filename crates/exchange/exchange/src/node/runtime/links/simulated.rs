@@ -6,6 +6,13 @@ use std::os::unix::net::UnixStream;
 
 use super::*;
 
+impl LinkId {
+    /// One that no link has.
+    pub fn none() -> LinkId {
+        LinkId(u64::MAX)
+    }
+}
+
 impl Links {
     /// The links of a simulated node, none of which is up. It connects to no node by itself.
     pub fn simulated(network: &Network, own: NodeId, start: u64) -> io::Result<Links> {

@@ -6,7 +6,7 @@
 //!
 //! Requests without a reply are resent, in order for each session and instrument: when the
 //! router's link is made again, when a cell has a new leader, when its processor reports that
-//! replies may be lost, when a cell sends a nak ([`pending`](super::pending)), when the map moves
+//! replies may be lost, when a cell sends a nak ([`pending`](pending)), when the map moves
 //! the instrument to another cell, and after a time without reply, which doubles and is longer than
 //! recent replies took.
 //!
@@ -25,6 +25,10 @@
 //! A gateway has a link to two routers, and to those that were added. It uses the first one that
 //! knows the leaders of all cells.
 
+mod clients;
+mod pending;
+mod resend_requests;
+
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -41,13 +45,13 @@ use crate::moves::{MoveEnded, MoveId};
 use crate::network::{Durability, Network, NodeId, Role};
 use crate::resend::ResendQueue;
 
-use super::behaviour::Behaviour;
-use super::clients::ClientLinks;
-use super::control::answer_links;
-use super::links::{LinkId, Links};
-use super::peer::{Peer, PeerError};
-use super::pending::{self, AfterNak, Numbers, PendingRequests, Place, Route};
-use super::resend_requests::{self, ResendRequests};
+use crate::node::control::answer_links;
+use crate::node::runtime::behaviour::Behaviour;
+use crate::node::runtime::links::{LinkId, Links};
+use crate::node::runtime::peer::{Peer, PeerError};
+use clients::ClientLinks;
+use pending::{AfterNak, Numbers, PendingRequests, Place, Route};
+use resend_requests::ResendRequests;
 
 /// How often requests without reply are checked for time-outs, ns.
 const CHECK_NS: u64 = 50_000_000;
@@ -58,13 +62,6 @@ const SPARE_BYTES_MAX: usize = 4 << 10;
 
 /// A session on an instrument.
 type StreamKey = (InstrumentId, UserId);
-
-/// What orders the streams when all of them are visited: nothing, but the same each time where a
-/// simulation is to be repeated.
-#[cfg(not(test))]
-type StreamHasher = std::hash::RandomState;
-#[cfg(test)]
-type StreamHasher = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
 /// A gateway.
 #[derive(Debug)]
@@ -83,7 +80,7 @@ pub struct Gateway {
     /// Of each router that is connected: the cells of which it has announced a leader.
     led_cells: BTreeMap<u16, BTreeSet<u16>>,
     clients: ClientLinks,
-    streams: HashMap<StreamKey, PendingRequests, StreamHasher>,
+    streams: HashMap<StreamKey, PendingRequests>,
     /// Those that may have pending requests.
     checked: Vec<StreamKey>,
     /// Those that wait to send requests again.
@@ -112,7 +109,7 @@ impl Gateway {
             router: network.routers_of(index)[0],
             led_cells: BTreeMap::new(),
             clients: ClientLinks::default(),
-            streams: HashMap::default(),
+            streams: HashMap::new(),
             checked: vec![],
             resends: ResendQueue::default(),
             next_check_ns: 0,
@@ -555,16 +552,6 @@ impl Gateway {
         self.send_report(links, Some(from));
     }
 
-    /// What is not as it should be when nothing is under way, and this is control's map.
-    #[cfg(test)]
-    pub fn unsettled(&self, map: &InstrumentMap) -> Option<String> {
-        if self.map != *map {
-            return Some(format!("version {} of the map", self.map.version()));
-        }
-        let is_idle = self.announced.is_empty() && self.streams.values().all(|it| it.is_empty());
-        (!is_idle).then(|| format!("announced {:?}, or requests without a reply", self.announced))
-    }
-
     /// A cell has an instrument now: pending requests are sent there.
     fn on_move_ended(&mut self, links: &Links, ended: &MoveEnded) {
         let MoveEnded { id: MoveId { instrument, epoch }, cell, refusal } = *ended;
@@ -842,6 +829,19 @@ mod tests {
     use crate::limits::UNKNOWN_PREDECESSOR_NAKS_MAX;
     use crate::link::ReceiveBuffer;
     use crate::testing::{self, TestRing};
+
+    impl Gateway {
+        /// What is not as it should be when nothing is under way, and this is control's map.
+        pub fn unsettled(&self, map: &InstrumentMap) -> Option<String> {
+            if self.map != *map {
+                return Some(format!("version {} of the map", self.map.version()));
+            }
+            let is_idle =
+                self.announced.is_empty() && self.streams.values().all(|it| it.is_empty());
+            (!is_idle)
+                .then(|| format!("announced {:?}, or requests without a reply", self.announced))
+        }
+    }
 
     /// Time from a request's departure to the router until a nak to it comes, ns.
     const ROUND_TRIP_NS: u64 = 100_000;

@@ -11,7 +11,7 @@ use crate::cell::{Cell, Handled, Outcome};
 use crate::limits::{FRAME_EVENTS_MAX, PADDING_BYTES_MAX};
 use crate::network::Role;
 
-use super::links::Links;
+use crate::node::runtime::links::Links;
 
 /// A frame to be written.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use nm_wire::ResendRequest;
 
 use crate::limits::{LINK_RESEND_REQUESTS_MAX, RESEND_REQUESTS_MAX};
 
-use super::links::LinkId;
+use crate::node::runtime::links::LinkId;
 
 /// Bytes that a gateway counts for a resend request that waits.
 pub const WAITING_BYTES: usize = 192;

@@ -6,7 +6,7 @@ use nm_wire::RepliesLost;
 use crate::network::{Durability, Network, NodeId, Role};
 use crate::time;
 
-use super::links::{LinkId, Links};
+use crate::node::runtime::links::{LinkId, Links};
 
 /// How long a node that starts waits for the link to a cell's own processor, ns.
 const START_NS: u64 = 1_000_000_000;

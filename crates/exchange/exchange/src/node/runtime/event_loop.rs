@@ -10,16 +10,16 @@ use nm_wire::{FrameMut, Kind};
 
 use crate::control::{self, InstrumentMap};
 use crate::link::{LinkError, Listener};
-use crate::network::{Durability, Network, NetworkError, NodeId, PerClass, Role};
+use crate::network::{Network, NetworkError, NodeId, PerClass, Role};
 
 use super::acceptor::Acceptor;
 use super::behaviour::Behaviour;
 use super::event::{NodeEvent, NodeSummary};
-use super::groups::Logs;
 use super::limits::Limits;
 use super::links::{LinkId, Links, REMOVED_NS};
 use super::peer::{Peer, PeerError};
-use super::{gateway, mediator, processor, replicated, router};
+use crate::node::replica::groups::Logs;
+use crate::node::{gateway, mediator, processor, router};
 
 /// How long a node that the network file lacks asks where it listens.
 const FIND_LIMIT: Duration = Duration::from_secs(10);
@@ -115,19 +115,12 @@ pub fn run_with_limits(
 
 /// What a node of this class does in this network.
 fn behaviour(network: &Network, node: NodeId) -> Result<Box<dyn Behaviour>, Failure> {
-    let is_replicated = network.durability != Durability::None;
     let (index, logs) = (node.index, || Logs::start(network, node));
     Ok(match node.class {
         Role::Gateway => Box::new(gateway::Gateway::new(network, index)),
         Role::Router => Box::new(router::Router::new(network)),
-        Role::Mediator if is_replicated => {
-            Box::new(replicated::Mediator::new(network, index, logs()?)?)
-        }
         Role::Mediator => Box::new(mediator::Mediator::new(network, index, logs()?)?),
-        Role::Processor if is_replicated => {
-            Box::new(replicated::Processor::new(network, index, logs()?)?)
-        }
-        Role::Processor => Box::new(processor::Processor::new(network, index)),
+        Role::Processor => Box::new(processor::Processor::new(network, index, logs()?)?),
     })
 }
 

@@ -22,7 +22,7 @@ use crate::moves::{
 use crate::network::Role;
 use crate::time;
 
-use super::links::{LinkId, Links};
+use crate::node::runtime::links::{LinkId, Links};
 
 /// About how many bytes of an instrument one frame has.
 const FRAME_BYTES: usize = 64 << 10;

@@ -18,8 +18,8 @@ use crate::moves::{MoveEnded, MoveId, MoveOrder};
 use crate::network::{CONTROL, Durability, NODES_MAX, Network, Node, NodeId, Role};
 use crate::time;
 
-use super::links::{LinkId, Links};
-use super::peer::{Peer, PeerError};
+use crate::node::runtime::links::{LinkId, Links};
+use crate::node::runtime::peer::{Peer, PeerError};
 
 /// How often the membership is compared with the state, ns.
 const COMPARE_NS: u64 = 100_000_000;
@@ -551,16 +551,6 @@ impl<L: Log> Control<L> {
         }
     }
 
-    /// What is not as it should be when nothing is under way: its state has this hash.
-    #[cfg(test)]
-    pub fn unsettled(&self, hash: u64) -> Option<String> {
-        if self.state.hash() != hash {
-            return Some("control's state is another one than its log says".to_string());
-        }
-        let is_idle = self.ended.is_empty() && self.ordered.is_empty() && self.waiting.is_empty();
-        (!is_idle).then(|| format!("{:?} {:?} {:?}", self.ended, self.ordered, self.waiting))
-    }
-
     /// Warns once that nothing can be logged, and reports once that it can be again.
     fn track_unlogged(&mut self, links: &mut Links, has_commands: bool) {
         let (now_ns, index) = (links.now_ns, self.state.index());
@@ -645,4 +635,21 @@ pub fn send_nodes(links: &mut Links, processors: &[LinkId], map: &InstrumentMap)
 /// Sends a routing table over links.
 pub fn send_routes(links: &mut Links, receivers: &[LinkId], routes: &RoutingTable) {
     links.send_to_all(receivers.iter().copied(), &routes.message());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl<L: Log> Control<L> {
+        /// What is not as it should be when nothing is under way: its state has this hash.
+        pub fn unsettled(&self, hash: u64) -> Option<String> {
+            if self.state.hash() != hash {
+                return Some("control's state is another one than its log says".to_string());
+            }
+            let is_idle =
+                self.ended.is_empty() && self.ordered.is_empty() && self.waiting.is_empty();
+            (!is_idle).then(|| format!("{:?} {:?} {:?}", self.ended, self.ordered, self.waiting))
+        }
+    }
 }

@@ -1,7 +1,14 @@
 //! The replicas of cells that a node has: what their logs commit is applied, what was received is
 //! proposed, and snapshots are copied.
 
+pub mod cell_log;
+pub mod cell_moves;
+pub mod groups;
+pub mod responses;
+pub mod workload;
+
 use std::collections::VecDeque;
+use std::path::PathBuf;
 
 use nm_book::book::Book;
 use nm_codec::DecodeError;
@@ -21,12 +28,13 @@ use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
 use crate::network::{CONTROL, Durability, Network, NodeId, Role};
 use crate::time;
 
-use super::cell_moves::CellMoves;
-use super::control::Control;
-use super::groups::{self, Logs};
-use super::links::{LinkId, Links};
-use super::responses::report_loss;
-use super::workload::Workload;
+use crate::node::control::Control;
+use crate::node::runtime::links::{LinkId, Links};
+use cell_log::{CellLog, SingleLog};
+use cell_moves::CellMoves;
+use groups::Logs;
+use responses::report_loss;
+use workload::Workload;
 
 /// Most bytes of requests that wait to be proposed; more are dropped, and resent by gateways.
 const BACKLOG_BYTES_MAX: usize = 64 << 20;
@@ -45,7 +53,7 @@ pub struct Replica<L> {
     pub number: u16,
     /// Its state.
     pub cell: Cell<Book>,
-    log: L,
+    log: CellLog<L>,
     /// A batch that ends the transfer of an instrument, until the instrument's book is loaded. The
     /// leader waits longer than its own replica takes, but another one may take longer still.
     held: Option<LogEvent>,
@@ -59,6 +67,8 @@ pub struct Replica<L> {
     hashes: Option<StateHashes>,
     pub(super) moves: CellMoves,
     workload: Workload,
+    /// Index of the state with which it began.
+    begun_at: u64,
     /// The time of the batches that it proposes.
     clock: LeaderClock,
     /// The nodes that may have a replica of the cell, and which of them this one is.
@@ -75,7 +85,7 @@ pub struct Replica<L> {
 impl<L: Log> Replica<L> {
     fn new(
         cell: Cell<Book>,
-        log: L,
+        log: CellLog<L>,
         (places, own, voters): (Vec<NodeId>, usize, usize),
         (recorder, hashes): (Option<Recorder>, Option<StateHashes>),
     ) -> Replica<L> {
@@ -88,6 +98,7 @@ impl<L: Log> Replica<L> {
             replace_failed: None,
             is_removed: false,
             number: cell.number(),
+            begun_at: cell.index(),
             cell,
             log,
             held: None,
@@ -104,6 +115,11 @@ impl<L: Log> Replica<L> {
     /// The nodes that have a replica of the cell.
     pub fn voters(&self) -> impl Iterator<Item = NodeId> {
         self.voters.iter().filter_map(|at| self.places.get(*at)).copied()
+    }
+
+    /// Whether no other node has a replica of the cell.
+    pub fn is_single(&self) -> bool {
+        self.log.is_single()
     }
 
     /// Whether this replica is one of them, and not one that is still brought up to date.
@@ -144,6 +160,7 @@ impl<L: Log> Replica<L> {
                     if let Some(recorder) = &mut self.recorder {
                         recorder.batch(index, term, &batch)?;
                     }
+                    self.log.recycle(batch);
                 }
                 LogEvent::TakeSnapshot { number } => {
                     self.cell.begin_snapshot();
@@ -151,9 +168,10 @@ impl<L: Log> Replica<L> {
                 }
                 LogEvent::LoadSnapshot { index, state } => {
                     let damaged = |error: cell::CellLoadError| system_failure(error.to_string());
-                    let accepts_unknown_sessions = self.cell.accepts_unknown_sessions;
+                    let Cell { accepts_unknown_sessions, limits, .. } = self.cell;
                     self.cell = Cell::load(&state).map_err(damaged)?;
                     self.cell.accepts_unknown_sessions = accepts_unknown_sessions;
+                    self.cell.limits = limits;
                     self.moves.clear(&mut self.cell);
                     self.copying = None;
                     // Events of batches that it did not apply itself were not sent to their
@@ -301,7 +319,8 @@ impl<L: Log> Replica<L> {
         }
         let fits = |last: &Vec<u8>| last.len() + bytes.len() <= nm_replica::BATCH_BYTES_MAX;
         if !self.backlog.back().is_some_and(fits) {
-            let mut batch = Vec::with_capacity(bytes.len() * 4);
+            let mut batch = self.log.take_buffer();
+            batch.reserve(bytes.len() * 4);
             let log = &self.log;
             batch::begin(self.clock.now_ns(|now_ns| log.other_clocks(now_ns)), &mut batch);
             self.backlog.push_back(batch);
@@ -314,7 +333,7 @@ impl<L: Log> Replica<L> {
     }
 
     /// Proposes the backlog, copies one instrument of a snapshot, writes the record.
-    fn on_iteration(&mut self) -> Result<(), Failure> {
+    fn propose(&mut self) -> Result<(), Failure> {
         while self.log.can_propose()
             && let Some(batch) = self.backlog.pop_front()
         {
@@ -344,7 +363,7 @@ impl<L: Log> Replica<L> {
         let Some(hashes) = &mut self.hashes else { return Ok(()) };
         hashes.finish()?;
         match self.cell.index() {
-            0 => Ok(()),
+            index if index == self.begun_at => Ok(()),
             index => hashes.record(index, self.cell.hash()),
         }
     }
@@ -357,32 +376,6 @@ fn awaits_book(cell: &mut Cell<Book>, event: &LogEvent) -> bool {
         && batch::decode(batch).is_ok_and(|(_, mut frames)| {
             frames.any(|frame| frame.is_ok_and(|frame| cell.awaits_book(frame)))
         })
-}
-
-/// A replica of control on a node whose cells have no log.
-#[derive(Debug)]
-pub struct ControlReplica<L> {
-    /// Woken by each event of its log.
-    pub waker: Waker,
-    /// The replica.
-    pub control: Control<L>,
-    /// The thread of the log, which ends with this.
-    _thread: Option<Replicas>,
-}
-
-impl<L: Log> ControlReplica<L> {
-    /// The replica of a node, if it has one.
-    pub fn new(network: &Network, logs: Logs<L>) -> Option<ControlReplica<L>> {
-        let Logs { waker, of_groups, thread, .. } = logs;
-        let (_, log) = of_groups.into_iter().next()?;
-        Some(ControlReplica { waker, control: Control::new(network, log), _thread: thread })
-    }
-
-    /// Handles the events of its log.
-    pub fn handle_events(&mut self, links: &mut Links) {
-        self.waker.drain();
-        self.control.handle_events(links);
-    }
 }
 
 /// The replicas that a node has.
@@ -425,8 +418,11 @@ impl<L: Log> ReplicaSet<L> {
         for (number, log) in of_groups {
             match number {
                 CONTROL => set.control = Some(Control::new(&set.network, log)),
-                _ => set.add(number, log)?,
+                _ => set.add(number, Some(log))?,
             }
+        }
+        if network.durability == Durability::None && node.class == Role::Mediator {
+            set.add(node.index, None)?;
         }
         Ok(set)
     }
@@ -434,28 +430,39 @@ impl<L: Log> ReplicaSet<L> {
     /// Adds the replicas that leaders have given the node.
     fn add_joined(&mut self) -> Result<(), Failure> {
         while let Some((number, log)) = self.thread.as_ref().and_then(self.next_joined) {
-            self.add(number, log)?;
+            self.add(number, Some(log))?;
         }
         Ok(())
     }
 
-    /// Adds the replica of a cell that has this log.
-    fn add(&mut self, number: u16, log: L) -> Result<(), Failure> {
+    /// Adds the replica of a cell that has this log, or that is the only one.
+    fn add(&mut self, number: u16, log: Option<L>) -> Result<(), Failure> {
         let network = &self.network;
         // With a disk quorum, the log's own journal is the record.
         let records = network.record && network.durability != Durability::DiskQuorum;
         let folder = network.folder(self.node).filter(|_| network.record);
         let folder = folder.map(|folder| folder.join(format!("cell-{number}")));
         let hashes = folder.as_deref().map(StateHashes::open).transpose()?;
-        let recorder =
-            folder.filter(|_| records).map(|folder| Recorder::open(&folder, RECORD)).transpose()?;
-        let places = network.replica_places(number);
-        let own = places.iter().position(|place| *place == self.node).unwrap_or_default();
-        let voters = network.replicas(number).len();
-        let cell = Cell::new(number, network.active_cells());
-        let mut replica = Replica::new(cell, log, (places, own, voters), (recorder, hashes));
+        let settings = if log.is_some() { RECORD } else { journal::Settings::default() };
+        let open = |folder: PathBuf| Recorder::open(&folder, settings);
+        let recorder = folder.filter(|_| records).map(open).transpose()?;
+        let mut cell = Cell::new(number, network.active_cells());
         // Replicas that all lose their memory at once begin with empty books.
-        replica.cell.accepts_unknown_sessions = network.durability == Durability::MemoryQuorum;
+        cell.accepts_unknown_sessions = network.durability != Durability::DiskQuorum;
+        let (log, places, voters) = match log {
+            Some(log) => {
+                let voters = network.replicas(number).len();
+                (CellLog::Replicated(log), network.replica_places(number), voters)
+            }
+            None => {
+                // It continues after the last recorded batch, in another term.
+                let next = recorder.as_ref().map_or(1, Recorder::next);
+                cell.begin(next - 1, 0);
+                (CellLog::Single(SingleLog::new(next)), vec![self.node], 1)
+            }
+        };
+        let own = places.iter().position(|place| *place == self.node).unwrap_or_default();
+        let replica = Replica::new(cell, log, (places, own, voters), (recorder, hashes));
         self.replicas.push(replica);
         Ok(())
     }
@@ -464,7 +471,9 @@ impl<L: Log> ReplicaSet<L> {
     /// and ends those of the others.
     fn update_network(&mut self, network: &Network) -> Result<(), Failure> {
         let before = std::mem::replace(&mut self.network, network.clone());
-        let (mut opened, Some(thread)) = (vec![], &self.thread) else { return Ok(()) };
+        let is_replicated = network.durability != Durability::None;
+        let thread = self.thread.as_ref().filter(|_| is_replicated);
+        let (mut opened, Some(thread)) = (vec![], thread) else { return Ok(()) };
         let (old, new): (Vec<u16>, Vec<u16>) =
             (before.cells().collect(), network.cells().collect());
         old.iter().filter(|cell| !new.contains(cell)).for_each(|cell| thread.close(*cell));
@@ -476,7 +485,7 @@ impl<L: Log> ReplicaSet<L> {
                 false => thread.may_join(group),
             }
         }
-        opened.into_iter().try_for_each(|(cell, log)| self.add(cell, log))
+        opened.into_iter().try_for_each(|(cell, log)| self.add(cell, Some(log)))
     }
 
     /// There is a new map.
@@ -494,9 +503,10 @@ impl<L: Log> ReplicaSet<L> {
         self.replicas.iter_mut().find(|replica| replica.number == cell)
     }
 
-    /// Whether any of them leads.
+    /// Whether any of them leads what another one could lead.
     pub fn is_leading(&self) -> bool {
-        self.replicas.iter().any(Replica::is_leading)
+        let could_follow = |replica: &Replica<L>| replica.is_leading() && !replica.is_single();
+        self.replicas.iter().any(could_follow)
             || self.control.as_ref().is_some_and(Control::is_leading)
     }
 
@@ -508,20 +518,25 @@ impl<L: Log> ReplicaSet<L> {
         }
     }
 
-    /// Handles the events of all logs.
+    /// The waker has woken the node: takes the logs that it was given, and the events of control.
+    /// [`ReplicaSet::apply`] is to follow.
     ///
     /// # Errors
-    /// If a replica cannot continue.
-    pub fn handle_events(
-        &mut self,
-        links: &mut Links,
-        apply: &mut Apply<'_>,
-    ) -> Result<(), Failure> {
+    /// If a record cannot be opened.
+    pub fn on_wake(&mut self, links: &mut Links) -> Result<(), Failure> {
         self.waker.drain();
         self.add_joined()?;
         if let Some(control) = &mut self.control {
             control.handle_events(links);
         }
+        Ok(())
+    }
+
+    /// Handles the events of the cells' logs.
+    ///
+    /// # Errors
+    /// If a replica cannot continue.
+    pub fn apply(&mut self, links: &mut Links, apply: &mut Apply<'_>) -> Result<(), Failure> {
         self.replicas.iter_mut().try_for_each(|replica| replica.handle_events(links, apply))?;
         for mut removed in self.replicas.extract_if(.., |replica| replica.is_removed) {
             let cell = removed.number;
@@ -535,11 +550,11 @@ impl<L: Log> ReplicaSet<L> {
         Ok(())
     }
 
-    /// See [`super::behaviour::Behaviour::on_iteration`].
+    /// Follows the network and lets control work.
     ///
     /// # Errors
-    /// If a record cannot be written.
-    pub fn on_iteration(&mut self, links: &mut Links, map: &InstrumentMap) -> Result<(), Failure> {
+    /// If a record cannot be opened.
+    pub fn on_iteration(&mut self, links: &mut Links) -> Result<(), Failure> {
         if !links.network().has_nodes_of(&self.network) {
             let network = links.network().clone();
             self.update_network(&network)?;
@@ -548,18 +563,29 @@ impl<L: Log> ReplicaSet<L> {
             let led = |replica: &Replica<L>| Some((replica.number, replica.log.leading_term()?));
             control.on_iteration(links, self.replicas.iter().filter_map(led));
         }
+        Ok(())
+    }
+
+    /// Carries on moves, proposes what waits, and writes records. Whether that is to be done once
+    /// more after [`ReplicaSet::apply`], because a log of one replica has committed something.
+    ///
+    /// # Errors
+    /// If a record cannot be written.
+    pub fn advance(&mut self, links: &mut Links, map: &InstrumentMap) -> Result<bool, Failure> {
+        let mut has_committed = false;
         for replica in &mut self.replicas {
             replica.advance_moves(map, links);
-            replica.on_iteration()?;
+            replica.propose()?;
             replica.clock.warnings.drain(..).for_each(|warning| links.warnings.push(warning));
             if replica.can_continue() {
                 self.waker.wake();
             }
+            has_committed |= replica.held.is_none() && replica.log.has_committed();
         }
-        Ok(())
+        Ok(has_committed)
     }
 
-    /// See [`super::behaviour::Behaviour::on_stop`].
+    /// See [`crate::node::runtime::behaviour::Behaviour::on_stop`].
     ///
     /// # Errors
     /// If a record cannot be written.
@@ -567,8 +593,12 @@ impl<L: Log> ReplicaSet<L> {
         self.replicas.iter_mut().try_for_each(Replica::on_stop)
     }
 
-    /// Whether all of its replicas have caught up.
+    /// Whether all of its replicas have caught up. A network without replicas of cells works
+    /// without control.
     pub fn is_ready(&self) -> bool {
+        if self.network.durability == Durability::None {
+            return true;
+        }
         self.replicas.iter().all(|replica| replica.log.is_caught_up())
             && self.control.as_ref().is_none_or(Control::is_caught_up)
     }
@@ -665,7 +695,7 @@ mod tests {
             let (mut set, mut links, ended_at) = follower();
             let map = InstrumentMap::of(links.network());
             let apply: &mut Apply<'_> = &mut |cell, request, _, _| cell.handle(request, |_| {});
-            set.handle_events(&mut links, apply).unwrap();
+            set.apply(&mut links, apply).unwrap();
             let mut has_waited = false;
             let limit = Deadline::after(Duration::from_secs(60));
             while set.replicas[0].held.is_some() {
@@ -673,10 +703,11 @@ mod tests {
                 assert!(!limit.passed(), "it is not woken");
                 assert_eq!(set.replicas[0].cell.index(), ended_at - 1);
                 assert!(!set.replicas[0].cell.owns(INSTRUMENT) && set.deadline_ns().is_some());
-                set.on_iteration(&mut links, &map).unwrap();
+                set.advance(&mut links, &map).unwrap();
                 let waker = set.waker.as_fd().as_raw_fd();
                 if nm_sys::poll::readable(waker, Duration::from_millis(1)).unwrap() {
-                    set.handle_events(&mut links, apply).unwrap();
+                    set.on_wake(&mut links).unwrap();
+                    set.apply(&mut links, apply).unwrap();
                 }
             }
             assert_eq!(set.replicas[0].cell.index(), ended_at + 1);

@@ -37,12 +37,6 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(2
 pub struct LinkId(u64);
 
 impl LinkId {
-    /// One that no link has.
-    #[cfg(test)]
-    pub fn none() -> LinkId {
-        LinkId(u64::MAX)
-    }
-
     fn new(slot: usize, generation: u64) -> LinkId {
         LinkId(generation << 16 | slot as u64)
     }

@@ -1,0 +1,13 @@
+//! What is the same for all classes of nodes: the event loop, links and their handshakes, limits,
+//! and reports to the process that started the node.
+
+pub mod acceptor;
+pub mod authenticator;
+pub mod behaviour;
+pub mod event;
+pub mod event_loop;
+pub mod event_queue;
+pub mod limits;
+pub mod links;
+pub mod peer;
+pub mod warnings;
