@@ -6,9 +6,9 @@
 //!
 //! Requests without a reply are resent, in order for each session and instrument: when the
 //! router's link is made again, when a cell has a new leader, when its processor reports that
-//! replies may be lost, when a cell sends a nak ([`pending`](pending)), when the map moves
-//! the instrument to another cell, and after a time without reply, which doubles and is longer than
-//! recent replies took.
+//! replies may be lost, when a cell sends a nak (`pending`), when the map moves the instrument to
+//! another cell, and after a time without reply, which doubles and is longer than recent replies
+//! took.
 //!
 //! What a client may ask of a gateway has limits ([`crate::limits`]); what exceeds one is refused.
 //! All that is known of a session is dropped when the link of its client ends, or it comes by

@@ -380,3 +380,64 @@ fn forward_elsewhere(links: &mut Links, bytes: &[u8], gateway: u16) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nm_replica::Settings;
+    use nm_wire::Series;
+
+    use super::*;
+    use crate::network::Node;
+    use crate::node::moves_simulation::group::SimulatedLog;
+
+    fn events(is_astray: bool) -> Vec<u8> {
+        let mut bytes = vec![];
+        let events = Private {
+            instrument: 1,
+            session: 1,
+            output_seq: 1,
+            previous_event: 0,
+            gateway: 0,
+            cell: 0,
+            is_astray,
+            events: Series::of(&[]),
+        };
+        nm_wire::write(&events, &mut bytes);
+        bytes
+    }
+
+    /// What a processor, which has links to these gateways, sends to each of them after a mediator
+    /// has sent it the events of a session at gateway 0.
+    fn sent_to(gateways: [u16; 2]) -> Vec<Vec<u8>> {
+        let own = Role::Processor.node(0);
+        let network = Network::new("3-1-1-1".parse().unwrap(), |_| Node {
+            address: "127.0.0.1:1".parse().unwrap(),
+            replication: None,
+        });
+        let logs = Logs {
+            waker: Waker::new().unwrap(),
+            of_groups: vec![],
+            thread: None,
+            next_joined: |_| None,
+            open: |_, _| unreachable!("there is no thread"),
+            settings: Settings::default(),
+        };
+        let mut processor = Processor::<SimulatedLog>::new(&network, 0, logs).unwrap();
+        let mut links = Links::simulated(&network, own, 1).unwrap();
+        let links_to = gateways.map(|at| links.link_to(Role::Gateway.node(at)).unwrap());
+        let mediator = (LinkId::none(), Peer::Node(Role::Mediator.node(0)));
+        let mut bytes = events(false);
+        let mut frame = FrameMut::of(&mut bytes).unwrap();
+        processor.on_frame(&mut links, mediator, &mut frame).unwrap();
+        let sent = links.take_output();
+        let to = |link| sent.iter().filter(move |(id, _)| *id == link);
+        links_to.map(|link| to(link).flat_map(|(_, bytes)| bytes.clone()).collect()).to_vec()
+    }
+
+    /// The mark says so: without it each of them would ask the processor to send them on.
+    #[test]
+    fn events_of_a_session_whose_gateway_is_away_are_for_all_others_and_are_marked() {
+        assert_eq!(sent_to([0, 1]), [events(false), vec![]]);
+        assert_eq!(sent_to([1, 2]), [events(true), events(true)]);
+    }
+}

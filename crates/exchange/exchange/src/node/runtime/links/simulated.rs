@@ -33,6 +33,15 @@ impl Links {
         Ok(id)
     }
 
+    /// A link to a node downstream that has answered, and whose backlog is empty.
+    pub fn link_to(&mut self, node: NodeId) -> io::Result<LinkId> {
+        let id = self.begin_link(node)?;
+        self.establish(id, Peer::Node(node)).map_err(io::Error::other)?;
+        self.record_start(id, Peer::Node(node), 1);
+        self.take_output();
+        Ok(id)
+    }
+
     /// A link that somebody has begun.
     pub fn accept_link(&mut self) -> io::Result<LinkId> {
         let (stream, _) = UnixStream::pair()?;
