@@ -317,6 +317,7 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
         return;
     }
     let errno = kernel::errno();
+    let mut has_only_waited = false;
     {
         let pause = (calls / 4).clamp(1, ATTEMPT_CALLS_MAX);
         socket.next_attempt.store(calls.saturating_add(pause), Ordering::Relaxed);
@@ -329,9 +330,10 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
             fallback::move_to_kernel(socket, reason);
         } else if let Some(_guard) = table::enter(socket, fd)
             && socket.phase() == Phase::Candidate
-            && !is_waiting(socket)
         {
+            has_only_waited = is_waiting(socket);
             match check_eligibility(socket, fd) {
+                _ if has_only_waited => {}
                 Err((reason, _)) if socket.is_mapped() => {
                     send_refusal(socket.rendezvous_listener.load(Ordering::Relaxed), reason);
                     withdraw(socket, fd);
@@ -344,7 +346,11 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
         }
     }
     drop(attempt);
-    worth::note_search(wait::now_ns().saturating_sub(begun_ns));
+    // An end that waits looks at each call. If that counted, it would take the time that the other
+    // end, in the same process, needs to answer.
+    if !has_only_waited {
+        worth::note_search(wait::now_ns().saturating_sub(begun_ns));
+    }
     kernel::set_errno(errno);
 }
 
