@@ -108,7 +108,7 @@ impl Replicas {
     }
 
     /// There is no such group any more. The replica of it, if the node has one, reports
-    /// [`LogEvent::Removed`].
+    /// [`crate::LogEvent::Removed`].
     pub fn close(&self, group: u16) {
         self.node.close(group);
     }
