@@ -17,6 +17,7 @@ use crate::ways::recv_now;
 pub(crate) const PEERS: &[Body] = &[
     (concat!(module_path!(), "::receivers_that_sleep"), receivers_that_sleep),
     (concat!(module_path!(), "::crowd"), crowd),
+    (concat!(module_path!(), "::both_ends_after_the_time"), both_ends_after_the_time),
 ];
 
 /// Connections in a row that are not worth it before a process tries no more.
@@ -30,6 +31,9 @@ const PAUSE: Duration = Duration::from_micros(300);
 
 /// Time within which all connections are judged on a busy machine.
 const JUDGED: Duration = Duration::from_secs(80);
+
+/// Connections that take more than the first time for searches, each less than 0.2 ms.
+const BEYOND_THE_TIME: usize = 40;
 
 /// Connections of which the last are not even counted.
 const CROWD: usize = 2_100;
@@ -152,4 +156,16 @@ fn crowd() {
 #[test]
 fn connections_beyond_a_crowd_are_left_to_the_kernel() {
     check("crowd", &[("NEARMETAL_ACCEL_AFTER", "32")]);
+}
+
+/// Both ends are in this process, which has used up what its searches may take: the end that waits
+/// must leave the other one the time to answer.
+fn both_ends_after_the_time() {
+    let pairs: Vec<Pair> = (0..BEYOND_THE_TIME).map(|_| joined_pair()).collect();
+    check_both_directions(pairs[BEYOND_THE_TIME - 1]);
+}
+
+#[test]
+fn both_ends_in_one_process_meet_after_the_first_time_for_searches() {
+    check("both_ends_after_the_time", &[("NEARMETAL_ACCEL_AFTER", "32")]);
 }

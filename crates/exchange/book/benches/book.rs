@@ -83,7 +83,7 @@ impl Maker {
         let away = 1 + (self.random.unit().powi(2) * 1000.0) as i64;
         let price = self.last + if side == Side::Buy { -away } else { away };
         let quantity = 1 + self.random.below(6) * self.random.below(6) * self.random.below(6);
-        let id = self.random.next_u64();
+        let id = self.random.number();
         limit(id, self.random.below(1000) as UserId, side, price, quantity)
     }
 

@@ -8,6 +8,8 @@
 
 use std::collections::BTreeMap;
 
+pub use nm_codec::Random;
+
 use crate::book::Book;
 use crate::limits;
 use crate::order::{
@@ -300,55 +302,10 @@ pub fn holds(book: &Book) {
     }
 }
 
-/// Pseudo-random numbers from a seed (splitmix64).
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    /// A stream for `seed`; every seed is valid.
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// The next 64 bits.
-    pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `count`, which is not 0.
-    pub fn below(&mut self, count: u64) -> u64 {
-        self.next_u64() % count
-    }
-
-    /// A number from one bound to below another, greater one.
-    pub fn between(&mut self, from: u64, to: u64) -> u64 {
-        from + self.below(to - from)
-    }
-
-    /// True in so many of a thousand cases.
-    pub fn chance(&mut self, per_mille: u64) -> bool {
-        self.below(1000) < per_mille
-    }
-
-    /// One of these; none if there are none.
-    pub fn of<'a, T>(&mut self, all: &'a [T]) -> Option<&'a T> {
-        if all.is_empty() { None } else { all.get(self.below(all.len() as u64) as usize) }
-    }
-
-    /// A number from 0 to 1, 1 excluded.
-    pub fn unit(&mut self) -> f64 {
-        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
 /// Pseudo-random bytes from a seed.
 pub fn seeded(seed: u64) -> impl Iterator<Item = u8> {
     let mut random = Random::new(seed);
-    std::iter::repeat_with(move || random.next_u64().to_le_bytes()).flatten()
+    std::iter::repeat_with(move || random.number().to_le_bytes()).flatten()
 }
 
 /// A limit order, good till cancelled, without further attributes.

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use nm_codec::Random;
 use nm_sys::poll::Waker;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -31,7 +32,6 @@ use crate::journal;
 use crate::lifecycle;
 use crate::log::{Log, LogEvent};
 use crate::open_replicas::OpenReplicas;
-use crate::random::Random;
 use crate::replicas;
 use crate::simulated_disk::{Disk, Faults, Lie};
 use crate::simulated_machine::SimulatedMachine;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use nm_codec::Random;
 use openraft::{CommittedLeaderId, LogId, SnapshotMeta, StoredMembership, Vote};
 
 use crate::encode::Encode;
@@ -15,7 +16,6 @@ use crate::files::write_atomically;
 use crate::hard_state::{HARD_STATE, HardState, MARKS};
 use crate::journal::{self, Journal, JournalError, RecordKind, Settings};
 use crate::log_store::read_hard_state;
-use crate::random::Random;
 use crate::recovery::Opened;
 use crate::simulated_disk::{Disk, Faults, Lie};
 use crate::simulated_machine::SimulatedMachine;

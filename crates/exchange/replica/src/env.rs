@@ -114,3 +114,13 @@ impl Machine {
         Arc::new(Machine)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_the_machine_differ() {
+        assert_ne!(Machine.random(), Machine.random());
+    }
+}

@@ -57,7 +57,6 @@ mod membership;
 mod message;
 mod network;
 mod open_replicas;
-mod random;
 mod recovery;
 mod replicas;
 mod requests;

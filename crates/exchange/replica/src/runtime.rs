@@ -5,10 +5,9 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::time::Duration;
 
+use nm_codec::Random;
 use openraft::{AsyncRuntime, OptionalSend, TokioInstant, TokioRuntime};
 use rand_core::RngCore;
-
-use crate::random::Random;
 
 thread_local! {
     static RANDOM: RefCell<Random> = const { RefCell::new(Random::new(0)) };

@@ -6,7 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::random::Random;
+use nm_codec::Random;
+
 use crate::storage;
 
 /// Bytes that a power loss takes or leaves as one.

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use nm_codec::Random;
+
 use crate::address::Address;
 use crate::env::Environment;
-use crate::random::Random;
 use crate::simulated_disk::Disk;
 use crate::simulated_network::Network;
 use crate::sockets::{ByteStream, Listener, Pending};

@@ -7,9 +7,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use nm_codec::Random;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::random::Random;
 use crate::sockets::{self, ByteStream, Pending};
 
 /// A machine.

@@ -7,9 +7,8 @@ use nm_book::codec;
 use nm_book::order::{
     CancelReason, Command, Event, OrderType, PostOnly, RejectReason, SelfTrade, Side,
 };
-use nm_codec::{DecodeError, Put, Reader};
+use nm_codec::{DecodeError, Put, Random, Reader};
 
-use crate::random::Random;
 use crate::types::{Alternative, Definition, Field, Types, prose};
 use crate::value::Value;
 
@@ -275,9 +274,9 @@ fn example(all: &[Described], random: &mut Random, out: &mut Vec<u8>) {
     out.put_u8(*code);
     for (_, type_name, _) in *fields {
         match *type_name {
-            "u64" | "i64" => out.put_u64(random.number()),
-            "user" => out.put_u64(random.number() >> 32),
-            "u32" => out.put_u32(random.number() as u32),
+            "u64" | "i64" => out.put_u64(random.of_any_size()),
+            "user" => out.put_u64(random.of_any_size() >> 32),
+            "u32" => out.put_u32(random.of_any_size() as u32),
             "bool" => out.put_bool(random.below(2) == 1),
             codes => {
                 let Some(Definition::Choice(values)) = types.0.get(codes).map(|it| &it.definition)

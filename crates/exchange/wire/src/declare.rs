@@ -134,13 +134,23 @@ macro_rules! record {
     (
         @fields [$life:lifetime] [$($type:tt)+] [$($generics:tt)*] [$name:ident]
         [$($doc:literal)+] [$($derive:ident)+]
-        { $( $(#[doc = $field_doc:literal])+ $field:ident: $field_type:ty, )* }
+        {
+            $(
+                $(#[doc = $field_doc:literal])+
+                $(#[serde(rename = $renamed:literal)])?
+                $field:ident: $field_type:ty,
+            )*
+        }
         [$($check:path)?]
     ) => {
         $(#[doc = $doc])+
         #[derive($($derive),+)]
         pub struct $name $($generics)* {
-            $( $(#[doc = $field_doc])+ pub $field: $field_type, )*
+            $(
+                $(#[doc = $field_doc])+
+                $(#[serde(rename = $renamed)])?
+                pub $field: $field_type,
+            )*
         }
 
         impl<$life> $crate::parts::Value<$life> for $($type)+ {
@@ -302,10 +312,14 @@ macro_rules! choice {
 macro_rules! codes {
     (
         $(#[doc = $doc:literal])+
+        $(#[derive($($also:ident),+)])?
+        $(#[serde(rename_all = $case:literal)])?
         pub enum $name:ident { $( $(#[doc = $one_doc:literal])+ $one:ident = $code:literal, )+ }
     ) => {
         $(#[doc = $doc])+
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        $(#[derive($($also),+)])?
+        $(#[serde(rename_all = $case)])?
         pub enum $name { $( $(#[doc = $one_doc])+ $one, )+ }
 
         $crate::parts::nm_codec::codes!($name { $($one = $code),+ });

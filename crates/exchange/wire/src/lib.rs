@@ -46,13 +46,12 @@ mod nodes;
 #[doc(hidden)]
 pub mod parts;
 mod place;
-mod random;
 mod row;
 mod series;
 mod types;
 mod value;
 
-pub use nm_codec::{DecodeError, Reader};
+pub use nm_codec::{DecodeError, Random, Reader};
 
 pub use document::{digest_of, document};
 pub use frame::{
@@ -69,7 +68,6 @@ pub use moving::{Attempt, CopyStart, MoveId, MoveRefusal, Part};
 pub use node_id::{NodeId, NodeIdError, PerClass, Role, UnknownRole};
 pub use nodes::{AddedNode, CellLeader, ClassNodes, MapContent, Moved, NodeAddresses};
 pub use place::{Place, Plain};
-pub use random::Random;
 pub use row::{Party, Row};
 pub use series::{Block, Series};
 pub use types::{Alternative, Definition, Field, NamedType, Types, prose};

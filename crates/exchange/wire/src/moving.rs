@@ -3,11 +3,10 @@
 use std::fmt;
 
 use nm_book::order::InstrumentId;
-use nm_codec::{DecodeError, Reader};
+use nm_codec::{DecodeError, Random, Reader};
 
 use crate::messages::request::Request;
 use crate::place::Plain;
-use crate::random::Random;
 use crate::series::Block;
 use crate::types::Types;
 use crate::value::Value;

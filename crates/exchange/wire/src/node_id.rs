@@ -10,27 +10,23 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::random::Random;
-use crate::types::{Alternative, Definition, Field, Types};
 use crate::value::Value;
 
-/// A class of nodes.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Role {
-    /// Keeps the clients' connections, and their requests until they are answered.
-    Gateway,
-    /// Sends each request to the mediator that leads its instrument's cell.
-    Router,
-    /// Puts requests in order and matches them.
-    Mediator,
-    /// Transaction processor: sends replies and broadcasts out.
-    Processor,
+crate::codes! {
+    /// A class of nodes.
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Role {
+        /// Keeps the clients' connections, and their requests until they are answered.
+        Gateway = 0,
+        /// Sends each request to the mediator that leads its instrument's cell.
+        Router = 1,
+        /// Puts requests in order and matches them.
+        Mediator = 2,
+        /// Transaction processor: sends replies and broadcasts out.
+        Processor = 3,
+    }
 }
-
-nm_codec::codes!(Role { Gateway = 0, Router = 1, Mediator = 2, Processor = 3 });
 
 /// A text that is not the name of a [`Role`].
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -59,41 +55,6 @@ impl Role {
     }
 }
 
-impl<'a> Value<'a> for Role {
-    const SIZE: Option<usize> = Some(1);
-
-    fn put(&self, out: &mut Vec<u8>) {
-        self.code().put(out);
-    }
-
-    fn take(field: &'static str, reader: &mut Reader<'a>) -> Result<Role, DecodeError> {
-        Role::from_code(field, reader.u8(field)?)
-    }
-
-    fn describe(types: &mut Types) -> String {
-        let doc = |role: Role| match role {
-            Role::Gateway => "Keeps the clients' connections, and their requests until answered.",
-            Role::Router => "Sends each request to the mediator that leads its cell.",
-            Role::Mediator => "Puts requests in order and matches them.",
-            Role::Processor => "Transaction processor: sends replies and broadcasts out.",
-        };
-        types.add("Role", "A class of nodes.", |_| {
-            let one = |role: &Role| Alternative {
-                code: role.code(),
-                name: format!("{role:?}"),
-                doc: doc(*role).to_string(),
-                fields: vec![],
-            };
-            Definition::Choice(Role::ALL.iter().map(one).collect())
-        });
-        "Role".to_string()
-    }
-
-    fn example(random: &mut Random, out: &mut Vec<u8>) {
-        Role::ALL[random.below(Role::ALL.len() as u64) as usize].put(out);
-    }
-}
-
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -109,16 +70,18 @@ impl FromStr for Role {
     }
 }
 
-/// A node. Its text is `mediator 0` in sentences, and `mediator:0` where somebody writes it.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-pub struct NodeId {
-    /// Its class.
-    #[serde(rename = "role")]
-    pub class: Role,
-    /// Which one of its class.
-    pub index: u16,
+crate::record! {
+    /// A node.
+    #[derive(
+        Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema
+    )]
+    pub struct NodeId {
+        /// Its class.
+        #[serde(rename = "role")]
+        class: Role,
+        /// Which one of its class.
+        index: u16,
+    }
 }
 
 /// Why a text does not name a node.
@@ -157,41 +120,7 @@ impl NodeId {
     }
 }
 
-impl<'a> Value<'a> for NodeId {
-    const SIZE: Option<usize> = Some(3);
-
-    fn put(&self, out: &mut Vec<u8>) {
-        self.class.put(out);
-        self.index.put(out);
-    }
-
-    fn take(_field: &'static str, reader: &mut Reader<'a>) -> Result<NodeId, DecodeError> {
-        let class = Role::take("role", reader)?;
-        Ok(class.node(u16::take("index", reader)?))
-    }
-
-    fn describe(types: &mut Types) -> String {
-        types.add("NodeId", "A node.", |types| {
-            let field = |name: &str, type_name: String, size, doc: &str| Field {
-                name: name.to_string(),
-                type_name,
-                size: Some(size),
-                doc: doc.to_string(),
-            };
-            Definition::Record(vec![
-                field("class", Role::describe(types), 1, "Its class."),
-                field("index", u16::describe(types), 2, "Which one of its class."),
-            ])
-        });
-        "NodeId".to_string()
-    }
-
-    fn example(random: &mut Random, out: &mut Vec<u8>) {
-        Role::example(random, out);
-        u16::example(random, out);
-    }
-}
-
+/// Writes `mediator 0`, as in sentences; where somebody names a node, it is `mediator:0`.
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.class, self.index)

@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use nm_codec::DecodeError;
+use nm_codec::{DecodeError, Random};
 
-use crate::random::Random;
 use crate::types::Types;
 
 /// Who sends or receives messages.

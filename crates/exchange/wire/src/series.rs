@@ -2,9 +2,8 @@
 
 use std::marker::PhantomData;
 
-use nm_codec::{DecodeError, Put, Reader};
+use nm_codec::{DecodeError, Put, Random, Reader};
 
-use crate::random::Random;
 use crate::types::Types;
 use crate::value::Value;
 
@@ -112,7 +111,7 @@ impl<'a> Value<'a> for Block<'a> {
 
     fn example(random: &mut Random, out: &mut Vec<u8>) {
         let length = random.below(20) as usize;
-        let bytes: Vec<u8> = (0..length).map(|_| random.number() as u8).collect();
+        let bytes: Vec<u8> = (0..length).map(|_| random.of_any_size() as u8).collect();
         out.put_u32(length as u32);
         out.put(&bytes);
     }

@@ -1,9 +1,8 @@
 //! What has bytes on the wire: numbers, texts, lists, and what is made of them.
 
 use nm_auth::{Nonce, Proof};
-use nm_codec::{DecodeError, Put, Reader};
+use nm_codec::{DecodeError, Put, Random, Reader};
 
-use crate::random::Random;
 use crate::types::Types;
 
 /// Something that is written, read and documented. Those of the messages are made by the macros
@@ -68,7 +67,7 @@ macro_rules! numbers {
             }
 
             fn example(random: &mut Random, out: &mut Vec<u8>) {
-                out.$put(random.number() as $number);
+                out.$put(random.of_any_size() as $number);
             }
         }
     )+};
@@ -116,7 +115,7 @@ macro_rules! arrays {
             }
 
             fn example(random: &mut Random, out: &mut Vec<u8>) {
-                (0..32).for_each(|_| out.put_u8(random.number() as u8));
+                (0..32).for_each(|_| out.put_u8(random.of_any_size() as u8));
             }
         }
     )+};
@@ -236,7 +235,7 @@ impl<'a> Value<'a> for Rest<'a> {
 
     fn example(random: &mut Random, out: &mut Vec<u8>) {
         let count = random.below(20);
-        (0..count).for_each(|_| out.put_u8(random.number() as u8));
+        (0..count).for_each(|_| out.put_u8(random.of_any_size() as u8));
     }
 }
 
