@@ -1,6 +1,6 @@
 //! Child processes that do not outlive their parent and can be waited for with a time-out.
 
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr, c_char};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -21,9 +21,21 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, 
 /// If neither is known.
 pub fn own_program() -> io::Result<PathBuf> {
     std::env::current_exe().or_else(|without_proc| {
-        let started = OsStr::from_bytes(rustix::param::linux_execfn().to_bytes());
-        Path::new(started).canonicalize().map_err(|_| without_proc)
+        started_file().and_then(|file| file.canonicalize().ok()).ok_or(without_proc)
     })
+}
+
+/// What the kernel noted of the file that it started. A crate of ours builds `rustix` so that it
+/// asks the C library by `dlsym`, which a static program does not have.
+fn started_file() -> Option<&'static Path> {
+    // SAFETY: the function reads what the kernel gave this process, and has no other effect.
+    let name = unsafe { libc::getauxval(libc::AT_EXECFN) } as *const c_char;
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: the entry is the address of a string above the stack, which stays there.
+    let name = unsafe { CStr::from_ptr(name) };
+    Some(Path::new(OsStr::from_bytes(name.to_bytes())))
 }
 
 /// A child process that is killed when this value is dropped or when this process ends for any
@@ -227,6 +239,12 @@ mod tests {
         let mut command = Command::new("sleep");
         command.arg("1000").stdin(Stdio::null());
         command
+    }
+
+    #[test]
+    fn the_file_of_this_program_is_known_without_proc() {
+        let started = started_file().unwrap().canonicalize().unwrap();
+        assert_eq!(started, std::env::current_exe().unwrap());
     }
 
     #[test]
