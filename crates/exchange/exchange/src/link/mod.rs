@@ -5,6 +5,7 @@
 //! in one call ([`Link::flush`]): under load, many frames share a call.
 
 mod address;
+mod connecting;
 mod connection;
 mod poller;
 mod receive_buffer;
@@ -12,6 +13,9 @@ mod shm;
 mod stream;
 
 pub use address::{Address, AddressError};
+pub use connecting::Connecting;
+#[cfg(test)]
+pub use connecting::tests::{full_listener, full_tcp_listener};
 pub use connection::{BACKLOG_BYTES_MAX, Link, LinkError};
 pub use poller::LinkPoller;
 pub use receive_buffer::ReceiveBuffer;

@@ -9,6 +9,7 @@ mod large_snapshot;
 mod limits;
 mod link_latencies;
 mod losses;
+mod membership;
 mod moves;
 mod nodes;
 mod peer;

@@ -6,11 +6,9 @@ mod simulated;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use nm_auth::{Nonces, Secret};
-use nm_sys::clock;
 use nm_sys::poll::Waker;
 use nm_wire::{
     Challenge, Close, Evidence, FrameMut, Hello, Kind, Listed, Value, Welcome, Who, hello, welcome,
@@ -18,19 +16,14 @@ use nm_wire::{
 
 use crate::client::say_hello;
 use crate::control::{InstrumentMap, LinkLatency};
-use crate::link::{Address, Link, LinkError, LinkPoller, Stream};
+use crate::link::{Link, LinkError, LinkPoller, Stream};
 use crate::network::{Network, NodeId, Role};
 
 use super::authenticator::Authenticator;
+use super::connector::Connector;
 use super::limits::Limits;
 use super::peer::{Peer, PeerError, check_format};
 use super::warnings::Warnings;
-
-/// How long an attempt to connect may take.
-const CONNECT_LIMIT: Duration = Duration::from_secs(1);
-
-/// Pauses between attempts to connect: the first one, and the longest.
-const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
 
 /// A link for as long as it lasts; a later one never has the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -191,29 +184,7 @@ pub struct Links {
     outdated: Vec<Outdated>,
     /// Whether the network has changed since that was last asked.
     is_network_changed: bool,
-    requests: Sender<ConnectorOrder>,
-    connected: Receiver<(NodeId, Stream)>,
-    connector: Waker,
-}
-
-/// Takes what is to be connected, gives what was, and is woken then.
-type Connector = (Sender<ConnectorOrder>, Receiver<(NodeId, Stream)>, Waker);
-
-/// What the connector is to do.
-#[derive(Debug)]
-enum ConnectorOrder {
-    Connect(ConnectRequest),
-    /// A node is no part of the network any more.
-    Forget(NodeId),
-}
-
-/// A node to connect to.
-#[derive(Debug)]
-struct ConnectRequest {
-    node: NodeId,
-    address: Address,
-    /// Not before this time, ns.
-    at_ns: u64,
+    connector: Connector,
 }
 
 impl Links {
@@ -224,28 +195,21 @@ impl Links {
         start: u64,
         (limits, secret): (Limits, Option<Secret>),
     ) -> io::Result<Links> {
-        let (requests, requested) = mpsc::channel();
-        let (done, connected) = mpsc::channel();
-        let connector = Waker::new()?;
-        let waker = connector.clone();
-        std::thread::Builder::new()
-            .name("connector".to_string())
-            .spawn(move || connect(&requested, &done, &waker))?;
-        let parts = (requests, connected, connector);
-        let links = Links::of_parts(network, own, start, (limits, secret), parts)?;
+        let connector = Connector::start()?;
+        let links = Links::of_parts(network, own, start, (limits, secret), connector)?;
         for node in network.downstream(own) {
             links.request_link(node, 0);
         }
         Ok(links)
     }
 
-    /// A node's links, none of which is up; `connector` is woken when one is connected.
+    /// A node's links, none of which is up.
     fn of_parts(
         network: &Network,
         own: NodeId,
         start: u64,
         (limits, secret): (Limits, Option<Secret>),
-        (requests, connected, connector): Connector,
+        connector: Connector,
     ) -> io::Result<Links> {
         Ok(Links {
             poller: LinkPoller::new()?,
@@ -271,24 +235,20 @@ impl Links {
             peers_count: network.downstream(own).len() + network.upstream_count(own),
             outdated: vec![],
             is_network_changed: false,
-            requests,
-            connected,
             connector,
         })
     }
 
     /// What wakes the node when a link is connected.
     pub fn connector(&self) -> &Waker {
-        &self.connector
+        self.connector.waker()
     }
 
     /// Has the connector make a link, unless the node was removed.
     fn request_link(&self, node: NodeId, at_ns: u64) {
         let known = self.network.node(node).filter(|_| !self.network.is_removed(node));
         let Some(known) = known else { return };
-        let request = ConnectRequest { node, address: known.address.clone(), at_ns };
-        // The thread lives as long as this does.
-        let _ = self.requests.send(ConnectorOrder::Connect(request));
+        self.connector.connect(node, known.address.clone(), at_ns);
     }
 
     /// The network with the nodes that were added to it, and without those that were removed, as
@@ -315,7 +275,7 @@ impl Links {
             self.request_link(*peer, 0);
         }
         for peer in known.iter().filter(|peer| !wanted.contains(peer)) {
-            let _ = self.requests.send(ConnectorOrder::Forget(*peer));
+            self.connector.forget(*peer);
         }
         self.peers_count = wanted.len() + self.network.upstream_count(self.own);
         let linked = self.nodes.iter().filter(|(peer, _)| self.network.is_removed(**peer));
@@ -334,8 +294,8 @@ impl Links {
 
     /// Takes the links that were connected since, and sends hello on them.
     pub fn take_connected(&mut self) -> io::Result<()> {
-        self.connector.drain();
-        while let Ok((node, stream)) = self.connected.try_recv() {
+        self.connector.waker().drain();
+        while let Some((node, stream)) = self.connector.take() {
             let made = Link::new(stream).and_then(|link| self.insert(link, Peer::Node(node), true));
             let Ok(id) = made else {
                 self.request_link(node, 0);
@@ -836,39 +796,6 @@ pub struct Handshake {
     pub peer: Peer,
     /// Its link before, which it has given up.
     pub older: Option<LinkId>,
-}
-
-/// The connector's thread: tries to connect to what is requested until it succeeds; ends with the
-/// node.
-fn connect(requested: &Receiver<ConnectorOrder>, done: &Sender<(NodeId, Stream)>, waker: &Waker) {
-    let mut open: Vec<ConnectRequest> = vec![];
-    let mut pause = PAUSES[0];
-    loop {
-        let limit = if open.is_empty() { Duration::from_secs(3600) } else { pause };
-        match requested.recv_timeout(limit) {
-            Ok(ConnectorOrder::Connect(request)) => {
-                open.push(request);
-                pause = PAUSES[0];
-            }
-            Ok(ConnectorOrder::Forget(node)) => open.retain(|request| request.node != node),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
-        let before = open.len();
-        open.retain(|ConnectRequest { node, address, at_ns }| {
-            if clock::monotonic_ns() < *at_ns {
-                return true;
-            }
-            match Stream::connect(address, CONNECT_LIMIT) {
-                Ok(stream) => done.send((*node, stream)).is_err(),
-                Err(_) => true,
-            }
-        });
-        if open.len() < before {
-            waker.wake();
-        }
-        pause = (pause * 2).min(PAUSES[1]);
-    }
 }
 
 #[cfg(test)]

@@ -4,10 +4,12 @@
 pub mod acceptor;
 pub mod authenticator;
 pub mod behaviour;
+pub mod connector;
 pub mod event;
 pub mod event_loop;
 pub mod event_queue;
 pub mod limits;
 pub mod links;
+pub mod membership;
 pub mod peer;
 pub mod warnings;

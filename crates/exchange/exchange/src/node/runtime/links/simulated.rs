@@ -16,10 +16,8 @@ impl LinkId {
 impl Links {
     /// The links of a simulated node, none of which is up. It connects to no node by itself.
     pub fn simulated(network: &Network, own: NodeId, start: u64) -> io::Result<Links> {
-        let (requests, _) = mpsc::channel();
-        let (_, connected) = mpsc::channel();
-        let parts = (requests, connected, Waker::new()?);
-        Links::of_parts(network, own, start, (Limits::STANDARD, None), parts)
+        let connector = Connector::simulated()?;
+        Links::of_parts(network, own, start, (Limits::STANDARD, None), connector)
     }
 
     /// A link to a node downstream; hello is in its backlog.
