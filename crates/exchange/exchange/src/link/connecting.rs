@@ -140,47 +140,11 @@ impl AsFd for Connecting {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::*;
+    use crate::link::full_queues::{full_listener, full_tcp_listener};
     use nm_sys::clock::monotonic_ns;
     use std::net::TcpListener;
-
-    /// A connection over loopback that is not made after so long will not be made.
-    const ANSWER: Duration = Duration::from_millis(300);
-
-    /// A listener whose queue is full, and those that wait there.
-    fn full(domain: Domain, address: &SockAddr) -> (Socket, Vec<Socket>) {
-        let listener = Socket::new(domain, Type::STREAM, None).unwrap();
-        listener.bind(address).unwrap();
-        listener.listen(0).unwrap();
-        let address = listener.local_addr().unwrap();
-        let waiting = (0..).map_while(|_| {
-            let socket = Socket::new(domain, Type::STREAM, None).unwrap();
-            socket.set_nonblocking(true).unwrap();
-            let is_in_queue = match socket.connect(&address) {
-                Err(error) if error.raw_os_error() == Some(IN_PROGRESS) => {
-                    poll::writable(socket.as_raw_fd(), ANSWER).unwrap()
-                }
-                connected => connected.is_ok(),
-            };
-            is_in_queue.then_some(socket)
-        });
-        let waiting = waiting.collect();
-        (listener, waiting)
-    }
-
-    /// That of a Unix socket.
-    pub fn full_listener(path: &std::path::Path) -> (Socket, Vec<Socket>) {
-        full(Domain::UNIX, &SockAddr::unix(path).unwrap())
-    }
-
-    /// That of TCP, which answers nothing.
-    pub fn full_tcp_listener() -> (Address, Socket, Vec<Socket>) {
-        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-        let (listener, waiting) = full(Domain::IPV4, &any.into());
-        let address = listener.local_addr().unwrap().as_socket().unwrap();
-        (Address::Tcp(address), listener, waiting)
-    }
 
     #[test]
     fn a_listener_whose_queue_is_full_is_given_up_at_the_limit() {

@@ -7,6 +7,8 @@
 mod address;
 mod connecting;
 mod connection;
+#[cfg(test)]
+pub mod full_queues;
 mod poller;
 mod receive_buffer;
 mod shm;
@@ -14,8 +16,6 @@ mod stream;
 
 pub use address::{Address, AddressError};
 pub use connecting::Connecting;
-#[cfg(test)]
-pub use connecting::tests::{full_listener, full_tcp_listener};
 pub use connection::{BACKLOG_BYTES_MAX, Link, LinkError};
 pub use poller::LinkPoller;
 pub use receive_buffer::ReceiveBuffer;

@@ -9,8 +9,10 @@ use std::time::Duration;
 use nm_sys::clock;
 use nm_sys::poll::{Interest, Poller, Waker};
 
-use crate::link::{Address, Connecting, Stream};
+use crate::link::{Connecting, Stream};
 use crate::network::NodeId;
+
+use super::links::{ConnectOrder, ConnectRequest};
 
 /// How long an attempt to connect may take, ns.
 const ATTEMPT_NS: u64 = 1_000_000_000;
@@ -19,20 +21,11 @@ const ATTEMPT_NS: u64 = 1_000_000_000;
 /// twice as long as the one before.
 const PAUSES_NS: [u64; 2] = [2_000_000, 20_000_000];
 
-/// What the thread is to do.
-#[derive(Debug)]
-enum Order {
-    /// Connect to a node, not before this time, ns.
-    Connect(NodeId, Address, u64),
-    /// A node is no part of the network any more.
-    Forget(NodeId),
-}
-
 /// The node's end of it.
 #[derive(Debug)]
 pub struct Connector {
     /// Absent once the thread is to end.
-    orders: Option<Sender<Order>>,
+    orders: Option<Sender<ConnectOrder>>,
     is_ordered: Waker,
     connected: Receiver<(NodeId, Stream)>,
     is_connected: Waker,
@@ -55,25 +48,8 @@ impl Connector {
         Ok(Connector { orders: Some(orders), is_ordered, connected, is_connected })
     }
 
-    /// One that never connects.
-    #[cfg(test)]
-    pub fn simulated() -> io::Result<Connector> {
-        let (_, connected) = channel();
-        let (is_ordered, is_connected) = (Waker::new()?, Waker::new()?);
-        Ok(Connector { orders: None, is_ordered, connected, is_connected })
-    }
-
-    /// Has a node connected, not before `at_ns`.
-    pub fn connect(&self, node: NodeId, address: Address, at_ns: u64) {
-        self.order(Order::Connect(node, address, at_ns));
-    }
-
-    /// Connects no more to a node.
-    pub fn forget(&self, node: NodeId) {
-        self.order(Order::Forget(node));
-    }
-
-    fn order(&self, order: Order) {
+    /// Has an order carried out.
+    pub fn order(&self, order: ConnectOrder) {
         if let Some(orders) = &self.orders {
             // The thread lives as long as this does.
             let _ = orders.send(order);
@@ -86,8 +62,8 @@ impl Connector {
         &self.is_connected
     }
 
-    /// The next stream that was connected since.
-    pub fn take(&self) -> Option<(NodeId, Stream)> {
+    /// The next stream that was connected.
+    pub fn next_connected(&self) -> Option<(NodeId, Stream)> {
         self.connected.try_recv().ok()
     }
 }
@@ -106,8 +82,7 @@ const ATTEMPT: u64 = 1;
 /// A node that is to be connected.
 #[derive(Debug)]
 struct Attempt {
-    node: NodeId,
-    address: Address,
+    request: ConnectRequest,
     /// When the next attempt begins, or the present one is given up, ns.
     due_ns: u64,
     pause_ns: u64,
@@ -115,8 +90,9 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn new(node: NodeId, address: Address, at_ns: u64) -> Attempt {
-        Attempt { node, address, due_ns: at_ns, pause_ns: PAUSES_NS[0], connecting: None }
+    fn new(request: ConnectRequest) -> Attempt {
+        let due_ns = request.at_ns;
+        Attempt { request, due_ns, pause_ns: PAUSES_NS[0], connecting: None }
     }
 
     /// Goes on as far as possible without waiting; the stream if there is one.
@@ -125,7 +101,8 @@ impl Attempt {
         if is_new && now_ns < self.due_ns {
             return None;
         }
-        let begun = self.connecting.take().map_or_else(|| Connecting::begin(&self.address), Ok);
+        let begun =
+            self.connecting.take().map_or_else(|| Connecting::begin(&self.request.address), Ok);
         let advanced = begun.and_then(|connecting| {
             // It is the stream's descriptor as well, for which this thread does not wait.
             let was_waited_for = (!is_new).then(|| poller.remove(&connecting));
@@ -156,7 +133,7 @@ impl Attempt {
 /// The thread: connects what is ordered, until the node ends.
 fn work(
     mut poller: Poller,
-    (ordered, awake): (&Receiver<Order>, &Waker),
+    (ordered, awake): (&Receiver<ConnectOrder>, &Waker),
     (done, waker): (&Sender<(NodeId, Stream)>, &Waker),
 ) {
     let (mut attempts, mut ready) = (Vec::<Attempt>::new(), vec![]);
@@ -164,10 +141,10 @@ fn work(
         awake.drain();
         loop {
             match ordered.try_recv() {
-                Ok(Order::Connect(node, address, at_ns)) => {
-                    attempts.push(Attempt::new(node, address, at_ns));
+                Ok(ConnectOrder::Connect(request)) => attempts.push(Attempt::new(request)),
+                Ok(ConnectOrder::Forget(node)) => {
+                    attempts.retain(|attempt| attempt.request.node != node);
                 }
-                Ok(Order::Forget(node)) => attempts.retain(|attempt| attempt.node != node),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return,
             }
@@ -175,7 +152,7 @@ fn work(
         let now_ns = clock::monotonic_ns();
         let before = attempts.len();
         attempts.retain_mut(|attempt| match attempt.advance(now_ns, &poller) {
-            Some(stream) => done.send((attempt.node, stream)).is_err(),
+            Some(stream) => done.send((attempt.request.node, stream)).is_err(),
             None => true,
         });
         if attempts.len() < before {
@@ -194,7 +171,8 @@ fn work(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::{full_listener, full_tcp_listener};
+    use crate::link::Address;
+    use crate::link::full_queues::{full_listener, full_tcp_listener};
     use crate::network::Role;
     use nm_sys::clock::Deadline;
     use nm_sys::poll;
@@ -203,11 +181,15 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
+    fn connect(connector: &Connector, node: NodeId, address: Address, at_ns: u64) {
+        connector.order(ConnectOrder::Connect(ConnectRequest { node, address, at_ns }));
+    }
+
     fn next(connector: &Connector) -> NodeId {
         let deadline = Deadline::after(LIMIT);
         loop {
             connector.waker().drain();
-            if let Some((node, _)) = connector.take() {
+            if let Some((node, _)) = connector.next_connected() {
                 return node;
             }
             let fd = connector.waker().as_fd().as_raw_fd();
@@ -231,13 +213,13 @@ mod tests {
             [address("full"), silent, address("nobody"), tcp.to_string()].into_iter().enumerate()
         {
             let node = Role::Mediator.node(index as u16);
-            connector.connect(node, unreachable.parse().unwrap(), 0);
+            connect(&connector, node, unreachable.parse().unwrap(), 0);
         }
         let well = UnixListener::bind(folder.path().join("well")).unwrap();
         let healthy = Role::Mediator.node(9);
         let begun_ns = clock::monotonic_ns();
         for _ in 0..20 {
-            connector.connect(healthy, address("well").parse().unwrap(), 0);
+            connect(&connector, healthy, address("well").parse().unwrap(), 0);
             assert_eq!(next(&connector), healthy);
             well.accept().unwrap();
         }
@@ -255,10 +237,10 @@ mod tests {
         let address = || Address::Unix(path.clone());
         let [late, later, gone] = [0, 1, 2].map(|index| Role::Router.node(index));
         let at_ns = clock::monotonic_ns() + 200_000_000;
-        connector.connect(later, address(), at_ns);
-        connector.connect(gone, address(), 0);
-        connector.forget(gone);
-        connector.connect(late, address(), 0);
+        connect(&connector, later, address(), at_ns);
+        connect(&connector, gone, address(), 0);
+        connector.order(ConnectOrder::Forget(gone));
+        connect(&connector, late, address(), 0);
         let _listener = UnixListener::bind(&path).unwrap();
         assert_eq!(next(&connector), late);
         assert_eq!(next(&connector), later);
