@@ -10,10 +10,15 @@
 //! where each instrument is, [`node`] runs one node, [`output_queue`] takes what a node writes, and
 //! [`limits`] are what clients can ask of all of it.
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait"))]
 
 mod background;
 pub mod batch;
 pub mod cell;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "waits for an answer, in programs that are no nodes and in threads of their own"
+)]
 pub mod client;
 pub mod control;
 pub mod hashes;
@@ -26,5 +31,6 @@ pub mod node;
 pub mod output_queue;
 pub mod resend;
 #[cfg(feature = "test-support")]
+#[allow(clippy::disallowed_methods, reason = "tests wait")]
 pub mod testing;
 mod time;

@@ -68,6 +68,7 @@ impl<T: Send + 'static> OutputQueue<T> {
     }
 
     /// Waits until all items are written, but no longer than `limit`; whether they are.
+    #[expect(clippy::disallowed_methods, reason = "with a limit, when its source has ended")]
     pub fn end(self, limit: Duration) -> bool {
         drop(self.items);
         self.thread.recv_timeout(limit) == Err(RecvTimeoutError::Disconnected)

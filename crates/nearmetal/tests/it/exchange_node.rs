@@ -3,9 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -13,6 +11,7 @@ use nm_exchange::network::{Durability, Role};
 use nm_sys::process::ChildProcess;
 
 use crate::exchange_net::{Load, Net};
+use crate::exchange_stopped::full_pipe;
 use crate::support::{BINARY, finish, wait_for};
 
 const ROLES: [Role; 4] = [Role::Router, Role::Mediator, Role::Processor, Role::Gateway];
@@ -58,16 +57,6 @@ fn by_shell(script: &str, node: &Command) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", script, BINARY]).args(node.get_args());
     shell
-}
-
-/// A pipe at this path that takes nothing more, and nobody reads.
-fn full_pipe(path: &Path) -> File {
-    let mode = rustix::fs::Mode::RWXU;
-    rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-    let mut both_ends = File::options().read(true).write(true).open(path).unwrap();
-    let size = rustix::pipe::fcntl_getpipe_size(both_ends.as_fd()).unwrap();
-    both_ends.write_all(&vec![b'x'; size]).unwrap();
-    both_ends
 }
 
 /// Its stderr is full as well, and it has a sentence to write there.

@@ -101,6 +101,10 @@ impl Stream {
     ///
     /// # Errors
     /// The system's error; [`ErrorKind::TimedOut`] at the limit.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "for programs that are no nodes, and threads of their own"
+    )]
     pub fn connect(address: &Address, limit: Duration) -> io::Result<Stream> {
         let deadline = Deadline::after(limit);
         let mut begun = None;

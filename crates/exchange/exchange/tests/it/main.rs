@@ -1,4 +1,5 @@
 //! Tests of the nodes, in one binary.
+#![allow(clippy::disallowed_methods, reason = "tests wait")]
 
 mod added;
 mod authentication;

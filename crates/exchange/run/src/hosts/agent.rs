@@ -13,7 +13,7 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -33,6 +33,9 @@ use crate::hosts::protocol::{
 
 /// How the name of an agent's folder begins.
 const FOLDER: &str = "run-";
+
+/// Events that wait for the agent. Nodes that write more are not read meanwhile.
+const EVENTS_WAITING_MAX: usize = 1024;
 
 /// What the agent handles.
 enum Event {
@@ -55,7 +58,7 @@ struct Agent<'a> {
     folder: &'a Path,
     output: &'a OutputQueue<String>,
     nodes: BTreeMap<usize, Node>,
-    events: Sender<Event>,
+    events: SyncSender<Event>,
 }
 
 /// Runs an agent until `input` ends or is silent for too long. `program` is nearmetal, and the
@@ -94,7 +97,7 @@ fn run_with(
     private_folder::claim(parent).map_err(|error| system(&error))?;
     private_folder::remove_abandoned(parent, FOLDER);
     let folder = PrivateFolder::create(parent, FOLDER).map_err(|error| system(&error))?;
-    let (sender, events) = channel();
+    let (sender, events) = sync_channel(EVENTS_WAITING_MAX);
     let requests = sender.clone();
     let read = move || read_requests(input, &requests);
     thread::Builder::new().name("input".into()).spawn(read).map_err(|error| system(&error))?;
@@ -125,7 +128,7 @@ fn system(error: &dyn std::error::Error) -> Failure {
 }
 
 /// Passes the requests on, until the input ends or has a line that is none.
-fn read_requests(input: impl BufRead, requests: &Sender<Event>) {
+fn read_requests(input: impl BufRead, requests: &SyncSender<Event>) {
     for line in BoundedLines::new(input) {
         let Ok(request) = serde_json::from_str(&line) else { break };
         if requests.send(Event::Request(request)).is_err() {
@@ -297,6 +300,7 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixStream;
+    use std::sync::mpsc::channel;
     use std::sync::{Arc, Mutex};
 
     /// A program in place of nearmetal: shows its words and files, waits for the end of its input,
@@ -483,7 +487,7 @@ mod tests {
     }
 
     const CHATTY: &str = "#!/bin/sh\n\
-        while :; do echo 0123456789012345678901234567890123456789; echo more >&2; done &\n\
+        yes 01234567 >&2 &\n\
         cat > /dev/null\n\
         kill $!\n";
 

@@ -163,6 +163,7 @@ fn work(
             due_ns.map(|due_ns| Duration::from_nanos(due_ns.saturating_sub(clock::monotonic_ns())));
         if poller.wait(&mut ready, limit).is_err() {
             // Not of one connection. Nothing is ready, and attempts go on after a pause.
+            #[expect(clippy::disallowed_methods, reason = "a thread of its own")]
             thread::sleep(Duration::from_nanos(PAUSES_NS[1]));
         }
     }

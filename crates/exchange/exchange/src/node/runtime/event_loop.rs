@@ -59,6 +59,7 @@ pub fn run_with_limits(
     events: &EventQueue,
 ) -> Result<NodeSummary, Failure> {
     let is_added = network.node(node).is_none();
+    #[expect(clippy::disallowed_methods, reason = "before it has links")]
     let asked = match is_added && network.has_control() {
         true => {
             let stopped =

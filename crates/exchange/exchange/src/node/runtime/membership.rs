@@ -46,6 +46,7 @@ impl MembershipDoubt {
     }
 
     /// Begins to ask if there is a doubt and it is time to.
+    #[expect(clippy::disallowed_methods, reason = "a thread asks")]
     pub fn ask_if_due(&mut self, now_ns: u64, network: &Network) {
         if self.deadline_ns().is_none_or(|due_ns| now_ns < due_ns) {
             return;
