@@ -131,6 +131,8 @@ fn requests_are_answered_while_any_process_beside_their_path_stands_still() {
         let _strangers = on_path.map(|node| stranger(address(&net.network, node)));
         load.all_answered(&format!("with {node} stopped, and strangers"), COUNT / 4);
         signal("CONT", net.pid(*node));
+        let round = load.all_answered(&format!("when {node} goes on"), COUNT);
+        println!("p99: {:.2} ms when {node} goes on", p99_ms(&round));
     }
     load.finish(&mut net);
 }
