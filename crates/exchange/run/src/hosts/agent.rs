@@ -532,4 +532,19 @@ mod tests {
         assert_eq!(dropped.sum::<u64>(), 5, "{reports:?}");
         assert!(reports.contains(&Report::Ended { slot: 4, start: 1 }), "{reports:?}");
     }
+
+    #[test]
+    fn what_nodes_write_keeps_no_agent_beyond_the_silence_of_its_run() {
+        let place = place();
+        let (sender, events) = sync_channel(EVENTS_WAITING_MAX);
+        for _ in 0..100 {
+            sender.send(Event::Report(Report::Log { slot: 0, text: "more".into() })).unwrap();
+        }
+        let output = OutputQueue::start(0, |_| {}, |_| String::new()).unwrap();
+        let (program, folder) = (&*place.program, place.folder.path());
+        let mut agent =
+            Agent { program, folder, output: &output, nodes: BTreeMap::new(), events: sender };
+        agent.handle_all(&events, Duration::ZERO).unwrap_err();
+        assert_eq!(events.try_iter().count(), 100, "it handles what they write, and does not end");
+    }
 }
