@@ -94,6 +94,7 @@ fn run_beside_tests() -> Result<Result<[Benches; 2]>> {
     thread::scope(|scope| {
         let simulating = scope.spawn(move || {
             simulate_replicas()?;
+            simulate_exchange()?;
             check_codecs_under_miri(has_miri)
         });
         shell::run("nice -n 19 cargo build --release --locked")?;
@@ -152,6 +153,15 @@ fn check_codecs_under_miri(has_miri: bool) -> Result<()> {
 fn simulate_replicas() -> Result<()> {
     let line = "nice -n 19 cargo test -p nm-replica --lib --release --locked \
                 --target-dir target/simulation -- --nocapture cell_simulation disk_fault";
+    let trials = ("NM_TRIALS", "10000");
+    shell::run_with(line, &[("RUSTFLAGS", "--cfg tokio_unstable"), trials])
+}
+
+/// Trials of a whole network with faults, with the flags of the simulation before, whose libraries
+/// it shares.
+fn simulate_exchange() -> Result<()> {
+    let line = "nice -n 19 cargo test -p nm-exchange --lib --release --locked \
+                --target-dir target/simulation -- --nocapture no_fault_of_a_network";
     let trials = ("NM_TRIALS", "10000");
     shell::run_with(line, &[("RUSTFLAGS", "--cfg tokio_unstable"), trials])
 }
