@@ -51,12 +51,6 @@ impl<M: Matching> Cell<M> {
         self.departed.iter().map(|(instrument, departed)| (*instrument, departed))
     }
 
-    /// Instruments of which a part has come from other cells, and not all.
-    #[cfg(test)]
-    pub fn arriving(&self) -> impl Iterator<Item = InstrumentId> {
-        self.staged.keys().copied()
-    }
-
     /// The state of an instrument that is here, or was until it was released.
     pub(super) fn present_or_departed(
         &self,
@@ -117,12 +111,6 @@ impl<M: Matching> Cell<M> {
             self.end_copy(instrument);
         }
         piece
-    }
-
-    /// Whether a copy is being made.
-    #[cfg(test)]
-    pub fn has_copies(&self) -> bool {
-        !self.copies.is_empty()
     }
 
     /// Ends a copy before it is complete.
@@ -427,6 +415,18 @@ mod tests {
 
     use super::*;
     use crate::limits::CellLimits;
+
+    impl<M: Matching> Cell<M> {
+        /// Instruments of which a part has come from other cells, and not all.
+        pub fn arriving(&self) -> impl Iterator<Item = InstrumentId> {
+            self.staged.keys().copied()
+        }
+
+        /// Whether a copy is being made.
+        pub fn has_copies(&self) -> bool {
+            !self.copies.is_empty()
+        }
+    }
 
     /// Replicas that load the book sooner and later have the same state after each part.
     #[test]

@@ -15,8 +15,8 @@ mod replica;
 mod router;
 mod runtime;
 
-pub use replica::groups;
 pub use runtime::event::{NodeEvent, NodeSummary};
 pub use runtime::event_loop::{run, run_with_limits};
 pub use runtime::event_queue::EventQueue;
+pub use runtime::groups;
 pub use runtime::limits::Limits;

@@ -20,7 +20,6 @@ use nm_book::testing::Random;
 use crate::limits::CellLimits;
 use crate::moves::MoveId;
 use crate::network::{CONTROL, Durability, Network, Node, NodeId, Role};
-use crate::time;
 
 use audit::Step;
 use ring::{Event, Load, Ring};
@@ -121,7 +120,6 @@ fn network() -> Network {
 
 impl Trial {
     fn new(plan: Plan) -> Trial {
-        time::testing::set(Some(0));
         let mut random = Random::new(plan.seed ^ 0x5eed);
         let mut limits = CellLimits::STANDARD;
         if plan.is_narrow {
@@ -172,7 +170,6 @@ impl Trial {
         let (executed, operator) = (self.ring.audit.executed(), &self.ring.operator);
         assert_eq!(executed as u64, sent);
         assert!(operator.refused == 0 || self.plan.is_narrow);
-        time::testing::set(None);
         Outcome {
             executed,
             moved: operator.moved,

@@ -7,8 +7,7 @@ use std::rc::Rc;
 
 use nm_book::testing::Random;
 use nm_codec::fnv1a_on;
-use nm_replica::{Settings, Shared};
-use nm_sys::poll::Waker;
+use nm_replica::Shared;
 use nm_wire::{AdminResponse, Frame, FrameMut, Kind, Message};
 
 use crate::batch;
@@ -19,12 +18,11 @@ use crate::network::{CONTROL, Durability, Network, NodeId, Role};
 use crate::node::gateway::Gateway;
 use crate::node::mediator::Mediator;
 use crate::node::processor::Processor;
-use crate::node::replica::groups::Logs;
+use crate::node::replica::logs::Logs;
 use crate::node::router::Router;
 use crate::node::runtime::behaviour::Behaviour;
 use crate::node::runtime::links::{LinkId, Links};
 use crate::node::runtime::peer::{Peer, PeerError};
-use crate::time;
 
 use super::audit::{Audit, Step};
 use super::clients::{Client, Operator};
@@ -282,13 +280,12 @@ impl Ring {
     /// One iteration of a node's event loop.
     fn turn(&mut self, id: NodeId, handle: impl FnOnce(&mut dyn Behaviour, &mut Links)) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        time::testing::set(Some(self.now_ns));
-        node.links.now_ns = self.now_ns;
+        node.links.set_simulated_time(self.now_ns);
         handle(node.running.behaviour(), &mut node.links);
         node.running.behaviour().on_iteration(&mut node.links).expect("an iteration");
         let warnings = node.links.warnings.take(self.now_ns);
         let (outputs, run) = (node.links.take_output(), node.run);
-        let deadline_ns = node.running.behaviour().deadline_ns();
+        let deadline_ns = node.running.behaviour().deadline_ns(self.now_ns);
         if let Some(deadline_ns) = deadline_ns.map(|at_ns| at_ns.max(self.now_ns + 1_000))
             && node.timer_ns.is_none_or(|known| deadline_ns < known)
         {
@@ -495,9 +492,9 @@ impl Ring {
         let Some(target) = self.nodes.get_mut(&to) else {
             return self.after(20_000_000, Event::Connect { from, run, to });
         };
-        let accepted = target.links.accept_link().expect("a link");
+        let accepted = target.links.accept_link();
         let node = self.nodes.get_mut(&from).expect("a node that runs");
-        let made = node.links.begin_link(to).expect("a link");
+        let made = node.links.add_connected(to).expect("a link");
         self.new_wire([End::Node(from, made), End::Node(to, accepted)]);
         self.turn(from, |_, _| {});
     }
@@ -519,7 +516,7 @@ impl Ring {
             self.operator.mediator += usize::from(end == End::Operator);
             return self.after(10_000_000, Event::Enter(end));
         };
-        let accepted = target.links.accept_link().expect("a link");
+        let accepted = target.links.accept_link();
         let wire = self.new_wire([end, End::Node(to, accepted)]);
         match end {
             End::Client(at) => self.clients[at].wire = Some(wire),
@@ -568,7 +565,7 @@ impl Ring {
             of_groups.push((group, SimulatedLog { group: known, member }));
         }
         let running = self.running(id, of_groups);
-        let links = Links::simulated(&self.network, id, run).expect("links");
+        let links = Links::simulated(&self.network, id, run);
         let (timer_ns, stands_until_ns, wires) = (None, 0, HashMap::new());
         let node = Node { running, links, run, timer_ns, stands_until_ns, wires };
         self.nodes.insert(id, node);
@@ -580,20 +577,13 @@ impl Ring {
 
     fn running(&self, id: NodeId, of_groups: Vec<(u16, SimulatedLog)>) -> Running {
         let (network, index) = (&self.network, id.index);
-        let waker = Waker::new().expect("a waker");
-        let logs = Logs {
-            waker,
-            of_groups,
-            thread: None,
-            next_joined: |_| None,
-            open: |_, _| unreachable!("a simulated node has no thread"),
-            settings: Settings::default(),
-        };
+        let logs = Logs { of_groups, source: None };
         match id.class {
             Role::Gateway => Running::Gateway(Box::new(Gateway::new(network, index))),
             Role::Router => Running::Router(Box::new(Router::new(network))),
             Role::Mediator => {
-                let mut mediator = Mediator::new(network, index, logs).expect("a mediator");
+                let mut mediator =
+                    Mediator::new(network, index, logs, self.now_ns).expect("a mediator");
                 for replica in &mut mediator.cells.replicas {
                     replica.moves.frame_bytes = self.frame_bytes;
                     replica.cell.limits = self.limits;
