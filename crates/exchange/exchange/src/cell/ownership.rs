@@ -52,10 +52,7 @@ impl<M: Matching> Cell<M> {
     }
 
     /// The state of an instrument that is here, or was until it was released.
-    pub(super) fn present_or_departed(
-        &self,
-        instrument: InstrumentId,
-    ) -> Option<&InstrumentState<M>> {
+    fn present_or_departed(&self, instrument: InstrumentId) -> Option<&InstrumentState<M>> {
         let departed = || self.departed.get(&instrument).map(|departed| &departed.state);
         self.instruments.get(&instrument).or_else(departed)
     }
@@ -426,6 +423,19 @@ mod tests {
         pub fn has_copies(&self) -> bool {
             !self.copies.is_empty()
         }
+    }
+
+    /// The state that it keeps may be older than what the session has missed in the new cell.
+    #[test]
+    fn a_cell_that_has_released_an_instrument_answers_no_resend_request() {
+        let mut cell = Cell::<ReferenceBook>::new(0, 1);
+        cell.begin(1, 1);
+        cell.handle(&order(2, 7, 1, 0), |_| {});
+        let events =
+            |cell: &Cell<ReferenceBook>| cell.events_after(7, 2, 0).map(|(_, it)| it.count());
+        assert_eq!(events(&cell), Some(1));
+        cell.release(Release { cell: 0, to: 1, id: MoveId { instrument: 7, epoch: 1 } });
+        assert_eq!((events(&cell), cell.departed().count()), (None, 1));
     }
 
     /// Replicas that load the book sooner and later have the same state after each part.

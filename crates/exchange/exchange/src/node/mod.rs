@@ -8,12 +8,12 @@
 mod control;
 mod gateway;
 mod mediator;
-#[cfg(test)]
-mod moves_simulation;
 mod processor;
 mod replica;
 mod router;
 mod runtime;
+#[cfg(test)]
+mod simulation;
 
 pub use runtime::event::{NodeEvent, NodeSummary};
 pub use runtime::event_loop::{run, run_with_limits};

@@ -382,7 +382,7 @@ mod tests {
 
     use super::*;
     use crate::network::Node;
-    use crate::node::moves_simulation::group::SimulatedLog;
+    use crate::node::simulation::group::SimulatedLog;
 
     fn events(is_astray: bool) -> Vec<u8> {
         let mut bytes = vec![];

@@ -482,7 +482,7 @@ impl<L: Log> ReplicaSet<L> {
         for cell in new.into_iter().filter(|cell| !old.contains(cell)) {
             source.open(network, self.node, cell)?;
         }
-        Ok(())
+        self.add_joined()
     }
 
     /// There is a new map.
@@ -635,7 +635,7 @@ mod tests {
     use crate::cell::testing::{INSTRUMENT, cell_with_large_book, copied_parts};
     use crate::moves::{Attempt, MoveId, MoveParts};
     use crate::network::Node;
-    use crate::node::moves_simulation::group::{Entry, Group, SimulatedLog};
+    use crate::node::simulation::group::{Entry, Group, SimulatedLog};
 
     /// A follower of cell 0, to which the log of the arrival of a large instrument and of one more
     /// batch was delivered; and the index of the end of the transfer.
@@ -652,7 +652,7 @@ mod tests {
         });
         network.durability = Durability::MemoryQuorum;
         let nodes = network.replicas(cell);
-        let mut group = Group::new(nodes);
+        let mut group = Group::new(nodes, false, &mut Random::new(1));
         let member = group.member_at(own).unwrap();
         let ended_at = frames.len() as u64;
         for number in 0..=ended_at {
