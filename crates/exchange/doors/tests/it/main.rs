@@ -1,0 +1,4 @@
+//! Tests of the door from outside.
+
+mod documents;
+mod scenarios;
