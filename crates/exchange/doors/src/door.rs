@@ -13,9 +13,7 @@ use crate::fix::message::Message;
 use crate::fix::record::Record;
 use crate::fix::session::{Input, Output, Session};
 use crate::fix::tag;
-use crate::limits::{
-    CONNECTIONS_MAX, LOGON_LIMIT_NS, MESSAGES_PER_SECOND, UNKNOWN_CONNECTIONS_MAX,
-};
+use crate::limits::{LOGON_LIMIT_NS, MESSAGES_PER_SECOND, UNKNOWN_CONNECTIONS_MAX};
 use crate::settings::Settings;
 
 /// ns of a second.
@@ -120,7 +118,7 @@ impl Door {
     /// A client connects; whether it may.
     pub fn connected(&mut self, id: ConnectionId, now_ns: u64) -> bool {
         let unknown = self.connections.values().filter(|it| it.line.is_none()).count();
-        if self.connections.len() >= CONNECTIONS_MAX || unknown >= UNKNOWN_CONNECTIONS_MAX {
+        if unknown >= UNKNOWN_CONNECTIONS_MAX {
             return false;
         }
         let framer = Framer::default();

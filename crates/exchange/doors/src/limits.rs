@@ -12,10 +12,7 @@ pub const SESSIONS_MAX: usize = 1024;
 /// Symbols of a door.
 pub const SYMBOLS_MAX: usize = 4096;
 
-/// Connections of a door, those without a logon included.
-pub const CONNECTIONS_MAX: usize = 2048;
-
-/// Connections without a logon.
+/// Connections without a logon. Those with one are as many as sessions at most.
 pub const UNKNOWN_CONNECTIONS_MAX: usize = 64;
 
 /// How long a connection may be without a logon, ns.
