@@ -16,7 +16,8 @@ const HEADER: &str = "49=C\x0152=20261130-00:26:40\x0156=V\x01";
 
 fn door() -> Door {
     let name = "S".to_string();
-    let symbol = Symbol { name: name.clone(), instrument: 1, tick: Decimal::ONE, lot: Decimal::ONE };
+    let (tick, lot) = (Decimal::ONE, Decimal::ONE);
+    let symbol = Symbol { name: name.clone(), instrument: 1, tick, lot };
     let profile = Profile {
         version: Version::Fix44,
         own: "V".to_string(),
@@ -66,6 +67,6 @@ pub fn seeds() -> Vec<Vec<u8>> {
                   #x|34=7|320=s|559=4|\n#2|34=8|7=1|16=0|\n#5|34=9|";
     let numbers = "#A|34=1|98=0|108=30|789=1|141=Y|\n#1|34=5|112=x|\n#4|34=2|36=4|123=Y|43=Y|\n\
                    #4|34=9|36=30|\n#3|34=30|45=1|\n#0|34=31|43=Y|122=20261130-00:26:40|\n#0|34=1|";
-    let whole = seal("FIX.4.4", &format!("35=A\x01{HEADER}34=1\x0198=0\x01108=30\x01"));
-    vec![orders.into(), numbers.into(), whole]
+    let logon = seal("FIX.4.4", &format!("35=A\x01{HEADER}34=1\x0198=0\x01108=30\x01"));
+    vec![orders.into(), numbers.into(), logon]
 }

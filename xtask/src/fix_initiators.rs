@@ -1,5 +1,6 @@
-//! Initiators that others wrote against the FIX acceptor: QuickFIX/J from Maven Central, and asyncfix
-//! from PyPI. Each logs on, trades, gets a fill, loses its connection and recovers a fill by resend.
+//! Initiators that others wrote against the FIX acceptor: QuickFIX/J from Maven Central, and
+//! asyncfix from PyPI. Each logs on, trades, gets a fill, loses its connection and recovers a fill
+//! by resend.
 
 use std::fs::{self, File};
 use std::net::TcpStream;

@@ -273,7 +273,7 @@ impl Door {
     }
 
     /// The gateway has sent a message.
-    pub fn heard(&mut self, frame: &Frame<'_>, now_ns: u64) {
+    pub fn received_frame(&mut self, frame: &Frame<'_>, now_ns: u64) {
         let session = match frame {
             Frame::Reply(it) => Some(it.session),
             Frame::Private(it) => Some(it.session),

@@ -1,8 +1,8 @@
-//! The link to a gateway, over which all sessions of a door trade. If it ends, or its gateway leaves,
-//! the door connects to the next one.
+//! The link to a gateway, over which all sessions of a door trade. If it ends, or its gateway
+//! leaves, the door connects to the next one.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -44,7 +44,10 @@ pub enum GatewayError {
     System(#[from] io::Error),
 }
 
-type Dialed = Result<(usize, Link), GatewayError>;
+/// Numbers and addresses of gateways.
+type Gateways = Vec<(usize, Address)>;
+
+type ConnectResult = Result<(usize, Link), GatewayError>;
 
 /// The link, or the attempts to make one.
 #[derive(Debug)]
@@ -58,8 +61,8 @@ pub struct Gateway {
     is_dialing: bool,
     is_over: Arc<AtomicBool>,
     waker: Waker,
-    sender: Sender<Dialed>,
-    receiver: Receiver<Dialed>,
+    sender: Sender<ConnectResult>,
+    receiver: Receiver<ConnectResult>,
 }
 
 impl Gateway {
@@ -196,9 +199,9 @@ impl Drop for Gateway {
 
 /// The gateways of a network that are not removed, and what proves the sessions.
 fn read(
-    network: &PathBuf,
+    network: &Path,
     credentials: Option<&PathBuf>,
-) -> Result<(Vec<(usize, Address)>, Option<Credentials>), GatewayError> {
+) -> Result<(Gateways, Option<Credentials>), GatewayError> {
     let mut network = Network::read(network)?;
     if let Some(credentials) = credentials {
         network.secret = Some(credentials.clone());
@@ -212,11 +215,11 @@ fn read(
 
 /// One attempt; none if another one may succeed.
 fn attempt(
-    network: &PathBuf,
+    network: &Path,
     credentials: Option<&PathBuf>,
     hellos: &[Who],
     step: usize,
-) -> Option<Dialed> {
+) -> Option<ConnectResult> {
     // The file may be written at this moment.
     let Ok((gateways, credentials)) = read(network, credentials) else { return None };
     let (index, address) = &gateways[step % gateways.len()];

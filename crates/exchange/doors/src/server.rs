@@ -58,7 +58,7 @@ pub enum ServerError {
     /// A store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An order cannot be told of.
+    /// An order cannot be reported.
     #[error("{client} has a live order of {symbol}, which the sessions file lacks")]
     LostSymbol {
         /// Whose order it is.
@@ -316,7 +316,7 @@ impl<'a> Server<'a> {
             self.act()?;
         }
         let door = &mut self.door;
-        let is_up = self.gateway.receive(|frame| door.heard(frame, now_ns()));
+        let is_up = self.gateway.receive(|frame| door.received_frame(frame, now_ns()));
         self.act()?;
         if !is_up {
             self.link_down();

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_said_in_a_sentence() {
+    fn a_wrong_file_is_refused_in_a_sentence() {
         let more = |text: &str| format!("{GOOD}\n{text}");
         let symbol = |text: &str| more(&format!("[[symbol]]\n{text}\ntick = \"1\"\nlot = \"1\""));
         let session = |text: &str| more(&format!("[[session]]\nversion = \"FIX.4.4\"\n{text}"));

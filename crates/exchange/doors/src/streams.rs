@@ -42,7 +42,7 @@ pub enum Change {
     Proven(u32, u64),
 }
 
-/// What the exchange has told.
+/// What the exchange has sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Happened {
     /// An event of the session on an instrument, and its number.
@@ -232,12 +232,13 @@ impl Streams {
             Message::Resent(it) if it.session == self.session => {
                 self.take_resent(it, now_ns, &mut happened);
             }
-            Message::Refused(it) if it.session == self.session => {
-                if self.stream(it.instrument).refuse(it.client_seq) {
-                    self.changes.push(Change::Refused(it.instrument, it.client_seq));
-                    happened.push(Happened::Refused(it.client_seq, it.reason));
-                    self.send_waiting(it.instrument);
-                }
+            Message::Refused(it)
+                if it.session == self.session
+                    && self.stream(it.instrument).refuse(it.client_seq) =>
+            {
+                self.changes.push(Change::Refused(it.instrument, it.client_seq));
+                happened.push(Happened::Refused(it.client_seq, it.reason));
+                self.send_waiting(it.instrument);
             }
             Message::EventsLost(_) => {
                 let instruments: Vec<u32> = self.streams.keys().copied().collect();

@@ -289,7 +289,7 @@ fn two_versions_of_fix_trade_with_each_other() {
     assert_eq!(alice.wait(&[(35, "r")]).get(531), Some("7"));
     alice.wait(&[(11, "a7"), (150, "4")]);
     alice.wait(&[(11, "a8"), (150, "4")]);
-    // Ctrl-C: each client is told, the program ends well, and only stores are left.
+    // Ctrl-C: each client gets a Logout, the program ends well, and only stores are left.
     signal("INT", door.child.id());
     assert_eq!(alice.wait(&[(35, "5")]).get(58), Some("the door closes"));
     assert_eq!(wait_for("the door to end", || door.child.try_wait().unwrap()).code(), Some(0));
@@ -497,7 +497,7 @@ fn a_full_store_takes_no_new_orders_until_both_sides_begin_again() {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_one_sentence() {
+fn wrong_files_and_addresses_are_refused_in_one_sentence() {
     let net = Net::new("1-1-1-1", Durability::None);
     let door = Door::start(&net);
     let network = net.path().join("network.toml");

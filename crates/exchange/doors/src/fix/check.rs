@@ -7,7 +7,7 @@ use super::{tag, time};
 
 /// SessionRejectReason, field 373.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum FaultReason {
     /// No such tag.
     InvalidTag = 0,
     /// A field is missing.
@@ -40,25 +40,25 @@ pub enum Reason {
     Other = 99,
 }
 
-impl Reason {
+impl FaultReason {
     /// In words.
     pub fn text(self) -> &'static str {
         match self {
-            Reason::InvalidTag => "Invalid tag number",
-            Reason::RequiredMissing => "Required tag missing",
-            Reason::NotForType => "Tag not defined for this message type",
-            Reason::NoValue => "Tag specified without a value",
-            Reason::WrongValue => "Value is incorrect (out of range) for this tag",
-            Reason::WrongFormat => "Incorrect data format for value",
-            Reason::CompId => "CompID problem",
-            Reason::SendingTime => "SendingTime accuracy problem",
-            Reason::WrongType => "Invalid MsgType",
-            Reason::Repeated => "Tag appears more than once",
-            Reason::Order => "Tag specified out of required order",
-            Reason::GroupOrder => "Repeating group fields out of order",
-            Reason::GroupCount => "Incorrect NumInGroup count for repeating group",
-            Reason::Version => "Invalid or unsupported application version",
-            Reason::Other => "Other",
+            FaultReason::InvalidTag => "Invalid tag number",
+            FaultReason::RequiredMissing => "Required tag missing",
+            FaultReason::NotForType => "Tag not defined for this message type",
+            FaultReason::NoValue => "Tag specified without a value",
+            FaultReason::WrongValue => "Value is incorrect (out of range) for this tag",
+            FaultReason::WrongFormat => "Incorrect data format for value",
+            FaultReason::CompId => "CompID problem",
+            FaultReason::SendingTime => "SendingTime accuracy problem",
+            FaultReason::WrongType => "Invalid MsgType",
+            FaultReason::Repeated => "Tag appears more than once",
+            FaultReason::Order => "Tag specified out of required order",
+            FaultReason::GroupOrder => "Repeating group fields out of order",
+            FaultReason::GroupCount => "Incorrect NumInGroup count for repeating group",
+            FaultReason::Version => "Invalid or unsupported application version",
+            FaultReason::Other => "Other",
         }
     }
 }
@@ -67,7 +67,7 @@ impl Reason {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// Why.
-    pub reason: Reason,
+    pub reason: FaultReason,
     /// The field that is meant.
     pub tag: Option<String>,
     /// What is added to the sentence.
@@ -76,12 +76,12 @@ pub struct Fault {
 
 impl Fault {
     /// A fault of a field.
-    pub fn of(reason: Reason, tag: u32) -> Fault {
+    pub fn of(reason: FaultReason, tag: u32) -> Fault {
         Fault { reason, tag: Some(tag.to_string()), detail: None }
     }
 
     /// A fault of no single field.
-    pub fn because(reason: Reason, detail: &str) -> Fault {
+    pub fn because(reason: FaultReason, detail: &str) -> Fault {
         Fault { reason, tag: None, detail: Some(detail.to_string()) }
     }
 
@@ -102,28 +102,28 @@ impl Fault {
 pub fn check(message: &Message) -> Result<(), Fault> {
     let dictionary = dictionary();
     if let Some(bad) = &message.bad_tag {
-        return Err(Fault { tag: Some(bad.clone()), ..Fault::of(Reason::InvalidTag, 0) });
+        return Err(Fault { tag: Some(bad.clone()), ..Fault::of(FaultReason::InvalidTag, 0) });
     }
     let Some(spec) = dictionary.spec(message.kind()) else {
-        return Err(Fault::of(Reason::WrongType, tag::MSG_TYPE));
+        return Err(Fault::of(FaultReason::WrongType, tag::MSG_TYPE));
     };
     check_order(message, dictionary)?;
     for (tag, value) in message.fields() {
         if !dictionary.is_field(tag) {
-            return Err(Fault::of(Reason::InvalidTag, tag));
+            return Err(Fault::of(FaultReason::InvalidTag, tag));
         }
         if value.is_empty() {
-            return Err(Fault::of(Reason::NoValue, tag));
+            return Err(Fault::of(FaultReason::NoValue, tag));
         }
         if !(dictionary.is_header(tag) || dictionary.is_trailer(tag) || spec.has(tag)) {
-            return Err(Fault::of(Reason::NotForType, tag));
+            return Err(Fault::of(FaultReason::NotForType, tag));
         }
         check_value(dictionary.kind(tag), value).map_err(|reason| Fault::of(reason, tag))?;
     }
     Groups { dictionary, fields: message.fields().collect(), at: 0 }.check_body()?;
     let required = dictionary.required_header().iter().chain(&spec.required);
     match required.copied().find(|tag| message.get(*tag).is_none()) {
-        Some(missing) => Err(Fault::of(Reason::RequiredMissing, missing)),
+        Some(missing) => Err(Fault::of(FaultReason::RequiredMissing, missing)),
         None => Ok(()),
     }
 }
@@ -138,7 +138,7 @@ fn check_order(message: &Message, dictionary: &Dictionary) -> Result<(), Fault> 
             _ => 1,
         };
         if of_tag < part {
-            return Err(Fault::of(Reason::Order, tag));
+            return Err(Fault::of(FaultReason::Order, tag));
         }
         part = of_tag;
     }
@@ -146,12 +146,12 @@ fn check_order(message: &Message, dictionary: &Dictionary) -> Result<(), Fault> 
 }
 
 /// Whether a value has its form.
-fn check_value(kind: Kind, value: &[u8]) -> Result<(), Reason> {
+fn check_value(kind: Kind, value: &[u8]) -> Result<(), FaultReason> {
     if kind == Kind::Data {
         return Ok(());
     }
     let text = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(is_printable));
-    let Some(text) = text else { return Err(Reason::WrongFormat) };
+    let Some(text) = text else { return Err(FaultReason::WrongFormat) };
     let digits = |text: &str| text.len() < 19 && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_formed = match kind {
         Kind::Int => {
@@ -165,10 +165,10 @@ fn check_value(kind: Kind, value: &[u8]) -> Result<(), Reason> {
         Kind::Text | Kind::Data => true,
         Kind::Codes(codes) => {
             let is_listed = codes.split(' ').any(|code| code == text);
-            return if is_listed { Ok(()) } else { Err(Reason::WrongValue) };
+            return if is_listed { Ok(()) } else { Err(FaultReason::WrongValue) };
         }
     };
-    if is_formed { Ok(()) } else { Err(Reason::WrongFormat) }
+    if is_formed { Ok(()) } else { Err(FaultReason::WrongFormat) }
 }
 
 fn is_printable(byte: u8) -> bool {
@@ -188,7 +188,7 @@ impl Groups<'_> {
         let mut seen = std::collections::HashSet::new();
         while let Some((tag, _)) = self.fields.get(self.at).copied() {
             if !seen.insert(tag) {
-                return Err(Fault::of(Reason::Repeated, tag));
+                return Err(Fault::of(FaultReason::Repeated, tag));
             }
             self.at += 1;
             if self.dictionary.group(tag).is_some() {
@@ -213,7 +213,7 @@ impl Groups<'_> {
                 entries += 1;
                 seen.clear();
             } else if entries == 0 || seen.contains(&tag) {
-                return Err(Fault::of(Reason::GroupOrder, tag));
+                return Err(Fault::of(FaultReason::GroupOrder, tag));
             }
             seen.push(tag);
             self.at += 1;
@@ -223,7 +223,7 @@ impl Groups<'_> {
         }
         match expected == Some(entries) {
             true => Ok(()),
-            false => Err(Fault::of(Reason::GroupCount, count_tag)),
+            false => Err(Fault::of(FaultReason::GroupCount, count_tag)),
         }
     }
 }
@@ -235,19 +235,19 @@ mod tests {
 
     const HEADER: &str = "34=2|49=A|56=B|52=20261129-16:00:00|";
 
-    fn checked(kind: &str, body: &str) -> Result<(), (Reason, String)> {
+    fn checked(kind: &str, body: &str) -> Result<(), (FaultReason, String)> {
         let fields = format!("35={kind}|{HEADER}{body}").replace('|', "\u{1}");
         let message = Message::parse(&seal("FIX.4.4", &fields)).unwrap();
         check(&message).map_err(|fault| (fault.reason, fault.tag.unwrap_or_default()))
     }
 
-    fn order(more: &str) -> Result<(), (Reason, String)> {
+    fn order(more: &str) -> Result<(), (FaultReason, String)> {
         checked("D", &format!("11=a|55=X|54=1|40=2|60=20261129-16:00:00|{more}"))
     }
 
     #[test]
     fn each_reason_names_its_field() {
-        use Reason::*;
+        use FaultReason::*;
         assert_eq!(order("38=10|44=1.5|453=1|448=p|447=D|452=1|"), Ok(()));
         assert_eq!(order("38=002000.00|"), Ok(()));
         for (more, reason, tag) in [
@@ -286,14 +286,14 @@ mod tests {
     fn a_header_lacks_nothing() {
         let fields = "35=0\u{1}34=2\u{1}49=A\u{1}52=20261129-16:00:00\u{1}";
         let message = Message::parse(&seal("FIX.4.4", fields)).unwrap();
-        assert_eq!(check(&message), Err(Fault::of(Reason::RequiredMissing, 56)));
+        assert_eq!(check(&message), Err(Fault::of(FaultReason::RequiredMissing, 56)));
     }
 
     #[test]
-    fn a_fault_is_told_in_a_sentence() {
-        let of_field = Fault::of(Reason::WrongFormat, 38);
+    fn a_fault_is_a_sentence() {
+        let of_field = Fault::of(FaultReason::WrongFormat, 38);
         assert_eq!(of_field.text(), "Incorrect data format for value, field=38");
-        let other = Fault::because(Reason::Other, "the session is logged on already");
+        let other = Fault::because(FaultReason::Other, "the session is logged on already");
         assert_eq!(other.text(), "Other: the session is logged on already");
     }
 }

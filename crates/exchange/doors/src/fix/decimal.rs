@@ -22,14 +22,14 @@ impl Decimal {
             Some(rest) => (true, rest),
             None => (false, text),
         };
-        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+        let (integer, fraction) = digits.split_once('.').unwrap_or((digits, ""));
         let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-        let length = whole.len() + fraction.len();
-        if length == 0 || length > DIGITS_MAX || !is_number(whole) || !is_number(fraction) {
+        let length = integer.len() + fraction.len();
+        if length == 0 || length > DIGITS_MAX || !is_number(integer) || !is_number(fraction) {
             return None;
         }
         let mut mantissa = 0_i128;
-        for digit in whole.bytes().chain(fraction.bytes()) {
+        for digit in integer.bytes().chain(fraction.bytes()) {
             mantissa = mantissa * 10 + i128::from(digit - b'0');
         }
         let mantissa = if is_negative { -mantissa } else { mantissa };
@@ -75,13 +75,13 @@ impl Decimal {
 impl fmt::Display for Decimal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scale = 10_u128.pow(self.scale);
-        let (whole, rest) =
+        let (integer, rest) =
             (self.mantissa.unsigned_abs() / scale, self.mantissa.unsigned_abs() % scale);
         let sign = if self.mantissa < 0 { "-" } else { "" };
         let fraction = format!("{rest:0width$}", width = self.scale as usize);
         match fraction.trim_end_matches('0') {
-            "" => write!(f, "{sign}{whole}"),
-            fraction => write!(f, "{sign}{whole}.{fraction}"),
+            "" => write!(f, "{sign}{integer}"),
+            fraction => write!(f, "{sign}{integer}.{fraction}"),
         }
     }
 }

@@ -98,8 +98,8 @@ impl Desk {
         self.now_ns = now_ns;
         match message.kind() {
             "D" => self.new_order(message),
-            "F" => self.wish(message, false),
-            "G" => self.wish(message, true),
+            "F" => self.change(message, false),
+            "G" => self.change(message, true),
             "H" => self.tell_status(message),
             "q" => self.cancel_all(message),
             "x" => self.list_symbols(message),
@@ -118,7 +118,9 @@ impl Desk {
     }
 
     fn index(&mut self, order: &Order) {
-        for id in order.client_ids.iter().chain(order.wishes.iter().map(|wish| &wish.client_id)) {
+        for id in
+            order.client_ids.iter().chain(order.changes.iter().map(|change| &change.client_id))
+        {
             self.by_client_id.entry(id.clone()).or_insert(order.number);
         }
         let was_live = self.orders.get(&order.number).is_none_or(|old| old.status.is_live());
@@ -163,7 +165,7 @@ impl Desk {
     }
 
     fn symbol(&self, order: &Order) -> Symbol {
-        // Live orders have one; of those that have ended the quantities are told in lots then.
+        // Live orders have one; of those that have ended the quantities are in lots then.
         self.symbols.of(order.instrument).cloned().unwrap_or_else(|| Symbol {
             name: order.symbol.clone(),
             instrument: order.instrument,

@@ -290,7 +290,9 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_message_or_garbled(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_a_message_or_garbled(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
             let _ = Message::parse(&bytes);
         }
     }

@@ -71,7 +71,7 @@ impl Status {
 
 /// A request to change an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wish {
+pub struct ChangeRequest {
     /// ClOrdID of the request.
     pub client_id: String,
     /// New total quantity, lots, and price, ticks; none to cancel.
@@ -117,7 +117,7 @@ pub struct Order {
     /// Number of the request by which it was sent to the exchange; 0 if it was not.
     pub seq: u64,
     /// Requests to change it: the first is at the exchange, the others wait.
-    pub wishes: VecDeque<Wish>,
+    pub changes: VecDeque<ChangeRequest>,
     /// Routing fields of its reports.
     pub route: String,
 }

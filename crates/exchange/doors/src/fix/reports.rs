@@ -1,7 +1,7 @@
-//! What clients are told of their orders.
+//! What clients learn of their orders.
 
 use super::message::{Body, Message};
-use super::order::{Order, Symbol, Wish};
+use super::order::{ChangeRequest, Order, Symbol};
 use super::{tag, time};
 
 /// Places behind the point of an average price, beyond those of the tick.
@@ -85,7 +85,7 @@ pub struct Refusal {
 /// An OrderCancelReject; of no order, if it is unknown.
 pub fn cancel_reject(
     order: Option<(&Order, u32)>,
-    wish: &Wish,
+    change: &ChangeRequest,
     before: &str,
     refusal: &Refusal,
     now_ns: u64,
@@ -94,12 +94,12 @@ pub fn cancel_reject(
         Some((order, session)) => (order.order_id(session), order.status.code()),
         None => ("NONE".to_string(), '8'),
     };
-    let mut body = Body(wish.route.clone());
+    let mut body = Body(change.route.clone());
     body.push(tag::ORDER_ID, id);
-    body.push(tag::CL_ORD_ID, &wish.client_id);
+    body.push(tag::CL_ORD_ID, &change.client_id);
     body.push(tag::ORIG_CL_ORD_ID, before);
     body.push(tag::ORD_STATUS, status);
-    body.push(tag::CXL_REJ_RESPONSE_TO, if wish.replace.is_some() { 2 } else { 1 });
+    body.push(tag::CXL_REJ_RESPONSE_TO, if change.replace.is_some() { 2 } else { 1 });
     body.push(tag::CXL_REJ_REASON, refusal.reason);
     body.push(tag::TRANSACT_TIME, time::format(now_ns));
     body.push(tag::TEXT, &refusal.text);

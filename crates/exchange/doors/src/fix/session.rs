@@ -123,7 +123,7 @@ enum State {
 
 /// A request for missing messages that is not fulfilled.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct OpenRequest {
     from: u64,
     to: u64,
     at_ns: u64,
@@ -139,7 +139,7 @@ pub struct Session {
     sent: BTreeMap<u64, Sent>,
     /// Messages that came before those that they follow; none if they were acted on at once.
     early: BTreeMap<u64, Option<Message>>,
-    asked: Option<Asked>,
+    asked: Option<OpenRequest>,
     heartbeat_ns: u64,
     received_ns: u64,
     sent_ns: u64,

@@ -1,8 +1,8 @@
 //! The file of a session: what must survive the door.
 //!
 //! It is a line of JSON for each step, with its checksum before it, and is only appended to. The
-//! records of a step are in one line, so a step is there as a whole or not at all. The last line
-//! may be torn, if the door or its machine ended while it was written: nobody was told of that
+//! records of a step are in one line, so a step is there as a complete or not at all. The last line
+//! may be torn, if the door or its machine ended while it was written: nobody knows of that
 //! step. What a door that was killed has written is there, because it is the kernel's; a machine
 //! that loses its power may lose the last seconds.
 
@@ -71,8 +71,8 @@ pub enum StoreError {
         found: u32,
     },
     /// It is of another session.
-    #[error("the store {} belongs to client {} of {}: give this session another number, or move the \
-        store away", path.display(), owner.client, owner.venue)]
+    #[error("the store {} belongs to client {} of {}: give this session another number, or move \
+        the store away", path.display(), owner.client, owner.venue)]
     Owner {
         /// Which file.
         path: PathBuf,
@@ -108,10 +108,10 @@ impl Store {
             return Err(io("read")(&path, error));
         }
         let text = fs::read(&path).map_err(|error| io("read")(&path, error))?;
-        let (records, whole) = read(&path, &text, owner)?;
-        file.set_len(whole).map_err(|error| io("written")(&path, error))?;
-        let mut store = Store { path, owner: owner.clone(), file, bytes: whole };
-        if whole == 0 {
+        let (records, complete) = read(&path, &text, owner)?;
+        file.set_len(complete).map_err(|error| io("written")(&path, error))?;
+        let mut store = Store { path, owner: owner.clone(), file, bytes: complete };
+        if complete == 0 {
             let header = store.header();
             store.write(&header)?;
         }
@@ -140,7 +140,7 @@ impl Store {
     /// Appends the records of a step.
     ///
     /// # Errors
-    /// If they cannot be written; then nobody may be told of the step.
+    /// If they cannot be written; then nobody may learn of the step.
     pub fn append(&mut self, records: &[Record]) -> Result<(), StoreError> {
         self.write(&line(&records))
     }
@@ -184,11 +184,11 @@ fn value<T: for<'a> Deserialize<'a>>(line: &[u8]) -> Option<T> {
     is_right.then(|| serde_json::from_slice(json).ok()).flatten()
 }
 
-/// The records of a file, and how many of its bytes are whole lines.
+/// The records of a file, and how many of its bytes are complete lines.
 fn read(path: &Path, text: &[u8], owner: &Owner) -> Result<(Vec<Record>, u64), StoreError> {
-    let (mut records, mut whole) = (vec![], 0);
+    let (mut records, mut complete) = (vec![], 0);
     for (at, bytes) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
-        let is_last = whole + bytes.len() == text.len();
+        let is_last = complete + bytes.len() == text.len();
         let Some(content) = bytes.strip_suffix(b"\n") else { break };
         let damaged = || StoreError::Damaged { path: path.into(), line: at + 1 };
         if at == 0 {
@@ -211,9 +211,9 @@ fn read(path: &Path, text: &[u8], owner: &Owner) -> Result<(Vec<Record>, u64), S
                 None => return Err(damaged()),
             }
         }
-        whole += bytes.len();
+        complete += bytes.len();
     }
-    Ok((records, whole as u64))
+    Ok((records, complete as u64))
 }
 
 #[cfg(test)]
@@ -238,20 +238,21 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_there_as_a_whole_or_not_at_all() {
+    fn a_step_is_there_completely_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
         let (mut store, none) = opened(folder.path());
         assert!(none.is_empty());
         store.append(&[Record::Numbered(1)]).unwrap();
         store.append(&[Record::Numbered(2), Record::Numbered(3)]).unwrap();
         let path = folder.path().join("session-7.fix");
-        let whole = fs::read(&path).unwrap();
-        let begin_of_last = whole.len() - line(&[Record::Numbered(2), Record::Numbered(3)]).len();
-        for length in begin_of_last..=whole.len() {
-            fs::write(&path, &whole[..length]).unwrap();
+        let complete = fs::read(&path).unwrap();
+        let begin_of_last =
+            complete.len() - line(&[Record::Numbered(2), Record::Numbered(3)]).len();
+        for length in begin_of_last..=complete.len() {
+            fs::write(&path, &complete[..length]).unwrap();
             let (mut store, read) = opened(folder.path());
-            let is_whole = length == whole.len();
-            assert_eq!(read, if is_whole { vec![1, 2, 3] } else { vec![1] }, "{length} bytes");
+            let is_complete = length == complete.len();
+            assert_eq!(read, if is_complete { vec![1, 2, 3] } else { vec![1] }, "{length} bytes");
             store.append(&[Record::Numbered(4)]).unwrap();
             assert_eq!(opened(folder.path()).1.last(), Some(&4), "it goes on behind a torn line");
         }

@@ -14,8 +14,8 @@ pub fn format(unix_ns: u64) -> String {
 
 /// The time of a text: seconds, or with 3, 6, 9 or 12 digits behind them; ns since 1970.
 pub fn parse(text: &str) -> Option<u64> {
-    let (whole, fraction) = match text.split_once('.') {
-        Some((whole, fraction)) => (whole, Some(fraction)),
+    let (seconds, fraction) = match text.split_once('.') {
+        Some((seconds, fraction)) => (seconds, Some(fraction)),
         None => (text, None),
     };
     let ns = match fraction {
@@ -29,14 +29,15 @@ pub fn parse(text: &str) -> Option<u64> {
         }
         Some(_) => return None,
     };
-    let bytes = whole.as_bytes();
+    let bytes = seconds.as_bytes();
     let is_formed = bytes.len() == 17 && bytes[8] == b'-' && bytes[11] == b':' && bytes[14] == b':';
-    if !is_formed || !whole.is_ascii() {
+    if !is_formed || !seconds.is_ascii() {
         return None;
     }
-    let (year, month, day) = (number(&whole[..4])?, number(&whole[4..6])?, number(&whole[6..8])?);
-    let (hour, minute) = (number(&whole[9..11])?, number(&whole[12..14])?);
-    let second = number(&whole[15..])?;
+    let (year, month, day) =
+        (number(&seconds[..4])?, number(&seconds[4..6])?, number(&seconds[6..8])?);
+    let (hour, minute) = (number(&seconds[9..11])?, number(&seconds[12..14])?);
+    let second = number(&seconds[15..])?;
     if hour > 23 || minute > 59 || second > 60 {
         return None;
     }

@@ -21,7 +21,8 @@ fn settings() -> Settings {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("sessions.toml");
     let text = "venue = \"VENUE\"\n[[symbol]]\nname = \"ACME\"\ninstrument = 1\ntick = \"0.25\"\n\
-                lot = \"10\"\n[[session]]\nclient = \"CLIENT\"\nversion = \"FIX.4.4\"\nsession = 7\n";
+                lot = \"10\"\n[[session]]\nclient = \"CLIENT\"\nversion = \"FIX.4.4\"\n\
+                session = 7\n";
     std::fs::write(&file, text).unwrap();
     Settings::read(&file).unwrap()
 }
@@ -118,7 +119,7 @@ impl Desk {
     }
 
     fn hear(&mut self, frame: &Frame<'_>) {
-        self.door.heard(frame, NOW_NS);
+        self.door.received_frame(frame, NOW_NS);
         self.collect();
     }
 
@@ -183,7 +184,7 @@ impl Desk {
     }
 
     /// The values of some fields of each report since the last call.
-    fn told(&mut self, tags: &[u32]) -> Vec<String> {
+    fn reported(&mut self, tags: &[u32]) -> Vec<String> {
         let of = |message: Message| {
             let values = tags.iter().map(|tag| message.get(*tag).unwrap_or("-").to_string());
             values.collect::<Vec<_>>().join(" ")
@@ -239,12 +240,12 @@ fn resting() -> Desk {
     let Command::New(order) = request.command else { panic!("{request:?}") };
     assert_eq!((order.id, order.price, order.quantity, request.client_seq), (id(1), 6, 100, 1));
     desk.answer(1, &[accepted(1)]);
-    assert_eq!(desk.told(&STATE), ["x 0 0 1000 1000 0 -"]);
+    assert_eq!(desk.reported(&STATE), ["x 0 0 1000 1000 0 -"]);
     desk
 }
 
 #[test]
-fn a_replacement_counts_what_trades_while_it_is_on_its_way() {
+fn a_replacement_counts_what_trades_meanwhile() {
     let mut desk = resting();
     desk.replace("x", "y", 1500);
     let request = desk.asked()[0];
@@ -252,12 +253,12 @@ fn a_replacement_counts_what_trades_while_it_is_on_its_way() {
     assert_eq!(quantity, 150, "open, because nothing has traded");
     // 60 lots trade before the book replaces: 150 are open then, and 90 are wanted.
     desk.answer(2, &[traded(1, 60, 40), replaced(1, 150)]);
-    assert_eq!(desk.told(&STATE), ["x F 1 1000 400 600 -"], "not replaced yet");
+    assert_eq!(desk.reported(&STATE), ["x F 1 1000 400 600 -"], "not replaced yet");
     let request = desk.asked()[0];
     let Command::Replace { quantity, .. } = request.command else { panic!("{request:?}") };
     assert_eq!(quantity, 90);
     desk.answer(3, &[replaced(1, 90)]);
-    assert_eq!(desk.told(&STATE), ["y 5 1 1500 900 600 x"]);
+    assert_eq!(desk.reported(&STATE), ["y 5 1 1500 900 600 x"]);
 }
 
 #[test]
@@ -266,10 +267,10 @@ fn a_replacement_by_what_has_traded_fills_the_order() {
     desk.replace("x", "y", 500);
     desk.answer(2, &[traded(1, 70, 30), replaced(1, 50)]);
     desk.asked();
-    desk.told(&STATE);
+    desk.reported(&STATE);
     // Less is wanted than has traded: the rest is cancelled.
     desk.answer(3, &[cancelled(1, 50)]);
-    assert_eq!(desk.told(&STATE), ["y 5 2 700 0 700 x"]);
+    assert_eq!(desk.reported(&STATE), ["y 5 2 700 0 700 x"]);
 }
 
 #[test]
@@ -281,8 +282,8 @@ fn requests_that_come_too_late_are_refused_with_the_state() {
     assert_eq!(asked.len(), 1, "the cancel waits for the replacement");
     let rejected = Event::Rejected { id: id(1), user: SESSION, reason: RejectReason::UnknownOrder };
     desk.answer(2, &[traded(1, 100, 0), rejected]);
-    let told = desk.told(&[35, 11, 39, 434, 102]);
-    assert_eq!(told, ["8 x 2 - -", "9 y 2 2 0", "9 z 2 1 0"]);
+    let reported = desk.reported(&[35, 11, 39, 434, 102]);
+    assert_eq!(reported, ["8 x 2 - -", "9 y 2 2 0", "9 z 2 1 0"]);
     assert!(desk.asked().is_empty(), "the cancel is not sent any more");
 }
 
@@ -293,16 +294,16 @@ fn changes_of_an_order_follow_each_other() {
     desk.replace("y", "z", 2000);
     desk.cancel("z", "c");
     desk.cancel("z", "d");
-    assert_eq!(desk.told(&[35, 11, 102]), ["9 d 3"], "a cancel is pending");
+    assert_eq!(desk.reported(&[35, 11, 102]), ["9 d 3"], "a cancel is pending");
     desk.answer(2, &[replaced(1, 150)]);
     desk.answer(3, &[replaced(1, 200)]);
     desk.answer(4, &[cancelled(1, 200)]);
-    let told = desk.told(&STATE);
-    assert_eq!(told, ["y 5 0 1500 1500 0 x", "z 5 0 2000 2000 0 y", "c 4 4 2000 0 0 z"]);
+    let reported = desk.reported(&STATE);
+    assert_eq!(reported, ["y 5 0 1500 1500 0 x", "z 5 0 2000 2000 0 y", "c 4 4 2000 0 0 z"]);
 }
 
 #[test]
-fn a_request_that_the_exchange_refuses_is_told_and_the_next_one_names_its_predecessor() {
+fn a_request_that_the_exchange_refuses_is_reported_and_the_next_one_names_its_predecessor() {
     let mut desk = resting();
     desk.order("b", 10);
     desk.order("c", 10);
@@ -310,8 +311,8 @@ fn a_request_that_the_exchange_refuses_is_told_and_the_next_one_names_its_predec
     assert_eq!((asked[0].previous_seq, asked[1].previous_seq), (1, 2));
     desk.refuse(2);
     desk.refuse(3);
-    let told = desk.told(&[11, 150, 103]);
-    assert_eq!(told, ["b 8 99", "c 8 99"]);
+    let reported = desk.reported(&[11, 150, 103]);
+    assert_eq!(reported, ["b 8 99", "c 8 99"]);
     desk.order("d", 10);
     assert_eq!(desk.asked()[0].previous_seq, 1);
     desk.cancel("x", "y");
@@ -322,7 +323,7 @@ fn a_request_that_the_exchange_refuses_is_told_and_the_next_one_names_its_predec
 }
 
 #[test]
-fn a_door_that_was_killed_knows_all_that_it_has_told() {
+fn a_door_that_was_killed_knows_all_that_it_has_reported() {
     let mut desk = resting();
     desk.answer(0, &[traded(1, 30, 70)]);
     desk.replace("x", "y", 1500);
@@ -354,16 +355,16 @@ fn a_door_that_was_killed_knows_all_that_it_has_told() {
 }
 
 #[test]
-fn lost_events_are_told_and_a_cancel_tells_what_was_traded() {
+fn lost_events_are_reported_and_a_cancel_shows_what_was_traded() {
     let mut desk = resting();
     desk.resent(5, &[], true);
-    let told = desk.take();
-    assert_eq!((told[0].get(150), told[0].get(11)), (Some("D"), Some("x")));
-    assert!(told[0].get(58).unwrap().contains("events of this order are lost"));
+    let reported = desk.take();
+    assert_eq!((reported[0].get(150), reported[0].get(11)), (Some("D"), Some("x")));
+    assert!(reported[0].get(58).unwrap().contains("events of this order are lost"));
     desk.events = 5;
     desk.cancel("x", "y");
     desk.answer(2, &[cancelled(1, 40)]);
-    assert_eq!(desk.told(&STATE), ["y 4 4 1000 0 600 x"]);
+    assert_eq!(desk.reported(&STATE), ["y 4 4 1000 0 600 x"]);
 }
 
 #[test]
@@ -371,9 +372,9 @@ fn a_session_that_somebody_else_has_used_sends_nothing() {
     let mut desk = Desk::new();
     desk.order("x", 100);
     desk.resent(3, &[], true);
-    assert_eq!(desk.told(&[11, 150, 39]), ["x 8 8"]);
+    assert_eq!(desk.reported(&[11, 150, 39]), ["x 8 8"]);
     desk.order("y", 100);
-    assert_eq!(desk.told(&[11, 150, 39]), ["y 8 8"]);
+    assert_eq!(desk.reported(&[11, 150, 39]), ["y 8 8"]);
     assert!(desk.asked().is_empty());
 }
 

@@ -1,5 +1,5 @@
-//! Plays `scenarios.txt` against the door, in memory, with FIX 4.4 and FIXT 1.1. Its first lines say
-//! how a scenario is written.
+//! Plays `scenarios.txt` against the door, in memory, with FIX 4.4 and FIXT 1.1. Its first lines
+//! say how a scenario is written.
 
 use std::collections::BTreeMap;
 
@@ -162,8 +162,8 @@ impl Play<'_> {
                     expected.insert(43, "Y".to_string());
                 }
                 (Some((_, part)), _) => {
-                    let said = message.get(58).unwrap_or_default();
-                    assert!(said.contains(&part.replace('_', " ")), "{text}");
+                    let text = message.get(58).unwrap_or_default();
+                    assert!(text.contains(&part.replace('_', " ")), "{text}");
                 }
                 (None, Some((tag, value))) => {
                     expected.insert(tag.parse().unwrap(), value.to_string());
@@ -243,7 +243,7 @@ fn play(version: &str, lines: &[&str]) -> Result<(), String> {
 }
 
 #[test]
-fn a_door_does_what_each_scenario_says() {
+fn a_door_behaves_as_each_scenario_describes() {
     let (mut failed, mut count) = (vec![], 0);
     for scenario in SCENARIOS.split("\n== ").skip(1) {
         let (title, lines) = scenario.split_once('\n').unwrap();
@@ -263,7 +263,7 @@ fn a_door_does_what_each_scenario_says() {
 }
 
 #[test]
-fn a_scenario_that_says_something_else_fails() {
+fn a_scenario_that_expects_something_else_fails() {
     let good = ["> logon", "< logon", "> 1 2 112=x", "< 0 2 112=x", "nothing"];
     assert_eq!(play("FIX.4.4", &good), Ok(()));
     for (at, wrong) in [

@@ -1,5 +1,5 @@
-//! `nearmetal exchange fix`: lets FIX clients trade on a running network. Each thing that an operator
-//! should know is a line.
+//! `nearmetal exchange fix`: lets FIX clients trade on a running network. Each thing that an
+//! operator should know is a line.
 
 use std::io;
 

@@ -29,9 +29,9 @@ impl Desk {
             Happened::Foreign(instrument) => {
                 for mut order in self.orders_of(instrument) {
                     order.status = Status::Rejected;
-                    order.wishes.iter_mut().for_each(|wish| wish.seq = 0);
+                    order.changes.iter_mut().for_each(|change| change.seq = 0);
                     self.reject(order.clone(), "F", REJECT_OTHER, FOREIGN);
-                    self.next_wish(order);
+                    self.next_change(order);
                 }
             }
         }
@@ -110,7 +110,7 @@ impl Desk {
                 let Some(order) = self.order(order, user) else { return };
                 self.restate(order, id, RESTATED_OTHER, "a trade has reached the stop price");
             }
-            // The part of an iceberg that is shown is not told; the others have no order.
+            // The part of an iceberg that is shown is not reported; the others have no order.
             _ => {}
         }
     }
@@ -147,48 +147,48 @@ impl Desk {
                 ..Execution::default()
             };
             self.keep_and_report(order, &what);
-        } else if !order.wishes.is_empty() {
+        } else if !order.changes.is_empty() {
             let (reason, text) = match reason {
                 RejectReason::UnknownOrder => (TOO_LATE, "the order has ended"),
                 reason => (OTHER, reject_text(reason)),
             };
-            self.refuse_wish(order, Refusal { reason, text: text.to_string() });
+            self.refuse_change(order, Refusal { reason, text: text.to_string() });
         }
     }
 
     /// Refuses the first request to change an order, and goes on with the next one.
-    fn refuse_wish(&mut self, mut order: Order, refusal: Refusal) {
+    fn refuse_change(&mut self, mut order: Order, refusal: Refusal) {
         let session = self.streams.session();
-        if let Some(wish) = order.wishes.pop_front() {
+        if let Some(change) = order.changes.pop_front() {
             let before = order.client_id().to_string();
             let of = Some((&order, session));
-            let body = reports::cancel_reject(of, &wish, &before, &refusal, self.now_ns);
+            let body = reports::cancel_reject(of, &change, &before, &refusal, self.now_ns);
             self.effects.push(Effect::Report("9", body));
         }
-        self.next_wish(order);
+        self.next_change(order);
     }
 
     /// Keeps an order whose first request is done, and sends the next one. Of an order that has
     /// ended those that wait are refused.
-    fn next_wish(&mut self, mut order: Order) {
-        if order.wishes.is_empty() || order.wishes[0].seq > 0 {
+    fn next_change(&mut self, mut order: Order) {
+        if order.changes.is_empty() || order.changes[0].seq > 0 {
             return self.keep(order);
         }
         if order.status.is_live() {
-            self.send_wish(&mut order);
+            self.send_change(&mut order);
             return self.keep(order);
         }
         let text = "the order has ended".to_string();
-        self.refuse_wish(order, Refusal { reason: TOO_LATE, text });
+        self.refuse_change(order, Refusal { reason: TOO_LATE, text });
     }
 
     fn cancelled(&mut self, mut order: Order, id: String, left: u64, reason: CancelReason) {
-        let is_wished = reason == CancelReason::User && !order.wishes.is_empty();
+        let is_requested = reason == CancelReason::User && !order.changes.is_empty();
         let before = order.client_id().to_string();
-        let wish = if is_wished { order.wishes.pop_front() } else { None };
+        let change = if is_requested { order.changes.pop_front() } else { None };
         // If events were lost, what is left tells what was traded.
         order.traded = order.traded.max(order.quantity.saturating_sub(left).min(order.quantity));
-        let is_replaced = wish.as_ref().is_some_and(|wish| wish.replace.is_some());
+        let is_replaced = change.as_ref().is_some_and(|change| change.replace.is_some());
         order.status = match reason {
             _ if is_replaced => Status::Filled,
             CancelReason::Day | CancelReason::Expired => Status::Expired,
@@ -202,52 +202,52 @@ impl Desk {
         if is_replaced {
             order.quantity = order.traded;
         }
-        if let Some(wish) = &wish {
-            order.client_ids.push(wish.client_id.clone());
+        if let Some(change) = &change {
+            order.client_ids.push(change.client_id.clone());
         }
         let what = Execution {
             kind,
             id,
-            before: wish.is_some().then_some(before.as_str()),
+            before: change.is_some().then_some(before.as_str()),
             text: cancel_text(reason),
             ..Execution::default()
         };
         self.keep_and_report(order.clone(), &what);
-        self.next_wish(order);
+        self.next_change(order);
     }
 
     /// The open quantity was replaced. If something has traded meanwhile, it is too much.
     fn replaced(&mut self, mut order: Order, id: String, price: i64, open: u64) {
         let before = order.client_id().to_string();
-        let Some(wish) = order.wishes.front_mut() else { return };
-        let Some((quantity, _)) = wish.replace else { return };
+        let Some(change) = order.changes.front_mut() else { return };
+        let Some((quantity, _)) = change.replace else { return };
         if open > quantity.saturating_sub(order.traded) {
             order.price = Some(price);
-            order.wishes[0].seq = 0;
-            self.send_wish(&mut order);
+            order.changes[0].seq = 0;
+            self.send_change(&mut order);
             return self.keep(order);
         }
-        order.client_ids.push(wish.client_id.clone());
-        order.wishes.pop_front();
+        order.client_ids.push(change.client_id.clone());
+        order.changes.pop_front();
         (order.price, order.quantity) = (Some(price), order.traded + open);
         order.status = order.live_status();
         let what = Execution { kind: '5', id, before: Some(&before), ..Execution::default() };
         self.keep_and_report(order.clone(), &what);
-        self.next_wish(order);
+        self.next_change(order);
     }
 
     fn refused(&mut self, seq: u64, reason: RefusalReason) {
         let is_it = |order: &&Order| {
-            order.seq == seq || order.wishes.front().is_some_and(|wish| wish.seq == seq)
+            order.seq == seq || order.changes.front().is_some_and(|change| change.seq == seq)
         };
         let Some(mut order) = self.orders.values().find(is_it).cloned() else { return };
         let text = format!("the exchange does not take the request: {reason}");
         if order.seq == seq && order.status == Status::PendingNew {
             order.status = Status::Rejected;
             self.reject(order.clone(), "N", REJECT_OTHER, &text);
-            return self.next_wish(order);
+            return self.next_change(order);
         }
-        self.refuse_wish(order, Refusal { reason: OTHER, text });
+        self.refuse_change(order, Refusal { reason: OTHER, text });
     }
 
     fn events_lost(&mut self, instrument: u32) {

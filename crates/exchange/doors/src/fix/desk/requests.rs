@@ -5,7 +5,7 @@ use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, Ti
 use super::{Desk, Effect};
 use crate::fix::decimal::Decimal;
 use crate::fix::message::Message;
-use crate::fix::order::{Order, Status, Symbol, Wish};
+use crate::fix::order::{ChangeRequest, Order, Status, Symbol};
 use crate::fix::reports::{self, Execution, Refusal};
 use crate::fix::{tag, time};
 use crate::limits::CLIENT_ID_BYTES_MAX;
@@ -105,10 +105,10 @@ impl Desk {
     }
 
     /// A request to cancel or replace an order.
-    pub(super) fn wish(&mut self, message: &Message, is_replace: bool) {
+    pub(super) fn change(&mut self, message: &Message, is_replace: bool) {
         let field = |tag| message.get(tag).unwrap_or_default().to_string();
         let (before, client_id) = (field(tag::ORIG_CL_ORD_ID), field(tag::CL_ORD_ID));
-        let mut wish = Wish {
+        let mut change = ChangeRequest {
             client_id,
             replace: is_replace.then_some((0, None)),
             seq: 0,
@@ -121,35 +121,40 @@ impl Desk {
                 reason: UNKNOWN_ORDER,
                 text: "no order of this session has this OrigClOrdID".to_string(),
             }),
-            Some(order) => self.check_wish(message, order, &wish).and_then(|()| {
+            Some(order) => self.check_change(message, order, &change).and_then(|()| {
                 if is_replace {
-                    wish.replace = Some(self.replacement(message, order)?);
+                    change.replace = Some(self.replacement(message, order)?);
                 }
                 Ok(())
             }),
         };
         match (known, checked) {
             (Some(mut order), Ok(())) => {
-                order.wishes.push_back(wish);
-                self.send_wish(&mut order);
+                order.changes.push_back(change);
+                self.send_change(&mut order);
                 self.keep(order);
             }
             (known, Err(refusal)) => {
                 let session = self.streams.session();
                 let order = known.as_ref().map(|order| (order, session));
-                let body = reports::cancel_reject(order, &wish, &before, &refusal, self.now_ns);
+                let body = reports::cancel_reject(order, &change, &before, &refusal, self.now_ns);
                 self.effects.push(Effect::Report("9", body));
             }
             (None, Ok(())) => unreachable!("an unknown order is refused"),
         }
     }
 
-    fn check_wish(&self, message: &Message, order: &Order, wish: &Wish) -> Result<(), Refusal> {
+    fn check_change(
+        &self,
+        message: &Message,
+        order: &Order,
+        change: &ChangeRequest,
+    ) -> Result<(), Refusal> {
         let no = |reason, text: &str| Err(Refusal { reason, text: text.to_string() });
-        if self.by_client_id.contains_key(&wish.client_id) {
+        if self.by_client_id.contains_key(&change.client_id) {
             return no(DUPLICATE_ID, "this ClOrdID was used before");
         }
-        if wish.client_id.len() > CLIENT_ID_BYTES_MAX {
+        if change.client_id.len() > CLIENT_ID_BYTES_MAX {
             return no(OTHER, &format!("a ClOrdID has at most {CLIENT_ID_BYTES_MAX} characters"));
         }
         if !order.status.is_live() {
@@ -161,7 +166,7 @@ impl Desk {
         if message.get(tag::SIDE) != Some(order.side.to_string().as_str()) {
             return no(OTHER, "Side is not that of the order");
         }
-        if order.wishes.iter().any(|known| known.replace.is_none()) {
+        if order.changes.iter().any(|known| known.replace.is_none()) {
             return no(CANCEL_PENDING, "a cancel of this order is on its way");
         }
         Ok(())
@@ -193,12 +198,14 @@ impl Desk {
     }
 
     /// Sends the first request to change an order, if it waits.
-    pub(super) fn send_wish(&mut self, order: &mut Order) {
+    pub(super) fn send_change(&mut self, order: &mut Order) {
         let user = self.streams.session();
         let id = u64::from(user) << 32 | order.number;
         let (traded, price) = (order.traded, order.price.unwrap_or(0));
-        let Some(wish) = order.wishes.front_mut().filter(|wish| wish.seq == 0) else { return };
-        let command = match wish.replace {
+        let Some(change) = order.changes.front_mut().filter(|change| change.seq == 0) else {
+            return;
+        };
+        let command = match change.replace {
             Some((quantity, new_price)) if quantity > traded => Command::Replace {
                 id,
                 user,
@@ -208,7 +215,7 @@ impl Desk {
             // Nothing is left to trade of the new quantity.
             Some(_) | None => Command::Cancel { id, user },
         };
-        wish.seq = self.submit(order.instrument, command);
+        change.seq = self.submit(order.instrument, command);
     }
 
     pub(super) fn tell_status(&mut self, message: &Message) {
@@ -312,7 +319,7 @@ fn blank(message: &Message, number: u64) -> Order {
         value: 0,
         status: Status::PendingNew,
         seq: 0,
-        wishes: [].into(),
+        changes: [].into(),
         route: message.route_back().0,
     }
 }

@@ -1,7 +1,7 @@
 //! Messages that come.
 
 use super::{Output, Session, State, Version};
-use crate::fix::check::{Fault, Reason, check};
+use crate::fix::check::{Fault, FaultReason, check};
 use crate::fix::dictionary::{dictionary, is_type};
 use crate::fix::message::{Body, Message};
 use crate::fix::{tag, time};
@@ -61,12 +61,12 @@ impl Session {
     /// Checks the times of a message that may have been sent before; whether it can be handled.
     fn check_duplicate(&mut self, message: &Message) -> bool {
         let Some(first) = message.get(tag::ORIG_SENDING_TIME) else {
-            self.reject(message, &Fault::of(Reason::RequiredMissing, tag::ORIG_SENDING_TIME));
+            self.reject(message, &Fault::of(FaultReason::RequiredMissing, tag::ORIG_SENDING_TIME));
             return false;
         };
         let sent = message.get(tag::SENDING_TIME).and_then(time::parse);
         if time::parse(first) > sent {
-            let fault = Fault::of(Reason::SendingTime, tag::ORIG_SENDING_TIME);
+            let fault = Fault::of(FaultReason::SendingTime, tag::ORIG_SENDING_TIME);
             self.reject_and_log_out(message, &fault);
             return false;
         }
@@ -116,7 +116,7 @@ impl Session {
             [(tag::SENDER_COMP_ID, &self.profile.peer), (tag::TARGET_COMP_ID, &self.profile.own)];
         for (tag, expected) in ids {
             if message.get(tag).is_some_and(|it| !it.is_empty() && it != expected) {
-                return Err(Fault::of(Reason::CompId, tag));
+                return Err(Fault::of(FaultReason::CompId, tag));
             }
         }
         self.check_time(message)
@@ -156,7 +156,7 @@ impl Session {
             "2" => self.answer_resend_request(message),
             "5" => self.answer_logout(),
             "A" => {
-                let fault = Fault::because(Reason::Other, "the session is logged on already");
+                let fault = Fault::because(FaultReason::Other, "the session is logged on already");
                 self.reject(message, &fault);
             }
             _ => self.outputs.push(Output::Deliver(message.clone())),
@@ -169,19 +169,23 @@ impl Session {
         let is_known = own.is_none_or(|version| ["7", "8", "9"].contains(&version));
         match self.profile.version == Version::Fix44 || is_known {
             true => Ok(()),
-            false => Err(Fault::of(Reason::Version, tag::APPL_VER_ID)),
+            false => Err(Fault::of(FaultReason::Version, tag::APPL_VER_ID)),
         }
     }
 
     fn accept_gap_fill(&mut self, message: &Message) {
         let faults = check(message).and_then(|()| self.check_peer(message));
         match (faults, message.number(tag::NEW_SEQ_NO)) {
-            (Err(fault), _) if matches!(fault.reason, Reason::CompId | Reason::SendingTime) => {
+            (Err(fault), _)
+                if matches!(fault.reason, FaultReason::CompId | FaultReason::SendingTime) =>
+            {
                 self.reject_and_log_out(message, &fault);
             }
             (Err(fault), _) => self.reject(message, &fault),
             (Ok(()), Some(next)) if next > self.next_in => self.expect(next),
-            (Ok(()), _) => self.reject(message, &Fault::of(Reason::WrongValue, tag::NEW_SEQ_NO)),
+            (Ok(()), _) => {
+                self.reject(message, &Fault::of(FaultReason::WrongValue, tag::NEW_SEQ_NO))
+            }
         }
     }
 
@@ -195,7 +199,7 @@ impl Session {
                 self.asked = None;
                 self.expect(next);
             }
-            _ => self.reject(message, &Fault::of(Reason::WrongValue, tag::NEW_SEQ_NO)),
+            _ => self.reject(message, &Fault::of(FaultReason::WrongValue, tag::NEW_SEQ_NO)),
         }
     }
 

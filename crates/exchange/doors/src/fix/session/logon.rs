@@ -3,7 +3,7 @@
 use sha2::{Digest as _, Sha256};
 
 use super::{Change, Output, Session, State, Version};
-use crate::fix::check::{Fault, Reason, check};
+use crate::fix::check::{Fault, FaultReason, check};
 use crate::fix::message::{Body, Message};
 use crate::fix::tag;
 use crate::limits::HEARTBEAT_S_MAX;
@@ -140,7 +140,7 @@ impl Session {
         let sent_ns = message.get(tag::SENDING_TIME).and_then(crate::fix::time::parse);
         match sent_ns {
             Some(sent_ns) if sent_ns.abs_diff(self.now_ns) <= super::ACCURACY_NS => Ok(()),
-            Some(_) => Err(Fault::of(Reason::SendingTime, tag::SENDING_TIME)),
+            Some(_) => Err(Fault::of(FaultReason::SendingTime, tag::SENDING_TIME)),
             // The check of fields says more.
             None => Ok(()),
         }

@@ -1,6 +1,6 @@
 //! What is sent again, and what is asked for again.
 
-use super::{ASK_AGAIN_NS, Asked, Output, Sent, Session};
+use super::{ASK_AGAIN_NS, OpenRequest, Output, Sent, Session};
 use crate::fix::message::{Body, Message};
 use crate::fix::tag;
 
@@ -51,7 +51,7 @@ impl Session {
             !is_lost && self.now_ns.saturating_sub(asked.at_ns) < ASK_AGAIN_NS
         });
         if !is_open {
-            self.asked = Some(Asked { from, to: before - 1, at_ns: self.now_ns });
+            self.asked = Some(OpenRequest { from, to: before - 1, at_ns: self.now_ns });
             let body = Body::default().with(tag::BEGIN_SEQ_NO, from).with(tag::END_SEQ_NO, 0);
             self.emit("2", body, false);
         }
