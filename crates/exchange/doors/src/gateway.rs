@@ -112,6 +112,8 @@ impl Gateway {
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         let is_over = Arc::clone(&self.is_over);
         std::thread::spawn(move || {
+            // A gateway that takes links and ends them at once is not asked without a pause.
+            std::thread::sleep(PAUSE);
             for step in first.. {
                 if is_over.load(Ordering::Relaxed) {
                     return;

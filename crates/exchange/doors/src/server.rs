@@ -29,6 +29,12 @@ const SHORT_NAP: Duration = Duration::from_millis(5);
 /// Bytes that one call reads.
 const READ_BYTES: usize = 64 << 10;
 
+/// How long a client whose session has ended may take to read the rest, ns.
+const LINGER_NS: u64 = 5_000_000_000;
+
+/// After how long a door that has no descriptors accepts again, ns.
+const ACCEPT_AGAIN_NS: u64 = 500_000_000;
+
 /// How long clients may take to read the last messages of a door that closes.
 const END_LIMIT_NS: u64 = 500_000_000;
 
@@ -106,8 +112,8 @@ struct Socket {
     written: usize,
     /// Whether it is not read, because it has sent too much in this second.
     is_paused: bool,
-    /// Whether it ends once all is written.
-    is_ending: bool,
+    /// Since when it is to end once all is written, if it is.
+    ending_ns: Option<u64>,
 }
 
 /// The store of a session.
@@ -126,6 +132,8 @@ struct Server<'a> {
     /// Locked as long as the door runs.
     _lock: File,
     listener: TcpListener,
+    /// Since when nobody is accepted, because there were no descriptors.
+    full_ns: Option<u64>,
     poller: LinkPoller,
     sockets: BTreeMap<ConnectionId, Socket>,
     next_id: ConnectionId,
@@ -151,7 +159,7 @@ pub fn run(
     let mut server = Server::start(options, note)?;
     let mut ready = vec![];
     while !interrupted.load(Ordering::Relaxed) {
-        let is_slow = server.sockets.values().any(|it| !it.is_ending && !it.output.is_empty());
+        let is_slow = server.sockets.values().any(|it| !it.output.is_empty());
         let nap = if is_slow { SHORT_NAP } else { NAP };
         server.poller.wait(&mut ready, Some(nap)).map_err(system("cannot wait"))?;
         for token in ready.iter().map(|found| found.token) {
@@ -228,6 +236,7 @@ impl<'a> Server<'a> {
             store_bytes: settings.store_bytes,
             _lock: lock,
             listener,
+            full_ns: None,
             poller,
             sockets: BTreeMap::new(),
             next_id: FIRST_CONNECTION,
@@ -243,9 +252,20 @@ impl<'a> Server<'a> {
         loop {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // The client has gone, or there are no descriptors: others may come later.
-                Err(_) => return Ok(()),
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::WouldBlock | ErrorKind::ConnectionAborted
+                    ) =>
+                {
+                    return Ok(());
+                }
+                Err(error) => {
+                    (self.note)(&format!("nobody is accepted for a moment: {error}"));
+                    self.poller.remove_other(&self.listener);
+                    self.full_ns = Some(now_ns());
+                    return Ok(());
+                }
             };
             let id = self.next_id;
             let is_set = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
@@ -255,8 +275,8 @@ impl<'a> Server<'a> {
             self.poller.add(&stream, id).map_err(system("cannot wait"))?;
             self.next_id += 1;
             let (output, written) = (vec![], 0);
-            let (is_paused, is_ending) = (false, false);
-            let socket = Socket { stream, output, written, is_paused, is_ending };
+            let (is_paused, ending_ns) = (false, None);
+            let socket = Socket { stream, output, written, is_paused, ending_ns };
             self.sockets.insert(id, socket);
         }
     }
@@ -266,7 +286,7 @@ impl<'a> Server<'a> {
         let Some(socket) = self.sockets.get_mut(&id) else { return Ok(()) };
         let mut bytes = vec![0; READ_BYTES];
         match socket.stream.read(&mut bytes) {
-            Ok(count) if count > 0 && socket.is_ending => Ok(()),
+            Ok(count) if count > 0 && socket.ending_ns.is_some() => Ok(()),
             Ok(count) if count > 0 => {
                 self.door.received(id, &bytes[..count], now_ns());
                 self.act()?;
@@ -334,6 +354,10 @@ impl<'a> Server<'a> {
     fn tick(&mut self) -> Result<(), ServerError> {
         self.door.tick(now_ns());
         self.act()?;
+        if self.full_ns.is_some_and(|since| now_ns().saturating_sub(since) >= ACCEPT_AGAIN_NS) {
+            self.full_ns = None;
+            self.poller.add(&self.listener, LISTENER).map_err(system("cannot wait"))?;
+        }
         let ids: Vec<ConnectionId> = self.sockets.keys().copied().collect();
         for id in ids {
             self.pause(id);
@@ -375,7 +399,7 @@ impl<'a> Server<'a> {
                 }
                 Act::Close(id) => {
                     if let Some(socket) = self.sockets.get_mut(&id) {
-                        socket.is_ending = true;
+                        socket.ending_ns = Some(now_ns());
                         written.push(id);
                     }
                 }
@@ -412,10 +436,12 @@ impl<'a> Server<'a> {
         let Some(socket) = self.sockets.get_mut(&id) else { return Ok(()) };
         let is_up = socket.flush();
         let is_done = socket.output.is_empty();
-        if is_up && !(socket.is_ending && is_done) {
+        let is_ending = socket.ending_ns.is_some();
+        let since_ns = socket.ending_ns.unwrap_or(u64::MAX);
+        let is_late = now_ns().saturating_sub(since_ns) >= LINGER_NS;
+        if is_up && !is_late && !(is_ending && is_done) {
             return Ok(());
         }
-        let is_ending = socket.is_ending;
         self.remove(id);
         if !is_ending {
             self.door.disconnected(id, now_ns());
@@ -432,7 +458,7 @@ impl<'a> Server<'a> {
         while !self.sockets.is_empty() && now_ns() < until_ns {
             let ids: Vec<ConnectionId> = self.sockets.keys().copied().collect();
             ids.into_iter().try_for_each(|id| self.write(id))?;
-            self.sockets.retain(|_, socket| socket.is_ending);
+            self.sockets.retain(|_, socket| socket.ending_ns.is_some());
             std::thread::sleep(SHORT_NAP);
         }
         Ok(())

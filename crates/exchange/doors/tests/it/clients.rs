@@ -1,6 +1,9 @@
 //! Clients before a door and an exchange that a test plays: what trades while a request is on its
 //! way, what is refused, what is kept, and limits.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+
 use nm_book::codec;
 use nm_book::order::{CancelReason, Command, Event, RejectReason};
 use nm_doors::door::{Act, Door};
@@ -376,6 +379,47 @@ fn a_session_that_somebody_else_has_used_sends_nothing() {
     desk.order("y", 100);
     assert_eq!(desk.reported(&[11, 150, 39]), ["y 8 8"]);
     assert!(desk.asked().is_empty());
+}
+
+/// What a door answers to a Logon of FIXT, with these fields.
+fn logon_answer(door: &mut Door, id: u64, seq: u64, fields: &str) -> Message {
+    assert!(door.connected(id, NOW_NS));
+    let now = time::format(NOW_NS);
+    let text = format!("35=A|34={seq}|49=C|52={now}|56=V|98=0|108=0|1137=9|{fields}");
+    door.received(id, &seal("FIXT.1.1", &text.replace('|', "\u{1}")), NOW_NS);
+    let sent = door.take_acts().into_iter().find_map(|act| match act {
+        Act::Send(to, bytes) if to == id => Some(bytes),
+        _ => None,
+    });
+    Message::parse(&sent.unwrap()).unwrap()
+}
+
+#[test]
+fn a_client_proves_itself_by_name_and_password() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, word) = (folder.path().join("sessions.toml"), folder.path().join("word"));
+    std::fs::write(&word, "secret\n").unwrap();
+    std::fs::set_permissions(&word, Permissions::from_mode(0o600)).unwrap();
+    let text = "venue = \"V\"\n[[symbol]]\nname = \"S\"\ninstrument = 1\ntick = \"1\"\nlot = \"1\"\n\
+                [[session]]\nclient = \"C\"\nversion = \"FIXT.1.1\"\nsession = 1\n\
+                username = \"name\"\npassword = \"word\"\n";
+    std::fs::write(&file, text).unwrap();
+    let mut door = Door::new(&Settings::read(&file).unwrap());
+    let wrong = [
+        "",
+        "553=name|",
+        "554=secret|",
+        "553=other|554=secret|",
+        "553=name|554=Secret|",
+        "553=name|554=secret\u{20}|",
+    ];
+    for (at, fields) in wrong.into_iter().enumerate() {
+        let answer = logon_answer(&mut door, at as u64, 1, fields);
+        assert_eq!((answer.kind(), answer.get(1409)), ("5", Some("5")), "{fields}");
+        assert_eq!(answer.get(58), Some("the name or the password is wrong"));
+    }
+    let answer = logon_answer(&mut door, 9, 1, "553=name|554=secret|");
+    assert_eq!((answer.kind(), answer.seq()), ("A", wrong.len() as u64 + 1));
 }
 
 #[test]
