@@ -400,8 +400,8 @@ fn a_client_proves_itself_by_name_and_password() {
     let (file, word) = (folder.path().join("sessions.toml"), folder.path().join("word"));
     std::fs::write(&word, "secret\n").unwrap();
     std::fs::set_permissions(&word, Permissions::from_mode(0o600)).unwrap();
-    let text = "venue = \"V\"\n[[symbol]]\nname = \"S\"\ninstrument = 1\ntick = \"1\"\nlot = \"1\"\n\
-                [[session]]\nclient = \"C\"\nversion = \"FIXT.1.1\"\nsession = 1\n\
+    let text = "venue = \"V\"\n[[symbol]]\nname = \"S\"\ninstrument = 1\ntick = \"1\"\n\
+                lot = \"1\"\n[[session]]\nclient = \"C\"\nversion = \"FIXT.1.1\"\nsession = 1\n\
                 username = \"name\"\npassword = \"word\"\n";
     std::fs::write(&file, text).unwrap();
     let mut door = Door::new(&Settings::read(&file).unwrap());
