@@ -69,6 +69,11 @@ pub fn is_managed(fd: c_int) -> bool {
     entry != 0 && entry & NO_POINTER == 0
 }
 
+/// Whether the table knows nothing of `fd`.
+pub fn is_empty(fd: c_int) -> bool {
+    TABLE.get(fd as usize).is_some_and(|entry| entry.load(Ordering::Acquire).is_null())
+}
+
 /// A look-up has found no pointer: an inherited socket is used for the first time.
 #[cold]
 fn use_number_entry(fd: c_int, number: usize) {

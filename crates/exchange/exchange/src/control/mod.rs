@@ -46,4 +46,4 @@ pub use monitor::{LEFT_NS, MembershipMonitor};
 pub use nm_wire::{AdminRequest, AdminResponse, CellReplicas, InstrumentWork, LinkLatency, Work};
 pub use routing::{CellLeader, InstrumentMap, Placement, RoutingTable, is_superseded};
 pub use state::{EndedMove, Member, MoveError, PendingMove, State};
-pub use work::{WORK_LINKS_MAX, check_response, work_response, work_until_now};
+pub use work::{WORK_LINKS_MAX, check_response, work_response, work_until};

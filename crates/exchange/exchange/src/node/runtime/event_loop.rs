@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock;
-use nm_sys::poll::Readiness;
+use nm_sys::poll::{Readiness, Waker};
 use nm_wire::{FrameMut, Kind};
 
 use crate::control::{self, InstrumentMap};
@@ -14,11 +14,13 @@ use crate::network::{Network, NetworkError, NodeId, PerClass, Role};
 
 use super::acceptor::Acceptor;
 use super::behaviour::Behaviour;
+use super::clocks::{Clocks, METERS};
 use super::event::{NodeEvent, NodeSummary};
+use super::groups;
 use super::limits::Limits;
 use super::links::{LinkId, Links, REMOVED_NS};
 use super::peer::{Peer, PeerError};
-use crate::node::replica::groups::Logs;
+use super::sockets::Sockets;
 use crate::node::{gateway, mediator, processor, router};
 
 /// How long a node that the network file lacks asks where it listens.
@@ -83,18 +85,20 @@ pub fn run_with_limits(
         Failure::new(FailureKind::AddressInUse, message)
     })?;
     let start = clock::monotonic_ns() ^ u64::from(std::process::id()) << 40;
-    let links = Links::new(network, node, start, (*limits, secret)).map_err(system)?;
-    match links.poller.add(stop, STOP) {
+    let mut links = Links::new(network, node, start, (*limits, secret), METERS);
+    let mut clocks = Clocks::default();
+    links.set_time(clocks.read());
+    let sockets = Sockets::new().map_err(system)?;
+    match sockets.poller.add(stop, STOP) {
         // Files and the null device cannot be polled: then only a signal stops the node.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
         added => added.map_err(system)?,
     }
-    let acceptor = Acceptor::new(listener, LISTENER, &links).map_err(system)?;
-    links.poller.add(links.connector(), CONNECTOR).map_err(system)?;
-    let behaviour = behaviour(network, node)?;
-    if let Some(waker) = behaviour.waker() {
-        links.poller.add(waker, WAKER).map_err(system)?;
-    }
+    let acceptor = Acceptor::new(listener, LISTENER, &sockets).map_err(system)?;
+    sockets.poller.add(sockets.connector.waker(), CONNECTOR).map_err(system)?;
+    let waker = Waker::new().map_err(system)?;
+    sockets.poller.add(&waker, WAKER).map_err(system)?;
+    let behaviour = behaviour(network, node, links.now_ns, &waker)?;
     report(&NodeEvent::Listening { node, address: own.address.to_string() });
     let (frames_in, turns) = (0, 0);
     let membership = MembershipDoubt::default();
@@ -103,6 +107,9 @@ pub fn run_with_limits(
         own: node,
         acceptor,
         links,
+        sockets,
+        clocks,
+        waker,
         behaviour,
         membership,
         ends_by_ns,
@@ -113,13 +120,18 @@ pub fn run_with_limits(
     .run()
 }
 
-/// What a node of this class does in this network.
-fn behaviour(network: &Network, node: NodeId) -> Result<Box<dyn Behaviour>, Failure> {
-    let (index, logs) = (node.index, || Logs::start(network, node));
+/// What a node of this class does in this network; its logs wake it.
+fn behaviour(
+    network: &Network,
+    node: NodeId,
+    now_ns: u64,
+    waker: &Waker,
+) -> Result<Box<dyn Behaviour>, Failure> {
+    let (index, logs) = (node.index, || groups::start_logs(network, node, waker.clone()));
     Ok(match node.class {
         Role::Gateway => Box::new(gateway::Gateway::new(network, index)),
         Role::Router => Box::new(router::Router::new(network)),
-        Role::Mediator => Box::new(mediator::Mediator::new(network, index, logs()?)?),
+        Role::Mediator => Box::new(mediator::Mediator::new(network, index, logs()?, now_ns)?),
         Role::Processor => Box::new(processor::Processor::new(network, index, logs()?)?),
     })
 }
@@ -148,6 +160,10 @@ struct EventLoop<'a> {
     own: NodeId,
     acceptor: Acceptor,
     links: Links,
+    sockets: Sockets,
+    clocks: Clocks,
+    /// Woken by each event of the behaviour's logs.
+    waker: Waker,
     behaviour: Box<dyn Behaviour>,
     membership: MembershipDoubt,
     /// When it ends at the latest, if it was removed from the network, ns.
@@ -161,13 +177,16 @@ impl EventLoop<'_> {
     fn run(mut self) -> Result<NodeSummary, Failure> {
         let (mut ready, mut failed, mut was_ready) = (vec![], vec![], false);
         loop {
+            self.sockets.connect(&mut self.links);
+            let is_woken = self.links.take_wake();
             let limit = self.deadline_ns().map(|deadline_ns| {
                 Duration::from_nanos(deadline_ns.saturating_sub(clock::monotonic_ns()))
             });
+            let limit = if is_woken { Some(Duration::ZERO) } else { limit };
             let system =
                 |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
-            self.links.poller.wait(&mut ready, limit).map_err(system)?;
-            self.links.now_ns = clock::monotonic_ns();
+            self.sockets.poller.wait(&mut ready, limit).map_err(system)?;
+            self.links.set_time(self.clocks.read());
             self.turns += 1;
             for ready in &ready {
                 match ready.token {
@@ -175,23 +194,18 @@ impl EventLoop<'_> {
                         self.behaviour.on_stop()?;
                         return Ok(self.end());
                     }
-                    LISTENER => self.acceptor.accept(&mut self.links),
-                    CONNECTOR => self.links.take_connected().map_err(system)?,
-                    WAKER => self.behaviour.on_wake(&mut self.links)?,
-                    _ => self.serve(*ready),
+                    LISTENER => self.acceptor.accept(&mut self.links, &mut self.sockets),
+                    CONNECTOR => self.sockets.take_connected(&mut self.links),
+                    WAKER => self.on_wake()?,
+                    _ => self.serve(*ready, &mut failed),
                 }
             }
-            self.acceptor.resume_if_due(&mut self.links);
+            if is_woken {
+                self.on_wake()?;
+            }
+            self.acceptor.resume_if_due(&mut self.links, &mut self.sockets);
             self.behaviour.on_iteration(&mut self.links)?;
-            self.links.check(&mut failed);
-            // What is written because a link failed goes out in this iteration, too.
-            self.links.flush(&mut failed);
-            while !failed.is_empty() {
-                for (id, reason) in failed.drain(..) {
-                    self.close(id, &reason);
-                }
-                self.links.flush(&mut failed);
-            }
+            self.write(&mut failed);
             for message in self.links.warnings.take(self.links.now_ns) {
                 self.warn(message);
             }
@@ -214,6 +228,26 @@ impl EventLoop<'_> {
         }
     }
 
+    fn on_wake(&mut self) -> Result<(), Failure> {
+        self.waker.drain();
+        // What was committed may be younger than the iteration.
+        self.links.set_time(self.clocks.read());
+        self.behaviour.on_wake(&mut self.links)
+    }
+
+    /// Writes what is to be sent, closes the links that failed, and makes those that are wanted.
+    fn write(&mut self, failed: &mut Vec<(LinkId, PeerError)>) {
+        self.links.check(failed);
+        // What is written because a link failed goes out in this iteration, too.
+        self.sockets.flush(&mut self.links, failed);
+        while !failed.is_empty() {
+            for (id, reason) in failed.drain(..) {
+                self.close(id, &reason);
+            }
+            self.sockets.flush(&mut self.links, failed);
+        }
+    }
+
     /// Whether it was removed from the network, and ends now. It may have to wait for others first,
     /// but no longer than these keep their links to it.
     fn has_left(&mut self) -> bool {
@@ -229,7 +263,7 @@ impl EventLoop<'_> {
     fn deadline_ns(&self) -> Option<u64> {
         let Links { warnings, .. } = &self.links;
         let deadlines = [
-            self.behaviour.deadline_ns(),
+            self.behaviour.deadline_ns(self.links.now_ns),
             self.links.deadline_ns(),
             self.acceptor.deadline_ns(),
             warnings.deadline_ns(),
@@ -239,22 +273,22 @@ impl EventLoop<'_> {
     }
 
     /// Reads a link once and handles the complete frames.
-    fn serve(&mut self, ready: Readiness) {
+    fn serve(&mut self, ready: Readiness, failed: &mut Vec<(LinkId, PeerError)>) {
         let id = LinkId::of_token(ready.token);
         if ready.writable
-            && let Err(reason) = self.links.flush_one(id)
+            && let Err(reason) = self.sockets.flush_one(&mut self.links, id)
         {
             return self.close(id, &reason);
         }
         if !ready.readable {
             return;
         }
-        let Some(link) = self.links.link(id) else { return };
+        let Some(link) = self.sockets.link(id) else { return };
         let received = link.receive();
         let mut input = std::mem::take(&mut link.input);
         // What was received may be younger than the iteration: no timestamp may lie before
         // the time at which the frame was sent.
-        self.links.now_ns = clock::monotonic_ns();
+        self.links.set_time(self.clocks.read());
         let mut outcome = Ok(());
         while outcome.is_ok() {
             outcome = match input.next_frame() {
@@ -263,13 +297,16 @@ impl EventLoop<'_> {
                 Err(error) => Err(LinkError::from(error).into()),
             };
             if outcome.is_ok() && self.links.has_long_answers(id) {
-                outcome = self.links.flush_one(id);
+                outcome = self.sockets.flush_one(&mut self.links, id);
+            }
+            if self.links.has_gathered_much() {
+                self.sockets.flush(&mut self.links, failed);
             }
         }
-        if let Some(link) = self.links.link(id) {
+        if let Some(link) = self.sockets.link(id) {
             link.input = input;
         }
-        self.links.count_held(id);
+        self.sockets.count_held(&mut self.links, id);
         if let Err(reason) = outcome.and(received.map_err(PeerError::from)) {
             self.close(id, &reason);
         }
@@ -277,7 +314,10 @@ impl EventLoop<'_> {
 
     fn handle(&mut self, id: LinkId, frame: &mut FrameMut<'_>) -> Result<(), PeerError> {
         self.frames_in += 1;
-        use Kind::{Challenge, Close, Hello, Welcome};
+        use Kind::{AdminRequest, Challenge, Close, Hello, Welcome};
+        if matches!(frame.kind(), AdminRequest) {
+            self.sockets.measure_latencies(&mut self.links);
+        }
         if matches!(frame.kind(), Challenge | Hello | Welcome | Close) {
             let Some(handshake) = self.links.handshake(id, frame)? else { return Ok(()) };
             if let Some(older) = handshake.older {
@@ -294,13 +334,15 @@ impl EventLoop<'_> {
 
     fn close(&mut self, id: LinkId, reason: &PeerError) {
         if reason.is_for_peer() {
-            self.links.refuse(id, reason);
+            self.sockets.refuse(&mut self.links, id, reason);
         }
         let is_added = self.links.network().was_added(self.own);
         self.membership.is_open |= is_added && matches!(reason, PeerError::Refused(_));
         let refused_pause = self.links.limits.refused_pause;
         let pause = if reason.is_lasting() { refused_pause } else { Duration::ZERO };
-        let Some((peer, was_up)) = self.links.close(id, pause) else { return };
+        let Some((peer, was_up)) = self.sockets.close(&mut self.links, id, pause) else {
+            return;
+        };
         if was_up {
             self.behaviour.on_disconnected(&mut self.links, peer, id);
         }
