@@ -384,6 +384,38 @@ fn a_door_goes_on_at_another_gateway_when_its_own_dies() {
 }
 
 #[test]
+fn a_door_has_keys_for_its_sessions_alone() {
+    let mut net = Net::new("1-1-1-1", Durability::None);
+    let (secret, keys) = (net.path().join("secret"), net.path().join("keys"));
+    let new = finish(Command::new(BINARY).args(["exchange", "secret", "new"]).arg(&secret));
+    assert_eq!(new.code, 0, "{}", new.stderr);
+    let mut derive = Command::new(BINARY);
+    derive.args(["exchange", "secret", "derive", "--secret"]).arg(&secret);
+    derive.args(["--sessions", "9001-9003", "--out"]).arg(&keys);
+    assert_eq!(finish(&mut derive).code, 0);
+    net.network.secret = Some(secret);
+    fs::write(net.path().join("network.toml"), net.network.to_toml().unwrap()).unwrap();
+    net.start_all(|_, command| command);
+    // The door knows nothing but the keys.
+    let elsewhere = tempfile::tempdir().unwrap();
+    net.network.secret = Some(keys);
+    let network = elsewhere.path().join("network.toml");
+    fs::write(&network, net.network.to_toml().unwrap()).unwrap();
+    sessions(elsewhere.path(), "");
+    let port = free_port();
+    let mut command = command(&network, port, elsewhere.path());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let folder = elsewhere.path().to_path_buf();
+    let _door = Door { child: command.spawn().unwrap(), port, folder };
+    wait_for("the door to listen", || listens(port).then_some(()));
+    let mut alice = Client::new("ALICE", port);
+    assert!(alice.log_on());
+    alice.order("a1", 1, 10, "10");
+    alice.wait(&[(11, "a1"), (150, "0")]);
+    net.stop();
+}
+
+#[test]
 fn a_client_that_was_away_gets_its_fills_when_it_asks() {
     let mut net = started("1-1-1-1", Durability::None);
     let door = Door::start(&net);
