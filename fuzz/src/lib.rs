@@ -6,6 +6,7 @@
 mod agent;
 mod epoll_set;
 mod files;
+mod fix;
 mod frames;
 mod memory;
 mod messages;
@@ -15,6 +16,7 @@ mod text;
 pub use agent::agent_lines;
 pub use epoll_set::epoll_set;
 pub use files::journal;
+pub use fix::fix;
 pub use frames::xdp_frames;
 pub use memory::{ledger_view, pipe};
 pub use messages::messages;
@@ -37,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "book", run: book, seeds: random },
     Target { name: "codec", run: codec, seeds: codec_seeds },
     Target { name: "epoll_set", run: epoll_set, seeds: random },
+    Target { name: "fix", run: fix, seeds: fix::seeds },
     Target { name: "importers", run: importers, seeds: text::importer_seeds },
     Target { name: "journal", run: journal, seeds: files::seeds },
     Target { name: "ledger_view", run: ledger_view, seeds: random },

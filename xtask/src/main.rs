@@ -15,6 +15,7 @@ mod dist;
 mod exchange_moves;
 mod exchange_peers;
 mod exchange_round;
+mod fix_initiators;
 mod fuzz;
 mod lab_t3;
 mod leftovers;
@@ -68,6 +69,8 @@ usage: cargo xtask TASK
   soak-conformance  the accelerator's conformance suite again and again while programs compete
                 for the CPUs; counts what fails (--help)
   soak-accel    10 000 connections of accelerated programs of every kind, each byte checked (--help)
+  fix-initiators  FIX engines that others wrote against `exchange fix`: QuickFIX/J and asyncfix
+                (needs a JDK, Maven and Python; downloads both)
   bench-builds  the figures of this build against those of another one, in turn (root; --help)";
 
 fn main() -> ExitCode {
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Some("ci") => ci::run(),
         Some("tidy") => tidy::run(&args.collect::<Vec<_>>()),
         Some("fuzz") => fuzz::run(&args.collect::<Vec<_>>()),
+        Some("fix-initiators") => fix_initiators::run(&args.collect::<Vec<_>>()),
         Some("thread-sanitizer") => thread_sanitizer::run(&args.collect::<Vec<_>>()),
         Some("mutations") => mutations::run(&args.collect::<Vec<_>>()),
         Some("pictures") => pictures::run(),

@@ -1,5 +1,6 @@
 //! Arguments of `nearmetal exchange`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -130,6 +131,16 @@ pub enum ExchangeCommand {
         nearmetal exchange policy --folder nearmetal-out/RUN --settings policies.toml\n\n\
         Exit code: 0 ended, 2 wrong settings, 4 no node answers")]
     Policy(PolicyArgs),
+    /// Let FIX clients trade on a running network: an acceptor of FIX 4.4 and FIXT 1.1.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange fix --network network.toml --listen 127.0.0.1:9878 \
+        --sessions sessions.toml\n  \
+        nearmetal exchange fix --folder nearmetal-out/RUN --listen 127.0.0.1:9878 \
+        --sessions sessions.toml --store fix-store\n\n\
+        It runs until Ctrl-C. docs/guides/fix.md has the file of sessions, and a first order.\n\
+        Exit code: 0 ended, 2 wrong files, 4 a store cannot be written, 5 the address or the \
+        store is in use")]
+    Fix(FixArgs),
     /// Move one instrument, as `exchange move` does.
     #[command(after_help = "Example:\n  \
         nearmetal exchange assign 1000007 0 --network network.toml\n\n\
@@ -305,6 +316,23 @@ pub struct PolicyArgs {
     pub seconds: Option<u64>,
     #[command(flatten)]
     pub access: AccessArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct FixArgs {
+    #[command(flatten)]
+    pub running: RunningArgs,
+    #[command(flatten)]
+    pub credentials: CredentialsArgs,
+    /// Where FIX clients connect, such as 127.0.0.1:9878.
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+    /// Who may log on and what is traded, a TOML file.
+    #[arg(long, value_name = "FILE")]
+    pub sessions: PathBuf,
+    /// Folder for what must survive the door: numbers, messages and orders of each session.
+    #[arg(long, value_name = "DIR", default_value = "nearmetal-fix")]
+    pub store: PathBuf,
 }
 
 #[derive(Debug, Args)]

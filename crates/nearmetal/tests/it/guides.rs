@@ -370,6 +370,7 @@ guides! {
     exchange: "exchange.md",
     exchange_internals: "exchange-internals.md",
     first_report: "first-report.md",
+    fix: "fix.md",
     in_ci: "in-ci.md",
     qualify: "qualify.md",
     two_machines: "two-machines.md",

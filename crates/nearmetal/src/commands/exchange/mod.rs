@@ -1,6 +1,7 @@
 //! `nearmetal exchange`: the commands of the exchange, one file each.
 
 pub mod add;
+mod fix;
 mod host;
 pub mod moves;
 mod node;
@@ -40,6 +41,7 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Replace(args) => moves::replace(args),
         ExchangeCommand::Resume(args) => moves::resume(args),
         ExchangeCommand::Policy(args) => policy::run(args),
+        ExchangeCommand::Fix(args) => fix::run(args),
         ExchangeCommand::Assign(args) => moves::assign(args),
         ExchangeCommand::Secret(command) => secret::run(command),
     }

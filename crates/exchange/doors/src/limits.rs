@@ -1,0 +1,43 @@
+//! What clients can ask of a door. `docs/limits.md` lists these numbers, and a test compares them.
+
+/// Bytes of a FIX message.
+pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
+
+/// Fields of a FIX message.
+pub const MESSAGE_FIELDS_MAX: usize = 1024;
+
+/// Sessions of a door.
+pub const SESSIONS_MAX: usize = 1024;
+
+/// Symbols of a door.
+pub const SYMBOLS_MAX: usize = 4096;
+
+/// Connections without a logon. Those with one are as many as sessions at most.
+pub const UNKNOWN_CONNECTIONS_MAX: usize = 64;
+
+/// How long a connection may be without a logon, ns.
+pub const LOGON_LIMIT_NS: u64 = 10_000_000_000;
+
+/// Messages that one session sends in a second; the rest waits in its socket.
+pub const MESSAGES_PER_SECOND: u32 = 10_000;
+
+/// Messages that came too early and wait for those before them, of one session.
+pub const EARLY_MESSAGES_MAX: usize = 4096;
+
+/// Bytes that wait to be written to a client.
+pub const OUTPUT_BYTES_MAX: usize = 256 << 20;
+
+/// Bytes of a session's store, unless the sessions file says otherwise.
+pub const STORE_BYTES: u64 = 256 << 20;
+
+/// Orders that have ended and are remembered, of one session.
+pub const ENDED_ORDERS_MAX: usize = 100_000;
+
+/// Bytes of a ClOrdID.
+pub const CLIENT_ID_BYTES_MAX: usize = 64;
+
+/// Longest interval of heartbeats, s.
+pub const HEARTBEAT_S_MAX: u64 = 3600;
+
+/// Bytes of a sessions file.
+pub const SETTINGS_BYTES_MAX: u64 = 1 << 20;

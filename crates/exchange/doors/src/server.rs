@@ -1,0 +1,488 @@
+//! The process of a door: sockets of clients, the link to a gateway, stores, and the clock.
+
+use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nm_exchange::link::LinkPoller;
+use nm_sys::private_folder::{self, FolderError};
+use thiserror::Error;
+
+use crate::door::{Act, ConnectionId, Door};
+use crate::fix::record::Record;
+use crate::fix::session;
+use crate::fix::store::{Owner, Store, StoreError};
+use crate::gateway::{Gateway, GatewayError};
+use crate::limits::OUTPUT_BYTES_MAX;
+use crate::settings::Settings;
+
+/// Longest sleep: heartbeats are not finer.
+const NAP: Duration = Duration::from_millis(50);
+
+/// Sleep while a client does not take what is written to it.
+const SHORT_NAP: Duration = Duration::from_millis(5);
+
+/// Bytes that one call reads.
+const READ_BYTES: usize = 64 << 10;
+
+/// How long a client whose session has ended may take to read the rest, ns.
+const LINGER_NS: u64 = 5_000_000_000;
+
+/// After how long a door that has no descriptors accepts again, ns.
+const ACCEPT_AGAIN_NS: u64 = 500_000_000;
+
+/// How long clients may take to read the last messages of a door that closes.
+const END_LIMIT_NS: u64 = 500_000_000;
+
+/// Tokens of what is waited for; connections have those above.
+const LISTENER: ConnectionId = 0;
+const DIALER: ConnectionId = 1;
+const GATEWAY: ConnectionId = 2;
+const FIRST_CONNECTION: ConnectionId = 3;
+
+/// Why a door ends.
+#[derive(Debug, Error)]
+pub enum ServerError {
+    /// It cannot listen.
+    #[error("cannot listen at {address}: {source}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The folder of its stores cannot be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// Another door has the folder.
+    #[error("another door uses the store {}", .0.display())]
+    InUse(PathBuf),
+    /// A store cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// An order cannot be reported.
+    #[error("{client} has a live order of {symbol}, which the sessions file lacks")]
+    LostSymbol {
+        /// Whose order it is.
+        client: String,
+        /// Its symbol.
+        symbol: String,
+    },
+    /// The gateways refuse it for good.
+    #[error(transparent)]
+    Gateway(#[from] GatewayError),
+    /// A system call failed.
+    #[error("{action}: {source}")]
+    System {
+        /// What was attempted.
+        action: &'static str,
+        /// The error of the call.
+        source: io::Error,
+    },
+}
+
+fn system(action: &'static str) -> impl FnOnce(io::Error) -> ServerError {
+    move |source| ServerError::System { action, source }
+}
+
+/// What a door runs with.
+#[derive(Debug)]
+pub struct Options {
+    /// The network's file, which is read again before each attempt to connect.
+    pub network: PathBuf,
+    /// File of keys, if it is not the one that the network's file names.
+    pub credentials: Option<PathBuf>,
+    /// Where clients connect.
+    pub listen: SocketAddr,
+    /// Folder of the stores.
+    pub store: PathBuf,
+    /// Who may log on, and what is traded.
+    pub settings: Settings,
+}
+
+/// A client's socket.
+#[derive(Debug)]
+struct Socket {
+    stream: TcpStream,
+    output: Vec<u8>,
+    written: usize,
+    /// Whether it is not read, because it has sent too much in this second.
+    is_paused: bool,
+    /// Since when it is to end once all is written, if it is.
+    ending_ns: Option<u64>,
+}
+
+/// The store of a session.
+#[derive(Debug)]
+struct OpenStore {
+    store: Store,
+    /// Bytes of it when it was made smaller last.
+    kept_bytes: u64,
+}
+
+/// A door that runs.
+struct Server<'a> {
+    door: Door,
+    stores: Vec<OpenStore>,
+    store_bytes: u64,
+    /// Locked as long as the door runs.
+    _lock: File,
+    listener: TcpListener,
+    /// Since when nobody is accepted, because there were no descriptors.
+    full_ns: Option<u64>,
+    poller: LinkPoller,
+    sockets: BTreeMap<ConnectionId, Socket>,
+    next_id: ConnectionId,
+    gateway: Gateway,
+    note: &'a mut dyn FnMut(&str),
+}
+
+/// ns since 1970.
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+}
+
+/// Runs a door until it is interrupted. `note` gets a line for each thing that an operator should
+/// know, the first of which says where it listens.
+///
+/// # Errors
+/// If it cannot begin, or cannot write a store.
+pub fn run(
+    options: Options,
+    interrupted: &AtomicBool,
+    note: &mut dyn FnMut(&str),
+) -> Result<(), ServerError> {
+    let mut server = Server::start(options, note)?;
+    let mut ready = vec![];
+    while !interrupted.load(Ordering::Relaxed) {
+        let is_slow = server.sockets.values().any(|it| !it.output.is_empty());
+        let nap = if is_slow { SHORT_NAP } else { NAP };
+        server.poller.wait(&mut ready, Some(nap)).map_err(system("cannot wait"))?;
+        for token in ready.iter().map(|found| found.token) {
+            match token {
+                LISTENER => server.accept()?,
+                DIALER | GATEWAY => server.hear()?,
+                id => server.read(id)?,
+            }
+        }
+        server.tick()?;
+    }
+    server.end()
+}
+
+/// Opens the stores of all sessions, and puts what is in them into the door.
+fn open_stores(
+    folder: &Path,
+    settings: &Settings,
+    door: &mut Door,
+) -> Result<Vec<OpenStore>, ServerError> {
+    let mut stores = vec![];
+    for (line, one) in settings.sessions.iter().enumerate() {
+        let owner = Owner {
+            venue: one.profile.own.clone(),
+            client: one.profile.peer.clone(),
+            session: one.session,
+        };
+        let (mut store, records) = Store::open(folder, &owner)?;
+        let is_used = !records.is_empty();
+        records.into_iter().for_each(|record| door.restore(line, record));
+        if let Some(symbol) = door.lost_symbol(line) {
+            let (client, symbol) = (owner.client, symbol.to_string());
+            return Err(ServerError::LostSymbol { client, symbol });
+        }
+        if is_used {
+            store.rewrite(door.snapshot(line))?;
+        }
+        let kept_bytes = store.bytes();
+        stores.push(OpenStore { store, kept_bytes });
+    }
+    Ok(stores)
+}
+
+/// Locks the folder of the stores.
+fn lock(folder: &Path) -> Result<File, ServerError> {
+    private_folder::claim(folder)?;
+    let lock = File::create(folder.join("lock")).map_err(system("cannot lock the store"))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(ServerError::InUse(folder.into())),
+        Err(TryLockError::Error(error)) => Err(system("cannot lock the store")(error)),
+    }
+}
+
+impl<'a> Server<'a> {
+    fn start(options: Options, note: &'a mut dyn FnMut(&str)) -> Result<Server<'a>, ServerError> {
+        let Options { network, credentials, listen, store, settings } = options;
+        let lock = lock(&store)?;
+        let mut door = Door::new(&settings);
+        let stores = open_stores(&store, &settings, &mut door)?;
+        let failed = |source| ServerError::Listen { address: listen, source };
+        let listener = TcpListener::bind(listen).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let poller = LinkPoller::new().map_err(system("cannot wait"))?;
+        let sessions = settings.sessions.iter().map(|one| one.session).collect();
+        let gateway = Gateway::new(network, credentials, sessions)?;
+        poller.add(&listener, LISTENER).map_err(system("cannot wait"))?;
+        poller.add(gateway.waker(), DIALER).map_err(system("cannot wait"))?;
+        note(&format!("listening at {address}"));
+        let mut server = Server {
+            door,
+            stores,
+            store_bytes: settings.store_bytes,
+            _lock: lock,
+            listener,
+            full_ns: None,
+            poller,
+            sockets: BTreeMap::new(),
+            next_id: FIRST_CONNECTION,
+            gateway,
+            note,
+        };
+        (0..server.stores.len()).for_each(|line| server.compare_size(line));
+        server.gateway.dial();
+        Ok(server)
+    }
+
+    fn accept(&mut self) -> Result<(), ServerError> {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::WouldBlock | ErrorKind::ConnectionAborted
+                    ) =>
+                {
+                    return Ok(());
+                }
+                Err(error) => {
+                    (self.note)(&format!("nobody is accepted for a moment: {error}"));
+                    self.poller.remove_other(&self.listener);
+                    self.full_ns = Some(now_ns());
+                    return Ok(());
+                }
+            };
+            let id = self.next_id;
+            let is_set = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+            if is_set.is_err() || !self.door.connected(id, now_ns()) {
+                continue;
+            }
+            self.poller.add(&stream, id).map_err(system("cannot wait"))?;
+            self.next_id += 1;
+            let (output, written) = (vec![], 0);
+            let (is_paused, ending_ns) = (false, None);
+            let socket = Socket { stream, output, written, is_paused, ending_ns };
+            self.sockets.insert(id, socket);
+        }
+    }
+
+    /// Reads what a client has sent.
+    fn read(&mut self, id: ConnectionId) -> Result<(), ServerError> {
+        let Some(socket) = self.sockets.get_mut(&id) else { return Ok(()) };
+        let mut bytes = vec![0; READ_BYTES];
+        match socket.stream.read(&mut bytes) {
+            Ok(count) if count > 0 && socket.ending_ns.is_some() => Ok(()),
+            Ok(count) if count > 0 => {
+                self.door.received(id, &bytes[..count], now_ns());
+                self.act()?;
+                self.pause(id);
+                Ok(())
+            }
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+            {
+                Ok(())
+            }
+            Ok(_) | Err(_) => {
+                self.remove(id);
+                self.door.disconnected(id, now_ns());
+                self.act()
+            }
+        }
+    }
+
+    fn remove(&mut self, id: ConnectionId) {
+        if let Some(socket) = self.sockets.remove(&id)
+            && !socket.is_paused
+        {
+            self.poller.remove_other(&socket.stream);
+        }
+    }
+
+    /// Stops reading a client that has sent too much in this second, or reads it again.
+    fn pause(&mut self, id: ConnectionId) {
+        let is_throttled = self.door.is_throttled(id, now_ns());
+        let Some(socket) = self.sockets.get_mut(&id) else { return };
+        match (socket.is_paused, is_throttled) {
+            (false, true) => {
+                self.poller.remove_other(&socket.stream);
+                socket.is_paused = true;
+            }
+            (true, false) => socket.is_paused = self.poller.add(&socket.stream, id).is_err(),
+            _ => {}
+        }
+    }
+
+    /// Handles what the gateway has sent, and links that were made.
+    fn hear(&mut self) -> Result<(), ServerError> {
+        if self.gateway.take_link(&mut self.poller, GATEWAY)? {
+            (self.note)(&format!("connected to gateway {}", self.gateway.index()));
+            self.door.link_up(now_ns());
+            self.act()?;
+        }
+        let door = &mut self.door;
+        let is_up = self.gateway.receive(|frame| door.received_frame(frame, now_ns()));
+        self.act()?;
+        if !is_up {
+            self.link_down();
+        }
+        Ok(())
+    }
+
+    fn link_down(&mut self) {
+        (self.note)("the link to the gateway has ended");
+        self.door.link_down();
+        self.gateway.disconnect(&mut self.poller);
+        self.gateway.dial();
+    }
+
+    fn tick(&mut self) -> Result<(), ServerError> {
+        self.door.tick(now_ns());
+        self.act()?;
+        if self.full_ns.is_some_and(|since| now_ns().saturating_sub(since) >= ACCEPT_AGAIN_NS) {
+            self.full_ns = None;
+            self.poller.add(&self.listener, LISTENER).map_err(system("cannot wait"))?;
+        }
+        let ids: Vec<ConnectionId> = self.sockets.keys().copied().collect();
+        for id in ids {
+            self.pause(id);
+            self.write(id)?;
+        }
+        if !self.gateway.flush() {
+            self.link_down();
+        }
+        Ok(())
+    }
+
+    /// Does what the door says: first it writes what is to be kept, then it sends.
+    fn act(&mut self) -> Result<(), ServerError> {
+        let mut acts = self.door.take_acts();
+        let mut kept: BTreeMap<usize, Vec<Record>> = BTreeMap::new();
+        for act in &mut acts {
+            if let Act::Keep(line, record) = act {
+                let record = std::mem::replace(record, Record::Numbered(0));
+                kept.entry(*line).or_default().push(record);
+            }
+        }
+        for (line, records) in kept {
+            let reset = Record::Session(session::Change::Reset);
+            let is_new = records.contains(&reset);
+            self.stores[line].store.append(&records)?;
+            self.compact(line, is_new)?;
+        }
+        let mut written = vec![];
+        for act in acts {
+            match act {
+                Act::Keep(..) => {}
+                Act::Note(text) => (self.note)(&text),
+                Act::SendFrames(frames) => self.gateway.send(&frames),
+                Act::Send(id, bytes) => {
+                    if let Some(socket) = self.sockets.get_mut(&id) {
+                        socket.output.extend_from_slice(&bytes);
+                        written.push(id);
+                    }
+                }
+                Act::Close(id) => {
+                    if let Some(socket) = self.sockets.get_mut(&id) {
+                        socket.ending_ns = Some(now_ns());
+                        written.push(id);
+                    }
+                }
+            }
+        }
+        written.sort_unstable();
+        written.dedup();
+        written.into_iter().try_for_each(|id| self.write(id))?;
+        if !self.gateway.flush() {
+            self.link_down();
+        }
+        Ok(())
+    }
+
+    /// Makes a store smaller when it has outgrown its size, or its session has begun again. If that
+    /// does not help, it takes no new orders.
+    fn compact(&mut self, line: usize, is_new: bool) -> Result<(), ServerError> {
+        let OpenStore { store, kept_bytes } = &mut self.stores[line];
+        if is_new || store.bytes() > self.store_bytes.max(*kept_bytes * 2) {
+            store.rewrite(self.door.snapshot(line))?;
+            *kept_bytes = store.bytes();
+            self.compare_size(line);
+        }
+        Ok(())
+    }
+
+    fn compare_size(&mut self, line: usize) {
+        let kept_bytes = self.stores[line].kept_bytes;
+        self.door.set_full(line, kept_bytes > self.store_bytes / 4 * 3);
+    }
+
+    /// Writes what waits for a client.
+    fn write(&mut self, id: ConnectionId) -> Result<(), ServerError> {
+        let Some(socket) = self.sockets.get_mut(&id) else { return Ok(()) };
+        let is_up = socket.flush();
+        let is_done = socket.output.is_empty();
+        let is_ending = socket.ending_ns.is_some();
+        let since_ns = socket.ending_ns.unwrap_or(u64::MAX);
+        let is_late = now_ns().saturating_sub(since_ns) >= LINGER_NS;
+        if is_up && !is_late && !(is_ending && is_done) {
+            return Ok(());
+        }
+        self.remove(id);
+        if !is_ending {
+            self.door.disconnected(id, now_ns());
+            return self.act();
+        }
+        Ok(())
+    }
+
+    /// Tells all clients that the door closes, and gives them a moment to read it.
+    fn end(&mut self) -> Result<(), ServerError> {
+        self.door.end(now_ns());
+        self.act()?;
+        let until_ns = now_ns() + END_LIMIT_NS;
+        while !self.sockets.is_empty() && now_ns() < until_ns {
+            let ids: Vec<ConnectionId> = self.sockets.keys().copied().collect();
+            ids.into_iter().try_for_each(|id| self.write(id))?;
+            self.sockets.retain(|_, socket| socket.ending_ns.is_some());
+            std::thread::sleep(SHORT_NAP);
+        }
+        Ok(())
+    }
+}
+
+impl Socket {
+    /// Writes as much as the socket takes; whether it still works.
+    fn flush(&mut self) -> bool {
+        while self.written < self.output.len() {
+            match self.stream.write(&self.output[self.written..]) {
+                Ok(0) => return false,
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.output.drain(..self.written);
+                    self.written = 0;
+                    return self.output.len() <= OUTPUT_BYTES_MAX;
+                }
+                Err(_) => return false,
+            }
+        }
+        self.output.clear();
+        self.written = 0;
+        true
+    }
+}

@@ -1,0 +1,27 @@
+//! What documents say of the door.
+
+use nm_doors::limits::*;
+
+#[test]
+fn the_document_of_limits_has_each_number() {
+    let page = include_str!("../../../../../docs/limits.md");
+    for (name, number) in [
+        ("message", MESSAGE_BYTES_MAX as u64),
+        ("fields", MESSAGE_FIELDS_MAX as u64),
+        ("clients", SESSIONS_MAX as u64),
+        ("symbols", SYMBOLS_MAX as u64),
+        ("strangers", UNKNOWN_CONNECTIONS_MAX as u64),
+        ("time to log on", LOGON_LIMIT_NS),
+        ("messages a second", u64::from(MESSAGES_PER_SECOND)),
+        ("early messages", EARLY_MESSAGES_MAX as u64),
+        ("unread output", OUTPUT_BYTES_MAX as u64),
+        ("store", STORE_BYTES),
+        ("ended orders", ENDED_ORDERS_MAX as u64),
+        ("ClOrdID", CLIENT_ID_BYTES_MAX as u64),
+        ("heartbeats", HEARTBEAT_S_MAX),
+        ("file of sessions", SETTINGS_BYTES_MAX),
+    ] {
+        let row = format!("| {name} | {number} |");
+        assert!(page.contains(&row), "docs/limits.md lacks `{row}`");
+    }
+}

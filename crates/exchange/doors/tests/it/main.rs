@@ -1,0 +1,5 @@
+//! Tests of the door from outside.
+
+mod clients;
+mod documents;
+mod scenarios;

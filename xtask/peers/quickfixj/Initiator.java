@@ -1,0 +1,92 @@
+import java.io.*;
+import java.nio.file.*;
+import java.util.*;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import quickfix.*;
+import quickfix.field.*;
+
+/** An initiator of QuickFIX/J: trades, loses its connection, misses a fill, and recovers it. */
+public class Initiator extends ApplicationAdapter {
+    static final BlockingQueue<Message> reports = new LinkedBlockingQueue<>();
+    static final BlockingQueue<SessionID> logons = new LinkedBlockingQueue<>();
+
+    @Override public void onLogon(SessionID id) { logons.add(id); }
+    @Override public void fromApp(Message message, SessionID id) { reports.add(message); }
+
+    static final List<Message> seen = new ArrayList<>();
+
+    /** The first report of an order with this ExecType that was not awaited before. */
+    static Message await(String client, char exec) throws Exception {
+        for (;;) {
+            for (Message message : seen) {
+                if (message.getString(ClOrdID.FIELD).equals(client) && message.getChar(ExecType.FIELD) == exec) {
+                    seen.remove(message);
+                    return message;
+                }
+            }
+            Message message = reports.poll(20, TimeUnit.SECONDS);
+            if (message == null || !message.getHeader().getString(MsgType.FIELD).equals("8"))
+                throw new IllegalStateException("no report " + exec + " of " + client + ": " + message);
+            seen.add(message);
+        }
+    }
+
+    static void order(SessionID id, String client, char side, int quantity, String price) throws Exception {
+        Message order = new Message();
+        order.getHeader().setString(MsgType.FIELD, "D");
+        order.setString(ClOrdID.FIELD, client);
+        order.setString(Symbol.FIELD, "JAVA");
+        order.setChar(Side.FIELD, side);
+        order.setInt(OrderQty.FIELD, quantity);
+        order.setChar(OrdType.FIELD, '2');
+        order.setDecimal(Price.FIELD, new java.math.BigDecimal(price));
+        order.setUtcTimeStamp(TransactTime.FIELD, java.time.LocalDateTime.now(java.time.ZoneOffset.UTC), true);
+        quickfix.Session.sendToTarget(order, id);
+    }
+
+    public static void main(String[] args) throws Exception {
+        int port = Integer.parseInt(args[0]);
+        SessionID alice = new SessionID("FIX.4.4", "ALICE", "NEARMETAL");
+        SessionID bob = new SessionID("FIXT.1.1", "BOB", "NEARMETAL");
+        SessionSettings settings = new SessionSettings();
+        settings.setString("ConnectionType", "initiator");
+        settings.setString("SocketConnectHost", "127.0.0.1");
+        settings.setString("SocketConnectPort", "" + port);
+        settings.setString("StartTime", "00:00:00");
+        settings.setString("EndTime", "00:00:00");
+        settings.setString("HeartBtInt", "30");
+        settings.setString("ReconnectInterval", "1");
+        settings.setString("ValidateUserDefinedFields", "Y");
+        for (SessionID id : List.of(alice, bob)) {
+            settings.setString(id, "BeginString", id.getBeginString());
+            settings.setString(id, "SenderCompID", id.getSenderCompID());
+            settings.setString(id, "TargetCompID", id.getTargetCompID());
+        }
+        settings.setString(alice, "DataDictionary", "FIX44.xml");
+        settings.setString(bob, "DefaultApplVerID", "FIX.5.0SP2");
+        settings.setString(bob, "TransportDataDictionary", "FIXT11.xml");
+        settings.setString(bob, "AppDataDictionary", "FIX50SP2.xml");
+        SocketInitiator initiator = new SocketInitiator(new Initiator(), new MemoryStoreFactory(), settings,
+            new ScreenLogFactory(true, true, true), new DefaultMessageFactory());
+        initiator.start();
+        for (int at = 0; at < 2; at++) if (logons.poll(20, TimeUnit.SECONDS) == null) throw new IllegalStateException("no logon");
+        order(alice, "q1", '1', 100, "10.25");
+        await("q1", '0');
+        order(bob, "p1", '2', 40, "10.25");
+        Message fill = await("p1", 'F');
+        if (!fill.getDecimal(LastPx.FIELD).equals(new java.math.BigDecimal("10.25"))) throw new IllegalStateException("price");
+        await("q1", 'F');
+        // Alice is away while the rest of her order trades.
+        quickfix.Session.lookupSession(alice).disconnect("test", false);
+        order(bob, "p2", '2', 60, "10.25");
+        await("p2", 'F');
+        if (logons.poll(20, TimeUnit.SECONDS) == null) throw new IllegalStateException("no second logon");
+        Message rest = await("q1", 'F');
+        if (!rest.getHeader().isSetField(PossDupFlag.FIELD)) throw new IllegalStateException("no resend");
+        if (rest.getDecimal(LeavesQty.FIELD).signum() != 0) throw new IllegalStateException("" + rest);
+        initiator.stop();
+        System.out.println("done");
+    }
+}
