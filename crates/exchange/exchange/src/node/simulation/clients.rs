@@ -223,17 +223,10 @@ impl Client {
         let known = stream.seen.requests.iter_mut().find(|it| it.client_seq == client_seq);
         let known = known.expect("a request that was sent");
         let answer = Answer { at_ns: now_ns, output_seq, events_hash };
-        match known.answer {
-            Some(before) => {
-                let again = Answer { at_ns: before.at_ns, ..answer };
-                assert_eq!(before, again, "another reply to the same request: {reply:?}");
-            }
-            None => {
-                let first = stream.pending.pop_front().map(|(seq, _)| seq);
-                assert_eq!(first, Some(client_seq), "{reply:?} before others");
-                known.answer = Some(answer);
-            }
-        }
+        assert_eq!(known.answer, None, "a reply that was delivered before: {reply:?}");
+        let first = stream.pending.pop_front().map(|(seq, _)| seq);
+        assert_eq!(first, Some(client_seq), "{reply:?} before others");
+        known.answer = Some(answer);
         match stream.take(reply.previous_event, reply.events) {
             true => Reaction::Ask(session, instrument),
             false => Reaction::None,
