@@ -22,7 +22,7 @@ const BUILD: &str = "target/mutations/build";
 const TEST_MAX_S: u64 = 300;
 
 /// Trials of a simulation that has to notice a fault.
-const TRIALS: &str = "2000";
+const TRIALS: &str = "500";
 
 /// The exit code of timeout(1) where the time was up.
 const TIMED_OUT: i32 = 124;

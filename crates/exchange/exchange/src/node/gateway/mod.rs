@@ -63,6 +63,18 @@ const SPARE_BYTES_MAX: usize = 4 << 10;
 /// A session on an instrument.
 type StreamKey = (InstrumentId, UserId);
 
+/// The numbers of an instrument's events, which are those of the requests that caused them.
+#[derive(Debug, Default)]
+struct Forwarded {
+    /// The highest one that was forwarded.
+    last: u64,
+    /// The one up to which they are duplicates.
+    duplicates_to: u64,
+    /// The highest one when the latest session came, and how many had come then: it may lack these.
+    missed_to: u64,
+    arrivals: u64,
+}
+
 /// A gateway.
 #[derive(Debug)]
 pub struct Gateway {
@@ -89,9 +101,10 @@ pub struct Gateway {
     /// Longest wait for a reply lately, ns: a slow network gets no duplicates.
     slowest_ns: u64,
     spare: Vec<Vec<u8>>,
-    /// By instrument: the highest number of the events that were forwarded, and the number up to
-    /// which they are duplicates. As many as the cells have.
-    forwarded: HashMap<InstrumentId, (u64, u64)>,
+    /// By instrument, as many as the cells have.
+    forwarded: HashMap<InstrumentId, Forwarded>,
+    /// How often a session came.
+    arrivals: u64,
     requests: u64,
     resent: u64,
 }
@@ -116,6 +129,7 @@ impl Gateway {
             slowest_ns: 0,
             spare: vec![],
             forwarded: HashMap::new(),
+            arrivals: 0,
             requests: 0,
             resent: 0,
         }
@@ -275,6 +289,7 @@ impl Gateway {
             }
             None => {}
         }
+        self.arrivals += 1;
         self.clients.add_session(session, link)
     }
 
@@ -621,13 +636,18 @@ impl Gateway {
 
     /// Whether the processor sent these events before its restart: a restarted one applies again
     /// what it had applied since the last snapshot. Without replicas nothing is applied twice.
-    fn is_duplicate(&mut self, instrument: InstrumentId, output_seq: u64) -> bool {
+    /// Events of a session are none if it may have come after they were forwarded: at the restarted
+    /// processor it may have asked for them too early.
+    fn is_duplicate(&mut self, instrument: InstrumentId, output_seq: u64, is_public: bool) -> bool {
         if self.network.durability == Durability::None {
             return false;
         }
-        let (last, duplicates_to) = self.forwarded.entry(instrument).or_default();
-        *last = output_seq.max(*last);
-        output_seq <= *duplicates_to
+        let known = self.forwarded.entry(instrument).or_default();
+        if known.arrivals != self.arrivals {
+            (known.missed_to, known.arrivals) = (known.last, self.arrivals);
+        }
+        known.last = output_seq.max(known.last);
+        output_seq <= known.duplicates_to && (is_public || output_seq > known.missed_to)
     }
 
     /// Handles what comes from a processor; whether it may come from there.
@@ -645,14 +665,14 @@ impl Gateway {
             }
             Kind::Private => {
                 let events = private::View::of(frame.shared())?;
-                if !self.is_duplicate(events.instrument(), events.output_seq()) {
+                if !self.is_duplicate(events.instrument(), events.output_seq(), false) {
                     self.forward_private(links, from, frame)?;
                 }
             }
             Kind::Resent => self.forward_resent(links, frame)?,
             Kind::Public => {
                 let events = public::View::of(frame.shared())?;
-                if !self.is_duplicate(events.instrument(), events.output_seq()) {
+                if !self.is_duplicate(events.instrument(), events.output_seq(), true) {
                     // A client counts the missing broadcasts of each gateway, so they carry the
                     // gateway.
                     public::Edit::of(frame)?.gateway(self.index);
@@ -693,9 +713,9 @@ impl Behaviour for Gateway {
             }
             Peer::Node(NodeId { class: Role::Processor, index }) => {
                 let mut forwarded = std::mem::take(&mut self.forwarded);
-                for (instrument, (last, duplicates_to)) in &mut forwarded {
+                for (instrument, known) in &mut forwarded {
                     if self.network.processor_of(self.cell_of(*instrument)) == index {
-                        *duplicates_to = *last;
+                        known.duplicates_to = known.last;
                     }
                 }
                 self.forwarded = forwarded;

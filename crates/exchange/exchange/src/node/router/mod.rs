@@ -62,7 +62,10 @@ impl Router {
         leader: CellLeader,
         is_by_control: bool,
     ) {
-        if !self.routes.map.has_cell(cell) {
+        // A leader may know of a cell that was added before the map comes here.
+        let map = &self.routes.map;
+        let is_new = cell >= map.cells() && cell != CONTROL;
+        if !is_new && !map.has_cell(cell) {
             return;
         }
         let is_running = |leader: &CellLeader| {

@@ -405,7 +405,7 @@ fn network_of_faults(number: u64) -> Plan {
             3 => Durability::None,
             _ => durability(number),
         },
-        load: Load { instruments: 3, requests: 8, moves: 6, changes: 6 },
+        load: Load { instruments: 3, requests: 16, moves: 12, changes: 6 },
         crash: None,
         faults_ns: SECOND / 2,
         is_narrow: false,

@@ -330,7 +330,7 @@ impl Ring {
         self.take_outputs(id);
         self.note_proposals(id);
         for (group, member) in self.take_opened() {
-            self.after(3_000_000, Event::Feed { group, member });
+            self.bring_up(group, member);
         }
         self.end_if_removed(id);
     }
@@ -380,6 +380,15 @@ impl Ring {
                 self.note_sent(wire, end, &bytes);
             }
             self.send(wire, 1 - end, &bytes);
+        }
+    }
+
+    /// A member of a group has begun: it is given what is committed and what is proposed.
+    fn bring_up(&mut self, group: u16, member: usize) {
+        self.after(3_000_000, Event::Feed { group, member });
+        let in_flight = self.groups[&group].borrow().in_flight();
+        if let Some(number) = in_flight {
+            self.send_proposal(group, member, number);
         }
     }
 
@@ -746,7 +755,7 @@ impl Ring {
             self.send(wire, 1, &bytes);
         }
         if !self.clients[at].is_done() {
-            self.after(2_000_000, Event::Request(at));
+            self.after(4_000_000, Event::Request(at));
         }
     }
 
@@ -819,11 +828,7 @@ impl Ring {
             let known = Rc::clone(&self.groups[&group]);
             let Some(member) = known.borrow().member_at(id) else { continue };
             known.borrow_mut().start(member, self.random.chance(500));
-            self.after(3_000_000, Event::Feed { group, member });
-            let in_flight = known.borrow().in_flight();
-            if let Some(number) = in_flight {
-                self.send_proposal(group, member, number);
-            }
+            self.bring_up(group, member);
             of_groups.push((group, SimulatedLog { group: known, member }));
         }
         let running = self.running(&network, id, of_groups);
