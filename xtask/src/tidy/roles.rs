@@ -137,4 +137,33 @@ mod tests {
         let allowed = "use crate::process::net; #[cfg(test)] mod tests { use nm_sys::clock; }";
         assert_eq!(faults(path, allowed), Vec::<String>::new());
     }
+
+    /// What a file of clippy's bans.
+    fn banned_methods(path: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(crate::shell::root().join(path)).unwrap();
+        let file: toml::Table = toml::from_str(&text).unwrap();
+        let entries = file["disallowed-methods"].as_array().unwrap();
+        entries.iter().map(|entry| entry["path"].as_str().unwrap().to_string()).collect()
+    }
+
+    /// Clippy reads the file of the crate alone.
+    #[test]
+    fn calls_that_block_are_banned_in_the_exchange_beside_what_the_workspace_bans() {
+        let exchange = banned_methods("crates/exchange/exchange/clippy.toml");
+        for method in banned_methods("clippy.toml") {
+            assert!(exchange.contains(&method), "{method}");
+        }
+        for method in [
+            "std::thread::sleep",
+            "std::os::unix::net::UnixStream::connect",
+            "std::net::TcpStream::connect",
+            "std::fs::write",
+            "std::fs::File::sync_all",
+            "std::sync::mpsc::Receiver::recv",
+            "std::process::Command::status",
+            "std::io::stderr",
+        ] {
+            assert!(exchange.iter().any(|banned| banned == method), "{method}");
+        }
+    }
 }

@@ -49,6 +49,7 @@ impl<T: Send + 'static> Background<T> {
     }
 
     /// Takes the value out, if it is there.
+    #[expect(clippy::disallowed_methods, reason = "it is ready")]
     pub fn take_ready(slot: &mut Option<Background<T>>) -> Option<T> {
         match slot.take()? {
             Background::Ready(value) => Some(value),
@@ -63,6 +64,10 @@ impl<T: Send + 'static> Background<T> {
     }
 
     /// The value; waits for it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "whoever may wait calls this, and the lint asks there"
+    )]
     pub fn wait(self) -> T {
         match self {
             Background::Ready(value) => value,

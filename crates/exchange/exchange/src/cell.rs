@@ -296,6 +296,7 @@ impl<M: Matching> Cell<M> {
     }
 
     /// The complete state.
+    #[expect(clippy::disallowed_methods, reason = "at the end of a node, and in replays")]
     pub fn save(&self) -> Vec<u8> {
         let mut sections = self.header();
         for (instrument, state) in &self.instruments {

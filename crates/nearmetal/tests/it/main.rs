@@ -21,6 +21,7 @@ mod exchange_net;
 mod exchange_node;
 mod exchange_proof;
 mod exchange_ramp;
+mod exchange_stopped;
 mod exchange_transports;
 mod factors;
 mod faults;

@@ -17,14 +17,16 @@ pub struct Logs<L> {
 
 /// What gives a node logs while it runs.
 pub trait LogSource<L>: Debug {
-    /// The next log that the leader of a group has given the node, with the number of the group.
-    fn next_joined(&mut self) -> Option<(u16, L)>;
+    /// The next log that was opened, or that the leader of a group has given the node, with the
+    /// number of the group; or why a log could not be opened.
+    fn next_joined(&mut self) -> Option<Result<(u16, L), Failure>>;
 
-    /// A cell was added to the network: the log of the node's replica, if it begins with one.
+    /// A cell was added to the network: begins to open the log of the node's replica, if it has
+    /// one. It does not wait for that.
     ///
     /// # Errors
-    /// If the log cannot be opened.
-    fn open(&mut self, network: &Network, node: NodeId, cell: u16) -> Result<Option<L>, Failure>;
+    /// If the network lacks something that the replica needs.
+    fn open(&mut self, network: &Network, node: NodeId, cell: u16) -> Result<(), Failure>;
 
     /// A cell was removed from the network.
     fn close(&mut self, cell: u16);

@@ -340,6 +340,10 @@ impl<L: Log> Replica<L> {
     }
 
     /// Proposes the backlog, copies one instrument of a snapshot, writes the record.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a reply leaves after its batch is in the record, which recorded runs alone have"
+    )]
     fn propose(&mut self) -> Result<(), Failure> {
         while self.log.can_propose()
             && let Some(batch) = self.backlog.pop_front()
@@ -365,6 +369,7 @@ impl<L: Log> Replica<L> {
     }
 
     /// Writes the record, and the hash of the state.
+    #[expect(clippy::disallowed_methods, reason = "the node ends")]
     fn on_stop(&mut self) -> Result<(), Failure> {
         self.recorder.as_mut().map_or(Ok(()), Recorder::flush)?;
         let Some(hashes) = &mut self.hashes else { return Ok(()) };
@@ -419,15 +424,20 @@ impl<L: Log> ReplicaSet<L> {
         Ok(set)
     }
 
-    /// Adds the replicas that leaders have given the node.
+    /// Adds the replicas that were opened since.
     fn add_joined(&mut self) -> Result<(), Failure> {
-        while let Some((number, log)) = self.source.as_mut().and_then(|it| it.next_joined()) {
+        while let Some(joined) = self.source.as_mut().and_then(|it| it.next_joined()) {
+            let (number, log) = joined?;
             self.add(number, Some(log))?;
         }
         Ok(())
     }
 
     /// Adds the replica of a cell that has this log, or that is the only one.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a record is kept in runs that are recorded only"
+    )]
     fn add(&mut self, number: u16, log: Option<L>) -> Result<(), Failure> {
         let network = &self.network;
         // With a disk quorum, the log's own journal is the record.
@@ -465,14 +475,14 @@ impl<L: Log> ReplicaSet<L> {
         let before = std::mem::replace(&mut self.network, network.clone());
         let is_replicated = network.durability != Durability::None;
         let source = self.source.as_mut().filter(|_| is_replicated);
-        let (mut opened, Some(source)) = (vec![], source) else { return Ok(()) };
+        let Some(source) = source else { return Ok(()) };
         let (old, new): (Vec<u16>, Vec<u16>) =
             (before.cells().collect(), network.cells().collect());
         old.iter().filter(|cell| !new.contains(cell)).for_each(|cell| source.close(*cell));
         for cell in new.into_iter().filter(|cell| !old.contains(cell)) {
-            opened.extend(source.open(network, self.node, cell)?.map(|log| (cell, log)));
+            source.open(network, self.node, cell)?;
         }
-        opened.into_iter().try_for_each(|(cell, log)| self.add(cell, Some(log)))
+        self.add_joined()
     }
 
     /// There is a new map.

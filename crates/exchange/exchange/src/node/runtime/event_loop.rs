@@ -16,9 +16,11 @@ use super::acceptor::Acceptor;
 use super::behaviour::Behaviour;
 use super::clocks::{Clocks, METERS};
 use super::event::{NodeEvent, NodeSummary};
+use super::event_queue::EventQueue;
 use super::groups;
 use super::limits::Limits;
 use super::links::{LinkId, Links, REMOVED_NS};
+use super::membership::MembershipDoubt;
 use super::peer::{Peer, PeerError};
 use super::sockets::Sockets;
 use crate::node::{gateway, mediator, processor, router};
@@ -26,19 +28,13 @@ use crate::node::{gateway, mediator, processor, router};
 /// How long a node that the network file lacks asks where it listens.
 const FIND_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long control may take to answer whether an added node was removed. The node stands still
-/// meanwhile, which does little harm where others refuse it.
-const DOUBT_LIMIT: Duration = Duration::from_millis(500);
-
-/// Time between two such questions, ns.
-const DOUBT_NS: u64 = 2_000_000_000;
-
 const STOP: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
 const CONNECTOR: u64 = u64::MAX - 2;
 const WAKER: u64 = u64::MAX - 3;
+const MEMBERSHIP: u64 = u64::MAX - 4;
 
-/// Runs a node until `stop` can be read or has ended.
+/// Runs a node until `stop` can be read or has ended. It never waits for a reader of its events.
 ///
 /// # Errors
 /// If it cannot listen, or cannot continue.
@@ -46,9 +42,9 @@ pub fn run(
     network: &Network,
     node: NodeId,
     stop: BorrowedFd<'_>,
-    report: &mut dyn FnMut(&NodeEvent),
+    events: &EventQueue,
 ) -> Result<NodeSummary, Failure> {
-    run_with_limits(network, node, stop, &Limits::STANDARD, report)
+    run_with_limits(network, node, stop, &Limits::STANDARD, events)
 }
 
 /// As [`run`], with other limits than the standard ones.
@@ -60,9 +56,10 @@ pub fn run_with_limits(
     node: NodeId,
     stop: BorrowedFd<'_>,
     limits: &Limits,
-    report: &mut dyn FnMut(&NodeEvent),
+    events: &EventQueue,
 ) -> Result<NodeSummary, Failure> {
     let is_added = network.node(node).is_none();
+    #[expect(clippy::disallowed_methods, reason = "before it has links")]
     let asked = match is_added && network.has_control() {
         true => {
             let stopped =
@@ -99,9 +96,10 @@ pub fn run_with_limits(
     let waker = Waker::new().map_err(system)?;
     sockets.poller.add(&waker, WAKER).map_err(system)?;
     let behaviour = behaviour(network, node, links.now_ns, &waker)?;
-    report(&NodeEvent::Listening { node, address: own.address.to_string() });
+    events.push(NodeEvent::Listening { node, address: own.address.to_string() });
     let (frames_in, turns) = (0, 0);
-    let membership = MembershipDoubt::default();
+    let membership = MembershipDoubt::new().map_err(system)?;
+    sockets.poller.add(&membership, MEMBERSHIP).map_err(system)?;
     let ends_by_ns = None;
     EventLoop {
         own: node,
@@ -115,7 +113,7 @@ pub fn run_with_limits(
         ends_by_ns,
         frames_in,
         turns,
-        report,
+        events,
     }
     .run()
 }
@@ -136,26 +134,6 @@ fn behaviour(
     })
 }
 
-/// Whether an added node has reason to ask if it was removed: another one has refused it. It may
-/// have been removed while it had no link by which it could learn that.
-#[derive(Debug, Default)]
-struct MembershipDoubt {
-    is_open: bool,
-    /// Before this it does not ask again, ns.
-    next_ns: u64,
-}
-
-impl MembershipDoubt {
-    /// Whether it is time to ask.
-    fn take(&mut self, now_ns: u64) -> bool {
-        let is_due = self.is_open && now_ns >= self.next_ns;
-        if is_due {
-            (self.is_open, self.next_ns) = (false, now_ns + DOUBT_NS);
-        }
-        is_due
-    }
-}
-
 struct EventLoop<'a> {
     own: NodeId,
     acceptor: Acceptor,
@@ -170,7 +148,7 @@ struct EventLoop<'a> {
     ends_by_ns: Option<u64>,
     frames_in: u64,
     turns: u64,
-    report: &'a mut dyn FnMut(&NodeEvent),
+    events: &'a EventQueue,
 }
 
 impl EventLoop<'_> {
@@ -197,6 +175,11 @@ impl EventLoop<'_> {
                     LISTENER => self.acceptor.accept(&mut self.links, &mut self.sockets),
                     CONNECTOR => self.sockets.take_connected(&mut self.links),
                     WAKER => self.on_wake()?,
+                    MEMBERSHIP => {
+                        if let Some(map) = self.membership.take_answer() {
+                            self.links.update_nodes(&map);
+                        }
+                    }
                     _ => self.serve(*ready, &mut failed),
                 }
             }
@@ -209,9 +192,7 @@ impl EventLoop<'_> {
             for message in self.links.warnings.take(self.links.now_ns) {
                 self.warn(message);
             }
-            if self.membership.take(self.links.now_ns) {
-                self.ask_for_nodes();
-            }
+            self.membership.ask_if_due(self.links.now_ns, self.links.network());
             if self.links.take_network_change() {
                 self.report_added();
             }
@@ -222,7 +203,7 @@ impl EventLoop<'_> {
             }
             let is_ready = self.links.all_up() && self.behaviour.is_ready();
             if is_ready && !was_ready {
-                (self.report)(&NodeEvent::Ready { node: self.own });
+                self.events.push(NodeEvent::Ready { node: self.own });
             }
             was_ready = is_ready;
         }
@@ -267,6 +248,7 @@ impl EventLoop<'_> {
             self.links.deadline_ns(),
             self.acceptor.deadline_ns(),
             warnings.deadline_ns(),
+            self.membership.deadline_ns(),
             self.ends_by_ns,
         ];
         deadlines.into_iter().flatten().min()
@@ -336,13 +318,14 @@ impl EventLoop<'_> {
         if reason.is_for_peer() {
             self.sockets.refuse(&mut self.links, id, reason);
         }
-        let is_added = self.links.network().was_added(self.own);
-        self.membership.is_open |= is_added && matches!(reason, PeerError::Refused(_));
         let refused_pause = self.links.limits.refused_pause;
         let pause = if reason.is_lasting() { refused_pause } else { Duration::ZERO };
         let Some((peer, was_up)) = self.sockets.close(&mut self.links, id, pause) else {
             return;
         };
+        if self.links.network().was_added(self.own) {
+            self.membership.on_closed(peer, reason);
+        }
         if was_up {
             self.behaviour.on_disconnected(&mut self.links, peer, id);
         }
@@ -361,22 +344,14 @@ impl EventLoop<'_> {
         }
     }
 
-    /// Asks control which nodes there are. Without an answer it goes on as it is.
-    fn ask_for_nodes(&mut self) {
-        let current = control::current(self.links.network(), DOUBT_LIMIT);
-        if let Ok(network) = current {
-            self.links.update_nodes(&InstrumentMap::of(&network));
-        }
-    }
-
     fn report_added(&mut self) {
         let map = InstrumentMap::of(self.links.network());
         let added = PerClass::new(|class| map.added(class).to_vec());
-        (self.report)(&NodeEvent::AddedNodes { node: self.own, added });
+        self.events.push(NodeEvent::AddedNodes { node: self.own, added });
     }
 
     fn warn(&mut self, message: String) {
-        (self.report)(&NodeEvent::Warning { node: self.own, message });
+        self.events.push(NodeEvent::Warning { node: self.own, message });
     }
 
     fn end(self) -> NodeSummary {

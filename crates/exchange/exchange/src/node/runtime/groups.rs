@@ -34,22 +34,16 @@ pub fn start_logs(network: &Network, node: NodeId, waker: Waker) -> Result<Logs<
 }
 
 impl LogSource<RaftLog> for Thread {
-    fn next_joined(&mut self) -> Option<(u16, RaftLog)> {
-        self.replicas.next_joined().map(|log| (log.group_id(), log))
+    fn next_joined(&mut self) -> Option<Result<(u16, RaftLog), Failure>> {
+        let joined = self.replicas.next_joined()?;
+        Some(joined.map(|log| (log.group_id(), log)).map_err(Failure::from))
     }
 
-    fn open(
-        &mut self,
-        network: &Network,
-        node: NodeId,
-        cell: u16,
-    ) -> Result<Option<RaftLog>, Failure> {
-        let Some(group) = group(network, node, cell, self.settings)? else { return Ok(None) };
-        if network.replicas(cell).contains(&node) || has_files(&group) {
-            return Ok(Some(self.replicas.open(group)?));
+    fn open(&mut self, network: &Network, node: NodeId, cell: u16) -> Result<(), Failure> {
+        if let Some(group) = group(network, node, cell, self.settings)? {
+            self.replicas.open(group, network.replicas(cell).contains(&node));
         }
-        self.replicas.may_join(group);
-        Ok(None)
+        Ok(())
     }
 
     fn close(&mut self, cell: u16) {
@@ -75,7 +69,8 @@ pub fn start(
     let others = others.filter(|cell| !of_first.contains(cell));
     let group = |id: u16| group(network, node, id, settings).transpose();
     let others: Vec<Group> = others.filter_map(group).collect::<Result<_, _>>()?;
-    let (mut groups, others): (Vec<Group>, Vec<Group>) = others.into_iter().partition(has_files);
+    let (mut groups, others): (Vec<Group>, Vec<Group>) =
+        others.into_iter().partition(Group::has_files);
     let first = of_first.into_iter().filter_map(group);
     groups.splice(..0, first.collect::<Result<Vec<Group>, _>>()?);
     Ok(Replicas::start(&replication(network, node)?, groups, others, waker)?)
@@ -135,11 +130,6 @@ fn group(
         folder: folder.as_ref().map(|folder| folder.join(group_name(id))),
         settings: of_group(settings, id),
     }))
-}
-
-/// Whether there are files of a replica, which show that the node has one that it was given later.
-fn has_files(group: &Group) -> bool {
-    group.folder.as_ref().is_some_and(|folder| folder.is_dir())
 }
 
 /// The settings of a group: control writes little, and keeps it in small files; its followers only

@@ -12,6 +12,7 @@ pub mod event_queue;
 pub mod groups;
 pub mod limits;
 pub mod links;
+pub mod membership;
 pub mod peer;
 pub mod sockets;
 pub mod warnings;

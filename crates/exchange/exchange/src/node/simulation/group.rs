@@ -353,28 +353,26 @@ pub struct Source {
     pub registry: Rc<RefCell<Registry>>,
     /// The node.
     pub node: NodeId,
+    /// What it has opened, with the numbers of the groups.
+    pub joined: Vec<(u16, SimulatedLog)>,
 }
 
 impl LogSource<SimulatedLog> for Source {
-    fn next_joined(&mut self) -> Option<(u16, SimulatedLog)> {
-        None
+    fn next_joined(&mut self) -> Option<Result<(u16, SimulatedLog), Failure>> {
+        self.joined.pop().map(Ok)
     }
 
-    fn open(
-        &mut self,
-        network: &Network,
-        node: NodeId,
-        cell: u16,
-    ) -> Result<Option<SimulatedLog>, Failure> {
+    fn open(&mut self, network: &Network, node: NodeId, cell: u16) -> Result<(), Failure> {
         if !network.replicas(cell).contains(&node) {
-            return Ok(None);
+            return Ok(());
         }
         let mut registry = self.registry.borrow_mut();
         let group = Rc::clone(&registry.groups[&cell]);
         let member = group.borrow().member_at(node).expect("a replica of the group");
         group.borrow_mut().start(member, false);
         registry.opened.push((cell, member));
-        Ok(Some(SimulatedLog { group, member }))
+        self.joined.push((cell, SimulatedLog { group, member }));
+        Ok(())
     }
 
     fn close(&mut self, cell: u16) {

@@ -849,7 +849,7 @@ impl Ring {
         of_groups: Vec<(u16, SimulatedLog)>,
     ) -> Running {
         let index = id.index;
-        let source = Source { registry: Rc::clone(&self.registry), node: id };
+        let source = Source { registry: Rc::clone(&self.registry), node: id, joined: vec![] };
         let logs = Logs { of_groups, source: Some(Box::new(source)) };
         match id.class {
             Role::Gateway => Running::Gateway(Box::new(Gateway::new(network, index))),
