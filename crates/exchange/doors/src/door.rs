@@ -55,7 +55,12 @@ struct Line {
     session: Session,
     desk: Desk,
     connection: Option<ConnectionId>,
+    /// Whether the store has more bytes than it may, however it is made smaller.
+    is_over: bool,
 }
+
+/// What a client hears whose store has no room for answers.
+const STORE_IS_FULL: &str = "the store of this session is full: log on with ResetSeqNumFlag";
 
 /// The door.
 #[derive(Debug)]
@@ -72,6 +77,7 @@ impl Door {
             session: Session::new(one.profile.clone()),
             desk: Desk::new(one.session, settings.symbols.clone()),
             connection: None,
+            is_over: false,
         };
         Door {
             lines: settings.sessions.iter().map(line).collect(),
@@ -105,9 +111,15 @@ impl Door {
         self.lines[line].desk.lost_symbol()
     }
 
-    /// Whether the store of a session takes new orders.
-    pub fn set_full(&mut self, line: usize, is_full: bool) {
+    /// Whether the store of a session takes no new orders, and whether it takes nothing.
+    pub fn set_full(&mut self, line: usize, is_full: bool, is_over: bool) {
         self.lines[line].desk.is_full = is_full;
+        self.lines[line].is_over = is_over;
+    }
+
+    /// Forgets the orders of a session that have ended.
+    pub fn forget_ended(&mut self, line: usize) {
+        self.lines[line].desk.forget_ended();
     }
 
     /// What is to be done since the last call.
@@ -168,6 +180,11 @@ impl Door {
             }
             connection.messages += 1;
             match (next, connection.line) {
+                (Ok(message), Some(line))
+                    if self.lines[line].is_over && !message.is_set(tag::RESET_SEQ_NUM_FLAG) =>
+                {
+                    self.step(line, Input::End(STORE_IS_FULL), now_ns);
+                }
                 (Ok(message), Some(line)) => self.step(line, Input::Message(&message), now_ns),
                 (Ok(message), None) => self.begin(id, &message, now_ns),
                 (Err(FrameFault::Garbled(_)), _) => {}

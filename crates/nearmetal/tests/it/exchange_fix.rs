@@ -525,6 +525,24 @@ fn a_full_store_takes_no_new_orders_until_both_sides_begin_again() {
     assert!(refused.get(58).unwrap().contains("log on with ResetSeqNumFlag"));
     alice.send("F", &format!("41=first|11=cancel|55=ACME|54=1|60={}", now()));
     alice.wait(&[(11, "cancel"), (150, "4")]);
+    // Answers take room as well: in the end the session is closed.
+    let mut requests = 0;
+    while !alice.received.iter().any(|message| message.kind() == "5") {
+        requests += 1;
+        assert!(requests < 5_000, "it grows without end");
+        alice.send("x", "320=s|559=4");
+        alice.turn();
+    }
+    assert!(alice.wait(&[(35, "5")]).get(58).unwrap().contains("ResetSeqNumFlag"));
+    let size = fs::metadata(net.path().join("store/session-9001.fix")).unwrap().len();
+    assert!(size < 4 * 65_536, "{size} bytes");
+    let mut alice = Client::new("ALICE", door.port);
+    alice.stream = Some(TcpStream::connect(("127.0.0.1", door.port)).unwrap());
+    alice.stream.as_ref().unwrap().set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    alice.send("A", "98=0|108=30|141=Y");
+    alice.wait(&[(35, "A"), (34, "1")]);
+    alice.order("again", 1, 10, "1");
+    alice.wait(&[(11, "again"), (150, "0")]);
     net.stop();
 }
 
