@@ -8,6 +8,8 @@ use crate::order::{
 };
 use crate::snapshot::SnapshotOrder;
 
+use super::order_index::OrderKey;
+
 /// Index of an order in the slab.
 pub type Slot = u32;
 
@@ -128,6 +130,12 @@ impl Order {
             shown: self.shown,
             is_pending_stop: self.is_pending_stop,
         }
+    }
+
+    /// Its user and its id.
+    #[inline]
+    pub fn key(&self) -> OrderKey {
+        (self.user, self.id)
     }
 
     /// The quantity that it shows when it begins to rest.
