@@ -317,6 +317,12 @@ pub enum RejectReason {
     TooManyOrders,
     /// The session has as many live orders on the instrument as it may have.
     TooManyOwnOrders,
+    /// The session's owner has as many live orders on the instrument as its quota allows.
+    TooManyOwnerOrders,
+    /// The session's owner has as many live orders in the instrument's cell as its quota allows.
+    TooManyOwnerCellOrders,
+    /// The instrument's cell has as many live orders as it may have.
+    TooManyCellOrders,
 }
 
 /// Why an order was cancelled.

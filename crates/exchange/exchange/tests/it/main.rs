@@ -11,6 +11,7 @@ mod link_latencies;
 mod losses;
 mod moves;
 mod nodes;
+mod owners;
 mod peer;
 mod quiet_nodes;
 mod refused;

@@ -16,7 +16,7 @@ use nm_model::agent::{Failure, FailureKind};
 use nm_replica::journal::{self, Recorder};
 use nm_replica::{Group, Log, LogEvent, Refused, Replicas, Settings};
 use nm_sys::poll::Waker;
-use nm_wire::{Frame, Leader};
+use nm_wire::{Frame, Holdings, Leader, Retire, Retired};
 
 use crate::background;
 use crate::batch;
@@ -136,6 +136,17 @@ impl<L: Log> Replica<L> {
         }
     }
 
+    /// What a session or an owner has in the cell. A part of it is removed, if this one leads.
+    pub fn retire(&mut self, retired: Retired) -> Holdings {
+        let holdings = self.cell.holdings_of(retired);
+        if holdings != Holdings::default() {
+            let mut entry = vec![];
+            nm_wire::write(&Retire { cell: self.number, retired }, &mut entry);
+            self.enqueue(&entry);
+        }
+        holdings
+    }
+
     /// What operators may know of the cell's replicas.
     pub fn describe(&self) -> CellReplicas {
         CellReplicas {
@@ -246,7 +257,7 @@ impl<L: Log> Replica<L> {
                         self.moves.on_request(&mut self.cell, &request, handled);
                     }
                 }
-                Admitted::NotOwned | Admitted::Undecodable => {}
+                Admitted::NotOwned | Admitted::Undecodable | Admitted::Retired(_) => {}
                 Admitted::Move(step) => self.moves.on_step(frame, step),
             }
         }

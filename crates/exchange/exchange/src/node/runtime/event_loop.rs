@@ -249,9 +249,7 @@ impl EventLoop<'_> {
         if !ready.readable {
             return;
         }
-        let Some(link) = self.links.link(id) else { return };
-        let received = link.receive();
-        let mut input = std::mem::take(&mut link.input);
+        let Some((mut input, received)) = self.links.begin_read(id) else { return };
         // What was received may be younger than the iteration: no timestamp may lie before
         // the time at which the frame was sent.
         self.links.now_ns = clock::monotonic_ns();
@@ -266,10 +264,7 @@ impl EventLoop<'_> {
                 outcome = self.links.flush_one(id);
             }
         }
-        if let Some(link) = self.links.link(id) {
-            link.input = input;
-        }
-        self.links.count_held(id);
+        self.links.end_read(id, input);
         if let Err(reason) = outcome.and(received.map_err(PeerError::from)) {
             self.close(id, &reason);
         }
@@ -300,6 +295,7 @@ impl EventLoop<'_> {
         self.membership.is_open |= is_added && matches!(reason, PeerError::Refused(_));
         let refused_pause = self.links.limits.refused_pause;
         let pause = if reason.is_lasting() { refused_pause } else { Duration::ZERO };
+        let owner = self.links.owner(id);
         let Some((peer, was_up)) = self.links.close(id, pause) else { return };
         if was_up {
             self.behaviour.on_disconnected(&mut self.links, peer, id);
@@ -315,7 +311,10 @@ impl EventLoop<'_> {
         };
         match peer {
             Peer::Node(..) if was_up => self.links.warnings.push(message),
-            _ => self.links.warnings.push_limited(reason.reason(), self.links.now_ns, message),
+            _ => {
+                let of = (reason.reason(), owner);
+                self.links.warnings.push_limited(of, self.links.now_ns, message);
+            }
         }
     }
 

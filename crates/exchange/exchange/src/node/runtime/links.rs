@@ -10,20 +10,23 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use nm_auth::{Nonces, Secret};
+use nm_book::order::UserId;
 use nm_sys::clock;
 use nm_sys::poll::Waker;
 use nm_wire::{
-    Challenge, Close, Evidence, FrameMut, Hello, Kind, Listed, Value, Welcome, Who, hello, welcome,
+    Challenge, Close, Evidence, FrameMut, Hello, Kind, Listed, Owner, Value, Welcome, Who, hello,
+    welcome,
 };
 
-use crate::client::say_hello;
+use crate::client::{Meant, say_hello_to};
 use crate::control::{InstrumentMap, LinkLatency};
-use crate::link::{Address, Link, LinkError, LinkPoller, Stream};
+use crate::link::{Address, Link, LinkError, LinkPoller, ReceiveBuffer, Stream};
 use crate::network::{Network, NodeId, Role};
 
+use super::accepted::Accepted;
 use super::authenticator::Authenticator;
 use super::limits::Limits;
-use super::peer::{Peer, PeerError, check_format};
+use super::peer::{Peer, PeerError, QUOTA_BYTES, check_format};
 use super::warnings::Warnings;
 
 /// How long an attempt to connect may take.
@@ -91,6 +94,8 @@ struct Entry {
     id: LinkId,
     link: Link,
     peer: Peer,
+    /// Who it belongs to; nobody if this node has made it.
+    owner: Owner,
     is_outgoing: bool,
     is_to_be_flushed: bool,
     wants_write: bool,
@@ -104,7 +109,7 @@ struct Entry {
     stall: Option<Stall>,
     /// Whether it is among the links that are checked.
     is_watched: bool,
-    /// What it counts for in [`Links::foreign_bytes`].
+    /// What it counts for among the bytes of its owner.
     held_bytes: usize,
     /// Whether it is about to be closed. Nothing more is written to it.
     has_failed: bool,
@@ -133,25 +138,6 @@ impl Entry {
     }
 }
 
-/// Accepted connections by what they count against.
-#[derive(Debug, Default)]
-struct Accepted {
-    unauthenticated: usize,
-    clients: usize,
-    observers: usize,
-}
-
-impl Accepted {
-    fn of(&mut self, peer: Peer) -> Option<&mut usize> {
-        match peer {
-            Peer::Unknown => Some(&mut self.unauthenticated),
-            Peer::Client => Some(&mut self.clients),
-            Peer::Observer | Peer::Operator => Some(&mut self.observers),
-            Peer::Node(..) => None,
-        }
-    }
-}
-
 /// The links of a node.
 #[derive(Debug)]
 pub struct Links {
@@ -177,8 +163,10 @@ pub struct Links {
     gathered_bytes: usize,
     /// Links that failed when they were written within an iteration.
     failed_early: Vec<(LinkId, PeerError)>,
-    /// Bytes of all peers that are no nodes: what waits for them, and incomplete frames of theirs.
-    foreign_bytes: usize,
+    /// Owners that may have more bytes than their quotas allow.
+    over_quota: Vec<Owner>,
+    /// Space to read into, for one link after the other.
+    spare_input: Vec<u8>,
     /// Links that are checked for the limits on time, and when they are the next time.
     watched: Vec<LinkId>,
     next_check_ns: u64,
@@ -263,7 +251,8 @@ impl Links {
             to_be_flushed: vec![],
             gathered_bytes: 0,
             failed_early: vec![],
-            foreign_bytes: 0,
+            over_quota: vec![],
+            spare_input: vec![],
             watched: vec![],
             next_check_ns: 0,
             nodes: BTreeMap::new(),
@@ -336,17 +325,18 @@ impl Links {
     pub fn take_connected(&mut self) -> io::Result<()> {
         self.connector.drain();
         while let Ok((node, stream)) = self.connected.try_recv() {
-            let made = Link::new(stream).and_then(|link| self.insert(link, Peer::Node(node), true));
+            let made = Link::new(stream)
+                .and_then(|link| self.insert(link, (Peer::Node(node), Owner::NOBODY), true));
             let Ok(id) = made else {
                 self.request_link(node, 0);
                 continue;
             };
             // With a secret, the hello answers the peer's challenge.
-            let who = self.own_hello();
+            let (who, meant) = (self.own_hello(), Meant::of(&self.network, node));
             if !self.authenticator.is_required()
                 && let Some(output) = self.output(id)
             {
-                say_hello(who, None, output);
+                say_hello_to(meant, who, None, output);
             }
         }
         Ok(())
@@ -358,17 +348,23 @@ impl Links {
 
     /// Takes an accepted connection, unless too many are there whose peer has not said hello.
     pub fn take_accepted(&mut self, stream: Stream) -> io::Result<()> {
-        if self.accepted.unauthenticated >= self.limits.unauthenticated_max {
-            let message = format!(
-                "a connection was closed at once: {} others have not completed their handshake",
-                self.accepted.unauthenticated
-            );
-            self.warnings.push_limited("unauthenticated", self.now_ns, message);
+        let (link, most) = (Link::new(stream)?, self.limits.unauthenticated_max);
+        // The peer may have gone meanwhile.
+        let Ok(owner) = link.owner() else { return Ok(()) };
+        let count = self.accepted.all.unauthenticated;
+        let refused = match self.accepted.check(owner, Peer::Unknown, most) {
+            _ if count >= most => format!("{count} others have not completed their handshake"),
+            Err(full) => full.to_string(),
+            Ok(()) => String::new(),
+        };
+        if !refused.is_empty() {
+            let message = format!("a connection was closed at once: {refused}");
+            self.warnings.push_limited(("unauthenticated", owner), self.now_ns, message);
             return Ok(());
         }
         let challenge = self.authenticator.challenge()?;
-        let id = self.insert(Link::new(stream)?, Peer::Unknown, false)?;
-        self.accepted.unauthenticated += 1;
+        let id = self.insert(link, (Peer::Unknown, owner), false)?;
+        self.accepted.count_link(owner, Peer::Unknown, true);
         if let Some(challenge) = challenge
             && let Some(entry) = self.entry(id)
         {
@@ -380,7 +376,12 @@ impl Links {
         Ok(())
     }
 
-    fn insert(&mut self, mut link: Link, peer: Peer, is_outgoing: bool) -> io::Result<LinkId> {
+    fn insert(
+        &mut self,
+        mut link: Link,
+        (peer, owner): (Peer, Owner),
+        is_outgoing: bool,
+    ) -> io::Result<LinkId> {
         let slot = self.entries.iter().position(Option::is_none).unwrap_or(self.entries.len());
         if slot == LINKS_MAX {
             return Err(io::Error::other(format!("a node has at most {LINKS_MAX} links")));
@@ -396,6 +397,7 @@ impl Links {
             id,
             link,
             peer,
+            owner,
             is_outgoing,
             is_to_be_flushed: false,
             wants_write: false,
@@ -454,6 +456,7 @@ impl Links {
     }
 
     /// A link, if it is still there.
+    #[cfg(test)]
     pub fn link(&mut self, id: LinkId) -> Option<&mut Link> {
         self.entry(id).map(|entry| &mut entry.link)
     }
@@ -579,9 +582,17 @@ impl Links {
             }
         }
         self.to_be_flushed = ids;
-        while self.foreign_bytes > self.limits.foreign_bytes_max {
-            let Some(id) = self.fail_largest() else { return };
-            failed.push((id, PeerError::TooManyForeignBytes(self.limits.foreign_bytes_max)));
+        let most = self.limits.foreign_bytes_max;
+        while let Some(owner) = self.over_quota.pop() {
+            while self.accepted.exceeds_bytes(owner, most) {
+                let own = self.accepted.of(owner).bytes;
+                let Some(id) = self.fail_largest(|it| it == owner) else { break };
+                failed.push((id, PeerError::QuotaFull { what: QUOTA_BYTES, owner, own }));
+            }
+        }
+        while self.accepted.all.bytes > most {
+            let Some(id) = self.fail_largest(|_| true) else { return };
+            failed.push((id, PeerError::TooManyForeignBytes(most)));
         }
     }
 
@@ -595,22 +606,28 @@ impl Links {
 
     /// Counts what a link holds, unless its peer is a node, and frees what it does not need now.
     pub fn count_held(&mut self, id: LinkId) {
-        let Links { entries, foreign_bytes, .. } = self;
+        let Links { entries, accepted, over_quota, limits, .. } = self;
         let entry = entries.get_mut(id.slot()).and_then(Option::as_mut);
         let Some(entry) = entry.filter(|entry| entry.id == id && !entry.has_failed) else { return };
         let held_bytes = if entry.is_node() { 0 } else { entry.link.shrink() };
-        *foreign_bytes = *foreign_bytes + held_bytes - entry.held_bytes;
+        accepted.count_bytes(entry.owner, entry.held_bytes, held_bytes);
+        if held_bytes > entry.held_bytes
+            && accepted.exceeds_bytes(entry.owner, limits.foreign_bytes_max)
+        {
+            over_quota.push(entry.owner);
+        }
         entry.held_bytes = held_bytes;
     }
 
-    /// Gives up the link that holds the most of all whose peers are no nodes; which one.
-    fn fail_largest(&mut self) -> Option<LinkId> {
-        let entries = self.entries.iter_mut().flatten();
+    /// Gives up the link that holds the most of those with such an owner whose peers are no nodes;
+    /// which one.
+    fn fail_largest(&mut self, is_it: impl Fn(Owner) -> bool) -> Option<LinkId> {
+        let entries = self.entries.iter_mut().flatten().filter(|entry| is_it(entry.owner));
         let largest = entries.max_by_key(|entry| entry.held_bytes)?;
         if largest.held_bytes == 0 {
             return None;
         }
-        self.foreign_bytes -= std::mem::take(&mut largest.held_bytes);
+        self.accepted.count_bytes(largest.owner, std::mem::take(&mut largest.held_bytes), 0);
         largest.has_failed = true;
         largest.link.output = vec![];
         Some(largest.id)
@@ -662,10 +679,10 @@ impl Links {
         let slot = self.entries.get_mut(id.slot())?;
         let entry = slot.take_if(|entry| entry.id == id)?;
         self.poller.remove(&entry.link);
-        self.foreign_bytes -= entry.held_bytes;
+        self.accepted.count_bytes(entry.owner, entry.held_bytes, 0);
         self.outdated.retain(|it| it.link != id);
-        if let Some(count) = self.accepted.of(entry.peer) {
-            *count -= 1;
+        if !entry.is_outgoing {
+            self.accepted.count_link(entry.owner, entry.peer, false);
         }
         let mut was_connected = entry.peer == Peer::Client;
         if let Peer::Node(node) = entry.peer {
@@ -705,7 +722,8 @@ impl Links {
                 check_format(found)?;
                 let welcome: Welcome = frame.read().map_err(undecodable)?;
                 self.authenticator.check_welcome(nonces.as_ref(), &self.own_hello(), &welcome)?;
-                self.establish(id, peer)?;
+                self.check_identity(node, &welcome)?;
+                self.establish(id, peer, None)?;
                 self.nodes.insert(node, id);
                 self.starts.insert(node, welcome.start);
                 Ok(Some(Handshake { peer, older: None }))
@@ -714,7 +732,8 @@ impl Links {
                 // The rest of it can be read only if the formats are the same.
                 let found = hello::View::of(frame.shared()).map_err(&undecodable)?.digest();
                 check_format(found)?;
-                let Hello { who, evidence, .. } = frame.read().map_err(undecodable)?;
+                let Hello { network, who, to, evidence, .. } = frame.read().map_err(undecodable)?;
+                self.check_meant(&who, Meant { network, node: to })?;
                 self.on_hello(id, peer, &who, evidence.as_ref()).map(Some)
             }
             // A client ends its link by that when all of its sessions are at another gateway.
@@ -743,9 +762,9 @@ impl Links {
             return Err(self.not_linked(who));
         };
         let challenge = self.entry(id).and_then(|entry| entry.challenge);
-        let welcome = self.welcome(peer, who);
+        let welcome = self.welcome(who);
         let welcome = self.authenticator.check_hello(challenge, (who, evidence), welcome)?;
-        self.establish(id, peer)?;
+        self.establish(id, peer, self.key_owner(who))?;
         if peer != Peer::Client || welcome.proof.is_some() {
             self.output(id).into_iter().for_each(|out| nm_wire::write(&welcome, out));
         }
@@ -756,35 +775,48 @@ impl Links {
     fn answer(&mut self, id: LinkId, challenge: Challenge) -> Result<(), PeerError> {
         let hello = self.own_hello();
         let (nonces, evidence) = self.authenticator.answer(challenge, &hello)?;
-        if let Some(entry) = self.entry(id) {
-            entry.nonces = Some(nonces);
-        }
+        let Some(entry) = self.entry(id) else { return Ok(()) };
+        entry.nonces = Some(nonces);
+        let Peer::Node(node) = entry.peer else { return Ok(()) };
+        let meant = Meant::of(&self.network, node);
         if let Some(output) = self.output(id) {
-            say_hello(hello, Some(evidence), output);
+            say_hello_to(meant, hello, Some(evidence), output);
         }
         Ok(())
     }
 
     /// The handshake of a link is complete, or there is no room for one more such peer.
-    fn establish(&mut self, id: LinkId, peer: Peer) -> Result<(), PeerError> {
+    fn establish(
+        &mut self,
+        id: LinkId,
+        peer: Peer,
+        key_owner: Option<Owner>,
+    ) -> Result<(), PeerError> {
         let limits = self.limits;
         let Links { entries, accepted, .. } = self;
         let entry = entries.get_mut(id.slot()).and_then(Option::as_mut);
         let Some(entry) = entry.filter(|entry| entry.id == id) else { return Ok(()) };
         if entry.peer == Peer::Unknown {
+            let owner = key_owner.unwrap_or(entry.owner);
             match peer {
-                Peer::Client if accepted.clients >= limits.clients_max => {
+                Peer::Client if accepted.all.clients >= limits.clients_max => {
                     return Err(PeerError::TooManyClients(limits.clients_max));
                 }
-                Peer::Observer | Peer::Operator if accepted.observers >= limits.observers_max => {
+                Peer::Observer | Peer::Operator
+                    if accepted.all.observers >= limits.observers_max =>
+                {
                     return Err(PeerError::TooManyObservers(limits.observers_max));
+                }
+                Peer::Client => accepted.check(owner, peer, limits.clients_max)?,
+                Peer::Observer | Peer::Operator => {
+                    accepted.check(owner, peer, limits.observers_max)?;
                 }
                 _ => {}
             }
-            accepted.unauthenticated -= 1;
-            if let Some(count) = accepted.of(peer) {
-                *count += 1;
-            }
+            accepted.count_link(entry.owner, Peer::Unknown, false);
+            accepted.count_link(owner, peer, true);
+            accepted.count_bytes(entry.owner, std::mem::take(&mut entry.held_bytes), 0);
+            entry.owner = owner;
         }
         (entry.peer, entry.is_established) = (peer, true);
         entry.link.limit_backlog(limits.backlog_bytes_max(peer));
@@ -806,6 +838,69 @@ impl Links {
         }
     }
 
+    /// Who has the key that a peer has proved to have, if it is that of a session.
+    fn key_owner(&self, hello: &Who) -> Option<Owner> {
+        match *hello {
+            Who::Client { session } if self.authenticator.is_required() => {
+                Some(Owner::of_session(session))
+            }
+            _ => None,
+        }
+    }
+
+    /// Who a session belongs to that comes by this link.
+    pub fn owner_of(&self, id: LinkId, session: UserId) -> Owner {
+        self.key_owner(&Who::Client { session }).unwrap_or_else(|| self.owner(id))
+    }
+
+    /// Who a link belongs to.
+    pub fn owner(&self, id: LinkId) -> Owner {
+        let entry = self.entries.get(id.slot()).and_then(Option::as_ref);
+        entry.filter(|entry| entry.id == id).map_or(Owner::NOBODY, |entry| entry.owner)
+    }
+
+    /// Whether a peer means this node. One that is no node may not know the number of the network.
+    fn check_meant(&self, who: &Who, meant: Meant) -> Result<(), PeerError> {
+        let found = Meant::of(&self.network, self.own);
+        let is_same_network = meant.network == found.network || !matches!(who, Who::Node { .. });
+        if is_same_network && meant.is_met_by(found) {
+            return Ok(());
+        }
+        Err(PeerError::Mistaken { meant, found })
+    }
+
+    /// Whether the node that was connected to is the one that is meant.
+    fn check_identity(&self, node: NodeId, welcome: &Welcome) -> Result<(), PeerError> {
+        let meant = Meant::of(&self.network, node);
+        let found = Meant { network: welcome.network, node: Some(welcome.node) };
+        if meant == found { Ok(()) } else { Err(PeerError::Mistaken { meant, found }) }
+    }
+
+    /// Reads a link once. The space for that is given back by [`Links::end_read`].
+    pub fn begin_read(&mut self, id: LinkId) -> Option<(ReceiveBuffer, Result<(), LinkError>)> {
+        let Links { entries, spare_input, .. } = self;
+        let entry = entries.get_mut(id.slot()).and_then(Option::as_mut);
+        let entry = entry.filter(|entry| entry.id == id)?;
+        if !entry.is_node() {
+            entry.link.borrow_input(spare_input);
+        }
+        let received = entry.link.receive();
+        Some((std::mem::take(&mut entry.link.input), received))
+    }
+
+    /// What was read of a link is handled.
+    pub fn end_read(&mut self, id: LinkId, input: ReceiveBuffer) {
+        let Links { entries, spare_input, .. } = self;
+        let entry = entries.get_mut(id.slot()).and_then(Option::as_mut);
+        if let Some(entry) = entry.filter(|entry| entry.id == id) {
+            entry.link.input = input;
+            if !entry.is_node() {
+                entry.link.give_back_input(spare_input);
+            }
+        }
+        self.count_held(id);
+    }
+
     /// Why a peer is not to be linked to this node.
     fn not_linked(&self, hello: &Who) -> PeerError {
         match *hello {
@@ -814,10 +909,10 @@ impl Links {
         }
     }
 
-    fn welcome(&self, peer: Peer, hello: &Who) -> Welcome {
-        let start = if matches!(peer, Peer::Node(..)) { self.start } else { 0 };
+    fn welcome(&self, hello: &Who) -> Welcome {
         let session = if let Who::Client { session } = *hello { session } else { 0 };
-        Welcome { digest: nm_wire::digest(), start, session, proof: None }
+        let (digest, network) = (nm_wire::digest(), self.network.cluster);
+        Welcome { digest, network, start: self.start, session, node: self.own, proof: None }
     }
 
     /// A peer is connected by this link, and no longer by an older one.
@@ -886,8 +981,8 @@ mod tests {
         let clients = (0..count).map(|_| {
             let (near, far) = UnixStream::pair().unwrap();
             let link = Link::new(Stream::Unix(near)).unwrap();
-            let id = links.insert(link, Peer::Client, false).unwrap();
-            links.accepted.clients += 1;
+            let id = links.insert(link, (Peer::Client, Owner::NOBODY), false).unwrap();
+            links.accepted.all.clients += 1;
             (id, far)
         });
         let clients = clients.collect();
@@ -911,7 +1006,8 @@ mod tests {
         assert_eq!(failed.len(), 1, "{failed:?}");
         assert!(matches!(failed[0].1, PeerError::Link(LinkError::BacklogFull { .. })));
         links.close(*silent, Duration::ZERO);
-        assert_eq!((links.foreign_bytes, links.accepted.clients), (0, 1));
+        let idle = links.link(*other).unwrap().output.capacity();
+        assert_eq!((links.accepted.all.bytes, links.accepted.all.clients), (idle, 1));
     }
 
     #[test]
@@ -924,7 +1020,7 @@ mod tests {
                 links.forward(*id, &vec![7; number << 21]);
             }
             links.flush(&mut failed);
-            assert!(links.foreign_bytes <= 32 << 20, "{round}: {}", links.foreign_bytes);
+            assert!(links.accepted.all.bytes <= 32 << 20, "{round}: {}", links.accepted.all.bytes);
         }
         let given_up: Vec<LinkId> = failed.iter().map(|(id, _)| *id).collect();
         assert!(!given_up.is_empty() && given_up.len() < 7, "{failed:?}");
@@ -937,7 +1033,7 @@ mod tests {
             clients[..2].iter().all(|(id, _)| !given_up.contains(id)),
             "those with little stay"
         );
-        assert_eq!(links.foreign_bytes, 0);
+        assert_eq!(links.accepted.all.bytes, 0);
     }
 
     #[test]
@@ -947,9 +1043,9 @@ mod tests {
         links.forward(*id, &vec![7; 24 << 20]);
         let mut failed = vec![];
         links.flush(&mut failed);
-        assert!(links.foreign_bytes > 1 << 20);
+        assert!(links.accepted.all.bytes > 1 << 20);
         end.set_nonblocking(true).unwrap();
-        while links.foreign_bytes > 0 {
+        while links.accepted.all.bytes > 0 {
             let _ = std::io::Read::read(end, &mut [0; 1 << 16]);
             links.flush_one(*id).unwrap();
         }

@@ -25,10 +25,11 @@ impl Links {
     /// A link to a node downstream; hello is in its backlog.
     pub fn begin_link(&mut self, node: NodeId) -> io::Result<LinkId> {
         let (stream, _) = UnixStream::pair()?;
-        let id = self.insert(Link::new(Stream::Unix(stream))?, Peer::Node(node), true)?;
-        let hello = self.own_hello();
+        let id =
+            self.insert(Link::new(Stream::Unix(stream))?, (Peer::Node(node), Owner::NOBODY), true)?;
+        let (hello, meant) = (self.own_hello(), Meant::of(&self.network, node));
         if let Some(output) = self.output(id) {
-            say_hello(hello, None, output);
+            say_hello_to(meant, hello, None, output);
         }
         Ok(id)
     }
@@ -36,7 +37,7 @@ impl Links {
     /// A link to a node downstream that has answered, and whose backlog is empty.
     pub fn link_to(&mut self, node: NodeId) -> io::Result<LinkId> {
         let id = self.begin_link(node)?;
-        self.establish(id, Peer::Node(node)).map_err(io::Error::other)?;
+        self.establish(id, Peer::Node(node), None).map_err(io::Error::other)?;
         self.record_start(id, Peer::Node(node), 1);
         self.take_output();
         Ok(id)
@@ -45,8 +46,9 @@ impl Links {
     /// A link that somebody has begun.
     pub fn accept_link(&mut self) -> io::Result<LinkId> {
         let (stream, _) = UnixStream::pair()?;
-        let id = self.insert(Link::new(Stream::Unix(stream))?, Peer::Unknown, false)?;
-        self.accepted.unauthenticated += 1;
+        let owner = Owner::NOBODY;
+        let id = self.insert(Link::new(Stream::Unix(stream))?, (Peer::Unknown, owner), false)?;
+        self.accepted.count_link(owner, Peer::Unknown, true);
         Ok(id)
     }
 
