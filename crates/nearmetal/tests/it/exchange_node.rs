@@ -88,7 +88,7 @@ fn a_gateway_whose_events_nobody_reads_goes_on_answering_and_ends() {
 }
 
 #[test]
-fn a_node_raises_its_limit_of_descriptors() {
+fn a_node_raises_its_limit_of_descriptors_and_says_what_it_is_enough_for() {
     let mut net = Net::new("1-1-1-1", Durability::None);
     net.start(Role::Gateway.node(0), |node| {
         by_shell("ulimit -S -n 64 && ulimit -H -n 300 && exec \"$0\" \"$@\"", &node)
@@ -99,5 +99,7 @@ fn a_node_raises_its_limit_of_descriptors() {
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let words: Vec<&str> = files.split_whitespace().collect();
     assert_eq!(words[3..5], ["300", "300"], "{files}");
+    let sentence = "this process may have 300 files open at once, so it accepts 133 clients";
+    net.wait_for_output(Role::Gateway.node(0), sentence, 1);
     net.stop();
 }

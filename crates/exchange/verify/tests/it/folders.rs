@@ -121,7 +121,9 @@ impl Cells {
                 assert_ne!(step, MoveStep::Ignored);
                 return;
             }
-            Admitted::Retired(_) | Admitted::NotOwned | Admitted::Undecodable => panic!("{frame:?}"),
+            Admitted::Retired(_) | Admitted::NotOwned | Admitted::Undecodable => {
+                panic!("{frame:?}")
+            }
         };
         let mut events = vec![];
         let handled = cell.handle(&request, |event| events.push(*event));

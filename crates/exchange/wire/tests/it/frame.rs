@@ -3,8 +3,8 @@
 use nm_book::order::Command;
 use nm_codec::DecodeFault;
 use nm_wire::{
-    DecodeError, FrameMut, Kind, Owner, PREFIX_BYTES, Request, STAMPS, Shape, VERSION, overhead_bytes,
-    read, request, stamp, write_shaped,
+    DecodeError, FrameMut, Kind, Owner, PREFIX_BYTES, Request, STAMPS, Shape, VERSION,
+    overhead_bytes, read, request, stamp, write_shaped,
 };
 use proptest::prelude::*;
 

@@ -36,7 +36,8 @@ const LISTENER: u64 = u64::MAX - 1;
 const CONNECTOR: u64 = u64::MAX - 2;
 const WAKER: u64 = u64::MAX - 3;
 
-/// Runs a node until `stop` can be read or has ended.
+/// Runs a node until `stop` can be read or has ended, with the standard limits as far as the
+/// process may have files open.
 ///
 /// # Errors
 /// If it cannot listen, or cannot continue.
@@ -46,7 +47,12 @@ pub fn run(
     stop: BorrowedFd<'_>,
     report: &mut dyn FnMut(&NodeEvent),
 ) -> Result<NodeSummary, Failure> {
-    run_with_limits(network, node, stop, &Limits::STANDARD, report)
+    let files = nm_sys::process::file_limit();
+    let (limits, message) = Limits::STANDARD.within_descriptors(files);
+    if let Some(message) = message {
+        report(&NodeEvent::Warning { node, message });
+    }
+    run_with_limits(network, node, stop, &limits, report)
 }
 
 /// As [`run`], with other limits than the standard ones.
