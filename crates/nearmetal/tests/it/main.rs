@@ -13,6 +13,7 @@ mod exchange;
 mod exchange_added;
 mod exchange_client;
 mod exchange_faults;
+mod exchange_hostile;
 mod exchange_hosts;
 mod exchange_hosts_ssh;
 mod exchange_moves;

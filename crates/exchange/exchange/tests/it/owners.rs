@@ -2,6 +2,7 @@
 
 use nm_book::book::Book;
 use nm_book::order::{Command, Side};
+use nm_exchange::batch;
 use nm_exchange::cell::{Admitted, Cell, Handled};
 use nm_exchange::testing;
 use nm_test_support::held_bytes;
@@ -12,9 +13,11 @@ const OWNER: Owner = Owner::of_user(7);
 /// An entry of the log removes what the owner has.
 fn retire(cell: &mut Cell<Book>, retired: Retired) {
     let mut bytes = vec![];
+    batch::begin(0, &mut bytes);
     nm_wire::write(&Retire { cell: 0, retired }, &mut bytes);
-    let frame = nm_wire::read(&bytes).unwrap().unwrap();
-    assert!(matches!(cell.admit(frame), Ok(Admitted::Retired(_))));
+    for frame in batch::decode(&bytes).unwrap().1 {
+        assert!(matches!(cell.admit(frame.unwrap()), Ok(Admitted::Retired(_))));
+    }
 }
 
 #[test]
