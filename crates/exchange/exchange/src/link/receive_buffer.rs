@@ -62,7 +62,7 @@ impl ReceiveBuffer {
     }
 
     /// Bytes that it has allocated.
-    pub(super) fn allocated_bytes(&self) -> usize {
+    pub fn allocated_bytes(&self) -> usize {
         self.bytes.capacity()
     }
 

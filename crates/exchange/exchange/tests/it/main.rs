@@ -5,6 +5,7 @@ mod authentication;
 mod control;
 mod drained_gateway;
 mod groups;
+mod identity;
 mod large_snapshot;
 mod limits;
 mod link_latencies;

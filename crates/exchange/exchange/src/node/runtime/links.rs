@@ -1052,4 +1052,34 @@ mod tests {
         assert!(failed.is_empty());
         assert_eq!(links.link(*id).unwrap().output.capacity(), 0);
     }
+
+    /// What a link has received is read, and all frames of it are taken.
+    fn read(links: &mut Links, id: LinkId) {
+        let (mut input, received) = links.begin_read(id).unwrap();
+        received.unwrap();
+        while let Some(_frame) = input.next_frame().unwrap() {}
+        links.end_read(id, input);
+    }
+
+    /// Before, each link kept 256 KiB, and they counted for nothing.
+    #[test]
+    fn idle_links_hold_no_space_and_parts_of_frames_count_as_allocated() {
+        let (mut links, mut clients) = with_clients(Limits::STANDARD, 40);
+        let (mut frame, shape) = (vec![], nm_wire::Shape { is_stamped: false, size_bytes: 9_000 });
+        nm_wire::write_shaped(&Close::because("x"), shape, &mut frame);
+        for (id, end) in &mut clients {
+            std::io::Write::write_all(end, &frame).unwrap();
+            read(&mut links, *id);
+            assert_eq!(links.link(*id).unwrap().input.allocated_bytes(), 0);
+        }
+        assert_eq!(links.accepted.all.bytes, 0);
+        let (id, end) = &mut clients[0];
+        std::io::Write::write_all(end, &frame[..8_000]).unwrap();
+        read(&mut links, *id);
+        assert_eq!(links.accepted.all.bytes, 8_000);
+        std::io::Write::write_all(end, &frame[8_000..]).unwrap();
+        read(&mut links, *id);
+        assert_eq!(links.accepted.all.bytes, 0);
+        assert!(links.spare_input.len() <= 512 << 10, "{}", links.spare_input.len());
+    }
 }
