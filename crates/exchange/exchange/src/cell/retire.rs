@@ -391,6 +391,12 @@ mod tests {
                 let loaded = Cell::<Book>::load(&fast.save()).unwrap();
                 prop_assert_eq!(loaded.session_count, fast.session_count);
                 prop_assert_eq!(loaded.released_count, fast.released_count);
+                for (instrument, state) in &fast.instruments {
+                    for owner in (1..4).map(Owner::of_user) {
+                        let of = |state: &InstrumentState<Book>| state.orders_of(owner);
+                        prop_assert_eq!(of(state), of(&loaded.instruments[instrument]));
+                    }
+                }
             }
         }
     }
