@@ -89,7 +89,7 @@ fn a_gateway_whose_events_nobody_reads_goes_on_answering_and_ends() {
 
 /// In the first line of each node, so that nobody takes proofs for secrecy.
 #[test]
-fn a_network_with_a_secret_that_spans_hosts_says_that_frames_are_not_encrypted() {
+fn a_network_with_a_secret_that_spans_hosts_warns_that_frames_are_not_encrypted() {
     let mut net = Net::new("1-1-1-1", Durability::None);
     let secret = net.path().join("secret");
     nm_auth::Secret::random().unwrap().create(&secret).unwrap();
@@ -110,7 +110,7 @@ fn a_network_with_a_secret_that_spans_hosts_says_that_frames_are_not_encrypted()
 }
 
 #[test]
-fn a_node_raises_its_limit_of_descriptors_and_says_what_it_is_enough_for() {
+fn a_node_raises_its_limit_of_descriptors_and_names_what_it_is_enough_for() {
     let mut net = Net::new("1-1-1-1", Durability::None);
     net.start(Role::Gateway.node(0), |node| {
         by_shell("ulimit -S -n 64 && ulimit -H -n 300 && exec \"$0\" \"$@\"", &node)

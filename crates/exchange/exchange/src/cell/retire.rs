@@ -363,7 +363,8 @@ mod tests {
                     Step::Order(user, session, instrument) if fast.owns(instrument) => {
                         let last = fast.last_request_seq(instrument, session);
                         let owner = Owner::of_user(user);
-                        let request = Request { owner, ..order(session, instrument, last + 1, last) };
+                        let next = order(session, instrument, last + 1, last);
+                        let request = Request { owner, ..next };
                         prop_assert_eq!(
                             fast.handle(&request, |_| {}),
                             plain.handle(&request, |_| {})
