@@ -29,6 +29,9 @@ codes!(RejectReason {
     TooManyParts = 11,
     TooManyOrders = 12,
     TooManyOwnOrders = 13,
+    TooManyOwnerOrders = 14,
+    TooManyOwnerCellOrders = 15,
+    TooManyCellOrders = 16,
 });
 codes!(CancelReason {
     User = 0,

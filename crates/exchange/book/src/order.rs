@@ -76,7 +76,7 @@ pub type Price = i64;
 /// Quantity in lots; zero is no order.
 pub type Quantity = u64;
 
-/// Id of an order, chosen by its user, unique within its instrument while the order is live.
+/// Id of an order, chosen by its user: unique among that user's live orders of the instrument.
 pub type OrderId = u64;
 
 /// Who sent an order.
@@ -289,9 +289,9 @@ pub enum Command {
 /// Why an order or a command was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RejectReason {
-    /// An order with this id is live.
+    /// An order of this user with this id is live.
     DuplicateId,
-    /// No live order has this id, or it belongs to another user.
+    /// No live order of this user has this id.
     UnknownOrder,
     /// Quantity zero, or display or minimum larger than the quantity.
     BadQuantity,
@@ -317,6 +317,12 @@ pub enum RejectReason {
     TooManyOrders,
     /// The session has as many live orders on the instrument as it may have.
     TooManyOwnOrders,
+    /// The session's owner has as many live orders on the instrument as its quota allows.
+    TooManyOwnerOrders,
+    /// The session's owner has as many live orders in the instrument's cell as its quota allows.
+    TooManyOwnerCellOrders,
+    /// The instrument's cell has as many live orders as it may have.
+    TooManyCellOrders,
 }
 
 /// Why an order was cancelled.

@@ -204,7 +204,7 @@ impl ReferenceBook {
             Some(RejectReason::TooManyParts)
         } else if self.has_expired(order) {
             Some(RejectReason::Expired)
-        } else if self.state.orders.iter().any(|known| known.order.id == order.id) {
+        } else if self.find(order.id, order.user).is_some() {
             Some(RejectReason::DuplicateId)
         } else if self.outside(order) {
             Some(RejectReason::OutsideBands)
@@ -412,20 +412,21 @@ impl ReferenceBook {
 
     /// Executes the stops that trades have reached, one after another.
     fn elect(&mut self, emit: Emit<'_>) {
-        let mut elected: VecDeque<OrderId> = VecDeque::new();
+        let mut elected: VecDeque<(OrderId, UserId)> = VecDeque::new();
         loop {
             if let Some(trade_range) = self.trade_range.take() {
+                let key = |order: &SnapshotOrder| (order.order.id, order.order.user);
                 let fresh = self.state.orders.iter().filter(|order| {
                     order.is_pending_stop
                         && reaches(&order.order, trade_range)
-                        && !elected.contains(&order.order.id)
+                        && !elected.contains(&key(order))
                 });
-                let fresh: Vec<OrderId> = fresh.map(|order| order.order.id).collect();
+                let fresh: Vec<(OrderId, UserId)> = fresh.map(key).collect();
                 elected.extend(fresh);
             }
-            let Some(id) = elected.pop_front() else { return };
+            let Some((id, user)) = elected.pop_front() else { return };
             // No stop that is executed before it can cancel a pending stop.
-            if let Some(at) = self.state.orders.iter().position(|known| known.order.id == id) {
+            if let Some(at) = self.find(id, user) {
                 let stop = self.state.orders.remove(at);
                 self.trigger(stop, emit);
             }

@@ -7,7 +7,9 @@
 use nm_codec::{Put, Reader, codes, fnv1a};
 
 use crate::codec;
-use crate::order::{NewOrder, OrderType, Price, Quantity, Side, SnapshotError, TradingPhase};
+use crate::order::{
+    NewOrder, OrderId, OrderType, Price, Quantity, Side, SnapshotError, TradingPhase, UserId,
+};
 
 /// One live order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +142,8 @@ impl BookSnapshot {
     fn fault(&self) -> Option<&'static str> {
         let interrupted =
             if self.phase == TradingPhase::Halted { self.phase_before_halt } else { self.phase };
-        let mut ids: Vec<u64> = self.orders.iter().map(|order| order.order.id).collect();
+        let key = |order: &SnapshotOrder| (order.order.user, order.order.id);
+        let mut ids: Vec<(UserId, OrderId)> = self.orders.iter().map(key).collect();
         ids.sort_unstable();
         let rest = |side| {
             let side =
@@ -155,7 +158,7 @@ impl BookSnapshot {
         } else if self.bands.is_some_and(|(low, high)| low > high) {
             Some("its lowest price is above its highest")
         } else if ids.windows(2).any(|pair| pair[0] == pair[1]) {
-            Some("two orders have the same id")
+            Some("two orders of a user have the same id")
         } else if is_continuous && buy.zip(sell).is_some_and(|(buy, sell)| buy >= sell) {
             Some("its orders would have traded")
         } else if self.orders.iter().any(|order| !order.may_live(is_continuous)) {

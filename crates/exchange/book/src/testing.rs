@@ -14,7 +14,7 @@ use crate::book::Book;
 use crate::limits;
 use crate::order::{
     Command, Event, Matching, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, SelfTrade,
-    Side, TimeInForce,
+    Side, TimeInForce, UserId,
 };
 use crate::reference;
 use crate::snapshot::BookSnapshot;
@@ -149,30 +149,44 @@ impl<B: Iterator<Item = u8>> Stream<B> {
 /// The kind of an event, with the number of its reason or outcome.
 pub type What = (&'static str, u8);
 
+/// An order's user and id.
+type Key = (UserId, OrderId);
+
 /// Checks what must hold for any book, from its events alone.
 #[derive(Default)]
 struct Ledger {
     /// How often each kind of event occurred.
     seen: BTreeMap<What, u64>,
-    open: BTreeMap<OrderId, Quantity>,
-    side: BTreeMap<OrderId, Side>,
+    open: BTreeMap<Key, Quantity>,
+    side: BTreeMap<Key, Side>,
     bands: Option<(Price, Price)>,
 }
 
 impl Ledger {
     fn note(&mut self, command: &Command, events: &[Event]) {
-        let mut takes: Option<(OrderId, Price)> = None;
+        let mut takes: Option<(Key, Price)> = None;
         let is_auction = events.iter().any(|event| matches!(event, Event::Uncrossed { .. }));
         for event in events {
             *self.seen.entry(order_type(event)).or_default() += 1;
             match *event {
-                Event::Accepted { id, .. } => {
+                Event::Accepted { id, user } => {
                     let Command::New(order) = command else { panic!("{event:?} of {command:?}") };
-                    assert_eq!(self.open.insert(id, order.quantity), None);
-                    self.side.insert(id, order.side);
+                    assert_eq!(self.open.insert((user, id), order.quantity), None);
+                    self.side.insert((user, id), order.side);
                 }
-                Event::Traded { maker, taker, price, quantity, maker_left, taker_left, .. } => {
+                Event::Traded {
+                    maker,
+                    taker,
+                    maker_user,
+                    taker_user,
+                    price,
+                    quantity,
+                    maker_left,
+                    taker_left,
+                    ..
+                } => {
                     assert!(quantity > 0);
+                    let (maker, taker) = ((maker_user, maker), (taker_user, taker));
                     self.trade(maker, quantity, maker_left);
                     self.trade(taker, quantity, taker_left);
                     assert!(self.bands.is_none_or(|(low, high)| low <= price && price <= high));
@@ -181,17 +195,19 @@ impl Ledger {
                             Side::Buy => before <= price,
                             Side::Sell => before >= price,
                         };
-                        assert!(is_worse, "{taker} got {price} after {before}");
+                        assert!(is_worse, "{taker:?} got {price} after {before}");
                     }
                     takes = Some((taker, price));
                 }
-                Event::Cancelled { id, left, .. } => assert_eq!(self.open.remove(&id), Some(left)),
-                Event::Reduced { id, left, .. } => {
-                    let open = self.open.insert(id, left).unwrap();
+                Event::Cancelled { id, user, left, .. } => {
+                    assert_eq!(self.open.remove(&(user, id)), Some(left));
+                }
+                Event::Reduced { id, user, left } => {
+                    let open = self.open.insert((user, id), left).unwrap();
                     assert!(0 < left && left < open, "{event:?}");
                 }
-                Event::Replaced { id, quantity, .. } => {
-                    assert!(self.open.insert(id, quantity).is_some());
+                Event::Replaced { id, user, quantity, .. } => {
+                    assert!(self.open.insert((user, id), quantity).is_some());
                 }
                 Event::BandsSet { low, high } => self.bands = Some((low, high)),
                 _ => {}
@@ -199,16 +215,17 @@ impl Ledger {
         }
     }
 
-    fn trade(&mut self, id: OrderId, quantity: Quantity, left: Quantity) {
-        let open = self.open.remove(&id).expect("the order of a trade is known");
+    fn trade(&mut self, key: Key, quantity: Quantity, left: Quantity) {
+        let open = self.open.remove(&key).expect("the order of a trade is known");
         assert_eq!(open - quantity, left);
         if left > 0 {
-            self.open.insert(id, left);
+            self.open.insert(key, left);
         }
     }
 
     fn agrees(&self, saved: &BookSnapshot) {
-        let known: BTreeMap<_, _> = saved.orders.iter().map(|o| (o.order.id, o.left)).collect();
+        let known: BTreeMap<_, _> =
+            saved.orders.iter().map(|o| ((o.order.user, o.order.id), o.left)).collect();
         assert_eq!(known, self.open);
     }
 }

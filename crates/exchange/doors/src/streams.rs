@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use nm_book::codec;
 use nm_book::order::{Command, Event};
 use nm_codec::Reader;
-use nm_wire::{Message, RefusalReason, Request, ResendRequest, Series};
+use nm_wire::{Message, Owner, RefusalReason, Request, ResendRequest, Series};
 use serde::{Deserialize, Serialize};
 
 /// Requests of a session on an instrument that are in flight: the exchange keeps the outcomes of so
@@ -327,6 +327,8 @@ impl Streams {
             let request = Request {
                 instrument,
                 session,
+                // The gateway knows whose it is.
+                owner: Owner::NOBODY,
                 client_seq: next.seq,
                 previous_seq: next.previous,
                 acknowledged: stream.seen,

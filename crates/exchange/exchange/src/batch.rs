@@ -42,10 +42,10 @@ impl<'a> Iterator for Frames<'a> {
 
 fn next_frame(bytes: &[u8]) -> Result<Frame<'_>, DecodeError> {
     let frame = nm_wire::read(bytes)?.ok_or(DecodeError::truncated("frame"))?;
-    use Kind::{Claim, Forget, MoveParts, Release, Request};
+    use Kind::{Claim, Forget, MoveParts, Release, Request, Retire};
     match frame.kind() {
-        Request | Release | Forget | Claim | MoveParts => Ok(frame),
-        _ => Err(DecodeError::invalid("kind", "is neither a request nor a step of a move")),
+        Request | Release | Forget | Claim | MoveParts | Retire => Ok(frame),
+        _ => Err(DecodeError::invalid("kind", "is no entry of the log of a cell")),
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
         nm_wire::write(&request(1, 1, Command::Tick), &mut bytes);
         bytes[HEADER_BYTES + 4] = 5;
         let error = decode(&bytes).unwrap().1.next().unwrap().unwrap_err().to_string();
-        assert!(error.contains("it is 5, and this version of nearmetal reads only 6"), "{error}");
+        assert!(error.contains("it is 5, and this version of nearmetal reads only 7"), "{error}");
     }
 
     proptest! {

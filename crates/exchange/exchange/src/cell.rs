@@ -39,10 +39,12 @@
 
 mod copy;
 mod handled;
+mod holdings;
 mod instrument;
 mod ownership;
 mod relocation;
 mod request;
+mod retire;
 mod session;
 mod snapshot;
 #[cfg(test)]
@@ -50,11 +52,12 @@ pub(crate) mod testing;
 
 use std::collections::BTreeMap;
 
+use holdings::{OwnerLedger, Places};
 use instrument::{Buffers, Circumstances, InstrumentState};
-use nm_book::order::{Event, InstrumentId, Matching, UserId};
+use nm_book::order::{Command, Event, InstrumentId, Matching, UserId};
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 pub use nm_wire::Request;
-use nm_wire::{Frame, Kind, RefusalReason};
+use nm_wire::{Frame, Holdings, Kind, OrdersLimit, Owner, RefusalReason, Retire};
 use session::Session;
 use snapshot::{Section, Snapshot, instrument_sections};
 
@@ -69,7 +72,7 @@ pub use request::{OPERATOR, rejection};
 pub use session::{Outcome, event_recipients};
 
 /// First bytes of a saved cell, with the version.
-const MAGIC: &[u8; 8] = b"nmcell05";
+const MAGIC: &[u8; 8] = b"nmcell06";
 
 /// What a frame of a batch is to a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +86,8 @@ pub enum Admitted {
     NotOwned,
     /// A step of a move, which is carried out.
     Move(MoveStep),
+    /// A part of what a session or an owner has was removed: so many sessions on instruments.
+    Retired(u64),
 }
 
 /// A group of instruments.
@@ -113,6 +118,14 @@ pub struct Cell<M> {
     /// Whether a session that is not known on an instrument may begin at any sequence number: the
     /// books that knew it may be lost.
     pub accepts_unknown_sessions: bool,
+    /// What owners have.
+    ledger: OwnerLedger,
+    /// By instrument that was released: what still counts as each owner's.
+    released: BTreeMap<InstrumentId, BTreeMap<Owner, Places>>,
+    /// Number before that of the first request on an instrument which is new.
+    first_output_seq: u64,
+    /// The limit that held for the last request.
+    last_limit: OrdersLimit,
     /// What it has room for.
     pub limits: CellLimits,
 }
@@ -146,6 +159,10 @@ impl<M: Matching> Cell<M> {
             refused_before: 0,
             copies: BTreeMap::new(),
             accepts_unknown_sessions: false,
+            ledger: OwnerLedger::default(),
+            released: BTreeMap::new(),
+            first_output_seq: 0,
+            last_limit: OrdersLimit::None,
             limits: CellLimits::STANDARD,
         }
     }
@@ -169,6 +186,7 @@ impl<M: Matching> Cell<M> {
     pub fn begin(&mut self, index: u64, now_ns: u64) {
         self.index = index;
         self.now_ns = self.now_ns.max(now_ns);
+        self.ledger.settle(self.now_ns);
     }
 
     /// Takes a frame of the present batch. A request is to be handled after this; a step of a move
@@ -185,6 +203,9 @@ impl<M: Matching> Cell<M> {
                 let MoveParts { id, attempt, number, parts, .. } = frame.read()?;
                 self.stage(id, attempt, number, parts.bytes)?
             }
+            Kind::Retire => {
+                return Ok(Admitted::Retired(self.retire(frame.read::<Retire>()?.retired)));
+            }
             Kind::Request => {
                 let Ok(request) = frame.read::<Request>() else { return Ok(Admitted::Undecodable) };
                 let is_owned = self.owns(request.instrument);
@@ -192,7 +213,7 @@ impl<M: Matching> Cell<M> {
                 return Ok(admitted(request));
             }
             _ => {
-                let why = "is neither a request nor a step of a move";
+                let why = "is no entry of the log of a cell";
                 return Err(DecodeError::invalid("kind", why));
             }
         }))
@@ -203,35 +224,83 @@ impl<M: Matching> Cell<M> {
         let instrument = request.instrument;
         debug_assert!(self.owns(instrument), "instrument {instrument} is in another cell");
         self.copy_before_change(instrument);
-        if self.session(instrument, request.session).is_none()
-            && let Some(reason) = self.limit_reached(instrument)
+        let known = self.session(instrument, request.session).map(|session| session.owner);
+        if known.is_none()
+            && let Some(reason) = self.limit_reached(request)
         {
             return Handled::Refused(reason);
         }
-        let (now_ns, accepts_unknown_sessions) = (self.now_ns, self.accepts_unknown_sessions);
-        let at = Circumstances { now_ns, accepts_unknown_sessions };
+        let owner = known.unwrap_or(request.owner);
+        self.last_limit = self.orders_limit(request, owner);
+        let (now_ns, limit) = (self.now_ns, self.last_limit);
+        let accepts_unknown_sessions = self.accepts_unknown_sessions;
+        let at = Circumstances { now_ns, accepts_unknown_sessions, limit };
         let is_known = self.instruments.contains_key(&instrument);
         if !is_known && !InstrumentState::<M>::is_first(request, at) {
             return Handled::SequenceGap;
         }
         let state = self.instruments.entry(instrument);
-        let state = state.or_insert_with(|| InstrumentState::new(now_ns));
+        let state = state.or_insert_with(|| InstrumentState::new(now_ns, self.first_output_seq));
+        if !is_known {
+            state.maker = owner;
+        }
         let (before, copy) = (state.sessions.len(), self.copies.get_mut(&instrument));
         let handled = state.handle(request, at, &mut self.buffers, copy, emit);
-        self.session_count += state.sessions.len() - before;
+        let sessions = state.sessions.len() - before;
+        self.session_count += sessions;
+        if sessions > 0 || !is_known {
+            let (instruments, sessions) = (u64::from(!is_known), sessions as u64);
+            self.ledger.add(owner, Holdings { instruments, sessions, orders: 0 });
+        }
+        if let Handled::Executed(_) = handled {
+            for (owner, change) in &self.buffers.order_changes {
+                self.ledger.change_orders(*owner, *change);
+            }
+        }
         handled
+    }
+
+    /// Whether the cell has room for one more live order of an owner, if the request has one.
+    #[inline]
+    fn orders_limit(&self, request: &Request, owner: Owner) -> OrdersLimit {
+        let (orders, most) = (self.ledger.orders() as usize, self.limits.orders);
+        if !matches!(request.command, Command::New(_)) {
+            OrdersLimit::None
+        } else if orders >= most {
+            OrdersLimit::Cell
+        } else if !OwnerLedger::has_room(owner, self.ledger.of(owner).orders, orders, most) {
+            OrdersLimit::OwnerInCell
+        } else {
+            OrdersLimit::None
+        }
+    }
+
+    /// The limit of live orders that held for the last request.
+    pub fn last_limit(&self) -> OrdersLimit {
+        self.last_limit
     }
 
     /// The limit that a session would exceed by its first request on an instrument. What is refused
     /// once is always refused: neither instruments nor sessions are forgotten once a request was
-    /// executed.
-    fn limit_reached(&self, instrument: InstrumentId) -> Option<RefusalReason> {
-        let is_known = self.instruments.contains_key(&instrument);
-        if !is_known && self.instrument_count() >= self.limits.instruments {
+    /// executed, and those that an operator removes count until no copy is under way.
+    fn limit_reached(&self, request: &Request) -> Option<RefusalReason> {
+        let is_known = self.instruments.contains_key(&request.instrument);
+        let own = self.ledger.of(request.owner);
+        let has_room = |own, total, most| OwnerLedger::has_room(request.owner, own, total, most);
+        let instruments = self.instrument_count() + self.ledger.owed_instruments();
+        let sessions = self.session_count + self.ledger.owed_sessions();
+        if self.ledger.is_retired(request.session) {
+            Some(RefusalReason::Retired)
+        } else if !is_known && instruments >= self.limits.instruments {
             Some(RefusalReason::TooManyCellInstruments)
+        } else if sessions >= self.limits.sessions {
+            Some(RefusalReason::TooManyCellSessions)
+        } else if !is_known && !has_room(own.instruments, instruments, self.limits.instruments) {
+            Some(RefusalReason::TooManyOwnerInstruments)
+        } else if !has_room(own.sessions, sessions, self.limits.sessions) {
+            Some(RefusalReason::TooManyOwnerSessions)
         } else {
-            let is_full = self.session_count >= self.limits.sessions;
-            is_full.then_some(RefusalReason::TooManyCellSessions)
+            None
         }
     }
 
@@ -316,6 +385,8 @@ impl<M: Matching> Cell<M> {
         bytes.put_u64s(&[self.index, self.now_ns]);
         bytes.put_u16(self.number);
         bytes.put_u16(self.active);
+        bytes.put_u64(self.first_output_seq);
+        self.ledger.save(&mut bytes);
         let mut sections = vec![Section::Plain(bytes)];
         self.save_moves(&mut sections);
         let count = self.instruments.len() as u64;
@@ -367,7 +438,10 @@ impl<M: Matching> Cell<M> {
         if active == 0 {
             return Err(DecodeError::invalid("active_cells", "is zero").into());
         }
-        let mut cell = Cell { index, now_ns, ..Cell::new(number, active) };
+        let first_output_seq = reader.u64("first_output_seq")?;
+        let ledger = OwnerLedger::load(&mut reader)?;
+        let new = Cell::new(number, active);
+        let mut cell = Cell { index, now_ns, first_output_seq, ledger, ..new };
         cell.load_moves(&mut reader)?;
         for _ in 0..reader.u64("instruments")? {
             let instrument = reader.u32("instrument")?;
@@ -375,6 +449,7 @@ impl<M: Matching> Cell<M> {
             let saved = reader.bytes("state", length)?;
             let state = InstrumentState::load(instrument, saved)?;
             cell.session_count += state.sessions.len();
+            cell.count_holdings(&state);
             cell.instruments.insert(instrument, state);
         }
         reader.finish("instruments")?;

@@ -1,5 +1,6 @@
 //! The handshake of peers that are no nodes: clients, observers and operators.
 
+use std::fmt;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use nm_wire::{Challenge, Close, Evidence, Hello, Kind, Welcome, Who};
 use thiserror::Error;
 
 use crate::link::{Address, Link, LinkError, Stream};
+use crate::network::{Network, NodeId};
 
 /// Longest wait for one frame before the time limit is checked.
 const WAIT: Duration = Duration::from_millis(50);
@@ -47,6 +49,14 @@ pub enum ClientError {
     /// It has another secret.
     #[error("it does not prove that it has the network's secret")]
     Unproven,
+    /// Another node answered than is meant.
+    #[error("{meant} was meant, and {found} answered")]
+    Mistaken {
+        /// Which.
+        meant: Meant,
+        /// Which answered.
+        found: Meant,
+    },
     /// There are no random numbers for the handshake.
     #[error(transparent)]
     Random(#[from] RandomError),
@@ -55,11 +65,44 @@ pub enum ClientError {
 impl ClientError {
     /// Whether the same would happen again.
     pub fn is_lasting(&self) -> bool {
-        use ClientError::{Link, NoChallenge, NoKey, Refused, Unproven};
+        use ClientError::{Link, Mistaken, NoChallenge, NoKey, Refused, Unproven};
         match self {
             Link(error) => error.is_other_version(),
-            Refused(_) | NoChallenge(_) | NoKey(_) | Unproven => true,
+            Refused(_) | Mistaken { .. } | NoChallenge(_) | NoKey(_) | Unproven => true,
             _ => false,
+        }
+    }
+}
+
+/// The node that a link is meant for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Meant {
+    /// Number of its network; 0 for any.
+    pub network: u64,
+    /// Which node; none for any.
+    pub node: Option<NodeId>,
+}
+
+impl Meant {
+    /// A node of a network.
+    pub fn of(network: &Network, node: NodeId) -> Meant {
+        Meant { network: network.cluster, node: Some(node) }
+    }
+
+    /// Whether this one is meant.
+    pub fn is_met_by(self, found: Meant) -> bool {
+        (self.network == 0 || self.network == found.network)
+            && (self.node.is_none() || self.node == found.node)
+    }
+}
+
+impl fmt::Display for Meant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.node, self.network) {
+            (Some(node), 0) => write!(f, "{node} of a network without a number"),
+            (Some(node), network) => write!(f, "{node} of network {network}"),
+            (None, 0) => f.write_str("any node"),
+            (None, network) => write!(f, "a node of network {network}"),
         }
     }
 }
@@ -76,10 +119,23 @@ pub fn connect(
     credentials: Option<&Credentials>,
     limit: Duration,
 ) -> Result<Link, ClientError> {
+    connect_to((address, Meant::default()), hellos, credentials, limit)
+}
+
+/// As [`connect`], to the node that is meant: another one refuses, or is not believed.
+///
+/// # Errors
+/// As [`connect`].
+pub fn connect_to(
+    (address, meant): (&Address, Meant),
+    hellos: &[Who],
+    credentials: Option<&Credentials>,
+    limit: Duration,
+) -> Result<Link, ClientError> {
     let deadline = Deadline::after(limit);
     let mut link = Link::new(Stream::connect(address, limit)?)?;
     let Some(credentials) = credentials else {
-        hellos.iter().for_each(|who| say_hello(*who, None, &mut link.output));
+        hellos.iter().for_each(|who| say_hello_to(meant, *who, None, &mut link.output));
         return Ok(link);
     };
     let keys: Vec<Key> = hellos
@@ -94,7 +150,8 @@ pub fn connect(
     let nonces = Nonces { acceptor, connector };
     for (hello, key) in hellos.iter().zip(&keys) {
         let proof = key.prove(End::Connector, &nonces, &hello.claim());
-        say_hello(*hello, Some(Evidence { nonce: connector, proof }), &mut link.output);
+        let evidence = Some(Evidence { nonce: connector, proof });
+        say_hello_to(meant, *hello, evidence, &mut link.output);
     }
     for (hello, key) in hellos.iter().zip(&keys) {
         let welcome: Welcome = nm_wire::decode(&receive(&mut link, Kind::Welcome, deadline)?)?;
@@ -102,13 +159,23 @@ pub fn connect(
         if !key.verify(End::Acceptor, &nonces, &welcome.claim(hello), &proof) {
             return Err(ClientError::Unproven);
         }
+        let found = Meant { network: welcome.network, node: Some(welcome.node) };
+        if !meant.is_met_by(found) {
+            return Err(ClientError::Mistaken { meant, found });
+        }
     }
     Ok(link)
 }
 
-/// Appends the first frame of a link.
+/// Appends the first frame of a link to any node of any network.
 pub fn say_hello(who: Who, evidence: Option<Evidence>, out: &mut Vec<u8>) {
-    nm_wire::write(&Hello { digest: nm_wire::digest(), who, evidence }, out);
+    say_hello_to(Meant::default(), who, evidence, out);
+}
+
+/// Appends the first frame of a link to a node.
+pub fn say_hello_to(to: Meant, who: Who, evidence: Option<Evidence>, out: &mut Vec<u8>) {
+    let (digest, Meant { network, node }) = (nm_wire::digest(), to);
+    nm_wire::write(&Hello { digest, network, who, to: node, evidence }, out);
 }
 
 /// Writes the link's backlog and waits for a message of a kind, whose bytes it returns; drops

@@ -4,6 +4,8 @@
 //! Limits of books and cells follow from the log alone, so that every replica decides alike. Those
 //! of a gateway concern nobody else: what it refuses is executed nowhere.
 
+use nm_wire::Owner;
+
 pub use nm_book::limits::{COMMAND_TRADES_MAX, ICEBERG_PARTS_MAX, ORDER_TRADES_MAX, ORDERS_MAX};
 
 /// Live orders of a session on an instrument, pending stops included.
@@ -16,6 +18,17 @@ pub const CELL_INSTRUMENTS_MAX: usize = 1 << 14;
 /// Pairs of instrument and session of a cell between which requests were executed. Each takes
 /// 2 KiB, and up to 80 KiB if the session acknowledges no events.
 pub const CELL_SESSIONS_MAX: usize = 1 << 18;
+
+/// Live orders of a cell, pending stops included. Each takes about 200 bytes.
+pub const CELL_ORDERS_MAX: usize = 1 << 22;
+
+/// What the entry of a cell's log may remove of what an operator removes: sessions, and orders that
+/// are looked at for it.
+pub const RETIRE_WORK_MAX: usize = 1 << 18;
+
+/// How long what an operator has removed of a cell still counts, and its sessions are refused, ns
+/// of the cell's time: longer than any copy of a request is under way.
+pub const RETIRED_NS: u64 = 60_000_000_000;
 
 /// Outcomes that are kept for each session and instrument, to answer duplicates.
 pub const OUTCOMES_MAX: usize = 64;
@@ -89,12 +102,29 @@ pub struct CellLimits {
     pub instruments: usize,
     /// Sessions, counted once on each instrument.
     pub sessions: usize,
+    /// Live orders.
+    pub orders: usize,
 }
 
 impl CellLimits {
     /// Those of every cell outside simulations.
-    pub const STANDARD: CellLimits =
-        CellLimits { instruments: CELL_INSTRUMENTS_MAX, sessions: CELL_SESSIONS_MAX };
+    pub const STANDARD: CellLimits = CellLimits {
+        instruments: CELL_INSTRUMENTS_MAX,
+        sessions: CELL_SESSIONS_MAX,
+        orders: CELL_ORDERS_MAX,
+    };
+}
+
+/// Whether an owner that has `own` of a capacity may have `more`, while all owners have `total`: it
+/// may have as much as is free. So one owner alone has at most half of `most`, a second one half of
+/// the rest, and whatever they have, there is room for others. Nobody has no quota.
+pub fn is_within_quota(
+    owner: Owner,
+    (own, total): (usize, usize),
+    more: usize,
+    most: usize,
+) -> bool {
+    !owner.is_somebody() || own.saturating_add(more) <= most.saturating_sub(total)
 }
 
 /// Whether a client link that holds `held` bytes may hold `more`, while all links hold `total`.

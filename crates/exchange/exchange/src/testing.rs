@@ -154,6 +154,7 @@ pub fn request(session: u32, instrument: u32, command: Command) -> Request {
         previous_seq: 0,
         acknowledged: 0,
         intended_ns: 0,
+        owner: nm_wire::Owner::NOBODY,
         map_version: 0,
         gateway: 0,
         cell: 0,

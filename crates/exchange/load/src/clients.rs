@@ -284,6 +284,7 @@ impl Clients {
             previous_seq,
             acknowledged: seen,
             intended_ns,
+            owner: nm_wire::Owner::NOBODY,
             map_version: 0,
             gateway: 0,
             cell: 0,

@@ -56,6 +56,8 @@ impl KnownGateways {
 /// The gateways of a network.
 #[derive(Debug)]
 pub struct Gateways<'a> {
+    /// Number of the network; 0 for any.
+    pub network: u64,
     /// Where they listen.
     pub addresses: &'a [Address],
     /// What sessions prove themselves with, if the network has a secret.
@@ -147,7 +149,8 @@ impl Connections {
     /// # Errors
     /// I/O errors.
     pub fn new(gateways: &Gateways<'_>) -> std::io::Result<Connections> {
-        let (poller, dialer) = (LinkPoller::new()?, Dialer::new(gateways.credentials.clone())?);
+        let (poller, dialer) =
+            (LinkPoller::new()?, Dialer::new(gateways.credentials.clone(), gateways.network)?);
         poller.add(dialer.waker(), DIALER)?;
         let link = |gateway| SessionsLink {
             home: gateway,

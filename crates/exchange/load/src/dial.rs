@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use nm_auth::Credentials;
-use nm_exchange::client::{self, ClientError};
+use nm_exchange::client::{self, ClientError, Meant};
 use nm_exchange::link::{Address, Link};
 use nm_sys::poll::Waker;
 use nm_wire::Who;
@@ -22,6 +22,7 @@ pub struct Dialer {
     waker: Waker,
     is_over: Arc<AtomicBool>,
     credentials: Option<Credentials>,
+    meant: Meant,
     sender: Sender<DialOutcome>,
     receiver: Receiver<DialOutcome>,
 }
@@ -57,14 +58,16 @@ pub struct DialOutcome {
 }
 
 impl Dialer {
-    /// A dialer without a task, with what sessions prove themselves with.
+    /// A dialer without a task, with what sessions prove themselves with, to gateways of the
+    /// network with this number.
     ///
     /// # Errors
     /// I/O errors.
-    pub fn new(credentials: Option<Credentials>) -> io::Result<Dialer> {
+    pub fn new(credentials: Option<Credentials>, network: u64) -> io::Result<Dialer> {
+        let meant = Meant { network, node: None };
         let (sender, receiver) = channel();
         let (waker, is_over) = (Waker::new()?, Arc::default());
-        Ok(Dialer { waker, is_over, credentials, sender, receiver })
+        Ok(Dialer { waker, is_over, credentials, meant, sender, receiver })
     }
 
     /// Connects and says these hellos, in this thread.
@@ -77,7 +80,7 @@ impl Dialer {
         hellos: &[Who],
         limit: Duration,
     ) -> Result<Link, ClientError> {
-        client::connect(address, hellos, self.credentials.as_ref(), limit)
+        client::connect_to((address, self.meant), hellos, self.credentials.as_ref(), limit)
     }
 
     /// Becomes readable when a connection is established.
@@ -90,12 +93,14 @@ impl Dialer {
         let DialTask { index, dial, candidates, pause, hellos, is_cancelled } = task;
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         let (is_over, credentials) = (Arc::clone(&self.is_over), self.credentials.clone());
+        let meant = self.meant;
         std::thread::spawn(move || {
             for (gateway, address) in candidates.iter().cycle() {
                 if is_over.load(Ordering::Relaxed) || is_cancelled.load(Ordering::Relaxed) {
                     return;
                 }
-                match client::connect(address, &hellos, credentials.as_ref(), ATTEMPT) {
+                let (to, keys) = ((address, meant), credentials.as_ref());
+                match client::connect_to(to, &hellos, keys, ATTEMPT) {
                     Err(error) if !error.is_lasting() => std::thread::sleep(pause),
                     link => {
                         // If the dialer was dropped, the connection is not needed.

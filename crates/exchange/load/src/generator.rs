@@ -144,7 +144,8 @@ impl Generator {
         log: Option<&Path>,
         limit: Duration,
     ) -> Result<Generator, Failure> {
-        let network = Gateways { addresses: gateways, credentials: None, known: Arc::default() };
+        let known = Arc::default();
+        let network = Gateways { network: 0, addresses: gateways, credentials: None, known };
         Generator::connect_to(settings, flow, &network, log, limit)
     }
 

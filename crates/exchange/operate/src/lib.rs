@@ -2,7 +2,8 @@
 //!
 //! [`admin`] asks a network for its status, and for one change at a time; the others are made of
 //! these. [`add`] adds nodes, at [`addresses`] of their own, and removes them. [`drain`] lets a
-//! node carry nothing, [`replace`] gives a cell another replica. [`resize`] changes over how many
+//! node carry nothing, [`replace`] gives a cell another replica,
+//! [`retire`] removes what a session or an owner has. [`resize`] changes over how many
 //! cells the instruments are spread. [`policy_runner`] does so by policies, which take the
 //! latencies between [`sites`].
 #![forbid(unsafe_code)]
@@ -14,4 +15,5 @@ pub mod drain;
 pub mod policy_runner;
 pub mod replace;
 pub mod resize;
+pub mod retire;
 pub mod sites;

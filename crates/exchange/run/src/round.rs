@@ -257,7 +257,8 @@ pub fn run_with<T>(
     let progress = Progress::default();
     let addresses: Vec<_> =
         network.nodes(Role::Gateway).iter().map(|node| node.address.clone()).collect();
-    let gateways = Gateways { addresses: &addresses, credentials, known: Arc::default() };
+    let (number, known) = (network.cluster, Arc::default());
+    let gateways = Gateways { network: number, addresses: &addresses, credentials, known };
     let mover = mover(setup, &network);
     let loaded = thread::scope(|scope| {
         let load = scope.spawn(|| {

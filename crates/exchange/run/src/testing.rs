@@ -130,6 +130,7 @@ pub fn samples(seed: u64) -> Vec<Vec<u8>> {
             previous_seq: number / 3,
             acknowledged: 0,
             intended_ns: 0,
+            owner: nm_wire::Owner::NOBODY,
             map_version: 0,
             gateway: 0,
             cell: 0,

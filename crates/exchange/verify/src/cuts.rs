@@ -27,8 +27,8 @@ pub struct Cuts {
 pub enum Entry {
     /// A request on an instrument that it owns.
     Request(Request),
-    /// The bytes of a step of a move.
-    Move(Box<[u8]>),
+    /// The bytes of a step of a move, or of the end of a session.
+    Frame(Box<[u8]>),
 }
 
 /// A decoded batch.
@@ -81,7 +81,7 @@ fn apply<M: Matching>(cell: &mut Cell<M>, batch: &Batch) {
             Entry::Request(request) => {
                 cell.handle(request, |_| {});
             }
-            Entry::Move(bytes) => {
+            Entry::Frame(bytes) => {
                 // A damaged frame had no effect on the cell that the log is of either.
                 if let Ok(Some(frame)) = nm_wire::read(bytes) {
                     let _ = cell.admit(frame);

@@ -252,7 +252,12 @@ impl Replay {
                 Ok(Admitted::Move(step)) => {
                     self.step(step, frame, last_epoch, sessions, owners);
                     if self.keeps_batches {
-                        entries.push(Entry::Move(frame.bytes.into()));
+                        entries.push(Entry::Frame(frame.bytes.into()));
+                    }
+                }
+                Ok(Admitted::Retired(_)) => {
+                    if self.keeps_batches {
+                        entries.push(Entry::Frame(frame.bytes.into()));
                     }
                 }
                 Ok(Admitted::NotOwned | Admitted::Undecodable) | Err(_) => {}

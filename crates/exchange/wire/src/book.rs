@@ -177,8 +177,8 @@ const SELF_TRADES: [&str; 5] = [
     "The larger one loses the smaller one's quantity, and the smaller one is cancelled.",
 ];
 
-const REJECT_REASONS: [&str; 14] = [
-    "An order with this id is live.",
+const REJECT_REASONS: [&str; 17] = [
+    "A live order of the session has this id.",
     "No live order of the session has this id.",
     "Quantity 0, or display or minimum larger than the quantity.",
     "Attributes that contradict each other.",
@@ -192,6 +192,9 @@ const REJECT_REASONS: [&str; 14] = [
     "An iceberg of too many parts.",
     "The instrument has as many live orders as it may have.",
     "The session has as many live orders on the instrument as it may have.",
+    "Your quota of live orders on the instrument is full: that of the session's owner.",
+    "Your quota of live orders in the instrument's cell is full: that of the session's owner.",
+    "The instrument's cell has as many live orders as it may have.",
 ];
 
 const CANCEL_REASONS: [&str; 10] = [

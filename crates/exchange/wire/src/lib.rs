@@ -43,6 +43,7 @@ mod messages;
 mod moving;
 mod node_id;
 mod nodes;
+mod owner;
 #[doc(hidden)]
 pub mod parts;
 mod place;
@@ -58,15 +59,17 @@ pub use frame::{
     FRAME_BYTES_MAX, Frame, FrameMut, Listed, PREFIX, PREFIX_BYTES, STAMPS, Sealed, Shape, VERSION,
     overhead_bytes, read_mut_with, read_with, stamp, write_with,
 };
-pub use messages::admin_response::{CellReplicas, InstrumentWork, LinkLatency, Work};
+pub use messages::admin_response::{CellReplicas, Holdings, InstrumentWork, LinkLatency, Work};
 pub use messages::hello::{Evidence, Who};
 pub use messages::membership_report::Member;
 pub use messages::refused::RefusalReason;
+pub use messages::retire::Retired;
 pub use messages::routing_table::LedCell;
 pub use messages::*;
-pub use moving::{Attempt, CopyStart, MoveId, MoveRefusal, Part};
+pub use moving::{Attempt, CopyStart, MoveId, MoveRefusal, OrdersLimit, Part};
 pub use node_id::{NodeId, NodeIdError, PerClass, Role, UnknownRole};
 pub use nodes::{AddedNode, CellLeader, ClassNodes, MapContent, Moved, NodeAddresses};
+pub use owner::{Owner, UnknownOwner};
 pub use place::{Place, Plain};
 pub use row::{Party, Row};
 pub use series::{Block, Series};

@@ -50,6 +50,7 @@ crate::messages! {
     misdirected::Misdirected = 27, Processor > Gateway | Mediator > Processor > Gateway;
     replies_lost::RepliesLost = 28, Processor > Gateway | Mediator > Processor > Gateway;
     events_lost::EventsLost = 29, Processor > Gateway | Gateway > Client;
+    retire::Retire = 30, Mediator > Log;
 }
 
 /// Digest of the format: of the frames, of all messages and of the types in them. It stands in the

@@ -6,6 +6,7 @@ use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Random, Reader};
 
 use crate::messages::request::Request;
+use crate::owner::Owner;
 use crate::place::Plain;
 use crate::series::Block;
 use crate::types::Types;
@@ -69,6 +70,18 @@ codes! {
     }
 }
 
+codes! {
+    /// Whether a cell has room for one more live order of a session.
+    pub enum OrdersLimit {
+        /// It has.
+        None = 0,
+        /// The session's owner has as many as its quota allows.
+        OwnerInCell = 1,
+        /// All have as many as the cell may have.
+        Cell = 2,
+    }
+}
+
 impl fmt::Display for MoveRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -102,6 +115,8 @@ record! {
         history: u64,
         /// How many sessions there were.
         sessions: u32,
+        /// Whose request made it.
+        maker: Owner,
     }
 }
 
@@ -132,6 +147,8 @@ choice! {
             now_ns: u64,
             /// The request.
             request: Request,
+            /// Whether the old cell had room for one more order of the session's owner.
+            limit: OrdersLimit,
         },
         /// Last of all: what the instrument was when it was released.
         End = 5 {

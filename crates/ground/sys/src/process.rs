@@ -162,6 +162,11 @@ pub fn raise_file_limit() -> io::Result<()> {
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
 
+/// How many files this process may have open at once.
+pub fn file_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 /// Whether no process `pid` runs: it never existed, has been waited for, or is a zombie. A process
 /// that we may not access counts as running.
 pub fn is_dead(pid: u32) -> bool {

@@ -71,6 +71,14 @@ pub fn peer_is_same_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(socket_peercred(socket)?.uid == rustix::process::geteuid())
 }
 
+/// `SO_PEERCRED`: the user of the process at the other end of a connected socket, by number.
+///
+/// # Errors
+/// Those of the system call.
+pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(socket_peercred(socket)?.uid.as_raw())
+}
+
 /// `SO_PEERCRED`: the process at the other end of a connected socket, as it was when it listened or
 /// connected; absent if it is in a process namespace that this process cannot see.
 ///

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
     static RELEASES: Cell<u64> = const { Cell::new(0) };
+    static HELD_BYTES: Cell<i64> = const { Cell::new(0) };
     static WATCHED: Cell<Option<&'static AtomicU64>> = const { Cell::new(None) };
 }
 
@@ -22,6 +23,12 @@ pub fn allocations() -> u64 {
 /// Releases of the current thread so far, which [`allocations`] counts too.
 pub fn releases() -> u64 {
     RELEASES.get()
+}
+
+/// Bytes that the current thread has allocated and not released; negative if it has released what
+/// others allocated.
+pub fn held_bytes() -> i64 {
+    HELD_BYTES.get()
 }
 
 /// From now on the allocations and releases of this thread are also counted in `count`, which
@@ -42,6 +49,7 @@ fn count() {
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
+        HELD_BYTES.set(HELD_BYTES.get() + layout.size() as i64);
         // SAFETY: the caller keeps the contract, which is the same.
         unsafe { System.alloc(layout) }
     }
@@ -49,6 +57,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count();
         RELEASES.set(RELEASES.get() + 1);
+        HELD_BYTES.set(HELD_BYTES.get() - layout.size() as i64);
         // SAFETY: the caller keeps the contract, which is the same.
         unsafe { System.dealloc(pointer, layout) }
     }

@@ -4,5 +4,5 @@
 mod allocations;
 mod calls;
 
-pub use allocations::{CountingAllocator, allocations, releases, watch};
+pub use allocations::{CountingAllocator, allocations, held_bytes, releases, watch};
 pub use calls::{Calls, report_system_calls, supervise, system_calls};

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use nm_auth::SESSIONS_MAX;
+use nm_exchange::control::Owner;
 use nm_exchange::link::Address;
 use nm_exchange::network::{NODES_MAX, NodeId, Role};
 use nm_load::Arrivals;
@@ -125,6 +126,15 @@ pub enum ExchangeCommand {
         whose node need not be up.\n\
         Exit code: 0 done, 2 the replica cannot be replaced, 4 no node answers, or not in time")]
     Replace(ReplaceArgs),
+    /// Remove what a session or an owner has in the cells: its orders, sessions and instruments.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange retire --session 17 --network network.toml\n  \
+        nearmetal exchange retire --owner address:10.0.0.7 --folder nearmetal-out/RUN\n\n\
+        Its live orders are cancelled, and instruments that nobody else uses are removed. Their\n\
+        memory comes back. For a minute the sessions are refused; then they may begin anew.\n\
+        An owner is session:NUMBER (who has its key), address:ADDRESS or user:NUMBER.\n\
+        Exit code: 0 done, 4 a cell does not answer, or something is left after a minute")]
+    Retire(RetireArgs),
     /// Let policies activate cells and move instruments of a running network, until Ctrl-C.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange policy --network network.toml --dry-run\n  \
@@ -295,6 +305,18 @@ pub struct ReplaceArgs {
     /// The node that gets a replica, of the same class.
     #[arg(value_name = "TO")]
     pub to: NodeId,
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct RetireArgs {
+    /// The session.
+    #[arg(long, value_name = "NUMBER", required_unless_present = "owner")]
+    pub session: Option<u32>,
+    /// The owner: whoever has a session's key, or else an address or a user of the node's host.
+    #[arg(long, value_name = "OWNER", conflicts_with = "session")]
+    pub owner: Option<Owner>,
     #[command(flatten)]
     pub access: AccessArgs,
 }

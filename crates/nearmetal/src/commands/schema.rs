@@ -12,7 +12,7 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
-use super::exchange::{add, moves, policy, search, status, torture, verify};
+use super::exchange::{add, moves, policy, retire, search, status, torture, verify};
 use super::tune::{ab, plan, status as tune_status};
 use super::{accel, baseline, compute_pairs, doctor, dry_run, lab, list_plans, reference};
 use crate::document::{Document, PLAN, RESULT, Versioned};
@@ -101,6 +101,7 @@ kinds! {
     moves::DrainedDocument: "exchange drain";
     moves::ResumedDocument: "exchange resume";
     moves::ReplacedDocument: "exchange replace";
+    retire::RetiredDocument: "exchange retire";
     moves::AssignedDocument: "exchange assign";
     add::AddedDocument: "exchange add";
     add::RemovedDocument: "exchange remove";

@@ -14,6 +14,7 @@ mod exchange_added;
 mod exchange_client;
 mod exchange_faults;
 mod exchange_fix;
+mod exchange_hostile;
 mod exchange_hosts;
 mod exchange_hosts_ssh;
 mod exchange_moves;

@@ -66,8 +66,8 @@ impl Book {
                 "is ahead of an earlier one"
             } else if order.previous != previous {
                 "has a wrong link to the previous order"
-            } else if self.index.get(order.id, &self.orders) != Some(slot) {
-                "is not found by its id"
+            } else if self.index.get(order.key(), &self.orders) != Some(slot) {
+                "is not found by its user and id"
             } else if order.shown == 0 || order.shown > order.left {
                 "shows nothing, or more than its open quantity"
             } else if order.display == 0 && order.shown != order.left {

@@ -27,7 +27,7 @@ impl Book {
         {
             return Some(RejectReason::Expired);
         }
-        if self.index.get(order.id, &self.orders).is_some() {
+        if self.find(order.id, order.user).is_some() {
             return Some(RejectReason::DuplicateId);
         }
         if self.outside(order.order_type, order.price) {

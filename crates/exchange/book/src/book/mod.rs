@@ -1,6 +1,6 @@
 //! The fast book: the rules of [`crate::order`] without an allocation per command.
 //!
-//! - Orders are stored in a slab and found by id through a hash table (`order_index`).
+//! - Orders are stored in a slab and found by user and id through a hash table (`order_index`).
 //! - Each side is a ladder of price levels, each level an intrusive queue of orders (`ladder`,
 //!   `slab`). Pending stops are in two more ladders, by stop price: those that a rising market
 //!   triggers and those that a falling one does.
@@ -189,10 +189,10 @@ impl Book {
         self.resting[side as usize].best().map(|(best, _)| key(side, best))
     }
 
-    /// The order with this id, if it belongs to this user.
+    /// The order of this user with this id.
     #[inline]
     fn find(&self, id: OrderId, user: UserId) -> Option<Slot> {
-        self.index.get(id, &self.orders).filter(|slot| self.orders[*slot].user == user)
+        self.index.get((user, id), &self.orders)
     }
 
     /// Appends an order to the queue in which it belongs.
@@ -232,7 +232,7 @@ impl Book {
     fn insert(&mut self, order: &mut Order) {
         order.priority = self.next_priority();
         let slot = self.orders.insert(order);
-        self.index.insert(order.id, slot);
+        self.index.insert(order.key(), slot);
         match order.time_in_force {
             TimeInForce::GoodTill(until_ns) if until_ns < u64::MAX => {
                 self.timers.insert(&mut self.orders, until_ns, slot);
@@ -248,7 +248,7 @@ impl Book {
         if self.orders[slot].timer != NO_TIMER {
             self.timers.remove(&mut self.orders, slot);
         }
-        self.index.remove(self.orders[slot].id, slot);
+        self.index.remove(self.orders[slot].key(), slot);
         self.orders.remove(slot);
     }
 

@@ -11,6 +11,9 @@ use crate::snapshot::SnapshotOrder;
 /// Index of an order in the slab.
 pub type Slot = u32;
 
+/// A user's order: users choose their ids each for themselves.
+pub type OrderKey = (UserId, OrderId);
+
 /// The slot without an order.
 pub const NONE: Slot = 0;
 
@@ -123,6 +126,12 @@ impl Order {
             shown: self.shown,
             is_pending_stop: self.is_pending_stop,
         }
+    }
+
+    /// Its user and its id.
+    #[inline]
+    pub fn key(&self) -> OrderKey {
+        (self.user, self.id)
     }
 
     /// The quantity that it shows when it begins to rest.

@@ -134,10 +134,11 @@ mod tests {
             after in prop::collection::vec((0..20u32, any::<bool>()), 0..80),
             bytes_max in 1usize..3000,
         ) {
-            let mut state = InstrumentState::<ReferenceBook>::new(5);
+            let mut state = InstrumentState::<ReferenceBook>::new(5, 0);
             let mut buffers = Buffers::default();
             let mut last = BTreeMap::<UserId, u64>::new();
-            let at = Circumstances { now_ns: 9, accepts_unknown_sessions: false };
+            let limit = nm_wire::OrdersLimit::None;
+            let at = Circumstances { now_ns: 9, accepts_unknown_sessions: false, limit };
             let mut next = |session: UserId| {
                 let seq = last.entry(session).or_default();
                 *seq += 1;
@@ -166,7 +167,7 @@ mod tests {
                 state.handle(&next(session), at, &mut buffers, Some(&mut copy), |_| {});
             }
             while take(&mut copy, &state) {}
-            let header = 4 * size_of::<u64>();
+            let header = 5 * size_of::<u64>();
             prop_assert_eq!(&saved[header..], [of_sessions, of_book].concat());
         }
     }

@@ -7,12 +7,13 @@ use nm_book::order::{Command, Event, InstrumentId, Matching, RejectReason, Snaps
 use nm_codec::{Put, Reader, fnv1a, fnv1a_on};
 
 use crate::background::Background;
-use crate::limits::SESSION_ORDERS_MAX;
+use crate::limits::{ORDERS_MAX, SESSION_ORDERS_MAX};
 use crate::moves::CopyStart;
 
 use super::copy::InstrumentCopy;
 use super::handled::{CellLoadError, Handled};
-use nm_wire::Request;
+use super::holdings::OwnerLedger;
+use nm_wire::{Holdings, OrdersLimit, Owner, Request, Value};
 
 use super::request::{authorized_command, rejection};
 use super::session::{Outcome, Session, event_recipients, read_session, write_session};
@@ -31,6 +32,8 @@ pub struct Buffers {
     codes: Vec<u8>,
     /// Recipients and events of the present request, by recipient and then in order.
     pub notifications: Vec<(UserId, Event)>,
+    /// By how much the present request has changed the live orders of owners.
+    pub order_changes: Vec<(Owner, i64)>,
 }
 
 /// What the execution of a request depends on beside the instrument.
@@ -40,6 +43,8 @@ pub struct Circumstances {
     pub now_ns: u64,
     /// Whether a session that is not known may begin at any sequence number.
     pub accepts_unknown_sessions: bool,
+    /// Whether the cell has no room for one more order of the session's owner.
+    pub limit: OrdersLimit,
 }
 
 /// One instrument.
@@ -55,19 +60,25 @@ pub struct InstrumentState<M> {
     /// Hash of all requests that were executed, in order, and of their events. The state follows
     /// from them, so copies of an instrument with equal history are equal.
     pub history: u64,
+    /// Whose request made it, until an operator removes what that owner has.
+    pub maker: Owner,
     /// Its sessions.
     pub sessions: BTreeMap<UserId, Session>,
+    /// Live orders of each owner. Not saved: the book has them.
+    orders_of: BTreeMap<Owner, u32>,
 }
 
 impl<M: Matching> InstrumentState<M> {
-    /// One without requests.
-    pub fn new(now_ns: u64) -> InstrumentState<M> {
+    /// One without requests, whose first one gets the number after `output_seq`.
+    pub fn new(now_ns: u64, output_seq: u64) -> InstrumentState<M> {
         InstrumentState {
             book: M::new(),
-            output_seq: 0,
+            output_seq,
             public_seq: now_ns,
             history: 0,
+            maker: Owner::NOBODY,
             sessions: BTreeMap::new(),
+            orders_of: BTreeMap::new(),
         }
     }
 
@@ -108,27 +119,28 @@ impl<M: Matching> InstrumentState<M> {
             return Handled::SequenceGap;
         }
         let session = self.sessions.entry(request.session);
-        let session = session.or_insert_with(|| Session::new(request.gateway));
+        let session = session.or_insert_with(|| Session::new(request.owner, request.gateway));
         if request.previous_seq != session.last_request_seq {
             session.begin_after_lost_books(request.acknowledged);
         }
-        Handled::Executed(self.execute(request, at.now_ns, buffers, copy, emit))
+        Handled::Executed(self.execute(request, at, buffers, copy, emit))
     }
 
     /// Executes a request whose turn it is.
     fn execute(
         &mut self,
         request: &Request,
-        now_ns: u64,
-        Buffers { codes, notifications }: &mut Buffers,
+        at: Circumstances,
+        Buffers { codes, notifications, order_changes }: &mut Buffers,
         mut copy: Option<&mut InstrumentCopy>,
         mut emit: impl FnMut(&Event),
     ) -> Outcome {
-        let live_orders = self.sessions.get(&request.session).map_or(0, |known| known.live_orders);
-        let is_full = live_orders >= SESSION_ORDERS_MAX;
+        let now_ns = at.now_ns;
+        let full = self.full(request, at.limit);
         let mut events = 0;
         codes.clear();
         notifications.clear();
+        order_changes.clear();
         let mut on_event = |event: Event| {
             codec::write_event(&event, codes);
             events += 1;
@@ -137,10 +149,10 @@ impl<M: Matching> InstrumentState<M> {
             emit(&event);
         };
         match authorized_command(request) {
-            Ok(Command::New(order)) if is_full && order.may_rest(self.book.phase()) => {
+            Ok(_) if let Some(reason) = full => {
                 // Its orders that have expired leave all the same.
                 self.book.apply(&Command::Tick, now_ns, &mut on_event);
-                on_event(rejection(request, RejectReason::TooManyOwnOrders));
+                on_event(rejection(request, reason));
             }
             Ok(command) => self.book.apply(&command, now_ns, &mut on_event),
             Err(rejected) => on_event(rejected),
@@ -162,10 +174,78 @@ impl<M: Matching> InstrumentState<M> {
             if let Some(copy) = &mut copy {
                 copy.before_change(*user, Some(session));
             }
+            let before = session.live_orders;
             session.push_event(*user, *event);
+            if session.live_orders != before {
+                let change = i64::from(session.live_orders) - i64::from(before);
+                order_changes.push((session.owner, change));
+            }
+        }
+        for (owner, change) in order_changes.iter() {
+            self.change_orders(*owner, *change);
         }
         self.sessions.entry(request.session).or_default().push_outcome(outcome);
         outcome
+    }
+
+    /// Why a new order that may rest is rejected, if so: `limit` is what the cell says.
+    fn full(&self, request: &Request, limit: OrdersLimit) -> Option<RejectReason> {
+        match request.command {
+            Command::New(order) if order.may_rest(self.book.phase()) => {}
+            _ => return None,
+        }
+        let session = self.sessions.get(&request.session)?;
+        let own = self.orders_of(session.owner);
+        let has_room = || OwnerLedger::has_room(session.owner, own, self.book.len(), ORDERS_MAX);
+        match limit {
+            _ if session.live_orders >= SESSION_ORDERS_MAX => Some(RejectReason::TooManyOwnOrders),
+            _ if !has_room() => Some(RejectReason::TooManyOwnerOrders),
+            OrdersLimit::None => None,
+            OrdersLimit::OwnerInCell => Some(RejectReason::TooManyOwnerCellOrders),
+            OrdersLimit::Cell => Some(RejectReason::TooManyCellOrders),
+        }
+    }
+
+    /// Live orders of an owner.
+    pub fn orders_of(&self, owner: Owner) -> u64 {
+        self.orders_of.get(&owner).copied().unwrap_or_default().into()
+    }
+
+    fn change_orders(&mut self, owner: Owner, change: i64) {
+        let known = self.orders_of.entry(owner).or_default();
+        *known = (i64::from(*known) + change) as u32;
+        if *known == 0 {
+            self.orders_of.remove(&owner);
+        }
+    }
+
+    /// What each owner has of it.
+    pub fn holdings(&self) -> BTreeMap<Owner, Holdings> {
+        let mut all = BTreeMap::<Owner, Holdings>::new();
+        all.entry(self.maker).or_default().instruments += 1;
+        for session in self.sessions.values() {
+            let known = all.entry(session.owner).or_default();
+            known.sessions += 1;
+            known.orders += u64::from(session.live_orders);
+        }
+        all
+    }
+
+    /// Removes a session, and its orders: they are cancelled, and there is nobody to tell. `copy`
+    /// gets what it is about to change. The session is no more; how many orders it had.
+    pub fn retire(&mut self, user: UserId, copy: Option<&mut InstrumentCopy>) -> Option<Session> {
+        let session = self.sessions.remove(&user)?;
+        if let Some(copy) = copy {
+            copy.before_change(user, Some(&session));
+        }
+        if session.live_orders > 0 {
+            // At no time: nothing else expires meanwhile.
+            self.book.apply(&Command::MassCancel { user }, 0, &mut |_| {});
+            self.change_orders(session.owner, -i64::from(session.live_orders));
+        }
+        self.history = fnv1a_on(self.history, b"retired");
+        self.history = fnv1a_on(self.history, &user.to_le_bytes());
+        Some(session)
     }
 
     /// Adds an executed request to the history.
@@ -182,7 +262,10 @@ impl<M: Matching> InstrumentState<M> {
         self.book = loaded.book;
         for (user, orders) in loaded.live_orders {
             // The owner of an order has sent a request here before.
-            self.sessions.entry(user).or_default().live_orders += orders;
+            let session = self.sessions.entry(user).or_default();
+            session.live_orders += orders;
+            let owner = session.owner;
+            self.change_orders(owner, orders.into());
         }
     }
 
@@ -193,6 +276,7 @@ impl<M: Matching> InstrumentState<M> {
             public_seq: self.public_seq,
             history: self.history,
             sessions: self.sessions.len() as u32,
+            maker: self.maker,
         };
         InstrumentCopy::new(start, self.append_book(vec![]))
     }
@@ -214,7 +298,9 @@ impl<M: Matching> InstrumentState<M> {
     fn save_sessions(&self) -> Vec<u8> {
         let mut bytes = vec![];
         let sessions = self.sessions.len() as u64;
-        bytes.put_u64s(&[self.output_seq, self.public_seq, self.history, sessions]);
+        bytes.put_u64s(&[self.output_seq, self.public_seq, self.history]);
+        self.maker.put(&mut bytes);
+        bytes.put_u64(sessions);
         for (session, known) in &self.sessions {
             write_session(*session, known, &mut bytes);
         }
@@ -249,10 +335,11 @@ impl<M: Matching> InstrumentState<M> {
         bytes: &[u8],
     ) -> Result<InstrumentState<M>, CellLoadError> {
         let mut reader = Reader::new(bytes);
-        let mut state = InstrumentState::new(0);
+        let mut state = InstrumentState::new(0, 0);
         state.output_seq = reader.u64("output_seq")?;
         state.public_seq = reader.u64("public_seq")?;
         state.history = reader.u64("history")?;
+        state.maker = Owner::take("maker", &mut reader)?;
         for _ in 0..reader.u64("sessions")? {
             let (session, known) = read_session(&mut reader)?;
             state.sessions.insert(session, known);

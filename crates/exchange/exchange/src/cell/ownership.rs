@@ -6,11 +6,12 @@
 //! has an *epoch*, a number that control draws and that rises for each instrument, so each step can
 //! be repeated without harm, and one that comes too late has no effect.
 
+use std::collections::BTreeMap;
 use std::task::Poll;
 
 use nm_book::order::{InstrumentId, Matching};
 use nm_codec::{DecodeError, Put, Reader};
-use nm_wire::{Frame, Series};
+use nm_wire::{Frame, Holdings, OrdersLimit, Owner, Series, Value};
 
 use crate::background::{self, Background};
 use crate::limits::REFUSED_MOVES_MAX;
@@ -19,6 +20,7 @@ use crate::moves::{Attempt, CopyStart, MoveId, MoveParts, MoveRefusal, Part, Rel
 use super::Cell;
 use super::copy::CopyPiece;
 use super::handled::CellLoadError;
+use super::holdings::Places;
 use super::instrument::{Circumstances, InstrumentState};
 use super::relocation::{Arrival, Departed, MoveStep, Ownership, Staged};
 use super::snapshot::Section;
@@ -76,7 +78,7 @@ impl<M: Matching> Cell<M> {
     /// of a move.
     pub fn instrument_hash(&self, instrument: InstrumentId) -> Option<u64> {
         let hash = |state: &InstrumentState<M>| nm_codec::fnv1a(&state.save());
-        let unused = || self.owns(instrument).then(|| hash(&InstrumentState::new(0)));
+        let unused = || self.owns(instrument).then(|| hash(&self.unused()));
         self.present_or_departed(instrument).map(hash).or_else(unused)
     }
 
@@ -85,7 +87,7 @@ impl<M: Matching> Cell<M> {
     pub fn begin_copy(&mut self, instrument: InstrumentId) -> CopyStart {
         let copy = match self.present_or_departed(instrument) {
             Some(state) => state.begin_copy(),
-            None => InstrumentState::<M>::new(0).begin_copy(),
+            None => self.unused().begin_copy(),
         };
         let start = copy.start();
         self.copies.insert(instrument, copy);
@@ -127,8 +129,9 @@ impl<M: Matching> Cell<M> {
         }
         self.copy_before_change(instrument);
         let state = self.instruments.remove(&instrument);
-        let state = state.unwrap_or_else(|| InstrumentState::new(0));
+        let state = state.unwrap_or_else(|| self.unused());
         let sessions = state.sessions.len() as u32;
+        self.count_released(instrument, &state);
         self.released_count += usize::from(sessions > 0);
         self.ownership.insert(instrument, Ownership { epoch, is_owner: false, sessions });
         self.departed.insert(instrument, Departed { epoch, to, state });
@@ -216,9 +219,10 @@ impl<M: Matching> Cell<M> {
         Ok(MoveStep::Refused(id, attempt, MoveRefusal::Damaged))
     }
 
-    /// The time of each request is in its part.
+    /// The time of each request is in its part, and the limit that held for it.
     fn circumstances_of_parts(&self) -> Circumstances {
-        Circumstances { now_ns: 0, accepts_unknown_sessions: self.accepts_unknown_sessions }
+        let accepts_unknown_sessions = self.accepts_unknown_sessions;
+        Circumstances { now_ns: 0, accepts_unknown_sessions, limit: OrdersLimit::None }
     }
 
     /// Builds an arriving instrument as far as it can without waiting; how far it is then.
@@ -290,6 +294,33 @@ impl<M: Matching> Cell<M> {
         }
     }
 
+    /// An instrument of the cell on which nothing was requested, or not since it was removed.
+    fn unused(&self) -> InstrumentState<M> {
+        InstrumentState::new(0, self.first_output_seq)
+    }
+
+    /// Counts what owners have of an instrument that is here from now on.
+    pub(super) fn count_holdings(&mut self, state: &InstrumentState<M>) {
+        for (owner, holdings) in state.holdings() {
+            self.ledger.add(owner, holdings);
+        }
+    }
+
+    /// The orders of an instrument that is released do not count any more; its sessions do.
+    fn count_released(&mut self, instrument: InstrumentId, state: &InstrumentState<M>) {
+        let mut counted = BTreeMap::new();
+        for (owner, Holdings { instruments, sessions, orders }) in state.holdings() {
+            self.ledger.remove(owner, Holdings { orders, ..Holdings::default() });
+            let places = Places { instruments: instruments as u32, sessions: sessions as u32 };
+            if owner.is_somebody() {
+                counted.insert(owner, places);
+            }
+        }
+        if !counted.is_empty() {
+            self.released.insert(instrument, counted);
+        }
+    }
+
     /// Instruments that count for the limit of the cell.
     pub(super) fn instrument_count(&self) -> usize {
         self.instruments.len() + self.released_count + self.staged.len()
@@ -312,10 +343,14 @@ impl<M: Matching> Cell<M> {
         let counted = before.map_or(0, |known| known.sessions);
         self.session_count -= counted as usize;
         self.released_count -= usize::from(counted > 0);
+        for (owner, places) in self.released.remove(&instrument).unwrap_or_default() {
+            self.ledger.remove(owner, places.holdings());
+        }
         self.departed.remove(&instrument);
         self.end_copy(instrument);
         self.now_ns = self.now_ns.max(end_ns);
         if state.output_seq > 0 {
+            self.count_holdings(&state);
             self.instruments.insert(instrument, state);
         }
         MoveStep::Adopted(id)
@@ -330,6 +365,15 @@ impl<M: Matching> Cell<M> {
             bytes.put_u32(known.epoch);
             bytes.put_bool(known.is_owner);
             bytes.put_u32(known.sessions);
+        }
+        bytes.put_u64(self.released.len() as u64);
+        for (instrument, counted) in &self.released {
+            bytes.put_u32(*instrument);
+            bytes.put_u64(counted.len() as u64);
+            for (owner, places) in counted {
+                owner.put(&mut bytes);
+                places.put(&mut bytes);
+            }
         }
         bytes.put_u64s(&[self.departed.len() as u64]);
         for (instrument, departed) in &self.departed {
@@ -366,6 +410,16 @@ impl<M: Matching> Cell<M> {
             self.session_count += sessions as usize;
             self.released_count += usize::from(sessions > 0);
             self.ownership.insert(instrument, Ownership { epoch, is_owner, sessions });
+        }
+        for _ in 0..reader.u64("released")? {
+            let (instrument, mut counted) = (reader.u32("instrument")?, BTreeMap::new());
+            for _ in 0..reader.u64("owners")? {
+                let owner = Owner::take("owner", reader)?;
+                let places = Places::take(reader)?;
+                self.ledger.add(owner, places.holdings());
+                counted.insert(owner, places);
+            }
+            self.released.insert(instrument, counted);
         }
         for _ in 0..reader.u64("departed")? {
             let instrument = reader.u32("instrument")?;
@@ -408,7 +462,6 @@ mod tests {
     use nm_book::reference::ReferenceBook;
 
     use super::super::testing::{INSTRUMENT, cell_with_large_book, copied_parts, order};
-    use nm_wire::Value;
 
     use super::*;
     use crate::limits::CellLimits;
@@ -562,7 +615,13 @@ mod tests {
         let mut cell = Cell::<ReferenceBook>::new(1, 2);
         let first_part = |cell: &mut Cell<ReferenceBook>, epoch: u32| {
             let id = MoveId { instrument: epoch, epoch };
-            let start = CopyStart { output_seq: 1, public_seq: 1, history: 1, sessions: 1 };
+            let start = CopyStart {
+                output_seq: 1,
+                public_seq: 1,
+                history: 1,
+                sessions: 1,
+                maker: Owner::NOBODY,
+            };
             let mut body = vec![];
             Part::Start { start }.put(&mut body);
             match cell.stage(id, Attempt(1), 0, &body) {
@@ -571,7 +630,7 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        cell.limits = CellLimits { instruments: 9, sessions: 0 };
+        cell.limits = CellLimits { instruments: 9, sessions: 0, ..CellLimits::STANDARD };
         for epoch in 1..=REFUSED_MOVES_MAX as u32 + 1 {
             assert_eq!(first_part(&mut cell, epoch), Some(MoveRefusal::TooManyCellSessions));
         }

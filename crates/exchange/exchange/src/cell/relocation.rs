@@ -109,7 +109,7 @@ impl<M: Matching> Staged<M> {
         parts: Vec<u8>,
     ) -> Staged<M> {
         let building = Building {
-            state: InstrumentState::new(0),
+            state: InstrumentState::new(0, 0),
             book: vec![],
             loading: None,
             taken: 0,
@@ -201,6 +201,7 @@ impl<M: Matching> Building<M> {
                 state.output_seq = start.output_seq;
                 state.public_seq = start.public_seq;
                 state.history = start.history;
+                state.maker = start.maker;
             }
             Part::Sessions { saved } => {
                 let mut reader = Reader::new(saved.0);
@@ -213,8 +214,8 @@ impl<M: Matching> Building<M> {
             Part::BookEnd => {
                 self.loading = Some(LoadedBook::begin_load(std::mem::take(&mut self.book)));
             }
-            Part::Request { now_ns, request } => {
-                let at = Circumstances { now_ns, ..at };
+            Part::Request { now_ns, request, limit } => {
+                let at = Circumstances { now_ns, limit, ..at };
                 let handled = state.handle(&request, at, buffers, None, |_| {});
                 debug_assert!(!matches!(handled, Handled::Refused(_)));
             }

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use nm_book::codec;
 use nm_book::order::{Event, UserId};
 use nm_codec::{DecodeError, Put, Reader};
+use nm_wire::{Owner, Value};
 
 use crate::limits::{EVENTS_KEPT_MAX, OUTCOMES_MAX};
 
@@ -27,6 +28,8 @@ pub struct Outcome {
 /// What is kept of a session on one instrument.
 #[derive(Debug, Default)]
 pub struct Session {
+    /// Who it belongs to: as its first request here says.
+    pub owner: Owner,
     /// Gateway of its latest request.
     pub gateway: u16,
     /// Sequence number of its last request that was executed.
@@ -41,9 +44,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// One that has sent nothing yet, at this gateway.
-    pub fn new(gateway: u16) -> Session {
-        Session { gateway, ..Session::default() }
+    /// One of an owner that has sent nothing yet, at this gateway.
+    pub fn new(owner: Owner, gateway: u16) -> Session {
+        Session { owner, gateway, ..Session::default() }
     }
 
     /// Sequence number of the last event that is no longer kept.
@@ -119,6 +122,7 @@ impl Session {
 
     /// Appends all of it.
     pub fn save(&self, bytes: &mut Vec<u8>) {
+        self.owner.put(bytes);
         let (gateway, outcomes) = (u64::from(self.gateway), self.outcomes.len() as u64);
         bytes.put_u64s(&[gateway, self.last_request_seq, outcomes]);
         for outcome in &self.outcomes {
@@ -134,6 +138,7 @@ impl Session {
     /// # Errors
     /// If the bytes are not a saved session.
     pub fn load(reader: &mut Reader<'_>) -> Result<Session, DecodeError> {
+        let owner = Owner::take("owner", reader)?;
         let gateway = u16::try_from(reader.u64("gateway")?)
             .map_err(|_| DecodeError::invalid("gateway", "is larger than 65535"))?;
         let last_request_seq = reader.u64("last_request_seq")?;
@@ -158,7 +163,15 @@ impl Session {
             kept.push_back(codec::read_event(reader)?);
         }
         let live_orders = 0;
-        Ok(Session { gateway, last_request_seq, last_event_seq, live_orders, outcomes, kept })
+        Ok(Session {
+            owner,
+            gateway,
+            last_request_seq,
+            last_event_seq,
+            live_orders,
+            outcomes,
+            kept,
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use nm_book::book::Book;
 use nm_book::order::{
     Command, InstrumentId, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce, UserId,
 };
-use nm_wire::{Block, Part, Request, Value};
+use nm_wire::{Block, Owner, Part, Request, Value};
 
 use super::{Cell, CopyPiece};
 
@@ -22,6 +22,7 @@ pub fn order(
         session,
         gateway: session as u16 % 3,
         instrument,
+        owner: Owner::NOBODY,
         map_version: 0,
         cell: 0,
         attempt: 0,

@@ -8,7 +8,7 @@ use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock::Deadline;
 use nm_wire::{AdminRequest, AdminResponse, Kind, Who};
 
-use crate::client::{self, ClientError};
+use crate::client::{self, ClientError, Meant};
 use crate::link::{Address, Link};
 use crate::network::{CONTROL, Network, NetworkError, NodeId, Role};
 
@@ -23,7 +23,7 @@ const LEADER_LIMIT: Duration = Duration::from_secs(2);
 pub struct Observer(Link);
 
 impl Observer {
-    /// Connects to a node, as [`Who::Observer`] or [`Who::Operator`].
+    /// Connects to any node, as [`Who::Observer`] or [`Who::Operator`].
     ///
     /// # Errors
     /// If it does not answer within `limit`.
@@ -33,8 +33,21 @@ impl Observer {
         credentials: Option<&Credentials>,
         limit: Duration,
     ) -> Result<Observer, ClientError> {
+        Observer::connect_to((address, Meant::default()), hello, credentials, limit)
+    }
+
+    /// Connects to the node that is meant.
+    ///
+    /// # Errors
+    /// If it does not answer within `limit`, or is another one.
+    pub fn connect_to(
+        to: (&Address, Meant),
+        hello: Who,
+        credentials: Option<&Credentials>,
+        limit: Duration,
+    ) -> Result<Observer, ClientError> {
         let deadline = Deadline::after(limit);
-        let mut link = client::connect(address, &[hello], credentials, limit)?;
+        let mut link = client::connect_to(to, &[hello], credentials, limit)?;
         if credentials.is_none() {
             client::receive(&mut link, Kind::Welcome, deadline)?;
         }
@@ -107,7 +120,8 @@ impl Access<'_> {
             true => Who::Observer,
             false => Who::Operator,
         };
-        Observer::connect(address, hello, self.credentials.as_ref(), limit)
+        let meant = Meant { network: self.network.cluster, node: None };
+        Observer::connect_to((address, meant), hello, self.credentials.as_ref(), limit)
     }
 
     /// Connects to a mediator as an operator.
@@ -116,7 +130,8 @@ impl Access<'_> {
     /// If there is no such mediator, or it does not answer within `limit`.
     pub fn operate(&self, mediator: u16, limit: Duration) -> Result<Observer, ClientError> {
         let address = self.address(mediator)?;
-        Observer::connect(address, Who::Operator, self.credentials.as_ref(), limit)
+        let meant = Meant::of(self.network, Role::Mediator.node(mediator));
+        Observer::connect_to((address, meant), Who::Operator, self.credentials.as_ref(), limit)
     }
 
     /// Asks a mediator.

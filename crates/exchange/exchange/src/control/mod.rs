@@ -47,7 +47,10 @@ pub use added::{AddError, RemoveError, addresses_of, node_of, share_an_address};
 pub use command::{Command, decode_batch, encode_batch};
 pub use membership::MembershipReport;
 pub use monitor::{LEFT_NS, MembershipMonitor};
-pub use nm_wire::{AdminRequest, AdminResponse, CellReplicas, InstrumentWork, LinkLatency, Work};
+pub use nm_wire::{
+    AdminRequest, AdminResponse, CellReplicas, Holdings, InstrumentWork, LinkLatency, Owner,
+    Retired, Work,
+};
 pub use routing::{CellLeader, InstrumentMap, Placement, RoutingTable, is_superseded};
 pub use state::{EndedMove, Member, MoveError, PendingMove, State};
 pub use work::{WORK_LINKS_MAX, check_response, work_response, work_until};

@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use nm_codec::{DecodeError, DecodeFault};
+use nm_wire::Owner;
 use thiserror::Error;
 
 use super::receive_buffer::ReceiveBuffer;
@@ -11,6 +12,9 @@ use super::stream::{PEER_TIMEOUT, Stream};
 
 /// Bytes that one call may read.
 const READ_BYTES: usize = 256 << 10;
+
+/// Space that a link keeps for its backlog while it has none, bytes.
+const IDLE_BACKLOG_BYTES: usize = 64 << 10;
 
 /// Largest backlog of a link that has no other limit, bytes: a link whose
 /// peer reads so slowly that more piles up is closed.
@@ -156,13 +160,32 @@ impl Link {
         Ok(true)
     }
 
-    /// Frees the space that a burst has taken; the bytes that are held: the backlog, and what has
-    /// arrived of a frame.
+    /// Frees the space that a burst has taken; the bytes that are allocated: for the backlog, and
+    /// for what has arrived of a frame.
     pub fn shrink(&mut self, backlog: &mut Vec<u8>) -> usize {
-        if backlog.is_empty() && backlog.capacity() > READ_BYTES {
+        if backlog.is_empty() && backlog.capacity() > IDLE_BACKLOG_BYTES {
             *backlog = vec![];
         }
-        backlog.len() + self.input.shrink(READ_BYTES)
+        self.input.shrink(READ_BYTES);
+        backlog.capacity() + self.input.allocated_bytes()
+    }
+
+    /// Takes the space of a spare buffer to read into, unless a part of a frame waits.
+    pub fn borrow_input(&mut self, spare: &mut Vec<u8>) {
+        self.input.borrow(spare);
+    }
+
+    /// Gives that space back.
+    pub fn give_back_input(&mut self, spare: &mut Vec<u8>) {
+        self.input.give_back(spare);
+    }
+
+    /// Who is at the other end, as far as the system says.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn owner(&self) -> io::Result<Owner> {
+        self.stream.owner()
     }
 
     /// Frees the space of what was written, once that is the larger part.

@@ -3,6 +3,9 @@
 use nm_codec::DecodeError;
 use nm_wire::FrameMut;
 
+/// Most bytes of a spare buffer.
+const SPARE_BYTES_MAX: usize = 512 << 10;
+
 /// Received bytes that are not handled yet: complete frames first, then the beginning of one.
 #[derive(Debug, Default)]
 pub struct ReceiveBuffer {
@@ -25,12 +28,35 @@ impl ReceiveBuffer {
         Ok(frame)
     }
 
-    /// Frees the space beyond `kept_bytes` if nothing waits in it; the bytes that wait.
-    pub(super) fn shrink(&mut self, kept_bytes: usize) -> usize {
+    /// Takes the space of a spare buffer, unless it has some.
+    pub(super) fn borrow(&mut self, spare: &mut Vec<u8>) {
+        if self.bytes.is_empty() {
+            self.bytes = std::mem::take(spare);
+        }
+    }
+
+    /// Gives its space to the spare buffer, if that has none, or frees it. What waits is kept in
+    /// as much space as it takes.
+    pub(super) fn give_back(&mut self, spare: &mut Vec<u8>) {
+        let waiting = self.bytes[self.start..self.end].to_vec();
+        let (start, end) = (0, waiting.len());
+        let space = std::mem::replace(&mut self.bytes, waiting);
+        (self.start, self.end) = (start, end);
+        if spare.is_empty() && space.len() <= SPARE_BYTES_MAX {
+            *spare = space;
+        }
+    }
+
+    /// Frees the space beyond `kept_bytes` if nothing waits in it.
+    pub(super) fn shrink(&mut self, kept_bytes: usize) {
         if self.start == self.end && self.bytes.len() > kept_bytes {
             *self = ReceiveBuffer::default();
         }
-        self.end - self.start
+    }
+
+    /// Bytes that it has allocated.
+    pub fn allocated_bytes(&self) -> usize {
+        self.bytes.capacity()
     }
 
     /// Free space of at least `bytes` behind what was received.

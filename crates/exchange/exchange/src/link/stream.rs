@@ -7,6 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use nm_sys::{socket, unix};
+use nm_wire::Owner;
 
 use super::address::Address;
 use super::shm::ShmStream;
@@ -34,6 +35,17 @@ pub enum Stream {
 }
 
 impl Stream {
+    /// Who is at the other end, as far as the system says.
+    ///
+    /// # Errors
+    /// The system's error, such as that the other end is gone.
+    pub fn owner(&self) -> io::Result<Owner> {
+        match self {
+            Stream::Tcp(stream) => Ok(Owner::of_address(stream.peer_addr()?.ip())),
+            Stream::Unix(_) | Stream::Shm(_) => Ok(Owner::of_user(unix::peer_user(self.as_fd())?)),
+        }
+    }
+
     /// Configures it for a link: non-blocking, with large buffers, and without delay.
     pub(super) fn configure(&self) -> io::Result<()> {
         if !matches!(self, Stream::Shm(_)) {

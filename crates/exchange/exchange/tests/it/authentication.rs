@@ -299,7 +299,9 @@ fn a_node_does_not_accept_the_welcome_of_one_without_the_secret() {
             nm_wire::write(&Challenge { nonce: Nonce([7; 32]) }, &mut answer);
         }
         let digest = nm_wire::digest();
-        nm_wire::write(&Welcome { digest, start: 1, session: 0, proof: None }, &mut answer);
+        let node = Role::Router.node(0);
+        let welcome = Welcome { digest, network: 0, start: 1, session: 0, node, proof: None };
+        nm_wire::write(&welcome, &mut answer);
         stream.write_all(&answer).unwrap();
         // It ends the link.
         if let Err(error) = stream.read_to_end(&mut vec![]) {

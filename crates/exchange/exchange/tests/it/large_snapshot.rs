@@ -18,6 +18,7 @@ fn order(instrument: u32, session: u32, seq: u64) -> Request {
         session,
         gateway: 0,
         instrument,
+        owner: nm_wire::Owner::NOBODY,
         map_version: 0,
         cell: 0,
         attempt: 0,

@@ -8,7 +8,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use nm_book::order::Side;
-use nm_exchange::client::ClientError;
 use nm_exchange::client::say_hello;
 use nm_exchange::control::Observer;
 use nm_exchange::network::{Durability, Role};
@@ -97,21 +96,23 @@ fn a_connection_without_handshake_is_closed_and_an_idle_client_is_not() {
 }
 
 #[test]
-fn connections_beyond_the_limit_of_those_without_handshake_are_closed_at_once() {
+fn connections_beyond_the_quota_of_those_without_handshake_are_closed_at_once() {
     let (unauthenticated_max, hello_timeout) = (8, 10 * LIMIT);
     let mut ring = ring(Limits { unauthenticated_max, hello_timeout, ..Limits::STANDARD });
     let strangers: Vec<UnixStream> = (0..30).map(|_| connect(&ring, Role::Gateway)).collect();
     let open = || strangers.iter().filter(|stranger| is_open(stranger)).count();
     let deadline = Deadline::after(LIMIT);
-    while open() > unauthenticated_max {
+    // All of them are of one owner, whose quota is half of that.
+    let quota = unauthenticated_max / 2;
+    while open() > quota {
         assert!(!deadline.passed(), "{} are open", open());
         std::thread::sleep(Duration::from_millis(2));
     }
-    while count_of_warnings(&ring, "8 others have not completed their handshake") < 22 {
+    while count_of_warnings(&ring, "your quota of unfinished handshakes is full") < 26 {
         assert!(!deadline.passed(), "{:?}", ring.warnings.lock().unwrap());
         std::thread::sleep(Duration::from_millis(2));
     }
-    assert_eq!(open(), unauthenticated_max);
+    assert_eq!(open(), quota);
     drop(strangers);
     let mut clients = [Client::new(&ring, 0, &[1])];
     trade(&mut clients, 20, |_| {});
@@ -120,13 +121,13 @@ fn connections_beyond_the_limit_of_those_without_handshake_are_closed_at_once() 
 }
 
 #[test]
-fn clients_and_observers_beyond_their_limits_are_sent_the_limit() {
-    let mut ring = ring(Limits { clients_max: 2, observers_max: 1, ..Limits::STANDARD });
+fn clients_and_observers_beyond_the_quota_of_their_owner_are_sent_the_quota() {
+    let mut ring = ring(Limits { clients_max: 4, observers_max: 2, ..Limits::STANDARD });
     let mut clients = [Client::new(&ring, 0, &[1]), Client::new(&ring, 0, &[2])];
     trade(&mut clients, 5, |_| {});
-    let refused = refusal(&idle_client(&ring, 3));
-    let expected = "the gateway has 2 clients, the most that it accepts";
-    assert_eq!(refused.as_deref(), Some(expected));
+    let refused = refusal(&idle_client(&ring, 3)).unwrap();
+    let expected = "your quota of client links is full: user:";
+    assert!(refused.starts_with(expected) && refused.contains(" has 2, "), "{refused}");
     // One goes, another one comes.
     let [mut first, second] = clients;
     drop(second);
@@ -138,10 +139,7 @@ fn clients_and_observers_beyond_their_limits_are_sent_the_limit() {
     let address = &ring.network.classes[Role::Router].nodes[0].address;
     let observer = Observer::connect(address, Who::Observer, None, LIMIT).unwrap();
     let refused = Observer::connect(address, Who::Observer, None, LIMIT).unwrap_err();
-    assert!(
-        matches!(&refused, ClientError::Refused(why) if why.contains("1 observers")),
-        "{refused}"
-    );
+    assert!(refused.to_string().contains("your quota of observer links is full"), "{refused}");
     drop(observer);
     ring.stop_all();
 }
@@ -189,11 +187,11 @@ fn a_client_that_takes_nothing_for_too_long_is_ended_and_the_others_trade() {
 
 #[test]
 fn clients_that_do_not_read_are_ended_before_they_hold_too_much_together() {
-    let limits = Limits { foreign_bytes_max: 4 << 20, ..Limits::STANDARD };
+    let limits = Limits { foreign_bytes_max: 8 << 20, ..Limits::STANDARD };
     let mut ring = ring(limits);
     let silent_readers: Vec<UnixStream> = (0..20).map(|k| idle_client(&ring, 100 + k)).collect();
     let mut active = Client::new(&ring, 0, &[1]);
-    let warning = "more than 4194304 bytes wait for clients and observers together";
+    let warning = "your quota of bytes of this node is full";
     let deadline = Deadline::after(LIMIT);
     for seq in 1.. {
         if ring.warnings.lock().unwrap().iter().any(|line| line.contains(warning)) {

@@ -27,7 +27,8 @@ fn next_within(listener: &UnixListener, limit: Duration) -> Option<(Peer, Who)> 
     let (kind, hello) = peer.next();
     assert_eq!(kind, Kind::Hello);
     let Hello { who, .. } = nm_wire::decode(&hello).unwrap();
-    peer.send(&Welcome { digest: nm_wire::digest(), start: 7, session: 0, proof: None });
+    let (digest, node) = (nm_wire::digest(), Role::Mediator.node(0));
+    peer.send(&Welcome { digest, network: 0, start: 7, session: 0, node, proof: None });
     Some((peer, who))
 }
 

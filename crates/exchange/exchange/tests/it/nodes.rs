@@ -274,7 +274,7 @@ fn unknown_peers_and_invalid_frames_are_refused_and_trading_continues() {
     let node = |node: NodeId| Who::Node { node, start: 1 };
     let hello = say(Who::Client { session: 0 });
     let digest = nm_wire::digest().to_le_bytes();
-    let nobody = [&digest[..], &[0xff, 0xfe]].concat();
+    let nobody = [&digest[..], &[0; 8], &[0xff, 0xfe]].concat();
     let leader = frame(Kind::Leader, &[0; 6]);
     let gateway = Role::Gateway.node(0);
     let refused = [

@@ -8,7 +8,7 @@ use nm_exchange::client::say_hello;
 use nm_exchange::link::{Address, Link, Stream};
 use nm_exchange::testing::LIMIT;
 use nm_sys::clock::Deadline;
-use nm_wire::{Kind, Listed, Value, Welcome, Who};
+use nm_wire::{Hello, Kind, Listed, Value, Welcome, Who};
 
 /// Where a node that a test plays is connected to.
 pub fn listener(address: &Address) -> UnixListener {
@@ -28,8 +28,11 @@ impl Peer {
     pub fn accepted(listener: &UnixListener, start: u64) -> Peer {
         let (stream, _) = listener.accept().unwrap();
         let mut peer = Peer { link: Link::new(Stream::Unix(stream)).unwrap() };
-        assert_eq!(peer.next().0, Kind::Hello);
-        peer.send(&Welcome { digest: nm_wire::digest(), start, session: 0, proof: None });
+        let (kind, hello) = peer.next();
+        assert_eq!(kind, Kind::Hello);
+        let Hello { digest, network, to, .. } = nm_wire::decode(&hello).unwrap();
+        let node = to.expect("a node names the other one");
+        peer.send(&Welcome { digest, network, start, session: 0, node, proof: None });
         peer
     }
 

@@ -50,8 +50,8 @@ fn a_change_of_frames_is_a_change_of_their_version() {
         write(&mut bytes);
         nm_codec::crc32c(&bytes)
     });
-    let known = [45_857_434, 2_439_774_347, 1_214_729_159];
-    assert_eq!((VERSION, digests), (6, known), "raise the version, and note both here");
+    let known = [869_659_669, 2_290_668_141, 1_214_729_159];
+    assert_eq!((VERSION, digests), (7, known), "raise the version, and note both here");
 }
 
 /// Why a node ends a link.
@@ -77,10 +77,11 @@ fn a_peer_of_another_format_is_refused_in_a_sentence_with_both_digests() {
     let stream = Stream::connect(&ring.network.classes[Role::Gateway].nodes[0].address, LIMIT);
     let mut link = Link::new(stream.unwrap()).unwrap();
     let who = Who::Client { session: 1 };
-    nm_wire::write(&Hello { digest: 0x1234, who, evidence: None }, &mut link.output);
+    let hello = Hello { digest: 0x1234, network: 0, who, to: None, evidence: None };
+    nm_wire::write(&hello, &mut link.output);
     let why = refusal(&mut link);
     let own = format!("{:016x}", nm_wire::digest());
-    for words in ["0000000000001234", &own, "version 6", "both ends must be of the same version"] {
+    for words in ["0000000000001234", &own, "version 7", "both ends must be of the same version"] {
         assert!(why.contains(words), "no `{words}` in: {why}");
     }
     ring.wait_for_warning("its format of messages is 0000000000001234");
@@ -96,7 +97,8 @@ fn a_node_does_not_use_a_node_of_another_format() {
     ring.start_one(Role::Gateway.node(0), &network, &Default::default());
     let (mut stream, _) = listener.accept().unwrap();
     let mut welcome = vec![];
-    let other = Welcome { digest: 0x1234, start: 1, session: 0, proof: None };
+    let node = Role::Router.node(0);
+    let other = Welcome { digest: 0x1234, network: 0, start: 1, session: 0, node, proof: None };
     nm_wire::write(&other, &mut welcome);
     stream.write_all(&welcome).unwrap();
     ring.wait_for_warning("its format of messages is 0000000000001234");
@@ -114,7 +116,7 @@ fn a_peer_of_another_version_is_refused_with_the_reason() {
     // Behind the length of the frame.
     link.output[4] = 1;
     let close = refusal(&mut link);
-    let reason = "it is 1, and this version of nearmetal reads only 6";
+    let reason = "it is 1, and this version of nearmetal reads only 7";
     assert!(close.contains(reason), "{close}");
     ring.wait_for_warning(reason);
     ring.stop();
@@ -129,7 +131,9 @@ fn a_client_gives_up_on_a_node_of_another_version() {
     let (mut stream, _) = listener.accept().unwrap();
     let mut welcome = vec![];
     let digest = nm_wire::digest();
-    nm_wire::write(&Welcome { digest, start: 0, session: 1, proof: None }, &mut welcome);
+    let node = Role::Gateway.node(0);
+    let answer = Welcome { digest, network: 0, start: 0, session: 1, node, proof: None };
+    nm_wire::write(&answer, &mut welcome);
     welcome[4] = 1;
     stream.write_all(&welcome).unwrap();
     let error = client::receive(&mut link, Kind::Welcome, Deadline::after(LIMIT)).unwrap_err();

@@ -148,7 +148,8 @@ impl Day<'_> {
         let credentials = self.network.credentials().map_err(|error| round::system(&error))?;
         let addresses: Vec<_> =
             self.network.nodes(Role::Gateway).iter().map(|node| node.address.clone()).collect();
-        let gateways = Gateways { addresses: &addresses, credentials, known: Arc::default() };
+        let (network, known) = (self.network.cluster, Arc::default());
+        let gateways = Gateways { network, addresses: &addresses, credentials, known };
         let (started, stop, live) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::default());
         let (sink, seconds) = channel();
         thread::scope(|scope| {

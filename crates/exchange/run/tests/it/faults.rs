@@ -31,7 +31,8 @@ impl Load {
             Settings { sessions: 12, instruments: 6, sizes, public_share, ..Settings::default() };
         let (log, limit) = (folder.join("client-0.log"), Duration::from_secs(30));
         let credentials = ring.network.credentials().unwrap();
-        let gateways = Gateways { addresses: gateways, credentials, known: Arc::default() };
+        let (network, known) = (ring.network.cluster, Arc::default());
+        let gateways = Gateways { network, addresses: gateways, credentials, known };
         let generator = Generator::connect_to(&settings, None, &gateways, Some(&log), limit);
         let generator = generator.unwrap();
         Load { generator, folder }

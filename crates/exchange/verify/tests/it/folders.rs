@@ -121,7 +121,9 @@ impl Cells {
                 assert_ne!(step, MoveStep::Ignored);
                 return;
             }
-            Admitted::NotOwned | Admitted::Undecodable => panic!("{frame:?}"),
+            Admitted::Retired(_) | Admitted::NotOwned | Admitted::Undecodable => {
+                panic!("{frame:?}")
+            }
         };
         let mut events = vec![];
         let handled = cell.handle(&request, |event| events.push(*event));
@@ -141,7 +143,8 @@ impl Cells {
         if let Some(leaving) = &mut self.leaving
             && leaving.id.instrument == request.instrument
         {
-            Part::Request { now_ns: cell.now_ns(), request }.put(&mut leaving.requests);
+            let (now_ns, limit) = (cell.now_ns(), cell.last_limit());
+            Part::Request { now_ns, request, limit }.put(&mut leaving.requests);
         }
         let reply = Message::Reply(Reply {
             instrument: request.instrument,

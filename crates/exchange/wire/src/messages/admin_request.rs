@@ -6,6 +6,8 @@ use crate::node_id::{NodeId, Role};
 use crate::nodes::NodeAddresses;
 use crate::choice;
 
+use super::retire::Retired;
+
 choice! {
     /// What an observer asks a node, or an operator orders.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +58,14 @@ choice! {
             /// Which.
             node: NodeId,
         },
+        /// To remove what a session or an owner has in a cell, of which the cell's leader removes a
+        /// part. The answer is what is left; repeated until that is nothing.
+        Retire = 9 {
+            /// Which cell.
+            cell: u16,
+            /// Whose.
+            retired: Retired,
+        },
     }
 }
 
@@ -68,6 +78,7 @@ impl AdminRequest {
             | AdminRequest::Drain { .. }
             | AdminRequest::Replace { .. }
             | AdminRequest::Add { .. }
+            | AdminRequest::Retire { .. }
             | AdminRequest::Remove { .. } => true,
         }
     }

@@ -74,6 +74,20 @@ record! {
     }
 }
 
+record! {
+    /// What a session or an owner has in a cell, on instruments that are on their way to another
+    /// cell as well.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct Holdings {
+        /// Instruments that it made.
+        instruments: u64,
+        /// Sessions, counted once on each instrument.
+        sessions: u64,
+        /// Live orders, pending stops included.
+        orders: u64,
+    }
+}
+
 choice! {
     /// What a node answers to an `AdminRequest`.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,6 +126,11 @@ choice! {
         Replicas = 5 {
             /// What this one knows of them.
             replicas: CellReplicas,
+        },
+        /// What a session or an owner has in a cell.
+        Holdings = 6 {
+            /// What.
+            holdings: Holdings,
         },
     }
 }

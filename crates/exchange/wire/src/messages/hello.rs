@@ -64,10 +64,15 @@ message! {
     head {
         /// Digest of the format that this end has. Another one is refused.
         digest: u64,
+        /// Number of the network that this end means (`cluster` in the network's file). Another
+        /// one is refused, unless this is 0: a client may not know it.
+        network: u64,
     }
     tail {
         /// Who connects.
         who: Who,
+        /// The node that it means. Another one refuses.
+        to: Option<NodeId>,
         /// Where the network has a secret: that this end has the key.
         evidence: Option<Evidence>,
     }

@@ -30,13 +30,52 @@ codes! {
         TooManyPendingBytes = 5,
         /// The request that it names as its predecessor was not sent before it, or was refused.
         UnknownPredecessor = 6,
+        /// The instrument is new to its cell, where the session's owner has made as many as its
+        /// quota allows.
+        TooManyOwnerInstruments = 7,
+        /// The session is new to the instrument, and its owner has as many pairs of both in the
+        /// cell as its quota allows.
+        TooManyOwnerSessions = 8,
+        /// The gateway holds as many bytes for the session's owner as its quota allows.
+        TooManyOwnerBytes = 9,
+        /// An operator has removed the session, or its owner, a moment ago.
+        Retired = 10,
     }
 }
 
-/// The name that docs/limits.md has.
+impl RefusalReason {
+    /// What it means to whoever is refused: a sentence without its end.
+    pub fn words(self) -> &'static str {
+        match self {
+            RefusalReason::TooManyCellInstruments => {
+                "the cell has as many instruments as it may have"
+            }
+            RefusalReason::TooManyCellSessions => "the cell has as many sessions as it may have",
+            RefusalReason::TooManyLinkSessions => "this link has as many sessions as it may have",
+            RefusalReason::TooManySessionInstruments => {
+                "the session uses as many instruments as it may on its link"
+            }
+            RefusalReason::TooManyPendingRequests => {
+                "the session has as many requests without a reply as it may have"
+            }
+            RefusalReason::TooManyPendingBytes => "the gateway holds no more bytes for this link",
+            RefusalReason::UnknownPredecessor => "the request before it was refused, or never sent",
+            RefusalReason::TooManyOwnerInstruments => {
+                "your quota of instruments in the cell is full"
+            }
+            RefusalReason::TooManyOwnerSessions => "your quota of sessions in the cell is full",
+            RefusalReason::TooManyOwnerBytes => "your quota of bytes of this gateway is full",
+            RefusalReason::Retired => {
+                "an operator has removed the session: begin it anew in a minute"
+            }
+        }
+    }
+}
+
+/// What it means, and the name that docs/limits.md has.
 impl fmt::Display for RefusalReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+        write!(f, "{} ({self:?})", self.words())
     }
 }
 

@@ -3,6 +3,8 @@
 use nm_book::order::{Command, InstrumentId, UserId};
 use nm_codec::DecodeError;
 
+use crate::owner::Owner;
+
 crate::message! {
     /// A session's request on an instrument.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +22,8 @@ crate::message! {
         acknowledged: u64,
         /// When it was meant to be sent, ns on the client's clock; carried along.
         intended_ns: u64,
+        /// Who the session belongs to, as its gateway knows; 0 from a client. See `Retired`.
+        owner: Owner,
         /// Version of the instrument map by which the gateway chose the cell; 0 from a client.
         map_version: u32,
         /// Gateway that the session is connected to; 0 from a client.

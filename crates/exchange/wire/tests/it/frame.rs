@@ -3,8 +3,8 @@
 use nm_book::order::Command;
 use nm_codec::DecodeFault;
 use nm_wire::{
-    DecodeError, FrameMut, Kind, PREFIX_BYTES, Request, STAMPS, Shape, VERSION, overhead_bytes,
-    read, request, stamp, write_shaped,
+    DecodeError, FrameMut, Kind, Owner, PREFIX_BYTES, Request, STAMPS, Shape, VERSION,
+    overhead_bytes, read, request, stamp, write_shaped,
 };
 use proptest::prelude::*;
 
@@ -16,6 +16,7 @@ fn request() -> Request {
         previous_seq: 4,
         acknowledged: 5,
         intended_ns: 6,
+        owner: Owner::of_session(14),
         map_version: 7,
         gateway: 8,
         cell: 9,
@@ -39,11 +40,14 @@ fn a_changed_and_stamped_frame_is_read_back() {
     stamp(&mut bytes, 2, 1 << 60 | 7);
     let mut routed = FrameMut::of(&mut bytes).unwrap();
     let mut edit = request::Edit::of(&mut routed).unwrap();
-    edit.gateway(700).cell(800).map_version(900).attempt(250).is_previous_answered(true);
+    let owner = Owner::of_user(1000);
+    edit.gateway(700).cell(800).owner(owner).map_version(900).attempt(250);
+    edit.is_previous_answered(true);
     drop(edit);
     let expected = Request {
         gateway: 700,
         cell: 800,
+        owner,
         map_version: 900,
         attempt: 250,
         is_previous_answered: true,

@@ -70,8 +70,16 @@ proptest! {
             Who::take("who", &mut Reader::new(&bytes)).unwrap()
         });
         prop_assert_eq!(one == other, one.claim() == other.claim());
-        let welcome = |start| Welcome { digest: 1, start, session: 0, proof: None };
-        prop_assert_ne!(welcome(start).claim(&one), welcome(start ^ 1).claim(&one));
+        let node = NodeId { class: Role::Gateway, index: 1 };
+        let welcome = Welcome { digest: 1, network: 7, start, session: 0, node, proof: None };
+        let other_node = NodeId { class: Role::Gateway, index: 2 };
+        for other in [
+            Welcome { start: start ^ 1, ..welcome },
+            Welcome { network: 8, ..welcome },
+            Welcome { node: other_node, ..welcome },
+        ] {
+            prop_assert_ne!(welcome.claim(&one), other.claim(&one));
+        }
     }
 
     #[test]
@@ -88,7 +96,7 @@ fn a_change_of_the_format_is_a_change_of_its_digest() {
     let text = "raise the version if a peer of the one before cannot read it; note both";
     assert_eq!(
         (VERSION, format!("{:016x}", digest())),
-        (6, "ea47caebabf00dba".to_string()),
+        (7, "222e17e2a405a2ab".to_string()),
         "{text}"
     );
 }
@@ -128,12 +136,14 @@ fn a_message_is_not_read_as_another_one() {
 fn handshakes_are_read_back_with_their_proofs() {
     let (nonce, proof) = (Nonce([1; 32]), Proof([2; 32]));
     let who = Who::Node { node: NodeId { class: Role::Router, index: 1 }, start: 2 };
-    let hello = Hello { digest: digest(), who, evidence: Some(Evidence { nonce, proof }) };
+    let to = Some(NodeId { class: Role::Mediator, index: 3 });
+    let evidence = Some(Evidence { nonce, proof });
+    let hello = Hello { digest: digest(), network: 9, who, to, evidence };
     let mut bytes = vec![];
     nm_wire::write(&hello, &mut bytes);
     let read: Hello = nm_wire::read(&bytes).unwrap().unwrap().read().unwrap();
     let evidence = read.evidence.unwrap();
-    assert_eq!((read.digest, read.who), (digest(), who));
+    assert_eq!((read.digest, read.network, read.who, read.to), (digest(), 9, who, to));
     assert_eq!((evidence.nonce, evidence.proof.0), (nonce, proof.0));
     assert_eq!(
         nm_wire::hello::View::of(nm_wire::read(&bytes).unwrap().unwrap()).unwrap().digest(),

@@ -8,6 +8,7 @@ mod node;
 pub mod policy;
 mod ramp;
 mod ramp_text;
+pub mod retire;
 mod run;
 pub mod search;
 mod secret;
@@ -39,6 +40,7 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Remove(args) => add::remove(args),
         ExchangeCommand::Drain(args) => moves::drain(args),
         ExchangeCommand::Replace(args) => moves::replace(args),
+        ExchangeCommand::Retire(args) => retire::run(args),
         ExchangeCommand::Resume(args) => moves::resume(args),
         ExchangeCommand::Policy(args) => policy::run(args),
         ExchangeCommand::Fix(args) => fix::run(args),

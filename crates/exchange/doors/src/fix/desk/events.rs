@@ -265,7 +265,11 @@ fn reject_code(reason: RejectReason) -> u32 {
         RejectReason::BadQuantity => 13,
         RejectReason::Expired => 4,
         RejectReason::BadCombination | RejectReason::InAuction => 11,
-        RejectReason::TooManyOrders | RejectReason::TooManyOwnOrders => 3,
+        RejectReason::TooManyOrders
+        | RejectReason::TooManyOwnOrders
+        | RejectReason::TooManyOwnerOrders
+        | RejectReason::TooManyOwnerCellOrders
+        | RejectReason::TooManyCellOrders => 3,
         _ => REJECT_OTHER,
     }
 }
@@ -286,6 +290,9 @@ fn reject_text(reason: RejectReason) -> &'static str {
         RejectReason::TooManyParts => "MaxFloor is too small for the quantity",
         RejectReason::TooManyOrders => "the instrument has as many live orders as it may have",
         RejectReason::TooManyOwnOrders => "this session has as many live orders as it may have",
+        RejectReason::TooManyOwnerOrders => "your quota of live orders on the instrument is full",
+        RejectReason::TooManyOwnerCellOrders => "your quota of live orders in the cell is full",
+        RejectReason::TooManyCellOrders => "the cell has as many live orders as it may have",
     }
 }
 

@@ -277,10 +277,10 @@ impl<L: Log> Control<L> {
     ) -> Result<(), PeerError> {
         let response = match request {
             AdminRequest::Status | AdminRequest::Work => self.status(links.now_ns),
-            // A node without replicas of cells has none to replace.
-            AdminRequest::Replicas { .. } | AdminRequest::Replace { .. } => {
-                AdminResponse::NotLeading
-            }
+            // A node without replicas of cells has none to replace, and nothing in them.
+            AdminRequest::Replicas { .. }
+            | AdminRequest::Replace { .. }
+            | AdminRequest::Retire { .. } => AdminResponse::NotLeading,
             AdminRequest::Drain { .. } | AdminRequest::Add { .. } | AdminRequest::Remove { .. }
                 if self.log.leading_term().is_none() =>
             {

@@ -3,12 +3,15 @@
 //! Nothing outlives the link of its session: a client that connects again sends again what has no
 //! reply.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use nm_book::order::{InstrumentId, UserId};
 
-use crate::limits::{self, LINK_SESSIONS_MAX, SESSION_INSTRUMENTS_MAX};
-use nm_wire::RefusalReason;
+use crate::limits::{
+    self, GATEWAY_BYTES_MAX, LINK_SESSIONS_MAX, SESSION_INSTRUMENTS_MAX, is_within_quota,
+};
+use nm_wire::{Owner, RefusalReason};
 
 use crate::node::runtime::links::LinkId;
 
@@ -17,6 +20,7 @@ const SESSION_BYTES: usize = 256;
 
 #[derive(Debug, Default)]
 struct ClientLink {
+    owner: Owner,
     sessions: HashSet<UserId>,
     held_bytes: usize,
 }
@@ -32,14 +36,15 @@ struct Session {
 pub struct ClientLinks {
     links: HashMap<LinkId, ClientLink>,
     sessions: HashMap<UserId, Session>,
-    /// Bytes that all links hold.
+    /// Bytes that all links hold, and those of each owner.
     total_bytes: usize,
+    bytes_of: HashMap<Owner, usize>,
 }
 
 impl ClientLinks {
-    /// Adds a link without sessions, unless it is known.
-    pub fn add(&mut self, link: LinkId) {
-        self.links.entry(link).or_default();
+    /// Adds a link of an owner without sessions, unless it is known.
+    pub fn add(&mut self, link: LinkId, owner: Owner) {
+        self.links.entry(link).or_insert_with(|| ClientLink { owner, ..ClientLink::default() });
     }
 
     /// All links.
@@ -121,11 +126,18 @@ impl ClientLinks {
     /// Counts bytes that are held for a link.
     ///
     /// # Errors
-    /// If it holds too many already.
+    /// If it holds too many already, or its owner does.
     pub fn hold(&mut self, link: LinkId, bytes: usize) -> Result<(), RefusalReason> {
-        let held_bytes = self.links.get(&link).map_or(0, |known| known.held_bytes);
-        if !limits::may_hold(held_bytes, self.total_bytes, bytes) {
+        let known = self.links.get(&link);
+        let (held_bytes, owner) =
+            known.map_or((0, Owner::NOBODY), |known| (known.held_bytes, known.owner));
+        let of_owner = self.bytes_of.get(&owner).copied().unwrap_or_default();
+        let total_bytes = self.total_bytes;
+        if !limits::may_hold(held_bytes, total_bytes, bytes) {
             return Err(RefusalReason::TooManyPendingBytes);
+        }
+        if !is_within_quota(owner, (of_owner, total_bytes), bytes, GATEWAY_BYTES_MAX) {
+            return Err(RefusalReason::TooManyOwnerBytes);
         }
         self.hold_anyway(link, bytes);
         Ok(())
@@ -133,7 +145,9 @@ impl ClientLinks {
 
     /// Counts bytes that must be held.
     pub fn hold_anyway(&mut self, link: LinkId, bytes: usize) {
-        self.links.entry(link).or_default().held_bytes += bytes;
+        let known = self.links.entry(link).or_default();
+        known.held_bytes += bytes;
+        *self.bytes_of.entry(known.owner).or_default() += bytes;
         self.total_bytes += bytes;
     }
 
@@ -142,6 +156,12 @@ impl ClientLinks {
         if let Some(known) = self.links.get_mut(&link) {
             known.held_bytes -= bytes;
             self.total_bytes -= bytes;
+            if let Entry::Occupied(mut of_owner) = self.bytes_of.entry(known.owner) {
+                *of_owner.get_mut() -= bytes;
+                if *of_owner.get() == 0 {
+                    of_owner.remove();
+                }
+            }
         }
     }
 }
@@ -149,14 +169,15 @@ impl ClientLinks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{FREE_BYTES_SHARE, GATEWAY_BYTES_MAX};
+    use crate::limits::FREE_BYTES_SHARE;
 
     #[test]
     fn whatever_one_link_holds_there_is_room_for_others() {
         let mut clients = ClientLinks::default();
         let links: Vec<LinkId> = (0..20).map(LinkId::of_token).collect();
         let mut held = vec![];
-        for link in &links {
+        for (user, link) in (0..).zip(&links) {
+            clients.add(*link, Owner::of_user(user));
             let before = clients.total_bytes;
             while clients.hold(*link, 1 << 16).is_ok() {}
             held.push(clients.total_bytes - before);
@@ -170,11 +191,34 @@ mod tests {
         assert_eq!(clients.hold(links[19], 10 << 20), Ok(()));
     }
 
+    /// However many links it has.
+    #[test]
+    fn whatever_one_owner_holds_there_is_room_for_others() {
+        let mut clients = ClientLinks::default();
+        let (one, other) = (Owner::of_user(1), Owner::of_user(2));
+        for token in 0..100 {
+            let link = LinkId::of_token(token);
+            clients.add(link, one);
+            while clients.hold(link, 1 << 16).is_ok() {}
+        }
+        assert!(clients.total_bytes.abs_diff(GATEWAY_BYTES_MAX / 2) < 1 << 17);
+        let full = clients.hold(LinkId::of_token(99), 1 << 16);
+        assert_eq!(full, Err(RefusalReason::TooManyOwnerBytes));
+        let free = LinkId::of_token(100);
+        clients.add(free, other);
+        assert_eq!(clients.hold(free, 64 << 20), Ok(()));
+        // What it releases is there again, and nothing is left of an owner that has gone.
+        clients.release(LinkId::of_token(0), 1 << 27);
+        assert_eq!(clients.hold(LinkId::of_token(99), 1 << 16), Ok(()));
+        clients.release(free, 64 << 20);
+        assert_eq!(clients.bytes_of.len(), 1);
+    }
+
     #[test]
     fn a_session_that_goes_leaves_nothing() {
         let mut clients = ClientLinks::default();
         let [one, other] = [1, 2].map(LinkId::of_token);
-        clients.add(one);
+        clients.add(one, Owner::of_user(1));
         for session in 0..LINK_SESSIONS_MAX as u32 {
             assert_eq!(clients.add_session(session, one), Ok(()));
         }

@@ -157,7 +157,7 @@ impl Gateway {
             self.send_away(links, from);
             return Err(PeerError::Drained(self.index));
         }
-        self.clients.add(from);
+        self.clients.add(from, links.owner(from));
         self.claim(session, from).map_err(|reason| PeerError::SessionNotAdded { session, reason })
     }
 
@@ -220,9 +220,13 @@ impl Gateway {
         self.check_owner(key.1, from)?;
         self.requests += 1;
         let route = self.route(key.0);
-        let place = match self.admit(from, key, numbers, frame.bytes) {
+        let mut kept = self.spare.pop().unwrap_or_default();
+        kept.clear();
+        kept.reserve(frame.bytes.len());
+        let place = match self.admit(from, key, numbers, &kept) {
             Ok(place) => place,
             Err(reason) => {
+                self.spare_again(kept);
                 let refused = Refused { gateway: route.gateway, ..Refused::of(&request, reason) };
                 refuse(links, from, &refused, frame.shared().is_stamped());
                 return Ok(());
@@ -230,22 +234,29 @@ impl Gateway {
         };
         let Some(stream) = self.streams.get_mut(&key) else { return Ok(()) };
         let mut edit = request::Edit::of(frame).map_err(&undecodable)?;
-        edit.attempt(stream.attempt());
+        edit.attempt(stream.attempt()).owner(links.owner_of(from, key.1));
         route.put(&mut edit);
         drop(edit);
         nm_wire::stamp(frame.bytes, 0, links.now_ns);
         let mut is_due = true;
         if let Place::At(place) = place {
-            let mut bytes = self.spare.pop().unwrap_or_default();
-            bytes.clear();
-            bytes.extend_from_slice(frame.bytes);
-            is_due = stream.keep(place, numbers, bytes, links.now_ns);
+            kept.extend_from_slice(frame.bytes);
+            is_due = stream.keep(place, numbers, kept, links.now_ns);
             self.check(key, links.now_ns);
+        } else {
+            self.spare_again(kept);
         }
         if let Some(router) = self.router(links).filter(|_| is_due) {
             links.forward(router, frame.bytes);
         }
         Ok(())
+    }
+
+    /// Keeps a buffer for another request, if it is not large and there are few.
+    fn spare_again(&mut self, bytes: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX && bytes.capacity() <= SPARE_BYTES_MAX {
+            self.spare.push(bytes);
+        }
     }
 
     /// Whether a link has said hello for a session, and no later one has.
@@ -262,7 +273,7 @@ impl Gateway {
         from: LinkId,
         key: StreamKey,
         numbers: Numbers,
-        bytes: &[u8],
+        bytes: &Vec<u8>,
     ) -> Result<Place, RefusalReason> {
         let (instrument, session) = key;
         let stream = match self.streams.entry(key) {
@@ -888,7 +899,9 @@ mod tests {
             let (mut hello, mut welcome) = (vec![], vec![]);
             say_hello(Who::Client { session: SESSION }, None, &mut hello);
             let digest = nm_wire::digest();
-            nm_wire::write(&Welcome { digest, start: 1, session: 0, proof: None }, &mut welcome);
+            let node = Role::Router.node(0);
+            let answer = Welcome { digest, network: 0, start: 1, session: 0, node, proof: None };
+            nm_wire::write(&answer, &mut welcome);
             simulated.receive((client, Peer::Client), hello);
             simulated.receive((router, Peer::Node(Role::Router.node(0))), welcome);
             simulated.links.take_output();

@@ -77,13 +77,13 @@ pub struct Pending {
 impl Pending {
     /// Bytes that it counts for.
     pub fn held_bytes(&self) -> usize {
-        held_bytes(&self.bytes) + self.reply.len()
+        held_bytes(&self.bytes) + self.reply.capacity()
     }
 }
 
-/// Bytes that a request counts for.
-pub fn held_bytes(frame: &[u8]) -> usize {
-    frame.len() + REQUEST_BYTES
+/// Bytes that a request counts for: those that are allocated for its frame, and others.
+pub fn held_bytes(frame: &Vec<u8>) -> usize {
+    frame.capacity() + REQUEST_BYTES
 }
 
 /// The numbers of a request.
@@ -249,7 +249,7 @@ impl PendingRequests {
             return 0;
         };
         known.reply.extend_from_slice(reply);
-        reply.len()
+        known.reply.capacity()
     }
 
     /// Removes the oldest request, whose reply is forwarded.

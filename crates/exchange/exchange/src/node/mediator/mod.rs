@@ -286,6 +286,16 @@ impl<L: Log> Mediator<L> {
                 answer_replicas(links, from.0, replicas, cell, Some((old, to)));
                 Ok(())
             }
+            AdminRequest::Retire { cell, retired } if from.1 == Peer::Operator => {
+                let leads =
+                    |replica: &&mut Replica<L>| replica.number == cell && replica.is_leading();
+                let replica = replicas.iter_mut().find(leads);
+                let answer = replica.map_or(AdminResponse::NotLeading, |replica| {
+                    AdminResponse::Holdings { holdings: replica.retire(retired, links.time()) }
+                });
+                links.send(from.0, &answer);
+                Ok(())
+            }
             request => answer(links, from, request, control.as_mut(), |work| {
                 replicas.iter().for_each(|replica| replica.add_work(work));
             }),

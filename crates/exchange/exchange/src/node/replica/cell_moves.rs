@@ -343,7 +343,8 @@ impl CellMoves {
             return;
         }
         let mut bytes = vec![];
-        Part::Request { now_ns: cell.now_ns(), request: *request }.put(&mut bytes);
+        let (now_ns, limit) = (cell.now_ns(), cell.last_limit());
+        Part::Request { now_ns, request: *request, limit }.put(&mut bytes);
         leaving.requests_bytes += bytes.len();
         leaving.requests.push_back(bytes);
         if leaving.requests_bytes > LEAVING_REQUESTS_BYTES_MAX {
@@ -699,8 +700,8 @@ mod tests {
         let mut cell = Cell::<Book>::new(0, 1);
         let mut moves = CellMoves::default();
         moves.leaving.insert(7, leaving(&mut cell));
-        let one = order(1, 7, 1, 0);
-        let part_bytes = nm_wire::encode(&Part::Request { now_ns: 0, request: one }).len();
+        let (one, limit) = (order(1, 7, 1, 0), nm_wire::OrdersLimit::None);
+        let part_bytes = nm_wire::encode(&Part::Request { now_ns: 0, request: one, limit }).len();
         let mut request = |moves: &mut CellMoves, handled| {
             moves.on_request(&mut cell, &one, handled);
             moves.leaving.get(&7).map(|leaving| leaving.requests.len())

@@ -15,7 +15,7 @@ use nm_codec::DecodeError;
 use nm_model::agent::{Failure, FailureKind};
 use nm_replica::journal::{self, Recorder};
 use nm_replica::{Log, LogEvent, Refused};
-use nm_wire::{Frame, Leader};
+use nm_wire::{Frame, Holdings, Leader, Retire, Retired};
 
 use crate::background;
 use crate::batch;
@@ -133,6 +133,17 @@ impl<L: Log> Replica<L> {
         if let (Some(from), Some(to)) = (at(from), at(to)) {
             self.log.replace(from, to);
         }
+    }
+
+    /// What a session or an owner has in the cell. A part of it is removed, if this one leads.
+    pub fn retire(&mut self, retired: Retired, now: Time) -> Holdings {
+        let holdings = self.cell.holdings_of(retired);
+        if holdings != Holdings::default() {
+            let mut entry = vec![];
+            nm_wire::write(&Retire { cell: self.number, retired }, &mut entry);
+            self.enqueue(&entry, now);
+        }
+        holdings
     }
 
     /// What operators may know of the cell's replicas.
@@ -253,7 +264,7 @@ impl<L: Log> Replica<L> {
                         self.moves.on_request(&mut self.cell, &request, handled);
                     }
                 }
-                Admitted::NotOwned | Admitted::Undecodable => {}
+                Admitted::NotOwned | Admitted::Undecodable | Admitted::Retired(_) => {}
                 Admitted::Move(step) => self.moves.on_step(frame, step, now_ns),
             }
         }

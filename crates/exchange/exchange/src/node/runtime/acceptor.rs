@@ -2,6 +2,8 @@
 
 use std::io::{self, ErrorKind};
 
+use nm_wire::Owner;
+
 use crate::link::Listener;
 
 use super::links::Links;
@@ -43,7 +45,11 @@ impl Acceptor {
                 Ok(()) => self.report_end(links),
                 Err(error) if concerns_one_connection(&error) => {
                     let message = format!("a connection was not accepted: {error}");
-                    links.warnings.push_limited("one connection", links.now_ns, message);
+                    links.warnings.push_limited(
+                        ("one connection", Owner::NOBODY),
+                        links.now_ns,
+                        message,
+                    );
                 }
                 Err(error) => return self.pause(links, sockets, &error),
             }
@@ -62,14 +68,14 @@ impl Acceptor {
                  again every {} ms",
                 pause.as_millis()
             );
-            links.warnings.push_limited("no accept", links.now_ns, message);
+            links.warnings.push_limited(("no accept", Owner::NOBODY), links.now_ns, message);
         }
     }
 
     fn report_end(&mut self, links: &mut Links) {
         if std::mem::take(&mut self.is_reported) {
             let message = "connections are accepted again".to_string();
-            links.warnings.push_limited("accept", links.now_ns, message);
+            links.warnings.push_limited(("accept", Owner::NOBODY), links.now_ns, message);
         }
     }
 

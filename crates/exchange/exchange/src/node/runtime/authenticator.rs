@@ -83,7 +83,14 @@ mod tests {
     use crate::network::Role;
 
     const HELLO: Who = Who::Node { node: Role::Gateway.node(1), start: 9 };
-    const WELCOME: Welcome = Welcome { digest: 0, start: 4, session: 0, proof: None };
+    const WELCOME: Welcome = Welcome {
+        digest: 0,
+        network: 1,
+        start: 4,
+        session: 0,
+        node: Role::Router.node(0),
+        proof: None,
+    };
 
     fn pair() -> (Authenticator, Authenticator) {
         let secret = Secret::random().unwrap();

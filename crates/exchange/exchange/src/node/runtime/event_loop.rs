@@ -34,7 +34,8 @@ const CONNECTOR: u64 = u64::MAX - 2;
 const WAKER: u64 = u64::MAX - 3;
 const MEMBERSHIP: u64 = u64::MAX - 4;
 
-/// Runs a node until `stop` can be read or has ended. It never waits for a reader of its events.
+/// Runs a node until `stop` can be read or has ended, with the standard limits as far as the
+/// process may have files open. It never waits for a reader of its events.
 ///
 /// # Errors
 /// If it cannot listen, or cannot continue.
@@ -44,7 +45,12 @@ pub fn run(
     stop: BorrowedFd<'_>,
     events: &EventQueue,
 ) -> Result<NodeSummary, Failure> {
-    run_with_limits(network, node, stop, &Limits::STANDARD, events)
+    let files = nm_sys::process::file_limit();
+    let (limits, message) = Limits::STANDARD.within_descriptors(files);
+    for message in network.exposure().into_iter().chain(message) {
+        events.push(NodeEvent::Warning { node, message });
+    }
+    run_with_limits(network, node, stop, &limits, events)
 }
 
 /// As [`run`], with other limits than the standard ones.
@@ -265,9 +271,7 @@ impl EventLoop<'_> {
         if !ready.readable {
             return;
         }
-        let Some(link) = self.sockets.link(id) else { return };
-        let received = link.receive();
-        let mut input = std::mem::take(&mut link.input);
+        let Some((mut input, received)) = self.sockets.begin_read(&self.links, id) else { return };
         // What was received may be younger than the iteration: no timestamp may lie before
         // the time at which the frame was sent.
         self.links.set_time(self.clocks.read());
@@ -285,10 +289,7 @@ impl EventLoop<'_> {
                 self.sockets.flush(&mut self.links, failed);
             }
         }
-        if let Some(link) = self.sockets.link(id) {
-            link.input = input;
-        }
-        self.sockets.count_held(&mut self.links, id);
+        self.sockets.end_read(&mut self.links, id, input);
         if let Err(reason) = outcome.and(received.map_err(PeerError::from)) {
             self.close(id, &reason);
         }
@@ -320,6 +321,7 @@ impl EventLoop<'_> {
         }
         let refused_pause = self.links.limits.refused_pause;
         let pause = if reason.is_lasting() { refused_pause } else { Duration::ZERO };
+        let owner = self.links.owner(id);
         let Some((peer, was_up)) = self.sockets.close(&mut self.links, id, pause) else {
             return;
         };
@@ -340,7 +342,10 @@ impl EventLoop<'_> {
         };
         match peer {
             Peer::Node(..) if was_up => self.links.warnings.push(message),
-            _ => self.links.warnings.push_limited(reason.reason(), self.links.now_ns, message),
+            _ => {
+                let of = (reason.reason(), owner);
+                self.links.warnings.push_limited(of, self.links.now_ns, message);
+            }
         }
     }
 

@@ -6,6 +6,10 @@ use crate::link::BACKLOG_BYTES_MAX;
 
 use super::peer::Peer;
 
+/// Files that a node needs beside those of the peers that it accepts: its journals, and links to
+/// other nodes.
+const OWN_FILES_MAX: usize = 512;
+
 /// Limits of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -47,12 +51,65 @@ impl Limits {
         refused_pause: Duration::from_millis(500),
     };
 
+    /// These limits, as far as a process can have them that may have so many files open: and a
+    /// sentence about it if they are lower.
+    pub fn within_descriptors(self, files: u64) -> (Limits, Option<String>) {
+        let Limits { clients_max, observers_max, unauthenticated_max, .. } = self;
+        let files = usize::try_from(files).unwrap_or(usize::MAX);
+        let links = clients_max + observers_max + unauthenticated_max;
+        let free = files - OWN_FILES_MAX.min(files / 2);
+        if free >= links {
+            return (self, None);
+        }
+        let part = |most: usize| (most * free / links).max(1);
+        let limits = Limits {
+            clients_max: part(clients_max),
+            observers_max: part(observers_max),
+            unauthenticated_max: part(unauthenticated_max),
+            ..self
+        };
+        let message = format!(
+            "this process may have {files} files open at once, so it accepts {} clients instead of \
+             {clients_max}, {} observers and {} unfinished handshakes; {} files are enough for all \
+             (`ulimit -H -n`)",
+            limits.clients_max,
+            limits.observers_max,
+            limits.unauthenticated_max,
+            links + OWN_FILES_MAX
+        );
+        (limits, Some(message))
+    }
+
     /// Largest backlog of the link to a peer, bytes.
     pub fn backlog_bytes_max(&self, peer: Peer) -> usize {
         match peer {
             Peer::Node(..) => BACKLOG_BYTES_MAX,
             Peer::Client => self.client_backlog_bytes_max,
             Peer::Observer | Peer::Operator | Peer::Unknown => self.observer_backlog_bytes_max,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_on_links_follow_from_the_files_that_may_be_open() {
+        let enough = 4_096 + 256 + 256 + 512;
+        assert_eq!(Limits::STANDARD.within_descriptors(enough), (Limits::STANDARD, None));
+        assert_eq!(Limits::STANDARD.within_descriptors(u64::MAX), (Limits::STANDARD, None));
+        for files in [1, 64, 300, 1_024, enough - 1] {
+            let (limits, message) = Limits::STANDARD.within_descriptors(files);
+            let Limits { clients_max, observers_max, unauthenticated_max, .. } = limits;
+            let links = (clients_max + observers_max + unauthenticated_max) as u64;
+            assert!(
+                links <= files.max(3) && observers_max > 0 && clients_max < 4_096,
+                "{limits:?}"
+            );
+            let message = message.unwrap();
+            assert!(message.starts_with(&format!("this process may have {files} files open")));
+            assert!(message.contains(&format!("{clients_max} clients instead of 4096")));
         }
     }
 }

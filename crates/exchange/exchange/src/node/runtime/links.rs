@@ -7,19 +7,22 @@ use std::io;
 use std::time::Duration;
 
 use nm_auth::{Nonces, Secret};
+use nm_book::order::UserId;
 use nm_wire::{
-    Challenge, Close, Evidence, FrameMut, Hello, Kind, Listed, Value, Welcome, Who, hello, welcome,
+    Challenge, Close, Evidence, FrameMut, Hello, Kind, Listed, Owner, Value, Welcome, Who, hello,
+    welcome,
 };
 
-use crate::client::say_hello;
+use crate::client::{Meant, say_hello_to};
 use crate::control::{self, InstrumentMap, LinkLatency, Work};
 use crate::link::{Address, LinkError};
 use crate::network::{Network, NodeId, Role};
 use crate::time::{Meters, Time};
 
+use super::accepted::Accepted;
 use super::authenticator::Authenticator;
 use super::limits::Limits;
-use super::peer::{Peer, PeerError, check_format};
+use super::peer::{Peer, PeerError, QUOTA_BYTES, check_format};
 use super::warnings::Warnings;
 
 /// A link for as long as it lasts; a later one never has the same number.
@@ -106,6 +109,8 @@ struct Stall {
 struct Entry {
     id: LinkId,
     peer: Peer,
+    /// Who it belongs to; nobody if this node has made it.
+    owner: Owner,
     is_outgoing: bool,
     /// What is to be written, in order.
     backlog: Vec<u8>,
@@ -126,7 +131,7 @@ struct Entry {
     stall: Option<Stall>,
     /// Whether it is among the links that are checked.
     is_watched: bool,
-    /// What it counts for in [`Links::foreign_bytes`].
+    /// What it counts for among the bytes of its owner.
     held_bytes: usize,
     /// Whether it is about to be closed. Nothing more is written to it.
     has_failed: bool,
@@ -152,25 +157,6 @@ impl Entry {
         }
         let stall = self.stall.filter(|stall| exceeds(stall.since_ns, limits.slow_timeout));
         stall.filter(|_| !self.is_node()).map(|_| PeerError::Slow(limits.slow_timeout))
-    }
-}
-
-/// Accepted connections by what they count against.
-#[derive(Debug, Default)]
-struct Accepted {
-    unauthenticated: usize,
-    clients: usize,
-    observers: usize,
-}
-
-impl Accepted {
-    fn of(&mut self, peer: Peer) -> Option<&mut usize> {
-        match peer {
-            Peer::Unknown => Some(&mut self.unauthenticated),
-            Peer::Client => Some(&mut self.clients),
-            Peer::Observer | Peer::Operator => Some(&mut self.observers),
-            Peer::Node(..) => None,
-        }
     }
 }
 
@@ -200,8 +186,8 @@ pub struct Links {
     to_be_flushed: Vec<LinkId>,
     /// Bytes that were added to backlogs since they were written last.
     gathered_bytes: usize,
-    /// Bytes of all peers that are no nodes: what waits for them, and incomplete frames of theirs.
-    foreign_bytes: usize,
+    /// Owners that may have more bytes than their quotas allow.
+    over_quota: Vec<Owner>,
     /// Links that are checked for the limits on time, and when they are the next time.
     watched: Vec<LinkId>,
     next_check_ns: u64,
@@ -245,7 +231,7 @@ impl Links {
             generation: 0,
             to_be_flushed: vec![],
             gathered_bytes: 0,
-            foreign_bytes: 0,
+            over_quota: vec![],
             watched: vec![],
             next_check_ns: 0,
             nodes: BTreeMap::new(),
@@ -346,13 +332,13 @@ impl Links {
     /// # Errors
     /// If there are too many.
     pub fn add_connected(&mut self, node: NodeId) -> io::Result<LinkId> {
-        let id = self.insert(Peer::Node(node), true)?;
+        let id = self.insert((Peer::Node(node), Owner::NOBODY), true)?;
         // With a secret, the hello answers the peer's challenge.
-        let who = self.own_hello();
+        let (who, meant) = (self.own_hello(), Meant::of(&self.network, node));
         if !self.authenticator.is_required()
             && let Some(output) = self.output(id)
         {
-            say_hello(who, None, output);
+            say_hello_to(meant, who, None, output);
         }
         Ok(id)
     }
@@ -365,18 +351,22 @@ impl Links {
     ///
     /// # Errors
     /// If there are too many of all, or no random numbers.
-    pub fn add_accepted(&mut self) -> io::Result<Option<LinkId>> {
-        if self.accepted.unauthenticated >= self.limits.unauthenticated_max {
-            let message = format!(
-                "a connection was closed at once: {} others have not completed their handshake",
-                self.accepted.unauthenticated
-            );
-            self.warnings.push_limited("unauthenticated", self.now_ns, message);
+    pub fn add_accepted(&mut self, owner: Owner) -> io::Result<Option<LinkId>> {
+        let most = self.limits.unauthenticated_max;
+        let count = self.accepted.all.unauthenticated;
+        let refused = match self.accepted.check(owner, Peer::Unknown, most) {
+            _ if count >= most => format!("{count} others have not completed their handshake"),
+            Err(full) => full.to_string(),
+            Ok(()) => String::new(),
+        };
+        if !refused.is_empty() {
+            let message = format!("a connection was closed at once: {refused}");
+            self.warnings.push_limited(("unauthenticated", owner), self.now_ns, message);
             return Ok(None);
         }
         let challenge = self.authenticator.challenge()?;
-        let id = self.insert(Peer::Unknown, false)?;
-        self.accepted.unauthenticated += 1;
+        let id = self.insert((Peer::Unknown, owner), false)?;
+        self.accepted.count_link(owner, Peer::Unknown, true);
         if let Some(challenge) = challenge
             && let Some(entry) = self.entry(id)
         {
@@ -388,7 +378,7 @@ impl Links {
         Ok(Some(id))
     }
 
-    fn insert(&mut self, peer: Peer, is_outgoing: bool) -> io::Result<LinkId> {
+    fn insert(&mut self, (peer, owner): (Peer, Owner), is_outgoing: bool) -> io::Result<LinkId> {
         let slot = self.entries.iter().position(Option::is_none).unwrap_or(self.entries.len());
         if slot == LINKS_MAX {
             return Err(io::Error::other(format!("a node has at most {LINKS_MAX} links")));
@@ -401,6 +391,7 @@ impl Links {
         self.entries[slot] = Some(Entry {
             id,
             peer,
+            owner,
             is_outgoing,
             backlog: vec![],
             backlog_bytes_max: self.limits.backlog_bytes_max(peer),
@@ -573,6 +564,12 @@ impl Links {
         self.gathered_bytes += bytes;
     }
 
+    /// Whether the peer of a link is a node.
+    pub fn is_to_node(&self, id: LinkId) -> bool {
+        let entry = self.entries.get(id.slot()).and_then(Option::as_ref);
+        entry.is_some_and(|entry| entry.id == id && entry.is_node())
+    }
+
     /// Whether so much was gathered that the backlogs are to be written at once.
     #[inline]
     pub fn has_gathered_much(&self) -> bool {
@@ -632,33 +629,54 @@ impl Links {
     }
 
     /// Counts what a link holds, unless its peer is a node; `hold` frees what of a backlog's space
-    /// is not needed now, and says how many bytes are held.
+    /// is not needed now, and says how many bytes are allocated.
     #[inline]
     pub fn count_held(&mut self, id: LinkId, hold: impl FnOnce(&mut Vec<u8>) -> usize) {
-        let Links { entries, foreign_bytes, .. } = self;
+        let Links { entries, accepted, over_quota, limits, .. } = self;
         let entry = entries.get_mut(id.slot()).and_then(Option::as_mut);
         let Some(entry) = entry.filter(|entry| entry.id == id && !entry.has_failed) else { return };
         let held_bytes = if entry.is_node() { 0 } else { hold(&mut entry.backlog) };
-        *foreign_bytes = *foreign_bytes + held_bytes - entry.held_bytes;
+        accepted.count_bytes(entry.owner, entry.held_bytes, held_bytes);
+        if held_bytes > entry.held_bytes
+            && accepted.exceeds_bytes(entry.owner, limits.foreign_bytes_max)
+        {
+            over_quota.push(entry.owner);
+        }
         entry.held_bytes = held_bytes;
     }
 
-    /// Gives up the link that holds the most of all whose peers are no nodes, if all of these hold
-    /// too much; which one, and why.
+    /// Gives up a link if an owner holds more than its quota allows, or all peers that are no nodes
+    /// hold too much: the one that holds the most; which one, and why.
     pub fn fail_largest(&mut self) -> Option<(LinkId, PeerError)> {
         let most = self.limits.foreign_bytes_max;
-        if self.foreign_bytes <= most {
+        while let Some(owner) = self.over_quota.last().copied() {
+            let own = self.accepted.of(owner).bytes;
+            if self.accepted.exceeds_bytes(owner, most)
+                && let Some(id) = self.fail_largest_of(|it| it == owner)
+            {
+                return Some((id, PeerError::QuotaFull { what: QUOTA_BYTES, owner, own }));
+            }
+            self.over_quota.pop();
+        }
+        if self.accepted.all.bytes <= most {
             return None;
         }
-        let entries = self.entries.iter_mut().flatten();
+        let id = self.fail_largest_of(|_| true)?;
+        Some((id, PeerError::TooManyForeignBytes(most)))
+    }
+
+    /// Gives up the link that holds the most of those with such an owner whose peers are no nodes;
+    /// which one.
+    fn fail_largest_of(&mut self, is_it: impl Fn(Owner) -> bool) -> Option<LinkId> {
+        let entries = self.entries.iter_mut().flatten().filter(|entry| is_it(entry.owner));
         let largest = entries.max_by_key(|entry| entry.held_bytes)?;
         if largest.held_bytes == 0 {
             return None;
         }
-        self.foreign_bytes -= std::mem::take(&mut largest.held_bytes);
+        self.accepted.count_bytes(largest.owner, std::mem::take(&mut largest.held_bytes), 0);
         largest.has_failed = true;
         largest.backlog = vec![];
-        Some((largest.id, PeerError::TooManyForeignBytes(most)))
+        Some(largest.id)
     }
 
     /// Adds the reason for which a link is about to be closed to its backlog; that, to be written
@@ -674,10 +692,10 @@ impl Links {
     pub fn close(&mut self, id: LinkId, pause: Duration) -> Option<(Peer, bool)> {
         let slot = self.entries.get_mut(id.slot())?;
         let entry = slot.take_if(|entry| entry.id == id)?;
-        self.foreign_bytes -= entry.held_bytes;
+        self.accepted.count_bytes(entry.owner, entry.held_bytes, 0);
         self.outdated.retain(|it| it.link != id);
-        if let Some(count) = self.accepted.of(entry.peer) {
-            *count -= 1;
+        if !entry.is_outgoing {
+            self.accepted.count_link(entry.owner, entry.peer, false);
         }
         let mut was_connected = entry.peer == Peer::Client;
         if let Peer::Node(node) = entry.peer {
@@ -717,7 +735,8 @@ impl Links {
                 check_format(found)?;
                 let welcome: Welcome = frame.read().map_err(undecodable)?;
                 self.authenticator.check_welcome(nonces.as_ref(), &self.own_hello(), &welcome)?;
-                self.establish(id, peer)?;
+                self.check_identity(node, &welcome)?;
+                self.establish(id, peer, None)?;
                 self.nodes.insert(node, id);
                 self.starts.insert(node, welcome.start);
                 Ok(Some(Handshake { peer, older: None }))
@@ -726,7 +745,8 @@ impl Links {
                 // The rest of it can be read only if the formats are the same.
                 let found = hello::View::of(frame.shared()).map_err(&undecodable)?.digest();
                 check_format(found)?;
-                let Hello { who, evidence, .. } = frame.read().map_err(undecodable)?;
+                let Hello { network, who, to, evidence, .. } = frame.read().map_err(undecodable)?;
+                self.check_meant(&who, Meant { network, node: to })?;
                 self.on_hello(id, peer, &who, evidence.as_ref()).map(Some)
             }
             // A client ends its link by that when all of its sessions are at another gateway.
@@ -755,9 +775,9 @@ impl Links {
             return Err(self.not_linked(who));
         };
         let challenge = self.entry(id).and_then(|entry| entry.challenge);
-        let welcome = self.welcome(peer, who);
+        let welcome = self.welcome(who);
         let welcome = self.authenticator.check_hello(challenge, (who, evidence), welcome)?;
-        self.establish(id, peer)?;
+        self.establish(id, peer, self.key_owner(who))?;
         if peer != Peer::Client || welcome.proof.is_some() {
             self.output(id).into_iter().for_each(|out| nm_wire::write(&welcome, out));
         }
@@ -768,35 +788,48 @@ impl Links {
     fn answer(&mut self, id: LinkId, challenge: Challenge) -> Result<(), PeerError> {
         let hello = self.own_hello();
         let (nonces, evidence) = self.authenticator.answer(challenge, &hello)?;
-        if let Some(entry) = self.entry(id) {
-            entry.nonces = Some(nonces);
-        }
+        let Some(entry) = self.entry(id) else { return Ok(()) };
+        entry.nonces = Some(nonces);
+        let Peer::Node(node) = entry.peer else { return Ok(()) };
+        let meant = Meant::of(&self.network, node);
         if let Some(output) = self.output(id) {
-            say_hello(hello, Some(evidence), output);
+            say_hello_to(meant, hello, Some(evidence), output);
         }
         Ok(())
     }
 
     /// The handshake of a link is complete, or there is no room for one more such peer.
-    fn establish(&mut self, id: LinkId, peer: Peer) -> Result<(), PeerError> {
+    fn establish(
+        &mut self,
+        id: LinkId,
+        peer: Peer,
+        key_owner: Option<Owner>,
+    ) -> Result<(), PeerError> {
         let limits = self.limits;
         let Links { entries, accepted, .. } = self;
         let entry = entries.get_mut(id.slot()).and_then(Option::as_mut);
         let Some(entry) = entry.filter(|entry| entry.id == id) else { return Ok(()) };
         if entry.peer == Peer::Unknown {
+            let owner = key_owner.unwrap_or(entry.owner);
             match peer {
-                Peer::Client if accepted.clients >= limits.clients_max => {
+                Peer::Client if accepted.all.clients >= limits.clients_max => {
                     return Err(PeerError::TooManyClients(limits.clients_max));
                 }
-                Peer::Observer | Peer::Operator if accepted.observers >= limits.observers_max => {
+                Peer::Observer | Peer::Operator
+                    if accepted.all.observers >= limits.observers_max =>
+                {
                     return Err(PeerError::TooManyObservers(limits.observers_max));
+                }
+                Peer::Client => accepted.check(owner, peer, limits.clients_max)?,
+                Peer::Observer | Peer::Operator => {
+                    accepted.check(owner, peer, limits.observers_max)?;
                 }
                 _ => {}
             }
-            accepted.unauthenticated -= 1;
-            if let Some(count) = accepted.of(peer) {
-                *count += 1;
-            }
+            accepted.count_link(entry.owner, Peer::Unknown, false);
+            accepted.count_link(owner, peer, true);
+            accepted.count_bytes(entry.owner, std::mem::take(&mut entry.held_bytes), 0);
+            entry.owner = owner;
         }
         (entry.peer, entry.is_established) = (peer, true);
         entry.backlog_bytes_max = limits.backlog_bytes_max(peer);
@@ -818,6 +851,44 @@ impl Links {
         }
     }
 
+    /// Who has the key that a peer has proved to have, if it is that of a session.
+    fn key_owner(&self, hello: &Who) -> Option<Owner> {
+        match *hello {
+            Who::Client { session } if self.authenticator.is_required() => {
+                Some(Owner::of_session(session))
+            }
+            _ => None,
+        }
+    }
+
+    /// Who a session belongs to that comes by this link.
+    pub fn owner_of(&self, id: LinkId, session: UserId) -> Owner {
+        self.key_owner(&Who::Client { session }).unwrap_or_else(|| self.owner(id))
+    }
+
+    /// Who a link belongs to.
+    pub fn owner(&self, id: LinkId) -> Owner {
+        let entry = self.entries.get(id.slot()).and_then(Option::as_ref);
+        entry.filter(|entry| entry.id == id).map_or(Owner::NOBODY, |entry| entry.owner)
+    }
+
+    /// Whether a peer means this node. One that is no node may not know the number of the network.
+    fn check_meant(&self, who: &Who, meant: Meant) -> Result<(), PeerError> {
+        let found = Meant::of(&self.network, self.own);
+        let is_same_network = meant.network == found.network || !matches!(who, Who::Node { .. });
+        if is_same_network && meant.is_met_by(found) {
+            return Ok(());
+        }
+        Err(PeerError::Mistaken { meant, found })
+    }
+
+    /// Whether the node that was connected to is the one that is meant.
+    fn check_identity(&self, node: NodeId, welcome: &Welcome) -> Result<(), PeerError> {
+        let meant = Meant::of(&self.network, node);
+        let found = Meant { network: welcome.network, node: Some(welcome.node) };
+        if meant == found { Ok(()) } else { Err(PeerError::Mistaken { meant, found }) }
+    }
+
     /// Why a peer is not to be linked to this node.
     fn not_linked(&self, hello: &Who) -> PeerError {
         match *hello {
@@ -826,10 +897,10 @@ impl Links {
         }
     }
 
-    fn welcome(&self, peer: Peer, hello: &Who) -> Welcome {
-        let start = if matches!(peer, Peer::Node(..)) { self.start } else { 0 };
+    fn welcome(&self, hello: &Who) -> Welcome {
         let session = if let Who::Client { session } = *hello { session } else { 0 };
-        Welcome { digest: nm_wire::digest(), start, session, proof: None }
+        let (digest, network) = (nm_wire::digest(), self.network.cluster);
+        Welcome { digest, network, start: self.start, session, node: self.own, proof: None }
     }
 
     /// A peer is connected by this link, and no longer by an older one.
@@ -881,7 +952,7 @@ mod tests {
         /// A link to a node downstream that has answered, and whose backlog is empty.
         pub fn link_to(&mut self, node: NodeId) -> LinkId {
             let id = self.add_connected(node).unwrap();
-            self.establish(id, Peer::Node(node)).unwrap();
+            self.establish(id, Peer::Node(node), None).unwrap();
             self.record_start(id, Peer::Node(node), 1);
             self.take_output();
             id
@@ -894,12 +965,12 @@ mod tests {
 
         /// Bytes of all peers that are no nodes, and how many clients there are.
         pub fn held(&self) -> (usize, usize) {
-            (self.foreign_bytes, self.accepted.clients)
+            (self.accepted.all.bytes, self.accepted.all.clients)
         }
 
         /// A link that somebody has begun.
         pub fn accept_link(&mut self) -> LinkId {
-            self.add_accepted().unwrap().unwrap()
+            self.add_accepted(Owner::NOBODY).unwrap().unwrap()
         }
 
         /// What is to be written, in the order of the links.

@@ -1,7 +1,8 @@
 //! What is the same for all classes of nodes: the event loop, links and their handshakes, limits,
 //! and reports to the process that started the node.
 
-pub mod acceptor;
+pub mod accepted;
+mod acceptor;
 pub mod authenticator;
 pub mod behaviour;
 pub mod clocks;

@@ -6,11 +6,15 @@ use std::time::Duration;
 use nm_auth::{RandomError, Right};
 use nm_book::order::UserId;
 use nm_codec::DecodeError;
-use nm_wire::{Kind, RefusalReason, VERSION};
+use nm_wire::{Kind, Owner, RefusalReason, VERSION};
 use thiserror::Error;
 
+use crate::client::Meant;
 use crate::link::LinkError;
 use crate::network::{NodeId, Role};
+
+/// What a quota of bytes is of.
+pub const QUOTA_BYTES: &str = "bytes of this node";
 
 /// Who is at the other end of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,6 +106,24 @@ pub enum PeerError {
         "more than {0} bytes wait for clients and observers together, and most of them for this one"
     )]
     TooManyForeignBytes(usize),
+    /// Its owner has as many of something as its quota allows.
+    #[error("your quota of {what} is full: {owner} has {own}, and may have as many as are free")]
+    QuotaFull {
+        /// Of what.
+        what: &'static str,
+        /// Whose.
+        owner: Owner,
+        /// How much that is.
+        own: usize,
+    },
+    /// It is not the node that is meant, or the peer is none of this network.
+    #[error("{meant} was meant, and this is {found}")]
+    Mistaken {
+        /// Which.
+        meant: Meant,
+        /// Which it is.
+        found: Meant,
+    },
     /// The node has as many clients as it may.
     #[error("the gateway has {0} clients, the most that it accepts")]
     TooManyClients(usize),
@@ -165,6 +187,7 @@ impl PeerError {
             PeerError::Link(error) => error.is_other_version(),
             // A frame may have been cut off.
             PeerError::TooManyForeignBytes(_) => false,
+            PeerError::QuotaFull { what, .. } => *what != QUOTA_BYTES,
             PeerError::Io(_) | PeerError::Refused(_) => false,
             _ => true,
         }
@@ -177,6 +200,7 @@ impl PeerError {
             PeerError::Refused(_)
             | PeerError::SecretNeeded
             | PeerError::Unproven
+            | PeerError::Mistaken { .. }
             | PeerError::OtherFormat { .. } => true,
             _ => false,
         }
@@ -200,6 +224,8 @@ impl PeerError {
             PeerError::HandshakeTimeout(_) => "handshake timeout",
             PeerError::Slow(_) => "slow",
             PeerError::TooManyForeignBytes(_) => "bytes of all",
+            PeerError::QuotaFull { what, .. } => what,
+            PeerError::Mistaken { .. } => "mistaken",
             PeerError::TooManyClients(_) => "clients",
             PeerError::TooManyObservers(_) => "observers",
             PeerError::NoProof(_) => "no proof",

@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::link::{Link, LinkPoller, Stream};
+use crate::link::{Link, LinkError, LinkPoller, ReceiveBuffer, Stream};
 
 use super::connector::Connector;
 use super::links::{LinkId, Links};
@@ -21,6 +21,8 @@ pub struct Sockets {
     links: Vec<Option<(LinkId, Link)>>,
     /// Links whose backlogs are being written; a buffer for the next time.
     unwritten: Vec<LinkId>,
+    /// Space to read into, for one link after the other.
+    spare_input: Vec<u8>,
 }
 
 impl Sockets {
@@ -30,7 +32,7 @@ impl Sockets {
     /// The system's error.
     pub fn new() -> io::Result<Sockets> {
         let (poller, connector) = (LinkPoller::new()?, Connector::start()?);
-        Ok(Sockets { poller, connector, links: vec![], unwritten: vec![] })
+        Ok(Sockets { poller, connector, links: vec![], unwritten: vec![], spare_input: vec![] })
     }
 
     /// A link, if it is still there.
@@ -55,7 +57,9 @@ impl Sockets {
     /// # Errors
     /// The system's error.
     pub fn take_accepted(&mut self, links: &mut Links, stream: Stream) -> io::Result<()> {
-        let Some(id) = links.add_accepted()? else { return Ok(()) };
+        // The peer may have gone meanwhile.
+        let Ok(owner) = stream.owner() else { return Ok(()) };
+        let Some(id) = links.add_accepted(owner)? else { return Ok(()) };
         self.add(id, stream).inspect_err(|_| {
             links.close(id, Duration::ZERO);
         })
@@ -113,6 +117,33 @@ impl Sockets {
         Ok(())
     }
 
+    /// Reads a link once. The space for that is given back by [`Sockets::end_read`].
+    pub fn begin_read(
+        &mut self,
+        links: &Links,
+        id: LinkId,
+    ) -> Option<(ReceiveBuffer, Result<(), LinkError>)> {
+        let known = self.links.get_mut(id.slot()).and_then(Option::as_mut);
+        let (_, link) = known.filter(|(known, _)| *known == id)?;
+        if !links.is_to_node(id) {
+            link.borrow_input(&mut self.spare_input);
+        }
+        let received = link.receive();
+        Some((std::mem::take(&mut link.input), received))
+    }
+
+    /// What was read of a link is handled.
+    pub fn end_read(&mut self, links: &mut Links, id: LinkId, input: ReceiveBuffer) {
+        let known = self.links.get_mut(id.slot()).and_then(Option::as_mut);
+        if let Some((_, link)) = known.filter(|(known, _)| *known == id) {
+            link.input = input;
+            if !links.is_to_node(id) {
+                link.give_back_input(&mut self.spare_input);
+            }
+        }
+        self.count_held(links, id);
+    }
+
     /// Counts what a link holds.
     pub fn count_held(&mut self, links: &mut Links, id: LinkId) {
         if let Some(link) = self.link(id) {
@@ -155,11 +186,10 @@ impl Sockets {
 mod tests {
     use super::*;
     use crate::client::say_hello;
-    use crate::link::LinkError;
     use crate::network::{Durability, Role};
     use crate::node::runtime::limits::Limits;
     use crate::testing::TestRing;
-    use nm_wire::{FrameMut, Who};
+    use nm_wire::{FrameMut, Owner, Who};
     use std::os::unix::net::UnixStream;
 
     /// A gateway's links to clients, and the streams of these, which read nothing.
@@ -178,12 +208,13 @@ mod tests {
             let mut sockets = Sockets::new().unwrap();
             let clients = (0..count).map(|session| {
                 let (near, far) = UnixStream::pair().unwrap();
-                sockets.take_accepted(&mut links, Stream::Unix(near)).unwrap();
-                let (id, _) = sockets.links.iter().flatten().last().unwrap();
+                // Nobody has no quota.
+                let id = links.add_accepted(Owner::NOBODY).unwrap().unwrap();
+                sockets.add(id, Stream::Unix(near)).unwrap();
                 let mut hello = vec![];
                 say_hello(Who::Client { session }, None, &mut hello);
-                links.handshake(*id, &FrameMut::of(&mut hello).unwrap()).unwrap();
-                (*id, far)
+                links.handshake(id, &FrameMut::of(&mut hello).unwrap()).unwrap();
+                (id, far)
             });
             let clients = clients.collect();
             Clients { links, sockets, clients, failed: vec![] }
@@ -219,7 +250,8 @@ mod tests {
         assert_eq!(it.failed.len(), 1, "{:?}", it.failed);
         assert!(matches!(it.failed[0].1, PeerError::Link(LinkError::BacklogFull { .. })));
         it.close(silent);
-        assert_eq!(it.links.held(), (0, 1));
+        let idle_bytes = it.links.output(other).unwrap().capacity();
+        assert_eq!(it.links.held(), (idle_bytes, 1));
     }
 
     #[test]
@@ -260,5 +292,36 @@ mod tests {
         }
         assert!(it.failed.is_empty());
         assert_eq!(it.links.output(id).unwrap().capacity(), 0);
+    }
+
+    /// What a link has received is read, and all frames of it are taken.
+    fn read(it: &mut Clients, id: LinkId) {
+        let (mut input, received) = it.sockets.begin_read(&it.links, id).unwrap();
+        received.unwrap();
+        while let Some(_frame) = input.next_frame().unwrap() {}
+        it.sockets.end_read(&mut it.links, id, input);
+    }
+
+    /// Before, each link kept 256 KiB, and they counted for nothing.
+    #[test]
+    fn idle_links_hold_no_space_and_parts_of_frames_count_as_allocated() {
+        let mut it = Clients::new(Limits::STANDARD, 40);
+        it.flush();
+        let of_answers = it.links.held().0;
+        let (mut frame, shape) = (vec![], nm_wire::Shape { is_stamped: false, size_bytes: 9_000 });
+        nm_wire::write_shaped(&nm_wire::Close::because("x"), shape, &mut frame);
+        let send = |it: &mut Clients, at: usize, bytes: &[u8]| {
+            std::io::Write::write_all(&mut it.clients[at].1, bytes).unwrap();
+            let id = it.clients[at].0;
+            read(it, id);
+            let held_bytes = it.links.held().0 - of_answers;
+            (held_bytes, it.sockets.link(id).unwrap().input.allocated_bytes())
+        };
+        for at in 0..40 {
+            assert_eq!(send(&mut it, at, &frame), (0, 0));
+        }
+        assert_eq!(send(&mut it, 0, &frame[..8_000]), (8_000, 8_000));
+        assert_eq!(send(&mut it, 0, &frame[8_000..]), (0, 0));
+        assert!(it.sockets.spare_input.len() <= 512 << 10, "{}", it.sockets.spare_input.len());
     }
 }

@@ -156,7 +156,7 @@ impl Audit {
                         self.on_executed(request.instrument, request.session, outcome);
                     }
                 }
-                Admitted::NotOwned => {}
+                Admitted::NotOwned | Admitted::Retired(_) => {}
                 Admitted::Undecodable => panic!("a request that cannot be read"),
                 Admitted::Move(step) => {
                     let is_parts = frame.kind() == Kind::MoveParts;
