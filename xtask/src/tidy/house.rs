@@ -9,8 +9,8 @@ const WINGS: [(&str, &[&str]); 4] = [
     (
         "exchange",
         &[
-            "run", "operate", "verify", "load", "exchange", "policy", "replica", "wire", "book",
-            "auth", "codec",
+            "run", "operate", "verify", "load", "client", "exchange", "policy", "replica", "wire",
+            "book", "auth", "codec",
         ],
     ),
     ("ground", &["ssh", "sys", "test-support"]),

@@ -335,6 +335,14 @@ impl<M: Matching> Cell<M> {
         self.instruments.get(&instrument).map_or(0, |state| state.public_seq)
     }
 
+    /// What whoever begins a session anew on an instrument must know: the number of its last request
+    /// that was executed, and how many live orders it has.
+    pub fn standing(&self, instrument: InstrumentId, session: UserId) -> (u64, u32) {
+        let state = self.present_or_departed(instrument);
+        let known = state.and_then(|state| state.sessions.get(&session));
+        known.map_or((0, 0), |known| (known.last_request_seq, known.live_orders))
+    }
+
     /// A session's events on an instrument after number `acknowledged`, and the number before the
     /// first of them; that is higher than `acknowledged` if some are no longer kept. None if the
     /// instrument is in another cell, and what it was when it was released is not kept any more.

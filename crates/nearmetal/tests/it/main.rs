@@ -16,6 +16,7 @@ mod exchange_faults;
 mod exchange_hostile;
 mod exchange_hosts;
 mod exchange_hosts_ssh;
+mod exchange_makers;
 mod exchange_moves;
 mod exchange_net;
 mod exchange_node;

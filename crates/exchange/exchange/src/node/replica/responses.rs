@@ -249,10 +249,13 @@ impl Responses {
             );
         };
         encode(events, &mut self.bytes);
+        let (executed_seq, live_orders) = cell.standing(instrument, session);
         let resent = Resent {
             instrument,
             session,
             previous_event: start,
+            executed_seq,
+            live_orders,
             gateway,
             cell: number,
             has_gap: start > acknowledged,
