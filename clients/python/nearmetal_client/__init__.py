@@ -4,10 +4,10 @@
 dies. A new order is never taken for an old one: see `Client.take_over`.
 """
 
-from .client import Client, Refusal
+from .client import Client, Refusal, gateways_of
 from .session import (CANCEL_REASONS, REFUSAL_REASONS, REJECT_REASONS, Event, EventsLost, Happened,
                       Order, Refused, Session, UsedBefore)
 from .state import StateError
 
 __all__ = ["CANCEL_REASONS", "REFUSAL_REASONS", "REJECT_REASONS", "Client", "Event", "EventsLost",
-           "Happened", "Order", "Refusal", "Refused", "Session", "StateError", "UsedBefore"]
+           "Happened", "Order", "Refusal", "Refused", "Session", "StateError", "UsedBefore", "gateways_of"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import select
 import socket
 import struct
@@ -16,6 +17,12 @@ from .state import StateFile
 
 _CONTEXT = b"nearmetal exchange handshake 1"
 _ATTEMPT_S, _PAUSE_S, _WAIT_S = 0.5, 0.05, 0.1
+
+
+def gateways_of(network_file: str) -> list[str]:
+    """Where the gateways of a network listen, by its file."""
+    with open(network_file, encoding="utf-8") as file:
+        return re.findall(r'^\[\[gateway\]\]\s+address = "(.*)"', file.read(), re.MULTILINE)
 
 
 class Refusal(Exception):

@@ -217,13 +217,17 @@ class Session:
         """Submits a command under a number of `next_seq`."""
         assert seq > self._last_seq
         self._last_seq = seq
+        stream = self._stream(instrument)
+        if isinstance(stream.standing, tuple):
+            # Until it takes over.
+            self._queue.append(Refused(instrument, seq, "UnknownPredecessor", stream.standing[0]))
+            return
         self.changes.append(f"submitted {instrument} {seq} {command.hex()}")
         if command[0] == 0:
             key, price, _, quantity = struct.unpack_from("<QqqQ", command, 1)
             if (instrument, key) not in self.orders:
                 side = ("buy", "sell")[command[61]]
                 self._keep_order(instrument, key, Order(side, price, quantity))
-        stream = self._stream(instrument)
         stream.submit(seq, command)
         if stream.standing == "unknown" and stream.asked_at is None:
             self._ask(instrument, now)

@@ -254,13 +254,19 @@ impl Session {
         wall_ns.max(self.last_seq + 1)
     }
 
-    /// Submits a command under a number of [`Session::next_seq`].
+    /// Submits a command under a number of [`Session::next_seq`]. Where the exchange knows more of
+    /// the session, it is refused until the session takes over.
     ///
     /// # Panics
     /// If the number is not above all before.
     pub fn submit(&mut self, instrument: u32, seq: u64, command: Command, now_ns: u64) {
         assert!(seq > self.last_seq, "request {seq} comes after {}", self.last_seq);
         self.last_seq = seq;
+        if let Standing::UsedBefore(previous_seq, _) = self.stream(instrument).standing {
+            let reason = RefusalReason::UnknownPredecessor;
+            let refused = Happened::Refused { instrument, seq, reason, previous_seq };
+            return self.queue.push_back(refused);
+        }
         self.changes.push(Change::Submitted(instrument, seq, command));
         if let Command::New(NewOrder { id, side, price, quantity, .. }) = command
             && !self.orders.contains_key(&(instrument, id))

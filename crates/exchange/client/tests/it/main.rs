@@ -1,0 +1,6 @@
+//! A session against messages that a test writes.
+
+mod python;
+mod session;
+mod state;
+mod tmp;
