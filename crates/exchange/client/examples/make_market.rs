@@ -55,9 +55,9 @@ impl Maker {
                 self.client.take_over(self.instrument)?;
                 self.client.cancel_all(self.instrument)?;
             }
-            Happened::Event { event: Event::Traded { maker, quantity, maker_user, .. }, .. }
-                if *maker_user == session =>
-            {
+            Happened::Event {
+                event: Event::Traded { maker, quantity, maker_user, .. }, ..
+            } if *maker_user == session => {
                 let order = self.client.orders(self.instrument).find(|(id, _)| id == maker);
                 let is_buy = order.is_none_or(|(_, order)| order.side == Side::Buy);
                 self.position += if is_buy { *quantity as i64 } else { -(*quantity as i64) };

@@ -119,7 +119,13 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::request`].
-    pub fn order(&mut self, on: u32, side: Side, price: i64, lots: u64) -> Result<u64, ClientError> {
+    pub fn order(
+        &mut self,
+        on: u32,
+        side: Side,
+        price: i64,
+        lots: u64,
+    ) -> Result<u64, ClientError> {
         self.limit_order(on, side, price, lots, TimeInForce::GoodTillCancelled)
     }
 
@@ -327,10 +333,9 @@ impl Client {
                 Kind::Close => {
                     let gateways = &self.settings.gateways;
                     let gateway = gateways[self.gateway % gateways.len()].clone();
-                    let words = frame.read::<Close>().map_or_else(
-                        |_| "without words".to_string(),
-                        |close| close.printable(),
-                    );
+                    let words = frame
+                        .read::<Close>()
+                        .map_or_else(|_| "without words".to_string(), |close| close.printable());
                     return Err(ClientError::Refused { gateway, words });
                 }
                 _ => {

@@ -3,4 +3,3 @@
 mod python;
 mod session;
 mod state;
-mod tmp;

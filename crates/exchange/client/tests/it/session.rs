@@ -2,7 +2,9 @@
 
 use nm_client::order::{Command, Event};
 use nm_client::{Change, Happened, Session};
-use nm_wire::{Kind, Message, RefusalReason, Refused, Reply, Request, ResendRequest, Resent, Series, Value};
+use nm_wire::{
+    Kind, Message, RefusalReason, Refused, Reply, Request, ResendRequest, Resent, Series, Value,
+};
 
 pub const ON: u32 = 7;
 const SESSION: u32 = 3;
