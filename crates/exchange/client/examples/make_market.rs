@@ -3,6 +3,7 @@
 //!
 //! usage: `make_market SESSION INSTRUMENT STATE FILLS KEYS-OR-DASH GATEWAY...`
 //! It ends after so many lots were filled, and prints a line for each event.
+#![expect(clippy::print_stdout, reason = "its output is what it is for")]
 
 use std::error::Error;
 use std::path::PathBuf;

@@ -13,7 +13,8 @@ use nm_sys::clock::{Deadline, monotonic_ns};
 use nm_wire::{Close, Kind, Message, Who};
 use thiserror::Error;
 
-use crate::session::{Happened, OpenOrder, Session};
+use crate::open_order::OpenOrder;
+use crate::session::{Happened, Session};
 use crate::state::{StateError, StateFile};
 
 /// Longest attempt to connect to a gateway.
@@ -239,7 +240,7 @@ impl Client {
     pub fn next(&mut self, limit: Duration) -> Result<Option<Happened>, ClientError> {
         let deadline = Deadline::after(limit);
         loop {
-            let happened = self.session.next();
+            let happened = self.session.next_happened();
             self.keep()?;
             if happened.is_some() || deadline.passed() {
                 return Ok(happened);

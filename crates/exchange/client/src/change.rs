@@ -8,7 +8,7 @@ use nm_book::codec;
 use nm_book::order::{Command, Side};
 use nm_codec::Reader;
 
-use crate::session::OpenOrder;
+use crate::open_order::OpenOrder;
 
 /// A change that must survive.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,12 +7,13 @@
 //! A new order is never taken for an old one. Numbers of requests come from the wall clock, so a
 //! client that has lost its state does not use one again. Before its first request on an
 //! instrument it asks what the exchange knows of the session there. If that is more than the client
-//! knows, it sends nothing and says so ([`Happened::UsedBefore`]), until it is told to
+//! knows, it sends nothing and reports that ([`Happened::UsedBefore`]), until the program lets it
 //! [take over](Client::take_over).
 #![forbid(unsafe_code)]
 
 mod blocking;
 mod change;
+mod open_order;
 mod session;
 mod state;
 
@@ -21,5 +22,6 @@ pub use change::Change;
 pub use nm_auth::Credentials;
 pub use nm_book::order;
 pub use nm_exchange::link::Address;
-pub use session::{Happened, OpenOrder, Session};
+pub use open_order::OpenOrder;
+pub use session::{Happened, Session};
 pub use state::{StateError, StateFile};

@@ -5,10 +5,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-use nm_book::order::{Command, Event, NewOrder, RejectReason, Side};
+use nm_book::order::{Command, Event, NewOrder, RejectReason};
 use nm_wire::{Message, Owner, RefusalReason, Request, ResendRequest, Resent, Series};
 
 use crate::change::Change;
+use crate::open_order::OpenOrder;
 
 /// Requests of a session on an instrument that are in flight: the exchange keeps the outcomes of so
 /// many.
@@ -100,19 +101,6 @@ impl fmt::Display for Happened {
     }
 }
 
-/// An order of the session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OpenOrder {
-    /// Side.
-    pub side: Side,
-    /// Limit price, ticks.
-    pub price: i64,
-    /// Open quantity, lots.
-    pub left: u64,
-    /// Whether the exchange has accepted it.
-    pub is_open: bool,
-}
-
 #[derive(Debug)]
 struct Pending {
     seq: u64,
@@ -120,9 +108,9 @@ struct Pending {
     command: Command,
 }
 
-/// Where a session stands on an instrument.
+/// What is known of a session on an instrument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Standing {
+enum Knowledge {
     /// Not known: nothing new is sent.
     #[default]
     Unknown,
@@ -135,7 +123,7 @@ enum Standing {
 /// A session on an instrument.
 #[derive(Debug, Default)]
 struct Stream {
-    standing: Standing,
+    knowledge: Knowledge,
     /// The last request that was submitted and not refused.
     last: u64,
     /// The highest number of a request that was answered, or behind which this client goes on.
@@ -262,7 +250,7 @@ impl Session {
     pub fn submit(&mut self, instrument: u32, seq: u64, command: Command, now_ns: u64) {
         assert!(seq > self.last_seq, "request {seq} comes after {}", self.last_seq);
         self.last_seq = seq;
-        if let Standing::UsedBefore(previous_seq, _) = self.stream(instrument).standing {
+        if let Knowledge::UsedBefore(previous_seq, _) = self.stream(instrument).knowledge {
             let reason = RefusalReason::UnknownPredecessor;
             let refused = Happened::Refused { instrument, seq, reason, previous_seq };
             return self.queue.push_back(refused);
@@ -276,19 +264,19 @@ impl Session {
         }
         let stream = self.stream(instrument);
         stream.submit(seq, command);
-        if stream.standing == Standing::Unknown && stream.asked_ns.is_none() {
+        if stream.knowledge == Knowledge::Unknown && stream.asked_ns.is_none() {
             self.ask(instrument, now_ns);
         }
         self.send_waiting(instrument);
     }
 
-    /// Goes on where the exchange says that the session stands on an instrument. Earlier events are
-    /// skipped, and earlier orders stay live: a mass cancel ends them. Whether there was anything to
-    /// take over.
+    /// Goes on behind the last request that the exchange has executed on an instrument. Earlier
+    /// events are skipped, and earlier orders stay live: a mass cancel ends them. Whether there was
+    /// anything to take over.
     pub fn take_over(&mut self, instrument: u32) -> bool {
         let stream = self.stream(instrument);
-        let Standing::UsedBefore(executed, event) = stream.standing else { return false };
-        stream.standing = Standing::Proven;
+        let Knowledge::UsedBefore(executed, event) = stream.knowledge else { return false };
+        stream.knowledge = Knowledge::Proven;
         (stream.last, stream.answered) = (executed, executed);
         (stream.seen, stream.handled) = (event, event);
         self.last_seq = self.last_seq.max(executed);
@@ -301,12 +289,12 @@ impl Session {
     }
 
     /// The exchange knows more. What waits for an answer is dropped: it was executed or not, and a
-    /// number below one that was executed would be taken for an old request.
+    /// number below that of an executed one would be taken for an old request.
     fn find_used(&mut self, resent: &Resent<'_>, last_event: u64) {
         let Resent { instrument, executed_seq, live_orders, .. } = *resent;
         let stream = self.streams.entry(instrument).or_default();
-        let standing = Standing::UsedBefore(executed_seq, last_event);
-        if std::mem::replace(&mut stream.standing, standing) == standing {
+        let knowledge = Knowledge::UsedBefore(executed_seq, last_event);
+        if std::mem::replace(&mut stream.knowledge, knowledge) == knowledge {
             return;
         }
         let known_seq = stream.answered;
@@ -351,7 +339,7 @@ impl Session {
 
     /// What has happened next. What was given before counts as handled from now on: until then it
     /// comes again after a restart.
-    pub fn next(&mut self) -> Option<Happened> {
+    pub fn next_happened(&mut self) -> Option<Happened> {
         match self.handling.take() {
             Some(Happened::Event { instrument, number, event }) => {
                 self.track(instrument, &event);
@@ -403,9 +391,9 @@ impl Session {
         let stream = self.streams.entry(instrument).or_default();
         let previous_seq = stream.last;
         self.queue.push_back(Happened::Refused { instrument, seq, reason, previous_seq });
-        if reason == RefusalReason::UnknownPredecessor && stream.standing == Standing::Proven {
+        if reason == RefusalReason::UnknownPredecessor && stream.knowledge == Knowledge::Proven {
             // Perhaps somebody else has sent requests.
-            stream.standing = Standing::Unknown;
+            stream.knowledge = Knowledge::Unknown;
             self.ask(instrument, now_ns);
         }
         self.send_waiting(instrument);
@@ -421,8 +409,8 @@ impl Session {
         {
             return self.find_used(resent, last_event);
         }
-        if stream.standing == Standing::Unknown {
-            stream.standing = Standing::Proven;
+        if stream.knowledge == Knowledge::Unknown {
+            stream.knowledge = Knowledge::Proven;
         }
         if resent.has_gap && previous_event > stream.seen {
             stream.seen = previous_event;
@@ -441,7 +429,7 @@ impl Session {
         now_ns: u64,
     ) {
         let stream = self.streams.entry(instrument).or_default();
-        if matches!(stream.standing, Standing::UsedBefore(..)) {
+        if matches!(stream.knowledge, Knowledge::UsedBefore(..)) {
             return;
         }
         if previous > stream.seen {
@@ -475,7 +463,7 @@ impl Session {
         let session = self.number;
         let Some(stream) = self.streams.get_mut(&instrument) else { return };
         while self.is_connected
-            && stream.standing == Standing::Proven
+            && stream.knowledge == Knowledge::Proven
             && stream.sent < IN_FLIGHT_MAX
         {
             let Some(next) = stream.pending.get(stream.sent) else { return };

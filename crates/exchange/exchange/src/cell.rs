@@ -335,8 +335,8 @@ impl<M: Matching> Cell<M> {
         self.instruments.get(&instrument).map_or(0, |state| state.public_seq)
     }
 
-    /// What whoever begins a session anew on an instrument must know: the number of its last request
-    /// that was executed, and how many live orders it has.
+    /// What a client without its state must know of a session on an instrument: the number of its
+    /// last request that was executed, and how many live orders it has.
     pub fn standing(&self, instrument: InstrumentId, session: UserId) -> (u64, u32) {
         let state = self.present_or_departed(instrument);
         let known = state.and_then(|state| state.sessions.get(&session));

@@ -144,7 +144,7 @@ impl Market {
         made.sort_unstable();
         self.taken.sort_unstable();
         assert_eq!(made, self.taken, "both sides see the same trades, once each");
-        // Whoever begins the maker's session anew is told that it was used, and has no order left.
+        // Whoever begins the maker's session anew learns that it was used, and has no order left.
         let mut anew = client(&self.net, MAKER);
         anew.order(INSTRUMENT, Side::Buy, 1, 1).unwrap();
         match anew.next(LIMIT).unwrap() {
@@ -254,7 +254,7 @@ fn clients_in_both_languages_prove_who_they_are() {
         assert_eq!((done.code, done.stdout.trim()), (0, "filled 0 links 1"), "{}", done.stderr);
         let refused = ends(&net, maker(), &others);
         assert_ne!(refused.code, 0, "{}", refused.stdout);
-        assert!(refused.stderr.contains("refuses"), "{}", refused.stderr);
+        assert!(refused.stderr.contains("both need the same secret"), "{}", refused.stderr);
     }
     net.stop();
 }

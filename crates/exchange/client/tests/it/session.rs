@@ -81,7 +81,7 @@ pub fn given(session: &mut Session) -> Vec<u64> {
         Happened::Event { number, .. } => number,
         other => panic!("{other}"),
     };
-    std::iter::from_fn(|| session.next()).map(event).collect()
+    std::iter::from_fn(|| session.next_happened()).map(event).collect()
 }
 
 /// A session with a link, of which the exchange knows nothing yet.
@@ -97,7 +97,7 @@ pub fn numbers(session: &mut Session) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn the_first_request_waits_until_the_exchange_says_that_the_session_is_new() {
+fn the_first_request_waits_until_the_session_is_known_to_be_new() {
     let mut session = connected();
     session.submit(ON, 100, CANCEL_ALL, 0);
     session.submit(ON, 101, CANCEL_ALL, 0);
@@ -110,7 +110,7 @@ fn the_first_request_waits_until_the_exchange_says_that_the_session_is_new() {
     assert_eq!(sent(&mut session).1.len(), 1, "asked again");
     resent(&mut session, 0, 0, 0);
     assert_eq!(numbers(&mut session), [(100, 0), (101, 100)]);
-    assert_eq!(session.next(), None);
+    assert_eq!(session.next_happened(), None);
 }
 
 #[test]
@@ -122,11 +122,15 @@ fn a_session_that_the_exchange_knows_more_of_sends_nothing_until_it_takes_over()
     resent(&mut session, 3, 2, 50);
     let used =
         Happened::UsedBefore { instrument: ON, executed_seq: 50, known_seq: 0, live_orders: 2 };
-    assert_eq!((session.next(), session.next()), (Some(used.clone()), None), "said once");
+    assert_eq!(
+        (session.next_happened(), session.next_happened()),
+        (Some(used.clone()), None),
+        "once"
+    );
     assert!(used.to_string().contains("its state is lost or old"), "{used}");
     session.submit(ON, 101, CANCEL_ALL, 0);
     assert!(numbers(&mut session).is_empty(), "a new order is never taken for an old one");
-    let refused = session.next();
+    let refused = session.next_happened();
     assert!(matches!(refused, Some(Happened::Refused { seq: 101, previous_seq: 50, .. })));
     assert!(session.take_over(ON) && !session.take_over(ON));
     assert_eq!(session.next_seq(0), 102);
@@ -141,7 +145,7 @@ fn a_number_is_above_that_of_every_request_that_was_executed_even_if_the_clock_i
     let mut session = connected();
     session.submit(ON, 10, CANCEL_ALL, 0);
     resent(&mut session, 0, 0, 1_000);
-    session.next();
+    session.next_happened();
     session.take_over(ON);
     assert_eq!((session.next_seq(5), session.next_seq(2_000)), (1_001, 2_000));
     assert!(numbers(&mut session).is_empty(), "request 10 would be taken for an old one");
@@ -193,8 +197,8 @@ fn what_follows_a_refused_request_names_the_one_before_it() {
     reply(&mut session, 100, 0, 0);
     refuse(&mut session, 101, RefusalReason::TooManyPendingBytes);
     sent(&mut session);
-    let said = session.next().unwrap().to_string();
-    assert!(said.contains("request 101") && said.contains("follows request 100"), "{said}");
+    let words = session.next_happened().unwrap().to_string();
+    assert!(words.contains("request 101") && words.contains("follows request 100"), "{words}");
     session.submit(ON, 102, CANCEL_ALL, 0);
     assert_eq!(numbers(&mut session), [(102, 100)]);
 }
@@ -211,7 +215,7 @@ fn a_session_that_somebody_else_uses_meanwhile_finds_out() {
     session.submit(ON, 201, CANCEL_ALL, 0);
     assert!(numbers(&mut session).is_empty(), "it asks first");
     resent(&mut session, 1, 3, 150);
-    let last = std::iter::from_fn(|| session.next()).last();
+    let last = std::iter::from_fn(|| session.next_happened()).last();
     assert!(
         matches!(last, Some(Happened::UsedBefore { executed_seq: 150, known_seq: 100, .. })),
         "{last:?}"
@@ -225,8 +229,8 @@ fn an_event_that_was_not_handled_comes_again_after_a_restart_and_one_that_was_do
     session.submit(ON, 101, CANCEL_ALL, 0);
     resent(&mut session, 0, 0, 0);
     reply(&mut session, 100, 0, 3);
-    session.next();
-    session.next();
+    session.next_happened();
+    session.next_happened();
     let kept: Vec<Change> = std::mem::take(&mut session.changes);
     let mut restarted = Session::new(SESSION);
     kept.into_iter().for_each(|change| restarted.restore(change));

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_to_a_resend_request_says_where_the_session_stands() {
+    fn the_answer_to_a_resend_request_has_the_last_request_and_the_live_orders() {
         let mut cell = Cell::<ReferenceBook>::default();
         cell.begin(1, 1);
         handle(&mut cell, &request(7, 1, Side::Buy, 5));
