@@ -26,8 +26,8 @@ pub const CELL_ORDERS_MAX: usize = 1 << 22;
 /// are looked at for it.
 pub const RETIRE_WORK_MAX: usize = 1 << 18;
 
-/// How long what an operator has removed of a cell still counts, and its sessions are refused, ns of
-/// the cell's time: longer than any copy of a request is under way.
+/// How long what an operator has removed of a cell still counts, and its sessions are refused, ns
+/// of the cell's time: longer than any copy of a request is under way.
 pub const RETIRED_NS: u64 = 60_000_000_000;
 
 /// Outcomes that are kept for each session and instrument, to answer duplicates.

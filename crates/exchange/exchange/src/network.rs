@@ -275,18 +275,32 @@ impl Network {
         if let Some(path) = &self.secret {
             return Ok(Some(Secret::read(path)?));
         }
-        for (id, node) in self.all() {
-            let address = match (&node.address, &node.replication) {
-                (Address::Tcp(address), _) if !is_local(address) => Some(address),
-                (_, Some(ReplicaAddress::Tcp(address))) if !is_local(address) => Some(address),
-                _ => None,
-            };
-            if let Some(address) = address {
-                let address = address.to_string();
-                return Err(NetworkError::NoSecret { node: id, address });
+        match self.reachable_node() {
+            Some((node, address)) => {
+                Err(NetworkError::NoSecret { node, address: address.to_string() })
             }
+            None => Ok(None),
         }
-        Ok(None)
+    }
+
+    /// The first node that other hosts may reach, and where.
+    fn reachable_node(&self) -> Option<(NodeId, SocketAddr)> {
+        self.all().find_map(|(id, node)| match (&node.address, &node.replication) {
+            (Address::Tcp(address), _) if !is_local(address) => Some((id, *address)),
+            (_, Some(ReplicaAddress::Tcp(address))) if !is_local(address) => Some((id, *address)),
+            _ => None,
+        })
+    }
+
+    /// What whoever starts its nodes has to know, if they have a secret and other hosts may reach
+    /// one: in a sentence.
+    pub fn exposure(&self) -> Option<String> {
+        let (node, address) = self.secret.as_ref().and_then(|_| self.reachable_node())?;
+        Some(format!(
+            "{node} listens at {address}, which other hosts may reach: both ends of a link prove \
+             who they are, but frames are not encrypted; use an isolated network, or one that is \
+             encrypted, such as WireGuard"
+        ))
     }
 
     /// What a peer that is no node has to prove who it is; none if the network has no secret.

@@ -58,8 +58,8 @@ pub struct DialOutcome {
 }
 
 impl Dialer {
-    /// A dialer without a task, with what sessions prove themselves with, to gateways of the network
-    /// with this number.
+    /// A dialer without a task, with what sessions prove themselves with, to gateways of the
+    /// network with this number.
     ///
     /// # Errors
     /// I/O errors.

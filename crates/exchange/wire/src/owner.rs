@@ -1,8 +1,8 @@
 //! Who a connection and its sessions belong to: what quotas are for.
 //!
 //! The number is 0 for nobody, and otherwise has the kind in its upper 16 bits. An IPv6 address
-//! counts by its first 64 bits, the network that one subscriber has, and these are the whole number:
-//! no such network begins with the kinds.
+//! counts by its first 64 bits, the network that one subscriber has. These are the whole number: no
+//! such network begins with the kinds.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_owners_are_told_apart() {
+    fn owners_of_each_kind_differ() {
         let all = [Owner::NOBODY, Owner::of_session(7), Owner::of_user(7), of("0.0.0.7")];
         for (at, one) in all.iter().enumerate() {
             assert!(all[..at].iter().all(|other| other != one), "{one}");
@@ -167,7 +167,8 @@ mod tests {
         fn an_owner_is_read_back_from_its_text(bits: u128, number: u32) {
             let (v4, v6) = (Ipv4Addr::from_bits(number).into(), Ipv6Addr::from_bits(bits).into());
             let addresses = [v4, v6].map(Owner::of_address);
-            for owner in [Owner::of_session(number), Owner::of_user(number)].iter().chain(&addresses) {
+            let others = [Owner::of_session(number), Owner::of_user(number)];
+            for owner in others.iter().chain(&addresses) {
                 prop_assert_eq!(owner.to_string().parse(), Ok(*owner));
             }
         }

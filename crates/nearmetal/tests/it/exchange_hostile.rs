@@ -1,8 +1,9 @@
-//! One hostile owner does all that docs/limits.md names at once, while others trade: it is told that
+//! One hostile owner does all that docs/limits.md names at once, while others trade: it learns that
 //! its quotas are full, and nobody else is refused, cut off or kept from an answer.
 //!
-//! The hostile one comes from 127.0.0.2, so that it is an owner of its own. The figures of the others
-//! with and without it are printed and not judged: `-- --ignored hostile_for_long --nocapture`.
+//! The hostile one comes from 127.0.0.2, so that it is an owner of its own. The figures of the
+//! others with and without it are printed and not judged:
+//! `-- --ignored others_trade_beside --nocapture`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -52,14 +53,14 @@ struct Principal {
     from: Ipv4Addr,
     gateway: SocketAddr,
     is_over: AtomicBool,
-    /// What it was told, with how often.
-    told: Mutex<BTreeMap<String, u64>>,
+    /// What it was sent, with how often.
+    sent: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Principal {
     fn new(from: Ipv4Addr, gateway: SocketAddr) -> Principal {
-        let (is_over, told) = (AtomicBool::new(false), Mutex::default());
-        Principal { from, gateway, is_over, told }
+        let (is_over, sent) = (AtomicBool::new(false), Mutex::default());
+        Principal { from, gateway, is_over, sent }
     }
 
     fn is_over(&self) -> bool {
@@ -67,11 +68,11 @@ impl Principal {
     }
 
     fn note(&self, what: String) {
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner).entry(what).or_default() += 1;
+        *self.sent.lock().unwrap_or_else(PoisonError::into_inner).entry(what).or_default() += 1;
     }
 
-    fn was_told(&self, what: &str) -> bool {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).contains_key(what)
+    fn was_sent(&self, what: &str) -> bool {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner).contains_key(what)
     }
 
     /// A connection from its address; none if it is not accepted.
@@ -96,7 +97,7 @@ impl Principal {
     fn half_open(&self) {
         let mut silent = vec![];
         while !self.is_over() {
-            if !self.was_told(LINKS_FULL) {
+            if !self.was_sent(LINKS_FULL) {
                 thread::sleep(Duration::from_millis(20));
                 continue;
             }
@@ -126,7 +127,7 @@ impl Principal {
         }
     }
 
-    /// What a link is told within some time; the requests that were answered.
+    /// What a link is sent within some time; the requests that were answered.
     fn answers(&self, link: &mut Link, limit: Duration) -> Vec<u64> {
         let mut answered = vec![];
         let _ = nm_sys::poll::readable(link.as_fd().as_raw_fd(), limit);
@@ -301,7 +302,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Does all of it at once while `work` runs; what the hostile owner was told.
+/// Does all of it at once while `work` runs; what the hostile owner was sent.
 fn while_hostile<T>(
     gateway: SocketAddr,
     extent: Extent,
@@ -330,14 +331,14 @@ fn while_hostile<T>(
         let _ends = Ends(it);
         work(it)
     });
-    (done, hostile.told.into_inner().unwrap())
+    (done, hostile.sent.into_inner().unwrap())
 }
 
-/// Waits until the hostile owner was told all of these.
-fn wait_until_told(hostile: &Principal, all: &[&str]) {
+/// Waits until the hostile owner was sent all of these.
+fn wait_until_sent(hostile: &Principal, all: &[&str]) {
     let deadline = Deadline::after(Duration::from_secs(120));
-    while !all.iter().all(|what| hostile.was_told(what)) {
-        assert!(!deadline.passed(), "{all:?}: {:?}", hostile.told.lock().unwrap());
+    while !all.iter().all(|what| hostile.was_sent(what)) {
+        assert!(!deadline.passed(), "{all:?}: {:?}", hostile.sent.lock().unwrap());
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -350,19 +351,19 @@ fn a_hostile_owner_that_does_everything_at_once_shuts_nobody_out() {
     let mut load = Load::new(&net, 4, 200);
     load.all_answered("before", 200);
     let quotas = [LINKS_FULL, "TooManyOwnerInstruments"];
-    let ((), told) = while_hostile(gateway, Extent::Short, |hostile| {
+    let ((), sent) = while_hostile(gateway, Extent::Short, |hostile| {
         load.all_answered("with the hostile one", 400);
-        wait_until_told(hostile, &quotas);
+        wait_until_sent(hostile, &quotas);
         // Others come as well, and make instruments.
         let later = Principal::new(LATER, gateway);
         later.ask(50_000, 1_000, |seq| (40_000 + seq as u32, Command::Tick));
-        assert_eq!(*later.told.lock().unwrap(), BTreeMap::from([(ANSWERED.into(), 1_000)]));
+        assert_eq!(*later.sent.lock().unwrap(), BTreeMap::from([(ANSWERED.into(), 1_000)]));
         load.all_answered("when its quotas are full", 400);
     });
-    let said = net.output(Role::Gateway.node(0));
-    assert!(said.contains("your quota of unfinished handshakes is full: address:127.0.0.2"));
-    assert!(!said.contains("address:127.0.0.1"), "nobody else: {said}");
-    assert!(said.lines().count() < 400, "{} lines", said.lines().count());
+    let output = net.output(Role::Gateway.node(0));
+    assert!(output.contains("your quota of unfinished handshakes is full: address:127.0.0.2"));
+    assert!(!output.contains("address:127.0.0.1"), "nobody else: {output}");
+    assert!(output.lines().count() < 400, "{} lines", output.lines().count());
     // What it made goes; the books are there for others.
     let file = net.path().join("network.toml");
     let args = ["exchange", "retire", "--owner", "address:127.0.0.2", "--network"];
@@ -370,7 +371,7 @@ fn a_hostile_owner_that_does_everything_at_once_shuts_nobody_out() {
     assert_eq!(retired.code, 0, "{retired:?} {}", net.output(Role::Mediator.node(0)));
     let document: serde_json::Value = serde_json::from_str(&retired.stdout).unwrap();
     let of = |what: &str| document["cells"][0][what].as_u64().unwrap();
-    assert!(of("instruments") > 8_000 && of("orders") > 3_000, "{document} {told:?}");
+    assert!(of("instruments") > 8_000 && of("orders") > 3_000, "{document} {sent:?}");
     let again = run(&[&args[..], &[file.to_str().unwrap()]].concat());
     assert!(again.stdout.contains("address:127.0.0.2 is removed: 0 sessions"), "{again:?}");
     load.all_answered("afterwards", 200);
@@ -387,7 +388,7 @@ fn p99_us(load: &mut Load, what: &str) -> f64 {
 
 /// Five pairs of rounds, without and with the hostile owner, which goes up to each of its quotas.
 #[test]
-#[ignore = "it takes some minutes; it prints the others' figures with and without the hostile owner"]
+#[ignore = "it takes minutes and prints the others' figures with and without the hostile owner"]
 fn others_trade_beside_a_hostile_for_long() {
     nm_sys::process::raise_file_limit().unwrap();
     let mut ratios = vec![];
@@ -397,11 +398,11 @@ fn others_trade_beside_a_hostile_for_long() {
         let mut load = Load::new(&net, 4, 200);
         p99_us(&mut load, "to warm up");
         let quiet = p99_us(&mut load, "alone");
-        let (beside, told) = while_hostile(gateway, Extent::Full, |hostile| {
-            wait_until_told(hostile, &["TooManyOwnerOrders", "TooManyOwnerInstruments"]);
+        let (beside, sent) = while_hostile(gateway, Extent::Full, |hostile| {
+            wait_until_sent(hostile, &["TooManyOwnerOrders", "TooManyOwnerInstruments"]);
             p99_us(&mut load, "beside the hostile one")
         });
-        println!("pair {pair}: p99 {quiet:.0} µs alone, {beside:.0} µs beside it; {told:?}");
+        println!("pair {pair}: p99 {quiet:.0} µs alone, {beside:.0} µs beside it; {sent:?}");
         ratios.push(beside / quiet);
         load.finish(&mut net);
     }

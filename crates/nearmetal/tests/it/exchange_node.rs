@@ -87,8 +87,30 @@ fn a_gateway_whose_events_nobody_reads_goes_on_answering_and_ends() {
     load.finish(&mut net);
 }
 
+/// In the first line of each node, so that nobody takes proofs for secrecy.
 #[test]
-fn a_node_raises_its_limit_of_descriptors_and_says_what_it_is_enough_for() {
+fn a_network_with_a_secret_that_spans_hosts_warns_that_frames_are_not_encrypted() {
+    let mut net = Net::new("1-1-1-1", Durability::None);
+    let secret = net.path().join("secret");
+    nm_auth::Secret::random().unwrap().create(&secret).unwrap();
+    net.network.secret = Some(secret);
+    let start = |net: &mut Net, address: &str| {
+        net.network.classes[Role::Gateway].nodes[0].address = address.parse().unwrap();
+        fs::write(net.path().join("network.toml"), net.network.to_toml().unwrap()).unwrap();
+        net.start(Role::Gateway.node(0), |node| node);
+        net.wait_for_output(Role::Gateway.node(0), "\"event\":\"listening\"", 1);
+        net.stop();
+        net.output(Role::Gateway.node(0))
+    };
+    let local = start(&mut net, "127.0.0.1:0");
+    assert!(!local.contains("not encrypted"), "{local}");
+    let open = start(&mut net, "0.0.0.0:0");
+    let of_open = open.strip_prefix(&local).unwrap();
+    assert!(of_open.lines().next().unwrap().contains("frames are not encrypted"), "{of_open}");
+}
+
+#[test]
+fn a_node_raises_its_limit_of_descriptors_and_names_what_it_is_enough_for() {
     let mut net = Net::new("1-1-1-1", Durability::None);
     net.start(Role::Gateway.node(0), |node| {
         by_shell("ulimit -S -n 64 && ulimit -H -n 300 && exec \"$0\" \"$@\"", &node)

@@ -19,7 +19,8 @@
 //!
 //! A guide is run from its top to its end. Three things differ from a reader's terminal: the
 //! working directory is a temporary folder with nothing but the source's folder `clients`, the
-//! binary under test and its library come first in `PATH`, and the commands run in a network namespace of their own, so that all ports are free.
+//! binary under test and its library come first in `PATH`, and the commands run in a network
+//! namespace of their own, so that all ports are free.
 
 use std::fs;
 use std::io::Read;

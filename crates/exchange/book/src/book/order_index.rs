@@ -1,14 +1,15 @@
-//! From an order's user and id to its slot: a hash table with open addressing and linear probing, at
-//! most a quarter full.
+//! From an order's user and id to its slot: a hash table with open addressing and linear probing,
+//! at most a quarter full.
 //!
 //! An entry has 32 bits of the hash in place of both: the order itself shows whether it is the
 //! right one. The hash function is fixed, so that equal commands cost the same on every machine and
 //! in every run. Removal shifts later entries back, so there are no tombstones.
 
 use crate::limits::ORDERS_MAX;
-use crate::order::{OrderId, UserId};
+#[cfg(test)]
+use crate::order::UserId;
 
-use super::slab::{NONE, Slab, Slot};
+use super::slab::{NONE, OrderKey, Slab, Slot};
 
 /// Entries for each order, at least.
 const SPARSITY: usize = 4;
@@ -23,9 +24,6 @@ struct Entry {
 }
 
 const EMPTY: Entry = Entry { hash: 0, slot: NONE };
-
-/// A user's order: users choose their ids each for themselves.
-pub type OrderKey = (UserId, OrderId);
 
 /// Slots of the live orders by user and id.
 #[derive(Debug, Clone)]

@@ -8,10 +8,11 @@ use crate::order::{
 };
 use crate::snapshot::SnapshotOrder;
 
-use super::order_index::OrderKey;
-
 /// Index of an order in the slab.
 pub type Slot = u32;
+
+/// A user's order: users choose their ids each for themselves.
+pub type OrderKey = (UserId, OrderId);
 
 /// The slot without an order.
 pub const NONE: Slot = 0;

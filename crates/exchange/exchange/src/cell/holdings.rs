@@ -1,12 +1,12 @@
 //! What each owner has of a cell, for the quotas.
 //!
-//! **A quota is what is free.** An owner may have as much of a capacity as nobody has: alone half of
-//! it, then another one half of the rest, and so on. So one owner never shuts others out, and needs
-//! no number of its own.
+//! **A quota is what is free.** An owner may have as much of a capacity as nobody has: alone half
+//! of it, then another one half of the rest, and so on. So one owner never shuts others out, and
+//! needs no number of its own.
 //!
-//! **What is refused once is refused always**, as long as copies of it may be under way. Instruments
-//! and sessions that an operator removes therefore count for another minute, and their sessions are
-//! refused as long: a copy of a request that was executed before would be executed again.
+//! **What is refused once is refused always**, as long as copies of it may be under way.
+//! Instruments and sessions that an operator removes therefore count for another minute. Their
+//! sessions are refused as long: a copy of a request that was executed would be executed again.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -363,7 +363,8 @@ mod tests {
                     Step::Order(user, session, instrument) if fast.owns(instrument) => {
                         let last = fast.last_request_seq(instrument, session);
                         let owner = Owner::of_user(user);
-                        let request = Request { owner, ..order(session, instrument, last + 1, last) };
+                        let next = order(session, instrument, last + 1, last);
+                        let request = Request { owner, ..next };
                         prop_assert_eq!(
                             fast.handle(&request, |_| {}),
                             plain.handle(&request, |_| {})
@@ -391,6 +392,12 @@ mod tests {
                 let loaded = Cell::<Book>::load(&fast.save()).unwrap();
                 prop_assert_eq!(loaded.session_count, fast.session_count);
                 prop_assert_eq!(loaded.released_count, fast.released_count);
+                for (instrument, state) in &fast.instruments {
+                    for owner in (1..4).map(Owner::of_user) {
+                        let of = |state: &InstrumentState<Book>| state.orders_of(owner);
+                        prop_assert_eq!(of(state), of(&loaded.instruments[instrument]));
+                    }
+                }
             }
         }
     }

@@ -8,7 +8,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use nm_book::order::Side;
-use nm_exchange::client::ClientError;
 use nm_exchange::client::say_hello;
 use nm_exchange::control::Observer;
 use nm_exchange::network::{Durability, Role};
@@ -140,10 +139,7 @@ fn clients_and_observers_beyond_the_quota_of_their_owner_are_sent_the_quota() {
     let address = &ring.network.classes[Role::Router].nodes[0].address;
     let observer = Observer::connect(address, Who::Observer, None, LIMIT).unwrap();
     let refused = Observer::connect(address, Who::Observer, None, LIMIT).unwrap_err();
-    assert!(
-        matches!(&refused, ClientError::Refused(why) if why.contains("your quota of observer links is full")),
-        "{refused}"
-    );
+    assert!(refused.to_string().contains("your quota of observer links is full"), "{refused}");
     drop(observer);
     ring.stop_all();
 }

@@ -33,8 +33,8 @@ codes! {
         /// The instrument is new to its cell, where the session's owner has made as many as its
         /// quota allows.
         TooManyOwnerInstruments = 7,
-        /// The session is new to the instrument, and its owner has as many pairs of both in the cell
-        /// as its quota allows.
+        /// The session is new to the instrument, and its owner has as many pairs of both in the
+        /// cell as its quota allows.
         TooManyOwnerSessions = 8,
         /// The gateway holds as many bytes for the session's owner as its quota allows.
         TooManyOwnerBytes = 9,
@@ -65,7 +65,9 @@ impl RefusalReason {
             }
             RefusalReason::TooManyOwnerSessions => "your quota of sessions in the cell is full",
             RefusalReason::TooManyOwnerBytes => "your quota of bytes of this gateway is full",
-            RefusalReason::Retired => "an operator has removed the session: begin it anew in a minute",
+            RefusalReason::Retired => {
+                "an operator has removed the session: begin it anew in a minute"
+            }
         }
     }
 }

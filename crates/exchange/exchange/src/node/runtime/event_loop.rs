@@ -49,7 +49,7 @@ pub fn run(
 ) -> Result<NodeSummary, Failure> {
     let files = nm_sys::process::file_limit();
     let (limits, message) = Limits::STANDARD.within_descriptors(files);
-    if let Some(message) = message {
+    for message in network.exposure().into_iter().chain(message) {
         report(&NodeEvent::Warning { node, message });
     }
     run_with_limits(network, node, stop, &limits, report)
