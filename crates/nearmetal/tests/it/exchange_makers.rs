@@ -94,7 +94,7 @@ impl Market {
     /// Takes one lot after the other until there were so many trades, or the maker has ended.
     fn trade(&mut self, trades: usize) {
         while self.taken.len() < trades && self.maker.try_wait().unwrap().is_none() {
-            let side = if self.taken.len() % 3 == 0 { Side::Sell } else { Side::Buy };
+            let side = if self.taken.len().is_multiple_of(3) { Side::Sell } else { Side::Buy };
             let trade = self.take(side);
             self.taken.extend(trade);
         }
