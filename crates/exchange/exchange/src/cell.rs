@@ -335,6 +335,13 @@ impl<M: Matching> Cell<M> {
         self.instruments.get(&instrument).map_or(0, |state| state.public_seq)
     }
 
+    /// What a client without its state must know of a session on an instrument: the number of its
+    /// last request that was executed, and how many live orders it has.
+    pub fn standing(&self, instrument: InstrumentId, session: UserId) -> (u64, u32) {
+        let known = self.session(instrument, session);
+        known.map_or((0, 0), |known| (known.last_request_seq, known.live_orders))
+    }
+
     /// A session's events on an instrument after number `acknowledged`, and the number before the
     /// first of them; that is higher than `acknowledged` if some are no longer kept. None if the
     /// instrument is in another cell, also while the state that was released is kept: there may be

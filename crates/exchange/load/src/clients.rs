@@ -732,6 +732,8 @@ mod tests {
             instrument,
             session,
             previous_event,
+            executed_seq: 0,
+            live_orders: 0,
             gateway,
             cell,
             has_gap,

@@ -18,8 +18,9 @@
 //! commands, in this order. White space counts as one blank; `…` stands for any text in a line.
 //!
 //! A guide is run from its top to its end. Three things differ from a reader's terminal: the
-//! working directory is an empty temporary folder, the binary under test and its library come first
-//! in `PATH`, and the commands run in a network namespace of their own, so that all ports are free.
+//! working directory is a temporary folder with nothing but the source's folder `clients`, the
+//! binary under test and its library come first in `PATH`, and the commands run in a network
+//! namespace of their own, so that all ports are free.
 
 use std::fs;
 use std::io::Read;
@@ -226,6 +227,7 @@ impl Session {
         let mut output = namespace.stdout.take().expect("a pipe");
         output.read_exact(&mut ready).expect("root can make a network namespace");
         let folder = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(root().join("clients"), folder.path().join("clients")).unwrap();
         Session { folder, namespace, servers: vec![], output: String::new() }
     }
 
@@ -367,6 +369,7 @@ guides! {
     bypass_internals: "bypass-internals.md",
     bypass_services: "bypass-services.md",
     bypass_xdp: "bypass-xdp.md",
+    clients: "clients.md",
     exchange: "exchange.md",
     exchange_internals: "exchange-internals.md",
     first_report: "first-report.md",

@@ -17,6 +17,7 @@ mod exchange_fix;
 mod exchange_hostile;
 mod exchange_hosts;
 mod exchange_hosts_ssh;
+mod exchange_makers;
 mod exchange_moves;
 mod exchange_net;
 mod exchange_node;

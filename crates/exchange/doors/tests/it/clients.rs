@@ -137,6 +137,8 @@ impl Desk {
         let (instrument, session, events) = (INSTRUMENT, SESSION, Series::of(&bytes));
         let (gateway, cell) = (0, 0);
         self.hear(&Frame::Resent(Resent {
+            executed_seq: 0,
+            live_orders: 0,
             instrument,
             session,
             previous_event,

@@ -169,6 +169,8 @@ fn gateway(listener: Listener, until: Vec<usize>) -> thread::JoinHandle<Vec<u8>>
                             instrument,
                             session,
                             previous_event: 0,
+                            executed_seq: 0,
+                            live_orders: 0,
                             gateway,
                             cell,
                             has_gap: false,

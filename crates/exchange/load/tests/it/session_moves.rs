@@ -150,6 +150,8 @@ impl Simulation {
                     instrument,
                     session,
                     previous_event: from as u64,
+                    executed_seq: 0,
+                    live_orders: 0,
                     gateway,
                     cell,
                     has_gap: false,

@@ -16,6 +16,11 @@ crate::message! {
         session: UserId,
         /// Sequence number of the session's event before the first of these.
         previous_event: u64,
+        /// Sequence number of the session's last request that was executed on the instrument; 0 for
+        /// none. A session without stored state begins behind it.
+        executed_seq: u64,
+        /// Live orders that the session has on the instrument.
+        live_orders: u32,
         /// Gateway that the session is connected to.
         gateway: u16,
         /// Cell of the instrument.

@@ -5,7 +5,7 @@ usage: client.py DIGEST REQUESTS KEYS-OR-DASH ADDRESS..."""
 
 import hashlib, hmac, json, os, select, socket, struct, sys, time
 
-VERSION = 6
+VERSION = 8
 HELLO, REQUEST, REPLY, PRIVATE, WELCOME, RESEND_REQUEST, CLOSE = 1, 2, 3, 4, 8, 15, 16
 CHALLENGE, GO_AWAY, REFUSED, RESENT, EVENTS_LOST = 17, 23, 25, 26, 29
 ACCEPTED, TRADED = 0, 2
@@ -40,12 +40,12 @@ class Link:
             who, evidence = struct.pack("<BI", 0, session), b"\0"
             if keys:
                 evidence = b"\1" + nonce + self.proof(keys[session], b"c", challenge, nonce, who)
-            self.socket.sendall(frame(HELLO, struct.pack("<Q", digest) + who + evidence))
+            self.socket.sendall(frame(HELLO, struct.pack("<QQ", digest, 0) + who + b"\0" + evidence))
         for session in sessions if keys else []:
             welcome = self.wait_for(WELCOME)
-            who, start = struct.pack("<BI", 0, session), welcome[8:16]
+            who, start = struct.pack("<BI", 0, session), welcome[16:24] + welcome[8:16] + welcome[28:31]
             proof = self.proof(keys[session], b"a", challenge, nonce, who, start)
-            assert welcome[20:] == b"\1" + proof, "the gateway does not have the secret"
+            assert welcome[31:] == b"\1" + proof, "the gateway does not have the secret"
 
     @staticmethod
     def proof(key, end, challenge, nonce, who, start=b""):
@@ -108,7 +108,7 @@ class Client:
         (session, instrument), stream = key, self.streams[key]
         previous, command = stream.unanswered[seq]
         self.link.socket.sendall(frame(REQUEST, struct.pack(
-            "<IIQQQQIHHB??", instrument, session, seq, previous, stream.seen, 0, 0, 0, 0, 0, False,
+            "<IIQQQQQIHHB??", instrument, session, seq, previous, stream.seen, 0, 0, 0, 0, 0, 0, False,
             is_previous_answered) + command))
 
     def ask(self, key):
@@ -157,7 +157,7 @@ class Client:
         if kind == PRIVATE:
             self.accept(key, struct.unpack_from("<Q", message, 16)[0], message[29:])
         elif kind == RESENT:
-            self.accept(key, seq, message[21:], message[20])
+            self.accept(key, seq, message[33:], message[32])
             stream.asked_at = 0
         elif kind == REFUSED:
             self.refused += 1

@@ -249,10 +249,13 @@ impl Responses {
             );
         };
         encode(events, &mut self.bytes);
+        let (executed_seq, live_orders) = cell.standing(instrument, session);
         let resent = Resent {
             instrument,
             session,
             previous_event: start,
+            executed_seq,
+            live_orders,
             gateway,
             cell: number,
             has_gap: start > acknowledged,
@@ -391,6 +394,24 @@ mod tests {
         assert_eq!(resend(9, 0), (0, sent[0].events.clone()));
         assert_eq!(resend(9, 2), (2, vec![]));
         assert_eq!(resend(5, 0), (0, vec![]));
+    }
+
+    #[test]
+    fn the_answer_to_a_resend_request_has_the_last_request_and_the_live_orders() {
+        let mut cell = Cell::<ReferenceBook>::default();
+        cell.begin(1, 1);
+        handle(&mut cell, &request(7, 1, Side::Buy, 5));
+        handle(&mut cell, &request(7, 2, Side::Buy, 5));
+        handle(&mut cell, &request(9, 1, Side::Sell, 5));
+        let stands = |session| {
+            let (instrument, acknowledged, gateway, number) = (1, 0, 4, 0);
+            let asks = ResendRequest { instrument, session, acknowledged, gateway, cell: number };
+            let mut bytes = vec![];
+            Responses::default().resend(&cell, &asks, &mut bytes);
+            let resent: Resent<'_> = nm_wire::read(&bytes).unwrap().unwrap().read().unwrap();
+            (resent.executed_seq, resent.live_orders)
+        };
+        assert_eq!([7, 9, 5].map(stands), [(2, 1), (1, 0), (0, 0)]);
     }
 
     /// A stop that another session's trade triggers, and a post-only order that slides: their

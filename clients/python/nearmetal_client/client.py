@@ -1,0 +1,212 @@
+"""A session over links to gateways: it waits."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import select
+import socket
+import struct
+import time
+
+from . import wire
+from .session import Happened, Order, Session
+from .state import StateFile
+
+_CONTEXT = b"nearmetal exchange handshake 1"
+_ATTEMPT_S, _PAUSE_S, _WAIT_S = 0.5, 0.05, 0.1
+
+
+def gateways_of(network_file: str) -> list[str]:
+    """Where the gateways of a network listen, by its file."""
+    with open(network_file, encoding="utf-8") as file:
+        return re.findall(r'^\[\[gateway\]\]\s+address = "(.*)"', file.read(), re.MULTILINE)
+
+
+class Refusal(Exception):
+    """A gateway refuses for a reason that lasts, in its words."""
+
+
+class Client:
+    """A trading client: one session. It connects when it is used."""
+
+    def __init__(self, gateways: list[str], session: int, state: str | None = None,
+                 keys: str | None = None, network: int = 0):
+        """
+        gateways: where they listen, `HOST:PORT` or `unix:PATH`; the next one is used when one fails.
+        state: the file of the session's state; without one, the state ends with the process.
+        keys: the file of keys, where the network has a secret.
+        network: the number of the network, 0 for any.
+        """
+        if not gateways:
+            raise ValueError("a client needs the address of a gateway")
+        self.session = Session(session)
+        self.links = 0
+        self._gateways, self._network = list(gateways), network
+        self._key = _read_key(keys, session) if keys else None
+        self._state = StateFile(state, self.session) if state else None
+        self._socket: socket.socket | None = None
+        self._input = bytearray()
+
+    def orders(self, instrument: int) -> dict[int, Order]:
+        """Its orders on an instrument that are open or on their way, by id."""
+        return {key: it for (on, key), it in self.session.orders.items() if on == instrument}
+
+    def order(self, instrument: int, side: str, price: int, quantity: int) -> int:
+        """Sends a limit order that rests until it is filled or cancelled; its id.
+        `side` is "buy" or "sell", `price` in ticks, `quantity` in lots."""
+        seq = self.session.next_seq(time.time_ns())
+        command = wire.new_order(seq, self.session.number, side, price, quantity)
+        return self._submit(instrument, seq, command)
+
+    def cancel(self, instrument: int, order_id: int) -> int:
+        """Cancels an order; the number of the request."""
+        return self.request(instrument, wire.cancel(order_id, self.session.number))
+
+    def replace(self, instrument: int, order_id: int, price: int, quantity: int) -> int:
+        """Changes the price and the open quantity of an order; the number of the request."""
+        return self.request(instrument,
+                            wire.replace(order_id, self.session.number, price, quantity))
+
+    def cancel_all(self, instrument: int) -> int:
+        """Cancels all orders on an instrument; the number of the request."""
+        return self.request(instrument, wire.cancel_all(self.session.number))
+
+    def request(self, instrument: int, command: bytes) -> int:
+        """Sends any command of `wire`; the number of the request. It does not wait."""
+        return self._submit(instrument, self.session.next_seq(time.time_ns()), command)
+
+    def _submit(self, instrument: int, seq: int, command: bytes) -> int:
+        self.session.submit(instrument, seq, command, time.monotonic())
+        self._keep()
+        try:
+            self._send()
+        except OSError:
+            self._lose_link()
+        return seq
+
+    def take_over(self, instrument: int) -> bool:
+        """Goes on where the exchange says that the session stands, after `UsedBefore`. Earlier
+        events are skipped, and earlier orders stay live: `cancel_all` ends them."""
+        is_taken = self.session.take_over(instrument)
+        self._keep()
+        return is_taken
+
+    def next(self, limit_s: float) -> Happened | None:
+        """What happens next; none if nothing does within `limit_s`. What was given before counts as
+        handled: until this is called again, it comes again after a restart.
+
+        Raises `Refusal` if a gateway refuses for a reason that lasts."""
+        until = time.monotonic() + limit_s
+        while True:
+            happened = self.session.next()
+            self._keep()
+            left = until - time.monotonic()
+            if happened or left <= 0:
+                return happened
+            try:
+                if not self._socket:
+                    self._connect()
+                self.session.tick(time.monotonic())
+                self._send()
+                self._read(min(left, _WAIT_S))
+                self._handle_frames()
+            except (OSError, wire.WireError):
+                self._lose_link()
+                time.sleep(min(_PAUSE_S, max(left, 0)))
+
+    def close(self) -> None:
+        """Ends the link."""
+        self._lose_link()
+
+    def _connect(self) -> None:
+        address, _, port = self._gateways[0].rpartition(":")
+        is_unix = self._gateways[0].startswith("unix:")
+        self._socket = socket.socket(socket.AF_UNIX) if is_unix else None
+        if self._socket:
+            self._socket.settimeout(_ATTEMPT_S)
+            self._socket.connect(self._gateways[0][len("unix:"):])
+        else:
+            self._socket = socket.create_connection((address.strip("[]"), int(port)), _ATTEMPT_S)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._say_hello()
+        self.links += 1
+        self.session.connected(time.monotonic())
+
+    def _say_hello(self) -> None:
+        assert self._socket
+        who, evidence = struct.pack("<BI", 0, self.session.number), b"\0"
+        if self._key:
+            challenge, nonce = self._wait_for(wire.CHALLENGE), os.urandom(32)
+            evidence = b"\1" + nonce + _proof(self._key, b"c", challenge + nonce, who)
+        hello = struct.pack("<QQ", wire.DIGEST, self._network) + who + b"\0" + evidence
+        self._socket.sendall(wire.frame(wire.HELLO, hello))
+        if self._key:
+            it = self._wait_for(wire.WELCOME)
+            claim = who + it[16:24] + it[8:16] + it[28:31]
+            if it[31:] != b"\1" + _proof(self._key, b"a", challenge + nonce, claim):
+                raise Refusal(f"{self._gateways[0]} does not prove that it has the secret")
+
+    def _wait_for(self, wanted: int) -> bytes:
+        until = time.monotonic() + _ATTEMPT_S
+        while time.monotonic() < until:
+            self._read(_WAIT_S)
+            while (found := wire.take(self._input)) is not None:
+                if found[0] == wire.CLOSE:
+                    raise Refusal(f"{self._gateways[0]} refuses: {_text(found[1])}")
+                if found[0] == wanted:
+                    return found[1]
+        raise OSError("the gateway does not answer")
+
+    def _lose_link(self) -> None:
+        if self._socket:
+            self._socket.close()
+        self._socket = None
+        self._input.clear()
+        self.session.disconnected()
+        self._gateways.append(self._gateways.pop(0))
+
+    def _keep(self) -> None:
+        if self._state and self.session.changes:
+            self._state.append(self.session.changes)
+        self.session.changes.clear()
+
+    def _send(self) -> None:
+        if self._socket and self.session.frames:
+            frames = bytes(self.session.frames)
+            self.session.frames.clear()
+            self._socket.sendall(frames)
+
+    def _read(self, limit_s: float) -> None:
+        if self._socket and select.select([self._socket], [], [], limit_s)[0]:
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise ConnectionError("the link has ended")
+            self._input += data
+
+    def _handle_frames(self) -> None:
+        while (found := wire.take(self._input)) is not None:
+            kind, message = found
+            if kind == wire.GO_AWAY:
+                raise ConnectionError("the gateway leaves")
+            if kind == wire.CLOSE:
+                raise Refusal(f"{self._gateways[0]} refuses: {_text(message)}")
+            self.session.receive(kind, message, time.monotonic())
+
+
+def _text(close: bytes) -> str:
+    return close[2:].decode(errors="replace")
+
+
+def _proof(key: bytes, end: bytes, nonces: bytes, claim: bytes) -> bytes:
+    return hmac.new(key, _CONTEXT + end + nonces + b"link " + claim, hashlib.sha256).digest()
+
+
+def _read_key(path: str, session: int) -> bytes:
+    with open(path, encoding="ascii") as file:
+        for words in map(str.split, file):
+            if words[:2] == ["session", str(session)]:
+                return bytes.fromhex(words[2])
+    raise ValueError(f"{path} has no key of session {session}")

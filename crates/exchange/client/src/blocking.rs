@@ -1,0 +1,356 @@
+//! A session over links to gateways: it waits.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nm_auth::Credentials;
+use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
+use nm_exchange::client::{self, Meant};
+use nm_exchange::link::{Address, Link, LinkError};
+use nm_sys::clock::{Deadline, monotonic_ns};
+use nm_wire::{Close, Kind, Message, Who};
+use thiserror::Error;
+
+use crate::open_order::OpenOrder;
+use crate::session::{Happened, Session};
+use crate::state::{StateError, StateFile};
+
+/// Longest attempt to connect to a gateway.
+const ATTEMPT: Duration = Duration::from_millis(500);
+
+/// Pause between two of them.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Longest wait for a message before the time is looked at.
+const WAIT: Duration = Duration::from_millis(100);
+
+/// Why a client cannot go on.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// It has no gateway.
+    #[error("a client needs the address of a gateway")]
+    NoGateway,
+    /// A gateway refuses for a reason that lasts.
+    #[error("gateway {gateway}: {source}")]
+    Gateway {
+        /// Where it listens.
+        gateway: Address,
+        /// Why.
+        source: client::ClientError,
+    },
+    /// A gateway ends the link; why, in its words.
+    #[error("gateway {gateway} refuses: {words}")]
+    Refused {
+        /// Where it listens.
+        gateway: Address,
+        /// Its words.
+        words: String,
+    },
+    /// The state cannot be kept.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// What a client is made of.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where gateways listen: it uses one of them, and the next one when that fails.
+    pub gateways: Vec<Address>,
+    /// Number of the session.
+    pub session: u32,
+    /// Number of the network, 0 for any.
+    pub network: u64,
+    /// The session's key, where the network has a secret.
+    pub credentials: Option<Credentials>,
+    /// The file of its state. Without one, the state ends with the process.
+    pub state: Option<PathBuf>,
+}
+
+/// A trading client: one session.
+#[derive(Debug)]
+pub struct Client {
+    settings: Settings,
+    session: Session,
+    state: Option<StateFile>,
+    link: Option<Link>,
+    /// Which gateway it uses, or tries next.
+    gateway: usize,
+    links: u64,
+}
+
+impl Client {
+    /// Opens a session; it connects when it is used.
+    ///
+    /// # Errors
+    /// If its state cannot be used, or it has no gateway.
+    pub fn open(settings: Settings) -> Result<Client, ClientError> {
+        if settings.gateways.is_empty() {
+            return Err(ClientError::NoGateway);
+        }
+        let number = settings.session;
+        let (state, session) = match &settings.state {
+            Some(path) => {
+                let (state, session) = StateFile::open(path, number)?;
+                (Some(state), session)
+            }
+            None => (None, Session::new(number)),
+        };
+        Ok(Client { settings, session, state, link: None, gateway: 0, links: 0 })
+    }
+
+    /// The session: its requests and orders.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// How many links it has made.
+    pub fn links(&self) -> u64 {
+        self.links
+    }
+
+    /// Its orders on an instrument that are open or on their way.
+    pub fn orders(&self, instrument: u32) -> impl Iterator<Item = (u64, &OpenOrder)> {
+        let orders = self.session.orders();
+        orders.filter(move |(on, ..)| *on == instrument).map(|(_, id, order)| (id, order))
+    }
+
+    /// Sends a limit order that rests until it is filled or cancelled; its id.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn order(
+        &mut self,
+        on: u32,
+        side: Side,
+        price: i64,
+        lots: u64,
+    ) -> Result<u64, ClientError> {
+        self.limit_order(on, side, price, lots, TimeInForce::GoodTillCancelled)
+    }
+
+    /// Sends a limit order whose rest is cancelled if it cannot trade at once; its id.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn immediate(
+        &mut self,
+        on: u32,
+        side: Side,
+        price: i64,
+        lots: u64,
+    ) -> Result<u64, ClientError> {
+        self.limit_order(on, side, price, lots, TimeInForce::ImmediateOrCancel)
+    }
+
+    fn limit_order(
+        &mut self,
+        instrument: u32,
+        side: Side,
+        price: i64,
+        quantity: u64,
+        time_in_force: TimeInForce,
+    ) -> Result<u64, ClientError> {
+        let id = self.session.next_seq(wall_ns());
+        let order = NewOrder {
+            id,
+            user: self.session.number(),
+            side,
+            order_type: OrderType::Limit,
+            time_in_force,
+            price,
+            stop_price: 0,
+            quantity,
+            display: 0,
+            minimum: 0,
+            post_only: PostOnly::No,
+            self_trade: SelfTrade::CancelNewest,
+        };
+        self.submit(instrument, id, Command::New(order))?;
+        Ok(id)
+    }
+
+    /// Cancels an order.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn cancel(&mut self, instrument: u32, id: u64) -> Result<u64, ClientError> {
+        self.request(instrument, Command::Cancel { id, user: self.session.number() })
+    }
+
+    /// Changes the price and the open quantity of an order.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn replace(
+        &mut self,
+        instrument: u32,
+        id: u64,
+        price: i64,
+        quantity: u64,
+    ) -> Result<u64, ClientError> {
+        let user = self.session.number();
+        self.request(instrument, Command::Replace { id, user, price, quantity })
+    }
+
+    /// Cancels all orders on an instrument.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn cancel_all(&mut self, instrument: u32) -> Result<u64, ClientError> {
+        self.request(instrument, Command::MassCancel { user: self.session.number() })
+    }
+
+    /// Sends any command; the number of the request. It does not wait: the state has it, and it is
+    /// sent when there is a link.
+    ///
+    /// # Errors
+    /// If the state cannot be kept.
+    pub fn request(&mut self, instrument: u32, command: Command) -> Result<u64, ClientError> {
+        let seq = self.session.next_seq(wall_ns());
+        self.submit(instrument, seq, command)?;
+        Ok(seq)
+    }
+
+    fn submit(&mut self, instrument: u32, seq: u64, command: Command) -> Result<(), ClientError> {
+        self.session.submit(instrument, seq, command, monotonic_ns());
+        self.keep()?;
+        if !self.exchange_bytes() {
+            self.lose_link();
+        }
+        Ok(())
+    }
+
+    /// Goes on where the exchange says that the session stands: see [`Session::take_over`].
+    ///
+    /// # Errors
+    /// If the state cannot be kept.
+    pub fn take_over(&mut self, instrument: u32) -> Result<bool, ClientError> {
+        let is_taken = self.session.take_over(instrument);
+        self.keep()?;
+        Ok(is_taken)
+    }
+
+    /// What happens next; none if nothing does within `limit`. What was given before counts as
+    /// handled: until this is called again, it comes again after a restart.
+    ///
+    /// # Errors
+    /// If the state cannot be kept, or a gateway refuses for a reason that lasts.
+    pub fn next(&mut self, limit: Duration) -> Result<Option<Happened>, ClientError> {
+        let deadline = Deadline::after(limit);
+        loop {
+            let happened = self.session.next_happened();
+            self.keep()?;
+            if happened.is_some() || deadline.passed() {
+                return Ok(happened);
+            }
+            if self.link.is_none() && !self.connect()? {
+                sleep(PAUSE.min(deadline.remaining()));
+                continue;
+            }
+            self.session.tick(monotonic_ns());
+            if !self.exchange_bytes() || !self.wait(deadline.remaining().min(WAIT)) {
+                self.lose_link();
+                continue;
+            }
+            if !self.handle_frames()? {
+                self.lose_link();
+            }
+        }
+    }
+
+    /// Connects to the gateway that is next; whether it did.
+    fn connect(&mut self) -> Result<bool, ClientError> {
+        let gateway = &self.settings.gateways[self.gateway % self.settings.gateways.len()];
+        let who = Who::Client { session: self.settings.session };
+        let meant = Meant { network: self.settings.network, node: None };
+        let credentials = self.settings.credentials.as_ref();
+        match client::connect_to((gateway, meant), &[who], credentials, ATTEMPT) {
+            Ok(link) => {
+                self.link = Some(link);
+                self.links += 1;
+                self.session.connected(monotonic_ns());
+                Ok(true)
+            }
+            Err(source) if source.is_lasting() => {
+                Err(ClientError::Gateway { gateway: gateway.clone(), source })
+            }
+            Err(_) => {
+                self.gateway += 1;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Goes to the next gateway.
+    fn lose_link(&mut self) {
+        if self.link.take().is_some() {
+            self.gateway += 1;
+            self.session.disconnected();
+        }
+    }
+
+    /// Keeps changes before frames that follow from them are sent.
+    fn keep(&mut self) -> Result<(), ClientError> {
+        if let Some(state) = &mut self.state
+            && !self.session.changes.is_empty()
+        {
+            state.append(&self.session.changes)?;
+        }
+        self.session.changes.clear();
+        Ok(())
+    }
+
+    /// Sends frames; whether the link is up.
+    fn exchange_bytes(&mut self) -> bool {
+        let Some(link) = &mut self.link else { return true };
+        link.output.append(&mut self.session.frames);
+        link.flush().is_ok()
+    }
+
+    /// Waits for bytes and reads them; whether the link is up.
+    fn wait(&mut self, limit: Duration) -> bool {
+        let Some(link) = &mut self.link else { return false };
+        match nm_sys::poll::readable(link.as_fd().as_raw_fd(), limit) {
+            Ok(true) => link.receive().is_ok(),
+            Ok(false) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// Handles what was received; whether the link goes on.
+    fn handle_frames(&mut self) -> Result<bool, ClientError> {
+        let Some(link) = &mut self.link else { return Ok(false) };
+        let now_ns = monotonic_ns();
+        loop {
+            let frame = match link.input.next_frame().map_err(LinkError::from) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return Ok(true),
+                Err(_) => return Ok(false),
+            };
+            match frame.kind() {
+                Kind::GoAway => return Ok(false),
+                Kind::Close => {
+                    let gateways = &self.settings.gateways;
+                    let gateway = gateways[self.gateway % gateways.len()].clone();
+                    let words = frame
+                        .read::<Close>()
+                        .map_or_else(|_| "without words".to_string(), |close| close.printable());
+                    return Err(ClientError::Refused { gateway, words });
+                }
+                _ => {
+                    if let Ok(message) = Message::read(frame.shared()) {
+                        self.session.receive(&message, now_ns);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The wall clock, ns since 1970.
+fn wall_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX / 2)
+}

@@ -1,0 +1,5 @@
+//! A session against messages that a test writes.
+
+mod python;
+mod session;
+mod state;
