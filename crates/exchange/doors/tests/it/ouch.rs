@@ -4,7 +4,7 @@
 use nm_book::codec;
 use nm_book::order::{CancelReason, Command, Event, RejectReason};
 use nm_doors::door::{Act, Door};
-use nm_doors::limits::CLIENT_SILENCE_NS;
+use nm_doors::limits::{CLIENT_SILENCE_NS, LIVE_ORDERS_MAX, WAITING_CHANGES_MAX};
 use nm_doors::ouch::line::Line;
 use nm_doors::ouch::record::Record;
 use nm_doors::ouch::settings;
@@ -546,4 +546,35 @@ fn both_sides_show_that_they_live() {
         desk.collect();
         assert!(desk.is_closed, "{wrong:?}");
     }
+}
+
+#[test]
+fn a_session_has_a_number_of_live_orders() {
+    let mut desk = Desk::ready();
+    let last = LIVE_ORDERS_MAX as u32 + 1;
+    // Many in a second are as good as many in many seconds.
+    for number in 2..=last + 1 {
+        let now_ns = NOW_NS + u64::from(number / 5_000) * SECOND_NS;
+        let order = packet(b'U', &buy(number, 10));
+        desk.door.received(desk.connection, &order, now_ns);
+        desk.door.take_acts().into_iter().for_each(|act| {
+            if let Act::Send(_, bytes) = act {
+                desk.packets.push((bytes[2], bytes[3..].to_vec()));
+            }
+        });
+    }
+    assert_eq!(desk.take(), [format!("J {} 0a", last + 1)]);
+}
+
+#[test]
+fn requests_that_wait_for_an_order_are_limited() {
+    let mut desk = Desk::ready();
+    desk.rest(2, 100);
+    let most = WAITING_CHANGES_MAX as u32;
+    for number in 3..3 + most {
+        desk.send(&replace(number - 1, number, 100, 15_000));
+    }
+    assert!(desk.take().is_empty());
+    desk.send(&replace(2 + most, 3 + most, 100, 15_000));
+    assert_eq!(desk.take(), [format!("J {} 0a", 3 + most)]);
 }
