@@ -1,8 +1,8 @@
 //! The orders of one session: requests become commands to the exchange, and events of the exchange
 //! become messages.
 //!
-//! An order keeps its id on the exchange when it is replaced. Of the requests to change an order one
-//! is at the exchange at a time; the others wait for it. Whether a request still means a live order
+//! An order keeps its id on the exchange when it is replaced. Of the requests to change an order
+//! one is at the exchange at a time; the others wait for it. Whether a request still means a live order
 //! is looked at when its turn comes, because OUCH ignores those that come too late.
 //!
 //! The exchange replaces the *open* quantity of an order, and OUCH the total. What trades while a

@@ -83,7 +83,7 @@ impl Desk {
                 self.tell_canceled(&order, lost, cancel::SELF_MATCH);
                 self.keep(order);
             }
-            // No order of OUCH slides or is a stop; what an iceberg shows is not told.
+            // No order of OUCH slides or is a stop; what an iceberg shows is not sent.
             _ => {}
         }
     }
@@ -183,7 +183,7 @@ impl Desk {
             return self.go_on(order);
         };
         match reason {
-            // Its end is told by another event.
+            // Another event brings its end.
             RejectReason::UnknownOrder => {}
             RejectReason::Halted | RejectReason::InAuction | RejectReason::WrongState => {
                 self.consume(user_ref);
