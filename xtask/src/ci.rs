@@ -1,5 +1,6 @@
 //! Everything that must hold before a change lands, in the order in which it fails fastest.
 
+use std::sync::Mutex;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
@@ -13,36 +14,44 @@ use crate::{setup, shell, tidy};
 /// What the cheapest benchmarks are compared with.
 const COMMIT_BEFORE: &str = "HEAD~1";
 
-/// The time of each part, in order.
+/// The time of each part, in the order of their ends.
 #[derive(Default)]
-struct Parts(Vec<(&'static str, Duration)>);
+struct Parts(Mutex<Vec<(&'static str, Duration)>>);
 
 impl Parts {
-    fn run<T>(&mut self, name: &'static str, part: impl FnOnce() -> Result<T>) -> Result<T> {
+    fn run<T>(&self, name: &'static str, part: impl FnOnce() -> Result<T>) -> Result<T> {
         let begin = Moment::now();
         let result = part();
-        self.0.push((name, begin.elapsed()));
+        let mut parts = self.0.lock().expect("no part panics here");
+        parts.push((name, begin.elapsed()));
         result
     }
 
     fn print(&self) {
-        eprintln!("time of each part:");
-        let total = self.0.iter().map(|(_, time)| *time).sum();
-        for (name, time) in self.0.iter().chain([&("total", total)]) {
+        for (name, time) in &*self.0.lock().expect("no part panics here") {
             eprintln!("{:6} s  {name}", time.as_secs());
         }
     }
 }
 
 pub fn run() -> Result<()> {
-    let mut parts = Parts::default();
+    let (parts, beside) = (Parts::default(), Parts::default());
+    let begin = Moment::now();
     // Packages come over the network while the processor checks; a fault ends neither halfway.
-    let result = thread::scope(|scope| run_parts(&mut parts, scope.spawn(setup::run)));
+    let result = thread::scope(|scope| run_parts(&parts, &beside, scope.spawn(setup::run)));
+    eprintln!("time of each part:");
     parts.print();
+    eprintln!("{:6} s  total", begin.elapsed().as_secs());
+    eprintln!("of which, beside the tests:");
+    beside.print();
     result?.conclude()
 }
 
-fn run_parts(parts: &mut Parts, installing: ScopedJoinHandle<'_, Result<()>>) -> Result<Counts> {
+fn run_parts(
+    parts: &Parts,
+    beside: &Parts,
+    installing: ScopedJoinHandle<'_, Result<()>>,
+) -> Result<Counts> {
     parts.run("tidy", || tidy::run(&[]))?;
     // Its lock file does not follow a change of our dependencies, and is needed at the very end.
     parts.run("lock file of fuzz", || {
@@ -66,7 +75,7 @@ fn run_parts(parts: &mut Parts, installing: ScopedJoinHandle<'_, Result<()>>) ->
     })?;
     // Most tests wait for something, so the processor has time for what only computes.
     let (counts, benches) = thread::scope(|scope| {
-        let computing = scope.spawn(run_beside_tests);
+        let computing = scope.spawn(|| run_beside_tests(beside));
         let counts = parts
             .run("tests", || suite::cargo_test("cargo test --workspace --locked --no-fail-fast"))?;
         let benches = parts.run("what runs beside them, the rest of it", || {
@@ -88,28 +97,30 @@ fn run_parts(parts: &mut Parts, installing: ScopedJoinHandle<'_, Result<()>>) ->
 /// The parts that have low priority, in two rows, because some of them use one CPU only. Returns
 /// the benches to compare, or why there are none: a clone may lack the commit before, and a
 /// benchmark is no test.
-fn run_beside_tests() -> Result<Result<[Benches; 2]>> {
+fn run_beside_tests(parts: &Parts) -> Result<Result<[Benches; 2]>> {
     // It may install a toolchain, which fuzzing needs as well.
-    let has_miri = has_miri();
+    let has_miri = parts.run("setup of Miri", || Ok(has_miri()))?;
+    let run = |name, line: &str| parts.run(name, || shell::run(&format!("nice -n 19 {line}")));
     thread::scope(|scope| {
         let simulating = scope.spawn(move || {
-            simulate_replicas()?;
-            check_codecs_under_miri(has_miri)
+            parts.run("trials of replicas", simulate_replicas)?;
+            parts.run("trials of the exchange", simulate_exchange)?;
+            parts.run("codecs under Miri", || check_codecs_under_miri(has_miri))
         });
-        shell::run("nice -n 19 cargo build --release --locked")?;
+        run("release build", "cargo build --release --locked")?;
         // Uses what was just built.
-        let install = "nice -n 19 cargo install --locked --path crates/nearmetal --no-track";
-        shell::run(&format!("{install} --root target/ci-install --force"))?;
-        shell::run("nice -n 19 cargo xtask fuzz --seconds 2 --fast-build")?;
+        let install = "cargo install --locked --path crates/nearmetal --no-track";
+        run("install", &format!("{install} --root target/ci-install --force"))?;
+        run("fuzzing", "cargo xtask fuzz --seconds 2 --fast-build")?;
         // Three quarters of making a root are waiting for packages.
         thread::scope(|scope| {
-            let roots = scope.spawn(|| shell::run("nice -n 19 cargo xtask dist roots"));
-            shell::run("nice -n 19 cargo xtask dist")?;
+            let roots = scope.spawn(|| run("roots of Debian", "cargo xtask dist roots"));
+            run("packages", "cargo xtask dist")?;
             roots.join().expect("the thread that makes roots does not panic")
         })?;
         // Its measurement is disturbed by the tests: only that it ends and reports is looked at.
-        shell::run("nice -n 19 cargo xtask dist check")?;
-        let benches = Benches::with_commit(COMMIT_BEFORE);
+        run("check of the packages", "cargo xtask dist check")?;
+        let benches = parts.run("builds of benches", || Ok(Benches::with_commit(COMMIT_BEFORE)))?;
         simulating.join().expect("the simulating thread does not panic")?;
         Ok(benches)
     })
@@ -152,6 +163,15 @@ fn check_codecs_under_miri(has_miri: bool) -> Result<()> {
 fn simulate_replicas() -> Result<()> {
     let line = "nice -n 19 cargo test -p nm-replica --lib --release --locked \
                 --target-dir target/simulation -- --nocapture cell_simulation disk_fault";
+    let trials = ("NM_TRIALS", "10000");
+    shell::run_with(line, &[("RUSTFLAGS", "--cfg tokio_unstable"), trials])
+}
+
+/// Trials of a whole network with faults, with the flags of the simulation before, whose libraries
+/// it shares.
+fn simulate_exchange() -> Result<()> {
+    let line = "nice -n 19 cargo test -p nm-exchange --lib --release --locked \
+                --target-dir target/simulation -- --nocapture no_fault_of_a_network";
     let trials = ("NM_TRIALS", "10000");
     shell::run_with(line, &[("RUSTFLAGS", "--cfg tokio_unstable"), trials])
 }

@@ -11,6 +11,7 @@ mod licences;
 mod modules;
 mod mutations;
 mod regions;
+mod roles;
 mod text;
 mod tokens;
 mod unused;
@@ -38,7 +39,8 @@ checks:
   unused     no dependency that no file names
   licences   every licence may be linked
   guarantees  SPECIFICATION.md names an existing test for each, or says that it has none
-  mutations  the deliberate faults of mutations/ fit the code, and break a guarantee's own test";
+  mutations  the deliberate faults of mutations/ fit the code, and break a guarantee's own test
+  roles      the exchange has test-only modules, no items; its roles name no clock, thread, socket";
 
 #[derive(Debug, Default)]
 struct Options {
@@ -99,6 +101,7 @@ fn faults_of(workspace: &Workspace) -> Vec<Fault> {
     faults.extend(licences::check(metadata));
     faults.extend(guarantees::check(files));
     faults.extend(mutations::check(files));
+    faults.extend(roles::check(&sources));
     faults
 }
 

@@ -244,11 +244,14 @@ pub fn descriptor_limit() -> [u64; 2] {
     limit
 }
 
-/// Sets it; false if that is not allowed.
-pub fn set_descriptor_limit(limit: [u64; 2]) -> bool {
+/// Sets it, and gives what it was until then, in one step; none if that is not allowed.
+pub fn swap_descriptor_limit(limit: [u64; 2]) -> Option<[u64; 2]> {
+    let mut before = [0_u64; 2];
     let (which, place) = (libc::RLIMIT_NOFILE as usize, limit.as_ptr().addr());
-    // SAFETY: the kernel reads two numbers, which are live.
-    unsafe { raw(libc::SYS_prlimit64, 0, which, place, 0, 0, 0) == 0 }
+    let old = before.as_mut_ptr().addr();
+    // SAFETY: the kernel reads two numbers and writes two, which are live.
+    let is_set = unsafe { raw(libc::SYS_prlimit64, 0, which, place, old, 0, 0) == 0 };
+    is_set.then_some(before)
 }
 
 /// Polls `fds`, or waits for them, with no signal mask; `None` is no time limit.

@@ -154,6 +154,11 @@ pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
     if fd as usize >= table::DESCRIPTORS {
         return;
     }
+    // What is not registered costs its calls one look at an empty entry of the table. An entry that
+    // is not empty is outdated, and replaced below.
+    if is_left_out() && table::is_empty(fd) {
+        return ledger.leave_out();
+    }
     let Some(record) = claim_record(ledger) else { return };
     let Some(socket) = table::claim() else { return };
     record.set_role(role);
@@ -247,6 +252,11 @@ fn is_on_this_host(peer: SocketAddr) -> bool {
     peer.ip().is_loopback() || peer.ip().is_unspecified()
 }
 
+/// Whether a new socket is left to the kernel, as one of too many.
+fn is_left_out() -> bool {
+    Settings::get().has_default_after_calls() && worth::is_beyond_a_crowd(table::sockets())
+}
+
 /// Why a new socket cannot be accelerated, as far as that is known at once.
 fn initial_kernel_reason(
     role: SocketRole,
@@ -263,7 +273,7 @@ fn initial_kernel_reason(
     if worth::process_has_stopped() {
         return KernelReason::NotWorthIt;
     }
-    if settings.has_default_after_calls() && worth::is_beyond_a_crowd(table::sockets()) {
+    if is_left_out() {
         return KernelReason::Crowded;
     }
     let Some(peer) = peer else { return KernelReason::ConnectionNotSeen };

@@ -69,6 +69,11 @@ pub fn is_managed(fd: c_int) -> bool {
     entry != 0 && entry & NO_POINTER == 0
 }
 
+/// Whether the table knows nothing of `fd`.
+pub fn is_empty(fd: c_int) -> bool {
+    TABLE.get(fd as usize).is_some_and(|entry| entry.load(Ordering::Acquire).is_null())
+}
+
 /// A look-up has found no pointer: an inherited socket is used for the first time.
 #[cold]
 fn use_number_entry(fd: c_int, number: usize) {
@@ -485,22 +490,28 @@ fn move_to(fd: c_int, from: usize) -> c_int {
 /// Numbers above the program's limit that are for this library.
 const ABOVE_LIMIT: u64 = 4096;
 
-/// Duplicates a descriptor above the program's limit, which is raised for a moment. None if the
-/// limit is so high that the program does not reach it, or must not be raised.
+/// Duplicates a descriptor above the program's limit. None if the limit is so high that the program
+/// does not reach it, or must not be raised.
 fn move_above_limit(fd: c_int) -> Option<c_int> {
-    let limit = kernel::descriptor_limit();
-    let [soft, hard] = limit;
-    let raised = hard.min(soft.saturating_add(ABOVE_LIMIT));
-    if soft > LIBRARY_FDS_FROM_MAX as u64
-        || raised <= soft
-        || !kernel::set_descriptor_limit([raised, hard])
-    {
+    with_raised_limit(|soft| move_to(fd, soft as usize)).filter(|high| *high >= 0)
+}
+
+/// Does `work` while the program's limit, which it gets, is raised.
+fn with_raised_limit<T>(work: impl FnOnce(u64) -> T) -> Option<T> {
+    let [soft, hard] = kernel::descriptor_limit();
+    let raised = [hard.min(soft.saturating_add(ABOVE_LIMIT)), hard];
+    if soft > LIBRARY_FDS_FROM_MAX as u64 || raised[0] <= soft {
         return None;
     }
-    let high = move_to(fd, soft as usize);
-    // Lowering a limit needs no permission.
-    kernel::set_descriptor_limit(limit);
-    (high >= 0).then_some(high)
+    let before = kernel::swap_descriptor_limit(raised)?;
+    let done = work(soft);
+    // Lowering a limit needs no permission. If the program has set another one meanwhile, that
+    // stays.
+    let found = kernel::swap_descriptor_limit(before);
+    if let Some(of_program) = found.filter(|found| *found != raised) {
+        kernel::swap_descriptor_limit(of_program);
+    }
+    Some(done)
 }
 
 /// Sockets of a rendezvous that are open now; each belongs to one socket, until it has joined.
@@ -651,4 +662,23 @@ fn grow() -> Option<()> {
         }
     }
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_the_program_sets_meanwhile_stays() {
+        let [soft, hard] = kernel::descriptor_limit();
+        let low = [1_000, hard];
+        kernel::swap_descriptor_limit(low).unwrap();
+        let raised = with_raised_limit(|_| kernel::descriptor_limit()).unwrap();
+        assert!(raised[0] > low[0] && raised[1] == hard);
+        assert_eq!(kernel::descriptor_limit(), low);
+        let of_program = [999, hard];
+        with_raised_limit(|_| kernel::swap_descriptor_limit(of_program)).unwrap();
+        assert_eq!(kernel::descriptor_limit(), of_program);
+        kernel::swap_descriptor_limit([soft, hard]).unwrap();
+    }
 }

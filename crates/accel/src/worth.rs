@@ -37,8 +37,9 @@ const SHOWN: usize = 16;
 /// polled in memory, and the pages that each one needs in memory push the others out of the caches.
 const CROWD: usize = 512;
 
-/// With more connections a new one is not even counted.
-const CROWD_MAX: usize = 2048;
+/// With more connections a new one is left to the kernel, and not even counted: the counters of so
+/// many do not fit into the CPU's nearest caches.
+const CROWD_MAX: usize = 1024;
 
 /// Connections in a row that were not worth it.
 static STREAK: AtomicU32 = AtomicU32::new(0);

@@ -2,12 +2,15 @@
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::Path;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::Result;
 use nm_report::style::{self, Style};
 
 use crate::document::{Document, SelfVersioned, Versioned};
-use crate::exit::{Exit, Stop};
+use crate::exit::{self, Exit, Stop};
 
 /// Writes data to stdout. A closed pipe is not an error; a full disk behind stdout is one of usage,
 /// as no environment is missing.
@@ -83,6 +86,25 @@ fn without_commands(text: &str) -> String {
 /// Writes text that this program has coloured to stderr.
 pub fn styled(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// How long a process that must not outlive its work waits until its last message is read.
+const MESSAGE_LIMIT: Duration = Duration::from_secs(2);
+
+/// The exit code of a process that ends although nobody reads its stderr: the sentence of an error
+/// is written by a thread, which gets [`MESSAGE_LIMIT`].
+pub fn ended_in_time(result: anyhow::Result<()>) -> Exit {
+    let Err(error) = result else { return Exit::Pass };
+    let (exit, text) = (exit::of_error(&error), format!("nearmetal: {error:#}"));
+    let (written, is_written) = channel();
+    let write = move || {
+        message(&text);
+        let _ = written.send(());
+    };
+    if thread::Builder::new().name("message".into()).spawn(write).is_ok() {
+        let _ = is_written.recv_timeout(MESSAGE_LIMIT);
+    }
+    exit
 }
 
 /// `text` as a warning, for [`message`].

@@ -21,6 +21,9 @@ const BUILD: &str = "target/mutations/build";
 /// Longest time of a test, s: a fault may well make it hang.
 const TEST_MAX_S: u64 = 300;
 
+/// Trials of a simulation that has to notice a fault.
+const TRIALS: &str = "2000";
+
 /// The exit code of timeout(1) where the time was up.
 const TIMED_OUT: i32 = 124;
 
@@ -164,7 +167,7 @@ fn in_copy(program: &str, copy: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(words).current_dir(copy).stdin(Stdio::null()).stderr(Stdio::null());
     command.env("CARGO_TARGET_DIR", shell::root().join(BUILD));
-    command.env("CARGO_PROFILE_DEV_DEBUG", "0");
+    command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("NM_TRIALS", TRIALS);
     command
 }
 

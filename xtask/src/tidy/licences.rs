@@ -73,4 +73,12 @@ mod tests {
         assert_eq!(faults.len(), 1);
         assert!(faults[0].text.contains("bad has licence `GPL-3.0`"));
     }
+
+    #[test]
+    fn cargo_deny_allows_the_same_licences() {
+        let text = std::fs::read_to_string(crate::shell::root().join("deny.toml")).unwrap();
+        let file: toml::Table = toml::from_str(&text).unwrap();
+        let allowed = file["licenses"]["allow"].as_array().unwrap();
+        assert!(allowed.iter().map(|licence| licence.as_str().unwrap()).eq(LICENCES));
+    }
 }

@@ -824,21 +824,25 @@ fn idle_connections_beside_busy_ones_join_later() {
     }
 }
 
-/// Why each open socket of this process uses the kernel, and whether the other end gave the
-/// reason; none without the library.
-pub(crate) fn reasons() -> Vec<(KernelReason, bool)> {
+/// The ledgers among the descriptors of this process; none without the library.
+pub(crate) fn ledgers() -> Vec<LedgerView> {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let is_ledger = |link: &std::fs::DirEntry| {
         std::fs::read_link(link.path())
             .is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:nearmetal-accel "))
     };
     let files = links.filter(is_ledger).filter_map(|link| std::fs::File::open(link.path()).ok());
-    let ledgers = files.filter_map(|file| LedgerView::open(file.into()).ok());
+    files.filter_map(|file| LedgerView::open(file.into()).ok()).collect()
+}
+
+/// Why each open socket of this process uses the kernel, and whether the other end gave the
+/// reason; none without the library.
+pub(crate) fn reasons() -> Vec<(KernelReason, bool)> {
     let reasons = |ledger: LedgerView| {
         let open = ledger.records().filter(|it| it.phase != SocketPhase::Closed);
         open.map(|it| (it.reason, it.detail == REASON_OF_PEER)).collect::<Vec<_>>()
     };
-    ledgers.flat_map(reasons).collect()
+    ledgers().into_iter().flat_map(reasons).collect()
 }
 
 /// An option that only the kernel supports, set at one end while neither has looked for the other:

@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use libc::{POLLIN, pollfd};
-use nm_ring::ledger::KernelReason;
+use nm_ring::ledger::{KernelReason, LedgerView};
 use nm_sys::clock::Deadline;
 
 use crate::calls::*;
 use crate::harness::{Body, Side, another, state};
-use crate::joining::reasons;
+use crate::joining::{ledgers, reasons};
 use crate::support::*;
-use crate::ways::recv_now;
+use crate::ways::{IN, recv_now};
 
 /// Programs that the tests start with settings of their own.
 pub(crate) const PEERS: &[Body] = &[
@@ -39,6 +39,7 @@ const BEYOND_THE_TIME: usize = 40;
 const CROWD: usize = 2_100;
 
 const KERNEL: i32 = 1;
+const UNMANAGED: i32 = 0;
 const CANDIDATE: i32 = 2;
 
 /// Runs a body with these settings.
@@ -144,9 +145,17 @@ fn crowd() {
     let pair = || Pair { client: connected(&address), server: accept(listening).unwrap() };
     let pairs: Vec<Pair> = (0..CROWD / 2).map(|_| pair()).collect();
     let [first, last] = [pairs[0], pairs[CROWD / 2 - 1]];
-    assert_eq!((state(first.client), state(last.server)), (Some(CANDIDATE), Some(KERNEL)));
-    assert!(reasons().contains(&(KernelReason::Crowded, false)));
+    assert_eq!((state(first.client), state(last.server)), (Some(CANDIDATE), Some(UNMANAGED)));
+    let left_out = || ledgers().iter().map(LedgerView::left_out).sum::<u64>();
+    // One more than the table holds decides.
+    assert_eq!(left_out(), CROWD as u64 - 1025);
     check_both_directions(last);
+    let set = epoll_create();
+    epoll_ctl(set, libc::EPOLL_CTL_ADD, last.server, IN, 7).unwrap();
+    send(last.client, b"x", 0).unwrap();
+    assert_eq!(epoll_wait(set, 4, -1), Ok(vec![(IN, 7)]));
+    assert_eq!(recv_now(last.server), b"x");
+    assert_eq!(left_out(), CROWD as u64 - 1025, "each one once");
     for pair in pairs {
         [pair.client, pair.server].into_iter().for_each(|fd| close_with_reset(fd));
     }

@@ -50,6 +50,8 @@ struct Place<L> {
     name: String,
     line: L,
     connection: Option<ConnectionId>,
+    /// Whether the store has more bytes than it may, however it is made smaller.
+    is_over: bool,
 }
 
 /// The door of a protocol.
@@ -67,6 +69,7 @@ impl<L: Line> Door<L> {
             name: L::names(&one.profile).0.to_string(),
             line: L::new(settings, at),
             connection: None,
+            is_over: false,
         };
         Door {
             places: settings.sessions.iter().enumerate().map(place).collect(),
@@ -90,9 +93,15 @@ impl<L: Line> Door<L> {
         self.places[at].line.lost_symbol()
     }
 
-    /// Whether the store of a session takes new orders.
-    pub fn set_full(&mut self, at: usize, is_full: bool) {
+    /// Whether the store of a session takes no new orders, and whether it takes nothing.
+    pub fn set_full(&mut self, at: usize, is_full: bool, is_over: bool) {
         self.places[at].line.set_full(is_full);
+        self.places[at].is_over = is_over;
+    }
+
+    /// Forgets the orders of a session that have ended.
+    pub fn forget_ended(&mut self, at: usize) {
+        self.places[at].line.forget_ended();
     }
 
     /// What is to be done since the last call.
@@ -154,7 +163,12 @@ impl<L: Line> Door<L> {
             connection.messages += 1;
             match (next, connection.line) {
                 (Next::Message(message), Some(line)) => {
-                    self.step(line, Input::Message(&message), now_ns);
+                    let refusal = L::refusal_when_over(&message);
+                    let input = match refusal.filter(|_| self.places[line].is_over) {
+                        Some(why) => Input::End(why),
+                        None => Input::Message(&message),
+                    };
+                    self.step(line, input, now_ns);
                 }
                 (Next::Message(message), None) => self.begin(id, &message, now_ns),
                 (Next::Ignored, _) => {}

@@ -84,6 +84,12 @@ pub trait Line: Sized + Debug {
     /// What a connection is sent whose first message names no session, or one that is in use.
     fn refusal(is_in_use: bool) -> Vec<u8>;
 
+    /// Why a message is not taken while the store has more bytes than it may, if it is not.
+    fn refusal_when_over(message: &<Self::Cut as Cut>::Message) -> Option<&'static str>;
+
+    /// Forgets the orders that have ended.
+    fn forget_ended(&mut self);
+
     /// Whether a client has logged on.
     fn is_logged_on(&self) -> bool;
 

@@ -417,6 +417,9 @@ impl<'a, L: Line> Server<'a, L> {
     /// does not help, it takes no new orders.
     fn compact(&mut self, line: usize, is_new: bool) -> Result<(), ServerError> {
         let OpenStore { store, kept_bytes } = &mut self.stores[line];
+        if is_new && *kept_bytes > self.store_bytes / 4 * 3 {
+            self.door.forget_ended(line);
+        }
         if is_new || store.bytes() > self.store_bytes.max(*kept_bytes * 2) {
             store.rewrite(self.door.snapshot(line))?;
             *kept_bytes = store.bytes();
@@ -427,7 +430,8 @@ impl<'a, L: Line> Server<'a, L> {
 
     fn compare_size(&mut self, line: usize) {
         let kept_bytes = self.stores[line].kept_bytes;
-        self.door.set_full(line, kept_bytes > self.store_bytes / 4 * 3);
+        let is_full = kept_bytes > self.store_bytes / 4 * 3;
+        self.door.set_full(line, is_full, kept_bytes > self.store_bytes);
     }
 
     /// Writes what waits for a client.

@@ -4,8 +4,6 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use crate::time;
-
 /// A value that is there, or is being computed.
 #[derive(Debug)]
 pub enum Background<T> {
@@ -51,6 +49,7 @@ impl<T: Send + 'static> Background<T> {
     }
 
     /// Takes the value out, if it is there.
+    #[expect(clippy::disallowed_methods, reason = "it is ready")]
     pub fn take_ready(slot: &mut Option<Background<T>>) -> Option<T> {
         match slot.take()? {
             Background::Ready(value) => Some(value),
@@ -65,6 +64,10 @@ impl<T: Send + 'static> Background<T> {
     }
 
     /// The value; waits for it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "whoever may wait calls this, and the lint asks there"
+    )]
     pub fn wait(self) -> T {
         match self {
             Background::Ready(value) => value,
@@ -86,10 +89,10 @@ pub fn drop_bytes(bytes: Vec<u8>) {
     }
 }
 
-/// When to look whether a value is there, ns on the machine's clock.
-pub fn next_check_ns() -> u64 {
+/// When to look whether a value is there that is not there now, ns.
+pub fn next_check_ns(now_ns: u64) -> u64 {
     const INTERVAL_NS: u64 = 1_000_000;
-    time::monotonic_ns() + INTERVAL_NS
+    now_ns + INTERVAL_NS
 }
 
 fn take<W>(work: &Mutex<Option<W>>) -> Option<W> {

@@ -268,18 +268,19 @@ impl<M: Matching> Cell<M> {
 
     /// A session's events on an instrument after number `acknowledged`, and the number before the
     /// first of them; that is higher than `acknowledged` if some are no longer kept. None if the
-    /// instrument is in another cell, and what it was when it was released is not kept any more.
+    /// instrument is in another cell, also while the state that was released is kept: there may be
+    /// newer events there.
     pub fn events_after(
         &self,
         instrument: InstrumentId,
         session: UserId,
         acknowledged: u64,
     ) -> Option<(u64, impl Iterator<Item = &Event>)> {
-        let state = self.present_or_departed(instrument);
-        if state.is_none() && !self.owns(instrument) {
+        if !self.owns(instrument) {
             return None;
         }
-        let known = state.and_then(|state| state.sessions.get(&session));
+        let known =
+            self.instruments.get(&instrument).and_then(|state| state.sessions.get(&session));
         let start = known.map_or(0, |known| known.resend_start(acknowledged));
         Some((start, known.into_iter().flat_map(move |known| known.events_after(start))))
     }
@@ -295,6 +296,7 @@ impl<M: Matching> Cell<M> {
     }
 
     /// The complete state.
+    #[expect(clippy::disallowed_methods, reason = "at the end of a node, and in replays")]
     pub fn save(&self) -> Vec<u8> {
         let mut sections = self.header();
         for (instrument, state) in &self.instruments {

@@ -41,6 +41,10 @@ impl StateHashes {
     ///
     /// # Errors
     /// If the file cannot be created.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a record is kept in runs that are recorded only"
+    )]
     pub fn open(folder: &Path) -> Result<StateHashes, Failure> {
         let path = folder.join(NAME);
         let opened = std::fs::create_dir_all(folder)
@@ -74,6 +78,10 @@ impl StateHashes {
     ///
     /// # Errors
     /// If it could not be.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a record is kept in runs that are recorded only"
+    )]
     pub fn finish(&mut self) -> Result<(), Failure> {
         let Some(hasher) = self.hasher.take() else { return Ok(()) };
         hasher.join().unwrap_or_else(|_| {
@@ -99,6 +107,7 @@ fn write_failure(path: &Path, error: &std::io::Error) -> Failure {
 ///
 /// # Errors
 /// If the file cannot be read, or has another content.
+#[expect(clippy::disallowed_methods, reason = "for programs that are no nodes")]
 pub fn read(folder: &Path) -> Result<Vec<(u64, u64)>, Failure> {
     let path = folder.join(NAME);
     let read_failure = |reason: String| {

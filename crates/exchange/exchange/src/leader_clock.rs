@@ -13,7 +13,7 @@
 
 use nm_replica::difference_ns;
 
-use crate::time::{monotonic_ns, wall_clock_ns};
+use crate::time::Time;
 
 /// Largest difference between a leader's time and the median of the replicas' clocks.
 pub const CLOCK_SKEW_MAX_NS: u64 = 1_000_000_000;
@@ -80,14 +80,17 @@ impl LeaderClock {
 
     /// The time of a batch that begins now. `others` gives what the clocks of other replicas show,
     /// with their positions, when the monotonic clock shows its argument.
-    pub fn now_ns(&mut self, others: impl FnOnce(u64) -> Vec<(usize, u64)>) -> u64 {
-        let monotonic_ns = monotonic_ns();
+    pub fn now_ns(
+        &mut self,
+        Time { monotonic_ns, wall_ns }: Time,
+        others: impl FnOnce(u64) -> Vec<(usize, u64)>,
+    ) -> u64 {
         let age_ns = monotonic_ns.saturating_sub(self.compared_ns);
         match self.now {
             Some(now) if age_ns < COMPARE_INTERVAL_NS => advanced(now, monotonic_ns),
             _ => {
                 let others = others(monotonic_ns);
-                self.compare(&Readings { monotonic_ns, wall_ns: wall_clock_ns(), others })
+                self.compare(&Readings { monotonic_ns, wall_ns, others })
             }
         }
     }

@@ -7,13 +7,18 @@
 //! [`network`] is the file that all nodes share. [`link`] carries frames between them, whose
 //! messages are those of [`nm_wire`]; [`moves`] says how they move an instrument, and [`client`]
 //! makes links from outside. [`cell`] is the state of one group of instruments, [`control`] decides
-//! where each instrument is, [`node`] runs one node, and [`limits`] are what clients can ask of all
-//! of it.
+//! where each instrument is, [`node`] runs one node, [`output_queue`] takes what a node writes, and
+//! [`limits`] are what clients can ask of all of it.
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait"))]
 
 mod background;
 pub mod batch;
 pub mod cell;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "waits for an answer, in programs that are no nodes and in threads of their own"
+)]
 pub mod client;
 pub mod control;
 pub mod hashes;
@@ -23,7 +28,9 @@ pub mod link;
 pub mod moves;
 pub mod network;
 pub mod node;
+pub mod output_queue;
 pub mod resend;
 #[cfg(feature = "test-support")]
+#[allow(clippy::disallowed_methods, reason = "tests wait")]
 pub mod testing;
 mod time;

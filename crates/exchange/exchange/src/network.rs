@@ -258,6 +258,7 @@ impl Network {
     ///
     /// # Errors
     /// As [`Network::read`].
+    #[expect(clippy::disallowed_methods, reason = "before a node begins")]
     pub fn read_unresolved(path: &Path) -> Result<Network, NetworkError> {
         let text = text_file::read(path, NETWORK_BYTES_MAX)
             .map_err(|source| NetworkError::Read { path: path.to_path_buf(), source })?;

@@ -19,7 +19,7 @@ use nm_wire::{FrameMut, Kind, Message as AnyMessage, Request, Shape, Who};
 use crate::client;
 use crate::link::{Address, Link};
 use crate::network::{Durability, Network, Node, NodeId, Role};
-use crate::node::{self, Limits, NodeEvent, NodeSummary};
+use crate::node::{self, EventQueue, Limits, NodeEvent, NodeSummary};
 
 /// Nothing takes so long unless it hangs.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -35,6 +35,11 @@ pub struct TestRing {
     /// Limits of the nodes.
     pub limits: Limits,
     nodes: BTreeMap<NodeId, RunningNode>,
+}
+
+/// Events that nobody reads.
+pub fn unread_events(node: NodeId) -> EventQueue {
+    EventQueue::start(node, |_| {}).unwrap()
 }
 
 /// A node that runs.
@@ -88,7 +93,7 @@ impl TestRing {
         let (network, ready) = (network.clone(), Arc::clone(ready));
         let (warnings, limits) = (Arc::clone(&self.warnings), self.limits);
         let thread = std::thread::spawn(move || {
-            let mut report = |event: &NodeEvent| {
+            let report = move |event: &NodeEvent| {
                 if matches!(event, NodeEvent::Ready { .. }) {
                     ready.fetch_add(1, Ordering::AcqRel);
                 }
@@ -96,7 +101,10 @@ impl TestRing {
                     warnings.lock().unwrap().push(message.clone());
                 }
             };
-            node::run_with_limits(&network, node, stopped.as_fd(), &limits, &mut report).unwrap()
+            let events = EventQueue::start(node, report).unwrap();
+            let ended = node::run_with_limits(&network, node, stopped.as_fd(), &limits, &events);
+            assert!(events.end(LIMIT), "its events are written");
+            ended.unwrap()
         });
         self.nodes.insert(node, RunningNode { stop, thread });
     }

@@ -1,44 +1,20 @@
-//! The clocks of the machine; in a simulation, its own.
+//! What a node's roles are given of the machine's clocks: they read none.
 
-use nm_sys::clock;
-
-/// The monotonic clock, ns.
-pub fn monotonic_ns() -> u64 {
-    #[cfg(test)]
-    if let Some(now_ns) = testing::now_ns() {
-        return now_ns;
-    }
-    clock::monotonic_ns()
+/// The time on both clocks of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Time {
+    /// On the monotonic clock, ns.
+    pub monotonic_ns: u64,
+    /// On the wall clock, ns since 1970.
+    pub wall_ns: u64,
 }
 
-/// The wall clock, ns since 1970.
-pub fn wall_clock_ns() -> u64 {
-    #[cfg(test)]
-    if let Some(now_ns) = testing::now_ns() {
-        return testing::EPOCH_NS + now_ns;
-    }
-    nm_replica::wall_clock_ns()
-}
-
-/// Clocks that a simulation sets.
-#[cfg(test)]
-pub mod testing {
-    use std::cell::Cell;
-
-    /// What the wall clock shows when the monotonic clock shows zero.
-    pub const EPOCH_NS: u64 = 1_800_000_000_000_000_000;
-
-    thread_local! {
-        static NOW: Cell<Option<u64>> = const { Cell::new(None) };
-    }
-
-    /// From now on the clocks of this thread show this time, ns; `None` ends that.
-    pub fn set(now_ns: Option<u64>) {
-        NOW.set(now_ns);
-    }
-
-    /// What was set.
-    pub fn now_ns() -> Option<u64> {
-        NOW.get()
-    }
+/// Measures: the timestamps of frames, and what work takes. Nothing that a role decides depends on
+/// it.
+#[derive(Debug, Clone, Copy)]
+pub struct Meters {
+    /// The monotonic clock now, ns.
+    pub monotonic_ns: fn() -> u64,
+    /// CPU time of the process, ns.
+    pub cpu_ns: fn() -> u64,
 }

@@ -31,7 +31,7 @@ use crate::group::{Group, Member, Settings};
 use crate::journal;
 use crate::lifecycle;
 use crate::log::{Log, LogEvent};
-use crate::open_replicas::OpenReplicas;
+use crate::open_replicas::{Joined, OpenReplicas};
 use crate::replicas;
 use crate::simulated_disk::{Disk, Faults, Lie};
 use crate::simulated_machine::SimulatedMachine;
@@ -65,7 +65,7 @@ struct Node {
     stop: Option<oneshot::Sender<()>>,
     log: Option<RaftLog>,
     /// Where the log of a replica comes from that joins.
-    joined: Option<Receiver<RaftLog>>,
+    joined: Option<Receiver<Joined>>,
     /// Whether it has the files of a replica.
     has_files: bool,
     disk: Disk,
@@ -403,7 +403,7 @@ impl Simulation {
 
     fn take_events(&mut self, node: usize) {
         let this = &mut self.nodes[node];
-        if let Some(log) = this.joined.as_ref().and_then(|joined| joined.try_recv().ok()) {
+        if let Some(log) = this.joined.as_ref().and_then(|joined| joined.try_recv().ok()?.ok()) {
             this.applied.clear();
             (this.log, this.has_files) = (Some(log), true);
         }

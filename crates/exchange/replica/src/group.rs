@@ -40,6 +40,13 @@ pub struct Group {
     pub settings: Settings,
 }
 
+impl Group {
+    /// Whether there are files of this node's replica, which show that it has one.
+    pub fn has_files(&self) -> bool {
+        self.folder.as_ref().is_some_and(|folder| folder.is_dir())
+    }
+}
+
 /// How replicas behave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {

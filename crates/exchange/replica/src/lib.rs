@@ -83,5 +83,6 @@ pub use clocks::{difference_ns, wall_clock_ns};
 pub use error::ReplicaError;
 pub use group::{Group, MEMBERS_MAX, Member, Settings, Shared};
 pub use log::{BATCH_BYTES_MAX, Log, LogEvent, Refused};
+pub use open_replicas::Joined;
 pub use replicas::Replicas;
 pub use state_machine::saved_snapshot;

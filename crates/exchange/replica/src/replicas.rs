@@ -20,20 +20,18 @@ use crate::gate::Gate;
 use crate::group::Group;
 use crate::group_replica::CHECK_INTERVAL;
 use crate::lifecycle::{Opened, open};
-use crate::open_replicas::OpenReplicas;
+use crate::open_replicas::{Joined, Occasion, OpenReplicas};
 use crate::sockets::Listener;
 
 /// The replication of all groups of a node. Ends when it is dropped, as if the node had been
 /// killed: what was acknowledged is on disk, or in the memory of the other replicas.
 #[derive(Debug)]
 pub struct Replicas {
-    env: Env,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    joined: Receiver<RaftLog>,
+    joined: Receiver<Joined>,
     node: Arc<OpenReplicas>,
     runtime: Handle,
-    waker: Waker,
 }
 
 impl Replicas {
@@ -80,31 +78,22 @@ impl Replicas {
         }
         let (stop, stopped) = oneshot::channel();
         let (sender, joined) = channel();
-        let node = Arc::new(OpenReplicas::new(env.clone(), others, trust, sender, waker.clone()));
+        let node = Arc::new(OpenReplicas::new(env, others, trust, sender, waker));
         let (of_thread, handle) = (Arc::clone(&node), runtime.handle().clone());
         let thread = std::thread::Builder::new()
             .name("replication".to_string())
             .spawn(move || runtime.block_on(serve(listener, replicas, of_thread, stopped)))
             .map_err(failed)?;
         let (stop, thread, runtime) = (Some(stop), Some(thread), handle);
-        Ok((Replicas { env, stop, thread, joined, node, runtime, waker }, logs))
+        Ok((Replicas { stop, thread, joined, node, runtime }, logs))
     }
 
-    /// Opens the replica of one more group, which the node has from the group's beginning on, or
-    /// had before it was restarted; gives the data loop's end of it.
-    ///
-    /// # Errors
-    /// If its folder cannot be used or is damaged.
-    pub fn open(&self, group: Group) -> Result<RaftLog, ReplicaError> {
-        let (opened, log) = open(&self.env, group, false, self.waker.clone())?;
+    /// Opens the replica of one more group by a thread, if the node has it from the group's
+    /// beginning on (`begins`), or has files of it because it had it before it was restarted. Else
+    /// it gets one when the group's leader asks for that. See [`Replicas::next_joined`].
+    pub fn open(&self, group: Group, begins: bool) {
         let _context = self.runtime.enter();
-        self.node.start(opened);
-        Ok(log)
-    }
-
-    /// The node may get a replica of one more group: see [`Replicas::next_joined`].
-    pub fn may_join(&self, group: Group) {
-        self.node.may_join(group);
+        self.node.open(group, if begins { Occasion::Begins } else { Occasion::HasFiles });
     }
 
     /// There is no such group any more. The replica of it, if the node has one, reports
@@ -113,9 +102,12 @@ impl Replicas {
         self.node.close(group);
     }
 
-    /// The data loop's end of the next replica that the node got. To be called until there is none
-    /// after each wake-up.
-    pub fn next_joined(&self) -> Option<RaftLog> {
+    /// The data loop's end of the next replica that was opened while the node runs. To be called
+    /// until there is none after each wake-up.
+    ///
+    /// # Errors
+    /// If the folder of a replica that the node must have cannot be used or is damaged.
+    pub fn next_joined(&self) -> Option<Joined> {
         self.joined.try_recv().ok()
     }
 }

@@ -108,6 +108,13 @@ enum Message {
         /// The line.
         text: String,
     },
+    /// So many reports of nodes on a host were dropped, because this process did not read them.
+    Dropped {
+        /// Index into `Supervisor::hosts`.
+        host: usize,
+        /// How many.
+        count: u64,
+    },
     /// The connection with a host has ended.
     HostEnded(usize),
 }
@@ -124,6 +131,7 @@ impl Message {
                 Message::Line { slot, start, line: None }
             }
             Arrival::Report(Report::Log { slot, text }) => Message::Log { slot, text },
+            Arrival::Report(Report::Dropped { count }) => Message::Dropped { host, count },
             Arrival::Report(Report::Ready { .. } | Report::Alive) => return None,
         })
     }
@@ -411,6 +419,11 @@ impl Supervisor {
             Message::Log { slot, text } => {
                 let Some(node) = self.nodes.get(slot) else { return };
                 self.append_to_log(node.id, &text);
+            }
+            Message::Dropped { host, count } => {
+                let host = self.hosts[host].name();
+                let incident = format!("{count} reports of nodes on host {host} were dropped");
+                self.incidents.push(incident);
             }
             Message::HostEnded(host) if !self.is_stopping => {
                 // Else its silence was noticed before.

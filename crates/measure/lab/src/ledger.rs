@@ -128,6 +128,11 @@ impl Ledger {
         self.view.reclaimed()
     }
 
+    /// Connections that were never recorded, because the process had too many.
+    pub fn left_out(&self) -> u64 {
+        self.view.left_out()
+    }
+
     /// Every recorded connection, open or closed.
     pub fn connections(&self) -> Vec<Connection> {
         let records = self.view.records().filter(|record| record.role != SocketRole::Listener);

@@ -133,6 +133,11 @@ impl Ledger {
         Some(record)
     }
 
+    /// Counts a connection that gets no record.
+    pub fn leave_out(&self) {
+        self.layout().header.left_out.add(1);
+    }
+
     fn claim_unused(&self) -> Option<&Record> {
         let layout = self.layout();
         let increment = |claimed: u32| ((claimed as usize) < RECORDS).then(|| claimed + 1);

@@ -19,6 +19,7 @@ const SEVERAL_MEANINGS: &[(&str, &str)] = &[
     ("rounds", "the number without the option is another one for each kind of run"),
     ("seconds", "of a round; of a trial of `torture`; until `exchange policy` ends"),
     ("server", "is reached by ssh with `qualify`, by its own port with `tune ab`"),
+    ("sessions", "keys of so many sessions, or the file of those of `exchange fix`"),
     ("sizes", "a request and its response of `rr` have one each"),
     ("step", "the step of `tune ab`, or of a load"),
     ("to", "the target of a move, or the end of a search"),

@@ -384,6 +384,38 @@ fn a_door_goes_on_at_another_gateway_when_its_own_dies() {
 }
 
 #[test]
+fn a_door_has_keys_for_its_sessions_alone() {
+    let mut net = Net::new("1-1-1-1", Durability::None);
+    let (secret, keys) = (net.path().join("secret"), net.path().join("keys"));
+    let new = finish(Command::new(BINARY).args(["exchange", "secret", "new"]).arg(&secret));
+    assert_eq!(new.code, 0, "{}", new.stderr);
+    let mut derive = Command::new(BINARY);
+    derive.args(["exchange", "secret", "derive", "--secret"]).arg(&secret);
+    derive.args(["--sessions", "9001-9003", "--out"]).arg(&keys);
+    assert_eq!(finish(&mut derive).code, 0);
+    net.network.secret = Some(secret);
+    fs::write(net.path().join("network.toml"), net.network.to_toml().unwrap()).unwrap();
+    net.start_all(|_, command| command);
+    // The door knows nothing but the keys.
+    let elsewhere = tempfile::tempdir().unwrap();
+    net.network.secret = Some(keys);
+    let network = elsewhere.path().join("network.toml");
+    fs::write(&network, net.network.to_toml().unwrap()).unwrap();
+    sessions(elsewhere.path(), "");
+    let port = free_port();
+    let mut command = command(&network, port, elsewhere.path());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let folder = elsewhere.path().to_path_buf();
+    let _door = Door { child: command.spawn().unwrap(), port, folder };
+    wait_for("the door to listen", || listens(port).then_some(()));
+    let mut alice = Client::new("ALICE", port);
+    assert!(alice.log_on());
+    alice.order("a1", 1, 10, "10");
+    alice.wait(&[(11, "a1"), (150, "0")]);
+    net.stop();
+}
+
+#[test]
 fn a_client_that_was_away_gets_its_fills_when_it_asks() {
     let mut net = started("1-1-1-1", Durability::None);
     let door = Door::start(&net);
@@ -493,6 +525,24 @@ fn a_full_store_takes_no_new_orders_until_both_sides_begin_again() {
     assert!(refused.get(58).unwrap().contains("log on with ResetSeqNumFlag"));
     alice.send("F", &format!("41=first|11=cancel|55=ACME|54=1|60={}", now()));
     alice.wait(&[(11, "cancel"), (150, "4")]);
+    // Answers take room as well: in the end the session is closed.
+    let mut requests = 0;
+    while !alice.received.iter().any(|message| message.kind() == "5") {
+        requests += 1;
+        assert!(requests < 5_000, "it grows without end");
+        alice.send("x", "320=s|559=4");
+        alice.turn();
+    }
+    assert!(alice.wait(&[(35, "5")]).get(58).unwrap().contains("ResetSeqNumFlag"));
+    let size = fs::metadata(net.path().join("store/session-9001.fix")).unwrap().len();
+    assert!(size < 4 * 65_536, "{size} bytes");
+    let mut alice = Client::new("ALICE", door.port);
+    alice.stream = Some(TcpStream::connect(("127.0.0.1", door.port)).unwrap());
+    alice.stream.as_ref().unwrap().set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    alice.send("A", "98=0|108=30|141=Y");
+    alice.wait(&[(35, "A"), (34, "1")]);
+    alice.order("again", 1, 10, "1");
+    alice.wait(&[(11, "again"), (150, "0")]);
     net.stop();
 }
 

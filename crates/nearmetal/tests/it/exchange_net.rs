@@ -165,20 +165,26 @@ pub struct Load(Generator);
 impl Load {
     /// Sessions on so many instruments, with messages of so many bytes.
     pub fn new(net: &Net, instruments: u32, bytes: u32) -> Load {
+        Load::at(net, net.network.nodes(Role::Gateway).len(), instruments, bytes)
+    }
+
+    /// The same at the first so many gateways only.
+    pub fn at(net: &Net, gateways: usize, instruments: u32, bytes: u32) -> Load {
         let sizes = Sizes::new(bytes, bytes, bytes).unwrap();
         let settings = Settings { sessions: 16, instruments, sizes, ..Settings::default() };
-        let gateways: Vec<_> =
-            net.network.nodes(Role::Gateway).iter().map(|node| node.address.clone()).collect();
+        let all = net.network.nodes(Role::Gateway);
+        let gateways: Vec<_> = all[..gateways].iter().map(|node| node.address.clone()).collect();
         let log = net.path().join("client-0.log");
         let limit = Duration::from_secs(10);
         Load(Generator::connect(&settings, None, &gateways, Some(&log), limit).unwrap())
     }
 
     /// Sends so many requests, and all of them are answered.
-    pub fn all_answered(&mut self, what: &str, count: u32) {
+    pub fn all_answered(&mut self, what: &str, count: u32) -> Round {
         let round = self.send(count, DRAIN_S);
         assert_eq!(round.sent, u64::from(count), "{what}");
         assert_eq!(round.lost, 0, "{what}: requests without reply");
+        round
     }
 
     /// Sends so many requests, and waits for replies no longer than `drain_s`.

@@ -3,13 +3,15 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use nm_exchange::network::{Durability, Role};
+use nm_sys::process::ChildProcess;
 
 use crate::exchange_net::{Load, Net};
+use crate::exchange_stopped::full_pipe;
 use crate::support::{BINARY, finish, wait_for};
 
 const ROLES: [Role; 4] = [Role::Router, Role::Mediator, Role::Processor, Role::Gateway];
@@ -57,21 +59,40 @@ fn by_shell(script: &str, node: &Command) -> Command {
     shell
 }
 
+/// Its stderr is full as well, and it has a sentence to write there.
+#[test]
+fn a_host_whose_output_nobody_reads_ends_its_nodes_and_removes_its_secret() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pipe, parent) = (folder.path().join("pipe"), folder.path().join("of runs"));
+    let unread = full_pipe(&pipe);
+    let to_pipe = || File::options().write(true).open(&pipe).unwrap();
+    let mut host = Command::new(BINARY);
+    host.args(["exchange", "host", "--data"]).arg(&parent);
+    host.stdin(Stdio::piped()).stdout(to_pipe()).stderr(to_pipe());
+    let mut host = ChildProcess::spawn(host).unwrap();
+    let mut input = host.take_stdin().unwrap();
+    let requests = "{\"ask\":\"files\",\"network\":\"\",\"secret\":\"key\"}\n\
+                    {\"ask\":\"start\",\"slot\":0,\"start\":1,\"role\":\"router\",\"index\":0}\n";
+    input.write_all(requests.as_bytes()).unwrap();
+    let secrets = || {
+        let folders = fs::read_dir(&parent).into_iter().flatten().map(|it| it.unwrap().path());
+        folders.filter(|folder| folder.join("secret").exists()).count()
+    };
+    wait_for("the secret", || (secrets() == 1).then_some(()));
+    // What it cannot carry out ends it with a sentence.
+    let again = "{\"ask\":\"files\",\"network\":\"\",\"secret\":\"key\"}\n";
+    input.write_all(again.as_bytes()).unwrap();
+    let ended = host.wait_timeout(Duration::from_secs(60)).expect("it ends");
+    assert_eq!((ended.code(), secrets()), (Some(4), 0));
+    assert_eq!(fs::read_dir(&parent).unwrap().count(), 0);
+    drop(unread);
+}
+
 #[test]
 fn a_gateway_whose_events_nobody_reads_goes_on_answering_and_ends() {
     let mut net = Net::new("1-1-1-1", Durability::None);
     let pipe = net.path().join("pipe");
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &pipe,
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::RWXU,
-        0,
-    )
-    .unwrap();
-    let mut both_ends = File::options().read(true).write(true).open(&pipe).unwrap();
-    let size = rustix::pipe::fcntl_getpipe_size(both_ends.as_fd()).unwrap();
-    both_ends.write_all(&vec![b'x'; size]).unwrap();
+    let _unread = full_pipe(&pipe);
     let script = format!("exec \"$0\" \"$@\" > '{}'", pipe.display());
     for role in ROLES {
         net.start(role.node(0), |node| match role {

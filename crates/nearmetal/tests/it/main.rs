@@ -22,6 +22,7 @@ mod exchange_node;
 mod exchange_ouch;
 mod exchange_proof;
 mod exchange_ramp;
+mod exchange_stopped;
 mod exchange_transports;
 mod factors;
 mod faults;

@@ -72,11 +72,6 @@ impl Order {
         time_in_force: TimeInForce::GoodTillCancelled,
     };
 
-    /// Any order, for tests of the book's data structures.
-    #[cfg(test)]
-    pub const SAMPLE: Order =
-        Order { id: 1, price: 1, left: 1, shown: 1, user: 1, quantity: 1, ..Order::NO_ORDER };
-
     /// An incoming order, fully open.
     pub fn incoming(new: &NewOrder) -> Order {
         Order {
@@ -243,5 +238,16 @@ impl Queue {
                 here
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Order {
+        /// Any order, for tests of the book's data structures.
+        pub const SAMPLE: Order =
+            Order { id: 1, price: 1, left: 1, shown: 1, user: 1, quantity: 1, ..Order::NO_ORDER };
     }
 }

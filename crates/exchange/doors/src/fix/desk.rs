@@ -153,6 +153,13 @@ impl Desk {
         }
     }
 
+    /// Forgets all orders that have ended.
+    pub fn forget_ended(&mut self) {
+        while let Some(number) = self.ended.pop_front() {
+            self.forget(number);
+        }
+    }
+
     fn next_number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number

@@ -101,6 +101,15 @@ impl line::Line for Line {
         vec![]
     }
 
+    fn refusal_when_over(message: &Message) -> Option<&'static str> {
+        let text = "the store of this session is full: log on with ResetSeqNumFlag";
+        (!message.is_set(tag::RESET_SEQ_NUM_FLAG)).then_some(text)
+    }
+
+    fn forget_ended(&mut self) {
+        self.desk.forget_ended();
+    }
+
     fn is_logged_on(&self) -> bool {
         self.session.is_connected()
     }

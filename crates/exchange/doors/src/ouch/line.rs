@@ -97,6 +97,14 @@ impl line::Line for Line {
         packet(packet::LOGIN_REJECTED, &[reason])
     }
 
+    /// Requests lead to answers, which are kept.
+    fn refusal_when_over(packet: &Packet) -> Option<&'static str> {
+        (packet.kind == packet::UNSEQUENCED).then_some("the store of this session is full")
+    }
+
+    /// They are forgotten when they end.
+    fn forget_ended(&mut self) {}
+
     fn is_logged_on(&self) -> bool {
         self.session.is_logged_in()
     }

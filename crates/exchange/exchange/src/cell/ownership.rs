@@ -51,17 +51,8 @@ impl<M: Matching> Cell<M> {
         self.departed.iter().map(|(instrument, departed)| (*instrument, departed))
     }
 
-    /// Instruments of which a part has come from other cells, and not all.
-    #[cfg(test)]
-    pub fn arriving(&self) -> impl Iterator<Item = InstrumentId> {
-        self.staged.keys().copied()
-    }
-
     /// The state of an instrument that is here, or was until it was released.
-    pub(super) fn present_or_departed(
-        &self,
-        instrument: InstrumentId,
-    ) -> Option<&InstrumentState<M>> {
+    fn present_or_departed(&self, instrument: InstrumentId) -> Option<&InstrumentState<M>> {
         let departed = || self.departed.get(&instrument).map(|departed| &departed.state);
         self.instruments.get(&instrument).or_else(departed)
     }
@@ -117,12 +108,6 @@ impl<M: Matching> Cell<M> {
             self.end_copy(instrument);
         }
         piece
-    }
-
-    /// Whether a copy is being made.
-    #[cfg(test)]
-    pub fn has_copies(&self) -> bool {
-        !self.copies.is_empty()
     }
 
     /// Ends a copy before it is complete.
@@ -427,6 +412,31 @@ mod tests {
 
     use super::*;
     use crate::limits::CellLimits;
+
+    impl<M: Matching> Cell<M> {
+        /// Instruments of which a part has come from other cells, and not all.
+        pub fn arriving(&self) -> impl Iterator<Item = InstrumentId> {
+            self.staged.keys().copied()
+        }
+
+        /// Whether a copy is being made.
+        pub fn has_copies(&self) -> bool {
+            !self.copies.is_empty()
+        }
+    }
+
+    /// The state that it keeps may be older than what the session has missed in the new cell.
+    #[test]
+    fn a_cell_that_has_released_an_instrument_answers_no_resend_request() {
+        let mut cell = Cell::<ReferenceBook>::new(0, 1);
+        cell.begin(1, 1);
+        cell.handle(&order(2, 7, 1, 0), |_| {});
+        let events =
+            |cell: &Cell<ReferenceBook>| cell.events_after(7, 2, 0).map(|(_, it)| it.count());
+        assert_eq!(events(&cell), Some(1));
+        cell.release(Release { cell: 0, to: 1, id: MoveId { instrument: 7, epoch: 1 } });
+        assert_eq!((events(&cell), cell.departed().count()), (None, 1));
+    }
 
     /// Replicas that load the book sooner and later have the same state after each part.
     #[test]

@@ -179,6 +179,10 @@ impl<M: Matching> Staged<M> {
 
 impl<M: Matching> Building<M> {
     /// Takes the first of the parts that were not taken yet. Waits for a book that is being loaded.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the event loop holds a batch back until the book is there"
+    )]
     fn take(
         &mut self,
         parts: &[u8],

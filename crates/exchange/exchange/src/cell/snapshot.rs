@@ -30,6 +30,7 @@ impl Section {
         }
     }
 
+    #[expect(clippy::disallowed_methods, reason = "a thread of its own writes")]
     fn write(self, out: &mut Vec<u8>) {
         match self {
             Section::Plain(bytes) => out.put(&bytes),

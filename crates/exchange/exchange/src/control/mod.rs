@@ -28,6 +28,10 @@
 //! Control has a log in memory also where cells have none (`durability = "none"`). Without
 //! addresses for its replicas in the network file there is no control: the map is the file's.
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "waits for an answer, in programs that are no nodes and in threads of their own"
+)]
 mod access;
 mod added;
 mod command;
@@ -46,4 +50,4 @@ pub use monitor::{LEFT_NS, MembershipMonitor};
 pub use nm_wire::{AdminRequest, AdminResponse, CellReplicas, InstrumentWork, LinkLatency, Work};
 pub use routing::{CellLeader, InstrumentMap, Placement, RoutingTable, is_superseded};
 pub use state::{EndedMove, Member, MoveError, PendingMove, State};
-pub use work::{WORK_LINKS_MAX, check_response, work_response, work_until_now};
+pub use work::{WORK_LINKS_MAX, check_response, work_response, work_until};

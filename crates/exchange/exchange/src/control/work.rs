@@ -2,7 +2,6 @@
 
 use nm_codec::DecodeError;
 use nm_replica::MEMBERS_MAX;
-use nm_sys::clock;
 use nm_wire::{AdminResponse, FRAME_BYTES_MAX, InstrumentWork, Value, Work};
 
 use crate::network::NODES_MAX;
@@ -16,10 +15,9 @@ pub const WORK_LINKS_MAX: usize = 2 * NODES_MAX;
 /// Bytes of one answer up to which it gets more instruments: it has to fit a frame.
 const WORK_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
 
-/// Nothing executed, until now.
-pub fn work_until_now() -> Work {
-    let cpu_ns = nm_sys::counters::process_cpu_ns();
-    Work { at_ns: clock::monotonic_ns(), cpu_ns, ..Work::default() }
+/// Nothing executed, until this time, ns; the process has used so much CPU time, ns.
+pub fn work_until(at_ns: u64, cpu_ns: u64) -> Work {
+    Work { at_ns, cpu_ns, ..Work::default() }
 }
 
 /// The answer that has this work: of more than fits a frame, what was done on the busiest

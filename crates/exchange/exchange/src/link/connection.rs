@@ -12,7 +12,7 @@ use super::stream::{PEER_TIMEOUT, Stream};
 /// Bytes that one call may read.
 const READ_BYTES: usize = 256 << 10;
 
-/// Largest backlog of a link unless [`Link::limit_backlog`] sets another one, bytes: a link whose
+/// Largest backlog of a link that has no other limit, bytes: a link whose
 /// peer reads so slowly that more piles up is closed.
 pub const BACKLOG_BYTES_MAX: usize = 256 << 20;
 
@@ -70,7 +70,6 @@ pub struct Link {
     written: usize,
     /// Bytes written since the link was made.
     written_total: u64,
-    backlog_bytes_max: usize,
 }
 
 impl Link {
@@ -86,13 +85,7 @@ impl Link {
             output: vec![],
             written: 0,
             written_total: 0,
-            backlog_bytes_max: BACKLOG_BYTES_MAX,
         })
-    }
-
-    /// Sets the largest backlog, bytes.
-    pub fn limit_backlog(&mut self, bytes: usize) {
-        self.backlog_bytes_max = bytes;
     }
 
     /// Bytes that the stream has taken since the link was made.
@@ -132,43 +125,54 @@ impl Link {
     /// # Errors
     /// If the stream failed, or the backlog is too large.
     pub fn flush(&mut self) -> Result<bool, LinkError> {
-        while self.written < self.output.len() {
-            match self.stream.write(&self.output[self.written..]) {
+        let mut output = std::mem::take(&mut self.output);
+        let flushed = self.write(&mut output, BACKLOG_BYTES_MAX);
+        self.output = output;
+        flushed
+    }
+
+    /// As [`Link::flush`], with a backlog that is kept elsewhere, always the same one, of at most
+    /// so many bytes.
+    ///
+    /// # Errors
+    /// As [`Link::flush`].
+    pub fn write(&mut self, backlog: &mut Vec<u8>, bytes_max: usize) -> Result<bool, LinkError> {
+        while self.written < backlog.len() {
+            match self.stream.write(&backlog[self.written..]) {
                 Ok(count) => {
                     self.written += count;
                     self.written_total += count as u64;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.keep_backlog()?;
+                    self.keep_backlog(backlog, bytes_max)?;
                     return Ok(false);
                 }
                 Err(error) => return Err(error.into()),
             }
         }
-        self.output.clear();
+        backlog.clear();
         self.written = 0;
         Ok(true)
     }
 
     /// Frees the space that a burst has taken; the bytes that are held: the backlog, and what has
     /// arrived of a frame.
-    pub fn shrink(&mut self) -> usize {
-        if self.output.is_empty() && self.output.capacity() > READ_BYTES {
-            self.output = vec![];
+    pub fn shrink(&mut self, backlog: &mut Vec<u8>) -> usize {
+        if backlog.is_empty() && backlog.capacity() > READ_BYTES {
+            *backlog = vec![];
         }
-        self.output.len() + self.input.shrink(READ_BYTES)
+        backlog.len() + self.input.shrink(READ_BYTES)
     }
 
     /// Frees the space of what was written, once that is the larger part.
-    fn keep_backlog(&mut self) -> Result<(), LinkError> {
-        let backlog = self.output.len() - self.written;
-        let most = self.backlog_bytes_max;
+    fn keep_backlog(&mut self, output: &mut Vec<u8>, most: usize) -> Result<(), LinkError> {
+        let backlog = output.len() - self.written;
         if backlog > most {
             return Err(LinkError::BacklogFull { backlog, most });
         }
         if self.written > backlog {
-            self.output.drain(..self.written);
+            output.drain(..self.written);
             self.written = 0;
         }
         Ok(())

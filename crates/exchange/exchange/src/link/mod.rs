@@ -5,13 +5,17 @@
 //! in one call ([`Link::flush`]): under load, many frames share a call.
 
 mod address;
+mod connecting;
 mod connection;
+#[cfg(test)]
+pub mod full_queues;
 mod poller;
 mod receive_buffer;
 mod shm;
 mod stream;
 
 pub use address::{Address, AddressError};
+pub use connecting::Connecting;
 pub use connection::{BACKLOG_BYTES_MAX, Link, LinkError};
 pub use poller::LinkPoller;
 pub use receive_buffer::ReceiveBuffer;

@@ -12,13 +12,6 @@ pub struct ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    /// These bytes were received.
-    #[cfg(test)]
-    pub fn of(bytes: Vec<u8>) -> ReceiveBuffer {
-        let end = bytes.len();
-        ReceiveBuffer { bytes, start: 0, end }
-    }
-
     /// The next complete frame. Its bytes may be changed; the next call may overwrite them.
     ///
     /// # Errors
@@ -58,5 +51,18 @@ impl ReceiveBuffer {
     pub(super) fn received(&mut self, bytes: usize) {
         self.end += bytes;
         debug_assert!(self.end <= self.bytes.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl ReceiveBuffer {
+        /// These bytes were received.
+        pub fn of(bytes: Vec<u8>) -> ReceiveBuffer {
+            let end = bytes.len();
+            ReceiveBuffer { bytes, start: 0, end }
+        }
     }
 }

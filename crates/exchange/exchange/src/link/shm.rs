@@ -11,7 +11,6 @@ use std::mem::size_of;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
 
 use nm_ring::EndpointRole;
 use nm_ring::conduit::{Conduit, ConduitMapping};
@@ -83,19 +82,23 @@ impl ShmStream {
         let (memory, file) = ConduitMapping::new()?;
         let (doorbell, peer_doorbell) = (Waker::new()?, Waker::new()?);
         let descriptors = [file.as_fd(), peer_doorbell.as_fd(), doorbell.as_fd()];
-        unix::send_descriptors(socket.as_fd(), &handshake(), &descriptors)?;
         socket.set_nonblocking(true)?;
+        unix::send_descriptors(socket.as_fd(), &handshake(), &descriptors)?;
         let rings = Arc::new(ShmRings { memory, role: EndpointRole::Creator, doorbell });
         Ok(ShmStream { rings, peer_doorbell, socket })
     }
 
-    /// The end that has connected: waits at most `limit` for what the other end hands over.
+    /// The end that has connected: takes what the other end hands over, which makes a stream of the
+    /// socket.
     ///
     /// # Errors
-    /// The system's error; [`ErrorKind::InvalidData`] if the peer is not a node of this version.
-    pub fn connect(socket: UnixStream, limit: Duration) -> io::Result<ShmStream> {
-        check_user(&socket)?;
-        socket.set_read_timeout(Some(limit.max(Duration::from_millis(1))))?;
+    /// [`ErrorKind::WouldBlock`] if a non-blocking socket has nothing yet,
+    /// [`ErrorKind::InvalidData`] if the peer is not a node of this version, and the system's
+    /// error.
+    pub fn receive(
+        socket: &UnixStream,
+    ) -> io::Result<impl FnOnce(UnixStream) -> ShmStream + use<>> {
+        check_user(socket)?;
         let mut received = [0; 16];
         let (length, descriptors) = unix::receive_descriptors(socket.as_fd(), &mut received)?;
         let is_known = received[..length] == handshake();
@@ -106,11 +109,11 @@ impl ShmStream {
         if !is_known {
             return Err(invalid("the peer's shared memory has another version or size"));
         }
-        socket.set_nonblocking(true)?;
         let memory = ConduitMapping::open(file)?;
         let (role, doorbell) = (EndpointRole::Opener, doorbell.into());
         let rings = Arc::new(ShmRings { memory, role, doorbell });
-        Ok(ShmStream { rings, peer_doorbell: peer_doorbell.into(), socket })
+        let peer_doorbell = peer_doorbell.into();
+        Ok(move |socket| ShmStream { rings, peer_doorbell, socket })
     }
 
     /// What its poller needs.

@@ -34,25 +34,6 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Connects, for at most `limit`.
-    ///
-    /// # Errors
-    /// The system's error.
-    pub fn connect(address: &Address, limit: Duration) -> io::Result<Stream> {
-        match address {
-            Address::Tcp(address) => {
-                // No time at all is an error of its own, which says nothing about the peer.
-                let limit = limit.max(Duration::from_millis(1));
-                TcpStream::connect_timeout(address, limit).map(Stream::Tcp)
-            }
-            Address::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
-            Address::Shm(path) => {
-                let socket = UnixStream::connect(path)?;
-                ShmStream::connect(socket, limit).map(Stream::Shm)
-            }
-        }
-    }
-
     /// Configures it for a link: non-blocking, with large buffers, and without delay.
     pub(super) fn configure(&self) -> io::Result<()> {
         if !matches!(self, Stream::Shm(_)) {

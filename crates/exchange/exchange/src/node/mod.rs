@@ -8,15 +8,15 @@
 mod control;
 mod gateway;
 mod mediator;
-#[cfg(test)]
-mod moves_simulation;
 mod processor;
 mod replica;
 mod router;
 mod runtime;
+#[cfg(test)]
+mod simulation;
 
-pub use replica::groups;
 pub use runtime::event::{NodeEvent, NodeSummary};
 pub use runtime::event_loop::{run, run_with_limits};
 pub use runtime::event_queue::EventQueue;
+pub use runtime::groups;
 pub use runtime::limits::Limits;

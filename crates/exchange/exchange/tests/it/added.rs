@@ -10,7 +10,9 @@ use nm_exchange::control::{
 };
 use nm_exchange::network::{Durability, Network, Node, NodeId, Role};
 use nm_exchange::node;
-use nm_exchange::testing::{Client, INSTRUMENTS, LIMIT, TestRing, assert_executed_once, trade};
+use nm_exchange::testing::{
+    Client, INSTRUMENTS, LIMIT, TestRing, assert_executed_once, trade, unread_events,
+};
 use nm_model::agent::FailureKind;
 use nm_operate::admin::{self, NetworkStatus};
 use nm_sys::clock::Deadline;
@@ -78,7 +80,8 @@ fn move_and_remove(ring: &mut TestRing) {
     let gone = admin::move_instruments(&status.network, &[0], 2, LIMIT).unwrap_err();
     assert!(gone.message.contains("no cell 2"), "{}", gone.message);
     let (_input, stop) = UnixStream::pair().unwrap();
-    let started = node::run(&ring.network, Role::Mediator.node(2), stop.as_fd(), &mut |_| {});
+    let node = Role::Mediator.node(2);
+    let started = node::run(&ring.network, node, stop.as_fd(), &unread_events(node));
     let refused = started.unwrap_err().message;
     assert!(refused.contains("mediator 2 was removed"), "{refused}");
 }
@@ -217,7 +220,8 @@ fn a_node_comes_and_goes(
     assert!(is_removed);
     assert_executed_once(&clients, (rounds + 1) * COUNT);
     let (_input, stop) = UnixStream::pair().unwrap();
-    let started = node::run(&ring.network, role.node(1), stop.as_fd(), &mut |_| {});
+    let node = role.node(1);
+    let started = node::run(&ring.network, node, stop.as_fd(), &unread_events(node));
     let refused = started.unwrap_err().message;
     assert!(refused.contains(&format!("{role} 1 was removed")), "{refused}");
     ring.stop();
@@ -472,8 +476,8 @@ fn what_cannot_be_added_or_removed_is_refused_with_a_sentence() {
     let (input, stop) = UnixStream::pair().unwrap();
     // A node that is to stop asks once, one that is not asks for 10 s whether it is added.
     drop(input);
-    let nobody =
-        node::run(&ring.network, Role::Router.node(7), stop.as_fd(), &mut |_| {}).unwrap_err();
+    let node = Role::Router.node(7);
+    let nobody = node::run(&ring.network, node, stop.as_fd(), &unread_events(node)).unwrap_err();
     assert!(nobody.message.contains("there is no router 7"), "{}", nobody.message);
     ring.stop();
 }

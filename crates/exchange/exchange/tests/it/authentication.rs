@@ -12,7 +12,9 @@ use nm_exchange::client::{self, ClientError};
 use nm_exchange::control::{AdminRequest, AdminResponse, Observer};
 use nm_exchange::link::{Address, Link, Stream};
 use nm_exchange::network::{Durability, Role};
-use nm_exchange::testing::{Client, LIMIT, TestRing, assert_executed_once, order, trade};
+use nm_exchange::testing::{
+    Client, LIMIT, TestRing, assert_executed_once, order, trade, unread_events,
+};
 use nm_operate::admin;
 use nm_sys::clock::Deadline;
 use nm_wire::{Challenge, Evidence, Kind, Request, ResendRequest, Welcome, Who};
@@ -315,7 +317,7 @@ fn a_node_that_other_hosts_may_reach_does_not_start_without_a_secret() {
     network.classes[Role::Gateway].nodes[0].address = "0.0.0.0:1".parse().unwrap();
     let (_stop, stopped) = std::os::unix::net::UnixStream::pair().unwrap();
     let stop = std::os::fd::AsFd::as_fd(&stopped);
-    let refused =
-        nm_exchange::node::run(&network, Role::Router.node(0), stop, &mut |_| {}).unwrap_err();
+    let node = Role::Router.node(0);
+    let refused = nm_exchange::node::run(&network, node, stop, &unread_events(node)).unwrap_err();
     assert!(refused.message.contains("nearmetal exchange secret new FILE"), "{refused}");
 }

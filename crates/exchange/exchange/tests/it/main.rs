@@ -1,4 +1,5 @@
 //! Tests of the nodes, in one binary.
+#![allow(clippy::disallowed_methods, reason = "tests wait")]
 
 mod added;
 mod authentication;
@@ -9,6 +10,7 @@ mod large_snapshot;
 mod limits;
 mod link_latencies;
 mod losses;
+mod membership;
 mod moves;
 mod nodes;
 mod peer;

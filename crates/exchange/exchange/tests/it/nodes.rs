@@ -16,10 +16,10 @@ use nm_exchange::cell::{Cell, Handled, Outcome, Request};
 use nm_exchange::client::say_hello;
 use nm_exchange::network::{Durability, Network, NodeId, Role};
 use nm_exchange::node;
-use nm_exchange::testing::Message;
 use nm_exchange::testing::{
     Client, Cutter, INSTRUMENTS, LIMIT, TestRing, assert_executed_once, start_with_cutters, trade,
 };
+use nm_exchange::testing::{Message, unread_events};
 use nm_replica::journal::Reader;
 use nm_sys::clock::Deadline;
 use nm_wire::{Kind, Series, Shape, Who};
@@ -316,7 +316,8 @@ fn a_node_that_cannot_start_is_refused() {
     let ring = TestRing::new("1-1-1-1", Durability::None);
     let (_stop, stopped) = UnixStream::pair().unwrap();
     let run = |network: &Network, role: Role, index| {
-        node::run(network, role.node(index), stopped.as_fd(), &mut |_| {}).unwrap_err()
+        let node = role.node(index);
+        node::run(network, node, stopped.as_fd(), &unread_events(node)).unwrap_err()
     };
     // Without control none can have been added.
     let mut network = ring.network.clone();

@@ -13,7 +13,7 @@ use nm_book::order::{Command, Side};
 use nm_book::testing::limit;
 use nm_exchange::client::say_hello;
 use nm_exchange::network::{Durability, Network, Node, NodeId, Role};
-use nm_exchange::node::{self, NodeEvent};
+use nm_exchange::node::{self, EventQueue, NodeEvent};
 use nm_exchange::testing;
 use nm_test_support::{Calls, report_system_calls, supervise, watch};
 use nm_wire::{Kind, Reply, Request, Shape, Who};
@@ -105,12 +105,13 @@ fn ring<R>(begin: impl Fn(Role) + Sync, work: impl FnOnce(&Network) -> R) -> R {
                 let (network, begin, ready) = (&network, &begin, Arc::clone(&ready));
                 scope.spawn(move || {
                     begin(*role);
-                    let mut report = |event: &NodeEvent| {
+                    let report = move |event: &NodeEvent| {
                         if matches!(event, NodeEvent::Ready { .. }) {
                             ready.wait();
                         }
                     };
-                    node::run(network, role.node(0), stopped.as_fd(), &mut report).unwrap()
+                    let events = EventQueue::start(role.node(0), report).unwrap();
+                    node::run(network, role.node(0), stopped.as_fd(), &events).unwrap()
                 });
                 stop
             })

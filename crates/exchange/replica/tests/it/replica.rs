@@ -169,7 +169,7 @@ impl TestGroup {
             if let Some(removed) = replica.take_if(|it| it.is_removed) {
                 *outside = Some(removed.thread);
             }
-            if let Some(log) = outside.as_ref().and_then(Replicas::next_joined)
+            if let Some(log) = outside.as_ref().and_then(Replicas::next_joined).map(Result::unwrap)
                 && let Some(thread) = outside.take()
             {
                 *replica = Some(Replica::new(thread, log));
@@ -671,10 +671,22 @@ fn killed_followers_catch_up_from_entries_or_a_snapshot() {
     }
 }
 
+/// The replica that a node opens.
+fn opened(node: &Replicas) -> RaftLog {
+    let deadline = Deadline::after(LIMIT);
+    loop {
+        if let Some(log) = node.next_joined() {
+            return log.unwrap();
+        }
+        assert!(!deadline.passed(), "nothing is opened");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Opens a group at all nodes, and waits until it has agreed on one batch.
 fn open_everywhere(nodes: &[Replicas], group: impl Fn(usize) -> Group) -> Vec<RaftLog> {
-    let opened = nodes.iter().enumerate().map(|(own, node)| node.open(group(own)).unwrap());
-    let mut logs: Vec<RaftLog> = opened.collect();
+    nodes.iter().enumerate().for_each(|(own, node)| node.open(group(own), true));
+    let mut logs: Vec<RaftLog> = nodes.iter().map(opened).collect();
     let (mut committed, mut is_proposed) = (vec![0; logs.len()], false);
     let deadline = Deadline::after(LIMIT);
     while committed.contains(&0) {
@@ -720,8 +732,9 @@ fn a_group_begins_and_ends_while_its_nodes_run() {
         }
     }
     // One that waits for the others ends as well, and one that nobody has asked to join.
-    let mut alone = nodes[0].open(group(0)).unwrap();
-    nodes[1].may_join(group(1));
+    nodes[0].open(group(0), true);
+    let mut alone = opened(&nodes[0]);
+    nodes[1].open(group(1), false);
     nodes[..2].iter().for_each(|node| node.close(9));
     let deadline = Deadline::after(LIMIT);
     while !matches!(alone.next_event(), Some(LogEvent::Removed)) {
@@ -922,5 +935,44 @@ fn throughput_is_reported() {
         let rate = (group.acknowledged.len() - before) as f64 / since.elapsed().as_secs_f64();
         println!("{count} replicas, on disk {on_disk}: {rate:.0} batches/s, two in flight");
         group.settle();
+    }
+}
+
+/// A snapshot that cannot be read until somebody writes it, as on a disk that stops.
+#[test]
+fn a_replica_is_opened_without_waiting_for_its_disk() {
+    let folder = TempDir::new().unwrap();
+    let at = |name: &str| Address::Unix(folder.path().join(name));
+    let group = |id: u16, folder: Option<PathBuf>| Group {
+        id,
+        name: format!("group-{id}"),
+        members: vec![Member { address: at("replica"), may_lead: true }],
+        voters: 1,
+        own: 0,
+        folder,
+        settings: settings(),
+    };
+    let (node, _) = Replicas::start(&at("replica"), vec![], vec![], Waker::new().unwrap()).unwrap();
+    let stopped = folder.path().join("stopped");
+    std::fs::create_dir(&stopped).unwrap();
+    let snapshot = stopped.join("snapshot");
+    let made = std::process::Command::new("mkfifo").arg(&snapshot).status().unwrap();
+    assert!(made.success());
+    node.open(group(1, Some(stopped)), true);
+    // Another group of the node is opened and elects its leader meanwhile.
+    node.open(group(2, None), true);
+    let mut log = opened(&node);
+    let deadline = Deadline::after(LIMIT);
+    while !log.can_propose() {
+        assert!(!deadline.passed(), "it does not lead");
+        log.next_event();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(log.group_id(), 2);
+    assert!(node.next_joined().is_none(), "the disk stands still");
+    drop(std::fs::File::options().write(true).open(&snapshot).unwrap());
+    while node.next_joined().is_none() {
+        assert!(!deadline.passed(), "the disk goes on");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -23,6 +23,12 @@ pub const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 /// How long nodes may take to exit after their input is closed.
 pub const END_LIMIT: Duration = Duration::from_secs(10);
 
+/// Bytes of reports that wait until the run reads them. Beyond it what nodes write is dropped.
+pub const REPORTS_BYTES_MAX: usize = 16 << 20;
+
+/// How long an agent that ends waits until its last reports are read.
+pub const WRITE_LIMIT: Duration = Duration::from_secs(2);
+
 /// What a run asks of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case")]
@@ -96,4 +102,17 @@ pub enum Report {
     },
     /// Answer to [`Request::Alive`].
     Alive,
+    /// The run did not read for a while: reports of nodes are missing.
+    Dropped {
+        /// How many.
+        count: u64,
+    },
+}
+
+impl Report {
+    /// Its line, without the line break.
+    pub fn line(&self) -> String {
+        // Maps have text for keys, and nothing else can fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nm_exchange::network::{Network, NodeId, Role};
-use nm_exchange::node::{self, NodeEvent};
+use nm_exchange::node::{self, EventQueue, NodeEvent};
 use nm_load::{Generator, Pace, Settings};
 use nm_model::link_transport::LinkTransport;
 use nm_run::hosts::Placement;
@@ -23,19 +24,20 @@ fn a_network_over_shared_memory_answers_every_request() {
     let here = Placement::default();
     let network: Network =
         place::network(counts, LinkTransport::Shm, folder.path(), &here).unwrap();
-    let ready = AtomicUsize::new(0);
+    let ready = Arc::new(AtomicUsize::new(0));
     let stops: BTreeMap<NodeId, (UnixStream, UnixStream)> =
         network.all().map(|(id, _)| (id, UnixStream::pair().unwrap())).collect();
     std::thread::scope(|scope| {
         for (node, (_, stop)) in &stops {
-            let (network, ready) = (&network, &ready);
+            let (network, ready) = (&network, Arc::clone(&ready));
             scope.spawn(move || {
-                let mut on_event = |event: &NodeEvent| {
+                let on_event = move |event: &NodeEvent| {
                     if matches!(event, NodeEvent::Ready { .. }) {
                         ready.fetch_add(1, Ordering::Relaxed);
                     }
                 };
-                node::run(network, *node, stop.as_fd(), &mut on_event).unwrap()
+                let events = EventQueue::start(*node, on_event).unwrap();
+                node::run(network, *node, stop.as_fd(), &events).unwrap()
             });
         }
         let deadline = Deadline::after(LIMIT);

@@ -373,6 +373,9 @@ fn read_request(text: &str) -> Result<Request, Failure> {
     })
 }
 
+// A profile that aborts would end an agent, and with process 1 a guest, without a word.
+const _: () = assert!(cfg!(panic = "unwind"), "build with panic = \"unwind\"");
+
 /// Turns a panic of a probe into a failure, so that the agent can still answer.
 fn catch_panic<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
@@ -392,6 +395,13 @@ mod tests {
     use nm_model::probe::StreamSpec;
     use proptest::prelude::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn a_probe_that_panics_is_a_failure_with_its_reason() {
+        let panics = || -> Result<(), Failure> { panic!("no {}", "more") };
+        let failure = catch_panic(panics).unwrap_err();
+        assert_eq!(failure.message, "the probe panicked: no more");
+    }
 
     /// All answers to `input`, read back.
     fn answers(input: &[u8]) -> (Vec<Answer>, Result<(), Failure>) {

@@ -65,6 +65,8 @@ pub(super) struct LedgerHeader {
     pub(super) reclaimed: ReclaimedCounts,
     pub(super) program: Text<{ PROGRAM_BYTES / 8 }>,
     pub(super) settings: Text<{ SETTINGS_BYTES / 8 }>,
+    /// Connections that were never recorded.
+    pub(super) left_out: Counter,
 }
 
 #[repr(C)]

@@ -199,6 +199,11 @@ impl LedgerView {
         }
     }
 
+    /// Connections that were never recorded, because the process had too many.
+    pub fn left_out(&self) -> u64 {
+        self.layout().header.left_out.get()
+    }
+
     /// Copies of all records that are or were in use.
     pub fn records(&self) -> impl Iterator<Item = RecordView> + '_ {
         let layout = self.layout();

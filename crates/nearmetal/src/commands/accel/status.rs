@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::row::{Row, UNKNOWN, name_reasons_of_peers};
 use super::summary::{Summary, share_in_memory};
-use super::view::table;
+use super::view::{left_out, table};
 use super::{history, namespaces, program};
 use crate::cli::accel::AccelStatusArgs;
 use crate::cli::format::Format;
@@ -62,6 +62,17 @@ impl Program {
         }
         self.settings = settings;
     }
+
+    /// Of so many connections nothing is known.
+    fn note_left_out(&mut self, connections: u64) {
+        if connections > 0 {
+            let left_out = left_out(connections);
+            self.note = Some(match self.note.take() {
+                Some(note) => format!("{note}; {left_out}"),
+                None => left_out,
+            });
+        }
+    }
 }
 
 pub fn run(args: &AccelStatusArgs) -> Result<Exit> {
@@ -92,6 +103,7 @@ fn inspect_all() -> Status {
             program.set_settings(clean(&ledger.settings()));
             // Processes that fork share one ledger.
             if known.insert(ledger.id()) {
+                program.note_left_out(ledger.left_out());
                 let (name, user) = (ledger.program(), effective_user(&files, pid));
                 let connections = ledger.connections().into_iter().filter(Connection::is_open);
                 open.extend(connections.map(|connection| Open {

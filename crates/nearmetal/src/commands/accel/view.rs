@@ -74,6 +74,8 @@ pub struct NotListed {
     pub connections: u64,
     pub sent: Traffic,
     pub received: Traffic,
+    /// Connections of which nothing was counted, because their process had too many.
+    pub left_out: u64,
 }
 
 impl NotListed {
@@ -84,9 +86,17 @@ impl NotListed {
             sums.connections = sums.connections.saturating_add(reclaimed.connections);
             sums.sent.add(&Traffic::new(&reclaimed.outgoing));
             sums.received.add(&Traffic::new(&reclaimed.incoming));
+            sums.left_out = sums.left_out.saturating_add(ledger.left_out());
         }
         sums
     }
+}
+
+/// Says how many connections were left to the kernel without being counted.
+pub fn left_out(connections: u64) -> String {
+    let count = usize::try_from(connections).unwrap_or(usize::MAX);
+    let more = units::plural(count, "more connection", "more connections");
+    format!("{more} left to the kernel and not counted, because the process had too many")
 }
 
 /// The exit report.
@@ -174,6 +184,9 @@ impl Report {
             let bytes =
                 self.not_listed.sent.bytes().saturating_add(self.not_listed.received.bytes());
             text += &format!("; {more} of {} bytes on the kernel, not listed", units::count(bytes));
+        }
+        if self.not_listed.left_out > 0 {
+            text += &format!("; {}", left_out(self.not_listed.left_out));
         }
         if self.programs_left_out > 0 {
             let programs = units::plural(self.programs_left_out, "program is", "programs are");

@@ -35,13 +35,11 @@ pub fn run(args: &NodeArgs) -> Result<Exit> {
     };
     let no_thread = |error| Stop::with(Exit::Environment, format!("no thread for events: {error}"));
     let events = EventQueue::start(id, write).map_err(no_thread)?;
-    let mut report = |event: &NodeEvent| events.push(event.clone());
     let stop = stdin();
-    let ended = node::run(&network, id, stop.as_fd(), &mut report);
+    let ended = node::run(&network, id, stop.as_fd(), &events);
     if let Ok(ended) = &ended {
         events.push(NodeEvent::Stopped(ended.clone()));
     }
     events.end(WRITE_LIMIT);
-    ended?;
-    Ok(Exit::Pass)
+    Ok(output::ended_in_time(ended.map(drop).map_err(Into::into)))
 }

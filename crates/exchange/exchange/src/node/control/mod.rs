@@ -16,7 +16,7 @@ use crate::control::{
 use crate::limits::MOVES_ORDERED_MAX;
 use crate::moves::{MoveEnded, MoveId, MoveOrder};
 use crate::network::{CONTROL, Durability, NODES_MAX, Network, Node, NodeId, Role};
-use crate::time;
+use crate::time::Time;
 
 use crate::node::runtime::links::{LinkId, Links};
 use crate::node::runtime::peer::{Peer, PeerError};
@@ -415,7 +415,7 @@ impl<L: Log> Control<L> {
         }
         self.track_unlogged(links, !commands.is_empty());
         if leading_term.is_some() {
-            self.propose(now_ns, &commands);
+            self.propose(links.time(), &commands);
             self.order_moves(links);
             self.send_new_routes(links);
         }
@@ -490,13 +490,14 @@ impl<L: Log> Control<L> {
         }
     }
 
-    fn propose(&mut self, now_ns: u64, commands: &[Command]) {
+    fn propose(&mut self, time: Time, commands: &[Command]) {
+        let now_ns = time.monotonic_ns;
         let is_due = self.proposed_ns == 0 || now_ns - self.proposed_ns > RETRY_NS;
         if commands.is_empty() || !is_due || !self.log.can_propose() {
             return;
         }
         self.proposed_ns = now_ns;
-        let now_ms = time::wall_clock_ns() / 1_000_000;
+        let now_ms = time.wall_ns / 1_000_000;
         // One that is refused is proposed again.
         let _ = self.log.propose(control::encode_batch(now_ms, commands));
     }
@@ -583,7 +584,7 @@ pub fn answer<L: Log>(
     from: (LinkId, Peer),
     request: AdminRequest,
     control: Option<&mut Control<L>>,
-    work: impl FnOnce() -> Work,
+    add_work: impl FnOnce(&mut Work),
 ) -> Result<(), PeerError> {
     let is_allowed = from.1 == Peer::Operator
         || !matches!(
@@ -594,7 +595,11 @@ pub fn answer<L: Log>(
                 | AdminRequest::Remove { .. }
         );
     match (control, request) {
-        (_, AdminRequest::Work) => respond_work(links, from.0, work()),
+        (_, AdminRequest::Work) => {
+            let mut work = links.work_until_now();
+            add_work(&mut work);
+            respond_work(links, from.0, work);
+        }
         _ if !is_allowed => {
             let (peer, kind) = (from.1, Kind::AdminRequest);
             return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Mediator });

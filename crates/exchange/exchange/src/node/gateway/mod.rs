@@ -40,7 +40,7 @@ use nm_wire::{
     request, resent,
 };
 
-use crate::control::{self, InstrumentMap, MembershipReport, Placement, RoutingTable, Work};
+use crate::control::{InstrumentMap, MembershipReport, Placement, RoutingTable, Work};
 use crate::moves::{MoveEnded, MoveId};
 use crate::network::{Durability, Network, NodeId, Role};
 use crate::resend::ResendQueue;
@@ -771,7 +771,7 @@ impl Behaviour for Gateway {
             (Peer::Observer | Peer::Operator, Kind::AdminRequest) => {
                 let sessions = self.clients.sessions_count() as u32;
                 let is_leaving = self.is_leaving();
-                let work = Work { sessions, is_leaving, ..control::work_until_now() };
+                let work = Work { sessions, is_leaving, ..links.work_until_now() };
                 answer_links(links, from, frame.shared(), (Role::Gateway, work))?;
             }
             _ => return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Gateway }),
@@ -788,7 +788,7 @@ impl Behaviour for Gateway {
         Ok(())
     }
 
-    fn deadline_ns(&self) -> Option<u64> {
+    fn deadline_ns(&self, _now_ns: u64) -> Option<u64> {
         self.has_checks().then_some(self.next_check_ns)
     }
 
@@ -859,10 +859,10 @@ mod tests {
     impl Simulated {
         fn new() -> Simulated {
             let network = TestRing::new("1-1-1-1", Durability::None).network.clone();
-            let mut links = Links::simulated(&network, Role::Gateway.node(0), 1).unwrap();
+            let mut links = Links::simulated(&network, Role::Gateway.node(0), 1);
             links.now_ns = 1 << 40;
-            let client = links.accept_link().unwrap();
-            let router = links.begin_link(Role::Router.node(0)).unwrap();
+            let client = links.accept_link();
+            let router = links.add_connected(Role::Router.node(0)).unwrap();
             let gateway = Gateway::new(&network, 0);
             let mut simulated = Simulated { gateway, links, client, router };
             let (mut hello, mut welcome) = (vec![], vec![]);

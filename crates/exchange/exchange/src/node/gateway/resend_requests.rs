@@ -3,7 +3,7 @@
 //! those behind wait for answers; links take turns. Of one instrument and session one is under way,
 //! and the newest other one follows it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use nm_book::order::{InstrumentId, UserId};
 use nm_wire::ResendRequest;
@@ -48,7 +48,8 @@ pub struct ResendRequests {
     links: HashMap<LinkId, OfLink>,
     /// Links with requests that wait, in turn. One that may send none is left out until it may.
     turns: VecDeque<LinkId>,
-    under_way: HashMap<Key, UnderWay>,
+    /// In order, so that those that are late are asked again in the same order in any process.
+    under_way: BTreeMap<Key, UnderWay>,
 }
 
 impl ResendRequests {
@@ -123,7 +124,7 @@ impl ResendRequests {
 
     /// Gives up waiting for answers that are late; those to be added again.
     pub fn expire(&mut self, now_ns: u64) -> Vec<(LinkId, ResendRequest)> {
-        let late = self.under_way.extract_if(|_, under_way| now_ns >= under_way.until_ns);
+        let late = self.under_way.extract_if(.., |_, under_way| now_ns >= under_way.until_ns);
         let late: Vec<UnderWay> = late.map(|(_, under_way)| under_way).collect();
         late.iter().for_each(|under_way| self.ended(under_way.link));
         late.into_iter().filter_map(|under_way| under_way.again).collect()

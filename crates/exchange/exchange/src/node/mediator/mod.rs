@@ -14,18 +14,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nm_model::agent::Failure;
 use nm_replica::Log;
-use nm_sys::poll::Waker;
 use nm_wire::{
     AdminRequest, AdminResponse, CatchUp, DecodeError, FrameMut, Kind, MoveEnded, MoveOrder,
     MoveProgress, ResendRequest, move_parts, request,
 };
 
-use crate::control::{self, InstrumentMap, MembershipReport, RoutingTable};
+use crate::control::{InstrumentMap, MembershipReport, RoutingTable};
 use crate::network::{Network, NodeId, Role};
+use crate::time::Time;
 
 use crate::node::control::{answer, send_nodes, send_routes};
 use crate::node::replica::cell_moves;
-use crate::node::replica::groups::Logs;
+use crate::node::replica::logs::Logs;
 use crate::node::replica::responses::Responses;
 use crate::node::replica::{Replica, ReplicaSet};
 use crate::node::runtime::behaviour::Behaviour;
@@ -57,16 +57,22 @@ pub struct Mediator<L> {
 }
 
 impl<L: Log> Mediator<L> {
-    /// A mediator whose replicas have these logs.
+    /// A mediator whose replicas have these logs, and that starts now.
     ///
     /// # Errors
     /// If a record cannot be opened.
-    pub fn new(network: &Network, index: u16, logs: Logs<L>) -> Result<Mediator<L>, Failure> {
+    pub fn new(
+        network: &Network,
+        index: u16,
+        logs: Logs<L>,
+        now_ns: u64,
+    ) -> Result<Mediator<L>, Failure> {
         let cells = ReplicaSet::new(network, Role::Mediator.node(index), logs)?;
         let numbers = cells.replicas.iter().map(|replica| replica.number);
+        let path = |cell| (cell, ReplyPath::new(network, cell, now_ns));
         Ok(Mediator {
             network: network.clone(),
-            replies: numbers.map(|cell| (cell, ReplyPath::new(network, cell))).collect(),
+            replies: numbers.map(path).collect(),
             replying: BTreeSet::new(),
             responses: Responses::default(),
             gathered: BTreeMap::new(),
@@ -80,14 +86,14 @@ impl<L: Log> Mediator<L> {
 
     /// Whether a request's instrument is in the cell that it was routed to: by the cell's log, or,
     /// if the instrument has never moved there, by this map or by the newer one that routed it.
-    fn is_owned(&mut self, request: &request::View<'_>) -> bool {
+    fn is_owned(&mut self, request: &request::View<'_>, time: Time) -> bool {
         let (instrument, cell) = (request.instrument(), request.cell());
         let Some(replica) = self.cells.replica(cell) else { return false };
         if let Some(known) = replica.cell.ownership(instrument) {
             return known.is_owner;
         }
         if let Some(claim) = cell_moves::claim(&replica.cell, &self.map, instrument) {
-            replica.enqueue(&claim);
+            replica.enqueue(&claim, time);
         }
         request.map_version() > self.map.version() || self.map.cell_of(instrument) == cell
     }
@@ -114,14 +120,14 @@ impl<L: Log> Mediator<L> {
         if replica.is_some_and(|replica| !self.can_reply(links, replica)) {
             return Ok(());
         }
-        if !self.is_owned(&request) {
+        if !self.is_owned(&request, links.time()) {
             if self.map.cell_of(request.instrument()) != cell {
                 send_routes(links, &[from], &RoutingTable::new(self.map.clone()));
             }
             return Ok(());
         }
         nm_wire::stamp(frame.bytes, 2, links.now_ns);
-        self.requests += u64::from(self.enqueue(cell, frame.bytes));
+        self.requests += u64::from(self.enqueue(cell, frame.bytes, links.time()));
         Ok(())
     }
 
@@ -131,7 +137,7 @@ impl<L: Log> Mediator<L> {
         for replica in &self.cells.replicas {
             let cell = replica.number;
             let path = self.replies.entry(cell);
-            let path = path.or_insert_with(|| ReplyPath::new(&self.network, cell));
+            let path = path.or_insert_with(|| ReplyPath::new(&self.network, cell, links.now_ns));
             let is_single = replica.is_single();
             if !is_single {
                 path.set_voters(replica.voters());
@@ -210,8 +216,8 @@ impl<L: Log> Mediator<L> {
     }
 
     /// Adds a frame to the backlog of its cell.
-    fn enqueue(&mut self, cell: u16, bytes: &[u8]) -> bool {
-        self.cells.replica(cell).is_some_and(|replica| replica.enqueue(bytes))
+    fn enqueue(&mut self, cell: u16, bytes: &[u8], time: Time) -> bool {
+        self.cells.replica(cell).is_some_and(|replica| replica.enqueue(bytes, time))
     }
 
     /// Takes over a newer map; processors learn from here which nodes were added.
@@ -249,11 +255,13 @@ impl<L: Log> Mediator<L> {
                 }
             }
             Kind::MoveParts => {
-                self.enqueue(move_parts::View::of(frame.shared())?.to(), frame.bytes);
+                let to = move_parts::View::of(frame.shared())?.to();
+                self.enqueue(to, frame.bytes, links.time());
             }
             _ => {
                 let ended: MoveEnded = frame.read()?;
-                self.cells.replicas.iter_mut().for_each(|replica| replica.on_move_ended(&ended));
+                let replicas = self.cells.replicas.iter_mut();
+                replicas.for_each(|replica| replica.on_move_ended(&ended, links.now_ns));
                 if let Some(control) = &mut self.cells.control {
                     control.on_move_ended(&ended, links.now_ns);
                 }
@@ -278,10 +286,8 @@ impl<L: Log> Mediator<L> {
                 answer_replicas(links, from.0, replicas, cell, Some((old, to)));
                 Ok(())
             }
-            request => answer(links, from, request, control.as_mut(), || {
-                let mut work = control::work_until_now();
-                replicas.iter().for_each(|replica| replica.add_work(&mut work));
-                work
+            request => answer(links, from, request, control.as_mut(), |work| {
+                replicas.iter().for_each(|replica| replica.add_work(work));
             }),
         }
     }
@@ -378,10 +384,6 @@ impl<L: Log> Behaviour for Mediator<L> {
         Ok(())
     }
 
-    fn waker(&self) -> Option<&Waker> {
-        Some(&self.cells.waker)
-    }
-
     fn on_wake(&mut self, links: &mut Links) -> Result<(), Failure> {
         self.cells.on_wake(links)?;
         self.apply(links)?;
@@ -410,9 +412,9 @@ impl<L: Log> Behaviour for Mediator<L> {
         Ok(())
     }
 
-    fn deadline_ns(&self) -> Option<u64> {
+    fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
         let paths = self.replies.values().filter_map(ReplyPath::deadline_ns).min();
-        let deadlines = [self.cells.deadline_ns(), self.hand_over.deadline_ns(), paths];
+        let deadlines = [self.cells.deadline_ns(now_ns), self.hand_over.deadline_ns(), paths];
         deadlines.into_iter().flatten().min()
     }
 

@@ -4,7 +4,6 @@
 use nm_wire::RepliesLost;
 
 use crate::network::{Durability, Network, NodeId, Role};
-use crate::time;
 
 use crate::node::runtime::links::{LinkId, Links};
 
@@ -35,7 +34,7 @@ pub struct ReplyPath {
 
 impl ReplyPath {
     /// The path of a cell; no link is up yet.
-    pub fn new(network: &Network, cell: u16) -> ReplyPath {
+    pub fn new(network: &Network, cell: u16, now_ns: u64) -> ReplyPath {
         let others = network.processors_of(cell);
         ReplyPath {
             cell,
@@ -43,7 +42,7 @@ impl ReplyPath {
             others,
             current: None,
             was_used: false,
-            others_from_ns: time::monotonic_ns() + START_NS,
+            others_from_ns: now_ns + START_NS,
             is_waiting: false,
             own_is_behind: false,
         }
@@ -144,7 +143,7 @@ mod tests {
     }
 
     fn path() -> ReplyPath {
-        ReplyPath { others_from_ns: 1_000, ..ReplyPath::new(&network(), 1) }
+        ReplyPath { others_from_ns: 1_000, ..ReplyPath::new(&network(), 1, 0) }
     }
 
     /// The processor that is used when these are up.

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nm_model::agent::Failure;
 use nm_replica::Log;
-use nm_sys::poll::Waker;
 use nm_wire::{
     CatchUp, DecodeError, Frame, FrameMut, Kind, Leader, Message, Nak, Private, Refused, Reply,
     ResendRequest, misdirected, nak, private, refused, replies_lost, reply, resent,
@@ -15,7 +14,7 @@ use crate::control::{InstrumentMap, RoutingTable};
 use crate::network::{Durability, Network, NodeId, Role};
 
 use crate::node::replica::ReplicaSet;
-use crate::node::replica::groups::Logs;
+use crate::node::replica::logs::Logs;
 use crate::node::replica::responses::{Outgoing, Responses, report_event_loss, report_loss};
 use crate::node::runtime::behaviour::Behaviour;
 use crate::node::runtime::links::{LinkId, Links};
@@ -232,10 +231,6 @@ impl<L: Log> Behaviour for Processor<L> {
         Ok(())
     }
 
-    fn waker(&self) -> Option<&Waker> {
-        Some(&self.cells.waker)
-    }
-
     fn on_wake(&mut self, links: &mut Links) -> Result<(), Failure> {
         self.gathered.resize(links.network().nodes(Role::Gateway).len(), (false, vec![]));
         let (responses, gathered) = (&mut self.responses, &mut self.gathered);
@@ -268,10 +263,10 @@ impl<L: Log> Behaviour for Processor<L> {
         self.cells.advance(links, &self.map).map(drop)
     }
 
-    fn deadline_ns(&self) -> Option<u64> {
+    fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
         let waited = self.catch_ups.values().map(|(_, until_ns)| *until_ns);
         let catch_up = waited.filter(|until_ns| *until_ns > 0).min();
-        [catch_up, self.cells.deadline_ns()].into_iter().flatten().min()
+        [catch_up, self.cells.deadline_ns(now_ns)].into_iter().flatten().min()
     }
 
     fn is_ready(&self) -> bool {
@@ -383,12 +378,11 @@ fn forward_elsewhere(links: &mut Links, bytes: &[u8], gateway: u16) {
 
 #[cfg(test)]
 mod tests {
-    use nm_replica::Settings;
     use nm_wire::Series;
 
     use super::*;
     use crate::network::Node;
-    use crate::node::moves_simulation::group::SimulatedLog;
+    use crate::node::simulation::group::SimulatedLog;
 
     fn events(is_astray: bool) -> Vec<u8> {
         let mut bytes = vec![];
@@ -414,17 +408,10 @@ mod tests {
             address: "127.0.0.1:1".parse().unwrap(),
             replication: None,
         });
-        let logs = Logs {
-            waker: Waker::new().unwrap(),
-            of_groups: vec![],
-            thread: None,
-            next_joined: |_| None,
-            open: |_, _| unreachable!("there is no thread"),
-            settings: Settings::default(),
-        };
+        let logs = Logs { of_groups: vec![], source: None };
         let mut processor = Processor::<SimulatedLog>::new(&network, 0, logs).unwrap();
-        let mut links = Links::simulated(&network, own, 1).unwrap();
-        let links_to = gateways.map(|at| links.link_to(Role::Gateway.node(at)).unwrap());
+        let mut links = Links::simulated(&network, own, 1);
+        let links_to = gateways.map(|at| links.link_to(Role::Gateway.node(at)));
         let mediator = (LinkId::none(), Peer::Node(Role::Mediator.node(0)));
         let mut bytes = events(false);
         let mut frame = FrameMut::of(&mut bytes).unwrap();

@@ -137,7 +137,7 @@ impl<L: Log> Log for CellLog<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::moves_simulation::group::SimulatedLog;
+    use crate::node::simulation::group::SimulatedLog;
 
     #[test]
     fn a_single_log_commits_what_is_proposed_at_once_and_in_order() {

@@ -20,7 +20,6 @@ use crate::moves::{
     Attempt, Claim, Forget, MoveEnded, MoveId, MoveOrder, MoveParts, MoveProgress, Part, Release,
 };
 use crate::network::Role;
-use crate::time;
 
 use crate::node::runtime::links::{LinkId, Links};
 
@@ -284,7 +283,8 @@ impl CellMoves {
         let start = Part::Start { start: cell.begin_copy(instrument) };
         let leaving = Leaving {
             order,
-            attempt: Attempt(time::monotonic_ns() ^ links.own().1.rotate_left(32)),
+            // Turns are counted, so that no two attempts of one iteration are the same.
+            attempt: Attempt((now_ns + self.turns as u64) ^ links.own().1.rotate_left(32)),
             router,
             phase: if is_departed { Phase::Released } else { Phase::Copying },
             start: Some(start),
@@ -352,13 +352,13 @@ impl CellMoves {
     }
 
     /// A step of a move was carried out by the cell.
-    pub fn on_step(&mut self, frame: Frame<'_>, step: MoveStep) {
+    pub fn on_step(&mut self, frame: Frame<'_>, step: MoveStep, now_ns: u64) {
         if let MoveStep::Released(id) = step
             && let Some(leaving) = self.leaving.get_mut(&id.instrument)
             && leaving.order.id == id
         {
             leaving.phase = Phase::Released;
-            leaving.released_ns = Some(time::monotonic_ns());
+            leaving.released_ns = Some(now_ns);
         }
         if let Ok(from) = sender_of(frame) {
             self.steps.push((step, from));
@@ -391,24 +391,24 @@ impl CellMoves {
     }
 
     /// A move has ended.
-    pub fn on_ended(&mut self, cell: &mut Cell<Book>, ended: &MoveEnded) {
+    pub fn on_ended(&mut self, cell: &mut Cell<Book>, ended: &MoveEnded, now_ns: u64) {
         let leaving = self.leaving.get(&ended.id.instrument);
         let Some(leaving) = leaving.filter(|it| it.order.id.epoch <= ended.id.epoch) else {
             return;
         };
         if let Some(released_ns) = leaving.released_ns.filter(|_| leaving.order.id == ended.id) {
-            self.note_pause(released_ns);
+            self.note_pause(now_ns.saturating_sub(released_ns));
         }
         self.drop_leaving(cell, ended.id.instrument);
     }
 
-    /// An instrument that was released at this time has arrived.
-    fn note_pause(&mut self, released_ns: u64) {
+    /// An instrument has arrived that was released so long ago, ns.
+    fn note_pause(&mut self, pause_ns: u64) {
         self.moved += 1;
         if self.pauses_ns.len() == PAUSES_MAX {
             self.pauses_ns.pop_front();
         }
-        self.pauses_ns.push_back(time::monotonic_ns() - released_ns);
+        self.pauses_ns.push_back(pause_ns);
     }
 
     /// How many instruments have left, and the latest pauses, ns.
@@ -503,7 +503,7 @@ impl CellMoves {
         mut log: impl FnMut(&[u8]),
     ) {
         self.report_built(cell, links);
-        self.end_arrived(cell, map);
+        self.end_arrived(cell, map, links.now_ns);
         let mut lost: Vec<InstrumentId> = vec![];
         for (instrument, leaving) in &mut self.leaving {
             while leaving.may_send(links.now_ns) {
@@ -533,7 +533,7 @@ impl CellMoves {
     }
 
     /// Ends the moves whose ends the map has: the announcement of the new cell was lost or is late.
-    fn end_arrived(&mut self, cell: &mut Cell<Book>, map: &InstrumentMap) {
+    fn end_arrived(&mut self, cell: &mut Cell<Book>, map: &InstrumentMap, now_ns: u64) {
         let arrived: Vec<(MoveId, Option<u64>)> = self
             .leaving
             .values()
@@ -542,7 +542,8 @@ impl CellMoves {
             .collect();
         for (id, released_ns) in arrived {
             if map.epoch_of(id.instrument) == id.epoch {
-                released_ns.into_iter().for_each(|ns| self.note_pause(ns));
+                let pause_ns = released_ns.map(|ns| now_ns.saturating_sub(ns));
+                pause_ns.into_iter().for_each(|ns| self.note_pause(ns));
             }
             self.drop_leaving(cell, id.instrument);
         }
@@ -569,14 +570,14 @@ impl CellMoves {
     }
 
     /// When [`CellMoves::advance`] is due at the latest, ns; none if only events are awaited.
-    pub fn deadline_ns(&self, cell: &Cell<Book>) -> Option<u64> {
+    pub fn deadline_ns(&self, cell: &Cell<Book>, now_ns: u64) -> Option<u64> {
         let is_saving = self.leaving.values().any(|leaving| leaving.is_being_saved);
         let copy_ns = self.leaving.values().filter_map(Leaving::copy_due_ns).min();
         let waits = is_saving || !self.building.is_empty();
         let compare_ns = cell.departed().next().map(|_| self.compare_ns);
         let copied = self.leaving.values().filter(|leaving| leaving.phase == Phase::Copying);
         let settled_ns = copied.filter_map(|leaving| leaving.settled_ns).min();
-        let check_ns = waits.then(background::next_check_ns);
+        let check_ns = waits.then(|| background::next_check_ns(now_ns));
         [compare_ns, copy_ns, settled_ns, check_ns].into_iter().flatten().min()
     }
 }

@@ -3,7 +3,7 @@
 
 pub mod cell_log;
 pub mod cell_moves;
-pub mod groups;
+pub mod logs;
 pub mod responses;
 pub mod workload;
 
@@ -14,8 +14,7 @@ use nm_book::book::Book;
 use nm_codec::DecodeError;
 use nm_model::agent::{Failure, FailureKind};
 use nm_replica::journal::{self, Recorder};
-use nm_replica::{Group, Log, LogEvent, Refused, Replicas, Settings};
-use nm_sys::poll::Waker;
+use nm_replica::{Log, LogEvent, Refused};
 use nm_wire::{Frame, Leader};
 
 use crate::background;
@@ -26,13 +25,13 @@ use crate::hashes::StateHashes;
 use crate::leader_clock::LeaderClock;
 use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
 use crate::network::{CONTROL, Durability, Network, NodeId, Role};
-use crate::time;
+use crate::time::Time;
 
 use crate::node::control::Control;
 use crate::node::runtime::links::{LinkId, Links};
 use cell_log::{CellLog, SingleLog};
 use cell_moves::CellMoves;
-use groups::Logs;
+use logs::{LogSource, Logs};
 use responses::report_loss;
 use workload::Workload;
 
@@ -154,7 +153,7 @@ impl<L: Log> Replica<L> {
             }
             match event {
                 LogEvent::Committed { index, term, batch } => {
-                    self.apply(index, &batch, apply)?;
+                    self.apply(links, (index, &batch), apply)?;
                     let is_leader = self.log.leading_term().is_some();
                     self.moves.tell(&mut self.cell, is_leader, links);
                     if let Some(recorder) = &mut self.recorder {
@@ -220,34 +219,42 @@ impl<L: Log> Replica<L> {
         self.held.as_ref().is_some_and(|held| !awaits_book(&mut self.cell, held))
     }
 
-    fn apply(&mut self, index: u64, batch: &[u8], apply: &mut Apply<'_>) -> Result<(), Failure> {
+    fn apply(
+        &mut self,
+        links: &Links,
+        (index, batch): (u64, &[u8]),
+        apply: &mut Apply<'_>,
+    ) -> Result<(), Failure> {
         let number = self.number;
         let undecodable = |error: DecodeError| {
             system_failure(format!("batch {index} of cell {number} cannot be decoded: {error}"))
         };
         let (time_ns, frames) = batch::decode(batch).map_err(undecodable)?;
         self.cell.begin(index, time_ns);
-        let (now_ns, is_leader) = (time::monotonic_ns(), self.is_leading());
+        let (now_ns, is_leader) = (links.now_ns, self.is_leading());
+        let clock_ns = links.meters.monotonic_ns;
+        // More batches may be committed while this node applies the first ones.
+        let applied_ns = clock_ns();
         self.clock.record_applied(time_ns, now_ns);
         for frame in frames {
             let frame = frame.map_err(undecodable)?;
             match self.cell.admit(frame).map_err(undecodable)? {
                 Admitted::Request(request) => {
-                    let before = if is_leader { self.workload.before() } else { None };
+                    let before = if is_leader { self.workload.before(clock_ns) } else { None };
                     // Whose replica is replaced sends replies until the log says otherwise.
                     let handled = match self.is_voter() {
-                        true => apply(&mut self.cell, &request, frame, now_ns),
+                        true => apply(&mut self.cell, &request, frame, applied_ns),
                         false => self.cell.handle(&request, |_| {}),
                     };
                     if is_leader {
-                        self.workload.count(&request, &handled, before);
+                        self.workload.count(&request, &handled, (before, clock_ns));
                     }
                     if self.moves.has_leaving() {
                         self.moves.on_request(&mut self.cell, &request, handled);
                     }
                 }
                 Admitted::NotOwned | Admitted::Undecodable => {}
-                Admitted::Move(step) => self.moves.on_step(frame, step),
+                Admitted::Move(step) => self.moves.on_step(frame, step, now_ns),
             }
         }
         Ok(())
@@ -275,8 +282,8 @@ impl<L: Log> Replica<L> {
     }
 
     /// A move has ended.
-    pub fn on_move_ended(&mut self, ended: &MoveEnded) {
-        self.moves.on_ended(&mut self.cell, ended);
+    pub fn on_move_ended(&mut self, ended: &MoveEnded, now_ns: u64) {
+        self.moves.on_ended(&mut self.cell, ended, now_ns);
     }
 
     /// Carries on the moves of instruments, if this replica leads.
@@ -287,7 +294,7 @@ impl<L: Log> Replica<L> {
         let mut entries: Vec<Vec<u8>> = vec![];
         self.moves.advance(&mut self.cell, map, links, |entry| entries.push(entry.to_vec()));
         for entry in entries {
-            self.enqueue(&entry);
+            self.enqueue(&entry, links.time());
         }
     }
 
@@ -313,7 +320,7 @@ impl<L: Log> Replica<L> {
     }
 
     /// Adds a frame to the backlog, if this replica leads.
-    pub fn enqueue(&mut self, bytes: &[u8]) -> bool {
+    pub fn enqueue(&mut self, bytes: &[u8], time: Time) -> bool {
         if self.log.leading_term().is_none() || self.backlog_bytes > BACKLOG_BYTES_MAX {
             return false;
         }
@@ -322,7 +329,7 @@ impl<L: Log> Replica<L> {
             let mut batch = self.log.take_buffer();
             batch.reserve(bytes.len() * 4);
             let log = &self.log;
-            batch::begin(self.clock.now_ns(|now_ns| log.other_clocks(now_ns)), &mut batch);
+            batch::begin(self.clock.now_ns(time, |now_ns| log.other_clocks(now_ns)), &mut batch);
             self.backlog.push_back(batch);
         }
         if let Some(last) = self.backlog.back_mut() {
@@ -333,6 +340,10 @@ impl<L: Log> Replica<L> {
     }
 
     /// Proposes the backlog, copies one instrument of a snapshot, writes the record.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a reply leaves after its batch is in the record, which recorded runs alone have"
+    )]
     fn propose(&mut self) -> Result<(), Failure> {
         while self.log.can_propose()
             && let Some(batch) = self.backlog.pop_front()
@@ -358,6 +369,7 @@ impl<L: Log> Replica<L> {
     }
 
     /// Writes the record, and the hash of the state.
+    #[expect(clippy::disallowed_methods, reason = "the node ends")]
     fn on_stop(&mut self) -> Result<(), Failure> {
         self.recorder.as_mut().map_or(Ok(()), Recorder::flush)?;
         let Some(hashes) = &mut self.hashes else { return Ok(()) };
@@ -383,18 +395,12 @@ fn awaits_book(cell: &mut Cell<Book>, event: &LogEvent) -> bool {
 pub struct ReplicaSet<L> {
     network: Network,
     node: NodeId,
-    /// Woken by each event of a log.
-    pub waker: Waker,
     /// Of cells.
     pub replicas: Vec<Replica<L>>,
     /// Of the control group, if the node has one.
     pub control: Option<Control<L>>,
-    /// The thread of the logs, which ends with this, and what gives its new ones.
-    thread: Option<Replicas>,
-    next_joined: fn(&Replicas) -> Option<(u16, L)>,
-    /// What opens the logs of cells that are added.
-    open: fn(&Replicas, Group) -> Result<L, Failure>,
-    settings: Settings,
+    /// What gives it more logs.
+    source: Option<Box<dyn LogSource<L>>>,
 }
 
 impl<L: Log> ReplicaSet<L> {
@@ -403,18 +409,9 @@ impl<L: Log> ReplicaSet<L> {
     /// # Errors
     /// If a record cannot be opened.
     pub fn new(network: &Network, node: NodeId, logs: Logs<L>) -> Result<ReplicaSet<L>, Failure> {
-        let Logs { waker, of_groups, thread, next_joined, open, settings } = logs;
-        let mut set = ReplicaSet {
-            network: network.clone(),
-            node,
-            waker,
-            replicas: vec![],
-            control: None,
-            thread,
-            next_joined,
-            open,
-            settings,
-        };
+        let Logs { of_groups, source } = logs;
+        let mut set =
+            ReplicaSet { network: network.clone(), node, replicas: vec![], control: None, source };
         for (number, log) in of_groups {
             match number {
                 CONTROL => set.control = Some(Control::new(&set.network, log)),
@@ -427,15 +424,20 @@ impl<L: Log> ReplicaSet<L> {
         Ok(set)
     }
 
-    /// Adds the replicas that leaders have given the node.
+    /// Adds the replicas that were opened since.
     fn add_joined(&mut self) -> Result<(), Failure> {
-        while let Some((number, log)) = self.thread.as_ref().and_then(self.next_joined) {
+        while let Some(joined) = self.source.as_mut().and_then(|it| it.next_joined()) {
+            let (number, log) = joined?;
             self.add(number, Some(log))?;
         }
         Ok(())
     }
 
     /// Adds the replica of a cell that has this log, or that is the only one.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a record is kept in runs that are recorded only"
+    )]
     fn add(&mut self, number: u16, log: Option<L>) -> Result<(), Failure> {
         let network = &self.network;
         // With a disk quorum, the log's own journal is the record.
@@ -472,20 +474,15 @@ impl<L: Log> ReplicaSet<L> {
     fn update_network(&mut self, network: &Network) -> Result<(), Failure> {
         let before = std::mem::replace(&mut self.network, network.clone());
         let is_replicated = network.durability != Durability::None;
-        let thread = self.thread.as_ref().filter(|_| is_replicated);
-        let (mut opened, Some(thread)) = (vec![], thread) else { return Ok(()) };
+        let source = self.source.as_mut().filter(|_| is_replicated);
+        let Some(source) = source else { return Ok(()) };
         let (old, new): (Vec<u16>, Vec<u16>) =
             (before.cells().collect(), network.cells().collect());
-        old.iter().filter(|cell| !new.contains(cell)).for_each(|cell| thread.close(*cell));
+        old.iter().filter(|cell| !new.contains(cell)).for_each(|cell| source.close(*cell));
         for cell in new.into_iter().filter(|cell| !old.contains(cell)) {
-            let group = groups::group(network, self.node, cell, self.settings)?;
-            let Some(group) = group else { continue };
-            match network.replicas(cell).contains(&self.node) || groups::has_files(&group) {
-                true => opened.push((cell, (self.open)(thread, group)?)),
-                false => thread.may_join(group),
-            }
+            source.open(network, self.node, cell)?;
         }
-        opened.into_iter().try_for_each(|(cell, log)| self.add(cell, Some(log)))
+        self.add_joined()
     }
 
     /// There is a new map.
@@ -518,13 +515,12 @@ impl<L: Log> ReplicaSet<L> {
         }
     }
 
-    /// The waker has woken the node: takes the logs that it was given, and the events of control.
+    /// There are events: takes the logs that it was given, and the events of control.
     /// [`ReplicaSet::apply`] is to follow.
     ///
     /// # Errors
     /// If a record cannot be opened.
     pub fn on_wake(&mut self, links: &mut Links) -> Result<(), Failure> {
-        self.waker.drain();
         self.add_joined()?;
         if let Some(control) = &mut self.control {
             control.handle_events(links);
@@ -578,7 +574,7 @@ impl<L: Log> ReplicaSet<L> {
             replica.propose()?;
             replica.clock.warnings.drain(..).for_each(|warning| links.warnings.push(warning));
             if replica.can_continue() {
-                self.waker.wake();
+                links.wake();
             }
             has_committed |= replica.held.is_none() && replica.log.has_committed();
         }
@@ -604,17 +600,17 @@ impl<L: Log> ReplicaSet<L> {
     }
 
     /// When the next iteration is due: at once while a snapshot is copied.
-    pub fn deadline_ns(&self) -> Option<u64> {
+    pub fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
         let copying = self.replicas.iter().filter(|replica| replica.copying.is_some());
         let snapshot = copying.map(|replica| match replica.cell.is_copying() {
             true => 0,
-            false => background::next_check_ns(),
+            false => background::next_check_ns(now_ns),
         });
         let leading = self.replicas.iter().filter(|replica| replica.is_leading());
-        let moves = leading.filter_map(|replica| replica.moves.deadline_ns(&replica.cell)).min();
+        let moves = leading.filter_map(|it| it.moves.deadline_ns(&it.cell, now_ns)).min();
         let control = self.control.as_ref().and_then(Control::deadline_ns);
         let holds = self.replicas.iter().any(|replica| replica.held.is_some());
-        let held = holds.then(background::next_check_ns);
+        let held = holds.then(|| background::next_check_ns(now_ns));
         [snapshot.min(), moves, control, held].into_iter().flatten().min()
     }
 }
@@ -626,7 +622,6 @@ fn system_failure(message: String) -> Failure {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-    use std::os::fd::{AsFd, AsRawFd};
     use std::rc::Rc;
     use std::sync::Arc;
     use std::time::Duration;
@@ -640,7 +635,7 @@ mod tests {
     use crate::cell::testing::{INSTRUMENT, cell_with_large_book, copied_parts};
     use crate::moves::{Attempt, MoveId, MoveParts};
     use crate::network::Node;
-    use crate::node::moves_simulation::group::{Entry, Group, SimulatedLog};
+    use crate::node::simulation::group::{Entry, Group, SimulatedLog};
 
     /// A follower of cell 0, to which the log of the arrival of a large instrument and of one more
     /// batch was delivered; and the index of the end of the transfer.
@@ -657,7 +652,7 @@ mod tests {
         });
         network.durability = Durability::MemoryQuorum;
         let nodes = network.replicas(cell);
-        let mut group = Group::new(nodes);
+        let mut group = Group::new(nodes, false, &mut Random::new(1));
         let member = group.member_at(own).unwrap();
         let ended_at = frames.len() as u64;
         for number in 0..=ended_at {
@@ -675,15 +670,9 @@ mod tests {
         group.start(member, false);
         let mut random = Random::new(1);
         (0..100).for_each(|_| group.feed(member, &mut random));
-        let logs = Logs {
-            waker: Waker::new().unwrap(),
-            of_groups: vec![(cell, SimulatedLog { group: Rc::new(RefCell::new(group)), member })],
-            thread: None,
-            next_joined: |_| None,
-            open: |_, _| unreachable!("there is no thread"),
-            settings: Settings::default(),
-        };
-        let links = Links::simulated(&network, own, 1).unwrap();
+        let log = SimulatedLog { group: Rc::new(RefCell::new(group)), member };
+        let logs = Logs { of_groups: vec![(cell, log)], source: None };
+        let links = Links::simulated(&network, own, 1);
         (ReplicaSet::new(&network, own, logs).unwrap(), links, ended_at)
     }
 
@@ -702,10 +691,10 @@ mod tests {
                 has_waited = true;
                 assert!(!limit.passed(), "it is not woken");
                 assert_eq!(set.replicas[0].cell.index(), ended_at - 1);
-                assert!(!set.replicas[0].cell.owns(INSTRUMENT) && set.deadline_ns().is_some());
+                assert!(!set.replicas[0].cell.owns(INSTRUMENT) && set.deadline_ns(0).is_some());
                 set.advance(&mut links, &map).unwrap();
-                let waker = set.waker.as_fd().as_raw_fd();
-                if nm_sys::poll::readable(waker, Duration::from_millis(1)).unwrap() {
+                std::thread::sleep(Duration::from_millis(1));
+                if links.take_wake() {
                     set.on_wake(&mut links).unwrap();
                     set.apply(&mut links, apply).unwrap();
                 }

@@ -7,7 +7,6 @@ use nm_book::order::InstrumentId;
 
 use crate::cell::{Cell, Handled, Request};
 use crate::control::InstrumentWork;
-use crate::time;
 
 /// Of so many requests, the time of one is measured. A prime number, so that sessions that send in
 /// turn are all met.
@@ -33,14 +32,19 @@ struct Count {
 }
 
 impl Workload {
-    /// A request will be handled: the present time, ns, if that of the request is to be measured.
-    pub fn before(&mut self) -> Option<u64> {
+    /// A request will be handled: what the clock shows, ns, if its time is to be measured.
+    pub fn before(&mut self, clock_ns: fn() -> u64) -> Option<u64> {
         self.since_sample = (self.since_sample + 1) % SAMPLED_OF;
-        (self.since_sample == 0).then(time::monotonic_ns)
+        (self.since_sample == 0).then(clock_ns)
     }
 
     /// A request was handled; `before` is what [`Workload::before`] returned.
-    pub fn count(&mut self, request: &Request, handled: &Handled, before: Option<u64>) {
+    pub fn count(
+        &mut self,
+        request: &Request,
+        handled: &Handled,
+        (before, clock_ns): (Option<u64>, fn() -> u64),
+    ) {
         if let Handled::Executed(_) = handled {
             let count = self.instruments.entry(request.instrument).or_default();
             let gateway = usize::from(request.gateway);
@@ -49,7 +53,7 @@ impl Workload {
             }
             count.by_gateway[gateway] += 1;
             if let Some(before_ns) = before {
-                let used_ns = time::monotonic_ns().saturating_sub(before_ns);
+                let used_ns = clock_ns().saturating_sub(before_ns);
                 count.busy_ns += used_ns.min(REQUEST_NS_MAX) * u64::from(SAMPLED_OF);
             }
         }
@@ -74,6 +78,7 @@ impl Workload {
 mod tests {
     use super::*;
     use crate::cell::testing::order;
+    use nm_sys::clock::monotonic_ns;
 
     /// Whatever one request costs, an instrument with costly requests has more time.
     #[test]
@@ -85,12 +90,12 @@ mod tests {
             let client_seq = seq.div_ceil(2);
             let request = order(2, instrument, client_seq, client_seq - 1);
             cell.begin(seq, seq);
-            let before = workload.before();
+            let before = workload.before(monotonic_ns);
             let handled = cell.handle(&request, |_| {});
             for at in 0..if instrument == 0 { 30_000 } else { 0 } {
                 work = std::hint::black_box(work.wrapping_mul(at) + 1);
             }
-            workload.count(&request, &handled, before);
+            workload.count(&request, &handled, (before, monotonic_ns));
         }
         let mut found: Vec<InstrumentWork> = workload.of(&cell).collect();
         found.sort_by_key(|work| work.instrument);

@@ -9,9 +9,7 @@ use std::collections::BTreeMap;
 use nm_model::agent::Failure;
 use nm_wire::{FrameMut, Kind, Leader, move_order, move_parts, move_progress, request};
 
-use crate::control::{
-    self, CellLeader, InstrumentMap, MembershipReport, RoutingTable, is_superseded,
-};
+use crate::control::{CellLeader, InstrumentMap, MembershipReport, RoutingTable, is_superseded};
 use crate::network::{CONTROL, Network, NodeId, Role};
 
 use crate::node::control::{answer_links, send_routes};
@@ -238,7 +236,7 @@ impl Behaviour for Router {
                 }
             }
             (Peer::Observer | Peer::Operator, Kind::AdminRequest) => {
-                let work = (Role::Router, control::work_until_now());
+                let work = (Role::Router, links.work_until_now());
                 return answer_links(links, from, frame.shared(), work);
             }
             _ => return Err(PeerError::UnexpectedFrame { peer, kind, role: Role::Router }),
@@ -255,7 +253,7 @@ impl Behaviour for Router {
     }
 
     /// At once if a link failed after the iteration.
-    fn deadline_ns(&self) -> Option<u64> {
+    fn deadline_ns(&self, _now_ns: u64) -> Option<u64> {
         let report_ns = self.is_report_due.then_some(0);
         let routes_ns = self.unsent_from.map(|_| self.next_routes_ns);
         report_ns.or(routes_ns)

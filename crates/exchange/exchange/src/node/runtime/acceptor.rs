@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use crate::link::Listener;
 
 use super::links::Links;
+use super::sockets::Sockets;
 
 /// Connections accepted in one iteration, so that many at once do not hold up the links.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -21,21 +22,21 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Adds a listening socket to the poller of these links.
+    /// Adds a listening socket to the poller of these sockets.
     ///
     /// # Errors
     /// The system's error.
-    pub fn new(listener: Listener, token: u64, links: &Links) -> io::Result<Acceptor> {
-        links.poller.add(&listener, token)?;
+    pub fn new(listener: Listener, token: u64, sockets: &Sockets) -> io::Result<Acceptor> {
+        sockets.poller.add(&listener, token)?;
         Ok(Acceptor { listener, token, paused_until_ns: None, is_reported: false })
     }
 
     /// Accepts the connections that wait.
-    pub fn accept(&mut self, links: &mut Links) {
+    pub fn accept(&mut self, links: &mut Links, sockets: &mut Sockets) {
         for _ in 0..ACCEPTS_PER_TURN {
             let taken = match self.listener.accept() {
                 Ok(None) => return self.report_end(links),
-                Ok(Some(stream)) => links.take_accepted(stream),
+                Ok(Some(stream)) => sockets.take_accepted(links, stream),
                 Err(error) => Err(error),
             };
             match taken {
@@ -44,16 +45,16 @@ impl Acceptor {
                     let message = format!("a connection was not accepted: {error}");
                     links.warnings.push_limited("one connection", links.now_ns, message);
                 }
-                Err(error) => return self.pause(links, &error),
+                Err(error) => return self.pause(links, sockets, &error),
             }
         }
     }
 
     /// Leaves the poller for a while: it would report the waiting connection again and again. Links
     /// go on.
-    fn pause(&mut self, links: &mut Links, error: &io::Error) {
+    fn pause(&mut self, links: &mut Links, sockets: &Sockets, error: &io::Error) {
         let pause = links.limits.accept_pause;
-        links.poller.remove_other(&self.listener);
+        sockets.poller.remove_other(&self.listener);
         self.paused_until_ns = Some(links.now_ns + pause.as_nanos() as u64);
         if !std::mem::replace(&mut self.is_reported, true) {
             let message = format!(
@@ -78,14 +79,14 @@ impl Acceptor {
     }
 
     /// Accepts connections again after a pause.
-    pub fn resume_if_due(&mut self, links: &mut Links) {
+    pub fn resume_if_due(&mut self, links: &mut Links, sockets: &mut Sockets) {
         if self.paused_until_ns.is_none_or(|until_ns| links.now_ns < until_ns) {
             return;
         }
         self.paused_until_ns = None;
-        match links.poller.add(&self.listener, self.token) {
-            Ok(()) => self.accept(links),
-            Err(error) => self.pause(links, &error),
+        match sockets.poller.add(&self.listener, self.token) {
+            Ok(()) => self.accept(links, sockets),
+            Err(error) => self.pause(links, sockets, &error),
         }
     }
 }

@@ -1,7 +1,8 @@
-//! What differs between the classes of nodes.
+//! What differs between the classes of nodes: roles that are stepped by a frame, by the time, or by
+//! events of their logs. A step is given the time, and leaves what is to be sent in [`Links`]: no
+//! role has a socket or a clock.
 
 use nm_model::agent::Failure;
-use nm_sys::poll::Waker;
 use nm_wire::FrameMut;
 
 use super::links::{LinkId, Links};
@@ -34,12 +35,7 @@ pub trait Behaviour {
         Ok(())
     }
 
-    /// What wakes it beside its links.
-    fn waker(&self) -> Option<&Waker> {
-        None
-    }
-
-    /// Its waker woke it.
+    /// Its logs have events, or it has asked to be woken ([`Links::wake`]).
     ///
     /// # Errors
     /// If the node cannot continue.
@@ -47,8 +43,9 @@ pub trait Behaviour {
         Ok(())
     }
 
-    /// When the next iteration must be at the latest, ns on the machine's clock.
-    fn deadline_ns(&self) -> Option<u64> {
+    /// When the next iteration must be at the latest, ns on the machine's clock, which shows
+    /// `now_ns` in the present one.
+    fn deadline_ns(&self, _now_ns: u64) -> Option<u64> {
         None
     }
 

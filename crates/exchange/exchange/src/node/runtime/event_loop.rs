@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock;
-use nm_sys::poll::Readiness;
+use nm_sys::poll::{Readiness, Waker};
 use nm_wire::{FrameMut, Kind};
 
 use crate::control::{self, InstrumentMap};
@@ -14,29 +14,27 @@ use crate::network::{Network, NetworkError, NodeId, PerClass, Role};
 
 use super::acceptor::Acceptor;
 use super::behaviour::Behaviour;
+use super::clocks::{Clocks, METERS};
 use super::event::{NodeEvent, NodeSummary};
+use super::event_queue::EventQueue;
+use super::groups;
 use super::limits::Limits;
 use super::links::{LinkId, Links, REMOVED_NS};
+use super::membership::MembershipDoubt;
 use super::peer::{Peer, PeerError};
-use crate::node::replica::groups::Logs;
+use super::sockets::Sockets;
 use crate::node::{gateway, mediator, processor, router};
 
 /// How long a node that the network file lacks asks where it listens.
 const FIND_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long control may take to answer whether an added node was removed. The node stands still
-/// meanwhile, which does little harm where others refuse it.
-const DOUBT_LIMIT: Duration = Duration::from_millis(500);
-
-/// Time between two such questions, ns.
-const DOUBT_NS: u64 = 2_000_000_000;
-
 const STOP: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
 const CONNECTOR: u64 = u64::MAX - 2;
 const WAKER: u64 = u64::MAX - 3;
+const MEMBERSHIP: u64 = u64::MAX - 4;
 
-/// Runs a node until `stop` can be read or has ended.
+/// Runs a node until `stop` can be read or has ended. It never waits for a reader of its events.
 ///
 /// # Errors
 /// If it cannot listen, or cannot continue.
@@ -44,9 +42,9 @@ pub fn run(
     network: &Network,
     node: NodeId,
     stop: BorrowedFd<'_>,
-    report: &mut dyn FnMut(&NodeEvent),
+    events: &EventQueue,
 ) -> Result<NodeSummary, Failure> {
-    run_with_limits(network, node, stop, &Limits::STANDARD, report)
+    run_with_limits(network, node, stop, &Limits::STANDARD, events)
 }
 
 /// As [`run`], with other limits than the standard ones.
@@ -58,9 +56,10 @@ pub fn run_with_limits(
     node: NodeId,
     stop: BorrowedFd<'_>,
     limits: &Limits,
-    report: &mut dyn FnMut(&NodeEvent),
+    events: &EventQueue,
 ) -> Result<NodeSummary, Failure> {
     let is_added = network.node(node).is_none();
+    #[expect(clippy::disallowed_methods, reason = "before it has links")]
     let asked = match is_added && network.has_control() {
         true => {
             let stopped =
@@ -83,91 +82,89 @@ pub fn run_with_limits(
         Failure::new(FailureKind::AddressInUse, message)
     })?;
     let start = clock::monotonic_ns() ^ u64::from(std::process::id()) << 40;
-    let links = Links::new(network, node, start, (*limits, secret)).map_err(system)?;
-    match links.poller.add(stop, STOP) {
+    let mut links = Links::new(network, node, start, (*limits, secret), METERS);
+    let mut clocks = Clocks::default();
+    links.set_time(clocks.read());
+    let sockets = Sockets::new().map_err(system)?;
+    match sockets.poller.add(stop, STOP) {
         // Files and the null device cannot be polled: then only a signal stops the node.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
         added => added.map_err(system)?,
     }
-    let acceptor = Acceptor::new(listener, LISTENER, &links).map_err(system)?;
-    links.poller.add(links.connector(), CONNECTOR).map_err(system)?;
-    let behaviour = behaviour(network, node)?;
-    if let Some(waker) = behaviour.waker() {
-        links.poller.add(waker, WAKER).map_err(system)?;
-    }
-    report(&NodeEvent::Listening { node, address: own.address.to_string() });
+    let acceptor = Acceptor::new(listener, LISTENER, &sockets).map_err(system)?;
+    sockets.poller.add(sockets.connector.waker(), CONNECTOR).map_err(system)?;
+    let waker = Waker::new().map_err(system)?;
+    sockets.poller.add(&waker, WAKER).map_err(system)?;
+    let behaviour = behaviour(network, node, links.now_ns, &waker)?;
+    events.push(NodeEvent::Listening { node, address: own.address.to_string() });
     let (frames_in, turns) = (0, 0);
-    let membership = MembershipDoubt::default();
+    let membership = MembershipDoubt::new().map_err(system)?;
+    sockets.poller.add(&membership, MEMBERSHIP).map_err(system)?;
     let ends_by_ns = None;
     EventLoop {
         own: node,
         acceptor,
         links,
+        sockets,
+        clocks,
+        waker,
         behaviour,
         membership,
         ends_by_ns,
         frames_in,
         turns,
-        report,
+        events,
     }
     .run()
 }
 
-/// What a node of this class does in this network.
-fn behaviour(network: &Network, node: NodeId) -> Result<Box<dyn Behaviour>, Failure> {
-    let (index, logs) = (node.index, || Logs::start(network, node));
+/// What a node of this class does in this network; its logs wake it.
+fn behaviour(
+    network: &Network,
+    node: NodeId,
+    now_ns: u64,
+    waker: &Waker,
+) -> Result<Box<dyn Behaviour>, Failure> {
+    let (index, logs) = (node.index, || groups::start_logs(network, node, waker.clone()));
     Ok(match node.class {
         Role::Gateway => Box::new(gateway::Gateway::new(network, index)),
         Role::Router => Box::new(router::Router::new(network)),
-        Role::Mediator => Box::new(mediator::Mediator::new(network, index, logs()?)?),
+        Role::Mediator => Box::new(mediator::Mediator::new(network, index, logs()?, now_ns)?),
         Role::Processor => Box::new(processor::Processor::new(network, index, logs()?)?),
     })
-}
-
-/// Whether an added node has reason to ask if it was removed: another one has refused it. It may
-/// have been removed while it had no link by which it could learn that.
-#[derive(Debug, Default)]
-struct MembershipDoubt {
-    is_open: bool,
-    /// Before this it does not ask again, ns.
-    next_ns: u64,
-}
-
-impl MembershipDoubt {
-    /// Whether it is time to ask.
-    fn take(&mut self, now_ns: u64) -> bool {
-        let is_due = self.is_open && now_ns >= self.next_ns;
-        if is_due {
-            (self.is_open, self.next_ns) = (false, now_ns + DOUBT_NS);
-        }
-        is_due
-    }
 }
 
 struct EventLoop<'a> {
     own: NodeId,
     acceptor: Acceptor,
     links: Links,
+    sockets: Sockets,
+    clocks: Clocks,
+    /// Woken by each event of the behaviour's logs.
+    waker: Waker,
     behaviour: Box<dyn Behaviour>,
     membership: MembershipDoubt,
     /// When it ends at the latest, if it was removed from the network, ns.
     ends_by_ns: Option<u64>,
     frames_in: u64,
     turns: u64,
-    report: &'a mut dyn FnMut(&NodeEvent),
+    events: &'a EventQueue,
 }
 
 impl EventLoop<'_> {
     fn run(mut self) -> Result<NodeSummary, Failure> {
         let (mut ready, mut failed, mut was_ready) = (vec![], vec![], false);
         loop {
+            self.sockets.connect(&mut self.links);
+            let is_woken = self.links.take_wake();
             let limit = self.deadline_ns().map(|deadline_ns| {
                 Duration::from_nanos(deadline_ns.saturating_sub(clock::monotonic_ns()))
             });
+            let limit = if is_woken { Some(Duration::ZERO) } else { limit };
             let system =
                 |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
-            self.links.poller.wait(&mut ready, limit).map_err(system)?;
-            self.links.now_ns = clock::monotonic_ns();
+            self.sockets.poller.wait(&mut ready, limit).map_err(system)?;
+            self.links.set_time(self.clocks.read());
             self.turns += 1;
             for ready in &ready {
                 match ready.token {
@@ -175,29 +172,27 @@ impl EventLoop<'_> {
                         self.behaviour.on_stop()?;
                         return Ok(self.end());
                     }
-                    LISTENER => self.acceptor.accept(&mut self.links),
-                    CONNECTOR => self.links.take_connected().map_err(system)?,
-                    WAKER => self.behaviour.on_wake(&mut self.links)?,
-                    _ => self.serve(*ready),
+                    LISTENER => self.acceptor.accept(&mut self.links, &mut self.sockets),
+                    CONNECTOR => self.sockets.take_connected(&mut self.links),
+                    WAKER => self.on_wake()?,
+                    MEMBERSHIP => {
+                        if let Some(map) = self.membership.take_answer() {
+                            self.links.update_nodes(&map);
+                        }
+                    }
+                    _ => self.serve(*ready, &mut failed),
                 }
             }
-            self.acceptor.resume_if_due(&mut self.links);
+            if is_woken {
+                self.on_wake()?;
+            }
+            self.acceptor.resume_if_due(&mut self.links, &mut self.sockets);
             self.behaviour.on_iteration(&mut self.links)?;
-            self.links.check(&mut failed);
-            // What is written because a link failed goes out in this iteration, too.
-            self.links.flush(&mut failed);
-            while !failed.is_empty() {
-                for (id, reason) in failed.drain(..) {
-                    self.close(id, &reason);
-                }
-                self.links.flush(&mut failed);
-            }
+            self.write(&mut failed);
             for message in self.links.warnings.take(self.links.now_ns) {
                 self.warn(message);
             }
-            if self.membership.take(self.links.now_ns) {
-                self.ask_for_nodes();
-            }
+            self.membership.ask_if_due(self.links.now_ns, self.links.network());
             if self.links.take_network_change() {
                 self.report_added();
             }
@@ -208,9 +203,29 @@ impl EventLoop<'_> {
             }
             let is_ready = self.links.all_up() && self.behaviour.is_ready();
             if is_ready && !was_ready {
-                (self.report)(&NodeEvent::Ready { node: self.own });
+                self.events.push(NodeEvent::Ready { node: self.own });
             }
             was_ready = is_ready;
+        }
+    }
+
+    fn on_wake(&mut self) -> Result<(), Failure> {
+        self.waker.drain();
+        // What was committed may be younger than the iteration.
+        self.links.set_time(self.clocks.read());
+        self.behaviour.on_wake(&mut self.links)
+    }
+
+    /// Writes what is to be sent, closes the links that failed, and makes those that are wanted.
+    fn write(&mut self, failed: &mut Vec<(LinkId, PeerError)>) {
+        self.links.check(failed);
+        // What is written because a link failed goes out in this iteration, too.
+        self.sockets.flush(&mut self.links, failed);
+        while !failed.is_empty() {
+            for (id, reason) in failed.drain(..) {
+                self.close(id, &reason);
+            }
+            self.sockets.flush(&mut self.links, failed);
         }
     }
 
@@ -229,32 +244,33 @@ impl EventLoop<'_> {
     fn deadline_ns(&self) -> Option<u64> {
         let Links { warnings, .. } = &self.links;
         let deadlines = [
-            self.behaviour.deadline_ns(),
+            self.behaviour.deadline_ns(self.links.now_ns),
             self.links.deadline_ns(),
             self.acceptor.deadline_ns(),
             warnings.deadline_ns(),
+            self.membership.deadline_ns(),
             self.ends_by_ns,
         ];
         deadlines.into_iter().flatten().min()
     }
 
     /// Reads a link once and handles the complete frames.
-    fn serve(&mut self, ready: Readiness) {
+    fn serve(&mut self, ready: Readiness, failed: &mut Vec<(LinkId, PeerError)>) {
         let id = LinkId::of_token(ready.token);
         if ready.writable
-            && let Err(reason) = self.links.flush_one(id)
+            && let Err(reason) = self.sockets.flush_one(&mut self.links, id)
         {
             return self.close(id, &reason);
         }
         if !ready.readable {
             return;
         }
-        let Some(link) = self.links.link(id) else { return };
+        let Some(link) = self.sockets.link(id) else { return };
         let received = link.receive();
         let mut input = std::mem::take(&mut link.input);
         // What was received may be younger than the iteration: no timestamp may lie before
         // the time at which the frame was sent.
-        self.links.now_ns = clock::monotonic_ns();
+        self.links.set_time(self.clocks.read());
         let mut outcome = Ok(());
         while outcome.is_ok() {
             outcome = match input.next_frame() {
@@ -263,13 +279,16 @@ impl EventLoop<'_> {
                 Err(error) => Err(LinkError::from(error).into()),
             };
             if outcome.is_ok() && self.links.has_long_answers(id) {
-                outcome = self.links.flush_one(id);
+                outcome = self.sockets.flush_one(&mut self.links, id);
+            }
+            if self.links.has_gathered_much() {
+                self.sockets.flush(&mut self.links, failed);
             }
         }
-        if let Some(link) = self.links.link(id) {
+        if let Some(link) = self.sockets.link(id) {
             link.input = input;
         }
-        self.links.count_held(id);
+        self.sockets.count_held(&mut self.links, id);
         if let Err(reason) = outcome.and(received.map_err(PeerError::from)) {
             self.close(id, &reason);
         }
@@ -277,7 +296,10 @@ impl EventLoop<'_> {
 
     fn handle(&mut self, id: LinkId, frame: &mut FrameMut<'_>) -> Result<(), PeerError> {
         self.frames_in += 1;
-        use Kind::{Challenge, Close, Hello, Welcome};
+        use Kind::{AdminRequest, Challenge, Close, Hello, Welcome};
+        if matches!(frame.kind(), AdminRequest) {
+            self.sockets.measure_latencies(&mut self.links);
+        }
         if matches!(frame.kind(), Challenge | Hello | Welcome | Close) {
             let Some(handshake) = self.links.handshake(id, frame)? else { return Ok(()) };
             if let Some(older) = handshake.older {
@@ -294,13 +316,16 @@ impl EventLoop<'_> {
 
     fn close(&mut self, id: LinkId, reason: &PeerError) {
         if reason.is_for_peer() {
-            self.links.refuse(id, reason);
+            self.sockets.refuse(&mut self.links, id, reason);
         }
-        let is_added = self.links.network().was_added(self.own);
-        self.membership.is_open |= is_added && matches!(reason, PeerError::Refused(_));
         let refused_pause = self.links.limits.refused_pause;
         let pause = if reason.is_lasting() { refused_pause } else { Duration::ZERO };
-        let Some((peer, was_up)) = self.links.close(id, pause) else { return };
+        let Some((peer, was_up)) = self.sockets.close(&mut self.links, id, pause) else {
+            return;
+        };
+        if self.links.network().was_added(self.own) {
+            self.membership.on_closed(peer, reason);
+        }
         if was_up {
             self.behaviour.on_disconnected(&mut self.links, peer, id);
         }
@@ -319,22 +344,14 @@ impl EventLoop<'_> {
         }
     }
 
-    /// Asks control which nodes there are. Without an answer it goes on as it is.
-    fn ask_for_nodes(&mut self) {
-        let current = control::current(self.links.network(), DOUBT_LIMIT);
-        if let Ok(network) = current {
-            self.links.update_nodes(&InstrumentMap::of(&network));
-        }
-    }
-
     fn report_added(&mut self) {
         let map = InstrumentMap::of(self.links.network());
         let added = PerClass::new(|class| map.added(class).to_vec());
-        (self.report)(&NodeEvent::AddedNodes { node: self.own, added });
+        self.events.push(NodeEvent::AddedNodes { node: self.own, added });
     }
 
     fn warn(&mut self, message: String) {
-        (self.report)(&NodeEvent::Warning { node: self.own, message });
+        self.events.push(NodeEvent::Warning { node: self.own, message });
     }
 
     fn end(self) -> NodeSummary {

@@ -2,25 +2,17 @@
 //! goes on all the same.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
-use std::thread;
 use std::time::Duration;
 
 use super::event::NodeEvent;
 use crate::limits::EVENTS_WAITING_MAX;
 use crate::network::NodeId;
+use crate::output_queue::OutputQueue;
 
 /// Events that a thread writes. Those for which there is no room are counted, and the reader gets
 /// their number when it reads again.
 #[derive(Debug)]
-pub struct EventQueue {
-    events: SyncSender<NodeEvent>,
-    dropped: Arc<AtomicU64>,
-    /// Disconnected when the thread has ended.
-    thread: Receiver<()>,
-}
+pub struct EventQueue(OutputQueue<NodeEvent>);
 
 impl EventQueue {
     /// Starts the thread; `write` may block.
@@ -29,38 +21,23 @@ impl EventQueue {
     /// If there is no thread.
     pub fn start(
         node: NodeId,
-        mut write: impl FnMut(&NodeEvent) + Send + 'static,
+        write: impl FnMut(&NodeEvent) + Send + 'static,
     ) -> io::Result<EventQueue> {
-        let (events, waiting) = sync_channel::<NodeEvent>(EVENTS_WAITING_MAX);
-        let (ended, thread) = channel::<()>();
-        let dropped = Arc::new(AtomicU64::new(0));
-        let count = dropped.clone();
-        let run = move || {
-            let _ended = ended;
-            for event in waiting {
-                write(&event);
-                let n_dropped = count.swap(0, Ordering::Relaxed);
-                if n_dropped > 0 {
-                    let message = format!("{n_dropped} events were dropped: nobody read them");
-                    write(&NodeEvent::Warning { node, message });
-                }
-            }
+        let dropped = move |n_dropped| {
+            let message = format!("{n_dropped} events were dropped: nobody read them");
+            NodeEvent::Warning { node, message }
         };
-        thread::Builder::new().name("events".into()).spawn(run)?;
-        Ok(EventQueue { events, dropped, thread })
+        OutputQueue::start(EVENTS_WAITING_MAX, write, dropped).map(EventQueue)
     }
 
     /// Adds an event, or counts it if there is no room. Does not block.
     pub fn push(&self, event: NodeEvent) {
-        if self.events.try_send(event).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-        }
+        self.0.push(event, 1);
     }
 
     /// Waits until all events are written, but no longer than `limit`; whether they are.
     pub fn end(self, limit: Duration) -> bool {
-        drop(self.events);
-        self.thread.recv_timeout(limit) == Err(RecvTimeoutError::Disconnected)
+        self.0.end(limit)
     }
 }
 
@@ -68,6 +45,7 @@ impl EventQueue {
 mod tests {
     use super::*;
     use crate::network::Role;
+    use std::sync::mpsc::channel;
 
     fn event(number: usize) -> NodeEvent {
         NodeEvent::Ready { node: Role::Gateway.node(number as u16) }

@@ -1,36 +1,26 @@
-//! The links of a node by peer: connected, and connected again when they fail; written once in each
-//! iteration of the event loop.
-
-#[cfg(test)]
-mod simulated;
+//! What a node knows of its links: who is at the other ends, what is to be sent to them, and which
+//! are to be made. It is a plain value that a role changes; the sockets are elsewhere
+//! ([`Sockets`](super::sockets::Sockets)), and so are the clocks. A simulation has no other one.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use nm_auth::{Nonces, Secret};
-use nm_sys::clock;
-use nm_sys::poll::Waker;
 use nm_wire::{
     Challenge, Close, Evidence, FrameMut, Hello, Kind, Listed, Value, Welcome, Who, hello, welcome,
 };
 
 use crate::client::say_hello;
-use crate::control::{InstrumentMap, LinkLatency};
-use crate::link::{Address, Link, LinkError, LinkPoller, Stream};
+use crate::control::{self, InstrumentMap, LinkLatency, Work};
+use crate::link::{Address, LinkError};
 use crate::network::{Network, NodeId, Role};
+use crate::time::{Meters, Time};
 
 use super::authenticator::Authenticator;
 use super::limits::Limits;
 use super::peer::{Peer, PeerError, check_format};
 use super::warnings::Warnings;
-
-/// How long an attempt to connect may take.
-const CONNECT_LIMIT: Duration = Duration::from_secs(1);
-
-/// Pauses between attempts to connect: the first one, and the longest.
-const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
 
 /// A link for as long as it lasts; a later one never has the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,8 +31,14 @@ impl LinkId {
         LinkId(generation << 16 | slot as u64)
     }
 
-    fn slot(self) -> usize {
+    /// Its place among the links of the node.
+    pub fn slot(self) -> usize {
         (self.0 & 0xffff) as usize
+    }
+
+    /// What a poller knows it by.
+    pub fn token(self) -> u64 {
+        self.0
     }
 
     /// The link of a poller's token.
@@ -78,6 +74,26 @@ struct Outdated {
     due_ns: u64,
 }
 
+/// What the node is to do about its connections to others.
+#[derive(Debug)]
+pub enum ConnectOrder {
+    /// It makes a link.
+    Connect(ConnectRequest),
+    /// A node is no part of the network any more.
+    Forget(NodeId),
+}
+
+/// A node to connect to.
+#[derive(Debug)]
+pub struct ConnectRequest {
+    /// Which one.
+    pub node: NodeId,
+    /// Where it listens.
+    pub address: Address,
+    /// Not before this time, ns.
+    pub at_ns: u64,
+}
+
 /// A peer takes nothing of its backlog.
 #[derive(Debug, Clone, Copy)]
 struct Stall {
@@ -89,11 +105,17 @@ struct Stall {
 #[derive(Debug)]
 struct Entry {
     id: LinkId,
-    link: Link,
     peer: Peer,
     is_outgoing: bool,
+    /// What is to be written, in order.
+    backlog: Vec<u8>,
+    /// Largest backlog, bytes.
+    backlog_bytes_max: usize,
     is_to_be_flushed: bool,
+    /// Whether the socket has not taken all of what was written.
     wants_write: bool,
+    /// Latency of one way, ns, if it is known.
+    latency_ns: Option<u64>,
     made_ns: u64,
     /// Whether the handshake is complete.
     is_established: bool,
@@ -152,13 +174,15 @@ impl Accepted {
     }
 }
 
-/// The links of a node.
+/// What a role is given of its machine: who is linked, and what time it is; and what it sends.
 #[derive(Debug)]
 pub struct Links {
-    /// What wakes the node.
-    pub poller: LinkPoller,
-    /// When the present input was read, ns on the machine's clock.
+    /// When the present input was read, ns on the monotonic clock.
     pub now_ns: u64,
+    /// What the wall clock shows, ns since 1970; as old as its last reading.
+    wall_ns: u64,
+    /// What measures work.
+    pub meters: Meters,
     /// Frames written to links so far.
     pub frames_out: u64,
     /// Warnings to be reported at the end of the iteration.
@@ -172,11 +196,10 @@ pub struct Links {
     entries: Vec<Option<Entry>>,
     accepted: Accepted,
     generation: u64,
+    /// Links with new bytes in their backlogs.
     to_be_flushed: Vec<LinkId>,
-    /// Bytes that were forwarded since the links were written last.
+    /// Bytes that were added to backlogs since they were written last.
     gathered_bytes: usize,
-    /// Links that failed when they were written within an iteration.
-    failed_early: Vec<(LinkId, PeerError)>,
     /// Bytes of all peers that are no nodes: what waits for them, and incomplete frames of theirs.
     foreign_bytes: usize,
     /// Links that are checked for the limits on time, and when they are the next time.
@@ -191,65 +214,25 @@ pub struct Links {
     outdated: Vec<Outdated>,
     /// Whether the network has changed since that was last asked.
     is_network_changed: bool,
-    requests: Sender<ConnectorOrder>,
-    connected: Receiver<(NodeId, Stream)>,
-    connector: Waker,
-}
-
-/// Takes what is to be connected, gives what was, and is woken then.
-type Connector = (Sender<ConnectorOrder>, Receiver<(NodeId, Stream)>, Waker);
-
-/// What the connector is to do.
-#[derive(Debug)]
-enum ConnectorOrder {
-    Connect(ConnectRequest),
-    /// A node is no part of the network any more.
-    Forget(NodeId),
-}
-
-/// A node to connect to.
-#[derive(Debug)]
-struct ConnectRequest {
-    node: NodeId,
-    address: Address,
-    /// Not before this time, ns.
-    at_ns: u64,
+    /// What is to be connected.
+    orders: Vec<ConnectOrder>,
+    /// Whether the role is to be woken once more.
+    is_wake_wanted: bool,
 }
 
 impl Links {
-    /// A node's links, none of which is up; those downstream are connected from now on.
+    /// A node's links, none of which is up; those downstream are to be connected.
     pub fn new(
         network: &Network,
         own: NodeId,
         start: u64,
         (limits, secret): (Limits, Option<Secret>),
-    ) -> io::Result<Links> {
-        let (requests, requested) = mpsc::channel();
-        let (done, connected) = mpsc::channel();
-        let connector = Waker::new()?;
-        let waker = connector.clone();
-        std::thread::Builder::new()
-            .name("connector".to_string())
-            .spawn(move || connect(&requested, &done, &waker))?;
-        let parts = (requests, connected, connector);
-        let links = Links::of_parts(network, own, start, (limits, secret), parts)?;
-        for node in network.downstream(own) {
-            links.request_link(node, 0);
-        }
-        Ok(links)
-    }
-
-    /// A node's links, none of which is up; `connector` is woken when one is connected.
-    fn of_parts(
-        network: &Network,
-        own: NodeId,
-        start: u64,
-        (limits, secret): (Limits, Option<Secret>),
-        (requests, connected, connector): Connector,
-    ) -> io::Result<Links> {
-        Ok(Links {
-            poller: LinkPoller::new()?,
+        meters: Meters,
+    ) -> Links {
+        let mut links = Links {
             now_ns: 0,
+            wall_ns: 0,
+            meters,
             frames_out: 0,
             warnings: Warnings::default(),
             limits,
@@ -262,7 +245,6 @@ impl Links {
             generation: 0,
             to_be_flushed: vec![],
             gathered_bytes: 0,
-            failed_early: vec![],
             foreign_bytes: 0,
             watched: vec![],
             next_check_ns: 0,
@@ -271,24 +253,51 @@ impl Links {
             peers_count: network.downstream(own).len() + network.upstream_count(own),
             outdated: vec![],
             is_network_changed: false,
-            requests,
-            connected,
-            connector,
-        })
+            orders: vec![],
+            is_wake_wanted: false,
+        };
+        for node in network.downstream(own) {
+            links.request_link(node, 0);
+        }
+        links
     }
 
-    /// What wakes the node when a link is connected.
-    pub fn connector(&self) -> &Waker {
-        &self.connector
+    /// The clocks show this now.
+    pub fn set_time(&mut self, time: Time) {
+        (self.now_ns, self.wall_ns) = (time.monotonic_ns, time.wall_ns);
     }
 
-    /// Has the connector make a link, unless the node was removed.
-    fn request_link(&self, node: NodeId, at_ns: u64) {
+    /// The time when the present input was read.
+    pub fn time(&self) -> Time {
+        Time { monotonic_ns: self.now_ns, wall_ns: self.wall_ns }
+    }
+
+    /// What is known of any node's work.
+    pub fn work_until_now(&self) -> Work {
+        control::work_until(self.now_ns, (self.meters.cpu_ns)())
+    }
+
+    /// Has the role woken once more in the next iteration.
+    pub fn wake(&mut self) {
+        self.is_wake_wanted = true;
+    }
+
+    /// Whether the role is to be woken, which was wanted in the iteration before.
+    pub fn take_wake(&mut self) -> bool {
+        std::mem::take(&mut self.is_wake_wanted)
+    }
+
+    /// Has a link made, unless the node was removed.
+    pub fn request_link(&mut self, node: NodeId, at_ns: u64) {
         let known = self.network.node(node).filter(|_| !self.network.is_removed(node));
         let Some(known) = known else { return };
         let request = ConnectRequest { node, address: known.address.clone(), at_ns };
-        // The thread lives as long as this does.
-        let _ = self.requests.send(ConnectorOrder::Connect(request));
+        self.orders.push(ConnectOrder::Connect(request));
+    }
+
+    /// What is to be connected since this was asked.
+    pub fn take_orders(&mut self) -> std::vec::Drain<'_, ConnectOrder> {
+        self.orders.drain(..)
     }
 
     /// The network with the nodes that were added to it, and without those that were removed, as
@@ -315,7 +324,7 @@ impl Links {
             self.request_link(*peer, 0);
         }
         for peer in known.iter().filter(|peer| !wanted.contains(peer)) {
-            let _ = self.requests.send(ConnectorOrder::Forget(*peer));
+            self.orders.push(ConnectOrder::Forget(*peer));
         }
         self.peers_count = wanted.len() + self.network.upstream_count(self.own);
         let linked = self.nodes.iter().filter(|(peer, _)| self.network.is_removed(**peer));
@@ -332,24 +341,20 @@ impl Links {
         std::mem::take(&mut self.is_network_changed)
     }
 
-    /// Takes the links that were connected since, and sends hello on them.
-    pub fn take_connected(&mut self) -> io::Result<()> {
-        self.connector.drain();
-        while let Ok((node, stream)) = self.connected.try_recv() {
-            let made = Link::new(stream).and_then(|link| self.insert(link, Peer::Node(node), true));
-            let Ok(id) = made else {
-                self.request_link(node, 0);
-                continue;
-            };
-            // With a secret, the hello answers the peer's challenge.
-            let who = self.own_hello();
-            if !self.authenticator.is_required()
-                && let Some(output) = self.output(id)
-            {
-                say_hello(who, None, output);
-            }
+    /// A link to a node downstream is connected: hello is sent on it.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn add_connected(&mut self, node: NodeId) -> io::Result<LinkId> {
+        let id = self.insert(Peer::Node(node), true)?;
+        // With a secret, the hello answers the peer's challenge.
+        let who = self.own_hello();
+        if !self.authenticator.is_required()
+            && let Some(output) = self.output(id)
+        {
+            say_hello(who, None, output);
         }
-        Ok(())
+        Ok(id)
     }
 
     fn own_hello(&self) -> Who {
@@ -357,17 +362,20 @@ impl Links {
     }
 
     /// Takes an accepted connection, unless too many are there whose peer has not said hello.
-    pub fn take_accepted(&mut self, stream: Stream) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// If there are too many of all, or no random numbers.
+    pub fn add_accepted(&mut self) -> io::Result<Option<LinkId>> {
         if self.accepted.unauthenticated >= self.limits.unauthenticated_max {
             let message = format!(
                 "a connection was closed at once: {} others have not completed their handshake",
                 self.accepted.unauthenticated
             );
             self.warnings.push_limited("unauthenticated", self.now_ns, message);
-            return Ok(());
+            return Ok(None);
         }
         let challenge = self.authenticator.challenge()?;
-        let id = self.insert(Link::new(stream)?, Peer::Unknown, false)?;
+        let id = self.insert(Peer::Unknown, false)?;
         self.accepted.unauthenticated += 1;
         if let Some(challenge) = challenge
             && let Some(entry) = self.entry(id)
@@ -377,28 +385,28 @@ impl Links {
                 nm_wire::write(&challenge, output);
             }
         }
-        Ok(())
+        Ok(Some(id))
     }
 
-    fn insert(&mut self, mut link: Link, peer: Peer, is_outgoing: bool) -> io::Result<LinkId> {
+    fn insert(&mut self, peer: Peer, is_outgoing: bool) -> io::Result<LinkId> {
         let slot = self.entries.iter().position(Option::is_none).unwrap_or(self.entries.len());
         if slot == LINKS_MAX {
             return Err(io::Error::other(format!("a node has at most {LINKS_MAX} links")));
         }
         self.generation += 1;
         let id = LinkId::new(slot, self.generation);
-        self.poller.add_link(&link, id.0)?;
         if slot == self.entries.len() {
             self.entries.push(None);
         }
-        link.limit_backlog(self.limits.backlog_bytes_max(peer));
         self.entries[slot] = Some(Entry {
             id,
-            link,
             peer,
             is_outgoing,
+            backlog: vec![],
+            backlog_bytes_max: self.limits.backlog_bytes_max(peer),
             is_to_be_flushed: false,
             wants_write: false,
+            latency_ns: None,
             made_ns: self.now_ns,
             is_established: false,
             challenge: None,
@@ -453,11 +461,6 @@ impl Links {
         self.entries.get_mut(id.slot())?.as_mut().filter(|entry| entry.id == id)
     }
 
-    /// A link, if it is still there.
-    pub fn link(&mut self, id: LinkId) -> Option<&mut Link> {
-        self.entry(id).map(|entry| &mut entry.link)
-    }
-
     /// Who is at the other end of a link, once its handshake is complete.
     pub fn peer(&mut self, id: LinkId) -> Peer {
         let entry = self.entry(id).filter(|entry| entry.is_established);
@@ -481,11 +484,18 @@ impl Links {
         self.nodes.keys().filter_map(move |node| Some((*node, start(node)?)))
     }
 
-    /// The latencies of the links to other nodes that are up.
+    /// Has the latencies of the links measured, which nobody needs often.
+    pub fn measure_latencies(&mut self, mut latency_ns: impl FnMut(LinkId) -> Option<u64>) {
+        for entry in self.entries.iter_mut().flatten() {
+            entry.latency_ns = latency_ns(entry.id);
+        }
+    }
+
+    /// The latencies of the links to other nodes that are up, as they were measured last.
     pub fn latencies(&self) -> Vec<LinkLatency> {
         let latency = |(peer, id): (&NodeId, &LinkId)| {
             let entry = self.entries.get(id.slot())?.as_ref().filter(|entry| entry.id == *id)?;
-            Some(LinkLatency { peer: *peer, latency_ns: entry.link.latency_ns()? })
+            Some(LinkLatency { peer: *peer, latency_ns: entry.latency_ns? })
         };
         self.nodes.iter().filter_map(latency).collect()
     }
@@ -522,7 +532,7 @@ impl Links {
             entry.is_to_be_flushed = true;
             self.to_be_flushed.push(id);
         }
-        Some(&mut entry.link.output)
+        Some(&mut entry.backlog)
     }
 
     /// Sends a frame that was written elsewhere; does nothing if the link is closed.
@@ -558,53 +568,88 @@ impl Links {
         }
     }
 
-    /// So many bytes were added to backlogs: writes them if they are many.
+    /// So many bytes were added to backlogs.
     fn gathered(&mut self, bytes: usize) {
         self.gathered_bytes += bytes;
-        if self.gathered_bytes > GATHERED_BYTES_MAX {
-            let mut failed = std::mem::take(&mut self.failed_early);
-            self.flush(&mut failed);
-            self.failed_early = failed;
-        }
     }
 
-    /// Writes the backlogs of this iteration; appends the links that failed.
-    pub fn flush(&mut self, failed: &mut Vec<(LinkId, PeerError)>) {
-        failed.append(&mut self.failed_early);
+    /// Whether so much was gathered that the backlogs are to be written at once.
+    #[inline]
+    pub fn has_gathered_much(&self) -> bool {
+        self.gathered_bytes > GATHERED_BYTES_MAX
+    }
+
+    /// The links whose backlogs are to be written now, in exchange for an empty buffer.
+    pub fn take_unwritten(&mut self, empty: Vec<LinkId>) -> Vec<LinkId> {
+        debug_assert!(empty.is_empty());
         self.gathered_bytes = 0;
-        let mut ids = std::mem::take(&mut self.to_be_flushed);
-        for id in ids.drain(..) {
-            if let Err(error) = self.flush_one(id) {
-                failed.push((id, error));
-            }
+        std::mem::replace(&mut self.to_be_flushed, empty)
+    }
+
+    /// The backlog of a link that is about to be written, and the most bytes that may wait; none
+    /// if the link is closed or about to be.
+    #[inline]
+    pub fn begin_write(&mut self, id: LinkId) -> Option<(&mut Vec<u8>, usize)> {
+        let entry = self.entry(id)?;
+        entry.is_to_be_flushed = false;
+        (!entry.has_failed).then_some((&mut entry.backlog, entry.backlog_bytes_max))
+    }
+
+    /// A backlog was written: whether all of it was, and how many bytes of the link in all. Whether
+    /// the socket is to be watched for room, or no longer, is the answer if that has changed.
+    pub fn end_write(
+        &mut self,
+        id: LinkId,
+        (written, total): (&Result<bool, LinkError>, u64),
+    ) -> Option<bool> {
+        let now_ns = self.now_ns;
+        let entry = self.entry(id)?;
+        let Ok(is_all) = written else {
+            entry.has_failed = true;
+            return None;
+        };
+        let wants_write = !is_all;
+        if wants_write {
+            let known = entry.stall.filter(|stall| stall.written_total == total);
+            let new = Stall { since_ns: now_ns, written_total: total };
+            entry.stall = Some(known.unwrap_or(new));
         }
-        self.to_be_flushed = ids;
-        while self.foreign_bytes > self.limits.foreign_bytes_max {
-            let Some(id) = self.fail_largest() else { return };
-            failed.push((id, PeerError::TooManyForeignBytes(self.limits.foreign_bytes_max)));
+        if wants_write == entry.wants_write {
+            return None;
         }
+        entry.wants_write = wants_write;
+        entry.stall = entry.stall.filter(|_| wants_write);
+        self.watch_if_needed(id);
+        Some(wants_write)
     }
 
     /// Whether the backlog of a link whose peer is no node is to be written at once, because it is
     /// long: a read of small questions may have long answers.
     #[inline]
     pub fn has_long_answers(&mut self, id: LinkId) -> bool {
-        let is_long = |entry: &Entry| entry.link.output.len() > ANSWERS_BYTES_MAX;
+        let is_long = |entry: &Entry| entry.backlog.len() > ANSWERS_BYTES_MAX;
         self.entry(id).is_some_and(|entry| is_long(entry) && !entry.is_node())
     }
 
-    /// Counts what a link holds, unless its peer is a node, and frees what it does not need now.
-    pub fn count_held(&mut self, id: LinkId) {
+    /// Counts what a link holds, unless its peer is a node; `hold` frees what of a backlog's space
+    /// is not needed now, and says how many bytes are held.
+    #[inline]
+    pub fn count_held(&mut self, id: LinkId, hold: impl FnOnce(&mut Vec<u8>) -> usize) {
         let Links { entries, foreign_bytes, .. } = self;
         let entry = entries.get_mut(id.slot()).and_then(Option::as_mut);
         let Some(entry) = entry.filter(|entry| entry.id == id && !entry.has_failed) else { return };
-        let held_bytes = if entry.is_node() { 0 } else { entry.link.shrink() };
+        let held_bytes = if entry.is_node() { 0 } else { hold(&mut entry.backlog) };
         *foreign_bytes = *foreign_bytes + held_bytes - entry.held_bytes;
         entry.held_bytes = held_bytes;
     }
 
-    /// Gives up the link that holds the most of all whose peers are no nodes; which one.
-    fn fail_largest(&mut self) -> Option<LinkId> {
+    /// Gives up the link that holds the most of all whose peers are no nodes, if all of these hold
+    /// too much; which one, and why.
+    pub fn fail_largest(&mut self) -> Option<(LinkId, PeerError)> {
+        let most = self.limits.foreign_bytes_max;
+        if self.foreign_bytes <= most {
+            return None;
+        }
         let entries = self.entries.iter_mut().flatten();
         let largest = entries.max_by_key(|entry| entry.held_bytes)?;
         if largest.held_bytes == 0 {
@@ -612,56 +657,23 @@ impl Links {
         }
         self.foreign_bytes -= std::mem::take(&mut largest.held_bytes);
         largest.has_failed = true;
-        largest.link.output = vec![];
-        Some(largest.id)
+        largest.backlog = vec![];
+        Some((largest.id, PeerError::TooManyForeignBytes(most)))
     }
 
-    /// Writes the backlog of a link.
-    pub fn flush_one(&mut self, id: LinkId) -> Result<(), PeerError> {
-        let Some(entry) = self.entries.get_mut(id.slot()).and_then(Option::as_mut) else {
-            return Ok(());
-        };
-        if entry.id != id {
-            return Ok(());
-        }
-        entry.is_to_be_flushed = false;
-        if entry.has_failed {
-            return Ok(());
-        }
-        let flushed = entry.link.flush();
-        entry.has_failed = flushed.is_err();
-        let wants_write = !flushed?;
-        if wants_write {
-            let written_total = entry.link.written_total();
-            let known = entry.stall.filter(|stall| stall.written_total == written_total);
-            let new = Stall { since_ns: self.now_ns, written_total };
-            entry.stall = Some(known.unwrap_or(new));
-        }
-        if wants_write != entry.wants_write {
-            entry.wants_write = wants_write;
-            entry.stall = entry.stall.filter(|_| wants_write);
-            self.poller.want_write(&entry.link, id.0, wants_write)?;
-            self.watch_if_needed(id);
-        }
-        self.count_held(id);
-        Ok(())
+    /// Adds the reason for which a link is about to be closed to its backlog; that, to be written
+    /// as far as the socket takes it at once.
+    pub fn refuse(&mut self, id: LinkId, reason: &PeerError) -> Option<&mut Vec<u8>> {
+        let entry = self.entry(id)?;
+        nm_wire::write(&Close::because(&reason.to_string()), &mut entry.backlog);
+        Some(&mut entry.backlog)
     }
 
-    /// Sends a peer the reason for which its link is about to be closed, as far as the link takes
-    /// it at once.
-    pub fn refuse(&mut self, id: LinkId, reason: &PeerError) {
-        let Some(entry) = self.entry(id) else { return };
-        nm_wire::write(&Close::because(&reason.to_string()), &mut entry.link.output);
-        // The link is closed, whether this succeeds or not.
-        let _ = entry.link.flush();
-    }
-
-    /// Closes a link; who was connected, and whether the handshake was done. It is connected again
-    /// if it leads downstream, after a pause.
+    /// A link is closed; who was connected, and whether the handshake was done. It is to be made
+    /// again if it leads downstream, after a pause.
     pub fn close(&mut self, id: LinkId, pause: Duration) -> Option<(Peer, bool)> {
         let slot = self.entries.get_mut(id.slot())?;
         let entry = slot.take_if(|entry| entry.id == id)?;
-        self.poller.remove(&entry.link);
         self.foreign_bytes -= entry.held_bytes;
         self.outdated.retain(|it| it.link != id);
         if let Some(count) = self.accepted.of(entry.peer) {
@@ -787,7 +799,7 @@ impl Links {
             }
         }
         (entry.peer, entry.is_established) = (peer, true);
-        entry.link.limit_backlog(limits.backlog_bytes_max(peer));
+        entry.backlog_bytes_max = limits.backlog_bytes_max(peer);
         Ok(())
     }
 
@@ -838,122 +850,67 @@ pub struct Handshake {
     pub older: Option<LinkId>,
 }
 
-/// The connector's thread: tries to connect to what is requested until it succeeds; ends with the
-/// node.
-fn connect(requested: &Receiver<ConnectorOrder>, done: &Sender<(NodeId, Stream)>, waker: &Waker) {
-    let mut open: Vec<ConnectRequest> = vec![];
-    let mut pause = PAUSES[0];
-    loop {
-        let limit = if open.is_empty() { Duration::from_secs(3600) } else { pause };
-        match requested.recv_timeout(limit) {
-            Ok(ConnectorOrder::Connect(request)) => {
-                open.push(request);
-                pause = PAUSES[0];
-            }
-            Ok(ConnectorOrder::Forget(node)) => open.retain(|request| request.node != node),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
-        let before = open.len();
-        open.retain(|ConnectRequest { node, address, at_ns }| {
-            if clock::monotonic_ns() < *at_ns {
-                return true;
-            }
-            match Stream::connect(address, CONNECT_LIMIT) {
-                Ok(stream) => done.send((*node, stream)).is_err(),
-                Err(_) => true,
-            }
-        });
-        if open.len() < before {
-            waker.wake();
-        }
-        pause = (pause * 2).min(PAUSES[1]);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::Durability;
-    use crate::testing::TestRing;
-    use std::os::unix::net::UnixStream;
 
-    /// The links of a gateway, and the streams of clients that read nothing.
-    fn with_clients(limits: Limits, count: usize) -> (Links, Vec<(LinkId, UnixStream)>) {
-        let ring = TestRing::new("1-1-1-1", Durability::None);
-        let mut links = Links::simulated(&ring.network, Role::Gateway.node(0), 1).unwrap();
-        links.limits = limits;
-        let clients = (0..count).map(|_| {
-            let (near, far) = UnixStream::pair().unwrap();
-            let link = Link::new(Stream::Unix(near)).unwrap();
-            let id = links.insert(link, Peer::Client, false).unwrap();
-            links.accepted.clients += 1;
-            (id, far)
-        });
-        let clients = clients.collect();
-        (links, clients)
+    /// What the wall clock shows when the monotonic clock shows zero, ns.
+    const EPOCH_NS: u64 = 1_800_000_000_000_000_000;
+
+    impl LinkId {
+        /// One that no link has.
+        pub fn none() -> LinkId {
+            LinkId(u64::MAX)
+        }
     }
 
-    #[test]
-    fn what_is_gathered_in_one_iteration_is_written_before_it_is_much() {
-        let limits = Limits { client_backlog_bytes_max: 1 << 20, ..Limits::STANDARD };
-        let (mut links, clients) = with_clients(limits, 2);
-        let [(silent, _silent_end), (other, _other_end)] = &clients[..] else { panic!() };
-        for _ in 0..200 {
-            links.forward(*silent, &[7; 1 << 20]);
+    impl Links {
+        /// The links of a node in a simulation.
+        pub fn simulated(network: &Network, own: NodeId, start: u64) -> Links {
+            let meters = Meters { monotonic_ns: || 0, cpu_ns: || 0 };
+            let mut links = Links::new(network, own, start, (Limits::STANDARD, None), meters);
+            links.set_simulated_time(0);
+            links
         }
-        let gathered = links.link(*silent).unwrap().output.len();
-        assert!(gathered <= GATHERED_BYTES_MAX + (1 << 20), "{gathered}");
-        assert!(links.output(*silent).is_none(), "it is about to be closed");
-        links.forward(*other, &[7; 100]);
-        let mut failed = vec![];
-        links.flush(&mut failed);
-        assert_eq!(failed.len(), 1, "{failed:?}");
-        assert!(matches!(failed[0].1, PeerError::Link(LinkError::BacklogFull { .. })));
-        links.close(*silent, Duration::ZERO);
-        assert_eq!((links.foreign_bytes, links.accepted.clients), (0, 1));
-    }
 
-    #[test]
-    fn beyond_the_bytes_of_all_the_link_that_holds_the_most_is_given_up() {
-        let limits = Limits { foreign_bytes_max: 32 << 20, ..Limits::STANDARD };
-        let (mut links, clients) = with_clients(limits, 9);
-        let mut failed = vec![];
-        for round in 1..=3 {
-            for (number, (id, _end)) in clients.iter().enumerate() {
-                links.forward(*id, &vec![7; number << 21]);
-            }
-            links.flush(&mut failed);
-            assert!(links.foreign_bytes <= 32 << 20, "{round}: {}", links.foreign_bytes);
+        /// Sets both clocks, ns since the begin of the simulation.
+        pub fn set_simulated_time(&mut self, now_ns: u64) {
+            self.set_time(Time { monotonic_ns: now_ns, wall_ns: EPOCH_NS + now_ns });
         }
-        let given_up: Vec<LinkId> = failed.iter().map(|(id, _)| *id).collect();
-        assert!(!given_up.is_empty() && given_up.len() < 7, "{failed:?}");
-        assert!(failed.iter().all(|(_, why)| matches!(why, PeerError::TooManyForeignBytes(_))));
-        for (id, _end) in &clients {
-            assert_eq!(links.output(*id).is_none(), given_up.contains(id));
-            links.close(*id, Duration::ZERO);
-        }
-        assert!(
-            clients[..2].iter().all(|(id, _)| !given_up.contains(id)),
-            "those with little stay"
-        );
-        assert_eq!(links.foreign_bytes, 0);
-    }
 
-    #[test]
-    fn the_space_of_a_burst_is_freed() {
-        let (mut links, mut clients) = with_clients(Limits::STANDARD, 1);
-        let (id, end) = &mut clients[0];
-        links.forward(*id, &vec![7; 24 << 20]);
-        let mut failed = vec![];
-        links.flush(&mut failed);
-        assert!(links.foreign_bytes > 1 << 20);
-        end.set_nonblocking(true).unwrap();
-        while links.foreign_bytes > 0 {
-            let _ = std::io::Read::read(end, &mut [0; 1 << 16]);
-            links.flush_one(*id).unwrap();
+        /// A link to a node downstream that has answered, and whose backlog is empty.
+        pub fn link_to(&mut self, node: NodeId) -> LinkId {
+            let id = self.add_connected(node).unwrap();
+            self.establish(id, Peer::Node(node)).unwrap();
+            self.record_start(id, Peer::Node(node), 1);
+            self.take_output();
+            id
         }
-        assert!(failed.is_empty());
-        assert_eq!(links.link(*id).unwrap().output.capacity(), 0);
+
+        /// Bytes of the backlog of a link.
+        pub fn backlog_bytes(&mut self, id: LinkId) -> usize {
+            self.entry(id).unwrap().backlog.len()
+        }
+
+        /// Bytes of all peers that are no nodes, and how many clients there are.
+        pub fn held(&self) -> (usize, usize) {
+            (self.foreign_bytes, self.accepted.clients)
+        }
+
+        /// A link that somebody has begun.
+        pub fn accept_link(&mut self) -> LinkId {
+            self.add_accepted().unwrap().unwrap()
+        }
+
+        /// What is to be written, in the order of the links.
+        pub fn take_output(&mut self) -> Vec<(LinkId, Vec<u8>)> {
+            let mut ids = self.take_unwritten(vec![]);
+            ids.sort_unstable_by_key(|id| id.0);
+            let taken = ids.into_iter().filter_map(|id| {
+                let (backlog, _) = self.begin_write(id)?;
+                Some((id, std::mem::take(backlog)))
+            });
+            taken.filter(|(_, bytes)| !bytes.is_empty()).collect()
+        }
     }
 }

@@ -4,10 +4,15 @@
 pub mod acceptor;
 pub mod authenticator;
 pub mod behaviour;
+pub mod clocks;
+pub mod connector;
 pub mod event;
 pub mod event_loop;
 pub mod event_queue;
+pub mod groups;
 pub mod limits;
 pub mod links;
+pub mod membership;
 pub mod peer;
+pub mod sockets;
 pub mod warnings;

@@ -6,52 +6,49 @@ use nm_replica::{Address, Group, Member, RaftLog, Replicas, Settings, journal};
 use nm_sys::poll::Waker;
 
 use crate::network::{CONTROL, Durability, Network, NodeId, Role, group_name};
+use crate::node::replica::logs::{LogSource, Logs};
 
-/// The data loop's ends of the logs of a node.
+/// The thread of a node's logs, which ends with this.
 #[derive(Debug)]
-pub struct Logs<L> {
-    /// Woken by each event of a log.
-    pub waker: Waker,
-    /// With the numbers of their groups.
-    pub of_groups: Vec<(u16, L)>,
-    /// Their thread, which ends with this; none if they have no thread.
-    pub thread: Option<Replicas>,
-    /// The next log that the node gets while it runs, with the number of its group.
-    pub next_joined: fn(&Replicas) -> Option<(u16, L)>,
-    /// Opens the log of a group of a cell that is added while the node runs.
-    pub open: fn(&Replicas, Group) -> Result<L, Failure>,
+struct Thread {
+    replicas: Replicas,
     /// The settings of its groups.
-    pub settings: Settings,
+    settings: Settings,
 }
 
-impl Logs<RaftLog> {
-    /// The logs of a node's replicas, which join their groups from now on.
-    ///
-    /// # Errors
-    /// As [`start`].
-    pub fn start(network: &Network, node: NodeId) -> Result<Logs<RaftLog>, Failure> {
-        let system = |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
-        let waker = Waker::new().map_err(system)?;
-        let settings = of_network(network, Settings::default())?;
-        let may_be_given_cells =
-            network.durability != Durability::None && network.may_have_replicas(node);
-        if network.groups_at(node).is_empty() && !may_be_given_cells {
-            let (of_groups, thread) = (vec![], None);
-            return Ok(Logs { waker, of_groups, thread, next_joined, open, settings });
-        }
-        let (thread, logs) = start(network, node, Settings::default(), waker.clone())?;
-        let of_groups = logs.into_iter().map(|log| (log.group_id(), log)).collect();
-        let thread = Some(thread);
-        Ok(Logs { waker, of_groups, thread, next_joined, open, settings })
+/// The logs of a node's replicas, which join their groups from now on. The waker is woken by each
+/// event of a log.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_logs(network: &Network, node: NodeId, waker: Waker) -> Result<Logs<RaftLog>, Failure> {
+    let settings = of_network(network, Settings::default())?;
+    let may_be_given_cells =
+        network.durability != Durability::None && network.may_have_replicas(node);
+    if network.groups_at(node).is_empty() && !may_be_given_cells {
+        return Ok(Logs { of_groups: vec![], source: None });
     }
+    let (replicas, logs) = start(network, node, Settings::default(), waker)?;
+    let of_groups = logs.into_iter().map(|log| (log.group_id(), log)).collect();
+    Ok(Logs { of_groups, source: Some(Box::new(Thread { replicas, settings })) })
 }
 
-fn next_joined(thread: &Replicas) -> Option<(u16, RaftLog)> {
-    thread.next_joined().map(|log| (log.group_id(), log))
-}
+impl LogSource<RaftLog> for Thread {
+    fn next_joined(&mut self) -> Option<Result<(u16, RaftLog), Failure>> {
+        let joined = self.replicas.next_joined()?;
+        Some(joined.map(|log| (log.group_id(), log)).map_err(Failure::from))
+    }
 
-fn open(thread: &Replicas, group: Group) -> Result<RaftLog, Failure> {
-    Ok(thread.open(group)?)
+    fn open(&mut self, network: &Network, node: NodeId, cell: u16) -> Result<(), Failure> {
+        if let Some(group) = group(network, node, cell, self.settings)? {
+            self.replicas.open(group, network.replicas(cell).contains(&node));
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, cell: u16) {
+        self.replicas.close(cell);
+    }
 }
 
 /// Starts the replicas of a node of a network, and gives the data loop's end of each: those of
@@ -72,7 +69,8 @@ pub fn start(
     let others = others.filter(|cell| !of_first.contains(cell));
     let group = |id: u16| group(network, node, id, settings).transpose();
     let others: Vec<Group> = others.filter_map(group).collect::<Result<_, _>>()?;
-    let (mut groups, others): (Vec<Group>, Vec<Group>) = others.into_iter().partition(has_files);
+    let (mut groups, others): (Vec<Group>, Vec<Group>) =
+        others.into_iter().partition(Group::has_files);
     let first = of_first.into_iter().filter_map(group);
     groups.splice(..0, first.collect::<Result<Vec<Group>, _>>()?);
     Ok(Replicas::start(&replication(network, node)?, groups, others, waker)?)
@@ -103,7 +101,7 @@ fn replication(network: &Network, node: NodeId) -> Result<Address, Failure> {
 ///
 /// # Errors
 /// If the network file lacks something that replication needs.
-pub fn group(
+fn group(
     network: &Network,
     node: NodeId,
     id: u16,
@@ -132,11 +130,6 @@ pub fn group(
         folder: folder.as_ref().map(|folder| folder.join(group_name(id))),
         settings: of_group(settings, id),
     }))
-}
-
-/// Whether there are files of a replica, which show that the node has one that it was given later.
-pub fn has_files(group: &Group) -> bool {
-    group.folder.as_ref().is_some_and(|folder| folder.is_dir())
 }
 
 /// The settings of a group: control writes little, and keeps it in small files; its followers only

@@ -7,8 +7,7 @@ use std::rc::Rc;
 
 use nm_book::testing::Random;
 use nm_codec::fnv1a_on;
-use nm_replica::{Settings, Shared};
-use nm_sys::poll::Waker;
+use nm_replica::Shared;
 use nm_wire::{AdminResponse, Frame, FrameMut, Kind, Message};
 
 use crate::batch;
@@ -19,16 +18,16 @@ use crate::network::{CONTROL, Durability, Network, NodeId, Role};
 use crate::node::gateway::Gateway;
 use crate::node::mediator::Mediator;
 use crate::node::processor::Processor;
-use crate::node::replica::groups::Logs;
+use crate::node::replica::logs::Logs;
 use crate::node::router::Router;
 use crate::node::runtime::behaviour::Behaviour;
-use crate::node::runtime::links::{LinkId, Links};
+use crate::node::runtime::links::{ConnectOrder, LinkId, Links, REMOVED_NS};
 use crate::node::runtime::peer::{Peer, PeerError};
-use crate::time;
 
 use super::audit::{Audit, Step};
-use super::clients::{Client, Operator};
-use super::group::{Group, SimulatedLog};
+use super::clients::{Client, Operator, Reaction};
+use super::group::{Group, Registry, SimulatedLog, Source};
+use super::oracle::{self, Histories};
 use super::wires::{Chunk, End, Wire};
 
 /// What a node does.
@@ -67,6 +66,10 @@ pub struct Node {
     timer_ns: Option<u64>,
     /// Until when it stands still.
     pub stands_until_ns: u64,
+    /// When it ends at the latest, if it was removed from the network, ns.
+    ends_by_ns: Option<u64>,
+    /// Whether it has executed requests in the present iteration, as the only replica of its cell.
+    has_executed: bool,
     /// Its links: number of the wire, and of its end.
     wires: HashMap<LinkId, (usize, usize)>,
 }
@@ -78,10 +81,12 @@ pub enum Event {
     Arrive { wire: usize, end: usize },
     /// A node's time has come.
     Timer { node: NodeId, run: u64 },
+    /// A node has asked to be woken.
+    Wake { node: NodeId, run: u64 },
     /// A member of a group is given what is committed.
     Feed { group: u16, member: usize },
-    /// A quorum has what a leader proposed.
-    Commit { group: u16, member: usize, term: u32 },
+    /// A member has what a leader proposed, or its disk has it.
+    Store { group: u16, member: usize, number: u64, is_synced: bool },
     /// A group gets a leader, if it has had none since this term.
     Elect { group: u16, term: u32 },
     /// A member learns that it does not lead any more.
@@ -96,13 +101,19 @@ pub enum Event {
     Request(usize),
     /// The operator begins a move.
     Move,
+    /// The operator changes the nodes of the network, or goes on with that.
+    Change,
+    /// A client asks again for events that it misses.
+    Ask(usize),
     /// What the trial does.
     Trial,
 }
 
 /// The ring.
 pub struct Ring {
-    /// What it is.
+    /// What it began as: the file of all nodes that it began with.
+    founded: Network,
+    /// What it is, by the log of control.
     pub network: Network,
     /// What decides everything.
     pub random: Random,
@@ -112,6 +123,8 @@ pub struct Ring {
     pub nodes: BTreeMap<NodeId, Node>,
     /// The groups of replicas.
     pub groups: BTreeMap<u16, Rc<RefCell<Group>>>,
+    /// The same groups, for nodes that open replicas of new cells, and those that they opened.
+    registry: Rc<RefCell<Registry>>,
     wires: Vec<Wire>,
     /// The clients.
     pub clients: Vec<Client>,
@@ -148,6 +161,8 @@ pub struct Load {
     pub requests: u64,
     /// How many moves there are.
     pub moves: usize,
+    /// How often nodes are drained, added or removed.
+    pub changes: usize,
 }
 
 impl Ring {
@@ -161,22 +176,28 @@ impl Ring {
         network.durability = durability;
         let mut random = Random::new(seed);
         let cells = 0..network.classes[Role::Mediator].nodes.len() as u16;
-        let group = |group| (group, Rc::new(RefCell::new(Group::new(network.replicas(group)))));
-        let groups: BTreeMap<_, _> = cells.chain([CONTROL]).map(group).collect();
+        let is_on_disk = durability == Durability::DiskQuorum;
+        let has_replicas = durability != Durability::None;
+        let groups = cells.filter(|_| has_replicas).chain([CONTROL]);
+        let mut group = |group| Group::new(network.replicas(group), is_on_disk, &mut random);
+        let groups: BTreeMap<_, _> =
+            groups.map(|number| (number, Rc::new(RefCell::new(group(number))))).collect();
         let clients = (0..network.classes[Role::Gateway].nodes.len()).map(|gateway| {
             let sessions = [gateway as u32 * 2 + 1, gateway as u32 * 2 + 2];
-            Client::new(gateway, &sessions, load.instruments, load.requests)
+            Client::new(gateway as u16, &sessions, load.instruments, load.requests)
         });
         let frame_bytes = *random.of(&[300, 2_000, 64 << 10]).expect("one of three");
-        let accepts_unknown = durability == Durability::MemoryQuorum;
+        let accepts_unknown = durability != Durability::DiskQuorum;
         let mut ring = Ring {
             clients: clients.collect(),
-            operator: Operator::new(load.moves),
+            operator: Operator::new(load.moves, load.changes),
             audit: Audit::new(&network, (accepts_unknown, limits), load.instruments),
             audited: groups.keys().map(|group| (*group, 0)).collect(),
+            founded: network.clone(),
             network,
             random,
             now_ns: 1_000_000,
+            registry: Rc::new(RefCell::new(Registry { groups: groups.clone(), opened: vec![] })),
             nodes: BTreeMap::new(),
             groups,
             wires: vec![],
@@ -204,9 +225,11 @@ impl Ring {
         for client in 0..self.clients.len() {
             self.after(1_000_000, Event::Enter(End::Client(client)));
             self.after(6_000_000, Event::Request(client));
+            self.after(100_000_000, Event::Ask(client));
         }
         self.after(8_000_000, Event::Enter(End::Operator));
         self.after(10_000_000, Event::Move);
+        self.after(30_000_000, Event::Change);
     }
 
     /// Something happens after up to so many ns.
@@ -234,6 +257,7 @@ impl Ring {
             unreachable!("nodes have timers");
         };
         self.now_ns = at_ns;
+        self.note(&event);
         if let Some(later_ns) = self.stands(&event) {
             self.at(later_ns, event.clone());
             return event;
@@ -248,8 +272,15 @@ impl Ring {
                     self.turn(*node, |_, _| {});
                 }
             }
+            Event::Wake { node, run } => {
+                if self.nodes.get(node).is_some_and(|known| known.run == *run) {
+                    self.turn(*node, |behaviour, links| behaviour.on_wake(links).expect("events"));
+                }
+            }
             Event::Feed { group, member } => self.feed(*group, *member),
-            Event::Commit { group, member, term } => self.commit(*group, *member, *term),
+            Event::Store { group, member, number, is_synced } => {
+                self.store(*group, (*member, *number), *is_synced);
+            }
             Event::Elect { group, term } => self.elect(*group, *term),
             Event::Depose { group, member } => {
                 self.groups[group].borrow_mut().depose(*member);
@@ -260,6 +291,8 @@ impl Ring {
             Event::Enter(end) => self.enter(*end),
             Event::Request(client) => self.request(*client),
             Event::Move => self.begin_move(),
+            Event::Change => self.change(),
+            Event::Ask(client) => self.ask(*client),
             Event::Trial => {}
         }
         event
@@ -282,20 +315,65 @@ impl Ring {
     /// One iteration of a node's event loop.
     fn turn(&mut self, id: NodeId, handle: impl FnOnce(&mut dyn Behaviour, &mut Links)) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        time::testing::set(Some(self.now_ns));
-        node.links.now_ns = self.now_ns;
+        node.links.set_simulated_time(self.now_ns);
+        let executed = node.executed_alone();
         handle(node.running.behaviour(), &mut node.links);
         node.running.behaviour().on_iteration(&mut node.links).expect("an iteration");
+        node.has_executed = node.executed_alone().iter().any(|(instrument, count)| {
+            executed.get(instrument).is_some_and(|before| before < count)
+        });
+        let mut failed = vec![];
+        node.links.check(&mut failed);
+        for (link, reason) in failed {
+            self.fail(id, link, &reason);
+        }
+        self.take_outputs(id);
+        self.note_proposals(id);
+        for (group, member) in self.take_opened() {
+            self.after(3_000_000, Event::Feed { group, member });
+        }
+        self.end_if_removed(id);
+    }
+
+    /// What an iteration has left: what is sent, what is connected, and when the next one is due.
+    fn take_outputs(&mut self, id: NodeId) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
         let warnings = node.links.warnings.take(self.now_ns);
         let (outputs, run) = (node.links.take_output(), node.run);
-        let deadline_ns = node.running.behaviour().deadline_ns();
+        let orders: Vec<ConnectOrder> = node.links.take_orders().collect();
+        let is_wake_wanted = node.links.take_wake();
+        let deadlines = [
+            node.running.behaviour().deadline_ns(self.now_ns),
+            node.links.deadline_ns(),
+            node.ends_by_ns,
+        ];
+        let deadline_ns = deadlines.into_iter().flatten().min();
         if let Some(deadline_ns) = deadline_ns.map(|at_ns| at_ns.max(self.now_ns + 1_000))
             && node.timer_ns.is_none_or(|known| deadline_ns < known)
         {
             node.timer_ns = Some(deadline_ns);
             self.at(deadline_ns, Event::Timer { node: id, run });
         }
-        warnings.iter().for_each(|warning| self.show(|| format!("{id:?}: {warning}")));
+        if is_wake_wanted {
+            self.after(10_000, Event::Wake { node: id, run });
+        }
+        for order in orders {
+            if let ConnectOrder::Connect(request) = order {
+                let delay_ns = self.random.below(15_000_000);
+                let at_ns = self.now_ns.max(request.at_ns) + delay_ns;
+                self.at(at_ns, Event::Connect { from: id, run, to: request.node });
+            }
+        }
+        warnings.iter().for_each(|warning| self.show(|| format!("{id}: {warning}")));
+        let is_to_processor = |(link, _): &(LinkId, Vec<u8>)| {
+            let (wire, end) = self.nodes[&id].wires.get(link)?;
+            let to = self.wires[*wire].ends[1 - end];
+            matches!(to, End::Node(NodeId { class: Role::Processor, .. }, _)).then_some(())
+        };
+        assert!(
+            !self.nodes[&id].has_executed || outputs.iter().any(|it| is_to_processor(it).is_some()),
+            "{id} has executed a request and lost the reply, because no processor is linked"
+        );
         for (link, bytes) in outputs {
             let Some((wire, end)) = self.nodes[&id].wires.get(&link).copied() else { continue };
             if id.class == Role::Mediator {
@@ -303,14 +381,74 @@ impl Ring {
             }
             self.send(wire, 1 - end, &bytes);
         }
-        self.note_proposals(id);
+    }
+
+    /// Replicas that nodes have opened because cells were added.
+    fn take_opened(&mut self) -> Vec<(u16, usize)> {
+        std::mem::take(&mut self.registry.borrow_mut().opened)
+    }
+
+    /// A node that was removed ends when it may, as in its event loop.
+    fn end_if_removed(&mut self, id: NodeId) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if !node.links.network().is_removed(id) {
+            return;
+        }
+        let by_ns = *node.ends_by_ns.get_or_insert(self.now_ns + REMOVED_NS);
+        if self.now_ns >= by_ns || node.running.behaviour().has_left(&node.links) {
+            self.stop(id);
+        }
+    }
+
+    /// A node closes a link, as its event loop does.
+    fn fail(&mut self, id: NodeId, link: LinkId, reason: &PeerError) {
+        self.show(|| format!("{id} closes a link: {reason}"));
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let reason_bytes = match reason.is_for_peer() {
+            true => node.links.refuse(link, reason).map(std::mem::take),
+            false => None,
+        };
+        let pause = if reason.is_lasting() { 500_000_000 } else { 0 };
+        let pause = std::time::Duration::from_nanos(pause);
+        if let Some((peer, true)) = node.links.close(link, pause) {
+            node.running.behaviour().on_disconnected(&mut node.links, peer, link);
+        }
+        // One that was removed while it had no link learns that here, as if from control.
+        if matches!(reason, PeerError::Refused(_)) && node.links.network().was_added(id) {
+            node.links.update_nodes(&self.audit.control.routes().map.clone());
+        }
+        if let Some((wire, end)) = node.wires.get(&link).copied() {
+            reason_bytes.into_iter().for_each(|bytes| self.send(wire, 1 - end, &bytes));
+            self.end_to(wire, 1 - end);
+            self.close_end(wire, end);
+        }
+    }
+
+    /// Everything that happens is in the trace.
+    fn note(&mut self, event: &Event) {
+        self.trace = fnv1a_on(self.trace, format!("{} {event:?}", self.now_ns).as_bytes());
     }
 
     fn send(&mut self, wire: usize, end: usize, bytes: &[u8]) {
         self.trace = fnv1a_on(fnv1a_on(self.trace, &self.now_ns.to_le_bytes()), bytes);
+        if self.is_shown {
+            self.show_frames(wire, end, bytes);
+        }
         let known = &mut self.wires[wire];
         let arrivals = known.send(end, bytes, self.now_ns, &mut self.random);
         arrivals.into_iter().for_each(|at_ns| self.at(at_ns, Event::Arrive { wire, end }));
+    }
+
+    fn show_frames(&self, wire: usize, end: usize, bytes: &[u8]) {
+        let ends = self.wires[wire].ends;
+        for frame in frames(bytes) {
+            let text = match Message::read(frame).expect("a message") {
+                Message::RoutingTable(_) | Message::MembershipReport(_) => continue,
+                Message::MoveParts(parts) => format!("{:?}, part {}", parts.id, parts.number),
+                message => format!("{message:?}"),
+            };
+            self.show(|| format!("{} to {}: {text}", ends[1 - end], ends[end]));
+        }
     }
 
     /// Looks for steps of moves in what a mediator sends.
@@ -319,12 +457,8 @@ impl Ring {
         if !matches!(known.ends[1 - end], End::Node(NodeId { class: Role::Router, .. }, _)) {
             return;
         }
-        let (from, to) = (known.ends[end], known.ends[1 - end]);
         for frame in frames(bytes) {
             let message = Message::read(frame).expect("a message");
-            if frame.kind() != Kind::RoutingTable {
-                self.show(|| format!("{from:?} to {to:?}: {message:?}"));
-            }
             match message {
                 Message::MoveOrder(order) => {
                     self.moves.insert(order.id, (order.from, order.to));
@@ -346,19 +480,29 @@ impl Ring {
 
     /// Has what a node proposes committed after a while.
     fn note_proposals(&mut self, id: NodeId) {
-        for group in self.network.groups_at(id) {
+        for group in self.groups.keys().copied().collect::<Vec<u16>>() {
             let known = Rc::clone(&self.groups[&group]);
             let Some(member) = known.borrow().member_at(id) else { continue };
-            let Some((term, batch)) = known.borrow_mut().new_proposal(member) else { continue };
+            if known.borrow_mut().take_hand_over(member) {
+                let term = known.borrow().term;
+                self.after(10_000_000, Event::Elect { group, term });
+            }
+            let Some((number, batch)) = known.borrow_mut().new_proposal(member) else { continue };
             if group != CONTROL {
                 self.note_release(&batch);
             }
-            let delay_ns = match self.random.below(100) {
-                0..90 => self.random.between(50_000, 600_000),
-                90..99 => self.random.between(600_000, 10_000_000),
-                _ => self.random.between(10_000_000, 100_000_000),
-            };
-            self.at(self.now_ns + delay_ns, Event::Commit { group, member, term });
+            for member in 0..known.borrow().nodes.len() {
+                self.send_proposal(group, member, number);
+            }
+        }
+    }
+
+    /// A member gets a proposal after a while, and syncs it.
+    fn send_proposal(&mut self, group: u16, member: usize, number: u64) {
+        let known = Rc::clone(&self.groups[&group]);
+        let [to_ns, synced_ns] = known.borrow().delays_ns(member, &mut self.random);
+        for (delay_ns, is_synced) in [(to_ns, false), (synced_ns, true)] {
+            self.at(self.now_ns + delay_ns, Event::Store { group, member, number, is_synced });
         }
     }
 
@@ -384,16 +528,17 @@ impl Ring {
                 self.turn(node, |behaviour, links| close(behaviour, links, link));
             }
             (End::Client(at), Chunk::Frames(bytes)) => {
-                for frame in frames(&bytes) {
-                    self.clients[at].receive(frame, &self.audit);
-                }
+                self.client_receives(at, wire, &bytes);
             }
             (End::Operator, Chunk::Frames(bytes)) => self.operator_receives(wire, &bytes),
             (End::Client(at), Chunk::Closed) => {
                 self.close_end(wire, end);
-                self.wires[wire].lose(1 - end);
-                self.clients[at].wire = None;
-                self.after(20_000_000, Event::Enter(to));
+                // What it has sent may still arrive, unless it comes back to the same gateway.
+                if self.clients[at].wire == Some(wire) {
+                    self.wires[wire].lose(1 - end);
+                    self.clients[at].wire = None;
+                    self.after(20_000_000, Event::Enter(to));
+                }
             }
             (End::Operator, Chunk::Closed) => {
                 self.close_end(wire, end);
@@ -401,6 +546,52 @@ impl Ring {
                 self.operator.mediator += 1;
                 self.after(20_000_000, Event::Enter(to));
             }
+        }
+    }
+
+    fn client_receives(&mut self, at: usize, wire: usize, bytes: &[u8]) {
+        for frame in frames(bytes) {
+            // It has left this link.
+            if self.clients[at].wire != Some(wire) {
+                return;
+            }
+            let reaction = self.clients[at].receive(frame, self.now_ns);
+            if reaction == Reaction::Leave {
+                self.show(|| format!("client {at} leaves"));
+                self.clients[at].wire = None;
+                self.end_to(wire, 1);
+                self.close_end(wire, 0);
+                self.choose_gateway(at);
+                return self.after(5_000_000, Event::Enter(End::Client(at)));
+            }
+            let asked = match reaction {
+                Reaction::Ask(session, instrument) => {
+                    self.clients[at].ask((session, instrument), self.now_ns)
+                }
+                Reaction::AskAll => self.clients[at].ask_all(self.now_ns),
+                Reaction::None | Reaction::Leave => continue,
+            };
+            self.send(wire, 1, &asked);
+        }
+    }
+
+    /// A client asks again for what it has not got.
+    fn ask(&mut self, at: usize) {
+        let asked = self.clients[at].ask_again(self.now_ns);
+        if let Some(wire) = self.clients[at].wire.filter(|_| !asked.is_empty()) {
+            self.send(wire, 1, &asked);
+        }
+        self.after(100_000_000, Event::Ask(at));
+    }
+
+    /// A client is to connect to any gateway that takes clients.
+    fn choose_gateway(&mut self, at: usize) {
+        let map = &self.audit.control.routes().map;
+        let gateways = self.network.all().map(|(id, _)| id).filter(|id| id.class == Role::Gateway);
+        let gateways = gateways.filter(|id| !map.drained().contains(id));
+        let gateways: Vec<NodeId> = gateways.collect();
+        if let Some(gateway) = self.random.of(&gateways) {
+            self.clients[at].gateway = gateway.index;
         }
     }
 
@@ -417,17 +608,27 @@ impl Ring {
     }
 
     fn receive(&mut self, id: NodeId, link: LinkId, bytes: Vec<u8>) {
-        let mut closed = vec![];
+        let (mut closed, mut failed) = (vec![], None);
         self.turn(id, |behaviour, links| {
             let mut buffer = ReceiveBuffer::of(bytes);
             while let Some(mut frame) = buffer.next_frame().expect("a frame") {
                 if let Err(error) = handle(behaviour, links, link, &mut frame, &mut closed) {
-                    panic!("{id:?}: {error}");
+                    failed = Some(error);
+                    return;
                 }
             }
         });
         for older in closed {
             self.forget_link(id, older);
+        }
+        use PeerError::{Drained, Link, NotLinked, Refused, Removed};
+        match failed {
+            Some(Drained(_) | Link(_) | NotLinked(_) | Refused(_) | Removed(_)) | None => {}
+            Some(error) => panic!("{id}: {error}"),
+        }
+        if let Some(error) = failed {
+            self.fail(id, link, &error);
+            self.turn(id, |_, _| {});
         }
     }
 
@@ -447,12 +648,8 @@ impl Ring {
         let ends = known.ends;
         if let End::Node(node, link) = ends[end]
             && let Some(known) = self.nodes.get_mut(&node)
-            && known.wires.remove(&link).is_some()
         {
-            let run = known.run;
-            if let (0, End::Node(to, _)) = (end, ends[1]) {
-                self.after(15_000_000, Event::Connect { from: node, run, to });
-            }
+            known.wires.remove(&link);
         }
     }
 
@@ -465,6 +662,13 @@ impl Ring {
     fn cut_to(&mut self, wire: usize, end: usize) {
         let known = &mut self.wires[wire];
         if let Some(at_ns) = known.cut(end, self.now_ns, &mut self.random) {
+            self.at(at_ns, Event::Arrive { wire, end });
+        }
+    }
+
+    fn end_to(&mut self, wire: usize, end: usize) {
+        let known = &mut self.wires[wire];
+        if let Some(at_ns) = known.end(end, self.now_ns, &mut self.random) {
             self.at(at_ns, Event::Arrive { wire, end });
         }
     }
@@ -492,12 +696,16 @@ impl Ring {
         if self.nodes.get(&from).is_none_or(|node| node.run != run) {
             return;
         }
+        let is_wanted = self.nodes[&from].links.network().downstream(from).contains(&to);
+        if !is_wanted {
+            return;
+        }
         let Some(target) = self.nodes.get_mut(&to) else {
             return self.after(20_000_000, Event::Connect { from, run, to });
         };
-        let accepted = target.links.accept_link().expect("a link");
+        let accepted = target.links.accept_link();
         let node = self.nodes.get_mut(&from).expect("a node that runs");
-        let made = node.links.begin_link(to).expect("a link");
+        let made = node.links.add_connected(to).expect("a link");
         self.new_wire([End::Node(from, made), End::Node(to, accepted)]);
         self.turn(from, |_, _| {});
     }
@@ -506,20 +714,23 @@ impl Ring {
     fn enter(&mut self, end: End) {
         let (to, hello) = match end {
             End::Client(at) => {
-                let client = &self.clients[at];
-                (Role::Gateway.node(client.gateway as u16), client.hello())
+                let client = &mut self.clients[at];
+                (Role::Gateway.node(client.gateway), client.hello(self.now_ns))
             }
             _ => {
-                let mediators = self.network.classes[Role::Mediator].nodes.len();
+                let mediators = self.founded.classes[Role::Mediator].nodes.len();
                 let index = self.operator.mediator % mediators;
                 (Role::Mediator.node(index as u16), self.operator.hello())
             }
         };
         let Some(target) = self.nodes.get_mut(&to) else {
-            self.operator.mediator += usize::from(end == End::Operator);
+            match end {
+                End::Client(at) => self.choose_gateway(at),
+                _ => self.operator.mediator += 1,
+            }
             return self.after(10_000_000, Event::Enter(end));
         };
-        let accepted = target.links.accept_link().expect("a link");
+        let accepted = target.links.accept_link();
         let wire = self.new_wire([end, End::Node(to, accepted)]);
         match end {
             End::Client(at) => self.clients[at].wire = Some(wire),
@@ -529,13 +740,54 @@ impl Ring {
     }
 
     fn request(&mut self, at: usize) {
-        if let Some(bytes) = self.clients[at].next_request(&mut self.random)
+        if let Some(bytes) = self.clients[at].next_request(self.now_ns, &mut self.random)
             && let Some(wire) = self.clients[at].wire
         {
             self.send(wire, 1, &bytes);
         }
         if !self.clients[at].is_done() {
             self.after(2_000_000, Event::Request(at));
+        }
+    }
+
+    /// The operator changes the nodes, one change at a time, and asks again until control has it.
+    fn change(&mut self) {
+        let control = &self.audit.control;
+        let asks =
+            self.operator.next_change(control, &self.network, self.instruments, &mut self.random);
+        if let (Some(bytes), Some(wire)) = (asks, self.operator.wire) {
+            self.show(|| format!("operator: {:?}", self.operator.change));
+            self.send(wire, 1, &bytes);
+        }
+        if self.operator.is_changing() {
+            self.after(60_000_000, Event::Change);
+        }
+    }
+
+    /// Control has logged other nodes: those that were added start, and cells get their groups.
+    fn follow_control(&mut self) {
+        let map = &self.audit.control.routes().map;
+        if map.has_nodes_of(&self.network) {
+            return;
+        }
+        let network = map.extended(&self.network).into_owned();
+        let before = std::mem::replace(&mut self.network, network);
+        let all: Vec<NodeId> = self.network.all().map(|(id, _)| id).collect();
+        for id in all.into_iter().filter(|id| before.node(*id).is_none()) {
+            if id.class == Role::Mediator {
+                self.audit.add_cell(&self.network);
+            }
+            if id.class == Role::Mediator && self.network.durability != Durability::None {
+                let is_on_disk = self.network.durability == Durability::DiskQuorum;
+                let replicas = self.network.replicas(id.index);
+                let group = Group::new(replicas, is_on_disk, &mut self.random);
+                let group = Rc::new(RefCell::new(group));
+                self.registry.borrow_mut().groups.insert(id.index, Rc::clone(&group));
+                self.groups.insert(id.index, group);
+                self.audited.insert(id.index, 0);
+                self.at(self.now_ns + 5_000_000, Event::Elect { group: id.index, term: 0 });
+            }
+            self.after(40_000_000, Event::Start(id));
         }
     }
 
@@ -553,47 +805,58 @@ impl Ring {
     }
 
     fn start(&mut self, id: NodeId) {
-        if self.nodes.contains_key(&id) {
+        if self.nodes.contains_key(&id) || self.network.is_removed(id) {
             return;
         }
         self.runs += 1;
         let run = self.runs;
-        self.show(|| format!("{id:?} starts"));
+        self.show(|| format!("{id} starts"));
         let mut of_groups = vec![];
-        for group in self.network.groups_at(id) {
+        // One that the network began with starts with its file, and learns the rest.
+        let is_founder = self.founded.node(id).is_some();
+        let network = if is_founder { self.founded.clone() } else { self.network.clone() };
+        for group in network.groups_at(id) {
             let known = Rc::clone(&self.groups[&group]);
             let Some(member) = known.borrow().member_at(id) else { continue };
             known.borrow_mut().start(member, self.random.chance(500));
             self.after(3_000_000, Event::Feed { group, member });
+            let in_flight = known.borrow().in_flight();
+            if let Some(number) = in_flight {
+                self.send_proposal(group, member, number);
+            }
             of_groups.push((group, SimulatedLog { group: known, member }));
         }
-        let running = self.running(id, of_groups);
-        let links = Links::simulated(&self.network, id, run).expect("links");
-        let (timer_ns, stands_until_ns, wires) = (None, 0, HashMap::new());
-        let node = Node { running, links, run, timer_ns, stands_until_ns, wires };
+        let running = self.running(&network, id, of_groups);
+        let links = Links::simulated(&network, id, run);
+        let node = Node {
+            running,
+            links,
+            run,
+            timer_ns: None,
+            stands_until_ns: 0,
+            ends_by_ns: None,
+            has_executed: false,
+            wires: HashMap::new(),
+        };
         self.nodes.insert(id, node);
-        for to in self.network.downstream(id) {
-            self.after(1_000_000, Event::Connect { from: id, run, to });
-        }
         self.turn(id, |_, _| {});
     }
 
-    fn running(&self, id: NodeId, of_groups: Vec<(u16, SimulatedLog)>) -> Running {
-        let (network, index) = (&self.network, id.index);
-        let waker = Waker::new().expect("a waker");
-        let logs = Logs {
-            waker,
-            of_groups,
-            thread: None,
-            next_joined: |_| None,
-            open: |_, _| unreachable!("a simulated node has no thread"),
-            settings: Settings::default(),
-        };
+    fn running(
+        &self,
+        network: &Network,
+        id: NodeId,
+        of_groups: Vec<(u16, SimulatedLog)>,
+    ) -> Running {
+        let index = id.index;
+        let source = Source { registry: Rc::clone(&self.registry), node: id, joined: vec![] };
+        let logs = Logs { of_groups, source: Some(Box::new(source)) };
         match id.class {
             Role::Gateway => Running::Gateway(Box::new(Gateway::new(network, index))),
             Role::Router => Running::Router(Box::new(Router::new(network))),
             Role::Mediator => {
-                let mut mediator = Mediator::new(network, index, logs).expect("a mediator");
+                let mut mediator =
+                    Mediator::new(network, index, logs, self.now_ns).expect("a mediator");
                 for replica in &mut mediator.cells.replicas {
                     replica.moves.frame_bytes = self.frame_bytes;
                     replica.cell.limits = self.limits;
@@ -612,15 +875,21 @@ impl Ring {
 
     /// A node dies, and starts again after up to so many ns.
     pub fn crash(&mut self, id: NodeId, within_ns: u64) {
+        self.stop(id);
+        self.after(within_ns, Event::Start(id));
+    }
+
+    /// A node ends.
+    fn stop(&mut self, id: NodeId) {
         let Some(node) = self.nodes.remove(&id) else { return };
-        self.show(|| format!("{id:?} dies"));
+        self.show(|| format!("{id} ends"));
         let mut wires: Vec<(usize, usize)> = node.wires.into_values().collect();
         wires.sort_unstable();
         for (wire, end) in wires {
             self.cut_to(wire, 1 - end);
             self.close_end(wire, end);
         }
-        for group in self.network.groups_at(id) {
+        for group in self.groups.keys().copied().collect::<Vec<u16>>() {
             let known = Rc::clone(&self.groups[&group]);
             let Some(member) = known.borrow().member_at(id) else { continue };
             let led = known.borrow().leader == Some(member);
@@ -629,7 +898,6 @@ impl Ring {
                 self.expect_election(group);
             }
         }
-        self.after(within_ns, Event::Start(id));
     }
 
     /// A group has another leader after a while.
@@ -645,13 +913,16 @@ impl Ring {
             return;
         }
         let candidates = known.borrow().candidates();
+        if group != CONTROL && !self.audit.control.routes().map.has_cell(group) {
+            return;
+        }
         let winner = self.random.of(&candidates).copied();
         let Some(winner) = winner.filter(|_| known.borrow().has_majority()) else {
             return self.after(20_000_000, Event::Elect { group, term });
         };
         let before = known.borrow().leader;
         known.borrow_mut().elect(winner, &mut self.random);
-        self.show(|| format!("group {group}: {:?} leads", known.borrow().nodes[winner]));
+        self.show(|| format!("group {group}: {} leads", known.borrow().nodes[winner]));
         self.on_committed(group);
         self.wake(group, winner);
         if let Some(member) = before.filter(|before| *before != winner) {
@@ -659,12 +930,10 @@ impl Ring {
         }
     }
 
-    fn commit(&mut self, group: u16, member: usize, term: u32) {
+    fn store(&mut self, group: u16, stored: (usize, u64), is_synced: bool) {
         let known = Rc::clone(&self.groups[&group]);
-        if !known.borrow().has_majority() {
-            return self.after(20_000_000, Event::Commit { group, member, term });
-        }
-        if known.borrow_mut().commit(member, term, &mut self.random) {
+        let is_committed = known.borrow_mut().store(stored, is_synced, &mut self.random);
+        if is_committed {
             self.on_committed(group);
         }
     }
@@ -672,8 +941,10 @@ impl Ring {
     /// Entries are committed: they are checked, and delivered after a while.
     fn on_committed(&mut self, group: u16) {
         let known = Rc::clone(&self.groups[&group]);
-        let known = known.borrow();
+        let shared = known;
+        let known = shared.borrow();
         let from = self.audited.insert(group, known.entries.len()).unwrap_or_default();
+        let mut has_control = false;
         for entry in &known.entries[from..] {
             self.trace = fnv1a_on(self.trace, &entry.batch);
             if group == CONTROL {
@@ -681,6 +952,7 @@ impl Ring {
                     let epoch = self.audit.control.routes().map.epoch_of(instrument);
                     self.steps.push((Step::MapLogged, MoveId { instrument, epoch }));
                 }
+                has_control = true;
             } else {
                 let steps = self.audit.commit_cell(group, entry);
                 steps.iter().for_each(|step| self.show(|| format!("cell {group}: {step:?}")));
@@ -696,6 +968,10 @@ impl Ring {
                 _ => 100_000_000,
             };
             self.after(within_ns, Event::Feed { group, member });
+        }
+        drop(known);
+        if has_control {
+            self.follow_control();
         }
     }
 
@@ -722,16 +998,26 @@ impl Ring {
         }
     }
 
+    /// What all clients have seen.
+    pub fn histories(&self) -> Histories<'_> {
+        self.clients.iter().flat_map(Client::histories).collect()
+    }
+
     /// What is not as it should be when nothing is under way.
     pub fn unsettled(&mut self) -> Option<String> {
-        if self.nodes.len() < self.network.all().count() {
-            return Some("a node is down".to_string());
+        let present = self.network.all().filter(|(id, _)| !self.network.is_removed(*id));
+        let (up, present) = (self.nodes.len(), present.count());
+        if up != present {
+            return Some(format!("{up} nodes are up, and {present} should be"));
         }
         if let Some(client) = self.clients.iter().find(|client| !client.is_done()) {
             return Some(format!("requests without a reply: {:?}", client.waiting()));
         }
         if !self.operator.is_done() {
-            return Some(format!("moves without an answer: {:?}", self.operator.under_way));
+            return Some(format!("not done: {:?}", self.operator));
+        }
+        if let Some(fault) = oracle::fault_of(&self.histories()) {
+            return Some(fault);
         }
         self.audit
             .unsettled()
@@ -740,6 +1026,13 @@ impl Ring {
 }
 
 impl Node {
+    /// By instrument, how many requests it has executed as the only replica of its cell.
+    fn executed_alone(&self) -> BTreeMap<u32, u64> {
+        let Running::Mediator(mediator) = &self.running else { return BTreeMap::new() };
+        let alone = mediator.cells.replicas.iter().filter(|replica| replica.is_single());
+        alone.flat_map(|replica| replica.cell.executed()).collect()
+    }
+
     fn links_of(&self) -> Vec<usize> {
         let mut wires: Vec<usize> = self.wires.values().map(|(wire, _)| *wire).collect();
         wires.sort_unstable();
@@ -770,7 +1063,8 @@ impl Node {
             if replica.cell.has_copies() {
                 return Some(format!("{name} still copies instruments of cell {number}"));
             }
-            if replica.cell.hash() != audit.cells[usize::from(number)].hash() {
+            let is_audited = !replica.is_single();
+            if is_audited && replica.cell.hash() != audit.cells[usize::from(number)].hash() {
                 return Some(format!("{name}: cell {number} is another one than its log says"));
             }
         }

@@ -1,6 +1,7 @@
 //! The links between nodes, clients and the operator: bytes that arrive in order, after a while.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use nm_book::testing::Random;
 
@@ -16,6 +17,16 @@ pub enum End {
     Client(usize),
     /// The operator.
     Operator,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Node(node, _) => node.fmt(f),
+            End::Client(at) => write!(f, "client {at}"),
+            End::Operator => f.write_str("operator"),
+        }
+    }
 }
 
 /// What is on its way.
@@ -106,6 +117,12 @@ impl Wire {
     /// next one.
     pub fn lose(&mut self, end: usize) {
         self.to[end].chunks.retain(|chunk| matches!(chunk, Chunk::Closed));
+    }
+
+    /// An end closes the link: the other one, this, sees that after all that was sent to it.
+    pub fn end(&mut self, end: usize, now_ns: u64, random: &mut Random) -> Option<u64> {
+        let ends_already = matches!(self.to[end].chunks.back(), Some(Chunk::Closed));
+        if ends_already { None } else { self.push(end, Chunk::Closed, now_ns, random) }
     }
 
     /// The link breaks: some of what is on its way to an end is lost, and the end sees that after

@@ -1,0 +1,264 @@
+//! The sockets of a node's links: reads them, writes the backlogs, and connects. What is written
+//! and to whom, [`Links`] says; an iteration of the event loop writes once to each link.
+
+use std::io;
+use std::time::Duration;
+
+use crate::link::{Link, LinkPoller, Stream};
+
+use super::connector::Connector;
+use super::links::{LinkId, Links};
+use super::peer::{Peer, PeerError};
+
+/// The sockets of a node.
+#[derive(Debug)]
+pub struct Sockets {
+    /// What wakes the node.
+    pub poller: LinkPoller,
+    /// What makes links.
+    pub connector: Connector,
+    /// By the place of a link.
+    links: Vec<Option<(LinkId, Link)>>,
+    /// Links whose backlogs are being written; a buffer for the next time.
+    unwritten: Vec<LinkId>,
+}
+
+impl Sockets {
+    /// No sockets.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn new() -> io::Result<Sockets> {
+        let (poller, connector) = (LinkPoller::new()?, Connector::start()?);
+        Ok(Sockets { poller, connector, links: vec![], unwritten: vec![] })
+    }
+
+    /// A link, if it is still there.
+    pub fn link(&mut self, id: LinkId) -> Option<&mut Link> {
+        let (known, link) = self.links.get_mut(id.slot())?.as_mut()?;
+        (*known == id).then_some(link)
+    }
+
+    /// The socket of a link.
+    fn add(&mut self, id: LinkId, stream: Stream) -> io::Result<()> {
+        let link = Link::new(stream)?;
+        self.poller.add_link(&link, id.token())?;
+        if self.links.len() <= id.slot() {
+            self.links.resize_with(id.slot() + 1, || None);
+        }
+        self.links[id.slot()] = Some((id, link));
+        Ok(())
+    }
+
+    /// Takes an accepted connection, unless there are too many.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn take_accepted(&mut self, links: &mut Links, stream: Stream) -> io::Result<()> {
+        let Some(id) = links.add_accepted()? else { return Ok(()) };
+        self.add(id, stream).inspect_err(|_| {
+            links.close(id, Duration::ZERO);
+        })
+    }
+
+    /// Takes the links that were connected since.
+    pub fn take_connected(&mut self, links: &mut Links) {
+        self.connector.waker().drain();
+        while let Some((node, stream)) = self.connector.next_connected() {
+            let Ok(id) = links.add_connected(node) else {
+                links.request_link(node, 0);
+                continue;
+            };
+            if self.add(id, stream).is_err() {
+                // It is connected again.
+                links.close(id, Duration::ZERO);
+            }
+        }
+    }
+
+    /// Has the links made that are wanted.
+    pub fn connect(&mut self, links: &mut Links) {
+        links.take_orders().for_each(|order| self.connector.order(order));
+    }
+
+    /// Writes the backlogs of this iteration; appends the links that failed.
+    pub fn flush(&mut self, links: &mut Links, failed: &mut Vec<(LinkId, PeerError)>) {
+        let mut ids = links.take_unwritten(std::mem::take(&mut self.unwritten));
+        for id in ids.drain(..) {
+            if let Err(error) = self.flush_one(links, id) {
+                failed.push((id, error));
+            }
+        }
+        self.unwritten = ids;
+        while let Some(largest) = links.fail_largest() {
+            failed.push(largest);
+        }
+    }
+
+    /// Writes the backlog of a link.
+    ///
+    /// # Errors
+    /// If the link failed.
+    pub fn flush_one(&mut self, links: &mut Links, id: LinkId) -> Result<(), PeerError> {
+        let Some((backlog, bytes_max)) = links.begin_write(id) else { return Ok(()) };
+        let known = self.links.get_mut(id.slot()).and_then(Option::as_mut);
+        let Some((_, link)) = known.filter(|(known, _)| *known == id) else { return Ok(()) };
+        let written = link.write(backlog, bytes_max);
+        let wants_write = links.end_write(id, (&written, link.written_total()));
+        written?;
+        if let Some(wants_write) = wants_write {
+            self.poller.want_write(link, id.token(), wants_write)?;
+        }
+        links.count_held(id, |backlog| link.shrink(backlog));
+        Ok(())
+    }
+
+    /// Counts what a link holds.
+    pub fn count_held(&mut self, links: &mut Links, id: LinkId) {
+        if let Some(link) = self.link(id) {
+            links.count_held(id, |backlog| link.shrink(backlog));
+        }
+    }
+
+    /// Sends a peer the reason for which its link is about to be closed, as far as the link takes
+    /// it at once.
+    pub fn refuse(&mut self, links: &mut Links, id: LinkId, reason: &PeerError) {
+        if let Some(backlog) = links.refuse(id, reason)
+            && let Some(link) = self.link(id)
+        {
+            // The link is closed, whether this succeeds or not.
+            let _ = link.write(backlog, usize::MAX);
+        }
+    }
+
+    /// Closes a link, as [`Links::close`] does.
+    pub fn close(
+        &mut self,
+        links: &mut Links,
+        id: LinkId,
+        pause: Duration,
+    ) -> Option<(Peer, bool)> {
+        let slot = self.links.get_mut(id.slot());
+        if let Some((_, link)) = slot.and_then(|slot| slot.take_if(|(known, _)| *known == id)) {
+            self.poller.remove(&link);
+        }
+        links.close(id, pause)
+    }
+
+    /// Has the latencies of all links measured.
+    pub fn measure_latencies(&mut self, links: &mut Links) {
+        links.measure_latencies(|id| self.link(id)?.latency_ns());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::say_hello;
+    use crate::link::LinkError;
+    use crate::network::{Durability, Role};
+    use crate::node::runtime::limits::Limits;
+    use crate::testing::TestRing;
+    use nm_wire::{FrameMut, Who};
+    use std::os::unix::net::UnixStream;
+
+    /// A gateway's links to clients, and the streams of these, which read nothing.
+    struct Clients {
+        links: Links,
+        sockets: Sockets,
+        clients: Vec<(LinkId, UnixStream)>,
+        failed: Vec<(LinkId, PeerError)>,
+    }
+
+    impl Clients {
+        fn new(limits: Limits, count: u32) -> Clients {
+            let ring = TestRing::new("1-1-1-1", Durability::None);
+            let mut links = Links::simulated(&ring.network, Role::Gateway.node(0), 1);
+            links.limits = limits;
+            let mut sockets = Sockets::new().unwrap();
+            let clients = (0..count).map(|session| {
+                let (near, far) = UnixStream::pair().unwrap();
+                sockets.take_accepted(&mut links, Stream::Unix(near)).unwrap();
+                let (id, _) = sockets.links.iter().flatten().last().unwrap();
+                let mut hello = vec![];
+                say_hello(Who::Client { session }, None, &mut hello);
+                links.handshake(*id, &FrameMut::of(&mut hello).unwrap()).unwrap();
+                (*id, far)
+            });
+            let clients = clients.collect();
+            Clients { links, sockets, clients, failed: vec![] }
+        }
+
+        fn flush(&mut self) {
+            self.sockets.flush(&mut self.links, &mut self.failed);
+        }
+
+        fn close(&mut self, id: LinkId) {
+            self.sockets.close(&mut self.links, id, Duration::ZERO);
+        }
+    }
+
+    #[test]
+    fn what_is_gathered_in_one_iteration_is_written_before_it_is_much() {
+        let limits = Limits { client_backlog_bytes_max: 1 << 20, ..Limits::STANDARD };
+        let mut it = Clients::new(limits, 2);
+        let [silent, other] = [0, 1].map(|at: usize| it.clients[at].0);
+        let mut most = 0;
+        for _ in 0..200 {
+            // The event loop looks after each frame that was handled.
+            it.links.forward(silent, &[7; 1 << 20]);
+            most = most.max(it.links.backlog_bytes(silent));
+            if it.links.has_gathered_much() {
+                it.flush();
+            }
+        }
+        assert!((32 << 20..=33 << 20).contains(&most), "{most}");
+        assert!(it.links.output(silent).is_none(), "it is about to be closed");
+        it.links.forward(other, &[7; 100]);
+        it.flush();
+        assert_eq!(it.failed.len(), 1, "{:?}", it.failed);
+        assert!(matches!(it.failed[0].1, PeerError::Link(LinkError::BacklogFull { .. })));
+        it.close(silent);
+        assert_eq!(it.links.held(), (0, 1));
+    }
+
+    #[test]
+    fn beyond_the_bytes_of_all_the_link_that_holds_the_most_is_given_up() {
+        let limits = Limits { foreign_bytes_max: 32 << 20, ..Limits::STANDARD };
+        let mut it = Clients::new(limits, 9);
+        let ids: Vec<LinkId> = it.clients.iter().map(|(id, _)| *id).collect();
+        for round in 1..=3 {
+            for (number, id) in ids.iter().enumerate() {
+                it.links.forward(*id, &vec![7; number << 21]);
+            }
+            it.flush();
+            let (foreign_bytes, _) = it.links.held();
+            assert!(foreign_bytes <= 32 << 20, "{round}: {foreign_bytes}");
+        }
+        let given_up: Vec<LinkId> = it.failed.iter().map(|(id, _)| *id).collect();
+        assert!(!given_up.is_empty() && given_up.len() < 7, "{:?}", it.failed);
+        assert!(it.failed.iter().all(|(_, why)| matches!(why, PeerError::TooManyForeignBytes(_))));
+        for id in &ids {
+            assert_eq!(it.links.output(*id).is_none(), given_up.contains(id));
+            it.close(*id);
+        }
+        assert!(ids[..2].iter().all(|id| !given_up.contains(id)), "those with little stay");
+        assert_eq!(it.links.held(), (0, 0));
+    }
+
+    #[test]
+    fn the_space_of_a_burst_is_freed() {
+        let mut it = Clients::new(Limits::STANDARD, 1);
+        let id = it.clients[0].0;
+        it.links.forward(id, &vec![7; 24 << 20]);
+        it.flush();
+        assert!(it.links.held().0 > 1 << 20);
+        it.clients[0].1.set_nonblocking(true).unwrap();
+        while it.links.held().0 > 0 {
+            let _ = std::io::Read::read(&mut it.clients[0].1, &mut [0; 1 << 16]);
+            it.sockets.flush_one(&mut it.links, id).unwrap();
+        }
+        assert!(it.failed.is_empty());
+        assert_eq!(it.links.output(id).unwrap().capacity(), 0);
+    }
+}

@@ -1,0 +1,138 @@
+//! Every process around the path of a client's requests stops (SIGSTOP), in turn; nobody reads what
+//! nodes write; strangers make them write; and a node's queue of connections is full. Requests are
+//! answered all the same, by their number.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::Command;
+
+use nm_exchange::client::{self, say_hello};
+use nm_exchange::control::AdminRequest;
+use nm_exchange::link::{Address, Link};
+use nm_exchange::network::{Durability, Network, NodeId, Role};
+use nm_wire::Who;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+
+use crate::exchange_net::{Load, Net};
+use crate::support::{BINARY, PATIENCE, signal};
+
+/// Requests while a process stands still.
+const COUNT: u32 = 400;
+
+/// A pipe at this path that takes nothing more, and nobody reads.
+pub fn full_pipe(path: &Path) -> File {
+    let mode = rustix::fs::Mode::RWXU;
+    rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let mut both_ends = File::options().read(true).write(true).open(path).unwrap();
+    let size = rustix::pipe::fcntl_getpipe_size(both_ends.as_fd()).unwrap();
+    both_ends.write_all(&vec![b'x'; size]).unwrap();
+    both_ends
+}
+
+/// The program of a node, with both outputs to this pipe.
+pub fn writing_to(pipe: &Path, node: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    let script = format!("exec \"$0\" \"$@\" > '{0}' 2> '{0}'", pipe.display());
+    shell.args(["-c", &script, BINARY]).args(node.get_args());
+    shell
+}
+
+/// A Unix socket with a full queue of connections, and those in it. To connect there would block
+/// for ever.
+fn full_listener(address: &Address) -> Vec<rustix::fd::OwnedFd> {
+    let Address::Unix(path) = address else { panic!("{address}") };
+    let address = SocketAddrUnix::new(path).unwrap();
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = || socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    let listener = socket();
+    bind(&listener, &address).unwrap();
+    listen(&listener, 0).unwrap();
+    let mut all = vec![listener];
+    loop {
+        let waiting = socket();
+        if connect(&waiting, &address).is_err() {
+            return all;
+        }
+        all.push(waiting);
+    }
+}
+
+fn address(network: &Network, node: NodeId) -> &Address {
+    &network.node(node).unwrap().address
+}
+
+/// An observer that asks and asks, and reads no answer.
+fn unreading_observer(address: &Address) -> Link {
+    let mut link = client::connect(address, &[Who::Observer], None, PATIENCE).unwrap();
+    for _ in 0..2_000 {
+        nm_wire::write(&AdminRequest::Status, &mut link.output);
+    }
+    link.flush().unwrap();
+    link
+}
+
+/// A stranger whose first frame is not one: the node writes a line.
+fn stranger(address: &Address) -> Link {
+    let mut link = client::connect(address, &[], None, PATIENCE).unwrap();
+    say_hello(Who::Observer, None, &mut link.output);
+    link.output[0] ^= 0xff;
+    link.flush().unwrap();
+    link
+}
+
+/// Milliseconds below which 99 of 100 round trips were.
+fn p99_ms(round: &nm_load::Round) -> f64 {
+    let mut round_trips: Vec<u64> = round.samples.iter().map(|it| it.latency_ns).collect();
+    round_trips.sort_unstable();
+    let at = (round_trips.len() * 99).div_ceil(100).saturating_sub(1);
+    round_trips.get(at).map_or(f64::NAN, |ns| *ns as f64 / 1e6)
+}
+
+/// The load goes gateway 0, router 0, mediator 0, processor 0; cell 0 has replicas at mediators 0
+/// and 1, and processor 0, two of which are enough.
+#[test]
+fn requests_are_answered_while_any_process_beside_their_path_stands_still() {
+    let mut net = Net::new("2-2-4-2", Durability::MemoryQuorum);
+    let unreachable = Role::Mediator.node(3);
+    let _queue = full_listener(address(&net.network, unreachable));
+    let pipe = net.path().join("pipe");
+    let _unread = full_pipe(&pipe);
+    let all: Vec<NodeId> = net.network.all().map(|(id, _)| id).collect();
+    let running: Vec<NodeId> = all.into_iter().filter(|node| *node != unreachable).collect();
+    for node in &running {
+        net.start(*node, |command| writing_to(&pipe, &command));
+    }
+    let on_path =
+        [Role::Gateway, Role::Router, Role::Mediator, Role::Processor].map(|role| role.node(0));
+    let mut load = Load::at(&net, 1, 1, 64);
+    load.all_answered("until all is up", COUNT);
+    let plain = load.all_answered("with nothing stopped", COUNT);
+    let mut unreading = vec![];
+    for node in on_path {
+        let address = address(&net.network, node);
+        unreading.push(unreading_observer(address));
+        unreading.push(stranger(address));
+    }
+    let _unreading = unreading;
+    let quiet = load.all_answered("with observers that do not read", COUNT);
+    println!(
+        "p99: {:.2} ms plain, {:.2} ms with observers that do not read",
+        p99_ms(&plain),
+        p99_ms(&quiet)
+    );
+    for node in running.iter().filter(|node| !on_path.contains(node)) {
+        signal("STOP", net.pid(*node));
+        let round = load.all_answered(&format!("with {node} stopped"), COUNT);
+        println!("p99: {:.2} ms with {node} stopped", p99_ms(&round));
+        let _strangers = on_path.map(|node| stranger(address(&net.network, node)));
+        load.all_answered(&format!("with {node} stopped, and strangers"), COUNT / 4);
+        signal("CONT", net.pid(*node));
+        let round = load.all_answered(&format!("when {node} goes on"), COUNT);
+        println!("p99: {:.2} ms when {node} goes on", p99_ms(&round));
+    }
+    load.finish(&mut net);
+}
