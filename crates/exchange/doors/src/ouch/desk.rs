@@ -2,8 +2,8 @@
 //! become messages.
 //!
 //! An order keeps its id on the exchange when it is replaced. Of the requests to change an order
-//! one is at the exchange at a time; the others wait for it. Whether a request still means a live order
-//! is looked at when its turn comes, because OUCH ignores those that come too late.
+//! one is at the exchange at a time; the others wait for it. Whether a request still means a live
+//! order is looked at when its turn comes, because OUCH ignores those that come too late.
 //!
 //! The exchange replaces the *open* quantity of an order, and OUCH the total. What trades while a
 //! replacement is on its way comes on top, so the desk compares when it arrives, and reduces the
