@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
+use nm_doors::decimal::Decimal;
 use nm_doors::door::{Act, Door};
-use nm_doors::fix::decimal::Decimal;
+use nm_doors::fix::line::Line;
 use nm_doors::fix::message::{Message, seal};
-use nm_doors::fix::order::{Symbol, Symbols};
 use nm_doors::fix::session::{Profile, Version};
 use nm_doors::settings::{SessionSettings, Settings};
+use nm_doors::symbols::{Symbol, Symbols};
 
 const NOW_NS: u64 = 1_796_000_000_000_000_000;
 
 /// Begin of each message whose frame is made right.
 const HEADER: &str = "49=C\x0152=20261130-00:26:40\x0156=V\x01";
 
-fn door() -> Door {
+fn door() -> Door<Line> {
     let name = "S".to_string();
     let (tick, lot) = (Decimal::ONE, Decimal::ONE);
     let symbol = Symbol { name: name.clone(), instrument: 1, tick, lot };
@@ -54,7 +55,7 @@ pub fn fix(bytes: &[u8]) {
             }
         }
     }
-    let snapshot = |door: &Door| door.snapshot(0).collect::<Vec<_>>();
+    let snapshot = |door: &Door<Line>| door.snapshot(0).collect::<Vec<_>>();
     assert_eq!(snapshot(&door), snapshot(&kept));
 }
 

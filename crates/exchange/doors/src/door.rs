@@ -7,14 +7,9 @@ use std::collections::BTreeMap;
 
 use nm_wire::Message as Frame;
 
-use crate::fix::desk::{Desk, Effect};
-use crate::fix::framer::{FrameFault, Framer};
-use crate::fix::message::Message;
-use crate::fix::record::Record;
-use crate::fix::session::{Input, Output, Session};
-use crate::fix::tag;
 use crate::limits::{LOGON_LIMIT_NS, MESSAGES_PER_SECOND, UNKNOWN_CONNECTIONS_MAX};
-use crate::settings::Settings;
+use crate::line::{Cut as _, Input, Line, MessageOf, Next, Output};
+use crate::settings::{SessionSettings, Settings};
 
 /// ns of a second.
 const SECOND_NS: u64 = 1_000_000_000;
@@ -24,9 +19,9 @@ pub type ConnectionId = u64;
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Act {
+pub enum Act<R> {
     /// Write this to the store of a session.
-    Keep(usize, Record),
+    Keep(usize, R),
     /// Send these bytes to a client.
     Send(ConnectionId, Vec<u8>),
     /// Send these frames to the gateway.
@@ -39,8 +34,8 @@ pub enum Act {
 
 /// One connection.
 #[derive(Debug)]
-struct Connection {
-    framer: Framer,
+struct Connection<C> {
+    cut: C,
     /// The session that has logged on over it.
     line: Option<usize>,
     since_ns: u64,
@@ -49,81 +44,68 @@ struct Connection {
     messages: u32,
 }
 
-/// One session on both sides.
+/// A session, and the connection over which its client has logged on.
 #[derive(Debug)]
-struct Line {
-    session: Session,
-    desk: Desk,
+struct Place<L> {
+    name: String,
+    line: L,
     connection: Option<ConnectionId>,
     /// Whether the store has more bytes than it may, however it is made smaller.
     is_over: bool,
 }
 
-/// What a client hears whose store has no room for answers.
-const STORE_IS_FULL: &str = "the store of this session is full: log on with ResetSeqNumFlag";
-
-/// The door.
+/// The door of a protocol.
 #[derive(Debug)]
-pub struct Door {
-    lines: Vec<Line>,
-    connections: BTreeMap<ConnectionId, Connection>,
-    acts: Vec<Act>,
+pub struct Door<L: Line> {
+    places: Vec<Place<L>>,
+    connections: BTreeMap<ConnectionId, Connection<L::Cut>>,
+    acts: Vec<Act<L::Record>>,
 }
 
-impl Door {
+impl<L: Line> Door<L> {
     /// A door whose sessions nobody has used.
-    pub fn new(settings: &Settings) -> Door {
-        let line = |one: &crate::settings::SessionSettings| Line {
-            session: Session::new(one.profile.clone()),
-            desk: Desk::new(one.session, settings.symbols.clone()),
+    pub fn new(settings: &Settings<L::Profile>) -> Door<L> {
+        let place = |(at, one): (usize, &SessionSettings<L::Profile>)| Place {
+            name: L::names(&one.profile).0.to_string(),
+            line: L::new(settings, at),
             connection: None,
             is_over: false,
         };
         Door {
-            lines: settings.sessions.iter().map(line).collect(),
+            places: settings.sessions.iter().enumerate().map(place).collect(),
             connections: BTreeMap::new(),
             acts: vec![],
         }
     }
 
     /// Takes over what was kept of a session.
-    pub fn restore(&mut self, line: usize, record: Record) {
-        let Line { session, desk, .. } = &mut self.lines[line];
-        match record {
-            Record::Session(change) => session.restore(change),
-            Record::Exchange(change) => desk.streams.restore(change),
-            Record::Order(order) => desk.restore_order(*order),
-            Record::Forgotten(number) => desk.forget(number),
-            Record::Numbered(number) => desk.restore_number(number),
-        }
+    pub fn restore(&mut self, at: usize, record: L::Record) {
+        self.places[at].line.restore(record);
     }
 
     /// All that must be kept of a session.
-    pub fn snapshot(&self, line: usize) -> impl Iterator<Item = Record> {
-        let Line { session, desk, .. } = &self.lines[line];
-        let of_session = session.snapshot().map(Record::Session);
-        let of_exchange = desk.streams.snapshot().into_iter().map(Record::Exchange);
-        of_session.chain(of_exchange).chain(desk.snapshot())
+    pub fn snapshot(&self, at: usize) -> impl Iterator<Item = L::Record> {
+        self.places[at].line.snapshot()
     }
 
     /// A symbol of a live order that the sessions file lacks.
-    pub fn lost_symbol(&self, line: usize) -> Option<&str> {
-        self.lines[line].desk.lost_symbol()
+    pub fn lost_symbol(&self, at: usize) -> Option<&str> {
+        self.places[at].line.lost_symbol()
     }
 
     /// Whether the store of a session takes no new orders, and whether it takes nothing.
-    pub fn set_full(&mut self, line: usize, is_full: bool, is_over: bool) {
-        self.lines[line].desk.is_full = is_full;
-        self.lines[line].is_over = is_over;
+    pub fn set_full(&mut self, at: usize, is_full: bool, is_over: bool) {
+        self.places[at].line.set_full(is_full);
+        self.places[at].is_over = is_over;
     }
 
     /// Forgets the orders of a session that have ended.
-    pub fn forget_ended(&mut self, line: usize) {
-        self.lines[line].desk.forget_ended();
+    pub fn forget_ended(&mut self, at: usize) {
+        self.places[at].line.forget_ended();
     }
 
     /// What is to be done since the last call.
-    pub fn take_acts(&mut self) -> Vec<Act> {
+    pub fn take_acts(&mut self) -> Vec<Act<L::Record>> {
         std::mem::take(&mut self.acts)
     }
 
@@ -133,9 +115,9 @@ impl Door {
         if unknown >= UNKNOWN_CONNECTIONS_MAX {
             return false;
         }
-        let framer = Framer::default();
+        let cut = L::Cut::default();
         let (line, since_ns, second, messages) = (None, now_ns, 0, 0);
-        self.connections.insert(id, Connection { framer, line, since_ns, second, messages });
+        self.connections.insert(id, Connection { cut, line, since_ns, second, messages });
         true
     }
 
@@ -143,21 +125,21 @@ impl Door {
     pub fn disconnected(&mut self, id: ConnectionId, now_ns: u64) {
         let Some(connection) = self.connections.remove(&id) else { return };
         if let Some(line) = connection.line {
-            self.lines[line].connection = None;
+            self.places[line].connection = None;
             self.step(line, Input::Disconnected, now_ns);
             self.note(line, "the connection has ended");
         }
     }
 
     fn note(&mut self, line: usize, what: &str) {
-        let peer = &self.lines[line].session.profile().peer;
-        self.acts.push(Act::Note(format!("{peer}: {what}")));
+        let name = &self.places[line].name;
+        self.acts.push(Act::Note(format!("{name}: {what}")));
     }
 
     /// A client has sent bytes.
     pub fn received(&mut self, id: ConnectionId, bytes: &[u8], now_ns: u64) {
         if let Some(connection) = self.connections.get_mut(&id) {
-            connection.framer.push(bytes);
+            connection.cut.push(bytes);
         }
         self.read(id, now_ns);
     }
@@ -173,25 +155,25 @@ impl Door {
     fn read(&mut self, id: ConnectionId, now_ns: u64) {
         while !self.is_throttled(id, now_ns) {
             let Some(connection) = self.connections.get_mut(&id) else { return };
-            let Some(next) = connection.framer.next_message() else { return };
+            let Some(next) = connection.cut.next() else { return };
             let second = now_ns / SECOND_NS;
             if connection.second != second {
                 (connection.second, connection.messages) = (second, 0);
             }
             connection.messages += 1;
             match (next, connection.line) {
-                (Ok(message), Some(line))
-                    if self.lines[line].is_over && !message.is_set(tag::RESET_SEQ_NUM_FLAG) =>
-                {
-                    self.step(line, Input::End(STORE_IS_FULL), now_ns);
+                (Next::Message(message), Some(line)) => {
+                    let refusal = L::refusal_when_over(&message);
+                    let input = match refusal.filter(|_| self.places[line].is_over) {
+                        Some(why) => Input::End(why),
+                        None => Input::Message(&message),
+                    };
+                    self.step(line, input, now_ns);
                 }
-                (Ok(message), Some(line)) => self.step(line, Input::Message(&message), now_ns),
-                (Ok(message), None) => self.begin(id, &message, now_ns),
-                (Err(FrameFault::Garbled(_)), _) => {}
-                (Err(fault @ FrameFault::TooLong), Some(line)) => {
-                    self.step(line, Input::End(&fault.to_string()), now_ns);
-                }
-                (Err(FrameFault::TooLong), None) => self.close(id),
+                (Next::Message(message), None) => self.begin(id, &message, now_ns),
+                (Next::Ignored, _) => {}
+                (Next::Fault(why), Some(line)) => self.step(line, Input::End(&why), now_ns),
+                (Next::Fault(_), None) => self.close(id),
             }
         }
     }
@@ -201,75 +183,54 @@ impl Door {
         self.acts.push(Act::Close(id));
     }
 
-    /// The first message of a connection: a Logon of a session that nobody has, or nothing is
-    /// answered. A Logout would take a number from the session.
-    fn begin(&mut self, id: ConnectionId, message: &Message, now_ns: u64) {
-        let is_named = |line: &Line| {
-            let profile = line.session.profile();
-            message.get(tag::BEGIN_STRING) == Some(profile.version.begin_string())
-                && message.get(tag::SENDER_COMP_ID) == Some(&profile.peer)
-                && message.get(tag::TARGET_COMP_ID) == Some(&profile.own)
-        };
-        let line = self.lines.iter().position(is_named).filter(|_| message.kind() == "A");
-        let Some(line) = line.filter(|line| self.lines[*line].connection.is_none()) else {
+    /// The first message of a connection: it names a session that nobody has, or the connection
+    /// ends.
+    fn begin(&mut self, id: ConnectionId, message: &MessageOf<L>, now_ns: u64) {
+        let named = self.places.iter().position(|place| place.line.is_named_by(message));
+        let Some(line) = named.filter(|line| self.places[*line].connection.is_none()) else {
             self.acts.push(Act::Note("a connection was refused: it is of no free session".into()));
+            let refusal = L::refusal(named.is_some());
+            if !refusal.is_empty() {
+                self.acts.push(Act::Send(id, refusal));
+            }
             return self.close(id);
         };
-        self.lines[line].connection = Some(id);
+        self.places[line].connection = Some(id);
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.line = Some(line);
         }
         self.step(line, Input::Message(message), now_ns);
-        if self.lines[line].session.is_connected() {
+        if self.places[line].line.is_logged_on() {
             self.note(line, "logged on");
         }
     }
 
-    /// Lets a session handle something, and its orders what follows.
-    fn step(&mut self, line: usize, input: Input<'_>, now_ns: u64) {
-        let outputs = self.lines[line].session.step(input, now_ns);
-        let mut delivered = vec![];
+    /// Lets a session handle something.
+    fn step(&mut self, line: usize, input: Input<'_, MessageOf<L>>, now_ns: u64) {
+        let outputs = self.places[line].line.step(input, now_ns);
+        self.send_frames(line);
         for output in outputs {
-            let connection = self.lines[line].connection;
+            let connection = self.places[line].connection;
             match (output, connection) {
-                (Output::Keep(change), _) => {
-                    self.acts.push(Act::Keep(line, Record::Session(change)))
-                }
+                (Output::Keep(record), _) => self.acts.push(Act::Keep(line, record)),
                 (Output::Send(bytes), Some(id)) => self.acts.push(Act::Send(id, bytes)),
-                (Output::Send(_), None) => {}
-                // What follows has later numbers than what the session has sent already.
-                (Output::Deliver(message), _) => delivered.push(message),
+                (Output::Note(text), _) => self.note(line, &text),
                 (Output::Close(why), Some(id)) => {
                     self.note(line, &why);
-                    self.lines[line].connection = None;
+                    self.places[line].connection = None;
                     self.close(id);
                 }
-                (Output::Close(_), None) => {}
-            }
-        }
-        for message in delivered {
-            let effects = self.lines[line].desk.receive(&message, now_ns);
-            self.follow(line, effects, now_ns);
-        }
-    }
-
-    /// Does what follows from a message or an event.
-    fn follow(&mut self, line: usize, effects: Vec<Effect>, now_ns: u64) {
-        self.send_frames(line);
-        for effect in effects {
-            match effect {
-                Effect::Keep(record) => self.acts.push(Act::Keep(line, record)),
-                Effect::Report(kind, body) => self.step(line, Input::Send(kind, body), now_ns),
+                (Output::Send(_) | Output::Close(_), None) => {}
             }
         }
     }
 
     /// What the client of the gateways has to keep and to send.
     fn send_frames(&mut self, line: usize) {
-        let streams = &mut self.lines[line].desk.streams;
+        let streams = self.places[line].line.streams();
         let (changes, frames) =
             (std::mem::take(&mut streams.changes), std::mem::take(&mut streams.frames));
-        let keep = |change| Act::Keep(line, Record::Exchange(change));
+        let keep = |change| Act::Keep(line, L::record(change));
         self.acts.extend(changes.into_iter().map(keep));
         if !frames.is_empty() {
             self.acts.push(Act::SendFrames(frames));
@@ -278,15 +239,15 @@ impl Door {
 
     /// There is a link to a gateway, over which all sessions have said hello.
     pub fn link_up(&mut self, now_ns: u64) {
-        for line in 0..self.lines.len() {
-            self.lines[line].desk.streams.connected(now_ns);
+        for line in 0..self.places.len() {
+            self.places[line].line.streams().connected(now_ns);
             self.send_frames(line);
         }
     }
 
     /// The link has ended.
     pub fn link_down(&mut self) {
-        self.lines.iter_mut().for_each(|line| line.desk.streams.disconnected());
+        self.places.iter_mut().for_each(|place| place.line.streams().disconnected());
     }
 
     /// The gateway has sent a message.
@@ -298,20 +259,19 @@ impl Door {
             Frame::Refused(it) => Some(it.session),
             _ => None,
         };
-        for line in 0..self.lines.len() {
-            let own = self.lines[line].desk.streams.session();
+        for line in 0..self.places.len() {
+            let own = self.places[line].line.streams().session();
             if session.is_none_or(|session| session == own) {
-                let effects = self.lines[line].desk.hear(frame, now_ns);
-                self.follow(line, effects, now_ns);
+                self.step(line, Input::Frame(frame), now_ns);
             }
         }
     }
 
     /// Time has passed.
     pub fn tick(&mut self, now_ns: u64) {
-        for line in 0..self.lines.len() {
+        for line in 0..self.places.len() {
             self.step(line, Input::Tick, now_ns);
-            self.lines[line].desk.streams.tick(now_ns);
+            self.places[line].line.streams().tick(now_ns);
             self.send_frames(line);
         }
         let ids: Vec<ConnectionId> = self.connections.keys().copied().collect();
@@ -329,7 +289,7 @@ impl Door {
 
     /// Ends all sessions.
     pub fn end(&mut self, now_ns: u64) {
-        for line in 0..self.lines.len() {
+        for line in 0..self.places.len() {
             self.step(line, Input::End("the door closes"), now_ns);
         }
     }

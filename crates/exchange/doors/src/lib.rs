@@ -4,15 +4,24 @@
 //! the other it is a client of the gateways like any other (`docs/wire.md`). So the nodes know
 //! nothing of it.
 //!
-//! [`fix`] is FIX 4.4 and FIXT 1.1 with FIX 5.0 SP2: codec, session layer and orders, none of which
-//! does I/O. [`streams`] is the client of the gateways, without I/O as well. [`settings`] is the
-//! file of sessions, and [`server`] the process around all of it.
+//! [`fix`] is FIX 4.4 and FIXT 1.1 with FIX 5.0 SP2, and [`ouch`] is OUCH 5.0 over SoupBinTCP
+//! ([`soup`]): codec, session layer and orders, none of which does I/O. Each is a
+//! [`line`](mod@line) of a [`door`], and shares all else: [`streams`] is the client of the
+//! gateways, without I/O as well, [`store`] keeps what must survive, and [`server`] is the process
+//! around it.
 #![forbid(unsafe_code)]
 
+pub mod decimal;
 pub mod door;
 pub mod fix;
 pub mod gateway;
+mod hex;
 pub mod limits;
+pub mod line;
+pub mod ouch;
 pub mod server;
 pub mod settings;
+pub mod soup;
+pub mod store;
 pub mod streams;
+pub mod symbols;

@@ -41,3 +41,15 @@ pub const HEARTBEAT_S_MAX: u64 = 3600;
 
 /// Bytes of a sessions file.
 pub const SETTINGS_BYTES_MAX: u64 = 1 << 20;
+
+/// Bytes of a packet of SoupBinTCP behind its length.
+pub const PACKET_BYTES_MAX: usize = 4096;
+
+/// How long a client of SoupBinTCP may be silent, ns.
+pub const CLIENT_SILENCE_NS: u64 = 15_000_000_000;
+
+/// Live orders of a session of OUCH.
+pub const LIVE_ORDERS_MAX: usize = 100_000;
+
+/// Requests that wait for an order of OUCH.
+pub const WAITING_CHANGES_MAX: usize = 64;

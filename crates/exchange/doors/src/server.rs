@@ -13,12 +13,11 @@ use nm_sys::private_folder::{self, FolderError};
 use thiserror::Error;
 
 use crate::door::{Act, ConnectionId, Door};
-use crate::fix::record::Record;
-use crate::fix::session;
-use crate::fix::store::{Owner, Store, StoreError};
 use crate::gateway::{Gateway, GatewayError};
 use crate::limits::OUTPUT_BYTES_MAX;
+use crate::line::Line;
 use crate::settings::Settings;
+use crate::store::{Owner, Store, StoreError};
 
 /// Longest sleep: heartbeats are not finer.
 const NAP: Duration = Duration::from_millis(50);
@@ -91,7 +90,7 @@ fn system(action: &'static str) -> impl FnOnce(io::Error) -> ServerError {
 
 /// What a door runs with.
 #[derive(Debug)]
-pub struct Options {
+pub struct Options<P> {
     /// The network's file, which is read again before each attempt to connect.
     pub network: PathBuf,
     /// File of keys, if it is not the one that the network's file names.
@@ -101,7 +100,7 @@ pub struct Options {
     /// Folder of the stores.
     pub store: PathBuf,
     /// Who may log on, and what is traded.
-    pub settings: Settings,
+    pub settings: Settings<P>,
 }
 
 /// A client's socket.
@@ -125,8 +124,8 @@ struct OpenStore {
 }
 
 /// A door that runs.
-struct Server<'a> {
-    door: Door,
+struct Server<'a, L: Line> {
+    door: Door<L>,
     stores: Vec<OpenStore>,
     store_bytes: u64,
     /// Locked as long as the door runs.
@@ -151,12 +150,12 @@ fn now_ns() -> u64 {
 ///
 /// # Errors
 /// If it cannot begin, or cannot write a store.
-pub fn run(
-    options: Options,
+pub fn run<L: Line>(
+    options: Options<L::Profile>,
     interrupted: &AtomicBool,
     note: &mut dyn FnMut(&str),
 ) -> Result<(), ServerError> {
-    let mut server = Server::start(options, note)?;
+    let mut server = Server::<L>::start(options, note)?;
     let mut ready = vec![];
     while !interrupted.load(Ordering::Relaxed) {
         let is_slow = server.sockets.values().any(|it| !it.output.is_empty());
@@ -175,19 +174,17 @@ pub fn run(
 }
 
 /// Opens the stores of all sessions, and puts what is in them into the door.
-fn open_stores(
+fn open_stores<L: Line>(
     folder: &Path,
-    settings: &Settings,
-    door: &mut Door,
+    settings: &Settings<L::Profile>,
+    door: &mut Door<L>,
 ) -> Result<Vec<OpenStore>, ServerError> {
     let mut stores = vec![];
     for (line, one) in settings.sessions.iter().enumerate() {
-        let owner = Owner {
-            venue: one.profile.own.clone(),
-            client: one.profile.peer.clone(),
-            session: one.session,
-        };
-        let (mut store, records) = Store::open(folder, &owner)?;
+        let (client, venue) = L::names(&one.profile);
+        let (client, venue) = (client.to_string(), venue.to_string());
+        let owner = Owner { venue, client, session: one.session };
+        let (mut store, records) = Store::open(folder, &owner, L::PROTOCOL)?;
         let is_used = !records.is_empty();
         records.into_iter().for_each(|record| door.restore(line, record));
         if let Some(symbol) = door.lost_symbol(line) {
@@ -214,8 +211,11 @@ fn lock(folder: &Path) -> Result<File, ServerError> {
     }
 }
 
-impl<'a> Server<'a> {
-    fn start(options: Options, note: &'a mut dyn FnMut(&str)) -> Result<Server<'a>, ServerError> {
+impl<'a, L: Line> Server<'a, L> {
+    fn start(
+        options: Options<L::Profile>,
+        note: &'a mut dyn FnMut(&str),
+    ) -> Result<Server<'a, L>, ServerError> {
         let Options { network, credentials, listen, store, settings } = options;
         let lock = lock(&store)?;
         let mut door = Door::new(&settings);
@@ -371,17 +371,16 @@ impl<'a> Server<'a> {
 
     /// Does what the door says: first it writes what is to be kept, then it sends.
     fn act(&mut self) -> Result<(), ServerError> {
-        let mut acts = self.door.take_acts();
-        let mut kept: BTreeMap<usize, Vec<Record>> = BTreeMap::new();
-        for act in &mut acts {
-            if let Act::Keep(line, record) = act {
-                let record = std::mem::replace(record, Record::Numbered(0));
-                kept.entry(*line).or_default().push(record);
+        let mut acts = vec![];
+        let mut kept: BTreeMap<usize, Vec<L::Record>> = BTreeMap::new();
+        for act in self.door.take_acts() {
+            match act {
+                Act::Keep(line, record) => kept.entry(line).or_default().push(record),
+                act => acts.push(act),
             }
         }
         for (line, records) in kept {
-            let reset = Record::Session(session::Change::Reset);
-            let is_new = records.contains(&reset);
+            let is_new = records.iter().any(L::is_reset);
             self.stores[line].store.append(&records)?;
             self.compact(line, is_new)?;
         }

@@ -17,6 +17,8 @@ use nm_codec::Reader;
 use nm_wire::{Message, Owner, RefusalReason, Request, ResendRequest, Series};
 use serde::{Deserialize, Serialize};
 
+use crate::hex;
+
 /// Requests of a session on an instrument that are in flight: the exchange keeps the outcomes of so
 /// many.
 const IN_FLIGHT_MAX: usize = 64;
@@ -385,11 +387,9 @@ impl Stream {
 fn hex_of(command: &Command) -> String {
     let mut bytes = vec![];
     codec::write_command(command, &mut bytes);
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::write(&bytes)
 }
 
-fn command_of(hex: &str) -> Option<Command> {
-    let byte = |at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
-    let bytes: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect::<Option<_>>()?;
-    codec::read_command(&mut Reader::new(&bytes)).ok()
+fn command_of(text: &str) -> Option<Command> {
+    codec::read_command(&mut Reader::new(&hex::read(text)?)).ok()
 }

@@ -151,6 +151,16 @@ pub enum ExchangeCommand {
         Exit code: 0 ended, 2 wrong files, 4 a store cannot be written, 5 the address or the \
         store is in use")]
     Fix(FixArgs),
+    /// Let OUCH clients trade on a running network: OUCH 5.0 over SoupBinTCP.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange ouch --network network.toml --listen 127.0.0.1:9879 \
+        --sessions sessions.toml\n  \
+        nearmetal exchange ouch --folder nearmetal-out/RUN --listen 127.0.0.1:9879 \
+        --sessions sessions.toml --store ouch-store\n\n\
+        It runs until Ctrl-C. docs/guides/ouch.md has the file of sessions, and a first order.\n\
+        Exit code: 0 ended, 2 wrong files, 4 a store cannot be written, 5 the address or the \
+        store is in use")]
+    Ouch(OuchArgs),
     /// Move one instrument, as `exchange move` does.
     #[command(after_help = "Example:\n  \
         nearmetal exchange assign 1000007 0 --network network.toml\n\n\
@@ -354,6 +364,23 @@ pub struct FixArgs {
     pub sessions: PathBuf,
     /// Folder for what must survive the door: numbers, messages and orders of each session.
     #[arg(long, value_name = "DIR", default_value = "nearmetal-fix")]
+    pub store: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct OuchArgs {
+    #[command(flatten)]
+    pub running: RunningArgs,
+    #[command(flatten)]
+    pub credentials: CredentialsArgs,
+    /// Where OUCH clients connect, such as 127.0.0.1:9879.
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+    /// Who may log in and what is traded, a TOML file.
+    #[arg(long, value_name = "FILE")]
+    pub sessions: PathBuf,
+    /// Folder for what must survive the door: numbers, messages and orders of each session.
+    #[arg(long, value_name = "DIR", default_value = "nearmetal-ouch")]
     pub store: PathBuf,
 }
 

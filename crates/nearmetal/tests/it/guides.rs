@@ -375,6 +375,7 @@ guides! {
     first_report: "first-report.md",
     fix: "fix.md",
     in_ci: "in-ci.md",
+    ouch: "ouch.md",
     qualify: "qualify.md",
     two_machines: "two-machines.md",
     virtual_machines: "virtual-machines.md",

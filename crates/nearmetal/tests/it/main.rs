@@ -21,6 +21,7 @@ mod exchange_makers;
 mod exchange_moves;
 mod exchange_net;
 mod exchange_node;
+mod exchange_ouch;
 mod exchange_proof;
 mod exchange_ramp;
 mod exchange_stopped;

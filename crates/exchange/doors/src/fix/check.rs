@@ -1,9 +1,9 @@
 //! Checks a message by the dictionary.
 
-use super::decimal::Decimal;
 use super::dictionary::{Dictionary, Kind, dictionary};
 use super::message::Message;
 use super::{tag, time};
+use crate::decimal::Decimal;
 
 /// SessionRejectReason, field 373.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

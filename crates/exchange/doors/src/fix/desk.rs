@@ -19,12 +19,13 @@ use nm_book::order::Command;
 use nm_wire::Message as Frame;
 
 use super::message::{Body, Message};
-use super::order::{Order, Symbol, Symbols};
+use super::order::Order;
 use super::record::Record;
 use super::reports::{self, Execution};
 use super::tag;
 use crate::limits::ENDED_ORDERS_MAX;
 use crate::streams::Streams;
+use crate::symbols::{Symbol, Symbols};
 
 /// What follows from a message or an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,8 +177,8 @@ impl Desk {
         self.symbols.of(order.instrument).cloned().unwrap_or_else(|| Symbol {
             name: order.symbol.clone(),
             instrument: order.instrument,
-            tick: super::decimal::Decimal::ONE,
-            lot: super::decimal::Decimal::ONE,
+            tick: crate::decimal::Decimal::ONE,
+            lot: crate::decimal::Decimal::ONE,
         })
     }
 

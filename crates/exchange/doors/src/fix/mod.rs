@@ -3,19 +3,19 @@
 //! Bytes become messages ([`framer`], [`message`]), which are checked by a [`dictionary`]
 //! ([`check`]). A [`session`] keeps the numbers of both sides. An application message that it
 //! accepts goes to the [`desk`], which turns it into a command to the exchange, and each event of
-//! the exchange into a report. What must survive is a [`record`], in a [`store`] that is written
-//! before anything is sent.
+//! the exchange into a report. What must survive is a [`record`], in a [store](crate::store) that
+//! is written before anything is sent. A [`line`](mod@line) puts it together.
 
 pub mod check;
-pub mod decimal;
 pub mod desk;
 pub mod dictionary;
 pub mod framer;
+pub mod line;
 pub mod message;
 pub mod order;
 pub mod record;
 pub mod reports;
 pub mod session;
-pub mod store;
+pub mod settings;
 pub mod tag;
 pub mod time;

@@ -1,34 +1,8 @@
-//! An order as its client sees it, and what the sessions file says of instruments.
+//! An order as its client sees it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
-
-use super::decimal::Decimal;
-
-/// What can be traded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Symbol {
-    /// Field 55.
-    pub name: String,
-    /// Number of the instrument on the exchange.
-    pub instrument: u32,
-    /// Price of a tick.
-    pub tick: Decimal,
-    /// Quantity of a lot.
-    pub lot: Decimal,
-}
-
-/// All that can be traded.
-#[derive(Debug, Clone, Default)]
-pub struct Symbols(pub BTreeMap<String, Symbol>);
-
-impl Symbols {
-    /// The symbol of an instrument.
-    pub fn of(&self, instrument: u32) -> Option<&Symbol> {
-        self.0.values().find(|symbol| symbol.instrument == instrument)
-    }
-}
 
 /// Where an order is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

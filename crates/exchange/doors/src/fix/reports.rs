@@ -1,8 +1,9 @@
 //! What clients learn of their orders.
 
 use super::message::{Body, Message};
-use super::order::{ChangeRequest, Order, Symbol};
+use super::order::{ChangeRequest, Order};
 use super::{tag, time};
+use crate::symbols::Symbol;
 
 /// Places behind the point of an average price, beyond those of the tick.
 const AVERAGE_DIGITS: u32 = 6;

@@ -7,8 +7,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use nm_book::codec;
 use nm_book::order::{CancelReason, Command, Event, RejectReason};
 use nm_doors::door::{Act, Door};
+use nm_doors::fix::line::Line;
 use nm_doors::fix::message::{Message, seal};
 use nm_doors::fix::record::Record;
+use nm_doors::fix::session::Profile;
+use nm_doors::fix::settings::read;
 use nm_doors::fix::time;
 use nm_doors::limits::{
     CLIENT_ID_BYTES_MAX, EARLY_MESSAGES_MAX, ENDED_ORDERS_MAX, UNKNOWN_CONNECTIONS_MAX,
@@ -20,19 +23,19 @@ const NOW_NS: u64 = 1_796_000_000_000_000_000;
 const SESSION: u32 = 7;
 const INSTRUMENT: u32 = 1;
 
-fn settings() -> Settings {
+fn settings() -> Settings<Profile> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("sessions.toml");
     let text = "venue = \"VENUE\"\n[[symbol]]\nname = \"ACME\"\ninstrument = 1\ntick = \"0.25\"\n\
                 lot = \"10\"\n[[session]]\nclient = \"CLIENT\"\nversion = \"FIX.4.4\"\n\
                 session = 7\n";
     std::fs::write(&file, text).unwrap();
-    Settings::read(&file).unwrap()
+    read(&file).unwrap()
 }
 
 /// A door with one client that has logged on, and the exchange behind it.
 struct Desk {
-    door: Door,
+    door: Door<Line>,
     next: u64,
     /// What was kept, in order.
     records: Vec<Record>,
@@ -384,7 +387,7 @@ fn a_session_that_somebody_else_has_used_sends_nothing() {
 }
 
 /// What a door answers to a Logon of FIXT, with these fields.
-fn logon_answer(door: &mut Door, id: u64, seq: u64, fields: &str) -> Message {
+fn logon_answer(door: &mut Door<Line>, id: u64, seq: u64, fields: &str) -> Message {
     assert!(door.connected(id, NOW_NS));
     let now = time::format(NOW_NS);
     let text = format!("35=A|34={seq}|49=C|52={now}|56=V|98=0|108=0|1137=9|{fields}");
@@ -406,7 +409,7 @@ fn a_client_proves_itself_by_name_and_password() {
                 lot = \"1\"\n[[session]]\nclient = \"C\"\nversion = \"FIXT.1.1\"\nsession = 1\n\
                 username = \"name\"\npassword = \"word\"\n";
     std::fs::write(&file, text).unwrap();
-    let mut door = Door::new(&Settings::read(&file).unwrap());
+    let mut door = Door::<Line>::new(&read(&file).unwrap());
     let wrong = [
         "",
         "553=name|",
@@ -460,7 +463,7 @@ fn a_door_has_a_number_of_strangers() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("sessions.toml");
     std::fs::write(&file, text).unwrap();
-    let mut door = Door::new(&Settings::read(&file).unwrap());
+    let mut door = Door::<Line>::new(&read(&file).unwrap());
     for at in 1..=1024 {
         assert!(door.connected(at, NOW_NS));
         let now = time::format(NOW_NS);

@@ -20,6 +20,10 @@ fn the_document_of_limits_has_each_number() {
         ("ClOrdID", CLIENT_ID_BYTES_MAX as u64),
         ("heartbeats", HEARTBEAT_S_MAX),
         ("file of sessions", SETTINGS_BYTES_MAX),
+        ("packet", PACKET_BYTES_MAX as u64),
+        ("silence", CLIENT_SILENCE_NS),
+        ("live orders", LIVE_ORDERS_MAX as u64),
+        ("waiting changes", WAITING_CHANGES_MAX as u64),
     ] {
         let row = format!("| {name} | {number} |");
         assert!(page.contains(&row), "docs/limits.md lacks `{row}`");

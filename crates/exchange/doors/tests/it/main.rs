@@ -2,4 +2,5 @@
 
 mod clients;
 mod documents;
+mod ouch;
 mod scenarios;

@@ -4,7 +4,10 @@
 use std::collections::BTreeMap;
 
 use nm_doors::door::{Act, ConnectionId, Door};
+use nm_doors::fix::line::Line;
 use nm_doors::fix::message::{Message, seal};
+use nm_doors::fix::session::Profile;
+use nm_doors::fix::settings::read;
 use nm_doors::fix::time;
 use nm_doors::settings::Settings;
 
@@ -18,7 +21,7 @@ const UNCOMPARED: [u32; 10] = [8, 9, 10, 34, 35, 49, 52, 56, 58, 122];
 /// Types of which only the given fields are compared.
 const OF_APPLICATION: [&str; 5] = ["8", "9", "j", "r", "y"];
 
-fn settings(version: &str) -> Settings {
+fn settings(version: &str) -> Settings<Profile> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("sessions.toml");
     let text = format!(
@@ -26,12 +29,12 @@ fn settings(version: &str) -> Settings {
          lot = \"1\"\n[[session]]\nclient = \"CLIENT\"\nversion = \"{version}\"\nsession = 7\n"
     );
     std::fs::write(&file, text).unwrap();
-    Settings::read(&file).unwrap()
+    read(&file).unwrap()
 }
 
 struct Play<'a> {
     version: &'a str,
-    door: Door,
+    door: Door<Line>,
     now_ns: u64,
     connection: ConnectionId,
     last_connection: ConnectionId,

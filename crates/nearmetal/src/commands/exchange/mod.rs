@@ -1,7 +1,7 @@
 //! `nearmetal exchange`: the commands of the exchange, one file each.
 
 pub mod add;
-mod fix;
+mod door;
 mod host;
 pub mod moves;
 mod node;
@@ -43,7 +43,8 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Retire(args) => retire::run(args),
         ExchangeCommand::Resume(args) => moves::resume(args),
         ExchangeCommand::Policy(args) => policy::run(args),
-        ExchangeCommand::Fix(args) => fix::run(args),
+        ExchangeCommand::Fix(args) => door::fix(args),
+        ExchangeCommand::Ouch(args) => door::ouch(args),
         ExchangeCommand::Assign(args) => moves::assign(args),
         ExchangeCommand::Secret(command) => secret::run(command),
     }

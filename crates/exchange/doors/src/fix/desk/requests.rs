@@ -3,12 +3,13 @@
 use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
 
 use super::{Desk, Effect};
-use crate::fix::decimal::Decimal;
+use crate::decimal::Decimal;
 use crate::fix::message::Message;
-use crate::fix::order::{ChangeRequest, Order, Status, Symbol};
+use crate::fix::order::{ChangeRequest, Order, Status};
 use crate::fix::reports::{self, Execution, Refusal};
 use crate::fix::{tag, time};
 use crate::limits::CLIENT_ID_BYTES_MAX;
+use crate::symbols::Symbol;
 
 /// OrdRejReason.
 const UNKNOWN_SYMBOL: u32 = 1;

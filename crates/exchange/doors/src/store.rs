@@ -11,10 +11,9 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use nm_codec::crc32c;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-
-use super::record::Record;
 
 /// Version of the format.
 const FORMAT: u32 = 1;
@@ -91,12 +90,16 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the file of a session in a folder, or makes it; and the records in it.
+    /// Opens the file of a session of a protocol in a folder, or makes it; and the records in it.
     ///
     /// # Errors
     /// If it cannot be read, or is not the file of this session.
-    pub fn open(folder: &Path, owner: &Owner) -> Result<(Store, Vec<Record>), StoreError> {
-        let path = folder.join(format!("session-{}.fix", owner.session));
+    pub fn open<R: DeserializeOwned>(
+        folder: &Path,
+        owner: &Owner,
+        protocol: &str,
+    ) -> Result<(Store, Vec<R>), StoreError> {
+        let path = folder.join(format!("session-{}.{protocol}", owner.session));
         let io = |action| {
             move |path: &Path, source| StoreError::Io { path: path.into(), action, source }
         };
@@ -141,7 +144,7 @@ impl Store {
     ///
     /// # Errors
     /// If they cannot be written; then nobody may learn of the step.
-    pub fn append(&mut self, records: &[Record]) -> Result<(), StoreError> {
+    pub fn append<R: Serialize>(&mut self, records: &[R]) -> Result<(), StoreError> {
         self.write(&line(&records))
     }
 
@@ -149,7 +152,10 @@ impl Store {
     ///
     /// # Errors
     /// If it cannot be written; then the file is as it was.
-    pub fn rewrite(&mut self, records: impl Iterator<Item = Record>) -> Result<(), StoreError> {
+    pub fn rewrite<R: Serialize>(
+        &mut self,
+        records: impl Iterator<Item = R>,
+    ) -> Result<(), StoreError> {
         let new = self.path.with_extension("new");
         let mut bytes = self.header();
         records.for_each(|record| bytes.extend(line(&[record])));
@@ -177,7 +183,7 @@ fn line(value: &impl Serialize) -> Vec<u8> {
 }
 
 /// The value of a line.
-fn value<T: for<'a> Deserialize<'a>>(line: &[u8]) -> Option<T> {
+fn value<T: DeserializeOwned>(line: &[u8]) -> Option<T> {
     let (sum, json) = line.split_at_checked(9)?;
     let sum = std::str::from_utf8(&sum[..8]).ok()?;
     let is_right = u32::from_str_radix(sum, 16).ok()? == crc32c(json);
@@ -185,7 +191,11 @@ fn value<T: for<'a> Deserialize<'a>>(line: &[u8]) -> Option<T> {
 }
 
 /// The records of a file, and how many of its bytes are complete lines.
-fn read(path: &Path, text: &[u8], owner: &Owner) -> Result<(Vec<Record>, u64), StoreError> {
+fn read<R: DeserializeOwned>(
+    path: &Path,
+    text: &[u8],
+    owner: &Owner,
+) -> Result<(Vec<R>, u64), StoreError> {
     let (mut records, mut complete) = (vec![], 0);
     for (at, bytes) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
         let is_last = complete + bytes.len() == text.len();
@@ -204,7 +214,7 @@ fn read(path: &Path, text: &[u8], owner: &Owner) -> Result<(Vec<Record>, u64), S
                 return Err(StoreError::Owner { path: path.into(), owner: header.owner });
             }
         } else {
-            match value::<Vec<Record>>(content) {
+            match value::<Vec<R>>(content) {
                 Some(step) => records.extend(step),
                 // A power loss may have written its end and not its begin.
                 None if is_last => break,
@@ -219,6 +229,7 @@ fn read(path: &Path, text: &[u8], owner: &Owner) -> Result<(Vec<Record>, u64), S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fix::record::Record;
 
     fn owner(client: &str) -> Owner {
         Owner { venue: "V".to_string(), client: client.to_string(), session: 7 }
@@ -233,7 +244,7 @@ mod tests {
     }
 
     fn opened(folder: &Path) -> (Store, Vec<u64>) {
-        let (store, records) = Store::open(folder, &owner("C")).unwrap();
+        let (store, records) = Store::open(folder, &owner("C"), "fix").unwrap();
         (store, numbers(&records))
     }
 
@@ -268,7 +279,7 @@ mod tests {
         let second = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 12;
         bytes[second] ^= 1;
         fs::write(&path, &bytes).unwrap();
-        let refused = Store::open(folder.path(), &owner("C")).unwrap_err();
+        let refused = Store::open::<Record>(folder.path(), &owner("C"), "fix").unwrap_err();
         assert!(matches!(refused, StoreError::Damaged { line: 2, .. }), "{refused}");
     }
 
@@ -276,7 +287,7 @@ mod tests {
     fn the_store_of_another_client_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         opened(folder.path());
-        let refused = Store::open(folder.path(), &owner("D")).unwrap_err();
+        let refused = Store::open::<Record>(folder.path(), &owner("D"), "fix").unwrap_err();
         assert!(refused.to_string().contains("belongs to client C of V"), "{refused}");
     }
 

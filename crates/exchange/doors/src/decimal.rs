@@ -1,4 +1,4 @@
-//! Exact decimal numbers, as FIX writes prices and quantities.
+//! Exact decimal numbers of prices and quantities.
 
 use std::fmt;
 
@@ -15,6 +15,9 @@ pub struct Decimal {
 impl Decimal {
     /// One.
     pub const ONE: Decimal = Decimal { mantissa: 1, scale: 0 };
+
+    /// 0.0001, in which binary protocols write prices.
+    pub const PRICE_UNIT: Decimal = Decimal { mantissa: 1, scale: 4 };
 
     /// The number of a text such as `-12.50`: digits with at most one point, and no exponent.
     pub fn parse(text: &str) -> Option<Decimal> {

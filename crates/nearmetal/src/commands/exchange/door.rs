@@ -1,0 +1,79 @@
+//! `nearmetal exchange fix` and `ouch`: let clients of these protocols trade on a running network.
+//! Each thing that an operator should know is a line.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::Result;
+use nm_doors::gateway::GatewayError;
+use nm_doors::line::Line;
+use nm_doors::server::{self, Options, ServerError};
+use nm_doors::settings::{Settings, SettingsError};
+use nm_doors::{fix, ouch};
+use nm_sys::process;
+
+use crate::campaign::interrupt;
+use crate::cli::exchange::{CredentialsArgs, FixArgs, OuchArgs, RunningArgs};
+use crate::exit::{Exit, Stop};
+use crate::output;
+
+use super::status;
+
+/// Runs a door for FIX until Ctrl-C.
+pub fn fix(args: &FixArgs) -> Result<Exit> {
+    let FixArgs { running, credentials, listen, sessions, store } = args;
+    let settings = fix::settings::read(sessions).map_err(wrong)?;
+    run::<fix::line::Line>(running, credentials, *listen, store, settings)
+}
+
+/// Runs a door for OUCH until Ctrl-C.
+pub fn ouch(args: &OuchArgs) -> Result<Exit> {
+    let OuchArgs { running, credentials, listen, sessions, store } = args;
+    let settings = ouch::settings::read(sessions).map_err(wrong)?;
+    run::<ouch::line::Line>(running, credentials, *listen, store, settings)
+}
+
+fn wrong(error: SettingsError) -> anyhow::Error {
+    Stop::usage(error.to_string())
+}
+
+fn run<L: Line>(
+    running: &RunningArgs,
+    credentials: &CredentialsArgs,
+    listen: SocketAddr,
+    store: &Path,
+    settings: Settings<L::Profile>,
+) -> Result<Exit> {
+    let interrupted = interrupt::flag()?;
+    let options = Options {
+        network: status::file(running)?,
+        credentials: credentials.credentials.clone(),
+        listen,
+        store: store.into(),
+        settings,
+    };
+    // With the limit of the shell, 1024 on most systems, a door accepts nobody at 1024 clients.
+    let _ = process::raise_file_limit();
+    let mut note = |line: &str| {
+        // Whoever reads the lines may have gone.
+        let _ = output::data(&format!("{line}\n"));
+    };
+    let ended = server::run::<L>(options, &interrupted, &mut note);
+    ended.map_err(|error| Stop::with(exit(&error), error.to_string()))?;
+    Ok(Exit::Pass)
+}
+
+fn exit(error: &ServerError) -> Exit {
+    match error {
+        ServerError::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
+            Exit::Conflict
+        }
+        ServerError::InUse(_) => Exit::Conflict,
+        ServerError::LostSymbol { .. }
+        | ServerError::Gateway(GatewayError::Network(_) | GatewayError::Credentials(_)) => {
+            Exit::Usage
+        }
+        _ => Exit::Environment,
+    }
+}
