@@ -356,7 +356,7 @@ pub struct FixArgs {
     pub running: RunningArgs,
     #[command(flatten)]
     pub credentials: CredentialsArgs,
-    /// Where FIX clients connect, such as 127.0.0.1:9878.
+    /// Where clients connect, such as 127.0.0.1:9878.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: SocketAddr,
     /// Who may log on and what is traded, a TOML file.
@@ -373,10 +373,10 @@ pub struct OuchArgs {
     pub running: RunningArgs,
     #[command(flatten)]
     pub credentials: CredentialsArgs,
-    /// Where OUCH clients connect, such as 127.0.0.1:9879.
+    /// Where clients connect, such as 127.0.0.1:9878.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: SocketAddr,
-    /// Who may log in and what is traded, a TOML file.
+    /// Who may log on and what is traded, a TOML file.
     #[arg(long, value_name = "FILE")]
     pub sessions: PathBuf,
     /// Folder for what must survive the door: numbers, messages and orders of each session.

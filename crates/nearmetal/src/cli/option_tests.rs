@@ -22,6 +22,7 @@ const SEVERAL_MEANINGS: &[(&str, &str)] = &[
     ("sessions", "keys of so many sessions, or the file of those of `exchange fix`"),
     ("sizes", "a request and its response of `rr` have one each"),
     ("step", "the step of `tune ab`, or of a load"),
+    ("sessions", "keys are made for numbers, a door reads who may log on"),
     ("to", "the target of a move, or the end of a search"),
 ];
 
