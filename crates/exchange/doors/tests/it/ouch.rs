@@ -314,7 +314,10 @@ fn a_replacement_counts_the_complete_chain_and_what_trades_meanwhile() {
     // The old number means nothing now; the new one does.
     desk.send(&cancel(2, 0));
     assert!(desk.requests.is_empty());
-    desk.send(&cancel(3, 300));
+    // A quantity between two lots is the next one above; one that is larger than the order is none.
+    desk.send(&cancel(3, u32::MAX));
+    assert!(desk.requests.is_empty());
+    desk.send(&cancel(3, 291));
     let sent = desk.answer(&[replaced(2, 7, 20)]);
     let asked = Command::Replace { id: id(2), user: SESSION, price: 7, quantity: 20 };
     assert_eq!(sent, asked);

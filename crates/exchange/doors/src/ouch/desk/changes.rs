@@ -4,6 +4,7 @@ use nm_book::order::Command;
 
 use super::orders::{lots, ticks};
 use super::{Desk, Effect};
+use crate::decimal::Decimal;
 use crate::limits::WAITING_CHANGES_MAX;
 use crate::ouch::appendage::Appendage;
 use crate::ouch::code::reject;
@@ -19,13 +20,9 @@ impl Desk {
     pub(super) fn cancel(&mut self, cancel: &CancelOrder) {
         let Some(order) = self.order_with(cancel.user_ref) else { return };
         // A quantity between two lots is the next one above.
-        let quantity = match cancel.quantity {
-            0 => Some(0),
-            shares => (shares..).take(1_000_000).find_map(|it| lots(it, &self.symbol(&order)).ok()),
-        };
-        if let Some(quantity) = quantity {
-            self.wait(order, cancel.user_ref, Wish::Reduce(quantity));
-        }
+        let lot = self.symbol(&order).lot.in_units(Decimal::ONE).unwrap_or(1);
+        let quantity = u64::from(cancel.quantity).div_ceil(lot.unsigned_abs().max(1));
+        self.wait(order, cancel.user_ref, Wish::Reduce(quantity));
     }
 
     pub(super) fn modify(&mut self, modify: &ModifyOrder) {
