@@ -32,7 +32,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 type Trade = (u64, u64, u64);
 
 fn in_rust() -> Command {
-    let example = Path::new(BINARY).with_file_name("examples").join("make_market");
+    let example = Path::new(BINARY).with_file_name("examples").join("client_make_market");
     assert!(example.exists(), "cargo build -p nearmetal --examples makes {}", example.display());
     Command::new(example)
 }
