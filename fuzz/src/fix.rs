@@ -35,7 +35,7 @@ fn door() -> Door<Line> {
 /// What it answers is a message, and what it keeps is as good as the door itself.
 pub fn fix(bytes: &[u8]) {
     let (mut door, mut kept) = (door(), self::door());
-    assert!(door.connected(1, NOW_NS));
+    assert!(door.connected(1, nm_wire::Owner::NOBODY, NOW_NS));
     for (at, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
         match line.split_first() {
             Some((b'#', fields)) => {

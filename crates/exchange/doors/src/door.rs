@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 
 use nm_wire::Message as Frame;
 
+use nm_exchange::limits::is_within_quota;
+use nm_wire::Owner;
+
 use crate::limits::{LOGON_LIMIT_NS, MESSAGES_PER_SECOND, UNKNOWN_CONNECTIONS_MAX};
 use crate::line::{Cut as _, Input, Line, MessageOf, Next, Output};
 use crate::settings::{SessionSettings, Settings};
@@ -36,6 +39,8 @@ pub enum Act<R> {
 #[derive(Debug)]
 struct Connection<C> {
     cut: C,
+    /// Who has connected.
+    owner: Owner,
     /// The session that has logged on over it.
     line: Option<usize>,
     since_ns: u64,
@@ -109,15 +114,20 @@ impl<L: Line> Door<L> {
         std::mem::take(&mut self.acts)
     }
 
-    /// A client connects; whether it may.
-    pub fn connected(&mut self, id: ConnectionId, now_ns: u64) -> bool {
-        let unknown = self.connections.values().filter(|it| it.line.is_none()).count();
-        if unknown >= UNKNOWN_CONNECTIONS_MAX {
+    /// Somebody connects; whether they may. An owner may have as many connections without a logon
+    /// as are free, so nobody keeps others out.
+    pub fn connected(&mut self, id: ConnectionId, owner: Owner, now_ns: u64) -> bool {
+        let strangers = || self.connections.values().filter(|it| it.line.is_none());
+        let unknown = strangers().count();
+        let own = strangers().filter(|it| it.owner == owner).count();
+        if unknown >= UNKNOWN_CONNECTIONS_MAX
+            || !is_within_quota(owner, (own, unknown), 1, UNKNOWN_CONNECTIONS_MAX)
+        {
             return false;
         }
         let cut = L::Cut::default();
         let (line, since_ns, second, messages) = (None, now_ns, 0, 0);
-        self.connections.insert(id, Connection { cut, line, since_ns, second, messages });
+        self.connections.insert(id, Connection { cut, owner, line, since_ns, second, messages });
         true
     }
 

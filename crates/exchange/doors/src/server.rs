@@ -250,8 +250,8 @@ impl<'a, L: Line> Server<'a, L> {
 
     fn accept(&mut self) -> Result<(), ServerError> {
         loop {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
+            let (stream, peer) = match self.listener.accept() {
+                Ok(accepted) => accepted,
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -269,7 +269,9 @@ impl<'a, L: Line> Server<'a, L> {
             };
             let id = self.next_id;
             let is_set = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
-            if is_set.is_err() || !self.door.connected(id, now_ns()) {
+            if is_set.is_err()
+                || !self.door.connected(id, nm_wire::Owner::of_address(peer.ip()), now_ns())
+            {
                 continue;
             }
             self.poller.add(&stream, id).map_err(system("cannot wait"))?;

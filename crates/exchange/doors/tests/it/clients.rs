@@ -17,7 +17,7 @@ use nm_doors::limits::{
     CLIENT_ID_BYTES_MAX, EARLY_MESSAGES_MAX, ENDED_ORDERS_MAX, UNKNOWN_CONNECTIONS_MAX,
 };
 use nm_doors::settings::Settings;
-use nm_wire::{Message as Frame, RefusalReason, Refused, Reply, Request, Resent, Series};
+use nm_wire::{Message as Frame, Owner, RefusalReason, Refused, Reply, Request, Resent, Series};
 
 const NOW_NS: u64 = 1_796_000_000_000_000_000;
 const SESSION: u32 = 7;
@@ -58,7 +58,7 @@ impl Desk {
             events: 0,
             is_closed: false,
         };
-        assert!(desk.door.connected(1, NOW_NS));
+        assert!(desk.door.connected(1, Owner::NOBODY, NOW_NS));
         desk.door.link_up(NOW_NS);
         desk.send("A", "98=0|108=0");
         assert_eq!(desk.take().len(), 1);
@@ -72,7 +72,7 @@ impl Desk {
         records.iter().cloned().for_each(|record| door.restore(0, record));
         let (reports, is_closed) = (vec![], false);
         let mut desk = Desk { door, next, records, reports, requests, events, is_closed };
-        assert!(desk.door.connected(2, NOW_NS));
+        assert!(desk.door.connected(2, Owner::NOBODY, NOW_NS));
         desk.door.link_up(NOW_NS);
         desk.collect();
         desk
@@ -388,7 +388,7 @@ fn a_session_that_somebody_else_has_used_sends_nothing() {
 
 /// What a door answers to a Logon of FIXT, with these fields.
 fn logon_answer(door: &mut Door<Line>, id: u64, seq: u64, fields: &str) -> Message {
-    assert!(door.connected(id, NOW_NS));
+    assert!(door.connected(id, Owner::NOBODY, NOW_NS));
     let now = time::format(NOW_NS);
     let text = format!("35=A|34={seq}|49=C|52={now}|56=V|98=0|108=0|1137=9|{fields}");
     door.received(id, &seal("FIXT.1.1", &text.replace('|', "\u{1}")), NOW_NS);
@@ -465,15 +465,27 @@ fn a_door_has_a_number_of_strangers() {
     std::fs::write(&file, text).unwrap();
     let mut door = Door::<Line>::new(&read(&file).unwrap());
     for at in 1..=1024 {
-        assert!(door.connected(at, NOW_NS));
+        assert!(door.connected(at, Owner::NOBODY, NOW_NS));
         let now = time::format(NOW_NS);
         let text = format!("35=A|34=1|49=C{at}|52={now}|56=V|98=0|108=0|").replace('|', "\u{1}");
         door.received(at, &seal("FIX.4.4", &text), NOW_NS);
     }
     for at in 0..UNKNOWN_CONNECTIONS_MAX as u64 {
-        assert!(door.connected(2000 + at, NOW_NS));
+        assert!(door.connected(2000 + at, Owner::NOBODY, NOW_NS));
     }
-    assert!(!door.connected(3000, NOW_NS), "one more stranger");
+    assert!(!door.connected(3000, Owner::NOBODY, NOW_NS), "one more stranger");
+}
+
+#[test]
+fn strangers_of_one_address_leave_places_for_others() {
+    let mut desk = Desk::new();
+    let [many, other] = [7, 8].map(|host| Owner::of_address([10, 0, 0, host].into()));
+    let mut of_many = 0;
+    while desk.door.connected(2000 + of_many, many, NOW_NS) {
+        of_many += 1;
+    }
+    assert_eq!(of_many, UNKNOWN_CONNECTIONS_MAX as u64 / 2);
+    assert!(desk.door.connected(3000, other, NOW_NS));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use nm_doors::limits::{CLIENT_SILENCE_NS, LIVE_ORDERS_MAX, WAITING_CHANGES_MAX};
 use nm_doors::ouch::line::Line;
 use nm_doors::ouch::record::Record;
 use nm_doors::ouch::settings;
-use nm_wire::{Message as Frame, Reply, Request, Resent, Series};
+use nm_wire::{Message as Frame, Owner, Reply, Request, Resent, Series};
 
 const NOW_NS: u64 = 1_796_000_000_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -158,7 +158,7 @@ impl Desk {
     fn log_in(&mut self, session: &str, next: &str) {
         self.connection += 1;
         self.is_closed = false;
-        assert!(self.door.connected(self.connection, NOW_NS));
+        assert!(self.door.connected(self.connection, Owner::NOBODY, NOW_NS));
         self.door.received(self.connection, &login(session, next), NOW_NS);
         self.collect();
     }
@@ -519,7 +519,7 @@ fn a_client_gets_what_it_missed_from_any_number_on() {
     assert_eq!((desk.packets.remove(0), desk.is_closed), ((b'J', b"S".to_vec()), true));
     desk.door.disconnected(first, NOW_NS);
     desk.connection += 1;
-    assert!(desk.door.connected(desk.connection, NOW_NS));
+    assert!(desk.door.connected(desk.connection, Owner::NOBODY, NOW_NS));
     let stranger = packet(b'L', format!("{:<46}", "mallo").as_bytes());
     desk.door.received(desk.connection, &stranger, NOW_NS);
     desk.collect();

@@ -10,6 +10,7 @@ use nm_doors::fix::session::Profile;
 use nm_doors::fix::settings::read;
 use nm_doors::fix::time;
 use nm_doors::settings::Settings;
+use nm_wire::Owner;
 
 const SCENARIOS: &str = include_str!("scenarios.txt");
 
@@ -45,7 +46,7 @@ struct Play<'a> {
 impl Play<'_> {
     fn new(version: &str) -> Play<'_> {
         let mut door = Door::new(&settings(version));
-        assert!(door.connected(1, BEGIN_NS));
+        assert!(door.connected(1, Owner::NOBODY, BEGIN_NS));
         Play {
             version,
             door,
@@ -216,7 +217,7 @@ impl Play<'_> {
             ("second", []) => {
                 self.last_connection += 1;
                 self.connection = self.last_connection;
-                assert!(self.door.connected(self.connection, self.now_ns));
+                assert!(self.door.connected(self.connection, Owner::NOBODY, self.now_ns));
             }
             ("leave", []) => {
                 self.door.disconnected(self.connection, self.now_ns);
