@@ -27,6 +27,9 @@ pub const EARLY_MESSAGES_MAX: usize = 4096;
 /// Bytes that wait to be written to a client.
 pub const OUTPUT_BYTES_MAX: usize = 256 << 20;
 
+/// Bytes of a door's lines for its operator that nobody has read yet.
+pub const LINES_BYTES_MAX: usize = 1 << 20;
+
 /// Bytes of a session's store, unless the sessions file says otherwise.
 pub const STORE_BYTES: u64 = 256 << 20;
 

@@ -20,6 +20,7 @@ fn the_document_of_limits_has_each_number() {
         ("ClOrdID", CLIENT_ID_BYTES_MAX as u64),
         ("heartbeats", HEARTBEAT_S_MAX),
         ("file of sessions", SETTINGS_BYTES_MAX),
+        ("lines", LINES_BYTES_MAX as u64),
         ("packet", PACKET_BYTES_MAX as u64),
         ("silence", CLIENT_SILENCE_NS),
         ("live orders", LIVE_ORDERS_MAX as u64),

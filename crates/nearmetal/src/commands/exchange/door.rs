@@ -4,13 +4,16 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 use nm_doors::gateway::GatewayError;
+use nm_doors::limits::LINES_BYTES_MAX;
 use nm_doors::line::Line;
 use nm_doors::server::{self, Options, ServerError};
 use nm_doors::settings::{Settings, SettingsError};
 use nm_doors::{fix, ouch};
+use nm_exchange::output_queue::OutputQueue;
 use nm_sys::process;
 
 use crate::campaign::interrupt;
@@ -19,6 +22,9 @@ use crate::exit::{Exit, Stop};
 use crate::output;
 
 use super::status;
+
+/// How long a door that ends waits for the reader of its lines.
+const LINES_LIMIT: Duration = Duration::from_secs(1);
 
 /// Runs a door for FIX until Ctrl-C.
 pub fn fix(args: &FixArgs) -> Result<Exit> {
@@ -55,11 +61,13 @@ fn run<L: Line>(
     };
     // With the limit of the shell, 1024 on most systems, a door accepts nobody at 1024 clients.
     let _ = process::raise_file_limit();
-    let mut note = |line: &str| {
-        // Whoever reads the lines may have gone.
-        let _ = output::data(&format!("{line}\n"));
-    };
+    // Whoever reads the lines may have stopped or gone, and strangers cause lines.
+    let write = |line: &String| drop(output::data(&format!("{line}\n")));
+    let dropped = |n_dropped| format!("{n_dropped} lines were dropped: nobody read them");
+    let lines = OutputQueue::start(LINES_BYTES_MAX, write, dropped)?;
+    let mut note = |line: &str| lines.push(line.to_string(), line.len());
     let ended = server::run::<L>(options, &interrupted, &mut note);
+    lines.end(LINES_LIMIT);
     ended.map_err(|error| Stop::with(exit(&error), error.to_string()))?;
     Ok(Exit::Pass)
 }
