@@ -5,8 +5,8 @@
 //! without an answer are sent again over the next link, unchanged, and events are numbered. What
 //! must survive a restart is a [`Change`].
 //!
-//! Before the first request on an instrument, the session asks for its events there. If there are
-//! any, somebody else has used it: a request would be taken for one of his that was executed long
+//! Before the first request on an instrument, the session asks what the exchange knows of it there.
+//! If that is anything, somebody else has used it: a request would be taken for one of his that was executed long
 //! ago. So it is not sent.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -260,8 +260,11 @@ impl Streams {
         let instrument = resent.instrument;
         let stream = self.stream(instrument);
         stream.asked_ns = None;
-        let is_used =
-            resent.previous_event > 0 || resent.has_gap || !resent.events.bytes.is_empty();
+        // A request may have had no event.
+        let is_used = resent.executed_seq > 0
+            || resent.previous_event > 0
+            || resent.has_gap
+            || !resent.events.bytes.is_empty();
         if !stream.is_proven {
             if is_used {
                 stream.is_foreign = true;

@@ -135,12 +135,23 @@ impl Desk {
     }
 
     fn resent(&mut self, previous_event: u64, events: &[Event], has_gap: bool) {
+        self.resent_behind(0, previous_event, events, has_gap);
+    }
+
+    /// As before, where the exchange has executed requests up to this one.
+    fn resent_behind(
+        &mut self,
+        executed_seq: u64,
+        previous_event: u64,
+        events: &[Event],
+        has_gap: bool,
+    ) {
         let mut bytes = vec![];
         events.iter().for_each(|event| codec::write_event(event, &mut bytes));
         let (instrument, session, events) = (INSTRUMENT, SESSION, Series::of(&bytes));
         let (gateway, cell) = (0, 0);
         self.hear(&Frame::Resent(Resent {
-            executed_seq: 0,
+            executed_seq,
             live_orders: 0,
             instrument,
             session,
@@ -384,6 +395,11 @@ fn a_session_that_somebody_else_has_used_sends_nothing() {
     desk.order("y", 100);
     assert_eq!(desk.reported(&[11, 150, 39]), ["y 8 8"]);
     assert!(desk.asked().is_empty());
+    // What was executed had no event.
+    let mut desk = Desk::new();
+    desk.order("x", 100);
+    desk.resent_behind(3, 0, &[], false);
+    assert_eq!(desk.reported(&[11, 150, 39]), ["x 8 8"]);
 }
 
 /// What a door answers to a Logon of FIXT, with these fields.
