@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use nm_book::codec;
 use nm_book::order::{Command, Side};
-use nm_codec::Reader;
+use nm_codec::{Reader, hex};
 
 use crate::open_order::OpenOrder;
 
@@ -40,7 +40,7 @@ impl fmt::Display for Change {
                 write!(f, "submitted {instrument} {seq} ")?;
                 let mut bytes = vec![];
                 codec::write_command(command, &mut bytes);
-                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+                f.write_str(&hex::write(&bytes))
             }
             Change::Answered(instrument, seq) => write!(f, "answered {instrument} {seq}"),
             Change::Refused(instrument, seq) => write!(f, "refused {instrument} {seq}"),
@@ -70,8 +70,8 @@ impl FromStr for Change {
         Ok(match words[..] {
             ["numbered", seq] => Change::Numbered(number(seq)?),
             ["base", on, seq] => Change::Base(number(on)?, number(seq)?),
-            ["submitted", on, seq, hex] => {
-                Change::Submitted(number(on)?, number(seq)?, command_of(hex).ok_or(NoChange)?)
+            ["submitted", on, seq, digits] => {
+                Change::Submitted(number(on)?, number(seq)?, command_of(digits).ok_or(NoChange)?)
             }
             ["answered", on, seq] => Change::Answered(number(on)?, number(seq)?),
             ["refused", on, seq] => Change::Refused(number(on)?, number(seq)?),
@@ -92,8 +92,6 @@ impl FromStr for Change {
     }
 }
 
-fn command_of(hex: &str) -> Option<Command> {
-    let byte = |at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
-    let bytes: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect::<Option<_>>()?;
-    codec::read_command(&mut Reader::new(&bytes)).ok()
+fn command_of(digits: &str) -> Option<Command> {
+    codec::read_command(&mut Reader::new(&hex::read(digits)?)).ok()
 }

@@ -4,13 +4,14 @@
 //! [`Reader`] reads them, with a [`DecodeError`] that says which field is wrong. A header has its
 //! fields at fixed places, each declared once as a [`Field`]. The codes of an enum are declared
 //! with [`codes!`]. There is one checksum, [`crc32c()`], and one hash, [`fnv1a`]. [`Random`] makes
-//! examples of what a format has.
+//! examples of what a format has. [`hex`] is for formats that are text.
 #![forbid(unsafe_code)]
 
 mod codes;
 mod error;
 mod field;
 mod hash;
+pub mod hex;
 mod put;
 mod random;
 mod reader;

@@ -15,7 +15,6 @@ pub mod decimal;
 pub mod door;
 pub mod fix;
 pub mod gateway;
-mod hex;
 pub mod limits;
 pub mod line;
 pub mod ouch;

@@ -13,11 +13,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use nm_book::codec;
 use nm_book::order::{Command, Event};
-use nm_codec::Reader;
+use nm_codec::{Reader, hex};
 use nm_wire::{Message, Owner, RefusalReason, Request, ResendRequest, Series};
 use serde::{Deserialize, Serialize};
-
-use crate::hex;
 
 /// Requests of a session on an instrument that are in flight: the exchange keeps the outcomes of so
 /// many.

@@ -136,14 +136,14 @@ impl Session {
     pub fn restore(&mut self, change: Change) {
         match change {
             Change::Begun(name) => (self.name, self.sent) = (name, vec![]),
-            Change::Sent(hex) => self.sent.push(crate::hex::read(&hex).unwrap_or_default()),
+            Change::Sent(hex) => self.sent.push(nm_codec::hex::read(&hex).unwrap_or_default()),
         }
     }
 
     /// All that must be kept of it.
     pub fn snapshot(&self) -> impl Iterator<Item = Change> {
         let begun = self.has_begun().then(|| Change::Begun(self.name.clone()));
-        let sent = self.sent.iter().map(|bytes| Change::Sent(crate::hex::write(bytes)));
+        let sent = self.sent.iter().map(|bytes| Change::Sent(nm_codec::hex::write(bytes)));
         begun.into_iter().chain(sent)
     }
 
@@ -161,7 +161,7 @@ impl Session {
     /// Sends a message under the next number; if nobody is there, the client gets it later.
     pub fn send(&mut self, message: Vec<u8>, now_ns: u64) {
         assert!(self.has_begun(), "a session has a name before it sends");
-        self.outputs.push(Output::Keep(Change::Sent(crate::hex::write(&message))));
+        self.outputs.push(Output::Keep(Change::Sent(nm_codec::hex::write(&message))));
         if self.is_logged_in {
             self.emit(packet::SEQUENCED, &message, now_ns);
         }

@@ -89,7 +89,7 @@ impl Desk {
     }
 
     fn appendage(order: &Order) -> Appendage {
-        let bytes = crate::hex::read(&order.appendage).unwrap_or_default();
+        let bytes = nm_codec::hex::read(&order.appendage).unwrap_or_default();
         Appendage::read(&bytes).unwrap_or_default()
     }
 

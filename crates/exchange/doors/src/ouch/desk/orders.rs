@@ -68,7 +68,7 @@ impl Desk {
             traded: 0,
             client_id: from.client_id,
             options: wanted,
-            appendage: crate::hex::write(&repeated(options).write()),
+            appendage: nm_codec::hex::write(&repeated(options).write()),
             is_live: false,
             seq: 0,
             changes: [].into(),
