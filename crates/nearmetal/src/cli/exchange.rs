@@ -351,7 +351,7 @@ pub struct PolicyArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct FixArgs {
+pub struct DoorArgs {
     #[command(flatten)]
     pub running: RunningArgs,
     #[command(flatten)]
@@ -362,6 +362,12 @@ pub struct FixArgs {
     /// Who may log on and what is traded, a TOML file.
     #[arg(long, value_name = "FILE")]
     pub sessions: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct FixArgs {
+    #[command(flatten)]
+    pub door: DoorArgs,
     /// Folder for what must survive the door: numbers, messages and orders of each session.
     #[arg(long, value_name = "DIR", default_value = "nearmetal-fix")]
     pub store: PathBuf,
@@ -370,15 +376,7 @@ pub struct FixArgs {
 #[derive(Debug, Args)]
 pub struct OuchArgs {
     #[command(flatten)]
-    pub running: RunningArgs,
-    #[command(flatten)]
-    pub credentials: CredentialsArgs,
-    /// Where clients connect, such as 127.0.0.1:9878.
-    #[arg(long, value_name = "ADDRESS")]
-    pub listen: SocketAddr,
-    /// Who may log on and what is traded, a TOML file.
-    #[arg(long, value_name = "FILE")]
-    pub sessions: PathBuf,
+    pub door: DoorArgs,
     /// Folder for what must survive the door: numbers, messages and orders of each session.
     #[arg(long, value_name = "DIR", default_value = "nearmetal-ouch")]
     pub store: PathBuf,

@@ -2,7 +2,6 @@
 //! Each thing that an operator should know is a line.
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use nm_exchange::output_queue::OutputQueue;
 use nm_sys::process;
 
 use crate::campaign::interrupt;
-use crate::cli::exchange::{CredentialsArgs, FixArgs, OuchArgs, RunningArgs};
+use crate::cli::exchange::{DoorArgs, FixArgs, OuchArgs};
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -28,34 +27,29 @@ const LINES_LIMIT: Duration = Duration::from_secs(1);
 
 /// Runs a door for FIX until Ctrl-C.
 pub fn fix(args: &FixArgs) -> Result<Exit> {
-    let FixArgs { running, credentials, listen, sessions, store } = args;
-    let settings = fix::settings::read(sessions).map_err(wrong)?;
-    run::<fix::line::Line>(running, credentials, *listen, store, settings)
+    let FixArgs { door, store } = args;
+    let settings = fix::settings::read(&door.sessions).map_err(wrong)?;
+    run::<fix::line::Line>(door, store, settings)
 }
 
 /// Runs a door for OUCH until Ctrl-C.
 pub fn ouch(args: &OuchArgs) -> Result<Exit> {
-    let OuchArgs { running, credentials, listen, sessions, store } = args;
-    let settings = ouch::settings::read(sessions).map_err(wrong)?;
-    run::<ouch::line::Line>(running, credentials, *listen, store, settings)
+    let OuchArgs { door, store } = args;
+    let settings = ouch::settings::read(&door.sessions).map_err(wrong)?;
+    run::<ouch::line::Line>(door, store, settings)
 }
 
 fn wrong(error: SettingsError) -> anyhow::Error {
     Stop::usage(error.to_string())
 }
 
-fn run<L: Line>(
-    running: &RunningArgs,
-    credentials: &CredentialsArgs,
-    listen: SocketAddr,
-    store: &Path,
-    settings: Settings<L::Profile>,
-) -> Result<Exit> {
+fn run<L: Line>(door: &DoorArgs, store: &Path, settings: Settings<L::Profile>) -> Result<Exit> {
+    let DoorArgs { running, credentials, listen, .. } = door;
     let interrupted = interrupt::flag()?;
     let options = Options {
         network: status::file(running)?,
         credentials: credentials.credentials.clone(),
-        listen,
+        listen: *listen,
         store: store.into(),
         settings,
     };
