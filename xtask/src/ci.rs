@@ -172,7 +172,7 @@ fn simulate_replicas() -> Result<()> {
 fn simulate_exchange() -> Result<()> {
     let line = "nice -n 19 cargo test -p nm-exchange --lib --release --locked \
                 --target-dir target/simulation -- --nocapture no_fault_of_a_network";
-    let trials = ("NM_TRIALS", "5000");
+    let trials = ("NM_TRIALS", "10000");
     shell::run_with(line, &[("RUSTFLAGS", "--cfg tokio_unstable"), trials])
 }
 

@@ -6,8 +6,8 @@
 //! must survive a restart is a [`Change`].
 //!
 //! Before the first request on an instrument, the session asks what the exchange knows of it there.
-//! If that is anything, somebody else has used it: a request would be taken for one of his that was executed long
-//! ago. So it is not sent.
+//! If that is anything, somebody else has used it: a request would be taken for one of his that
+//! was executed long ago. So it is not sent.
 
 use std::collections::{BTreeMap, VecDeque};
 

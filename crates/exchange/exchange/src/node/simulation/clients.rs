@@ -416,7 +416,13 @@ impl Operator {
                 let is_there = |it: &u32| map.cell_of(*it) == node.index;
                 let mut rest = (0..instruments).filter(|_| node.class == Role::Mediator);
                 if let Some(instrument) = rest.find(is_there) {
-                    self.under_way.entry(instrument).or_insert(0);
+                    let takes_it = |cell: &u16| {
+                        let mediator = Role::Mediator.node(*cell);
+                        *cell != node.index && !map.drained().contains(&mediator)
+                    };
+                    // At most one node is drained, and there are three founders.
+                    let cell = (0..map.cells()).find(takes_it).unwrap_or(0);
+                    self.under_way.entry(instrument).or_insert(cell);
                     return Some(request_move(instrument, self.under_way[&instrument]));
                 }
                 AdminRequest::Remove { node }
