@@ -11,7 +11,6 @@
 //! around it.
 #![forbid(unsafe_code)]
 
-pub mod decimal;
 pub mod door;
 pub mod fix;
 pub mod gateway;
@@ -24,3 +23,5 @@ pub mod soup;
 pub mod store;
 pub mod streams;
 pub mod symbols;
+
+pub use nm_exchange::decimal;

@@ -2,6 +2,7 @@
 
 use nm_book::order::InstrumentId;
 
+use crate::listing::Listing;
 use crate::node_id::{NodeId, Role};
 use crate::nodes::NodeAddresses;
 use crate::choice;
@@ -66,6 +67,17 @@ choice! {
             /// Whose.
             retired: Retired,
         },
+        /// To list an instrument, or to change how it is listed. The answer is the state before;
+        /// the status shows when it is done.
+        List = 10 {
+            /// How.
+            listing: Listing,
+        },
+        /// To list an instrument no more. The answer is the state before.
+        Delist = 11 {
+            /// Which.
+            instrument: InstrumentId,
+        },
     }
 }
 
@@ -79,6 +91,8 @@ impl AdminRequest {
             | AdminRequest::Replace { .. }
             | AdminRequest::Add { .. }
             | AdminRequest::Retire { .. }
+            | AdminRequest::List { .. }
+            | AdminRequest::Delist { .. }
             | AdminRequest::Remove { .. } => true,
         }
     }
