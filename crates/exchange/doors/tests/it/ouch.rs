@@ -136,17 +136,7 @@ impl Desk {
     fn ready() -> Desk {
         let mut desk = Desk::new();
         desk.send(&enter(1, b'B', 10, 2_500, b'3', &[]));
-        desk.hear(&Frame::Resent(Resent {
-            executed_seq: 0,
-            live_orders: 0,
-            instrument: 1,
-            session: SESSION,
-            previous_event: 0,
-            gateway: 0,
-            cell: 0,
-            has_gap: false,
-            events: Series::of(&[]),
-        }));
+        desk.prove();
         desk.answer(&[
             accepted(1),
             Event::Cancelled { id: id(1), user: SESSION, left: 1, reason: CancelReason::Unfilled },
@@ -163,13 +153,28 @@ impl Desk {
         self.collect();
     }
 
-    /// The door after kill -9: nothing but what was kept.
+    /// The door after kill -9: nothing but what was kept. Nobody else has used its session.
     fn restarted(mut self) -> Desk {
         self.door = door();
         self.records.iter().cloned().for_each(|record| self.door.restore(0, record));
         self.door.link_up(NOW_NS);
-        self.collect();
+        self.prove();
         self
+    }
+
+    /// The exchange knows no more of the session than it has sent.
+    fn prove(&mut self) {
+        self.hear(&Frame::Resent(Resent {
+            executed_seq: 0,
+            live_orders: 0,
+            instrument: 1,
+            session: SESSION,
+            previous_event: self.events,
+            gateway: 0,
+            cell: 0,
+            has_gap: false,
+            events: Series::of(&[]),
+        }));
     }
 
     fn collect(&mut self) {

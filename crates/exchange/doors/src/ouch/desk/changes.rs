@@ -108,7 +108,7 @@ impl Desk {
         if change.of != order.user_ref {
             return None;
         }
-        let (id, user) = (self.id(order), self.streams.session());
+        let (id, user) = (self.id(order), self.exchange.number());
         let smaller = |quantity: u64| match quantity.checked_sub(order.traded) {
             None | Some(0) => Some(Command::Cancel { id, user }),
             Some(open) if quantity < order.quantity => {

@@ -39,7 +39,7 @@ impl Desk {
         if self.is_disabled {
             return Err(reject::FIRM);
         }
-        let is_foreign = self.streams.is_foreign(symbol.instrument);
+        let is_foreign = self.exchange.is_used_by_others(symbol.instrument);
         if self.is_full || is_foreign || self.orders.len() >= LIVE_ORDERS_MAX {
             return Err(reject::PROCESSING);
         }
@@ -75,7 +75,7 @@ impl Desk {
         };
         let new = NewOrder {
             id: self.id(&order),
-            user: self.streams.session(),
+            user: self.exchange.number(),
             side,
             order_type: if price.is_some() { OrderType::Limit } else { OrderType::Market },
             time_in_force: self.time_in_force(from.time_in_force, &wanted)?,
