@@ -385,6 +385,26 @@ fn a_sale_is_marked_anew_and_reduced() {
     assert_eq!(desk.take(), ["M 2 T 50"]);
 }
 
+/// There is one market.
+#[test]
+fn an_intermarket_sweep_is_an_order_whose_reports_repeat_the_mark() {
+    let mut desk = Desk::ready();
+    let mut order = buy(2, 100);
+    order[29] = b'Y';
+    desk.send(&order);
+    desk.answer(&[accepted(2)]);
+    assert_eq!(desk.packets.remove(0).1[45], b'Y');
+    let mut change = replace(2, 3, 200, 15_000);
+    desk.send(&change);
+    assert_eq!(desk.take(), ["J 3 15"], "the mark stays");
+    change[5..9].copy_from_slice(&4_u32.to_be_bytes());
+    change[23] = b'Y';
+    desk.send(&change);
+    desk.answer(&[replaced(2, 6, 20)]);
+    let (_, bytes) = desk.packets.remove(0);
+    assert_eq!((words(&bytes), bytes[49]), ("U 2>4 200 at 15000".to_string(), b'Y'));
+}
+
 #[test]
 fn what_the_exchange_cannot_do_is_rejected_with_its_code() {
     let mut desk = Desk::ready();
@@ -401,7 +421,7 @@ fn what_the_exchange_cannot_do_is_rejected_with_its_code() {
         (changed(10, b'Z'), "17"),
         (changed(27, b'N'), "03"),
         (changed(28, b'Z'), "0f"),
-        (changed(29, b'Y'), "08"),
+        (changed(29, b'Z'), "08"),
         (changed(30, b'O'), "14"),
         (changed(26, b'5'), "0f"),
         (enter(0, b'B', 15, 15_000, b'0', &[]), "13"),

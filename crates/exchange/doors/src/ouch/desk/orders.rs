@@ -63,6 +63,7 @@ impl Desk {
             side: from.side,
             time_in_force: from.time_in_force,
             capacity: from.capacity,
+            sweep: from.sweep,
             price,
             quantity: lots(from.quantity, symbol)?,
             traded: 0,
@@ -156,9 +157,10 @@ fn flag(value: &[u8], yes: u8, no: u8) -> Result<bool, u16> {
 fn check_codes(order: &EnterOrder) -> Result<(), u16> {
     let EnterOrder { display, capacity, sweep, cross, .. } = *order;
     match (display, sweep, cross) {
-        (b'Y', b'N', b'N') if b"APRO".contains(&capacity) => Ok(()),
-        (b'Y', b'N', b'N') => Err(reject::OTHER),
-        (b'Y', b'N', _) => Err(reject::CROSS),
+        // There is one market: a sweep trades on it as every other order does.
+        (b'Y', b'N' | b'Y', b'N') if b"APRO".contains(&capacity) => Ok(()),
+        (b'Y', b'N' | b'Y', b'N') => Err(reject::OTHER),
+        (b'Y', b'N' | b'Y', _) => Err(reject::CROSS),
         (b'Y', ..) => Err(reject::SWEEP),
         _ => Err(reject::DISPLAY),
     }
