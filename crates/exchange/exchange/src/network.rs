@@ -36,6 +36,11 @@
 //! symbol = "ACME"
 //! tick = "0.01"
 //! lot = "1"
+//!
+//! [[firm]]                     # whose sessions may connect: see [`crate::firms`]; optional
+//! number = 7
+//! name = "ACME Capital"
+//! sessions = ["9001-9010"]
 //! ```
 //!
 //! Each gateway has links to two routers, of which it uses one, and to those that were added, each
@@ -65,6 +70,7 @@ pub use nm_replica::Address as ReplicaAddress;
 use nm_replica::MEMBERS_MAX;
 pub use nm_wire::{NodeId, NodeIdError, PerClass, Role, UnknownRole};
 
+use crate::firms::Firms;
 use crate::link::Address;
 use crate::master::Master;
 
@@ -143,6 +149,8 @@ pub struct Network {
     pub spare_mediators: usize,
     /// What may be traded at first; anything if there is no instrument master.
     pub master: Option<Arc<Master>>,
+    /// Whose sessions may connect; any session if there are no firms.
+    pub firms: Option<Arc<Firms>>,
     /// The nodes.
     pub classes: PerClass<ClassNodes>,
 }
@@ -245,6 +253,7 @@ impl Network {
             secret: None,
             spare_mediators: 0,
             master: None,
+            firms: None,
             classes: PerClass::new(|class| ClassNodes {
                 nodes: nodes(class),
                 ..ClassNodes::default()

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use nm_auth::Secret;
+use nm_exchange::firms::{Firm, Firms, FirmsError};
 use nm_exchange::master::{Master, MasterError};
 use nm_exchange::network::{Durability, Network, NodeId, NodeIdError, Role, UnknownRole};
 use nm_load::flow::Flow;
@@ -36,6 +37,10 @@ use crate::supervise::{NodeEnd, Restart, RestartReason, Stopped, Supervisor};
 
 /// Interval at which the supervisor checks its nodes.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The firm of the load's sessions, where a network has firms.
+const LOAD_FIRM: u32 = u32::MAX;
+const LOAD_FIRM_NAME: &str = "the load";
 
 /// How long the load waits for pending replies at the end of a round.
 const DRAIN_S: f64 = 3.0;
@@ -125,6 +130,8 @@ pub struct Setup {
     pub spare_mediators: usize,
     /// What may be traded beside the instruments of the load; anything if there is no master.
     pub master: Option<Arc<Master>>,
+    /// Whose sessions may connect beside those of the load; any session if there are no firms.
+    pub firms: Option<Arc<Firms>>,
     /// Whether nodes and sessions authenticate by a secret of the round; always with hosts.
     pub authenticate: bool,
     /// Hosts of the nodes; this machine if empty.
@@ -156,6 +163,7 @@ impl Setup {
             sla: Sla::default(),
             spare_mediators: 0,
             master: None,
+            firms: None,
             authenticate: false,
             hosts: vec![],
             host_data: PathBuf::from("/var/tmp/nearmetal-exchange"),
@@ -196,6 +204,20 @@ impl Setup {
         let with_load = master.with_unnamed(load.into_iter());
         let bad = |error: MasterError| Failure::new(FailureKind::BadRequest, error.to_string());
         with_load.map(Some).map_err(bad)
+    }
+
+    /// Whose sessions may connect, with the firm of the load; any session if there are no firms.
+    ///
+    /// # Errors
+    /// If a firm has a session of the load.
+    fn all_firms(&self) -> Result<Option<Firms>, Failure> {
+        let Some(firms) = &self.firms else { return Ok(None) };
+        let of_flow = |flow: &Arc<Flow>| flow.requests.iter().map(|(_, it)| it.session).max();
+        let last = self.replay_flow.as_ref().map_or(Some(Settings::default().sessions), of_flow);
+        let sessions = vec![format!("1-{}", last.unwrap_or_default().max(1))];
+        let load = Firm { number: LOAD_FIRM, name: LOAD_FIRM_NAME.to_string(), sessions };
+        let bad = |error: FirmsError| Failure::new(FailureKind::BadRequest, error.to_string());
+        firms.with(load).map(Some).map_err(bad)
     }
 
     /// Checks that its parts fit together.
@@ -239,6 +261,7 @@ impl Setup {
                            hosts; use --transport tcp";
             return fail(message.to_string());
         }
+        self.all_firms()?;
         self.listed().map(drop)
     }
 }
@@ -390,6 +413,7 @@ fn network(setup: &Setup, sockets: &Path, placement: &Placement) -> Result<Netwo
     network.record = setup.record;
     network.spare_mediators = setup.spare_mediators;
     network.master = setup.listed()?.map(Arc::new);
+    network.firms = setup.all_firms()?.map(Arc::new);
     if setup.is_authenticated() {
         let path = sockets.join("secret");
         Secret::random().and_then(|it| it.create(&path)).map_err(|error| system(&error))?;
@@ -635,6 +659,13 @@ mod tests {
             Setup { master: Some(Arc::new(Master::read(&file).unwrap())), ..setup() }
         };
         assert!(listed(64).check().is_ok());
+        let firms = |session: u32| {
+            let (name, sessions) = ("A".to_string(), vec![session.to_string()]);
+            let firms = Firms::of(vec![Firm { number: 7, name, sessions }]).unwrap();
+            Setup { firms: Some(Arc::new(firms)), ..setup() }
+        };
+        assert!(firms(257).check().is_ok());
+        refused(firms(256), "session 256 belongs to both A and the load");
         refused(listed(63), "ACME has number 63, which is one of the load");
         refused(kill("router:2@1"), "a network of 2-2-2-2 has no router 2");
         refused(kill("router:1@5"), "cannot be killed at 5 s of 5 s");

@@ -22,10 +22,12 @@ const KIND_BITS: u32 = 48;
 const SESSION: u64 = 1;
 const IPV4: u64 = 2;
 const USER: u64 = 3;
+const FIRM: u64 = 4;
 
-/// Who a connection, a session, an instrument or an order belongs to. Where the network has a
-/// secret: whoever has the key of a session. Otherwise the address that a connection comes from:
-/// an IPv4 address, the first 64 bits of an IPv6 address, or the user of a process of this machine.
+/// Who a connection, a session, an instrument or an order belongs to: the firm of the session,
+/// where the network has firms. Otherwise, where it has a secret, whoever has the key of a session.
+/// Or else the address that a connection comes from: an IPv4 address, the first 64 bits of an IPv6
+/// address, or the user of a process of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Owner(u64);
 
@@ -46,7 +48,7 @@ impl Owner {
             IpAddr::V6(Ipv6Addr::LOCALHOST) => v4(Ipv4Addr::LOCALHOST.to_bits()),
             IpAddr::V6(address) => match (address.to_bits() >> 64) as u64 {
                 // Addresses with an IPv4 address in them.
-                prefix if prefix >> KIND_BITS <= USER => v4(address.to_bits() as u32),
+                prefix if prefix >> KIND_BITS <= FIRM => v4(address.to_bits() as u32),
                 prefix => Owner(prefix),
             },
         }
@@ -55,6 +57,11 @@ impl Owner {
     /// The user of a process on this machine, by the number.
     pub const fn of_user(uid: u32) -> Owner {
         Owner(USER << KIND_BITS | uid as u64)
+    }
+
+    /// A firm of the network's file, by the number.
+    pub const fn of_firm(number: u32) -> Owner {
+        Owner(FIRM << KIND_BITS | number as u64)
     }
 
     /// Whether it is somebody.
@@ -72,6 +79,7 @@ impl fmt::Display for Owner {
             SESSION => write!(f, "session:{low}"),
             IPV4 => write!(f, "address:{}", Ipv4Addr::from_bits(low)),
             USER => write!(f, "user:{low}"),
+            FIRM => write!(f, "firm:{low}"),
             _ => write!(f, "address:{}/64", Ipv6Addr::from_bits(u128::from(self.0) << 64)),
         }
     }
@@ -80,8 +88,8 @@ impl fmt::Display for Owner {
 /// A text that names no owner.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
-    "`{0}` names no owner: write session:NUMBER, address:ADDRESS or user:NUMBER, such as \
-     address:10.0.0.7"
+    "`{0}` names no owner: write session:NUMBER, address:ADDRESS, user:NUMBER or firm:NUMBER, \
+     such as address:10.0.0.7"
 )]
 pub struct UnknownOwner(String);
 
@@ -94,6 +102,7 @@ impl FromStr for Owner {
             Some(match kind {
                 "session" => Owner::of_session(rest.parse().ok()?),
                 "user" => Owner::of_user(rest.parse().ok()?),
+                "firm" => Owner::of_firm(rest.parse().ok()?),
                 "address" => {
                     Owner::of_address(rest.strip_suffix("/64").unwrap_or(rest).parse().ok()?)
                 }
@@ -153,11 +162,12 @@ mod tests {
 
     #[test]
     fn owners_of_each_kind_differ() {
-        let all = [Owner::NOBODY, Owner::of_session(7), Owner::of_user(7), of("0.0.0.7")];
+        let (user, firm) = (Owner::of_user(7), Owner::of_firm(7));
+        let all = [Owner::NOBODY, Owner::of_session(7), user, firm, of("0.0.0.7")];
         for (at, one) in all.iter().enumerate() {
             assert!(all[..at].iter().all(|other| other != one), "{one}");
         }
-        for wrong in ["", "7", "session:", "session:-1", "address:x", "firm:7", "nobody"] {
+        for wrong in ["", "7", "session:", "session:-1", "address:x", "shop:7", "nobody"] {
             assert!(wrong.parse::<Owner>().is_err(), "{wrong}");
         }
     }
@@ -167,7 +177,8 @@ mod tests {
         fn an_owner_is_read_back_from_its_text(bits: u128, number: u32) {
             let (v4, v6) = (Ipv4Addr::from_bits(number).into(), Ipv6Addr::from_bits(bits).into());
             let addresses = [v4, v6].map(Owner::of_address);
-            let others = [Owner::of_session(number), Owner::of_user(number)];
+            let of_number = [Owner::of_session, Owner::of_user, Owner::of_firm];
+            let others = of_number.map(|of| of(number));
             for owner in others.iter().chain(&addresses) {
                 prop_assert_eq!(owner.to_string().parse(), Ok(*owner));
             }

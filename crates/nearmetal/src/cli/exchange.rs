@@ -130,10 +130,12 @@ pub enum ExchangeCommand {
     /// Remove what a session or an owner has in the cells: its orders, sessions and instruments.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange retire --session 17 --network network.toml\n  \
-        nearmetal exchange retire --owner address:10.0.0.7 --folder nearmetal-out/RUN\n\n\
+        nearmetal exchange retire --owner address:10.0.0.7 --folder nearmetal-out/RUN\n  \
+        nearmetal exchange retire --firm \"ACME Capital\" --folder nearmetal-out/RUN\n\n\
         Its live orders are cancelled, and instruments that nobody else uses are removed. Their\n\
         memory comes back. For a minute the sessions are refused; then they may begin anew.\n\
-        An owner is session:NUMBER (who has its key), address:ADDRESS or user:NUMBER.\n\
+        An owner is session:NUMBER (who has its key), address:ADDRESS, user:NUMBER or\n\
+        firm:NUMBER.\n\
         Exit code: 0 done, 4 a cell does not answer, or something is left after a minute")]
     Retire(RetireArgs),
     /// Show and change what may be traded on a running network: its instrument master.
@@ -370,8 +372,11 @@ pub struct ReplaceArgs {
 #[derive(Debug, Args)]
 pub struct RetireArgs {
     /// The session.
-    #[arg(long, value_name = "NUMBER", required_unless_present = "owner")]
+    #[arg(long, value_name = "NUMBER", required_unless_present_any = ["owner", "firm"])]
     pub session: Option<u32>,
+    /// The firm, by its name.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["session", "owner"])]
+    pub firm: Option<String>,
     /// The owner: whoever has a session's key, or else an address or a user of the node's host.
     #[arg(long, value_name = "OWNER", conflicts_with = "session")]
     pub owner: Option<Owner>,
@@ -558,6 +563,9 @@ pub struct RunArgs {
     /// List what may be traded beside the load, a TOML file; without it anything may.
     #[arg(long, value_name = "FILE")]
     pub instruments: Option<PathBuf>,
+    /// The firms whose sessions may connect beside the load, a TOML file; without it any may.
+    #[arg(long, value_name = "FILE")]
+    pub firms: Option<PathBuf>,
     /// Arrival process of requests: even, poisson or bursts.
     #[arg(long, default_value = "poisson", value_name = "NAME")]
     pub arrivals: Arrivals,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::firms::{Firm, Firms};
 use crate::master::{InstrumentText, Master};
 
 use super::{ClassNodes, Durability, Network, Node, PerClass, Role};
@@ -49,6 +50,8 @@ struct NetworkFile {
     processor: Vec<Node>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     instrument: Vec<InstrumentText>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    firm: Vec<Firm>,
 }
 
 fn is_no_number(number: &u64) -> bool {
@@ -87,6 +90,7 @@ impl Serialize for Network {
             secret: self.secret.clone(),
             spare_mediators: self.spare_mediators,
             instrument: self.master.as_ref().map_or(vec![], |master| master.texts()),
+            firm: self.firms.as_ref().map_or(vec![], |firms| firms.all().to_vec()),
             ..NetworkFile::default()
         };
         for (class, of) in self.classes.iter() {
@@ -105,11 +109,25 @@ impl<'de> Deserialize<'de> for Network {
             let (nodes, removed) = (std::mem::take(nodes), std::mem::take(removed));
             ClassNodes { nodes, added: *added, removed }
         });
-        let NetworkFile { cluster, durability, data, record, secret, spare_mediators, .. } = file;
         let master = match file.instrument.as_slice() {
             [] => None,
             texts => Some(Arc::new(Master::of_texts(texts).map_err(D::Error::custom)?)),
         };
-        Ok(Network { cluster, durability, data, record, secret, spare_mediators, master, classes })
+        let firms = match std::mem::take(&mut file.firm) {
+            all if all.is_empty() => None,
+            all => Some(Arc::new(Firms::of(all).map_err(D::Error::custom)?)),
+        };
+        let NetworkFile { cluster, durability, data, record, secret, spare_mediators, .. } = file;
+        Ok(Network {
+            cluster,
+            durability,
+            data,
+            record,
+            secret,
+            spare_mediators,
+            master,
+            firms,
+            classes,
+        })
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of operating a network, in one binary.
 
 mod added_nodes;
+mod firms;
 mod instruments;
 mod large_move;
 mod site_latencies;

@@ -18,7 +18,8 @@ choice! {
         Owner = 1 {
             /// Who: 0 for nobody; otherwise the upper 16 bits say the kind. 1: who has the key of
             /// the session in the lower 32; 2: the IPv4 address there; 3: the user there, by
-            /// number; anything else: all 64 bits are the first ones of an IPv6 address.
+            /// number; 4: the firm there, by number; anything else: all 64 bits are the first ones
+            /// of an IPv6 address.
             owner: Owner,
         },
     }

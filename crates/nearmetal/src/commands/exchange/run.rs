@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
+use nm_exchange::firms::Firms;
 use nm_exchange::master::Master;
 use nm_load::Stall;
 use nm_load::flow::{self, Flow};
@@ -70,6 +71,7 @@ fn complete_setup(args: &RunArgs) -> Result<Setup> {
     setup.arrivals = args.arrivals;
     setup.kills = args.kill.clone();
     setup.record = args.record;
+    setup.firms = args.firms.as_deref().map(read_firms).transpose()?.map(Arc::new);
     setup.master = args.instruments.as_deref().map(read_master).transpose()?.map(Arc::new);
     setup.stall = args.stall.map(|for_ms| Stall { at_s: setup.spec.seconds / 2.0, for_ms });
     setup.check()?;
@@ -83,6 +85,11 @@ fn complete_setup(args: &RunArgs) -> Result<Setup> {
 /// Reads the file of what may be traded.
 fn read_master(path: &Path) -> Result<Master> {
     Master::read(path).map_err(|error| Stop::usage(error.to_string()))
+}
+
+/// Reads the file of firms.
+fn read_firms(path: &Path) -> Result<Firms> {
+    Firms::read(path).map_err(|error| Stop::usage(error.to_string()))
 }
 
 /// Reads a recorded flow.

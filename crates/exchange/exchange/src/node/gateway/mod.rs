@@ -157,6 +157,9 @@ impl Gateway {
             self.send_away(links, from);
             return Err(PeerError::Drained(self.index));
         }
+        if self.network.firms.as_ref().is_some_and(|firms| !firms.admits(session)) {
+            return Err(PeerError::NoFirm(session));
+        }
         self.clients.add(from, links.owner(from));
         self.claim(session, from).map_err(|reason| PeerError::SessionNotAdded { session, reason })
     }

@@ -851,8 +851,14 @@ impl Links {
         }
     }
 
-    /// Who has the key that a peer has proved to have, if it is that of a session.
+    /// The firm of a session, or else who has the key that a peer has proved to have, if it is that
+    /// of a session.
     fn key_owner(&self, hello: &Who) -> Option<Owner> {
+        if let (Some(firms), Who::Client { session }) = (&self.network.firms, hello)
+            && let Some(firm) = firms.of_session(*session)
+        {
+            return Some(firm.owner());
+        }
         match *hello {
             Who::Client { session } if self.authenticator.is_required() => {
                 Some(Owner::of_session(session))

@@ -156,6 +156,12 @@ pub enum PeerError {
         "session {0} does not belong to this link: a client says hello for each of its sessions"
     )]
     ForeignSession(UserId),
+    /// The network has firms, and none of them has the session.
+    #[error(
+        "session {0} belongs to no firm of this network: the `[[firm]]` tables of its file list \
+         the sessions that may connect"
+    )]
+    NoFirm(UserId),
     /// A session exceeds a limit of the link that has said hello for it.
     #[error("session {session} cannot be added to this link: {reason}")]
     SessionNotAdded {
@@ -227,6 +233,7 @@ impl PeerError {
             PeerError::QuotaFull { what, .. } => what,
             PeerError::Mistaken { .. } => "mistaken",
             PeerError::TooManyClients(_) => "clients",
+            PeerError::NoFirm(_) => "no firm",
             PeerError::TooManyObservers(_) => "observers",
             PeerError::NoProof(_) => "no proof",
             PeerError::WrongProof(_) => "wrong proof",
