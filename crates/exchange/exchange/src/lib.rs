@@ -6,7 +6,7 @@
 //!
 //! [`network`] is the file that all nodes share, [`master`] what may be traded, and [`firms`] whose
 //! sessions may trade. [`link`] carries frames between nodes, whose messages are those of
-//! [`nm_wire`]; [`moves`] says how they move an instrument, and [`client`] makes links from outside.
+//! [`nm_wire`]; [`moves`] says how they move an instrument, [`client`] makes links from outside.
 //! [`cell`] is the state of one group of instruments, [`control`] decides where each instrument is,
 //! [`node`] runs one node, [`output_queue`] takes what a node writes, and [`limits`] are what
 //! clients can ask of all of it. [`decimal`] are exact prices and quantities.
