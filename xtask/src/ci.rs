@@ -9,7 +9,7 @@ use nm_sys::clock::Moment;
 
 use crate::bench_builds::{self, Benches};
 use crate::suite::{self, Counts};
-use crate::{setup, shell, tidy};
+use crate::{rolling_upgrade, setup, shell, tidy};
 
 /// What the cheapest benchmarks are compared with.
 const COMMIT_BEFORE: &str = "HEAD~1";
@@ -70,6 +70,8 @@ fn run_parts(
     parts.run("setup, the rest of it", || {
         installing.join().expect("the installing thread does not panic")
     })?;
+    // Before that of the tests, which takes its place.
+    parts.run("build of the version that comes next", rolling_upgrade::build_next)?;
     parts.run("build of the tests", || {
         shell::run("cargo test --workspace --locked --no-run --quiet")
     })?;
@@ -105,6 +107,7 @@ fn run_beside_tests(parts: &Parts) -> Result<Result<[Benches; 2]>> {
         let simulating = scope.spawn(move || {
             parts.run("trials of replicas", simulate_replicas)?;
             parts.run("trials of the exchange", simulate_exchange)?;
+            parts.run("rolling upgrade", rolling_upgrade::check)?;
             parts.run("codecs under Miri", || check_codecs_under_miri(has_miri))
         });
         run("release build", "cargo build --release --locked")?;

@@ -109,7 +109,7 @@ fn receive_until(link: &mut Link, last: Kind) -> Vec<Kind> {
     kinds
 }
 
-/// The mediator of this ring announces that it leads to each router that connects.
+/// The mediator of this ring sends the cells of instruments to each router that connects.
 #[test]
 fn a_node_of_another_version_is_linked_and_is_not_sent_what_it_does_not_know() {
     let mut ring = TestRing::new("1-1-1-1", Durability::None);
@@ -117,14 +117,14 @@ fn a_node_of_another_version_is_linked_and_is_not_sent_what_it_does_not_know() {
     ring.start_one(mediator, &network, &Default::default());
     let who = Who::Node { node: Role::Router.node(0), start: 5 };
     let mut link = introduced(&ring, mediator, who, ROWS);
-    let kinds = receive_until(&mut link, Kind::Leader);
+    let kinds = receive_until(&mut link, Kind::RoutingTable);
     assert_eq!(kinds[..2], [Kind::Format, Kind::Welcome], "{kinds:?}");
     drop(link);
 
-    let mut link = introduced(&ring, mediator, who, &without(Kind::Leader));
+    let mut link = introduced(&ring, mediator, who, &without(Kind::RoutingTable));
     let kinds = receive_until(&mut link, Kind::Welcome);
     assert_eq!(kinds, [Kind::Format, Kind::Welcome]);
-    ring.wait_for_warning("a Leader was not sent to router 0, which is of another version");
+    ring.wait_for_warning("a RoutingTable was not sent to router 0, which is of another version");
     let fd = link.as_fd().as_raw_fd();
     assert!(!nm_sys::poll::readable(fd, Duration::from_millis(100)).unwrap(), "it sent more");
     ring.stop();
