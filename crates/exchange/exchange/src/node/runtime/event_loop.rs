@@ -308,7 +308,7 @@ impl EventLoop<'_> {
             }
             self.behaviour.on_connected(&mut self.links, handshake.peer);
             #[cfg(feature = "next-format")]
-            super::greeting::greet(&mut self.links, id, handshake.peer);
+            super::greeting::send(&mut self.links, id, handshake.peer);
             if handshake.peer != Peer::Client {
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! What the version that comes next does more (`next-format`): nodes greet those that they link to.
+//! What the version that comes next does more (`next-format`): nodes send a greeting on each link.
 //! Tests of rolling upgrades see by it which messages reach whom.
 
 use nm_wire::{FrameMut, Greeting, Kind};
@@ -6,8 +6,8 @@ use nm_wire::{FrameMut, Greeting, Kind};
 use super::links::{LinkId, Links};
 use super::peer::Peer;
 
-/// A link is up: its other end is greeted, if it is a node.
-pub fn greet(links: &mut Links, id: LinkId, peer: Peer) {
+/// A link is up: its other end gets a greeting, if it is a node.
+pub fn send(links: &mut Links, id: LinkId, peer: Peer) {
     if matches!(peer, Peer::Node(..)) {
         let start = links.own().1;
         links.send(id, &Greeting { start });

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_says_nothing_must_have_the_same_format() {
+    fn a_silent_peer_must_have_the_same_format() {
         let mut silent = PeerFormat::default();
         assert!(matches!(silent.check(OTHER), Err(PeerError::OtherFormat { found: OTHER, .. })));
         assert!(!silent.check(nm_wire::digest()).unwrap());
