@@ -40,7 +40,8 @@ pub enum ExchangeCommand {
         nearmetal exchange ramp --step 5000:25000\n  \
         nearmetal exchange ramp --step 5000:25000 --nodes 2-2-5-2 --spares 4 --policies -\n  \
         nearmetal exchange ramp --script day.toml --nodes 2-2-4-2\n  \
-        nearmetal exchange ramp --script day.toml --durability memory-quorum --record --out DAY\n\n\
+        nearmetal exchange ramp --script day.toml --durability memory-quorum --record --out DAY\n  \
+        nearmetal exchange ramp --rolling-restart 2000 --program ./nearmetal-next --record\n\n\
         Exit code: 0 all phases are within the limit, 1 not, 3 not decided, because the load\n\
         generator itself was late or a node ended by itself")]
     Ramp(RampArgs),
@@ -539,6 +540,9 @@ pub struct RampArgs {
     /// one after the other, mediators and gateways after they were drained.
     #[arg(long, value_name = "RATE", group = "load", conflicts_with = "policies")]
     pub rolling_restart: Option<f64>,
+    /// With --rolling-restart: start each node with this nearmetal, which may be another version.
+    #[arg(long, value_name = "NEW", requires = "rolling_restart", conflicts_with = "hosts")]
+    pub program: Option<PathBuf>,
     /// Length of each of the three phases, s.
     #[arg(long, default_value_t = 10, value_name = "SECONDS", conflicts_with = "script",
         value_parser = number(1..=DAY_SECONDS_MAX))]
