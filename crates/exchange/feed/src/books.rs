@@ -171,6 +171,12 @@ impl Books {
         self.stocks.iter().map(|(locate, stock)| (*locate, stock))
     }
 
+    /// Hash of the displayed orders of the stock with a symbol.
+    pub fn hash_of(&self, stock: &Stock) -> Option<u64> {
+        let mut all = self.stocks.iter();
+        all.find(|(_, known)| known.stock == *stock).map(|(locate, _)| self.hash(*locate))
+    }
+
     /// Number of displayed orders of all stocks.
     pub fn orders(&self) -> usize {
         self.orders.len()

@@ -51,6 +51,7 @@ crate::messages! {
     replies_lost::RepliesLost = 28, Processor > Gateway | Mediator > Processor > Gateway;
     events_lost::EventsLost = 29, Processor > Gateway | Gateway > Client;
     retire::Retire = 30, Mediator > Log;
+    book_update::BookUpdate = 31, Node > Observer;
 }
 
 /// Digest of the format: of the frames, of all messages and of the types in them. It stands in the
