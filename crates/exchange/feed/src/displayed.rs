@@ -1,6 +1,7 @@
 //! What others see of a book: its displayed orders in order of priority, and their hash.
 
-use nm_book::order::{OrderType, Side};
+use nm_book::order::OrderType;
+pub use nm_book::order::Side;
 use nm_book::snapshot::{BookSnapshot, SnapshotOrder};
 use nm_codec::fnv1a_on;
 

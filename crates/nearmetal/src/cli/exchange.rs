@@ -432,7 +432,7 @@ pub struct FeedPublishArgs {
     #[command(flatten)]
     pub lines: LinesArgs,
     /// MiB of messages that are kept for requests.
-    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = number(1..=65_536))]
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = number(1..=65_536_u64))]
     pub keep_mib: u64,
 }
 
@@ -441,7 +441,7 @@ pub struct FeedArgs {
     #[command(flatten)]
     pub lines: LinesArgs,
     /// How long it receives; until Ctrl-C or the end of the feed if not given.
-    #[arg(long, value_name = "S", value_parser = number(1..=86_400))]
+    #[arg(long, value_name = "S", value_parser = number(1..=86_400_u64))]
     pub seconds: Option<u64>,
     /// Lose so many packets of each line.
     #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = percent)]

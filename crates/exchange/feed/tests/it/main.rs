@@ -4,6 +4,8 @@ use nm_test_support::CountingAllocator;
 
 mod codec;
 mod derivation;
+mod follow;
+mod receiver;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
-use nm_book::order::Side;
 use nm_doors::settings;
 use nm_doors::symbols::Symbols;
 use nm_feed::check::Check;
 use nm_feed::consume::{self, ConsumeError, Consumer};
+use nm_feed::displayed::Side;
 use nm_feed::node_link::NetworkFile;
 use nm_feed::publish::{self, PublishError};
 use nm_sys::clock::Deadline;

@@ -136,3 +136,84 @@ pub fn send_image(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nm_book::testing::{Stream, seeded};
+    use nm_wire::{Retire, Retired};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cell::testing::{INSTRUMENT, order};
+    use crate::limits::CellLimits;
+
+    /// What was gathered, and nothing is left.
+    fn updates(followers: &mut Followers) -> Vec<BookUpdate> {
+        let (bytes, mut all) = (std::mem::take(&mut followers.bytes), vec![]);
+        let mut rest = &bytes[..];
+        while let Some(frame) = nm_wire::read(rest).unwrap() {
+            all.push(frame.read().unwrap());
+            rest = &rest[frame.bytes.len()..];
+        }
+        all
+    }
+
+    #[test]
+    fn nothing_is_gathered_while_nobody_follows() {
+        let (mut cell, mut followers) = (Cell::<Book>::default(), Followers::default());
+        cell.begin(1, 5);
+        let request = order(2, INSTRUMENT, 1, 0);
+        let before = followers.before(&cell, &request);
+        let handled = cell.handle(&request, |_| {});
+        followers.after(&cell, &request, before, handled);
+        assert!(before.is_none() && followers.bytes.is_empty());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+        /// Requests of five sessions of all kinds, some of which exceed limits, are not allowed, or
+        /// come twice; and sessions that are retired.
+        #[test]
+        fn who_executes_the_updates_has_the_book_of_the_cell(seed in any::<u64>()) {
+            let mut cell = Cell::<Book> {
+                limits: CellLimits { instruments: 3, sessions: 9, orders: 12 },
+                ..Cell::default()
+            };
+            let mut followers = Followers { links: vec![LinkId::none()], bytes: vec![] };
+            let (mut book, mut history, mut stream) = (Book::new(), 0, Stream::new(seeded(seed), 48));
+            for step in 1..400_u64 {
+                let command = stream.command().unwrap();
+                cell.begin(step, stream.now_ns);
+                let session = (step % 5) as u32;
+                if step % 97 == 0 {
+                    let retired = Retired::Session { session };
+                    let mut entry = vec![];
+                    nm_wire::write(&Retire { cell: 0, retired }, &mut entry);
+                    cell.admit(nm_wire::read(&entry).unwrap().unwrap()).unwrap();
+                    followers.retired(&cell);
+                } else {
+                    let last = cell.last_request_seq(INSTRUMENT, session);
+                    let seq = if step % 11 == 0 { last } else { last + 1 };
+                    let own = order(session, INSTRUMENT, seq, seq.saturating_sub(1));
+                    let request = Request { command, ..own };
+                    let before = followers.before(&cell, &request);
+                    let handled = cell.handle(&request, |_| {});
+                    followers.after(&cell, &request, before, handled);
+                }
+                for update in updates(&mut followers) {
+                    prop_assert_eq!(update.previous_history, history);
+                    history = update.history;
+                    let at_ns = if update.is_retirement { 0 } else { update.now_ns };
+                    if let Some(command) = update.command {
+                        book.apply(&command, at_ns, &mut |_| {});
+                    }
+                }
+                if let Some(known) = cell.book(INSTRUMENT) {
+                    prop_assert_eq!(known.hash(), book.hash());
+                    prop_assert_eq!(cell.history(INSTRUMENT).1, history);
+                }
+            }
+        }
+    }
+}
