@@ -2,6 +2,7 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver as Inputs, SyncSender, sync_channel};
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use nm_codec::Random;
 use nm_sys::clock::{self, Deadline};
+use nm_sys::socket::{self, SocketType};
 use thiserror::Error;
 
 use crate::books::Books;
@@ -36,6 +38,9 @@ const AGAIN_NS: u64 = 200_000_000;
 /// Largest datagram.
 const DATAGRAM_BYTES_MAX: usize = 65_536;
 
+/// Bytes that a line's socket keeps, if the system allows it.
+const RECEIVE_BYTES: u32 = 4 << 20;
+
 /// Why a consumer ends.
 #[derive(Debug, Error)]
 pub enum ConsumeError {
@@ -58,7 +63,7 @@ pub struct Options {
     /// Where each line comes: an own address, or a multicast group.
     pub lines: [SocketAddr; 2],
     /// The address of the interface at which multicast comes.
-    pub interface: Ipv4Addr,
+    pub interface: IpAddr,
     /// Where the feed answers requests.
     pub requests: SocketAddr,
     /// Where it gives snapshots.
@@ -256,16 +261,19 @@ fn apply(books: &mut Books, bytes: &[u8], wrong: &mut u64, notes: &mut Vec<Strin
     }
 }
 
-fn join(address: SocketAddr, interface: Ipv4Addr) -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind(address)?;
-    match address.ip() {
-        IpAddr::V4(group) if group.is_multicast() => {
-            socket.join_multicast_v4(&group, &interface)?;
-        }
-        IpAddr::V6(group) if group.is_multicast() => socket.join_multicast_v6(&group, 0)?,
-        _ => {}
+/// A socket at an own address, or in a multicast group, in which other programs may be as well.
+fn join(address: SocketAddr, interface: IpAddr) -> io::Result<UdpSocket> {
+    let fd = socket::socket(&address, SocketType::Datagram)?;
+    let group = address.ip();
+    if group.is_multicast() {
+        socket::set_reuse_address(fd.as_fd())?;
     }
-    Ok(socket)
+    socket::set_buffers(fd.as_fd(), RECEIVE_BYTES)?;
+    socket::bind(&fd, &address)?;
+    if group.is_multicast() {
+        socket::join_group(fd.as_fd(), group, interface)?;
+    }
+    Ok(UdpSocket::from(fd))
 }
 
 /// Reads a socket in a thread.

@@ -1,14 +1,15 @@
 //! The publisher: it follows a network's books, and sends their feed on two lines.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nm_doors::symbols::Symbols;
-use nm_sys::clock;
+use nm_sys::{clock, socket};
 use thiserror::Error;
 
 use crate::follow::{Books, Source};
@@ -71,7 +72,7 @@ pub struct Options {
     /// Where each line is sent: an address, or a multicast group.
     pub lines: [SocketAddr; 2],
     /// The address of the interface from which multicast is sent.
-    pub interface: Option<Ipv4Addr>,
+    pub interface: Option<IpAddr>,
     /// Where requests are answered.
     pub requests: SocketAddr,
     /// Where snapshots are given.
@@ -154,15 +155,14 @@ fn session_name() -> Session {
     name
 }
 
-fn sender(to: SocketAddr, interface: Option<Ipv4Addr>) -> io::Result<UdpSocket> {
-    let from = match to.ip() {
-        IpAddr::V4(_) => IpAddr::V4(interface.unwrap_or(Ipv4Addr::UNSPECIFIED)),
-        IpAddr::V6(_) => IpAddr::from([0; 16]),
+fn sender(to: SocketAddr, interface: Option<IpAddr>) -> io::Result<UdpSocket> {
+    let any: IpAddr = match to.ip() {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let socket = UdpSocket::bind((from, 0))?;
-    if to.ip().is_multicast() && to.is_ipv4() {
-        socket.set_multicast_ttl_v4(1)?;
-        socket.set_multicast_loop_v4(true)?;
+    let socket = UdpSocket::bind((any, 0))?;
+    if let Some(interface) = interface.filter(|_| to.ip().is_multicast()) {
+        socket::set_multicast_interface(socket.as_fd(), interface)?;
     }
     Ok(socket)
 }

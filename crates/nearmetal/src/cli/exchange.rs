@@ -1,6 +1,6 @@
 //! Arguments of `nearmetal exchange`.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -416,7 +416,7 @@ pub struct LinesArgs {
     pub snapshots: SocketAddr,
     /// Address of the interface that multicast takes; that of the default route if not given.
     #[arg(long, value_name = "IP")]
-    pub interface: Option<Ipv4Addr>,
+    pub interface: Option<IpAddr>,
     /// What is shown, a TOML file with [[symbol]] as doors have it; all instruments, by number, if
     /// not given.
     #[arg(long, value_name = "FILE")]

@@ -1,7 +1,7 @@
 //! Market data through the built program: a publisher and consumers beside networks of the built
 //! program, whose nodes die and whose instruments move.
 
-use std::net::{TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -21,12 +21,17 @@ struct Feed {
 }
 
 impl Feed {
-    fn new(net: &Net) -> Feed {
+    /// Lines are multicast groups of the loopback interface, or addresses.
+    fn new(net: &Net, is_multicast: bool) -> Feed {
         // All are bound at the same time, so that no two are equal.
         let udp: Vec<UdpSocket> = (0..3).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut all: Vec<_> = udp.iter().map(|socket| socket.local_addr().unwrap()).collect();
+        let mut all: Vec<SocketAddr> =
+            udp.iter().map(|socket| socket.local_addr().unwrap()).collect();
         all.push(tcp.local_addr().unwrap());
+        for (line, number) in all[..2].iter_mut().zip(1..).filter(|_| is_multicast) {
+            line.set_ip([239, 255, 77, number].into());
+        }
         let names = ["--line-a", "--line-b", "--requests", "--snapshots"];
         let addresses = names.iter().zip(all);
         Feed {
@@ -39,7 +44,7 @@ impl Feed {
 
     fn start(&self, command: &str, more: &[&str]) -> Running {
         let network = self.network.to_str().unwrap();
-        let own = ["exchange", command, "--network", network];
+        let own = ["exchange", command, "--network", network, "--interface", "127.0.0.1"];
         let addresses = self.addresses.iter().map(String::as_str);
         let args: Vec<&str> =
             own.into_iter().chain(addresses).chain(more.iter().copied()).collect();
@@ -79,7 +84,7 @@ fn count(run: &Run, what: &str) -> u64 {
 fn books_of_the_feed_are_those_of_the_cells_after_a_move_a_kill_and_lost_packets() {
     let mut net = Net::new("1-1-3-1", Durability::MemoryQuorum);
     net.start_all(|_, command| command);
-    let feed = Feed::new(&net);
+    let feed = Feed::new(&net, true);
     let publisher = feed.publish();
     let first = feed.consume("1%");
     let mut load = Load::new(&net, INSTRUMENTS, 256);
@@ -120,7 +125,7 @@ fn books_of_the_feed_are_those_of_the_cells_after_a_move_a_kill_and_lost_packets
 fn messages_that_both_lines_lose_are_asked_for() {
     let mut net = Net::new("1-1-1-1", Durability::None);
     net.start_all(|_, command| command);
-    let feed = Feed::new(&net);
+    let feed = Feed::new(&net, false);
     let (publisher, consumer) = (feed.publish(), feed.consume("30%"));
     let mut load = Load::new(&net, INSTRUMENTS, 256);
     load.all_answered("the load", 800);

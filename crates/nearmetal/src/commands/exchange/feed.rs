@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,6 +82,14 @@ fn address_exit(source: &io::Error) -> Exit {
     }
 }
 
+/// The default interface of an address.
+fn any(address: SocketAddr) -> IpAddr {
+    match address {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
 /// Of 1 000.
 fn per_mille(percent: f64) -> u32 {
     (percent * 10.0).round() as u32
@@ -98,7 +107,7 @@ pub fn consume(args: &FeedArgs) -> Result<Exit> {
     };
     let options = consume::Options {
         lines: [lines.line_a, lines.line_b],
-        interface: lines.interface.unwrap_or(std::net::Ipv4Addr::UNSPECIFIED),
+        interface: lines.interface.unwrap_or(any(lines.line_a)),
         requests: lines.requests,
         snapshots: lines.snapshots,
         lost: per_mille(*drop),
