@@ -193,9 +193,9 @@ impl std::fmt::Display for Totals {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} connections of {} clients ({} killed, {} stops, {} frozen), {} used memory; {} bytes \
-             through memory, {} through the kernel; {} times back to the kernel, {} times in \
-             memory again; {:?}",
+            "{} connections of {} clients ({} killed, {} stops, {} frozen), {} used memory; {} \
+             bytes through memory, {} through the kernel; {} times back to the kernel, {} times \
+             in memory again; {:?}",
             self.connections,
             self.clients,
             self.killed,
