@@ -133,7 +133,9 @@ proptest! {
     #[test]
     fn a_publisher_that_starts_late_goes_on_from_the_book(seed in any::<u64>()) {
         let (mut cell, mut books, mut out) = (Cell::new(seed), Books::new(None), vec![]);
-        (0..100).for_each(|_| drop(cell.step()));
+        for _ in 0..100 {
+            cell.step();
+        }
         books.on_position(2, cell.position(), 0, &mut out);
         prop_assert_eq!(books.on_time(MISSING_NS), vec![(2, INSTRUMENT)]);
         let (position, image) = (cell.position(), cell.image());
