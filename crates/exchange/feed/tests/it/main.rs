@@ -4,6 +4,7 @@ use nm_test_support::CountingAllocator;
 
 mod codec;
 mod derivation;
+mod documents;
 mod follow;
 mod receiver;
 
