@@ -6,6 +6,7 @@ mod codec;
 mod derivation;
 mod documents;
 mod follow;
+mod independent;
 mod receiver;
 
 #[global_allocator]
