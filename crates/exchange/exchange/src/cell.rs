@@ -66,10 +66,9 @@ use crate::limits::CellLimits;
 use crate::moves::{Claim, Forget, MoveParts, MoveRefusal};
 pub use copy::CopyPiece;
 use copy::InstrumentCopy;
-pub use handled::{CellLoadError, Handled};
+pub use handled::{CellLoadError, Handled, Retirement};
 pub use relocation::{Arrival, Departed, MoveStep, Ownership, Staged};
 pub use request::{OPERATOR, rejection};
-pub use retire::Retirement;
 pub use session::{Outcome, event_recipients};
 
 /// First bytes of a saved cell, with the version.

@@ -1,4 +1,5 @@
-//! `nearmetal exchange feed-publish` and `feed`: market data of a running network, and its consumer.
+//! `nearmetal exchange feed-publish` and `feed`: market data of a running network, and its
+//! consumer.
 
 use std::fmt::Write as _;
 use std::io;
