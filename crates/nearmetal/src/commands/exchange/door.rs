@@ -20,7 +20,7 @@ use nm_operate::instruments;
 use nm_sys::process;
 
 use crate::campaign::interrupt;
-use crate::cli::exchange::{DoorArgs, FixArgs, OuchArgs};
+use crate::cli::exchange::{CredentialsArgs, DoorArgs, FixArgs, OuchArgs, RunningArgs};
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -32,7 +32,7 @@ const LINES_LIMIT: Duration = Duration::from_secs(1);
 /// Runs a door for FIX until Ctrl-C.
 pub fn fix(args: &FixArgs) -> Result<Exit> {
     let FixArgs { door, store } = args;
-    let master = master(door)?;
+    let master = master(&door.running, &door.credentials)?;
     let settings = fix::settings::read(&door.sessions, master.as_deref()).map_err(wrong)?;
     run::<fix::line::Line>(door, store, settings)
 }
@@ -40,18 +40,18 @@ pub fn fix(args: &FixArgs) -> Result<Exit> {
 /// Runs a door for OUCH until Ctrl-C.
 pub fn ouch(args: &OuchArgs) -> Result<Exit> {
     let OuchArgs { door, store } = args;
-    let master = master(door)?;
+    let master = master(&door.running, &door.credentials)?;
     let settings = ouch::settings::read(&door.sessions, master.as_deref()).map_err(wrong)?;
     run::<ouch::line::Line>(door, store, settings)
 }
 
 /// What may be traded now, if the network has an instrument master. The file of a network that
 /// cannot be asked, such as one that is not up yet, has what it begins with.
-fn master(door: &DoorArgs) -> Result<Option<Arc<Master>>> {
-    let file = status::file(&door.running)?;
+pub fn master(running: &RunningArgs, credentials: &CredentialsArgs) -> Result<Option<Arc<Master>>> {
+    let file = status::file(running)?;
     let mut network = Network::read(&file).map_err(|error| Stop::usage(error.to_string()))?;
     let Some(first) = network.master.clone() else { return Ok(None) };
-    if let Some(credentials) = &door.credentials.credentials {
+    if let Some(credentials) = &credentials.credentials {
         network.secret = Some(credentials.clone());
     }
     Ok(Some(match instruments::master(&network) {
