@@ -59,7 +59,9 @@ pub use frame::{
     FRAME_BYTES_MAX, Frame, FrameMut, Listed, PREFIX, PREFIX_BYTES, STAMPS, Sealed, Shape, VERSION,
     overhead_bytes, read_mut_with, read_with, stamp, write_with,
 };
-pub use messages::admin_response::{CellReplicas, Holdings, InstrumentWork, LinkLatency, Work};
+pub use messages::admin_response::{
+    BookImage, BookPosition, CellReplicas, Holdings, InstrumentWork, LinkLatency, Work,
+};
 pub use messages::format::{Common, Difference, KnownMessage};
 pub use messages::hello::{Evidence, Who};
 pub use messages::membership_report::Member;

@@ -54,6 +54,7 @@ macro_rules! table {
     events_lost::EventsLost = 29, Processor > Gateway | Gateway > Client;
     retire::Retire = 30, Mediator > Log;
     format::Format = 31, Connector > Acceptor | Acceptor > Connector;
+    book_update::BookUpdate = 32, Node > Observer;
     $($more)*
     } };
 }

@@ -296,6 +296,14 @@ impl<L: Log> Mediator<L> {
                 links.send(from.0, &answer);
                 Ok(())
             }
+            AdminRequest::Follow if from.1 == Peer::Operator => {
+                self.cells.follow(links, from.0);
+                Ok(())
+            }
+            AdminRequest::Image { instrument } if from.1 == Peer::Operator => {
+                self.cells.send_image(links, from.0, instrument);
+                Ok(())
+            }
             request => answer(links, from, request, control.as_mut(), |work| {
                 replicas.iter().for_each(|replica| replica.add_work(work));
             }),

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use nm_model::agent::Failure;
 use nm_replica::Log;
 use nm_wire::{
-    CatchUp, DecodeError, Frame, FrameMut, Kind, Leader, Message, Nak, Private, Refused, Reply,
-    ResendRequest, misdirected, nak, private, refused, replies_lost, reply, resent,
+    AdminRequest, CatchUp, DecodeError, Frame, FrameMut, Kind, Leader, Message, Nak, Private,
+    Refused, Reply, ResendRequest, misdirected, nak, private, refused, replies_lost, reply, resent,
 };
 
 use crate::control::{InstrumentMap, RoutingTable};
@@ -219,6 +219,16 @@ impl<L: Log> Behaviour for Processor<L> {
                     self.catch_ups.insert((cell, index), (entry, until_ns));
                 }
             }
+            (Peer::Operator, Kind::AdminRequest) => match frame.read().map_err(undecodable)? {
+                AdminRequest::Follow => self.cells.follow(links, from.0),
+                AdminRequest::Image { instrument } => {
+                    self.cells.send_image(links, from.0, instrument);
+                }
+                _ => {
+                    let role = Role::Processor;
+                    return Err(PeerError::UnexpectedFrame { peer, kind, role });
+                }
+            },
             // The processor of its cell is away.
             (Peer::Node(NodeId { class: Role::Mediator, .. }), _) => {
                 if !forward(links, frame).map_err(undecodable)? {
