@@ -105,7 +105,7 @@ impl Followers {
             return;
         }
         let Followers { links: followers, bytes } = self;
-        followers.retain(|to| links.output(*to).is_some());
+        followers.retain(|to| links.is_open(*to));
         followers.iter().for_each(|to| links.forward(*to, bytes));
         bytes.clear();
     }
