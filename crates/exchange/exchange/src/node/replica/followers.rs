@@ -176,10 +176,8 @@ mod tests {
         /// come twice; and sessions that are retired.
         #[test]
         fn who_executes_the_updates_has_the_book_of_the_cell(seed in any::<u64>()) {
-            let mut cell = Cell::<Book> {
-                limits: CellLimits { instruments: 3, sessions: 9, orders: 12 },
-                ..Cell::default()
-            };
+            let mut cell = Cell::<Book>::default();
+            cell.limits = CellLimits { instruments: 3, sessions: 9, orders: 12 };
             let mut followers = Followers { links: vec![LinkId::none()], bytes: vec![] };
             let (mut book, mut history, mut stream) = (Book::new(), 0, Stream::new(seeded(seed), 48));
             for step in 1..400_u64 {
