@@ -108,8 +108,8 @@ class Client:
         (session, instrument), stream = key, self.streams[key]
         previous, command = stream.unanswered[seq]
         self.link.socket.sendall(frame(REQUEST, struct.pack(
-            "<IIQQQQQIHHB??", instrument, session, seq, previous, stream.seen, 0, 0, 0, 0, 0, 0, False,
-            is_previous_answered) + command))
+            "<IIQQQQQIHHB??B", instrument, session, seq, previous, stream.seen, 0, 0, 0, 0, 0, 0, False,
+            is_previous_answered, 0) + command))
 
     def ask(self, key):
         (session, instrument), stream = key, self.streams[key]

@@ -542,11 +542,6 @@ impl Links {
         false
     }
 
-    /// Whether something can be sent over a link.
-    pub fn is_open(&mut self, id: LinkId) -> bool {
-        self.entry(id).is_some_and(|entry| !entry.has_failed)
-    }
-
     /// The backlog of a link, which is flushed at the end of the iteration.
     pub(super) fn output(&mut self, id: LinkId) -> Option<&mut Vec<u8>> {
         self.frames_out += 1;
