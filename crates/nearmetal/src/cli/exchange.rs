@@ -682,7 +682,7 @@ pub struct RampArgs {
     #[arg(long, value_name = "RATE", group = "load", conflicts_with = "policies")]
     pub rolling_restart: Option<f64>,
     /// With --rolling-restart: start each node with this nearmetal, which may be another version.
-    #[arg(long, value_name = "NEW", requires = "rolling_restart", conflicts_with = "hosts")]
+    #[arg(long, value_name = "NEW", conflicts_with = "hosts")]
     pub program: Option<PathBuf>,
     /// Length of each of the three phases, s.
     #[arg(long, default_value_t = 10, value_name = "SECONDS", conflicts_with = "script",

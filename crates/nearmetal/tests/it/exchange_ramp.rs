@@ -312,7 +312,7 @@ fn a_bad_script_is_reported_in_one_sentence_that_names_its_line() {
         ),
         (&["--rolling-restart", "5", "--program", "/"], "--program: / cannot be started"),
         (&["--rolling-restart", "5", "--program", "/etc/passwd"], "Permission denied"),
-        (&["--step", "1:5", "--program", "/bin/true"], "--rolling-restart"),
+        (&["--step", "1:5", "--program", "/bin/true"], "--program needs --rolling-restart"),
         (&["--script", "/no/script"], "/no/script: it cannot be read"),
         (&[], "--script"),
     ] {

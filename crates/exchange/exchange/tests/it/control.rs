@@ -454,6 +454,20 @@ fn router_among_peers() -> (TestRing, [UnixListener; 2], [Peer; 2], Peer) {
     (ring, listeners, mediators, gateway)
 }
 
+/// A mediator may know of an added cell before the router's map has it. Nobody would tell the
+/// router of its leader again.
+#[test]
+fn a_router_keeps_the_leader_of_a_cell_that_its_map_lacks() {
+    let (ring, _listeners, [mut first, _second], mut gateway) = router_among_peers();
+    lead(&mut first, 2, 3);
+    lead(&mut first, 0, 5);
+    assert_eq!(next_data_frame(&mut gateway), (Kind::Leader, 2, 3));
+    assert_eq!(next_data_frame(&mut gateway), (Kind::Leader, 0, 5));
+    gateway.send(&Request { cell: 2, ..any_request() });
+    assert_eq!(next_data_frame(&mut first), (Kind::Request, 2, 0));
+    ring.stop();
+}
+
 #[test]
 fn a_router_ignores_a_leader_with_an_older_term_than_control_s() {
     let (ring, listeners, [mut first, mut second], mut gateway) = router_among_peers();

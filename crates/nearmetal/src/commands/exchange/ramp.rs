@@ -85,6 +85,9 @@ fn operator(args: &RampArgs) -> Result<Box<dyn Operator>> {
         let program = args.program.as_deref().map(usable).transpose()?;
         return Ok(Box::new(RollingRestart::new(args.phase_seconds, program)));
     }
+    if args.program.is_some() {
+        return Err(Stop::usage("--program needs --rolling-restart"));
+    }
     let Some(path) = &args.policies else { return Ok(Box::new(NoOperator)) };
     let settings = match path.as_os_str() == "-" {
         true => Settings::default(),

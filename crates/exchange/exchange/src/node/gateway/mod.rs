@@ -858,8 +858,8 @@ fn refuse(links: &mut Links, client: LinkId, refused: &Refused, is_stamped: bool
 
 #[cfg(test)]
 mod tests {
-    use nm_book::order::Command;
-    use nm_wire::{Listed, Value, Welcome};
+    use nm_book::order::{Command, Event};
+    use nm_wire::{Listed, Private, Series, Value, Welcome};
 
     use super::*;
     use crate::client::say_hello;
@@ -895,7 +895,11 @@ mod tests {
 
     impl Simulated {
         fn new() -> Simulated {
-            let network = TestRing::new("1-1-1-1", Durability::None).network.clone();
+            Simulated::of("1-1-1-1", Durability::None)
+        }
+
+        fn of(nodes: &str, durability: Durability) -> Simulated {
+            let network = TestRing::new(nodes, durability).network.clone();
             let mut links = Links::simulated(&network, Role::Gateway.node(0), 1);
             links.now_ns = 1 << 40;
             let client = links.accept_link();
@@ -941,6 +945,62 @@ mod tests {
             messages.extend(frame.read::<M>());
         }
         messages
+    }
+
+    /// Session and number of the events that were sent over a link, and whether they are astray.
+    fn events_of(output: &[(LinkId, Vec<u8>)], link: LinkId) -> Vec<(UserId, u64, bool)> {
+        let of_link = output.iter().filter(|(id, _)| *id == link);
+        let mut input = ReceiveBuffer::of(of_link.flat_map(|(_, bytes)| bytes.clone()).collect());
+        let mut all = vec![];
+        while let Some(frame) = input.next_frame().unwrap() {
+            if let Ok(events) = private::View::of(frame.shared()) {
+                all.push((events.session(), events.output_seq(), events.is_astray()));
+            }
+        }
+        all
+    }
+
+    fn events(session: UserId, output_seq: u64) -> Vec<u8> {
+        let events = nm_wire::encode(&Event::Halted);
+        let mut bytes = vec![];
+        let message = Private {
+            instrument: 0,
+            session,
+            output_seq,
+            previous_event: 0,
+            gateway: 0,
+            cell: 0,
+            is_astray: false,
+            events: Series::of(&events),
+        };
+        nm_wire::write(&message, &mut bytes);
+        bytes
+    }
+
+    /// Events that a gateway gave back, because their session was elsewhere, are not among those
+    /// that the session has: it may have come and asked before the processor had caught up.
+    #[test]
+    fn a_session_gets_what_its_gateway_gave_back_before_it_came() {
+        const LATE: UserId = 2;
+        let mut simulated = Simulated::of("1-1-2-1", Durability::MemoryQuorum);
+        let processor = Role::Processor.node(0);
+        let link = simulated.links.link_to(processor);
+        let from = (link, Peer::Node(processor));
+        simulated.receive(from, [events(SESSION, 4), events(LATE, 5)].concat());
+        let output = simulated.links.take_output();
+        assert_eq!(events_of(&output, simulated.client), [(SESSION, 4, false)]);
+        assert_eq!(events_of(&output, link), [(LATE, 5, true)]);
+        // The processor has restarted, and repeats what the gateway has had.
+        simulated.gateway.on_connected(&mut simulated.links, from.1);
+        simulated.receive(from, events(SESSION, 4));
+        let output = simulated.links.take_output();
+        assert_eq!(events_of(&output, simulated.client), []);
+        let mut hello = vec![];
+        say_hello(Who::Client { session: LATE }, None, &mut hello);
+        simulated.receive((simulated.client, Peer::Client), hello);
+        simulated.receive(from, events(LATE, 5));
+        let output = simulated.links.take_output();
+        assert_eq!(events_of(&output, simulated.client), [(LATE, 5, false)]);
     }
 
     fn request(client_seq: u64, previous_seq: u64) -> Vec<u8> {
