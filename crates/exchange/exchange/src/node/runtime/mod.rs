@@ -16,4 +16,5 @@ pub mod links;
 pub mod membership;
 pub mod peer;
 pub mod sockets;
+pub mod turns;
 pub mod warnings;
