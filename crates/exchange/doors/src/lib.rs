@@ -10,6 +10,7 @@
 //! gateways, without I/O as well, [`store`] keeps what must survive, and [`server`] is the process
 //! around it.
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait"))]
 
 pub mod decimal;
 pub mod door;
