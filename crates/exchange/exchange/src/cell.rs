@@ -53,11 +53,11 @@ pub(crate) mod testing;
 use std::collections::BTreeMap;
 
 use holdings::{OwnerLedger, Places};
-use instrument::{Buffers, Circumstances, InstrumentState};
+use instrument::{Applied, Buffers, Circumstances, InstrumentState};
 use nm_book::order::{Command, Event, InstrumentId, Matching, UserId};
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 pub use nm_wire::Request;
-use nm_wire::{Frame, Holdings, Kind, OrdersLimit, Owner, RefusalReason, Retire};
+use nm_wire::{Breach, Frame, Holdings, Kind, OrdersLimit, Owner, RefusalReason, Retire};
 use session::Session;
 use snapshot::{Section, Snapshot, instrument_sections};
 
@@ -66,7 +66,7 @@ use crate::limits::CellLimits;
 use crate::moves::{Claim, Forget, MoveParts, MoveRefusal};
 pub use copy::CopyPiece;
 use copy::InstrumentCopy;
-pub use handled::{CellLoadError, Handled};
+pub use handled::{CellLoadError, Handled, Retirement};
 pub use relocation::{Arrival, Departed, MoveStep, Ownership, Staged};
 pub use request::{OPERATOR, rejection};
 pub use session::{Outcome, event_recipients};
@@ -126,6 +126,8 @@ pub struct Cell<M> {
     first_output_seq: u64,
     /// The limit that held for the last request.
     last_limit: OrdersLimit,
+    /// Sessions that the last entry of that kind has removed; no part of the state.
+    retirements: Vec<Retirement>,
     /// What it has room for.
     pub limits: CellLimits,
 }
@@ -163,6 +165,7 @@ impl<M: Matching> Cell<M> {
             released: BTreeMap::new(),
             first_output_seq: 0,
             last_limit: OrdersLimit::None,
+            retirements: vec![],
             limits: CellLimits::STANDARD,
         }
     }
@@ -291,6 +294,8 @@ impl<M: Matching> Cell<M> {
         let sessions = self.session_count + self.ledger.owed_sessions();
         if self.ledger.is_retired(request.session) {
             Some(RefusalReason::Retired)
+        } else if request.breach() == Some(Breach::NotListed) {
+            Some(RefusalReason::NotListed)
         } else if !is_known && instruments >= self.limits.instruments {
             Some(RefusalReason::TooManyCellInstruments)
         } else if sessions >= self.limits.sessions {
@@ -323,6 +328,21 @@ impl<M: Matching> Cell<M> {
     /// order.
     pub fn notifications(&self) -> &[(UserId, Event)] {
         &self.buffers.notifications
+    }
+
+    /// What the book executed of the request that was executed last, which is this one; none if
+    /// that was nothing.
+    pub fn applied(&self, request: &Request) -> Option<Command> {
+        match self.buffers.applied {
+            Applied::Command => request::authorized_command(request).ok(),
+            Applied::Tick => Some(Command::Tick),
+            Applied::Nothing => None,
+        }
+    }
+
+    /// Sessions that the present entry has removed from instruments.
+    pub fn retirements(&self) -> &[Retirement] {
+        &self.retirements
     }
 
     /// Sequence number of the last event of a session on an instrument; zero for none.
@@ -530,6 +550,48 @@ mod tests {
         // The gap is detected, and the events from there on are known.
         let (before, events) = cell.events_after(7, 2, 30).unwrap();
         assert_eq!((before, events.count()), (30 + session::LOST_BOOKS_GAP, 2));
+    }
+
+    #[test]
+    fn what_is_not_listed_leaves_no_trace_and_live_orders_of_it_are_cancelled_alone() {
+        let mut cell = Cell::<ReferenceBook>::default();
+        cell.begin(1, 10);
+        let breach = |breach: Breach, request| Request { breach: breach.code(), ..request };
+        let before = cell.hash();
+        for request in [order(2, 7, 1, 0), tick(2, 7, 1)] {
+            let handled = cell.handle(&breach(Breach::NotListed, request), |_| panic!());
+            assert_eq!(handled, Handled::Refused(RefusalReason::NotListed));
+        }
+        assert_eq!(cell.hash(), before);
+        let first = order(2, 7, 1, 0);
+        assert!(matches!(cell.handle(&first, |_| {}), Handled::Executed(_)));
+        // A copy of what was executed stays executed, whatever the master says meanwhile.
+        let copy = cell.handle(&breach(Breach::NotListed, first), |_| panic!());
+        assert!(matches!(copy, Handled::Duplicate(Some(_))), "{copy:?}");
+        let mut events = vec![];
+        for (seq, reason) in
+            [(2, Breach::NotListed), (3, Breach::OutsideCollar), (4, Breach::TooLarge)]
+        {
+            let request = breach(reason, order(2, 7, seq, seq - 1));
+            assert!(matches!(cell.handle(&request, |it| events.push(*it)), Handled::Executed(_)));
+        }
+        let replace = Command::Replace { id: 2 << 32 | 1, user: 2, price: 1, quantity: 1 };
+        let replace = Request { command: replace, ..order(2, 7, 5, 4) };
+        cell.handle(&breach(Breach::OutsideCollar, replace), |it| events.push(*it));
+        let cancel = Command::Cancel { id: 2 << 32 | 1, user: 2 };
+        let cancel = Request { command: cancel, ..order(2, 7, 6, 5) };
+        cell.handle(&breach(Breach::NotListed, cancel), |it| events.push(*it));
+        let rejected = |seq: u64, reason| Event::Rejected { id: 2 << 32 | seq, user: 2, reason };
+        assert_eq!(
+            events[..4],
+            [
+                rejected(2, RejectReason::NotListed),
+                rejected(3, RejectReason::OutsideCollar),
+                rejected(4, RejectReason::TooLarge),
+                rejected(1, RejectReason::OutsideCollar),
+            ]
+        );
+        assert!(matches!(events[4..], [Event::Cancelled { user: 2, .. }]), "{events:?}");
     }
 
     /// A session's stream can be read from any number on, as long as it was not acknowledged.

@@ -2,6 +2,7 @@
 
 use nm_book::order::InstrumentId;
 
+use crate::listing::Listing;
 use crate::node_id::{NodeId, Role};
 use crate::nodes::NodeAddresses;
 use crate::choice;
@@ -66,11 +67,31 @@ choice! {
             /// Whose.
             retired: Retired,
         },
+        /// To list an instrument, or to change how it is listed. The answer is the state before;
+        /// the status shows when it is done.
+        List = 10 {
+            /// How.
+            listing: Listing,
+        },
+        /// To list an instrument no more. The answer is the state before.
+        Delist = 11 {
+            /// Which.
+            instrument: InstrumentId,
+        },
+        /// To send what books execute from now on, as `BookUpdate` messages: a mediator or
+        /// processor does that for its replicas. The answer is where they stand.
+        Follow = 20,
+        /// For the book of an instrument. The answer has it in pieces, none of them if the node
+        /// does not have the instrument.
+        Image = 21 {
+            /// Which.
+            instrument: InstrumentId,
+        },
     }
 }
 
 impl AdminRequest {
-    /// Whether it changes the network, which only an operator may.
+    /// Whether it changes the network or shows whose orders there are, which is for operators only.
     pub fn is_change(&self) -> bool {
         match self {
             AdminRequest::Status | AdminRequest::Work | AdminRequest::Replicas { .. } => false,
@@ -79,6 +100,10 @@ impl AdminRequest {
             | AdminRequest::Replace { .. }
             | AdminRequest::Add { .. }
             | AdminRequest::Retire { .. }
+            | AdminRequest::Follow
+            | AdminRequest::Image { .. }
+            | AdminRequest::List { .. }
+            | AdminRequest::Delist { .. }
             | AdminRequest::Remove { .. } => true,
         }
     }

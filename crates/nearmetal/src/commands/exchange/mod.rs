@@ -2,7 +2,9 @@
 
 pub mod add;
 mod door;
+mod feed;
 mod host;
+pub mod instruments;
 pub mod moves;
 mod node;
 pub mod policy;
@@ -41,10 +43,13 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Drain(args) => moves::drain(args),
         ExchangeCommand::Replace(args) => moves::replace(args),
         ExchangeCommand::Retire(args) => retire::run(args),
+        ExchangeCommand::Instruments(command) => instruments::run(command),
         ExchangeCommand::Resume(args) => moves::resume(args),
         ExchangeCommand::Policy(args) => policy::run(args),
         ExchangeCommand::Fix(args) => door::fix(args),
         ExchangeCommand::Ouch(args) => door::ouch(args),
+        ExchangeCommand::FeedPublish(args) => feed::publish(args),
+        ExchangeCommand::Feed(args) => feed::consume(args),
         ExchangeCommand::Assign(args) => moves::assign(args),
         ExchangeCommand::Secret(command) => secret::run(command),
     }
