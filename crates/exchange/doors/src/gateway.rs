@@ -103,6 +103,7 @@ impl Gateway {
     }
 
     /// Connects in a thread of its own, to the gateways in turn.
+    #[expect(clippy::disallowed_methods, reason = "in a thread of its own")]
     pub fn dial(&mut self) {
         if std::mem::replace(&mut self.is_dialing, true) {
             return;
@@ -216,6 +217,7 @@ fn read(
 }
 
 /// One attempt; none if another one may succeed.
+#[expect(clippy::disallowed_methods, reason = "in a thread of its own")]
 fn attempt(
     network: &Path,
     credentials: Option<&PathBuf>,

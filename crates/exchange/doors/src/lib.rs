@@ -9,6 +9,7 @@
 //! [`line`](mod@line) of a [`door`], and shares all else: a session of `nm-client` trades by the
 //! gateways, [`store`] keeps what must survive, and [`server`] is the process around it.
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait"))]
 
 pub mod door;
 pub mod fix;

@@ -204,6 +204,7 @@ fn open_stores<L: Line>(
 }
 
 /// Locks the folder of the stores.
+#[expect(clippy::disallowed_methods, reason = "before there are clients")]
 fn lock(folder: &Path) -> Result<File, ServerError> {
     private_folder::claim(folder)?;
     let lock = File::create(folder.join("lock")).map_err(system("cannot lock the store"))?;
@@ -459,6 +460,7 @@ impl<'a, L: Line> Server<'a, L> {
     }
 
     /// Tells all clients that the door closes, and gives them a moment to read it.
+    #[expect(clippy::disallowed_methods, reason = "the door ends, within a limit")]
     fn end(&mut self) -> Result<(), ServerError> {
         self.door.end(now_ns());
         self.act()?;

@@ -86,6 +86,7 @@ impl SymbolText {
 const STORE_BYTES_MIN: u64 = 64 << 10;
 
 /// The content of a file.
+#[expect(clippy::disallowed_methods, reason = "before there are clients")]
 pub(crate) fn file<T: DeserializeOwned>(path: &Path) -> Result<T, SettingsError> {
     let text = text_file::read(path, SETTINGS_BYTES_MAX)
         .map_err(|source| SettingsError::Read { path: path.into(), source })?;
@@ -198,6 +199,7 @@ fn symbols_of(all: &[SymbolText]) -> Result<Symbols, String> {
 }
 
 /// The password in a file.
+#[expect(clippy::disallowed_methods, reason = "before there are clients")]
 pub(crate) fn password(path: &Path) -> Result<String, SettingsError> {
     let unreadable = |source| SettingsError::Read { path: path.into(), source };
     let wrong = |why: String| SettingsError::Content { path: path.into(), why };

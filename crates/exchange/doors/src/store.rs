@@ -94,6 +94,7 @@ impl Store {
     ///
     /// # Errors
     /// If it cannot be read, or is not the file of this session.
+    #[expect(clippy::disallowed_methods, reason = "before there are clients")]
     pub fn open<R: DeserializeOwned>(
         folder: &Path,
         owner: &Owner,
@@ -152,6 +153,10 @@ impl Store {
     ///
     /// # Errors
     /// If it cannot be written; then the file is as it was.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "nothing is sent to a client before the store has it"
+    )]
     pub fn rewrite<R: Serialize>(
         &mut self,
         records: impl Iterator<Item = R>,

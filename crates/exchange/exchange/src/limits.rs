@@ -52,6 +52,14 @@ pub const SESSION_INSTRUMENTS_MAX: usize = 1 << 12;
 /// Requests of one session on one instrument without a reply.
 pub const PENDING_REQUESTS_MAX: usize = 1024;
 
+/// Requests without a reply of one owner at a gateway while others are served there as well: its
+/// links are read on when there are fewer. It bounds what waits behind the gateway before the
+/// others' requests.
+pub const OWNER_REQUESTS_MAX: usize = 1 << 7;
+
+/// Bytes of these requests: its links are read on when there are fewer.
+pub const OWNER_REQUESTS_BYTES_MAX: usize = 1 << 18;
+
 /// Bytes that a gateway holds for all of its clients: requests without a reply, replies that wait
 /// for earlier ones, and what it knows of sessions.
 pub const GATEWAY_BYTES_MAX: usize = 1 << 30;

@@ -77,6 +77,24 @@ pub async fn campaign(replica: Arc<GroupReplica>, engine: Arc<Engine>) {
     }
 }
 
+/// A replica whose node stood still (`SIGSTOP`, a paused machine) has heard nothing of its leader
+/// for too long, by its clock. openraft would begin an election before it reads what the leader has
+/// sent meanwhile, and has no pre-vote. So no election begins until the leader has had the time
+/// to be heard. This task wakes with the timer that openraft's election would come of, and openraft
+/// acts one step of the runtime later.
+pub async fn listen_after_standstill(replica: Arc<GroupReplica>, engine: Arc<Engine>) {
+    let patience = replica.leases().1;
+    loop {
+        let before = Instant::now();
+        sleep(CHECK_INTERVAL).await;
+        if before.elapsed() > patience / 2 && replica.may_lead() && replica.store.is_caught_up() {
+            engine.raft.runtime_config().elect(false);
+            sleep(patience).await;
+            engine.raft.runtime_config().elect(true);
+        }
+    }
+}
+
 /// Waits until the log has all required entries. Until then there must be a leader: a replica that
 /// may not lead, and has the log, is asked to campaign. More seldom each time: its elections must
 /// not keep a replica that has more entries from winning one.

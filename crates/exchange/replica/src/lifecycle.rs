@@ -78,6 +78,7 @@ pub async fn run((replica, is_known, commands): Opened) -> Result<(), ReplicaErr
     let tasks = [
         tokio::spawn(election::initialize(Arc::clone(replica), Arc::clone(&engine))),
         tokio::spawn(election::campaign(Arc::clone(replica), Arc::clone(&engine))),
+        tokio::spawn(election::listen_after_standstill(Arc::clone(replica), Arc::clone(&engine))),
         tokio::spawn(election::hand_over(Arc::clone(replica), Arc::clone(&engine))),
         tokio::spawn(membership::finish_change(Arc::clone(replica), Arc::clone(&engine))),
         tokio::spawn(trigger_snapshots(Arc::clone(&engine), snapshot_due)),

@@ -121,18 +121,29 @@ pub enum Interest {
     Readable,
     /// Reading and writing.
     ReadableOrWritable,
+    /// Writing only.
+    Writable,
+    /// Nothing: only its end, or a failure, is reported.
+    Nothing,
 }
 
 impl Interest {
-    /// Reading, and writing too if `writable`.
-    pub fn with_writable(writable: bool) -> Interest {
-        if writable { Interest::ReadableOrWritable } else { Interest::Readable }
+    /// Reading, if `readable`, and writing, if `writable`.
+    pub fn of(readable: bool, writable: bool) -> Interest {
+        match (readable, writable) {
+            (true, false) => Interest::Readable,
+            (true, true) => Interest::ReadableOrWritable,
+            (false, true) => Interest::Writable,
+            (false, false) => Interest::Nothing,
+        }
     }
 
     fn events(self) -> c_int {
         match self {
             Interest::Readable => libc::EPOLLIN,
             Interest::ReadableOrWritable => libc::EPOLLIN | libc::EPOLLOUT,
+            Interest::Writable => libc::EPOLLOUT,
+            Interest::Nothing => 0,
         }
     }
 }

@@ -18,7 +18,7 @@ use rustix::net::{
 };
 
 use crate::exchange_net::{Load, Net};
-use crate::support::{BINARY, PATIENCE, signal};
+use crate::support::{BINARY, PATIENCE, run, signal};
 
 /// Requests while a process stands still.
 const COUNT: u32 = 400;
@@ -90,6 +90,59 @@ fn p99_ms(round: &nm_load::Round) -> f64 {
     round_trips.sort_unstable();
     let at = (round_trips.len() * 99).div_ceil(100).saturating_sub(1);
     round_trips.get(at).map_or(f64::NAN, |ns| *ns as f64 / 1e6)
+}
+
+/// The terms of the cells.
+fn terms(net: &Net) -> Vec<u64> {
+    let file = net.path().join("network.toml");
+    let args = ["exchange", "status", "--format", "json", "--network", file.to_str().unwrap()];
+    let status = run(&args);
+    assert_eq!(status.code, 0, "{status:?}");
+    let status: serde_json::Value = serde_json::from_str(&status.stdout).unwrap();
+    let cells = status["cells"].as_array().unwrap().iter();
+    let term = |cell: &serde_json::Value| cell["epoch"].as_u64();
+    cells.map(|cell| term(cell).unwrap_or_else(|| panic!("{status}"))).collect()
+}
+
+/// Before, requests waited for the router until it went on.
+#[test]
+fn requests_go_around_a_router_that_is_stopped() {
+    let mut net = Net::new("1-2-2-2", Durability::MemoryQuorum);
+    net.start_all(|_, command| command);
+    let mut load = Load::new(&net, 4, 200);
+    load.all_answered("before", COUNT);
+    for router in [0, 1].map(|index| Role::Router.node(index)) {
+        signal("STOP", net.pid(router));
+        load.all_answered(&format!("while {router} stands still"), COUNT);
+        signal("CONT", net.pid(router));
+        load.all_answered(&format!("when {router} goes on"), COUNT);
+    }
+    let lines = net.output(Role::Gateway.node(0));
+    assert!(lines.contains("router 0 has requests, and none was answered for"), "{lines}");
+    assert!(lines.contains("router 1 takes its place"), "{lines}");
+    net.prove(load);
+}
+
+/// Before, it began an election before it read what its leader had sent meanwhile.
+#[test]
+fn a_replica_that_goes_on_begins_no_election() {
+    let mut net = Net::new("1-1-3-2", Durability::MemoryQuorum);
+    net.start_all(|_, command| command);
+    let mut load = Load::at(&net, 1, 3, 64);
+    load.all_answered("before", COUNT);
+    let before = terms(&net);
+    for round in 0..5 {
+        // It leads its own cell and perhaps control: these get another leader, once.
+        for follower in [1, 2].map(|index| Role::Mediator.node(index)) {
+            signal("STOP", net.pid(follower));
+            load.all_answered("while it stands still", COUNT);
+            let stopped = terms(&net);
+            signal("CONT", net.pid(follower));
+            load.all_answered("when it goes on", COUNT);
+            assert_eq!(terms(&net), stopped, "round {round}, {follower}; at first {before:?}");
+        }
+    }
+    load.finish(&mut net);
 }
 
 /// The load goes gateway 0, router 0, mediator 0, processor 0; cell 0 has replicas at mediators 0

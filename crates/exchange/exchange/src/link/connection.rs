@@ -11,7 +11,7 @@ use super::receive_buffer::ReceiveBuffer;
 use super::stream::{PEER_TIMEOUT, Stream};
 
 /// Bytes that one call may read.
-const READ_BYTES: usize = 256 << 10;
+pub const READ_BYTES: usize = 256 << 10;
 
 /// Space that a link keeps for its backlog while it has none, bytes.
 const IDLE_BACKLOG_BYTES: usize = 64 << 10;
@@ -109,16 +109,27 @@ impl Link {
     /// # Errors
     /// If the peer closed the stream, or it failed.
     pub fn receive(&mut self) -> Result<(), LinkError> {
-        match self.stream.read(self.input.free_space(READ_BYTES)) {
+        self.receive_most(READ_BYTES).map(drop)
+    }
+
+    /// As [`Link::receive`], but at most so many bytes, or as many as wait for the rest of their
+    /// frame: a long frame is not copied for each small part of it. Whether it was as many as it
+    /// may be, so that there may be more.
+    ///
+    /// # Errors
+    /// As [`Link::receive`].
+    pub fn receive_most(&mut self, bytes: usize) -> Result<bool, LinkError> {
+        let most = bytes.max(self.input.waiting_bytes()).min(READ_BYTES);
+        match self.stream.read(&mut self.input.free_space(READ_BYTES)[..most]) {
             Ok(0) => Err(LinkError::Closed),
             Ok(count) => {
                 self.input.received(count);
-                Ok(())
+                Ok(count == most)
             }
             Err(error)
                 if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
             {
-                Ok(())
+                Ok(false)
             }
             Err(error) => Err(error.into()),
         }

@@ -16,7 +16,7 @@ mod stream;
 
 pub use address::{Address, AddressError};
 pub use connecting::Connecting;
-pub use connection::{BACKLOG_BYTES_MAX, Link, LinkError};
+pub use connection::{BACKLOG_BYTES_MAX, Link, LinkError, READ_BYTES};
 pub use poller::LinkPoller;
 pub use receive_buffer::ReceiveBuffer;
 pub use shm::{SHM_RING_BYTES, ShmStream};

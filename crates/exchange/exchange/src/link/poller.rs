@@ -34,6 +34,8 @@ struct ShmEntry {
     rings: Arc<ShmRings>,
     /// Whether its writer waits for space.
     wants_write: bool,
+    /// Whether what it has to read is to wait.
+    is_held: bool,
     is_polled: bool,
 }
 
@@ -83,7 +85,8 @@ impl LinkPoller {
                 self.entries.push(None);
             }
             let rings = Arc::clone(stream.rings());
-            let entry = ShmEntry { token, rings, wants_write: false, is_polled: true };
+            let entry =
+                ShmEntry { token, rings, wants_write: false, is_held: false, is_polled: true };
             self.entries[slot] = Some(entry);
             self.polled.push(slot);
         }
@@ -95,15 +98,29 @@ impl LinkPoller {
     /// # Errors
     /// The system's error.
     pub fn want_write(&mut self, link: &Link, token: u64, wants_write: bool) -> io::Result<()> {
-        match self.slot(link) {
-            None => self.poller.modify(link, token, Interest::with_writable(wants_write)),
-            Some(slot) => {
-                if let Some(entry) = &mut self.entries[slot] {
-                    entry.wants_write = wants_write;
-                }
-                Ok(())
+        self.watch(link, token, (true, wants_write))
+    }
+
+    /// Waits for a link to be readable, writable, both or none of these.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn watch(
+        &mut self,
+        link: &Link,
+        token: u64,
+        (readable, writable): (bool, bool),
+    ) -> io::Result<()> {
+        let Some(slot) = self.slot(link) else {
+            return self.poller.modify(link, token, Interest::of(readable, writable));
+        };
+        if let Some(entry) = &mut self.entries[slot] {
+            (entry.is_held, entry.wants_write) = (!readable, writable);
+            if !std::mem::replace(&mut entry.is_polled, true) {
+                self.polled.push(slot);
             }
         }
+        Ok(())
     }
 
     /// Removes a link.
@@ -148,7 +165,8 @@ impl LinkPoller {
         });
         for slot in &self.polled {
             let Some(entry) = &self.entries[*slot] else { continue };
-            let (readable, writable) = (entry.rings.is_readable(), entry.wants_write);
+            let (readable, writable) =
+                (!entry.is_held && entry.rings.is_readable(), entry.wants_write);
             if readable || writable {
                 ready.push(Readiness { token: entry.token, readable, writable });
             }
@@ -159,14 +177,18 @@ impl LinkPoller {
     /// Whether a polled link has something to read. If none has, all doorbells are armed.
     fn is_busy(&mut self) -> bool {
         let LinkPoller { entries, polled, .. } = self;
-        let is_readable =
-            |slot: &usize| entries[*slot].as_ref().is_some_and(|entry| entry.rings.is_readable());
+        let is_readable = |slot: &usize| {
+            let entry = entries[*slot].as_ref().filter(|entry| !entry.is_held);
+            entry.is_some_and(|entry| entry.rings.is_readable())
+        };
         if polled.iter().any(is_readable) {
             return true;
         }
         polled.retain(|slot| {
             let Some(entry) = &mut entries[*slot] else { return false };
-            entry.is_polled = !entry.rings.arm_doorbell();
+            // What is held has something to read all the time. It is polled again when it goes on.
+            let is_armed = entry.is_held || entry.rings.arm_doorbell();
+            entry.is_polled = !is_armed;
             entry.is_polled
         });
         !polled.is_empty()

@@ -54,6 +54,11 @@ impl ReceiveBuffer {
         }
     }
 
+    /// Bytes that are not handled yet.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.end - self.start
+    }
+
     /// Bytes that it has allocated.
     pub fn allocated_bytes(&self) -> usize {
         self.bytes.capacity()

@@ -219,6 +219,8 @@ fn the_page_of_limits_has_the_numbers_of_the_code() {
         LINK_SESSIONS_MAX,
         SESSION_INSTRUMENTS_MAX,
         PENDING_REQUESTS_MAX,
+        OWNER_REQUESTS_MAX,
+        OWNER_REQUESTS_BYTES_MAX,
         GATEWAY_BYTES_MAX,
         FREE_BYTES_SHARE,
         LINK_RESEND_REQUESTS_MAX,

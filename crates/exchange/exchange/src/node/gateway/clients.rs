@@ -39,6 +39,8 @@ pub struct ClientLinks {
     /// Bytes that all links hold, and those of each owner.
     total_bytes: usize,
     bytes_of: HashMap<Owner, usize>,
+    /// Requests without a reply of each owner, and their bytes.
+    requests_of: HashMap<Owner, (usize, usize)>,
 }
 
 impl ClientLinks {
@@ -143,6 +145,40 @@ impl ClientLinks {
         Ok(())
     }
 
+    /// Requests without a reply of an owner, and their bytes.
+    pub fn requests_of(&self, owner: Owner) -> (usize, usize) {
+        self.requests_of.get(&owner).copied().unwrap_or_default()
+    }
+
+    /// Counts a request without a reply, and the bytes that are held for it.
+    ///
+    /// # Errors
+    /// As [`ClientLinks::hold`].
+    pub fn hold_request(&mut self, link: LinkId, bytes: usize) -> Result<(), RefusalReason> {
+        self.hold(link, bytes)?;
+        if let Some(known) = self.links.get(&link) {
+            let of_owner = self.requests_of.entry(known.owner).or_default();
+            *of_owner = (of_owner.0 + 1, of_owner.1 + bytes);
+        }
+        Ok(())
+    }
+
+    /// So many requests of a link are answered, refused or given up; what was held for them.
+    pub fn release_requests(&mut self, link: LinkId, requests: usize, bytes: usize) {
+        if let Some(known) = self.links.get(&link)
+            && let Entry::Occupied(mut of_owner) = self.requests_of.entry(known.owner)
+        {
+            // Replies that waited count among the bytes, but not here.
+            let (known_requests, known_bytes) = *of_owner.get();
+            let left = (known_requests - requests, known_bytes.saturating_sub(bytes));
+            *of_owner.get_mut() = left;
+            if left.0 == 0 {
+                of_owner.remove();
+            }
+        }
+        self.release(link, bytes);
+    }
+
     /// Counts bytes that must be held.
     pub fn hold_anyway(&mut self, link: LinkId, bytes: usize) {
         let known = self.links.entry(link).or_default();
@@ -212,6 +248,25 @@ mod tests {
         assert_eq!(clients.hold(LinkId::of_token(99), 1 << 16), Ok(()));
         clients.release(free, 64 << 20);
         assert_eq!(clients.bytes_of.len(), 1);
+    }
+
+    #[test]
+    fn requests_of_an_owner_are_counted_over_its_links() {
+        let mut clients = ClientLinks::default();
+        let (owner, links) = (Owner::of_user(1), [1, 2].map(LinkId::of_token));
+        for link in links {
+            clients.add(link, owner);
+            for _ in 0..3 {
+                clients.hold_request(link, 100).unwrap();
+            }
+        }
+        assert_eq!((clients.requests_of(owner), clients.total_bytes), ((6, 600), 600));
+        assert_eq!(clients.requests_of(Owner::of_user(2)), (0, 0));
+        clients.release_requests(links[0], 1, 100);
+        clients.release_requests(links[1], 3, 300);
+        assert_eq!((clients.requests_of(owner), clients.total_bytes), ((2, 200), 200));
+        clients.release_requests(links[0], 2, 200);
+        assert_eq!((clients.requests_of.len(), clients.total_bytes), (0, 0));
     }
 
     #[test]

@@ -23,11 +23,12 @@
 //! be: the gateway gives them back, and the processor sends them to all others.
 //!
 //! A gateway has a link to two routers, and to those that were added. It uses the first one that
-//! knows the leaders of all cells.
+//! knows the leaders of all cells, and goes around one that lets requests wait ([`silence`]).
 
 mod clients;
 mod pending;
 mod resend_requests;
+mod silence;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -35,12 +36,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use nm_book::order::{InstrumentId, UserId};
 use nm_codec::DecodeError;
 use nm_wire::{
-    Breach, EventsLost, Frame, FrameMut, GoAway, Hello, Kind, Leader, Misdirected, Nak,
+    Breach, EventsLost, Frame, FrameMut, GoAway, Hello, Kind, Leader, Misdirected, Nak, Owner,
     RefusalReason, Refused, RepliesLost, Request, ResendRequest, Shape, Who, private, public,
     refused, reply, request, resent,
 };
 
 use crate::control::{InstrumentMap, MembershipReport, Placement, RoutingTable, Work};
+use crate::limits::{OWNER_REQUESTS_BYTES_MAX, OWNER_REQUESTS_MAX};
 use crate::moves::{MoveEnded, MoveId};
 use crate::network::{Durability, Network, NodeId, Role};
 use crate::resend::ResendQueue;
@@ -52,6 +54,7 @@ use crate::node::runtime::peer::{Peer, PeerError};
 use clients::ClientLinks;
 use pending::{AfterNak, Numbers, PendingRequests, Place, Route};
 use resend_requests::ResendRequests;
+use silence::Silence;
 
 /// How often requests without reply are checked for time-outs, ns.
 const CHECK_NS: u64 = 50_000_000;
@@ -91,6 +94,8 @@ pub struct Gateway {
     router: u16,
     /// Of each router that is connected: the cells of which it has announced a leader.
     led_cells: BTreeMap<u16, BTreeSet<u16>>,
+    /// Routers that let requests wait.
+    silence: Silence,
     clients: ClientLinks,
     streams: HashMap<StreamKey, PendingRequests>,
     /// Those that may have pending requests.
@@ -121,6 +126,7 @@ impl Gateway {
             index,
             router: network.routers_of(index)[0],
             led_cells: BTreeMap::new(),
+            silence: Silence::default(),
             clients: ClientLinks::default(),
             streams: HashMap::new(),
             checked: vec![],
@@ -168,9 +174,9 @@ impl Gateway {
         links.to(Role::Router.node(self.router))
     }
 
-    /// Uses the first router that knows all leaders, or else the first one that is connected;
-    /// whether that is another one than before. Which requests reached that one is not known, so
-    /// those without a reply are sent again by the new one.
+    /// Uses the first router that knows all leaders, or else the first one that is connected, and
+    /// those that let requests wait last; whether that is another one than before. Which requests
+    /// reached that one is not known, so those without a reply are sent again by the new one.
     fn choose_router(&mut self, links: &Links) -> bool {
         let cells = self.map.cell_count();
         let routers = self.network.routers_of(self.index);
@@ -179,8 +185,11 @@ impl Gateway {
             led_cells.filter(|cell| self.map.has_cell(**cell)).count() == cells
         };
         let is_connected = |router: &&u16| self.led_cells.contains_key(router);
-        let best = routers.iter().find(is_complete).or(routers.iter().find(is_connected));
-        let best = *best.unwrap_or(&routers[0]);
+        let answers = |router: &&u16| !self.silence.suspects(**router);
+        let answering = routers.iter().filter(answers);
+        let best = answering.clone().find(is_complete).or(answering.clone().find(is_connected));
+        let any = routers.iter().find(is_complete).or(routers.iter().find(is_connected));
+        let best = *best.or(any).unwrap_or(&routers[0]);
         let is_changed = std::mem::replace(&mut self.router, best) != best;
         if is_changed {
             self.resend(links, |_, _| true);
@@ -291,7 +300,7 @@ impl Gateway {
         };
         let place = stream.place(numbers)?;
         if let Place::At(_) = place {
-            self.clients.hold(from, pending::held_bytes(bytes))?;
+            self.clients.hold_request(from, pending::held_bytes(bytes))?;
         }
         Ok(place)
     }
@@ -313,7 +322,8 @@ impl Gateway {
     fn drop_session(&mut self, session: UserId) {
         for instrument in self.clients.remove_session(session) {
             if let Some(stream) = self.streams.remove(&(instrument, session)) {
-                self.clients.release(stream.client, stream.held_bytes());
+                let (requests, bytes) = (stream.len(), stream.held_bytes());
+                self.clients.release_requests(stream.client, requests, bytes);
             }
         }
     }
@@ -346,6 +356,7 @@ impl Gateway {
     fn place_of(&mut self, key: StreamKey, client_seq: u64, now_ns: u64) -> Option<usize> {
         let stream = self.streams.get(&key)?;
         let place = stream.find(client_seq).ok()?;
+        self.silence.end();
         self.slowest_ns = self.slowest_ns.max(now_ns.saturating_sub(stream.sent_ns(place)));
         Some(place)
     }
@@ -363,7 +374,7 @@ impl Gateway {
         links.forward(client, frame.bytes);
         let mut done = stream.pop_answered();
         while let Some(first) = done {
-            self.clients.release(client, first.held_bytes());
+            self.clients.release_requests(client, 1, first.held_bytes());
             self.resends.answered(first.bytes.len());
             if self.spare.len() < SPARE_MAX && first.bytes.capacity() <= SPARE_BYTES_MAX {
                 self.spare.push(first.bytes);
@@ -387,6 +398,7 @@ impl Gateway {
     fn nak(&mut self, links: &mut Links, nak: &Nak) {
         let key = (nak.instrument, nak.session);
         let Some(stream) = self.streams.get_mut(&key) else { return };
+        self.silence.end();
         match stream.on_nak(nak) {
             AfterNak::Refuse(place) => self.refuse_pending(links, key, place, None),
             AfterNak::Resend(from) => queue(&mut self.resends, key, stream, from, links.now_ns),
@@ -406,7 +418,7 @@ impl Gateway {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         let client = stream.client;
         for gone in stream.remove_refused(place) {
-            self.clients.release(client, gone.held_bytes());
+            self.clients.release_requests(client, 1, gone.held_bytes());
             if let Some(answer) = answer.take() {
                 links.forward(client, answer);
             } else if let Ok(Some(frame)) = nm_wire::read(&gone.bytes)
@@ -560,6 +572,27 @@ impl Gateway {
             stream.is_checked
         });
         self.next_check_ns = now_ns + CHECK_NS;
+        if let Some(silent_ns) = self.silence.check(!self.checked.is_empty(), now_ns, least_ns) {
+            self.go_around_router(links, silent_ns);
+        }
+    }
+
+    /// Nothing was answered for so long: uses another router, if one is connected.
+    fn go_around_router(&mut self, links: &mut Links, silent_ns: u64) {
+        let (router, now_ns) = (self.router, links.now_ns);
+        let others: Vec<u16> =
+            self.led_cells.keys().copied().filter(|other| *other != router).collect();
+        self.silence.suspect(router, &others, now_ns);
+        self.choose_router(links);
+        let instead = match self.router == router {
+            true => "there is no other router".to_string(),
+            false => format!("router {} takes its place", self.router),
+        };
+        let silent_ms = silent_ns / 1_000_000;
+        let message = format!(
+            "router {router} has requests, and none was answered for {silent_ms} ms: {instead}"
+        );
+        links.warnings.push_limited(("silent", Owner::NOBODY), now_ns, message);
     }
 
     /// Takes over the newer map of a router: pending requests are sent again if their cell is
@@ -757,6 +790,7 @@ impl Behaviour for Gateway {
         }
         if let Peer::Node(NodeId { class: Role::Router, index }) = peer {
             self.led_cells.remove(&index);
+            self.silence.contacted_by(index);
             self.choose_router(links);
         }
         if let Peer::Node(NodeId { class: Role::Processor, .. }) = peer {
@@ -789,9 +823,11 @@ impl Behaviour for Gateway {
             }
             (Peer::Node(NodeId { class: Role::Router, index }), Kind::Leader) => {
                 let Leader { cell, .. } = frame.read().map_err(undecodable)?;
+                self.silence.contacted_by(index);
                 self.on_leader(links, index, cell);
             }
-            (Peer::Node(NodeId { class: Role::Router, .. }), Kind::RoutingTable) => {
+            (Peer::Node(NodeId { class: Role::Router, index }), Kind::RoutingTable) => {
+                self.silence.contacted_by(index);
                 let map = RoutingTable::decode_newer_map(frame.shared().message, &self.map);
                 if let Some(map) = map.map_err(undecodable)? {
                     self.update_map(links, from.0, map);
@@ -827,6 +863,11 @@ impl Behaviour for Gateway {
 
     fn deadline_ns(&self, _now_ns: u64) -> Option<u64> {
         self.has_checks().then_some(self.next_check_ns)
+    }
+
+    fn is_full(&self, owner: Owner) -> bool {
+        let (requests, bytes) = self.clients.requests_of(owner);
+        requests >= OWNER_REQUESTS_MAX || bytes >= OWNER_REQUESTS_BYTES_MAX
     }
 
     fn counts(&self) -> (u64, u64) {
@@ -1008,6 +1049,37 @@ mod tests {
         let request = testing::request(SESSION, 0, Command::Tick);
         nm_wire::write(&Request { client_seq, previous_seq, ..request }, &mut bytes);
         bytes
+    }
+
+    /// The link's owner is full at the limit, and no longer once a request is answered.
+    #[test]
+    fn an_owner_with_many_requests_under_way_is_full() {
+        let mut simulated = Simulated::new();
+        let owner = Owner::of_user(7);
+        simulated.client = simulated.links.add_accepted(owner).unwrap().unwrap();
+        let mut hello = vec![];
+        say_hello(Who::Client { session: SESSION }, None, &mut hello);
+        simulated.receive((simulated.client, Peer::Client), hello);
+        let is_full = |it: &Simulated| it.gateway.is_full(owner);
+        for client_seq in 1..=OWNER_REQUESTS_MAX as u64 {
+            assert!(!is_full(&simulated), "{client_seq}");
+            let bytes = request(client_seq, client_seq - 1);
+            simulated.receive((simulated.client, Peer::Client), bytes);
+        }
+        assert!(is_full(&simulated) && !simulated.gateway.is_full(Owner::of_user(8)));
+        let refused = testing::request(SESSION, 0, Command::Tick);
+        let refused = Request { client_seq: OWNER_REQUESTS_MAX as u64, ..refused };
+        let mut answer = vec![];
+        nm_wire::write(&Refused::of(&refused, RefusalReason::TooManyOwnerInstruments), &mut answer);
+        simulated.receive((simulated.router, Peer::Node(Role::Processor.node(0))), answer);
+        assert!(!is_full(&simulated));
+        // One long request is as much as many short ones.
+        let mut long = vec![];
+        let shape = Shape { is_stamped: false, size_bytes: OWNER_REQUESTS_BYTES_MAX };
+        let numbers = Request { client_seq: 1, previous_seq: 0, ..refused };
+        nm_wire::write_shaped(&Request { instrument: 1, ..numbers }, shape, &mut long);
+        simulated.receive((simulated.client, Peer::Client), long);
+        assert!(is_full(&simulated));
     }
 
     /// Before, a nak within 2 ms of a resend was ignored. Where a round trip takes less, each

@@ -184,6 +184,11 @@ impl PendingRequests {
         self.pending.is_empty()
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Bytes that its requests count for.
     pub fn held_bytes(&self) -> usize {
         self.pending.iter().map(Pending::held_bytes).sum()

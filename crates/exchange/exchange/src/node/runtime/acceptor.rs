@@ -10,7 +10,7 @@ use super::links::Links;
 use super::sockets::Sockets;
 
 /// Connections accepted in one iteration, so that many at once do not hold up the links.
-const ACCEPTS_PER_TURN: usize = 64;
+const ACCEPTS_PER_TURN: usize = 8;
 
 /// A listening socket in a poller.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 //! role has a socket or a clock.
 
 use nm_model::agent::Failure;
-use nm_wire::FrameMut;
+use nm_wire::{FrameMut, Owner};
 
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
@@ -65,6 +65,12 @@ pub trait Behaviour {
     /// If it cannot write its files.
     fn on_stop(&mut self) -> Result<(), Failure> {
         Ok(())
+    }
+
+    /// Whether an owner has so many requests under way that its links wait while others are
+    /// served.
+    fn is_full(&self, _owner: Owner) -> bool {
+        false
     }
 
     /// Requests handled and resent.

@@ -6,10 +6,10 @@ use std::time::Duration;
 use nm_model::agent::{Failure, FailureKind};
 use nm_sys::clock;
 use nm_sys::poll::{Readiness, Waker};
-use nm_wire::{FrameMut, Kind};
+use nm_wire::{FrameMut, Kind, Owner};
 
 use crate::control::{self, InstrumentMap};
-use crate::link::{LinkError, Listener};
+use crate::link::{LinkError, Listener, READ_BYTES};
 use crate::network::{Network, NetworkError, NodeId, PerClass, Role};
 
 use super::acceptor::Acceptor;
@@ -23,6 +23,7 @@ use super::links::{LinkId, Links, REMOVED_NS};
 use super::membership::MembershipDoubt;
 use super::peer::{Peer, PeerError};
 use super::sockets::Sockets;
+use super::turns::{ALONE_NS, TURN_BYTES, Turns};
 use crate::node::{gateway, mediator, processor, router};
 
 /// How long a node that the network file lacks asks where it listens.
@@ -117,6 +118,7 @@ pub fn run_with_limits(
         behaviour,
         membership,
         ends_by_ns,
+        owners: Turns::default(),
         frames_in,
         turns,
         events,
@@ -152,6 +154,8 @@ struct EventLoop<'a> {
     membership: MembershipDoubt,
     /// When it ends at the latest, if it was removed from the network, ns.
     ends_by_ns: Option<u64>,
+    /// Whose links are read next.
+    owners: Turns,
     frames_in: u64,
     turns: u64,
     events: &'a EventQueue,
@@ -172,6 +176,7 @@ impl EventLoop<'_> {
             self.sockets.poller.wait(&mut ready, limit).map_err(system)?;
             self.links.set_time(self.clocks.read());
             self.turns += 1;
+            self.owners.begin(self.links.now_ns);
             for ready in &ready {
                 match ready.token {
                     STOP => {
@@ -186,9 +191,10 @@ impl EventLoop<'_> {
                             self.links.update_nodes(&map);
                         }
                     }
-                    _ => self.serve(*ready, &mut failed),
+                    _ => self.serve_in_turn(*ready, &mut failed),
                 }
             }
+            self.serve_waiting(&mut failed);
             if is_woken {
                 self.on_wake()?;
             }
@@ -256,12 +262,13 @@ impl EventLoop<'_> {
             warnings.deadline_ns(),
             self.membership.deadline_ns(),
             self.ends_by_ns,
+            self.owners.deadline_ns(self.links.now_ns, |owner| self.behaviour.is_full(owner)),
         ];
         deadlines.into_iter().flatten().min()
     }
 
-    /// Reads a link once and handles the complete frames.
-    fn serve(&mut self, ready: Readiness, failed: &mut Vec<(LinkId, PeerError)>) {
+    /// Serves a link, if it is its owner's turn; other nodes have no turns.
+    fn serve_in_turn(&mut self, ready: Readiness, failed: &mut Vec<(LinkId, PeerError)>) {
         let id = LinkId::of_token(ready.token);
         if ready.writable
             && let Err(reason) = self.sockets.flush_one(&mut self.links, id)
@@ -271,7 +278,60 @@ impl EventLoop<'_> {
         if !ready.readable {
             return;
         }
-        let Some((mut input, received)) = self.sockets.begin_read(&self.links, id) else { return };
+        let owner = self.links.owner(id);
+        if self.links.is_to_node(id) || !owner.is_somebody() {
+            self.serve(id, READ_BYTES, failed);
+            return;
+        }
+        let now_ns = self.links.now_ns;
+        if !self.owners.has_others(owner, now_ns) && !self.owners.has_waiting(owner) {
+            // What is not read now is reported again.
+            if self.owners.taken_ns(owner) < ALONE_NS {
+                self.serve_owner(owner, id, READ_BYTES, failed);
+            }
+            return;
+        }
+        // A held link is reported only because it has ended or failed.
+        let is_first = !self.owners.has_waiting(owner) && !self.behaviour.is_full(owner);
+        if is_first && self.owners.is_turn_of(owner, now_ns) || self.sockets.is_held(id) {
+            self.serve_owner(owner, id, TURN_BYTES, failed);
+        } else if self.sockets.hold(id, true).is_ok() {
+            self.owners.wait(owner, id, now_ns);
+        }
+    }
+
+    /// Serves the links that wait and whose owners have their turns now.
+    fn serve_waiting(&mut self, failed: &mut Vec<(LinkId, PeerError)>) {
+        while let Some((owner, id)) =
+            self.owners.next(self.links.now_ns, |owner| self.behaviour.is_full(owner))
+        {
+            // What is left of it is reported again.
+            if let Err(error) = self.sockets.hold(id, false) {
+                self.close(id, &error.into());
+            } else {
+                self.serve_owner(owner, id, TURN_BYTES, failed);
+            }
+        }
+    }
+
+    /// Serves a link, and counts what that takes for its owner.
+    fn serve_owner(
+        &mut self,
+        owner: Owner,
+        id: LinkId,
+        most: usize,
+        failed: &mut Vec<(LinkId, PeerError)>,
+    ) {
+        let begin_ns = clock::monotonic_ns();
+        self.serve(id, most, failed);
+        let end_ns = clock::monotonic_ns();
+        self.owners.served(owner, end_ns, end_ns.saturating_sub(begin_ns));
+    }
+
+    /// Reads a link once and handles the complete frames.
+    fn serve(&mut self, id: LinkId, most: usize, failed: &mut Vec<(LinkId, PeerError)>) {
+        let read = self.sockets.begin_read(&self.links, id, most);
+        let Some((mut input, received)) = read else { return };
         // What was received may be younger than the iteration: no timestamp may lie before
         // the time at which the frame was sent.
         self.links.set_time(self.clocks.read());
@@ -290,7 +350,7 @@ impl EventLoop<'_> {
             }
         }
         self.sockets.end_read(&mut self.links, id, input);
-        if let Err(reason) = outcome.and(received.map_err(PeerError::from)) {
+        if let Err(reason) = outcome.and(received.map(drop).map_err(PeerError::from)) {
             self.close(id, &reason);
         }
     }

@@ -183,6 +183,8 @@ pub struct Links {
     own: NodeId,
     start: u64,
     entries: Vec<Option<Entry>>,
+    /// Places of links that are closed.
+    free: Vec<usize>,
     accepted: Accepted,
     generation: u64,
     /// Links with new bytes in their backlogs.
@@ -230,6 +232,7 @@ impl Links {
             own,
             start,
             entries: vec![],
+            free: vec![],
             accepted: Accepted::default(),
             generation: 0,
             to_be_flushed: vec![],
@@ -383,7 +386,7 @@ impl Links {
     }
 
     fn insert(&mut self, (peer, owner): (Peer, Owner), is_outgoing: bool) -> io::Result<LinkId> {
-        let slot = self.entries.iter().position(Option::is_none).unwrap_or(self.entries.len());
+        let slot = self.free.pop().unwrap_or(self.entries.len());
         if slot == LINKS_MAX {
             return Err(io::Error::other(format!("a node has at most {LINKS_MAX} links")));
         }
@@ -735,6 +738,7 @@ impl Links {
     pub fn close(&mut self, id: LinkId, pause: Duration) -> Option<(Peer, bool)> {
         let slot = self.entries.get_mut(id.slot())?;
         let entry = slot.take_if(|entry| entry.id == id)?;
+        self.free.push(id.slot());
         self.accepted.count_bytes(entry.owner, entry.held_bytes, 0);
         self.outdated.retain(|it| it.link != id);
         if !entry.is_outgoing {

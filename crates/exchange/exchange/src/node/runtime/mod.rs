@@ -19,4 +19,5 @@ pub mod membership;
 pub mod peer;
 mod peer_format;
 pub mod sockets;
+pub mod turns;
 pub mod warnings;

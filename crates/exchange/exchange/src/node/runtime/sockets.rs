@@ -10,6 +10,17 @@ use super::connector::Connector;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
 
+/// The socket of a link.
+#[derive(Debug)]
+struct Socket {
+    id: LinkId,
+    link: Link,
+    /// Whether it is watched for room.
+    wants_write: bool,
+    /// Whether it is not read, because its owner waits for its turn.
+    is_held: bool,
+}
+
 /// The sockets of a node.
 #[derive(Debug)]
 pub struct Sockets {
@@ -18,7 +29,7 @@ pub struct Sockets {
     /// What makes links.
     pub connector: Connector,
     /// By the place of a link.
-    links: Vec<Option<(LinkId, Link)>>,
+    links: Vec<Option<Socket>>,
     /// Links whose backlogs are being written; a buffer for the next time.
     unwritten: Vec<LinkId>,
     /// Space to read into, for one link after the other.
@@ -37,8 +48,11 @@ impl Sockets {
 
     /// A link, if it is still there.
     pub fn link(&mut self, id: LinkId) -> Option<&mut Link> {
-        let (known, link) = self.links.get_mut(id.slot())?.as_mut()?;
-        (*known == id).then_some(link)
+        self.socket(id).map(|socket| &mut socket.link)
+    }
+
+    fn socket(&mut self, id: LinkId) -> Option<&mut Socket> {
+        self.links.get_mut(id.slot())?.as_mut().filter(|socket| socket.id == id)
     }
 
     /// The socket of a link.
@@ -48,7 +62,7 @@ impl Sockets {
         if self.links.len() <= id.slot() {
             self.links.resize_with(id.slot() + 1, || None);
         }
-        self.links[id.slot()] = Some((id, link));
+        self.links[id.slot()] = Some(Socket { id, link, wants_write: false, is_held: false });
         Ok(())
     }
 
@@ -106,36 +120,58 @@ impl Sockets {
     pub fn flush_one(&mut self, links: &mut Links, id: LinkId) -> Result<(), PeerError> {
         let Some((backlog, bytes_max)) = links.begin_write(id) else { return Ok(()) };
         let known = self.links.get_mut(id.slot()).and_then(Option::as_mut);
-        let Some((_, link)) = known.filter(|(known, _)| *known == id) else { return Ok(()) };
+        let Some(socket) = known.filter(|socket| socket.id == id) else { return Ok(()) };
+        let link = &mut socket.link;
         let written = link.write(backlog, bytes_max);
         let wants_write = links.end_write(id, (&written, link.written_total()));
         written?;
         if let Some(wants_write) = wants_write {
-            self.poller.want_write(link, id.token(), wants_write)?;
+            socket.wants_write = wants_write;
+            self.poller.watch(link, id.token(), (!socket.is_held, wants_write))?;
         }
         links.count_held(id, |backlog| link.shrink(backlog));
         Ok(())
     }
 
-    /// Reads a link once. The space for that is given back by [`Sockets::end_read`].
+    /// Whether the owner of a link waits for its turn.
+    pub fn is_held(&mut self, id: LinkId) -> bool {
+        self.socket(id).is_some_and(|socket| socket.is_held)
+    }
+
+    /// The owner of a link waits for its turn, or no longer.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn hold(&mut self, id: LinkId, is_held: bool) -> io::Result<()> {
+        let known = self.links.get_mut(id.slot()).and_then(Option::as_mut);
+        let Some(socket) = known.filter(|it| it.id == id && it.is_held != is_held) else {
+            return Ok(());
+        };
+        socket.is_held = is_held;
+        self.poller.watch(&socket.link, id.token(), (!is_held, socket.wants_write))
+    }
+
+    /// Reads a link once, at most so many bytes; whether there may be more. The space for that is
+    /// given back by [`Sockets::end_read`].
     pub fn begin_read(
         &mut self,
         links: &Links,
         id: LinkId,
-    ) -> Option<(ReceiveBuffer, Result<(), LinkError>)> {
+        most: usize,
+    ) -> Option<(ReceiveBuffer, Result<bool, LinkError>)> {
         let known = self.links.get_mut(id.slot()).and_then(Option::as_mut);
-        let (_, link) = known.filter(|(known, _)| *known == id)?;
+        let Socket { link, .. } = known.filter(|socket| socket.id == id)?;
         if !links.is_to_node(id) {
             link.borrow_input(&mut self.spare_input);
         }
-        let received = link.receive();
+        let received = link.receive_most(most);
         Some((std::mem::take(&mut link.input), received))
     }
 
     /// What was read of a link is handled.
     pub fn end_read(&mut self, links: &mut Links, id: LinkId, input: ReceiveBuffer) {
         let known = self.links.get_mut(id.slot()).and_then(Option::as_mut);
-        if let Some((_, link)) = known.filter(|(known, _)| *known == id) {
+        if let Some(Socket { link, .. }) = known.filter(|socket| socket.id == id) {
             link.input = input;
             if !links.is_to_node(id) {
                 link.give_back_input(&mut self.spare_input);
@@ -170,8 +206,8 @@ impl Sockets {
         pause: Duration,
     ) -> Option<(Peer, bool)> {
         let slot = self.links.get_mut(id.slot());
-        if let Some((_, link)) = slot.and_then(|slot| slot.take_if(|(known, _)| *known == id)) {
-            self.poller.remove(&link);
+        if let Some(socket) = slot.and_then(|slot| slot.take_if(|socket| socket.id == id)) {
+            self.poller.remove(&socket.link);
         }
         links.close(id, pause)
     }
@@ -186,6 +222,7 @@ impl Sockets {
 mod tests {
     use super::*;
     use crate::client::say_hello;
+    use crate::link::READ_BYTES;
     use crate::network::{Durability, Role};
     use crate::node::runtime::limits::Limits;
     use crate::testing::TestRing;
@@ -296,7 +333,7 @@ mod tests {
 
     /// What a link has received is read, and all frames of it are taken.
     fn read(it: &mut Clients, id: LinkId) {
-        let (mut input, received) = it.sockets.begin_read(&it.links, id).unwrap();
+        let (mut input, received) = it.sockets.begin_read(&it.links, id, READ_BYTES).unwrap();
         received.unwrap();
         while let Some(_frame) = input.next_frame().unwrap() {}
         it.sockets.end_read(&mut it.links, id, input);

@@ -418,6 +418,34 @@ fn no_fault_of_a_network_shows_in_what_clients_see() {
     run_all(number("NM_TRIALS").unwrap_or(40), network_of_faults);
 }
 
+/// Before, its gateways sent the requests to it again and again until it went on.
+#[test]
+fn requests_go_around_a_router_that_stands_still() {
+    for number in 0..16 {
+        let plan = Plan {
+            test: "requests_go_around_a_router_that_stands_still",
+            load: Load { instruments: 3, requests: 60, moves: 0, changes: 0 },
+            faults_ns: 0,
+            are_links_bad: false,
+            ..network_of_faults(number)
+        };
+        let _named = Named(plan);
+        let mut ring = Trial::new(plan).ring;
+        while !ring.clients.iter().all(|client| client.has_begun()) {
+            ring.step();
+        }
+        assert!(!ring.clients.iter().all(|client| client.is_done()), "some requests are to come");
+        let begin_ns = ring.now_ns;
+        let router = ring.nodes.get_mut(&Role::Router.node(number as u16 % 2)).unwrap();
+        router.stands_until_ns = begin_ns + 30 * SECOND;
+        while !ring.clients.iter().all(|client| client.is_done()) {
+            ring.step();
+            let waiting = || ring.clients.iter().map(|client| client.waiting()).collect::<Vec<_>>();
+            assert!(ring.now_ns < begin_ns + 10 * SECOND, "{:?}", waiting());
+        }
+    }
+}
+
 #[test]
 fn a_seed_repeats_its_trial() {
     for plan in (0..3).map(moving).chain((0..5).map(network_of_faults)) {
