@@ -70,9 +70,8 @@ fn present_bytes() -> usize {
     kilobytes * 1024
 }
 
-/// The other end: receives what is in memory, then answers each message a moment after it came.
+/// The other end, once the memory was measured: receives what is there, then answers each message a moment after it came.
 fn answer(fd: Fd) {
-    pause_ms(50);
     recv_exact(fd, FIRST_BYTES);
     send_all(fd, b"all");
     while ready(fd, POLLIN, -1) & POLLIN != 0 {
@@ -102,11 +101,17 @@ fn exchange(fds: &[Fd]) {
 
 /// Each message goes to a receiver that sleeps in the kernel.
 fn receivers_that_sleep() {
-    let pairs: Vec<(Fd, Process)> = (0..STREAK).map(|_| joined_with_child(answer)).collect();
+    let measured = pipe();
+    let answer_then = |fd| {
+        assert_eq!(read(measured[0], &mut [0]), Ok(1));
+        answer(fd);
+    };
+    let pairs: Vec<(Fd, Process)> = (0..STREAK).map(|_| joined_with_child(answer_then)).collect();
     let fds: Vec<Fd> = pairs.iter().map(|(fd, _)| *fd).collect();
     fds.iter().for_each(|fd| send_all(*fd, &pattern(1, FIRST_BYTES)));
     let before = present_bytes();
     assert!(before >= STREAK * FIRST_BYTES, "{before} bytes in memory");
+    write(measured[1], &[0; STREAK]).unwrap();
     fds.iter().for_each(|fd| assert_eq!(recv_exact(*fd, 3), b"all"));
     let deadline = Deadline::after(JUDGED);
     let not_worth = || reasons().iter().filter(|it| it.0 == KernelReason::NotWorthIt).count();
