@@ -70,7 +70,8 @@ fn present_bytes() -> usize {
     kilobytes * 1024
 }
 
-/// The other end, once the memory was measured: receives what is there, then answers each message a moment after it came.
+/// The other end, once the memory was measured: receives what is there, then answers each message a
+/// moment after it came.
 fn answer(fd: Fd) {
     recv_exact(fd, FIRST_BYTES);
     send_all(fd, b"all");
