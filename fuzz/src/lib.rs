@@ -5,6 +5,7 @@
 
 mod agent;
 mod epoll_set;
+mod feed;
 mod files;
 mod fix;
 mod frames;
@@ -15,6 +16,7 @@ mod text;
 
 pub use agent::agent_lines;
 pub use epoll_set::epoll_set;
+pub use feed::feed;
 pub use files::journal;
 pub use fix::fix;
 pub use frames::xdp_frames;
@@ -39,6 +41,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "book", run: book, seeds: random },
     Target { name: "codec", run: codec, seeds: codec_seeds },
     Target { name: "epoll_set", run: epoll_set, seeds: random },
+    Target { name: "feed", run: feed, seeds: feed::seeds },
     Target { name: "fix", run: fix, seeds: fix::seeds },
     Target { name: "importers", run: importers, seeds: text::importer_seeds },
     Target { name: "journal", run: journal, seeds: files::seeds },

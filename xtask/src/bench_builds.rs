@@ -129,7 +129,11 @@ pub fn run(args: &[String]) -> Result<()> {
             bench::build()?;
             compare_builds(before, &options)?
         }
-        Compared::Commit(commit) => compare_benches(Benches::with_commit(commit)?, &options),
+        Compared::Commit(commit) => {
+            let figures = compare_benches(Benches::with_commit(commit)?, &options);
+            warn_of_slower_benches(commit, &figures);
+            figures
+        }
         Compared::Words(words) => {
             bench::build()?;
             let side = |more| Side::exchange(Build::current(), more, &options.only);
@@ -139,15 +143,10 @@ pub fn run(args: &[String]) -> Result<()> {
     bench::write_table(&report(&figures, &options), options.out.as_deref())
 }
 
-/// Measures the benches of an earlier commit and of this tree in turn, and prints a warning for
-/// each that has become slower.
-pub fn warn_of_slower_benches(commit: &str, benches: [Benches; 2]) {
-    let compared = Compared::Commit(commit.to_string());
-    let options = Options { compared, rounds: ROUNDS, only: String::new(), out: None };
-    let figures = compare_benches(benches, &options);
-    println!("{}", report(&figures, &options));
+/// Prints a warning for each bench that is slower in every round than that of an earlier commit.
+fn warn_of_slower_benches(commit: &str, figures: &[Figures; 2]) {
     for case in &figures[0].order {
-        if let Some(pairs) = Pairs::of(case, &figures).filter(Pairs::is_slower) {
+        if let Some(pairs) = Pairs::of(case, figures).filter(Pairs::is_slower) {
             let (low, high) = bench::range(&pairs.ratios());
             println!(
                 "WARNING: {} is {:.2} times that of {commit} ({low:.2} to {high:.2})",
@@ -227,14 +226,14 @@ fn throughput(build: Build) -> Vec<Measurement> {
 }
 
 /// The programs of the two cheapest benchmarks; none where a tree lacks one.
-pub struct Benches {
+struct Benches {
     book: Option<PathBuf>,
     ring: Option<PathBuf>,
 }
 
 impl Benches {
     /// Those of an earlier commit, and those of this tree.
-    pub fn with_commit(commit: &str) -> Result<[Benches; 2]> {
+    fn with_commit(commit: &str) -> Result<[Benches; 2]> {
         let folder = shell::root().join(COMMIT_FOLDER);
         let tree = folder.join("tree");
         let _ = std::fs::remove_dir_all(&tree);
@@ -262,10 +261,10 @@ impl Benches {
     }
 }
 
-/// Builds a bench, and returns its program. With low priority: CI builds it beside the tests.
+/// Builds a bench, and returns its program.
 fn bench_program(root: &Path, package: &str, name: &str) -> Result<PathBuf> {
     let line = format!(
-        "nice -n 19 cargo bench --locked --manifest-path {}/Cargo.toml --target-dir {TARGET} \
+        "cargo bench --locked --manifest-path {}/Cargo.toml --target-dir {TARGET} \
          -p {package} --bench {name} --no-run --message-format json",
         root.display()
     );

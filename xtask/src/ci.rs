@@ -7,12 +7,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use nm_sys::clock::Moment;
 
-use crate::bench_builds::{self, Benches};
 use crate::suite::{self, Counts};
-use crate::{setup, shell, tidy};
-
-/// What the cheapest benchmarks are compared with.
-const COMMIT_BEFORE: &str = "HEAD~1";
+use crate::{rolling_upgrade, setup, shell, tidy};
 
 /// The time of each part, in the order of their ends.
 #[derive(Default)]
@@ -70,34 +66,27 @@ fn run_parts(
     parts.run("setup, the rest of it", || {
         installing.join().expect("the installing thread does not panic")
     })?;
+    // Before that of the tests, which takes its place.
+    parts.run("build of the version that comes next", rolling_upgrade::build_next)?;
     parts.run("build of the tests", || {
         shell::run("cargo test --workspace --locked --no-run --quiet")
     })?;
     // Most tests wait for something, so the processor has time for what only computes.
-    let (counts, benches) = thread::scope(|scope| {
+    let counts = thread::scope(|scope| {
         let computing = scope.spawn(|| run_beside_tests(beside));
         let counts = parts
             .run("tests", || suite::cargo_test("cargo test --workspace --locked --no-fail-fast"))?;
-        let benches = parts.run("what runs beside them, the rest of it", || {
+        parts.run("what runs beside them, the rest of it", || {
             computing.join().expect("the computing thread does not panic")
         })?;
-        anyhow::Ok((counts, benches))
-    })?;
-    parts.run("benches beside those of the commit before", || {
-        match benches {
-            Ok(benches) => bench_builds::warn_of_slower_benches(COMMIT_BEFORE, benches),
-            Err(error) => println!("benches of {COMMIT_BEFORE}: NOT RUN: {error:#}"),
-        }
-        Ok(())
+        anyhow::Ok(counts)
     })?;
     parts.run("qualify", check_qualify)?;
     Ok(counts)
 }
 
-/// The parts that have low priority, in two rows, because some of them use one CPU only. Returns
-/// the benches to compare, or why there are none: a clone may lack the commit before, and a
-/// benchmark is no test.
-fn run_beside_tests(parts: &Parts) -> Result<Result<[Benches; 2]>> {
+/// The parts that have low priority, in two rows, because some of them use one CPU only.
+fn run_beside_tests(parts: &Parts) -> Result<()> {
     // It may install a toolchain, which fuzzing needs as well.
     let has_miri = parts.run("setup of Miri", || Ok(has_miri()))?;
     let run = |name, line: &str| parts.run(name, || shell::run(&format!("nice -n 19 {line}")));
@@ -105,6 +94,7 @@ fn run_beside_tests(parts: &Parts) -> Result<Result<[Benches; 2]>> {
         let simulating = scope.spawn(move || {
             parts.run("trials of replicas", simulate_replicas)?;
             parts.run("trials of the exchange", simulate_exchange)?;
+            parts.run("rolling upgrade", rolling_upgrade::check)?;
             parts.run("codecs under Miri", || check_codecs_under_miri(has_miri))
         });
         run("release build", "cargo build --release --locked")?;
@@ -120,9 +110,7 @@ fn run_beside_tests(parts: &Parts) -> Result<Result<[Benches; 2]>> {
         })?;
         // Its measurement is disturbed by the tests: only that it ends and reports is looked at.
         run("check of the packages", "cargo xtask dist check")?;
-        let benches = parts.run("builds of benches", || Ok(Benches::with_commit(COMMIT_BEFORE)))?;
-        simulating.join().expect("the simulating thread does not panic")?;
-        Ok(benches)
+        simulating.join().expect("the simulating thread does not panic")
     })
 }
 

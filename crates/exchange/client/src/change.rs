@@ -7,6 +7,8 @@ use std::str::FromStr;
 use nm_book::codec;
 use nm_book::order::{Command, Side};
 use nm_codec::{Reader, hex};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::open_order::OpenOrder;
 
@@ -52,6 +54,20 @@ impl fmt::Display for Change {
             }
             Change::Gone(instrument, id) => write!(f, "gone {instrument} {id}"),
         }
+    }
+}
+
+/// Its line.
+impl Serialize for Change {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Change {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Change, D::Error> {
+        let line = String::deserialize(deserializer)?;
+        line.parse().map_err(|NoChange| D::Error::custom("no change of a session"))
     }
 }
 

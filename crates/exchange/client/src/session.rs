@@ -143,7 +143,9 @@ pub struct Session {
     number: u32,
     last_seq: u64,
     streams: BTreeMap<u32, Stream>,
+    /// Those that are open or on their way, if it keeps them.
     orders: BTreeMap<(u32, u64), OpenOrder>,
+    has_orders: bool,
     queue: VecDeque<Happened>,
     /// What was given out last, and counts as handled when the next one is asked for.
     handling: Option<Happened>,
@@ -157,11 +159,17 @@ pub struct Session {
 impl Session {
     /// A session that has sent nothing.
     pub fn new(number: u32) -> Session {
+        Session { has_orders: true, ..Session::without_orders(number) }
+    }
+
+    /// A session that has sent nothing, and leaves its orders to its user.
+    pub fn without_orders(number: u32) -> Session {
         Session {
             number,
             last_seq: 0,
             streams: BTreeMap::new(),
             orders: BTreeMap::new(),
+            has_orders: false,
             queue: VecDeque::new(),
             handling: None,
             is_connected: false,
@@ -178,6 +186,13 @@ impl Session {
     /// Requests on an instrument without an answer.
     pub fn pending(&self, instrument: u32) -> usize {
         self.streams.get(&instrument).map_or(0, |stream| stream.pending.len())
+    }
+
+    /// Whether the exchange knows more of the session on an instrument than this client, which has
+    /// not taken over.
+    pub fn is_used_by_others(&self, instrument: u32) -> bool {
+        let stream = self.streams.get(&instrument);
+        stream.is_some_and(|stream| matches!(stream.knowledge, Knowledge::UsedBefore(..)))
     }
 
     /// Its orders that are open or on their way, by instrument and id, as of the events that were
@@ -257,6 +272,7 @@ impl Session {
         }
         self.changes.push(Change::Submitted(instrument, seq, command));
         if let Command::New(NewOrder { id, side, price, quantity, .. }) = command
+            && self.has_orders
             && !self.orders.contains_key(&(instrument, id))
         {
             let order = OpenOrder { side, price, left: quantity, is_open: false };

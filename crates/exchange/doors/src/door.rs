@@ -237,9 +237,9 @@ impl<L: Line> Door<L> {
 
     /// What the client of the gateways has to keep and to send.
     fn send_frames(&mut self, line: usize) {
-        let streams = self.places[line].line.streams();
+        let exchange = self.places[line].line.exchange();
         let (changes, frames) =
-            (std::mem::take(&mut streams.changes), std::mem::take(&mut streams.frames));
+            (std::mem::take(&mut exchange.changes), std::mem::take(&mut exchange.frames));
         let keep = |change| Act::Keep(line, L::record(change));
         self.acts.extend(changes.into_iter().map(keep));
         if !frames.is_empty() {
@@ -250,14 +250,14 @@ impl<L: Line> Door<L> {
     /// There is a link to a gateway, over which all sessions have said hello.
     pub fn link_up(&mut self, now_ns: u64) {
         for line in 0..self.places.len() {
-            self.places[line].line.streams().connected(now_ns);
+            self.places[line].line.exchange().connected(now_ns);
             self.send_frames(line);
         }
     }
 
     /// The link has ended.
     pub fn link_down(&mut self) {
-        self.places.iter_mut().for_each(|place| place.line.streams().disconnected());
+        self.places.iter_mut().for_each(|place| place.line.exchange().disconnected());
     }
 
     /// The gateway has sent a message.
@@ -270,7 +270,7 @@ impl<L: Line> Door<L> {
             _ => None,
         };
         for line in 0..self.places.len() {
-            let own = self.places[line].line.streams().session();
+            let own = self.places[line].line.exchange().number();
             if session.is_none_or(|session| session == own) {
                 self.step(line, Input::Frame(frame), now_ns);
             }
@@ -281,7 +281,7 @@ impl<L: Line> Door<L> {
     pub fn tick(&mut self, now_ns: u64) {
         for line in 0..self.places.len() {
             self.step(line, Input::Tick, now_ns);
-            self.places[line].line.streams().tick(now_ns);
+            self.places[line].line.exchange().tick(now_ns);
             self.send_frames(line);
         }
         let ids: Vec<ConnectionId> = self.connections.keys().copied().collect();

@@ -6,9 +6,8 @@
 //!
 //! [`fix`] is FIX 4.4 and FIXT 1.1 with FIX 5.0 SP2, and [`ouch`] is OUCH 5.0 over SoupBinTCP
 //! ([`soup`]): codec, session layer and orders, none of which does I/O. Each is a
-//! [`line`](mod@line) of a [`door`], and shares all else: [`streams`] is the client of the
-//! gateways, without I/O as well, [`store`] keeps what must survive, and [`server`] is the process
-//! around it.
+//! [`line`](mod@line) of a [`door`], and shares all else: a session of `nm-client` trades by the
+//! gateways, [`store`] keeps what must survive, and [`server`] is the process around it.
 #![forbid(unsafe_code)]
 
 pub mod decimal;
@@ -22,5 +21,4 @@ pub mod server;
 pub mod settings;
 pub mod soup;
 pub mod store;
-pub mod streams;
 pub mod symbols;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::settings::Settings;
-use crate::streams::Streams;
+use nm_client::{Change, Session};
 
 /// What the next bytes of a connection are.
 #[derive(Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ pub trait Line: Sized + Debug {
     fn is_logged_on(&self) -> bool;
 
     /// Handles what happened at a time, ns since 1970. What the client of the gateways has to do
-    /// is in [`Line::streams`] then.
+    /// is in [`Line::exchange`] then.
     fn step(
         &mut self,
         input: Input<'_, <Self::Cut as Cut>::Message>,
@@ -102,10 +102,10 @@ pub trait Line: Sized + Debug {
     ) -> Vec<Output<Self::Record>>;
 
     /// The client of the gateways.
-    fn streams(&mut self) -> &mut Streams;
+    fn exchange(&mut self) -> &mut Session;
 
     /// The record of one of its changes.
-    fn record(change: crate::streams::Change) -> Self::Record;
+    fn record(change: Change) -> Self::Record;
 
     /// Whether a record says that all before it is forgotten.
     fn is_reset(record: &Self::Record) -> bool;

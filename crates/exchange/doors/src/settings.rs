@@ -83,6 +83,20 @@ pub(crate) fn file<T: DeserializeOwned>(path: &Path) -> Result<T, SettingsError>
     })
 }
 
+/// The instruments of a file, whatever else it says.
+///
+/// # Errors
+/// If it cannot be read, or its instruments are wrong.
+pub fn read_symbols(path: &Path) -> Result<Symbols, SettingsError> {
+    #[derive(Deserialize)]
+    struct SymbolsText {
+        #[serde(default)]
+        symbol: Vec<SymbolText>,
+    }
+    let text: SymbolsText = file(path)?;
+    symbols(&text.symbol).map_err(|why| SettingsError::Content { path: path.into(), why })
+}
+
 /// What is wrong with sessions of the exchange, the names of their clients, or the size of stores.
 pub(crate) fn check_sessions<N: Ord>(
     sessions: &[(String, N, u32)],

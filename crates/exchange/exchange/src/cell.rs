@@ -53,7 +53,7 @@ pub(crate) mod testing;
 use std::collections::BTreeMap;
 
 use holdings::{OwnerLedger, Places};
-use instrument::{Buffers, Circumstances, InstrumentState};
+use instrument::{Applied, Buffers, Circumstances, InstrumentState};
 use nm_book::order::{Command, Event, InstrumentId, Matching, UserId};
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 pub use nm_wire::Request;
@@ -69,6 +69,7 @@ use copy::InstrumentCopy;
 pub use handled::{CellLoadError, Handled};
 pub use relocation::{Arrival, Departed, MoveStep, Ownership, Staged};
 pub use request::{OPERATOR, rejection};
+pub use retire::Retirement;
 pub use session::{Outcome, event_recipients};
 
 /// First bytes of a saved cell, with the version.
@@ -126,6 +127,8 @@ pub struct Cell<M> {
     first_output_seq: u64,
     /// The limit that held for the last request.
     last_limit: OrdersLimit,
+    /// Sessions that the last entry of that kind has removed; no part of the state.
+    retirements: Vec<Retirement>,
     /// What it has room for.
     pub limits: CellLimits,
 }
@@ -163,6 +166,7 @@ impl<M: Matching> Cell<M> {
             released: BTreeMap::new(),
             first_output_seq: 0,
             last_limit: OrdersLimit::None,
+            retirements: vec![],
             limits: CellLimits::STANDARD,
         }
     }
@@ -323,6 +327,21 @@ impl<M: Matching> Cell<M> {
     /// order.
     pub fn notifications(&self) -> &[(UserId, Event)] {
         &self.buffers.notifications
+    }
+
+    /// What the book executed of the request that was executed last, which is this one; none if
+    /// that was nothing.
+    pub fn applied(&self, request: &Request) -> Option<Command> {
+        match self.buffers.applied {
+            Applied::Command => request::authorized_command(request).ok(),
+            Applied::Tick => Some(Command::Tick),
+            Applied::Nothing => None,
+        }
+    }
+
+    /// Sessions that the present entry has removed from instruments.
+    pub fn retirements(&self) -> &[Retirement] {
+        &self.retirements
     }
 
     /// Sequence number of the last event of a session on an instrument; zero for none.

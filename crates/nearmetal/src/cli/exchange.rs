@@ -1,6 +1,6 @@
 //! Arguments of `nearmetal exchange`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -18,6 +18,7 @@ use nm_run::round::Kill;
 
 use crate::cli::format::{FormatArgs, ShowArgs};
 use crate::cli::number::number;
+use crate::cli::percent::percent;
 use crate::cli::shared::OUT;
 
 /// Instruments of one `exchange move`.
@@ -40,7 +41,8 @@ pub enum ExchangeCommand {
         nearmetal exchange ramp --step 5000:25000\n  \
         nearmetal exchange ramp --step 5000:25000 --nodes 2-2-5-2 --spares 4 --policies -\n  \
         nearmetal exchange ramp --script day.toml --nodes 2-2-4-2\n  \
-        nearmetal exchange ramp --script day.toml --durability memory-quorum --record --out DAY\n\n\
+        nearmetal exchange ramp --script day.toml --durability memory-quorum --record --out DAY\n  \
+        nearmetal exchange ramp --rolling-restart 2000 --program ./nearmetal-next --record\n\n\
         Exit code: 0 all phases are within the limit, 1 not, 3 not decided, because the load\n\
         generator itself was late or a node ended by itself")]
     Ramp(RampArgs),
@@ -161,6 +163,22 @@ pub enum ExchangeCommand {
         Exit code: 0 ended, 2 wrong files, 4 a store cannot be written, 5 the address or the \
         store is in use")]
     Ouch(OuchArgs),
+    /// Publish the market data of a running network: ITCH 5.0 over MoldUDP64 on two lines.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange feed-publish --folder nearmetal-out/RUN\n  \
+        nearmetal exchange feed-publish --network network.toml --line-a 239.1.1.1:26001 \
+        --line-b 239.1.1.2:26002 --interface 10.0.0.1 --symbols sessions.toml\n\n\
+        It runs until Ctrl-C. docs/guides/feed.md has the messages.\n\
+        Exit code: 0 ended, 2 wrong files, 4 an address cannot be used, 5 an address is in use")]
+    FeedPublish(FeedPublishArgs),
+    /// Receive market data: join both lines, fill gaps, rebuild every book, and show or check it.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange feed --seconds 10\n  \
+        nearmetal exchange feed --seconds 10 --drop 1% --double 1% --check --folder \
+        nearmetal-out/RUN\n\n\
+        Exit code: 0 received, with --check all books are equal, 1 a book is not, or nothing \
+        came, 2 wrong files, 4 an address cannot be used, 5 an address is in use")]
+    Feed(FeedArgs),
     /// Move one instrument, as `exchange move` does.
     #[command(after_help = "Example:\n  \
         nearmetal exchange assign 1000007 0 --network network.toml\n\n\
@@ -382,6 +400,71 @@ pub struct OuchArgs {
     pub store: PathBuf,
 }
 
+/// Where a feed is.
+#[derive(Debug, Args)]
+pub struct LinesArgs {
+    /// Line A: an address, or a multicast group.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:26001")]
+    pub line_a: SocketAddr,
+    /// Line B, with the same packets.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:26002")]
+    pub line_b: SocketAddr,
+    /// Where requests for missed messages are answered, by UDP.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:26003")]
+    pub requests: SocketAddr,
+    /// Where snapshots are given, by SoupBinTCP.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:26004")]
+    pub snapshots: SocketAddr,
+    /// Address of the interface that multicast takes; that of the default route if not given.
+    #[arg(long, value_name = "IP")]
+    pub interface: Option<IpAddr>,
+    /// What is shown, a TOML file with [[symbol]] as doors have it; all instruments, by number, if
+    /// not given.
+    #[arg(long, value_name = "FILE")]
+    pub symbols: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct FeedPublishArgs {
+    #[command(flatten)]
+    pub running: RunningArgs,
+    #[command(flatten)]
+    pub credentials: CredentialsArgs,
+    #[command(flatten)]
+    pub lines: LinesArgs,
+    /// MiB of messages that are kept for requests.
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = number(1..=65_536_u64))]
+    pub keep_mib: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct FeedArgs {
+    #[command(flatten)]
+    pub lines: LinesArgs,
+    /// How long it receives; until Ctrl-C or the end of the feed if not given.
+    #[arg(long, value_name = "S", value_parser = number(1..=86_400_u64))]
+    pub seconds: Option<u64>,
+    /// Lose so many packets of each line.
+    #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = percent)]
+    pub drop: f64,
+    /// Have so many packets of each line come twice.
+    #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = percent)]
+    pub double: f64,
+    /// Which packets these are.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Show the best prices of so many stocks at the end.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub top: usize,
+    /// Compare each book with that of its cell at the end; needs --network or --folder.
+    #[arg(long)]
+    pub check: bool,
+    #[command(flatten)]
+    pub running: RunningArgs,
+    #[command(flatten)]
+    pub credentials: CredentialsArgs,
+}
+
 #[derive(Debug, Args)]
 pub struct AssignArgs {
     /// The instrument.
@@ -539,6 +622,9 @@ pub struct RampArgs {
     /// one after the other, mediators and gateways after they were drained.
     #[arg(long, value_name = "RATE", group = "load", conflicts_with = "policies")]
     pub rolling_restart: Option<f64>,
+    /// With --rolling-restart: start each node with this nearmetal, which may be another version.
+    #[arg(long, value_name = "NEW", requires = "rolling_restart", conflicts_with = "hosts")]
+    pub program: Option<PathBuf>,
     /// Length of each of the three phases, s.
     #[arg(long, default_value_t = 10, value_name = "SECONDS", conflicts_with = "script",
         value_parser = number(1..=DAY_SECONDS_MAX))]

@@ -13,6 +13,7 @@ mod exchange;
 mod exchange_added;
 mod exchange_client;
 mod exchange_faults;
+mod exchange_feed;
 mod exchange_fix;
 mod exchange_hostile;
 mod exchange_hosts;

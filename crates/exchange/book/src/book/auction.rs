@@ -1,16 +1,46 @@
 //! The uncross: the single price of an auction and its trades.
 
-use super::auction_step::AuctionStep;
+use std::cmp::{Ordering, Reverse};
+
+use super::auction_step::{AuctionStep, Indicative};
 use super::ladder::key;
 use super::slab::Order;
 use super::{Book, CancelReason, Event, OrderType, Price, Quantity, Side, Slot, TradingPhase};
 
+/// An auction price that was found.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    price: Price,
+    volume: u128,
+    /// What buyers and sellers would trade at it.
+    buy: u128,
+    sell: u128,
+}
+
 impl Book {
+    /// What an uncross would do now; the book stays as it is.
+    pub fn indicative(&mut self) -> Indicative {
+        let narrow = |wide: u128| Quantity::try_from(wide).unwrap_or(Quantity::MAX);
+        let Some(Found { price, volume, buy, sell }) = self.auction_price() else {
+            return Indicative { price: None, volume: 0, surplus: 0, surplus_side: None };
+        };
+        Indicative {
+            price: Some(price),
+            volume: narrow(volume),
+            surplus: narrow(buy.abs_diff(sell)),
+            surplus_side: match buy.cmp(&sell) {
+                Ordering::Greater => Some(Side::Buy),
+                Ordering::Less => Some(Side::Sell),
+                Ordering::Equal => None,
+            },
+        }
+    }
+
     pub(super) fn uncross(&mut self, emit: &mut impl FnMut(Event)) {
         self.phase = TradingPhase::Continuous;
         let found = self.auction_price();
-        let price = found.map(|(price, _)| price);
-        let volume = found.map_or(0, |(_, volume)| volume);
+        let price = found.map(|found| found.price);
+        let volume = found.map_or(0, |found| found.volume);
         let volume_shown = Quantity::try_from(volume).unwrap_or(Quantity::MAX);
         emit(Event::Uncrossed { price, volume: volume_shown });
         if let Some(price) = price {
@@ -24,7 +54,7 @@ impl Book {
     }
 
     /// The auction price and its volume, if anything trades.
-    fn auction_price(&mut self) -> Option<(Price, u128)> {
+    fn auction_price(&mut self) -> Option<Found> {
         let reference = self.last.map(|last| match self.bands {
             Some((low, high)) => last.clamp(low, high),
             None => last,
@@ -52,14 +82,15 @@ impl Book {
             sell += same.iter().map(|step| step.sell).sum::<u128>();
             let (price, volume) = (same[0].price, buy.min(sell));
             let distance = reference.map_or(0, |reference| price.abs_diff(reference));
-            let rank = (std::cmp::Reverse(volume), buy.abs_diff(sell), distance);
+            let rank = (Reverse(volume), buy.abs_diff(sell), distance);
+            let found = Found { price, volume, buy, sell };
             buy -= same.iter().map(|step| step.buy).sum::<u128>();
-            (rank, price, volume)
+            (rank, found)
         });
         // Among equals the first, which is the lowest price.
         let best = ranked.min_by_key(|(rank, ..)| *rank);
         self.steps = steps;
-        best.map(|(_, price, volume)| (price, volume)).filter(|(_, volume)| *volume > 0)
+        best.map(|(_, found)| found).filter(|found| found.volume > 0)
     }
 
     /// The order that trades first in an auction.

@@ -25,6 +25,7 @@ mod slab;
 mod timers;
 
 use auction_step::AuctionStep;
+pub use auction_step::Indicative;
 use ladder::{Ladder, key};
 use order_index::OrderIndex;
 use slab::{NO_TIMER, NONE, Order, Queue, Slab, Slot};

@@ -24,8 +24,8 @@ use super::record::Record;
 use super::reports::{self, Execution};
 use super::tag;
 use crate::limits::ENDED_ORDERS_MAX;
-use crate::streams::Streams;
 use crate::symbols::{Symbol, Symbols};
+use nm_client::Session;
 
 /// What follows from a message or an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub enum Effect {
 pub struct Desk {
     symbols: Arc<Symbols>,
     /// The session on the exchange.
-    pub streams: Streams,
+    pub exchange: Session,
     orders: BTreeMap<u64, Order>,
     by_client_id: HashMap<String, u64>,
     /// Numbers of orders that have ended, the oldest first.
@@ -58,7 +58,7 @@ impl Desk {
     pub fn new(session: u32, symbols: Arc<Symbols>) -> Desk {
         Desk {
             symbols,
-            streams: Streams::new(session),
+            exchange: Session::without_orders(session),
             orders: BTreeMap::new(),
             by_client_id: HashMap::new(),
             ended: VecDeque::new(),
@@ -106,13 +106,19 @@ impl Desk {
             "x" => self.list_symbols(message),
             kind => unreachable!("{kind} is no type of the application"),
         }
-        std::mem::take(&mut self.effects)
+        self.take_effects()
     }
 
     /// Handles a message of the gateway.
     pub fn hear(&mut self, frame: &Frame<'_>, now_ns: u64) -> Vec<Effect> {
         self.now_ns = now_ns;
-        for happened in self.streams.receive(frame, now_ns) {
+        self.exchange.receive(frame, now_ns);
+        self.take_effects()
+    }
+
+    /// What follows, also from requests that the session itself refuses.
+    fn take_effects(&mut self) -> Vec<Effect> {
+        while let Some(happened) = self.exchange.next_happened() {
             self.happened(happened);
         }
         std::mem::take(&mut self.effects)
@@ -184,7 +190,7 @@ impl Desk {
 
     fn report(&mut self, order: &Order, what: &Execution<'_>) {
         let symbol = self.symbol(order);
-        let session = self.streams.session();
+        let session = self.exchange.number();
         let body = reports::execution(order, &symbol, session, what, self.now_ns);
         self.effects.push(Effect::Report("8", body));
     }
@@ -196,7 +202,9 @@ impl Desk {
     }
 
     fn submit(&mut self, instrument: u32, command: Command) -> u64 {
-        self.streams.submit(instrument, command, self.now_ns)
+        let seq = self.exchange.next_seq(self.now_ns);
+        self.exchange.submit(instrument, seq, command, self.now_ns);
+        seq
     }
 
     /// A BusinessMessageReject.

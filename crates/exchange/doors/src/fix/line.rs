@@ -8,7 +8,7 @@ use super::session::{self, Profile, Session};
 use super::tag;
 use crate::line::{self, Cut, Input, Next, Output};
 use crate::settings::Settings;
-use crate::streams::{self, Streams};
+use nm_client::Change;
 
 impl Cut for Framer {
     type Message = Message;
@@ -128,11 +128,11 @@ impl line::Line for Line {
         std::mem::take(&mut self.outputs)
     }
 
-    fn streams(&mut self) -> &mut Streams {
-        &mut self.desk.streams
+    fn exchange(&mut self) -> &mut nm_client::Session {
+        &mut self.desk.exchange
     }
 
-    fn record(change: streams::Change) -> Record {
+    fn record(change: Change) -> Record {
         Record::Exchange(change)
     }
 
@@ -143,7 +143,7 @@ impl line::Line for Line {
     fn restore(&mut self, record: Record) {
         match record {
             Record::Session(change) => self.session.restore(change),
-            Record::Exchange(change) => self.desk.streams.restore(change),
+            Record::Exchange(change) => self.desk.exchange.restore(change),
             Record::Order(order) => self.desk.restore_order(*order),
             Record::Forgotten(number) => self.desk.forget(number),
             Record::Numbered(number) => self.desk.restore_number(number),
@@ -152,7 +152,7 @@ impl line::Line for Line {
 
     fn snapshot(&self) -> impl Iterator<Item = Record> {
         let of_session = self.session.snapshot().map(Record::Session);
-        let of_exchange = self.desk.streams.snapshot().into_iter().map(Record::Exchange);
+        let of_exchange = self.desk.exchange.snapshot().into_iter().map(Record::Exchange);
         of_session.chain(of_exchange).chain(self.desk.snapshot())
     }
 

@@ -1,10 +1,10 @@
 //! What a session must not forget.
 
+use nm_client::Change;
 use serde::{Deserialize, Serialize};
 
 use super::order::Order;
 use super::session;
-use crate::streams;
 
 /// A change of a session's state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,7 +12,7 @@ pub enum Record {
     /// Of the session layer.
     Session(session::Change),
     /// Of the client of the gateways.
-    Exchange(streams::Change),
+    Exchange(Change),
     /// An order as it is now.
     Order(Box<Order>),
     /// An order that has ended is forgotten.

@@ -28,8 +28,8 @@ use super::order::Order;
 use super::record::Record;
 use super::{appendage::tag, code::reject};
 use crate::decimal::Decimal;
-use crate::streams::Streams;
 use crate::symbols::{Symbol, Symbols};
+use nm_client::Session;
 
 /// ns of a day.
 const DAY_NS: u64 = 86_400_000_000_000;
@@ -57,7 +57,7 @@ pub struct Desk {
     symbols: Arc<Symbols>,
     firm: Firm,
     /// The session on the exchange.
-    pub streams: Streams,
+    pub exchange: Session,
     /// Live orders, by the number of their first request.
     orders: BTreeMap<u32, Order>,
     /// The numbers that live orders have, or get by a replacement on its way; and their first ones.
@@ -77,7 +77,7 @@ impl Desk {
         Desk {
             symbols,
             firm,
-            streams: Streams::new(session),
+            exchange: Session::without_orders(session),
             orders: BTreeMap::new(),
             numbers: BTreeMap::new(),
             used: 0,
@@ -152,13 +152,19 @@ impl Desk {
                 self.send(AccountQueryResponse { at: self.midnight_ns(), next });
             }
         }
-        std::mem::take(&mut self.effects)
+        self.take_effects()
     }
 
     /// Handles a message of the gateway.
     pub fn hear(&mut self, frame: &Frame<'_>, now_ns: u64) -> Vec<Effect> {
         self.now_ns = now_ns;
-        for happened in self.streams.receive(frame, now_ns) {
+        self.exchange.receive(frame, now_ns);
+        self.take_effects()
+    }
+
+    /// What follows, also from requests that the session itself refuses.
+    fn take_effects(&mut self) -> Vec<Effect> {
+        while let Some(happened) = self.exchange.next_happened() {
             self.happened(happened);
         }
         std::mem::take(&mut self.effects)
@@ -211,16 +217,18 @@ impl Desk {
     }
 
     fn id(&self, order: &Order) -> u64 {
-        u64::from(self.streams.session()) << 32 | u64::from(order.first)
+        u64::from(self.exchange.number()) << 32 | u64::from(order.first)
     }
 
     /// Number of an order on the exchange, as clients see it: a replacement has one of its own.
     fn order_ref(&self, order: &Order) -> u64 {
-        u64::from(self.streams.session()) << 32 | u64::from(order.user_ref)
+        u64::from(self.exchange.number()) << 32 | u64::from(order.user_ref)
     }
 
     fn submit(&mut self, instrument: u32, command: Command) -> u64 {
-        self.streams.submit(instrument, command, self.now_ns)
+        let seq = self.exchange.next_seq(self.now_ns);
+        self.exchange.submit(instrument, seq, command, self.now_ns);
+        seq
     }
 
     fn symbol(&self, order: &Order) -> Symbol {
@@ -267,7 +275,7 @@ impl Desk {
         instruments.sort_unstable();
         instruments.dedup();
         for instrument in instruments {
-            let user = self.streams.session();
+            let user = self.exchange.number();
             self.submit(instrument, Command::MassCancel { user });
         }
     }

@@ -9,7 +9,7 @@ use crate::line::{self, Input, Output};
 use crate::settings::Settings;
 use crate::soup::packet::{self, Framer, Packet, packet};
 use crate::soup::session::{self, LoginRequest, Session};
-use crate::streams::{self, Streams};
+use nm_client::Change;
 
 /// ns of a day.
 const DAY_NS: u64 = 86_400_000_000_000;
@@ -128,11 +128,11 @@ impl line::Line for Line {
         std::mem::take(&mut self.outputs)
     }
 
-    fn streams(&mut self) -> &mut Streams {
-        &mut self.desk.streams
+    fn exchange(&mut self) -> &mut nm_client::Session {
+        &mut self.desk.exchange
     }
 
-    fn record(change: streams::Change) -> Record {
+    fn record(change: Change) -> Record {
         Record::Exchange(change)
     }
 
@@ -143,7 +143,7 @@ impl line::Line for Line {
     fn restore(&mut self, record: Record) {
         match record {
             Record::Session(change) => self.session.restore(change),
-            Record::Exchange(change) => self.desk.streams.restore(change),
+            Record::Exchange(change) => self.desk.exchange.restore(change),
             Record::Order(order) => self.desk.restore_order(*order),
             Record::Ended(first) => self.desk.forget(first),
             Record::Used(used) => self.desk.restore_used(used),
@@ -153,7 +153,7 @@ impl line::Line for Line {
 
     fn snapshot(&self) -> impl Iterator<Item = Record> {
         let of_session = self.session.snapshot().map(Record::Session);
-        let of_exchange = self.desk.streams.snapshot().into_iter().map(Record::Exchange);
+        let of_exchange = self.desk.exchange.snapshot().into_iter().map(Record::Exchange);
         of_session.chain(of_exchange).chain(self.desk.snapshot())
     }
 

@@ -58,6 +58,8 @@ pub struct Order {
     pub time_in_force: u8,
     /// For whom it is.
     pub capacity: u8,
+    /// Whether its client calls it an intermarket sweep.
+    pub sweep: u8,
     /// Limit, ticks; none for a market order.
     pub price: Option<i64>,
     /// Total quantity of the chain, lots.

@@ -20,6 +20,10 @@ use nm_doors::settings::Settings;
 use nm_wire::{Message as Frame, Owner, RefusalReason, Refused, Reply, Request, Resent, Series};
 
 const NOW_NS: u64 = 1_796_000_000_000_000_000;
+
+/// Requests are numbered by the clock, which stands still here; so the first one is number 1 behind
+/// this.
+const BEFORE_FIRST: u64 = NOW_NS - 1;
 const SESSION: u32 = 7;
 const INSTRUMENT: u32 = 1;
 
@@ -86,7 +90,10 @@ impl Desk {
                 Act::SendFrames(mut frames) => {
                     let mut at = 0;
                     while let Some(frame) = nm_wire::read_mut(&mut frames[at..]).unwrap() {
-                        if let Ok(request) = frame.read::<Request>() {
+                        if let Ok(mut request) = frame.read::<Request>() {
+                            request.client_seq -= BEFORE_FIRST;
+                            request.previous_seq =
+                                request.previous_seq.saturating_sub(BEFORE_FIRST);
                             self.requests.push(request);
                         }
                         at += frame.bytes.len();
@@ -150,6 +157,7 @@ impl Desk {
         events.iter().for_each(|event| codec::write_event(event, &mut bytes));
         let (instrument, session, events) = (INSTRUMENT, SESSION, Series::of(&bytes));
         let (gateway, cell) = (0, 0);
+        let executed_seq = if executed_seq > 0 { executed_seq + BEFORE_FIRST } else { 0 };
         self.hear(&Frame::Resent(Resent {
             executed_seq,
             live_orders: 0,
@@ -172,7 +180,7 @@ impl Desk {
         self.hear(&Frame::Reply(Reply {
             instrument: INSTRUMENT,
             session: SESSION,
-            client_seq,
+            client_seq: client_seq + BEFORE_FIRST,
             output_seq: 1,
             previous_event,
             events_hash: 0,
@@ -190,7 +198,7 @@ impl Desk {
         self.hear(&Frame::Refused(Refused {
             instrument: INSTRUMENT,
             session: SESSION,
-            client_seq,
+            client_seq: client_seq + BEFORE_FIRST,
             intended_ns: 0,
             gateway: 0,
             cell: 0,
@@ -348,6 +356,8 @@ fn a_door_that_was_killed_knows_all_that_it_has_reported() {
     desk.replace("x", "y", 1500);
     desk.asked();
     let mut desk = desk.restarted();
+    assert!(desk.asked().is_empty(), "the exchange may know more of the session now");
+    desk.resent_behind(1, 2, &[], false);
     let again = desk.asked();
     assert_eq!((again.len(), again[0].client_seq, again[0].previous_seq), (1, 2, 1));
     assert!(again[0].is_previous_answered && again[0].acknowledged == 2);
@@ -386,11 +396,24 @@ fn lost_events_are_reported_and_a_cancel_shows_what_was_traded() {
     assert_eq!(desk.reported(&STATE), ["y 4 4 1000 0 600 x"]);
 }
 
+/// As with an old copy of the store.
+#[test]
+fn live_orders_of_a_session_that_somebody_else_uses_are_not_reported_as_rejected() {
+    let mut desk = resting();
+    desk.order("b", 10);
+    desk.resent_behind(9, 4, &[], false);
+    let reported = desk.reported(&[11, 150, 39]);
+    assert_eq!(reported, ["x D 0", "b 8 8"], "{reported:?}");
+    desk.cancel("x", "y");
+    let refused = desk.take();
+    assert_eq!((refused.len(), refused[0].kind(), refused[0].get(102)), (1, "9", Some("99")));
+}
+
 #[test]
 fn a_session_that_somebody_else_has_used_sends_nothing() {
     let mut desk = Desk::new();
     desk.order("x", 100);
-    desk.resent(3, &[], true);
+    desk.resent_behind(9, 3, &[], true);
     assert_eq!(desk.reported(&[11, 150, 39]), ["x 8 8"]);
     desk.order("y", 100);
     assert_eq!(desk.reported(&[11, 150, 39]), ["y 8 8"]);

@@ -136,17 +136,7 @@ impl Desk {
     fn ready() -> Desk {
         let mut desk = Desk::new();
         desk.send(&enter(1, b'B', 10, 2_500, b'3', &[]));
-        desk.hear(&Frame::Resent(Resent {
-            executed_seq: 0,
-            live_orders: 0,
-            instrument: 1,
-            session: SESSION,
-            previous_event: 0,
-            gateway: 0,
-            cell: 0,
-            has_gap: false,
-            events: Series::of(&[]),
-        }));
+        desk.prove();
         desk.answer(&[
             accepted(1),
             Event::Cancelled { id: id(1), user: SESSION, left: 1, reason: CancelReason::Unfilled },
@@ -163,13 +153,28 @@ impl Desk {
         self.collect();
     }
 
-    /// The door after kill -9: nothing but what was kept.
+    /// The door after kill -9: nothing but what was kept. Nobody else has used its session.
     fn restarted(mut self) -> Desk {
         self.door = door();
         self.records.iter().cloned().for_each(|record| self.door.restore(0, record));
         self.door.link_up(NOW_NS);
-        self.collect();
+        self.prove();
         self
+    }
+
+    /// The exchange knows no more of the session than it has sent.
+    fn prove(&mut self) {
+        self.hear(&Frame::Resent(Resent {
+            executed_seq: 0,
+            live_orders: 0,
+            instrument: 1,
+            session: SESSION,
+            previous_event: self.events,
+            gateway: 0,
+            cell: 0,
+            has_gap: false,
+            events: Series::of(&[]),
+        }));
     }
 
     fn collect(&mut self) {
@@ -380,6 +385,26 @@ fn a_sale_is_marked_anew_and_reduced() {
     assert_eq!(desk.take(), ["M 2 T 50"]);
 }
 
+/// There is one market.
+#[test]
+fn an_intermarket_sweep_is_an_order_whose_reports_repeat_the_mark() {
+    let mut desk = Desk::ready();
+    let mut order = buy(2, 100);
+    order[29] = b'Y';
+    desk.send(&order);
+    desk.answer(&[accepted(2)]);
+    assert_eq!(desk.packets.remove(0).1[45], b'Y');
+    let mut change = replace(2, 3, 200, 15_000);
+    desk.send(&change);
+    assert_eq!(desk.take(), ["J 3 15"], "the mark stays");
+    change[5..9].copy_from_slice(&4_u32.to_be_bytes());
+    change[23] = b'Y';
+    desk.send(&change);
+    desk.answer(&[replaced(2, 6, 20)]);
+    let (_, bytes) = desk.packets.remove(0);
+    assert_eq!((words(&bytes), bytes[49]), ("U 2>4 200 at 15000".to_string(), b'Y'));
+}
+
 #[test]
 fn what_the_exchange_cannot_do_is_rejected_with_its_code() {
     let mut desk = Desk::ready();
@@ -396,7 +421,7 @@ fn what_the_exchange_cannot_do_is_rejected_with_its_code() {
         (changed(10, b'Z'), "17"),
         (changed(27, b'N'), "03"),
         (changed(28, b'Z'), "0f"),
-        (changed(29, b'Y'), "08"),
+        (changed(29, b'Z'), "08"),
         (changed(30, b'O'), "14"),
         (changed(26, b'5'), "0f"),
         (enter(0, b'B', 15, 15_000, b'0', &[]), "13"),

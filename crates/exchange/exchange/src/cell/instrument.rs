@@ -32,8 +32,22 @@ pub struct Buffers {
     codes: Vec<u8>,
     /// Recipients and events of the present request, by recipient and then in order.
     pub notifications: Vec<(UserId, Event)>,
+    /// What the book executed of the present request.
+    pub applied: Applied,
     /// By how much the present request has changed the live orders of owners.
     pub order_changes: Vec<(Owner, i64)>,
+}
+
+/// What a book executed of a request.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum Applied {
+    /// Its command.
+    #[default]
+    Command,
+    /// A tick in its place, because a limit was reached.
+    Tick,
+    /// Nothing.
+    Nothing,
 }
 
 /// What the execution of a request depends on beside the instrument.
@@ -131,7 +145,7 @@ impl<M: Matching> InstrumentState<M> {
         &mut self,
         request: &Request,
         at: Circumstances,
-        Buffers { codes, notifications, order_changes }: &mut Buffers,
+        Buffers { codes, notifications, order_changes, applied }: &mut Buffers,
         mut copy: Option<&mut InstrumentCopy>,
         mut emit: impl FnMut(&Event),
     ) -> Outcome {
@@ -141,6 +155,7 @@ impl<M: Matching> InstrumentState<M> {
         codes.clear();
         notifications.clear();
         order_changes.clear();
+        *applied = Applied::Command;
         let mut on_event = |event: Event| {
             codec::write_event(&event, codes);
             events += 1;
@@ -151,11 +166,15 @@ impl<M: Matching> InstrumentState<M> {
         match authorized_command(request) {
             Ok(_) if let Some(reason) = full => {
                 // Its orders that have expired leave all the same.
+                *applied = Applied::Tick;
                 self.book.apply(&Command::Tick, now_ns, &mut on_event);
                 on_event(rejection(request, reason));
             }
             Ok(command) => self.book.apply(&command, now_ns, &mut on_event),
-            Err(rejected) => on_event(rejected),
+            Err(rejected) => {
+                *applied = Applied::Nothing;
+                on_event(rejected);
+            }
         }
         self.output_seq += 1;
         let outcome = Outcome {

@@ -5,7 +5,7 @@
 //! it. What is on its way to another cell is not touched: it goes there, by an entry of that cell.
 
 use nm_book::order::{InstrumentId, Matching, UserId};
-use nm_wire::{Holdings, Owner, Retired};
+use nm_wire::{BookPosition, Holdings, Owner, Retired};
 
 use crate::limits::RETIRE_WORK_MAX;
 
@@ -13,6 +13,17 @@ use super::Cell;
 use super::holdings::{Owed, Places};
 use super::instrument::InstrumentState;
 use super::session::Session;
+
+/// A session that the present entry has removed from an instrument.
+#[derive(Debug, Clone, Copy)]
+pub struct Retirement {
+    /// Which.
+    pub user: UserId,
+    /// History of the instrument before it.
+    pub previous_history: u64,
+    /// Where the instrument stands after it.
+    pub position: BookPosition,
+}
 
 /// Whether a session is to be removed.
 fn is_retired(retired: Retired, user: UserId, session: &Session) -> bool {
@@ -52,6 +63,7 @@ impl<M: Matching> Cell<M> {
         };
         let concerned = self.instruments.iter().filter(|(_, state)| concerns(state));
         let concerned: Vec<InstrumentId> = concerned.map(|(instrument, _)| *instrument).collect();
+        self.retirements.clear();
         let (mut work, mut removed) = (0, 0);
         for instrument in concerned {
             if work >= RETIRE_WORK_MAX {
@@ -68,7 +80,7 @@ impl<M: Matching> Cell<M> {
     /// Removes what a session or an owner has on an instrument, as far as the work allows.
     fn retire_on(&mut self, instrument: InstrumentId, retired: Retired, work: &mut usize) -> u64 {
         self.copy_before_change(instrument);
-        let Cell { instruments, copies, ledger, now_ns, session_count, .. } = self;
+        let Cell { instruments, copies, ledger, now_ns, session_count, retirements, .. } = self;
         let Some(state) = instruments.get_mut(&instrument) else { return 0 };
         let all = state.sessions.iter().filter(|(user, at)| is_retired(retired, **user, at));
         let users: Vec<UserId> = all.map(|(user, _)| *user).collect();
@@ -77,8 +89,11 @@ impl<M: Matching> Cell<M> {
             if *work >= RETIRE_WORK_MAX {
                 return removed;
             }
-            let looked_at = state.book.len();
+            let (looked_at, previous_history) = (state.book.len(), state.history);
             let Some(session) = state.retire(*user, copies.get_mut(&instrument)) else { continue };
+            let (output_seq, history) = (state.output_seq, state.history);
+            let position = BookPosition { instrument, output_seq, history };
+            retirements.push(Retirement { user: *user, previous_history, position });
             let orders = u64::from(session.live_orders);
             *work += 1 + if orders > 0 { looked_at } else { 0 };
             ledger.remove(session.owner, Holdings { orders, ..Holdings::default() });

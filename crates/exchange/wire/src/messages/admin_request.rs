@@ -66,11 +66,20 @@ choice! {
             /// Whose.
             retired: Retired,
         },
+        /// To send what books execute from now on, as `BookUpdate` messages: a mediator or
+        /// processor does that for its replicas. The answer is where they stand.
+        Follow = 20,
+        /// For the book of an instrument. The answer has it in pieces, none of them if the node
+        /// does not have the instrument.
+        Image = 21 {
+            /// Which.
+            instrument: InstrumentId,
+        },
     }
 }
 
 impl AdminRequest {
-    /// Whether it changes the network, which only an operator may.
+    /// Whether it changes the network or shows whose orders there are, which is for operators only.
     pub fn is_change(&self) -> bool {
         match self {
             AdminRequest::Status | AdminRequest::Work | AdminRequest::Replicas { .. } => false,
@@ -79,6 +88,8 @@ impl AdminRequest {
             | AdminRequest::Replace { .. }
             | AdminRequest::Add { .. }
             | AdminRequest::Retire { .. }
+            | AdminRequest::Follow
+            | AdminRequest::Image { .. }
             | AdminRequest::Remove { .. } => true,
         }
     }

@@ -88,6 +88,34 @@ record! {
     }
 }
 
+record! {
+    /// Where the book of an instrument stands.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct BookPosition {
+        /// Which.
+        instrument: InstrumentId,
+        /// Number of the last request that was executed.
+        output_seq: u64,
+        /// Hash of all that it has executed.
+        history: u64,
+    }
+}
+
+record! {
+    /// A piece of the book of an instrument.
+    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    pub struct BookImage {
+        /// Which, and what it has executed.
+        position: BookPosition,
+        /// Bytes of the pieces before.
+        offset: u64,
+        /// Bytes of all pieces; 0 if the node does not have the instrument.
+        total: u64,
+        /// The piece, of the book as in a snapshot.
+        bytes: Box<[u8]>,
+    }
+}
+
 choice! {
     /// What a node answers to an `AdminRequest`.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,6 +159,18 @@ choice! {
         Holdings = 6 {
             /// What.
             holdings: Holdings,
+        },
+        /// Books whose updates are sent from now on.
+        Following = 20 {
+            /// Where they stand.
+            books: Vec<BookPosition>,
+            /// Whether further ones follow in another answer.
+            has_more: bool,
+        },
+        /// A piece of a book.
+        Image = 21 {
+            /// It.
+            image: BookImage,
         },
     }
 }

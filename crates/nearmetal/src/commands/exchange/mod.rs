@@ -2,6 +2,7 @@
 
 pub mod add;
 mod door;
+mod feed;
 mod host;
 pub mod moves;
 mod node;
@@ -45,6 +46,8 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Policy(args) => policy::run(args),
         ExchangeCommand::Fix(args) => door::fix(args),
         ExchangeCommand::Ouch(args) => door::ouch(args),
+        ExchangeCommand::FeedPublish(args) => feed::publish(args),
+        ExchangeCommand::Feed(args) => feed::consume(args),
         ExchangeCommand::Assign(args) => moves::assign(args),
         ExchangeCommand::Secret(command) => secret::run(command),
     }

@@ -7,7 +7,7 @@ use super::requests::FOREIGN;
 use super::{Desk, Effect};
 use crate::fix::order::{Order, Status};
 use crate::fix::reports::{self, Execution, Refusal};
-use crate::streams::Happened;
+use nm_client::Happened;
 
 /// OrdRejReason.
 const REJECT_OTHER: u32 = 99;
@@ -23,17 +23,25 @@ const OTHER: u32 = 99;
 impl Desk {
     pub(super) fn happened(&mut self, happened: Happened) {
         match happened {
-            Happened::Event(instrument, number, event) => self.event(instrument, number, event),
-            Happened::Refused(seq, reason) => self.refused(seq, reason),
-            Happened::EventsLost(instrument) => self.events_lost(instrument),
-            Happened::Foreign(instrument) => {
-                for mut order in self.orders_of(instrument) {
-                    order.status = Status::Rejected;
-                    order.changes.iter_mut().for_each(|change| change.seq = 0);
-                    self.reject(order.clone(), "F", REJECT_OTHER, FOREIGN);
-                    self.next_change(order);
-                }
+            Happened::Event { instrument, number, event } => self.event(instrument, number, event),
+            Happened::Refused { seq, reason, .. } => self.refused(seq, reason),
+            Happened::EventsLost { instrument, .. } => self.events_lost(instrument),
+            Happened::UsedBefore { instrument, .. } => self.used_by_others(instrument),
+        }
+    }
+
+    /// New orders were not taken; of those that are live nothing is known any more.
+    fn used_by_others(&mut self, instrument: u32) {
+        for mut order in self.orders_of(instrument) {
+            order.changes.iter_mut().for_each(|change| change.seq = 0);
+            if order.status == Status::PendingNew {
+                order.status = Status::Rejected;
+                self.reject(order.clone(), "F", REJECT_OTHER, FOREIGN);
+            } else {
+                self.keep(order.clone());
+                self.lose_events(order.clone());
             }
+            self.next_change(order);
         }
     }
 
@@ -57,7 +65,7 @@ impl Desk {
 
     /// The order that an id of the exchange means, if it is one of this session.
     fn order(&self, id: u64, user: u32) -> Option<Order> {
-        let session = self.streams.session();
+        let session = self.exchange.number();
         let is_own = user == session && id >> 32 == u64::from(session);
         self.orders.get(&(id & u64::from(u32::MAX))).filter(|_| is_own).cloned()
     }
@@ -158,7 +166,7 @@ impl Desk {
 
     /// Refuses the first request to change an order, and goes on with the next one.
     fn refuse_change(&mut self, mut order: Order, refusal: Refusal) {
-        let session = self.streams.session();
+        let session = self.exchange.number();
         if let Some(change) = order.changes.pop_front() {
             let before = order.client_id().to_string();
             let of = Some((&order, session));
@@ -251,11 +259,13 @@ impl Desk {
     }
 
     fn events_lost(&mut self, instrument: u32) {
-        for order in self.orders_of(instrument) {
-            let id = self.own_report_id();
-            let text = "events of this order are lost: cancel it to learn what is left of it";
-            self.restate(order, id, RESTATED_OTHER, text);
-        }
+        self.orders_of(instrument).into_iter().for_each(|order| self.lose_events(order));
+    }
+
+    fn lose_events(&mut self, order: Order) {
+        let id = self.own_report_id();
+        let text = "events of this order are lost: cancel it to learn what is left of it";
+        self.restate(order, id, RESTATED_OTHER, text);
     }
 }
 

@@ -56,11 +56,11 @@ impl Desk {
             .get(&order.symbol)
             .cloned()
             .ok_or((UNKNOWN_SYMBOL, format!("no symbol {} is traded here", order.symbol)));
-        let id = u64::from(self.streams.session()) << 32 | number;
+        let id = u64::from(self.exchange.number()) << 32 | number;
         let parsed = wanted.and_then(|symbol| {
             order.instrument = symbol.instrument;
-            let parsed = parse(message, &symbol, id, self.streams.session())?;
-            match self.streams.is_foreign(symbol.instrument) {
+            let parsed = parse(message, &symbol, id, self.exchange.number())?;
+            match self.exchange.is_used_by_others(symbol.instrument) {
                 true => no(OTHER, FOREIGN),
                 false => Ok(parsed),
             }
@@ -136,7 +136,7 @@ impl Desk {
                 self.keep(order);
             }
             (known, Err(refusal)) => {
-                let session = self.streams.session();
+                let session = self.exchange.number();
                 let order = known.as_ref().map(|order| (order, session));
                 let body = reports::cancel_reject(order, &change, &before, &refusal, self.now_ns);
                 self.effects.push(Effect::Report("9", body));
@@ -200,7 +200,7 @@ impl Desk {
 
     /// Sends the first request to change an order, if it waits.
     pub(super) fn send_change(&mut self, order: &mut Order) {
-        let user = self.streams.session();
+        let user = self.exchange.number();
         let id = u64::from(user) << 32 | order.number;
         let (traded, price) = (order.traded, order.price.unwrap_or(0));
         let Some(change) = order.changes.front_mut().filter(|change| change.seq == 0) else {
@@ -273,7 +273,7 @@ impl Desk {
         body.push(tag::TRANSACT_TIME, time::format(self.now_ns));
         self.effects.push(Effect::Report("r", body));
         for instrument in instruments {
-            let user = self.streams.session();
+            let user = self.exchange.number();
             self.submit(instrument, Command::MassCancel { user });
         }
     }

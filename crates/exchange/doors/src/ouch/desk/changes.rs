@@ -66,15 +66,15 @@ impl Desk {
         options: &Appendage,
     ) -> Result<(), u16> {
         let wanted = self.options(options)?;
-        let is_same = replace.time_in_force == order.time_in_force
+        let is_same = (replace.time_in_force, replace.sweep) == (order.time_in_force, order.sweep)
             && (wanted.floor, wanted.is_post_only, wanted.expires_s)
                 == (order.options.floor, order.options.is_post_only, order.options.expires_s);
         match (replace.display, replace.sweep) {
             _ if self.is_disabled => Err(reject::FIRM),
             _ if self.is_full => Err(reject::PROCESSING),
             _ if order.changes.len() >= WAITING_CHANGES_MAX => Err(reject::PROCESSING),
-            (b'Y', b'N') if is_same && order.price.is_some() => Ok(()),
-            (b'Y', b'N') => Err(reject::REPLACE),
+            (b'Y', b'N' | b'Y') if is_same && order.price.is_some() => Ok(()),
+            (b'Y', b'N' | b'Y') => Err(reject::REPLACE),
             (b'Y', _) => Err(reject::SWEEP),
             _ => Err(reject::DISPLAY),
         }
@@ -108,7 +108,7 @@ impl Desk {
         if change.of != order.user_ref {
             return None;
         }
-        let (id, user) = (self.id(order), self.streams.session());
+        let (id, user) = (self.id(order), self.exchange.number());
         let smaller = |quantity: u64| match quantity.checked_sub(order.traded) {
             None | Some(0) => Some(Command::Cancel { id, user }),
             Some(open) if quantity < order.quantity => {

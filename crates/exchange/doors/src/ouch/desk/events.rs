@@ -8,25 +8,33 @@ use crate::ouch::appendage::Appendage;
 use crate::ouch::code::{cancel, reject};
 use crate::ouch::message::{Accepted, Canceled, Executed, Modified, Replaced};
 use crate::ouch::order::{Order, Wish};
-use crate::streams::Happened;
+use nm_client::Happened;
 
 impl Desk {
     pub(super) fn happened(&mut self, happened: Happened) {
         match happened {
-            Happened::Event(_, _, event) => self.event(event),
-            Happened::Refused(seq, reason) => self.refused(seq, &reason.to_string()),
-            Happened::EventsLost(instrument) => self.effects.push(Effect::Note(format!(
+            Happened::Event { event, .. } => self.event(event),
+            Happened::Refused { seq, reason, .. } => self.refused(seq, &reason.to_string()),
+            Happened::EventsLost { instrument, .. } => self.effects.push(Effect::Note(format!(
                 "events of instrument {instrument} are lost: reports of its orders are missing"
             ))),
-            Happened::Foreign(instrument) => {
-                self.effects.push(Effect::Note(format!(
-                    "another client has used this session of the exchange on instrument \
-                     {instrument}: give this one another number"
-                )));
-                let orders = self.orders.values().filter(|it| it.instrument == instrument);
-                for order in orders.cloned().collect::<Vec<_>>() {
-                    self.reject_order(&order, reject::PROCESSING);
-                }
+            Happened::UsedBefore { instrument, .. } => self.used_by_others(instrument),
+        }
+    }
+
+    /// New orders were not taken; of those that are live nothing is known any more.
+    fn used_by_others(&mut self, instrument: u32) {
+        self.effects.push(Effect::Note(format!(
+            "another client has used this session of the exchange on instrument {instrument}: give \
+             this one another number"
+        )));
+        let orders = self.orders.values().filter(|it| it.instrument == instrument);
+        for mut order in orders.cloned().collect::<Vec<_>>() {
+            if order.is_live {
+                order.changes.iter_mut().for_each(|change| change.seq = 0);
+                self.go_on(order);
+            } else {
+                self.reject_order(&order, reject::PROCESSING);
             }
         }
     }
@@ -38,7 +46,7 @@ impl Desk {
 
     /// The live order that an id of the exchange means, if it is one of this session.
     fn order(&self, id: u64, user: u32) -> Option<Order> {
-        let session = self.streams.session();
+        let session = self.exchange.number();
         let is_own = user == session && id >> 32 == u64::from(session);
         self.orders.get(&(id as u32)).filter(|_| is_own).cloned()
     }
@@ -116,7 +124,7 @@ impl Desk {
             display: b'Y',
             order_ref: self.order_ref(&order),
             capacity: order.capacity,
-            sweep: b'N',
+            sweep: order.sweep,
             cross: b'N',
             state: b'L',
             client_id: order.client_id,
@@ -190,7 +198,7 @@ impl Desk {
                 self.reject(user_ref, reject_code(reason), client_id);
             }
             _ => {
-                let (id, user) = (self.id(&order), self.streams.session());
+                let (id, user) = (self.id(&order), self.exchange.number());
                 let seq = self.submit(order.instrument, Command::Cancel { id, user });
                 let wish = Wish::Reduce(0);
                 order.changes.push_front(crate::ouch::order::Change { of: change.of, wish, seq });
@@ -241,7 +249,7 @@ impl Desk {
             display: b'Y',
             order_ref: self.order_ref(order),
             capacity: order.capacity,
-            sweep: b'N',
+            sweep: order.sweep,
             cross: b'N',
             state: b'L',
             client_id: order.client_id,

@@ -39,7 +39,7 @@ impl Desk {
         if self.is_disabled {
             return Err(reject::FIRM);
         }
-        let is_foreign = self.streams.is_foreign(symbol.instrument);
+        let is_foreign = self.exchange.is_used_by_others(symbol.instrument);
         if self.is_full || is_foreign || self.orders.len() >= LIVE_ORDERS_MAX {
             return Err(reject::PROCESSING);
         }
@@ -63,6 +63,7 @@ impl Desk {
             side: from.side,
             time_in_force: from.time_in_force,
             capacity: from.capacity,
+            sweep: from.sweep,
             price,
             quantity: lots(from.quantity, symbol)?,
             traded: 0,
@@ -75,7 +76,7 @@ impl Desk {
         };
         let new = NewOrder {
             id: self.id(&order),
-            user: self.streams.session(),
+            user: self.exchange.number(),
             side,
             order_type: if price.is_some() { OrderType::Limit } else { OrderType::Market },
             time_in_force: self.time_in_force(from.time_in_force, &wanted)?,
@@ -156,9 +157,10 @@ fn flag(value: &[u8], yes: u8, no: u8) -> Result<bool, u16> {
 fn check_codes(order: &EnterOrder) -> Result<(), u16> {
     let EnterOrder { display, capacity, sweep, cross, .. } = *order;
     match (display, sweep, cross) {
-        (b'Y', b'N', b'N') if b"APRO".contains(&capacity) => Ok(()),
-        (b'Y', b'N', b'N') => Err(reject::OTHER),
-        (b'Y', b'N', _) => Err(reject::CROSS),
+        // There is one market: a sweep trades on it as every other order does.
+        (b'Y', b'N' | b'Y', b'N') if b"APRO".contains(&capacity) => Ok(()),
+        (b'Y', b'N' | b'Y', b'N') => Err(reject::OTHER),
+        (b'Y', b'N' | b'Y', _) => Err(reject::CROSS),
         (b'Y', ..) => Err(reject::SWEEP),
         _ => Err(reject::DISPLAY),
     }

@@ -280,7 +280,9 @@ impl<L: Log> Control<L> {
             // A node without replicas of cells has none to replace, and nothing in them.
             AdminRequest::Replicas { .. }
             | AdminRequest::Replace { .. }
-            | AdminRequest::Retire { .. } => AdminResponse::NotLeading,
+            | AdminRequest::Retire { .. }
+            | AdminRequest::Follow
+            | AdminRequest::Image { .. } => AdminResponse::NotLeading,
             AdminRequest::Drain { .. } | AdminRequest::Add { .. } | AdminRequest::Remove { .. }
                 if self.log.leading_term().is_none() =>
             {
@@ -593,6 +595,8 @@ pub fn answer<L: Log>(
                 | AdminRequest::Replace { .. }
                 | AdminRequest::Add { .. }
                 | AdminRequest::Remove { .. }
+                | AdminRequest::Follow
+                | AdminRequest::Image { .. }
         );
     match (control, request) {
         (_, AdminRequest::Work) => {

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use nm_model::agent::Failure;
 use nm_replica::Log;
 use nm_wire::{
-    CatchUp, DecodeError, Frame, FrameMut, Kind, Leader, Message, Nak, Private, Refused, Reply,
-    ResendRequest, misdirected, nak, private, refused, replies_lost, reply, resent,
+    AdminRequest, CatchUp, DecodeError, Frame, FrameMut, Kind, Leader, Message, Nak, Private,
+    Refused, Reply, ResendRequest, misdirected, nak, private, refused, replies_lost, reply, resent,
 };
 
 use crate::control::{InstrumentMap, RoutingTable};
@@ -156,9 +156,9 @@ impl<L: Log> Processor<L> {
         let request: ResendRequest = frame.read()?;
         let cell = request.cell;
         if let Some(replica) = self.cells.voter(cell) {
-            if let Some(output) = links.output(gateway) {
-                self.responses.resend(&replica.cell, &request, output);
-            }
+            let mut answer = vec![];
+            self.responses.resend(&replica.cell, &request, &mut answer);
+            links.forward(gateway, &answer);
             return Ok(());
         }
         let leader = self.leaders.get(&cell).map(|(_, mediator)| *mediator);
@@ -219,6 +219,16 @@ impl<L: Log> Behaviour for Processor<L> {
                     self.catch_ups.insert((cell, index), (entry, until_ns));
                 }
             }
+            (Peer::Operator, Kind::AdminRequest) => match frame.read().map_err(undecodable)? {
+                AdminRequest::Follow => self.cells.follow(links, from.0),
+                AdminRequest::Image { instrument } => {
+                    self.cells.send_image(links, from.0, instrument);
+                }
+                _ => {
+                    let role = Role::Processor;
+                    return Err(PeerError::UnexpectedFrame { peer, kind, role });
+                }
+            },
             // The processor of its cell is away.
             (Peer::Node(NodeId { class: Role::Mediator, .. }), _) => {
                 if !forward(links, frame).map_err(undecodable)? {

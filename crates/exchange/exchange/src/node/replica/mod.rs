@@ -3,6 +3,7 @@
 
 pub mod cell_log;
 pub mod cell_moves;
+pub mod followers;
 pub mod logs;
 pub mod responses;
 pub mod workload;
@@ -11,6 +12,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 
 use nm_book::book::Book;
+use nm_book::order::InstrumentId;
 use nm_codec::DecodeError;
 use nm_model::agent::{Failure, FailureKind};
 use nm_replica::journal::{self, Recorder};
@@ -31,6 +33,7 @@ use crate::node::control::Control;
 use crate::node::runtime::links::{LinkId, Links};
 use cell_log::{CellLog, SingleLog};
 use cell_moves::CellMoves;
+use followers::Followers;
 use logs::{LogSource, Logs};
 use responses::report_loss;
 use workload::Workload;
@@ -156,7 +159,12 @@ impl<L: Log> Replica<L> {
     }
 
     /// Handles the events of its log; a new leadership is announced.
-    fn handle_events(&mut self, links: &mut Links, apply: &mut Apply<'_>) -> Result<(), Failure> {
+    fn handle_events(
+        &mut self,
+        links: &mut Links,
+        apply: &mut Apply<'_>,
+        followers: &mut Followers,
+    ) -> Result<(), Failure> {
         while let Some(event) = self.held.take().or_else(|| self.log.next_event()) {
             if awaits_book(&mut self.cell, &event) {
                 self.held = Some(event);
@@ -164,7 +172,7 @@ impl<L: Log> Replica<L> {
             }
             match event {
                 LogEvent::Committed { index, term, batch } => {
-                    self.apply(links, (index, &batch), apply)?;
+                    self.apply(links, (index, &batch), apply, followers)?;
                     let is_leader = self.log.leading_term().is_some();
                     self.moves.tell(&mut self.cell, is_leader, links);
                     if let Some(recorder) = &mut self.recorder {
@@ -235,6 +243,7 @@ impl<L: Log> Replica<L> {
         links: &Links,
         (index, batch): (u64, &[u8]),
         apply: &mut Apply<'_>,
+        followers: &mut Followers,
     ) -> Result<(), Failure> {
         let number = self.number;
         let undecodable = |error: DecodeError| {
@@ -252,11 +261,13 @@ impl<L: Log> Replica<L> {
             match self.cell.admit(frame).map_err(undecodable)? {
                 Admitted::Request(request) => {
                     let before = if is_leader { self.workload.before(clock_ns) } else { None };
+                    let followed = followers.before(&self.cell, &request);
                     // Whose replica is replaced sends replies until the log says otherwise.
                     let handled = match self.is_voter() {
                         true => apply(&mut self.cell, &request, frame, applied_ns),
                         false => self.cell.handle(&request, |_| {}),
                     };
+                    followers.after(&self.cell, &request, followed, handled);
                     if is_leader {
                         self.workload.count(&request, &handled, (before, clock_ns));
                     }
@@ -264,7 +275,8 @@ impl<L: Log> Replica<L> {
                         self.moves.on_request(&mut self.cell, &request, handled);
                     }
                 }
-                Admitted::NotOwned | Admitted::Undecodable | Admitted::Retired(_) => {}
+                Admitted::NotOwned | Admitted::Undecodable => {}
+                Admitted::Retired(_) => followers.retired(&self.cell),
                 Admitted::Move(step) => self.moves.on_step(frame, step, now_ns),
             }
         }
@@ -410,6 +422,8 @@ pub struct ReplicaSet<L> {
     pub replicas: Vec<Replica<L>>,
     /// Of the control group, if the node has one.
     pub control: Option<Control<L>>,
+    /// Who is sent what books execute.
+    followers: Followers,
     /// What gives it more logs.
     source: Option<Box<dyn LogSource<L>>>,
 }
@@ -421,8 +435,14 @@ impl<L: Log> ReplicaSet<L> {
     /// If a record cannot be opened.
     pub fn new(network: &Network, node: NodeId, logs: Logs<L>) -> Result<ReplicaSet<L>, Failure> {
         let Logs { of_groups, source } = logs;
-        let mut set =
-            ReplicaSet { network: network.clone(), node, replicas: vec![], control: None, source };
+        let mut set = ReplicaSet {
+            network: network.clone(),
+            node,
+            replicas: vec![],
+            control: None,
+            followers: Followers::default(),
+            source,
+        };
         for (number, log) in of_groups {
             match number {
                 CONTROL => set.control = Some(Control::new(&set.network, log)),
@@ -511,6 +531,18 @@ impl<L: Log> ReplicaSet<L> {
         self.replicas.iter_mut().find(|replica| replica.number == cell)
     }
 
+    /// Sends somebody what books execute from now on, beginning with where they stand.
+    pub fn follow(&mut self, links: &mut Links, to: LinkId) {
+        let cells = self.replicas.iter().map(|replica| &replica.cell);
+        self.followers.begin(links, to, cells);
+    }
+
+    /// Sends somebody the book of an instrument.
+    pub fn send_image(&self, links: &mut Links, to: LinkId, instrument: InstrumentId) {
+        let mut cells = self.replicas.iter().map(|replica| &replica.cell);
+        followers::send_image(links, to, instrument, cells.find(|it| it.owns(instrument)));
+    }
+
     /// Whether any of them leads what another one could lead.
     pub fn is_leading(&self) -> bool {
         let could_follow = |replica: &Replica<L>| replica.is_leading() && !replica.is_single();
@@ -544,7 +576,12 @@ impl<L: Log> ReplicaSet<L> {
     /// # Errors
     /// If a replica cannot continue.
     pub fn apply(&mut self, links: &mut Links, apply: &mut Apply<'_>) -> Result<(), Failure> {
-        self.replicas.iter_mut().try_for_each(|replica| replica.handle_events(links, apply))?;
+        let ReplicaSet { replicas, followers, .. } = self;
+        let mut replicas = replicas.iter_mut();
+        let handled =
+            replicas.try_for_each(|replica| replica.handle_events(links, apply, followers));
+        followers.send(links);
+        handled?;
         for mut removed in self.replicas.extract_if(.., |replica| replica.is_removed) {
             let cell = removed.number;
             let is_left = !self.network.is_removed(Role::Mediator.node(cell));

@@ -1,0 +1,25 @@
+//! The exchange's market data: ITCH 5.0 over MoldUDP64, and a consumer of it.
+//!
+//! [`itch`], [`mold`] and [`glimpse`] are the bytes. [`derive`] makes messages of the events of one
+//! book, and [`books`] makes books of messages: what [`displayed`] says of both must be equal.
+//! [`follow`] is a publisher's state and [`receiver`] a consumer's, without I/O; [`publish`] and
+//! [`consume`] are the processes around them.
+#![forbid(unsafe_code)]
+
+pub mod books;
+pub mod check;
+pub mod consume;
+pub mod derive;
+pub mod displayed;
+pub mod follow;
+pub mod glimpse;
+pub mod itch;
+pub mod limits;
+pub mod mold;
+pub mod node_link;
+pub mod publish;
+pub mod receiver;
+pub mod requests;
+pub mod snapshot_server;
+pub mod stock;
+pub mod store;

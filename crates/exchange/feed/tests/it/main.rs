@@ -1,0 +1,11 @@
+//! Tests of the feed.
+
+use nm_test_support::CountingAllocator;
+
+mod codec;
+mod derivation;
+mod follow;
+mod receiver;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
