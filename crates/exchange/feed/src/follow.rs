@@ -56,6 +56,8 @@ pub struct Books {
     symbols: Option<Symbols>,
     followed: BTreeMap<InstrumentId, Followed>,
     listed: u16,
+    /// Nodes that have sent anything.
+    sources: Source,
     events: Vec<nm_book::order::Event>,
     /// What an operator should know.
     pub notes: Vec<String>,
@@ -64,7 +66,14 @@ pub struct Books {
 impl Books {
     /// No instruments yet. With symbols, others than those are not followed.
     pub fn new(symbols: Option<Symbols>) -> Books {
-        Books { symbols, followed: BTreeMap::new(), listed: 0, events: vec![], notes: vec![] }
+        Books {
+            symbols,
+            followed: BTreeMap::new(),
+            listed: 0,
+            sources: 0,
+            events: vec![],
+            notes: vec![],
+        }
     }
 
     /// How an instrument is shown, if it is.
@@ -113,6 +122,7 @@ impl Books {
         now_ns: u64,
         out: &mut Vec<Message>,
     ) {
+        self.sources = self.sources.max(from + 1);
         let Some(followed) = self.entry(position.instrument, out) else { return };
         let known = followed.awaited.map_or(0, |awaited| awaited.output_seq);
         if position.output_seq > followed.output_seq.max(known) {
@@ -130,6 +140,7 @@ impl Books {
         now_ns: u64,
         out: &mut Vec<Message>,
     ) {
+        self.sources = self.sources.max(from + 1);
         let mut events = std::mem::take(&mut self.events);
         if let Some(followed) = self.entry(update.instrument, out) {
             followed.on_update(from, update, now_ns, &mut events, out);
@@ -154,7 +165,8 @@ impl Books {
         self.events = events;
     }
 
-    /// Time passes: instruments whose books are to be asked for, with the nodes to ask.
+    /// Time passes: instruments whose books are to be asked for, with the nodes to ask. A node that
+    /// did not have the book is followed by the next one.
     pub fn on_time(&mut self, now_ns: u64) -> Vec<(Source, InstrumentId)> {
         let mut asked = vec![];
         for (instrument, followed) in &mut self.followed {
@@ -164,6 +176,9 @@ impl Books {
                 Some(asked_ns) => now_ns >= asked_ns + ASK_AGAIN_NS,
             };
             if is_due {
+                if followed.asked_ns.is_some() {
+                    followed.source = (followed.source + 1) % self.sources.max(1);
+                }
                 followed.asked_ns = Some(now_ns);
                 asked.push((followed.source, *instrument));
             }

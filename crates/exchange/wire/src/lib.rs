@@ -39,6 +39,7 @@ mod book;
 mod declare;
 mod document;
 mod frame;
+mod listing;
 mod messages;
 mod moving;
 mod node_id;
@@ -59,6 +60,7 @@ pub use frame::{
     FRAME_BYTES_MAX, Frame, FrameMut, Listed, PREFIX, PREFIX_BYTES, STAMPS, Sealed, Shape, VERSION,
     overhead_bytes, read_mut_with, read_with, stamp, write_with,
 };
+pub use listing::Listing;
 pub use messages::admin_response::{
     BookImage, BookPosition, CellReplicas, Holdings, InstrumentWork, LinkLatency, Work,
 };
@@ -66,6 +68,7 @@ pub use messages::format::{Common, Difference, KnownMessage};
 pub use messages::hello::{Evidence, Who};
 pub use messages::membership_report::Member;
 pub use messages::refused::RefusalReason;
+pub use messages::request::Breach;
 pub use messages::retire::Retired;
 pub use messages::routing_table::LedCell;
 pub use messages::*;

@@ -372,6 +372,7 @@ guides! {
     clients: "clients.md",
     exchange: "exchange.md",
     exchange_internals: "exchange-internals.md",
+    feed: "feed.md",
     first_report: "first-report.md",
     fix: "fix.md",
     in_ci: "in-ci.md",

@@ -1,10 +1,10 @@
 //! What comes of a request, and of loading a saved cell.
 
-use nm_book::order::{InstrumentId, SnapshotError};
+use nm_book::order::{InstrumentId, SnapshotError, UserId};
 use nm_codec::DecodeError;
 use thiserror::Error;
 
-use nm_wire::RefusalReason;
+use nm_wire::{BookPosition, RefusalReason};
 
 use super::session::Outcome;
 
@@ -36,4 +36,15 @@ pub enum CellLoadError {
         /// Why.
         source: SnapshotError,
     },
+}
+
+/// A session that the present entry has removed from an instrument.
+#[derive(Debug, Clone, Copy)]
+pub struct Retirement {
+    /// Which.
+    pub user: UserId,
+    /// History of the instrument before it.
+    pub previous_history: u64,
+    /// Where the instrument stands after it.
+    pub position: BookPosition,
 }

@@ -10,20 +10,10 @@ use nm_wire::{BookPosition, Holdings, Owner, Retired};
 use crate::limits::RETIRE_WORK_MAX;
 
 use super::Cell;
+use super::handled::Retirement;
 use super::holdings::{Owed, Places};
 use super::instrument::InstrumentState;
 use super::session::Session;
-
-/// A session that the present entry has removed from an instrument.
-#[derive(Debug, Clone, Copy)]
-pub struct Retirement {
-    /// Which.
-    pub user: UserId,
-    /// History of the instrument before it.
-    pub previous_history: u64,
-    /// Where the instrument stands after it.
-    pub position: BookPosition,
-}
 
 /// Whether a session is to be removed.
 fn is_retired(retired: Retired, user: UserId, session: &Session) -> bool {

@@ -39,7 +39,9 @@ fn messages(out: &mut Vec<u8>) {
 fn state_of_control(out: &mut Vec<u8>) {
     let mut state = State::new(InstrumentMap::with_spares(3, 1));
     state.begin(9);
-    out.extend(state.save());
+    // Without its checksum: with it, the checksum of all would always be the same.
+    let saved = state.save();
+    out.extend(&saved[..saved.len() - 4]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use nm_book::book::Book;
 use nm_book::order::{Command, InstrumentId, Matching as _};
-use nm_wire::{AdminResponse, BookImage, BookPosition, BookUpdate};
+use nm_wire::{AdminResponse, BookImage, BookPosition, BookUpdate, Kind};
 
 use crate::cell::{Cell, Handled, Request, Retirement};
 
@@ -105,7 +105,7 @@ impl Followers {
             return;
         }
         let Followers { links: followers, bytes } = self;
-        followers.retain(|to| links.output(*to).is_some());
+        followers.retain(|to| links.output_for(*to, Kind::BookUpdate).is_some());
         followers.iter().for_each(|to| links.forward(*to, bytes));
         bytes.clear();
     }
@@ -176,12 +176,11 @@ mod tests {
         /// come twice; and sessions that are retired.
         #[test]
         fn who_executes_the_updates_has_the_book_of_the_cell(seed in any::<u64>()) {
-            let mut cell = Cell::<Book> {
-                limits: CellLimits { instruments: 3, sessions: 9, orders: 12 },
-                ..Cell::default()
-            };
+            let mut cell = Cell::<Book>::default();
+            cell.limits = CellLimits { instruments: 3, sessions: 9, orders: 12 };
             let mut followers = Followers { links: vec![LinkId::none()], bytes: vec![] };
-            let (mut book, mut history, mut stream) = (Book::new(), 0, Stream::new(seeded(seed), 48));
+            let mut stream = Stream::new(seeded(seed), 48);
+            let (mut book, mut history) = (Book::new(), 0);
             for step in 1..400_u64 {
                 let command = stream.command().unwrap();
                 cell.begin(step, stream.now_ns);

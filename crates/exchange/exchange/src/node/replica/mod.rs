@@ -185,21 +185,7 @@ impl<L: Log> Replica<L> {
                     self.copying = Some(number);
                 }
                 LogEvent::LoadSnapshot { index, state } => {
-                    let damaged = |error: cell::CellLoadError| system_failure(error.to_string());
-                    let Cell { accepts_unknown_sessions, limits, .. } = self.cell;
-                    self.cell = Cell::load(&state).map_err(damaged)?;
-                    self.cell.accepts_unknown_sessions = accepts_unknown_sessions;
-                    self.cell.limits = limits;
-                    self.moves.clear(&mut self.cell);
-                    self.copying = None;
-                    // Events of batches that it did not apply itself were not sent to their
-                    // sessions.
-                    for gateway in 0..links.network().nodes(Role::Gateway).len() as u16 {
-                        report_loss(links, gateway, self.number);
-                    }
-                    if let Some(recorder) = &mut self.recorder {
-                        recorder.missed(index)?;
-                    }
+                    self.load_snapshot(links, index, &state)?;
                 }
                 LogEvent::LeadershipGained { .. } => {
                     self.drop_backlog();
@@ -229,6 +215,31 @@ impl<L: Log> Replica<L> {
                 LogEvent::Warning(message) => links.warnings.push(message),
                 LogEvent::Stopped(error) => return Err(error.into()),
             }
+        }
+        Ok(())
+    }
+
+    /// Goes on from a snapshot of another replica.
+    fn load_snapshot(
+        &mut self,
+        links: &mut Links,
+        index: u64,
+        state: &[u8],
+    ) -> Result<(), Failure> {
+        let damaged = |error: cell::CellLoadError| system_failure(error.to_string());
+        let Cell { accepts_unknown_sessions, limits, .. } = self.cell;
+        self.cell = Cell::load(state).map_err(damaged)?;
+        self.cell.accepts_unknown_sessions = accepts_unknown_sessions;
+        self.cell.limits = limits;
+        self.moves.clear(&mut self.cell);
+        self.copying = None;
+        // Events of batches that it did not apply itself were not sent to their
+        // sessions.
+        for gateway in 0..links.network().nodes(Role::Gateway).len() as u16 {
+            report_loss(links, gateway, self.number);
+        }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.missed(index)?;
         }
         Ok(())
     }
