@@ -289,7 +289,10 @@ fn leave_crowd(ledger: &'static Ledger) {
         if socket.phase() == Phase::Candidate {
             fallback::move_to_kernel(socket, KernelReason::Crowded);
         }
-        if multiplex::socket_left_out(fd) && table::leave_open_socket(fd, socket) {
+        let is_unused = !socket.record().is_used();
+        let has_left = multiplex::socket_left_out(fd) && table::leave_open_socket(fd, socket);
+        // One that has transferred something stays in the list.
+        if has_left && is_unused {
             ledger.leave_out();
         }
     });

@@ -19,6 +19,11 @@ behaviours![
     order_beside_system_calls_by_instruction_from_the_start,
     order_beside_system_calls_by_instruction_is_soon_kept,
     order_beside_a_child_that_writes_by_instruction_is_soon_kept,
+    order_beside_a_thread_that_writes_by_instruction_is_soon_kept,
+    order_beside_a_child_that_calls_the_c_librarys_own_write,
+    order_beside_a_thread_that_calls_the_c_librarys_own_write,
+    order_beside_a_child_that_calls_a_plug_in,
+    order_beside_a_thread_that_calls_a_plug_in,
 ];
 
 /// A way to write that this library may not see.
@@ -93,8 +98,9 @@ fn order_beside_a_call_found_after_this_librarys() {
     check_order(found.expect("a function"));
 }
 
-fn order_beside_a_plug_in_that_is_bound_deeply() {
-    let folder = tempfile::tempdir().unwrap();
+/// The function by which a plug-in writes that is bound deeply.
+#[track_caller]
+fn plug_in_write(folder: &tempfile::TempDir) -> Write {
     let plug_in = folder.path().join("plug_in.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/past/plug_in.rs");
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
@@ -103,7 +109,11 @@ fn order_beside_a_plug_in_that_is_bound_deeply() {
     let output = command.arg(&plug_in).arg(source).env_remove("LD_PRELOAD").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let flags = RTLD_NOW | RTLD_LOCAL | libc::RTLD_DEEPBIND;
-    check_order(function(plug_in.to_str().unwrap(), flags, "plug_in_write"));
+    function(plug_in.to_str().unwrap(), flags, "plug_in_write")
+}
+
+fn order_beside_a_plug_in_that_is_bound_deeply() {
+    check_order(plug_in_write(&tempfile::tempdir().unwrap()));
 }
 
 /// Writes by an instruction of its own.
@@ -146,33 +156,83 @@ fn order_beside_system_calls_by_instruction_is_soon_kept() {
     assert_eq!(late_messages(pair, write_by_instruction, 0..MESSAGES), 0, "the kernel keeps order");
 }
 
-/// A forked child writes so by turns with its parent: the parent's library notices it soon.
-fn order_beside_a_child_that_writes_by_instruction_is_soon_kept() {
+/// A forked child writes by turns with its parent; returns how many messages were late in the first
+/// half, and in the second.
+#[track_caller]
+fn late_messages_of_child(past: Write) -> [usize; 2] {
     let pair = joined_pair();
     let [there, here] = [pipe(), pipe()];
-    let child = spawn(|| {
-        let mut number = [0; 8];
-        while read(there[0], &mut number) == Ok(8) && number != [0xff; 8] {
-            // SAFETY: the bytes are live.
-            let written = unsafe { write_by_instruction(pair.client, number.as_ptr().cast(), 8) };
-            assert_eq!(written, 8);
-            write(here[1], b"d").unwrap();
-        }
-    });
-    let mut late = vec![];
-    for numbers in [0..MESSAGES / 8, MESSAGES / 8..MESSAGES / 4] {
+    let child = spawn(|| write_numbers(pair.client, past, there[0], here[1]));
+    let late = late_messages_by_turns(pair, there[1], here[0]);
+    child.join();
+    late
+}
+
+/// As [`late_messages_of_child`], with a thread.
+#[track_caller]
+fn late_messages_of_thread(past: Write) -> [usize; 2] {
+    let pair = joined_pair();
+    let [there, here] = [pipe(), pipe()];
+    std::thread::scope(|scope| {
+        scope.spawn(|| write_numbers(pair.client, past, there[0], here[1]));
+        late_messages_by_turns(pair, there[1], here[0])
+    })
+}
+
+/// Writes the numbers that come by `turns`, and says so by `done`.
+fn write_numbers(fd: Fd, past: Write, turns: Fd, done: Fd) {
+    let mut number = [0; 8];
+    while read(turns, &mut number) == Ok(8) && number != [0xff; 8] {
+        // SAFETY: the bytes are live.
+        assert_eq!(unsafe { past(fd, number.as_ptr().cast(), 8) }, 8);
+        write(done, b"d").unwrap();
+    }
+}
+
+fn late_messages_by_turns(pair: Pair, turns: Fd, done: Fd) -> [usize; 2] {
+    let late = [0..MESSAGES / 8, MESSAGES / 8..MESSAGES / 4].map(|numbers| {
         let count = (numbers.end - numbers.start) as usize;
         for number in numbers {
             if number % 2 == 1 {
-                write(there[1], &number.to_le_bytes()).unwrap();
-                read(here[0], &mut [0]).unwrap();
+                write(turns, &number.to_le_bytes()).unwrap();
+                read(done, &mut [0]).unwrap();
             } else {
                 send_all(pair.client, &number.to_le_bytes());
             }
         }
-        late.push(late_of(&recv_exact(pair.server, 8 * count)));
-    }
-    write(there[1], &[0xff; 8]).unwrap();
-    child.join();
+        late_of(&recv_exact(pair.server, 8 * count))
+    });
+    write(turns, &[0xff; 8]).unwrap();
+    late
+}
+
+/// The parent's library notices it soon.
+fn order_beside_a_child_that_writes_by_instruction_is_soon_kept() {
+    let late = late_messages_of_child(write_by_instruction);
     assert!(late[0] <= 64 && late[1] == 0, "{late:?} of {MESSAGES} messages were late");
+}
+
+fn order_beside_a_thread_that_writes_by_instruction_is_soon_kept() {
+    let late = late_messages_of_thread(write_by_instruction);
+    assert!(late[0] <= 64 && late[1] == 0, "{late:?} of {MESSAGES} messages were late");
+}
+
+fn order_beside_a_child_that_calls_the_c_librarys_own_write() {
+    let past = function("libc.so.6", RTLD_NOW | RTLD_LOCAL, "write");
+    assert_eq!(late_messages_of_child(past), [0, 0]);
+}
+
+fn order_beside_a_thread_that_calls_the_c_librarys_own_write() {
+    let past = function("libc.so.6", RTLD_NOW | RTLD_LOCAL, "write");
+    assert_eq!(late_messages_of_thread(past), [0, 0]);
+}
+
+fn order_beside_a_child_that_calls_a_plug_in() {
+    let past = plug_in_write(&tempfile::tempdir().unwrap());
+    assert_eq!(late_messages_of_child(past), [0, 0]);
+}
+
+fn order_beside_a_thread_that_calls_a_plug_in() {
+    let past = plug_in_write(&tempfile::tempdir().unwrap());
+    assert_eq!(late_messages_of_thread(past), [0, 0]);
 }

@@ -133,9 +133,13 @@ impl Ledger {
         self.view.left_out()
     }
 
-    /// Every recorded connection, open or closed.
+    /// Every recorded connection, open or closed, but those that were left out before they had
+    /// transferred anything: [`Ledger::left_out`] counts them.
     pub fn connections(&self) -> Vec<Connection> {
-        let records = self.view.records().filter(|record| record.role != SocketRole::Listener);
+        let is_listed = |record: &RecordView| {
+            record.role != SocketRole::Listener && !record.was_left_out_unused()
+        };
+        let records = self.view.records().filter(is_listed);
         records.map(|record| Connection { ledger: self.id, record }).collect()
     }
 }
@@ -309,6 +313,16 @@ mod tests {
         let listener = own.claim(7, 3).unwrap();
         listener.set_role(SocketRole::Listener);
         listener.set_phase(SocketPhase::Kernel);
+        let left_out = [0, 5].map(|bytes| {
+            let left_out = own.claim(7, 4).unwrap();
+            left_out.set_role(SocketRole::Client);
+            left_out.set_reason(KernelReason::Crowded, 0);
+            left_out.incoming.kernel_bytes.add(bytes);
+            left_out.incoming.kernel_calls.add(bytes);
+            left_out
+        });
+        left_out[1].set_phase(SocketPhase::Closed);
+        left_out[0].release();
         let id = Ledger::of(copy).unwrap().id();
         let found = Ledger::of_process(std::process::id());
         let found: Vec<&Ledger> = found.iter().filter(|ledger| ledger.id() == id).collect();
@@ -318,7 +332,8 @@ mod tests {
             ("server".into(), "spin 20 us".into())
         );
         let connections = found[0].connections();
-        assert_eq!(connections.len(), 1, "no listener");
+        assert_eq!(connections.len(), 2, "no listener, and nothing that was left out unused");
+        assert_eq!(connections[1].record.incoming.kernel_bytes, 5);
         assert_eq!(connections[0].path(), DataPath::SharedMemory);
         assert_eq!(connections[0].record.peer, "127.0.0.1:2".parse().ok());
         drop(file);

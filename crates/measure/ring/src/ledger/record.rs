@@ -307,6 +307,13 @@ impl Record {
             && self.ports.load(Relaxed) & 0xffff == u32::from(peer.port())
     }
 
+    /// Whether any call has moved bytes.
+    pub fn is_used(&self) -> bool {
+        let calls =
+            |counts: &DirectionCounters| counts.kernel_calls.get() + counts.memory_calls.get();
+        calls(&self.outgoing) + calls(&self.incoming) > 0
+    }
+
     /// Counts one more process that holds it.
     pub fn hold(&self) {
         self.holders.fetch_add(1, Relaxed);

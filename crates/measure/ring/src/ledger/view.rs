@@ -100,6 +100,15 @@ pub struct RecordView {
 }
 
 impl RecordView {
+    /// Whether it was left to the kernel, as one of too many, before it had transferred anything.
+    pub fn was_left_out_unused(&self) -> bool {
+        let is_unused = |counts: &DirectionCounts| counts.kernel_calls + counts.memory_calls == 0;
+        self.phase == SocketPhase::Closed
+            && self.reason == KernelReason::Crowded
+            && is_unused(&self.outgoing)
+            && is_unused(&self.incoming)
+    }
+
     /// A consistent copy of `record`; none if it is free or invalid, or is reused all the time.
     fn snapshot(index: usize, record: &Record) -> Option<RecordView> {
         (0..ATTEMPTS).find_map(|_| {
@@ -199,7 +208,8 @@ impl LedgerView {
         }
     }
 
-    /// Connections that were never recorded, because the process had too many.
+    /// Connections that were never recorded, or left before they had transferred anything, because
+    /// the process had too many.
     pub fn left_out(&self) -> u64 {
         self.layout().header.left_out.get()
     }
