@@ -133,7 +133,9 @@ proptest! {
     #[test]
     fn a_publisher_that_starts_late_goes_on_from_the_book(seed in any::<u64>()) {
         let (mut cell, mut books, mut out) = (Cell::new(seed), Books::new(None), vec![]);
-        (0..100).for_each(|_| drop(cell.step()));
+        for _ in 0..100 {
+            cell.step();
+        }
         books.on_position(2, cell.position(), 0, &mut out);
         prop_assert_eq!(books.on_time(MISSING_NS), vec![(2, INSTRUMENT)]);
         let (position, image) = (cell.position(), cell.image());
@@ -151,7 +153,9 @@ proptest! {
 #[test]
 fn a_book_that_one_node_does_not_have_is_asked_of_the_next_one() {
     let (mut cell, mut books, mut out) = (Cell::new(1), Books::new(None), vec![]);
-    (0..10).for_each(|_| drop(cell.step()));
+    for _ in 0..10 {
+        cell.step();
+    }
     books.on_position(2, cell.position(), 0, &mut out);
     let second_ns = 1_000_000_000;
     for (attempt, source) in [2, 0, 1, 2].into_iter().enumerate() {
