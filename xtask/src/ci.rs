@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use nm_sys::clock::Moment;
 
 use crate::suite::{self, Counts};
-use crate::{setup, shell, tidy};
+use crate::{rolling_upgrade, setup, shell, tidy};
 
 /// The time of each part, in the order of their ends.
 #[derive(Default)]
@@ -66,6 +66,8 @@ fn run_parts(
     parts.run("setup, the rest of it", || {
         installing.join().expect("the installing thread does not panic")
     })?;
+    // Before that of the tests, which takes its place.
+    parts.run("build of the version that comes next", rolling_upgrade::build_next)?;
     parts.run("build of the tests", || {
         shell::run("cargo test --workspace --locked --no-run --quiet")
     })?;
@@ -92,6 +94,7 @@ fn run_beside_tests(parts: &Parts) -> Result<()> {
         let simulating = scope.spawn(move || {
             parts.run("trials of replicas", simulate_replicas)?;
             parts.run("trials of the exchange", simulate_exchange)?;
+            parts.run("rolling upgrade", rolling_upgrade::check)?;
             parts.run("codecs under Miri", || check_codecs_under_miri(has_miri))
         });
         run("release build", "cargo build --release --locked")?;

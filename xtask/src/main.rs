@@ -23,6 +23,7 @@ mod mutations;
 mod peer;
 mod pictures;
 mod redis_load;
+mod rolling_upgrade;
 mod schedule;
 mod setup;
 mod shell;
@@ -69,6 +70,8 @@ usage: cargo xtask TASK
   soak-conformance  the accelerator's conformance suite again and again while programs compete
                 for the CPUs; counts what fails (--help)
   soak-accel    10 000 connections of accelerated programs of every kind, each byte checked (--help)
+  rolling-upgrade  a network under load is restarted node by node with a version whose format has
+                one message more
   fix-initiators  FIX engines that others wrote against `exchange fix`: QuickFIX/J and asyncfix
                 (needs a JDK, Maven and Python; downloads both)
   bench-builds  the figures of this build against those of another one, in turn (root; --help)";
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Some("bench-bypass") => bench_bypass::run(&args.collect::<Vec<_>>()),
         Some("bench-programs") => bench_programs::run(&args.collect::<Vec<_>>()),
         Some("bench-builds") => bench_builds::run(&args.collect::<Vec<_>>()),
+        Some("rolling-upgrade") => rolling_upgrade::run(),
         Some("lab-t3") => lab_t3::run(),
         Some("soak-accel") => soak_accel::run(&args.collect::<Vec<_>>()),
         Some("soak-conformance") => soak_conformance::run(&args.collect::<Vec<_>>()),

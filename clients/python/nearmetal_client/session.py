@@ -18,7 +18,8 @@ ASK_AGAIN_S = 1.0
 REJECT_REASONS = [
     "DuplicateId", "UnknownOrder", "BadQuantity", "BadCombination", "WouldTake", "OutsideBands",
     "Halted", "InAuction", "WrongState", "Expired", "NotAllowed", "TooManyParts", "TooManyOrders",
-    "TooManyOwnOrders", "TooManyOwnerOrders", "TooManyOwnerCellOrders", "TooManyCellOrders"]
+    "TooManyOwnOrders", "TooManyOwnerOrders", "TooManyOwnerCellOrders", "TooManyCellOrders",
+    "NotListed", "OutsideCollar", "TooLarge"]
 """By code: why an order or command was rejected."""
 
 CANCEL_REASONS = ["User", "Mass", "Unfilled", "Killed", "BelowMinimum", "SelfTrade", "Bands", "Day",
@@ -29,7 +30,7 @@ REFUSAL_REASONS = [
     "TooManyCellInstruments", "TooManyCellSessions", "TooManyLinkSessions",
     "TooManySessionInstruments", "TooManyPendingRequests", "TooManyPendingBytes",
     "UnknownPredecessor", "TooManyOwnerInstruments", "TooManyOwnerSessions", "TooManyOwnerBytes",
-    "Retired"]
+    "Retired", "NotListed"]
 """By code: why a request is refused."""
 
 
@@ -378,8 +379,8 @@ class Session:
                and stream.sent < min(IN_FLIGHT_MAX, len(stream.pending))):
             it = stream.pending[stream.sent]
             self.frames += wire.frame(wire.REQUEST, struct.pack(
-                "<IIQQQQQIHHB??", on, self.number, it.seq, it.previous, stream.handled, 0, 0, 0, 0,
-                0, 0, False, stream.sent == 0) + it.command)
+                "<IIQQQQQIHHB??B", on, self.number, it.seq, it.previous, stream.handled, 0, 0, 0, 0,
+                0, 0, False, stream.sent == 0, 0) + it.command)
             stream.sent += 1
 
     def _track(self, event: Event) -> None:

@@ -154,10 +154,8 @@ pub fn register_socket(fd: c_int, role: SocketRole, peer: Option<SocketAddr>) {
     if fd as usize >= table::DESCRIPTORS {
         return;
     }
-    // What is not registered costs its calls one look at an empty entry of the table. An entry that
-    // is not empty is outdated, and replaced below.
-    if is_left_out() && table::is_empty(fd) {
-        return ledger.leave_out();
+    if is_crowded(ledger) {
+        return leave_out(ledger, fd);
     }
     let Some(record) = claim_record(ledger) else { return };
     let Some(socket) = table::claim() else { return };
@@ -252,9 +250,50 @@ fn is_on_this_host(peer: SocketAddr) -> bool {
     peer.ip().is_loopback() || peer.ip().is_unspecified()
 }
 
-/// Whether a new socket is left to the kernel, as one of too many.
-fn is_left_out() -> bool {
-    Settings::get().has_default_after_calls() && worth::is_beyond_a_crowd(table::sockets())
+/// Whether a new socket is left to the kernel, as one of too many. What is left out costs its calls
+/// one look at the table; so the first one of too many takes the others with it.
+fn is_crowded(ledger: &'static Ledger) -> bool {
+    let is_crowded =
+        Settings::get().has_default_after_calls() && worth::is_beyond_a_crowd(table::connections());
+    if !is_crowded {
+        worth::set_left_crowd(false);
+    } else if !worth::has_left_crowd() {
+        leave_crowd(ledger);
+    }
+    is_crowded
+}
+
+/// Leaves a new socket to the kernel.
+fn leave_out(ledger: &Ledger, fd: c_int) {
+    if table::is_managed(fd) {
+        // Its descriptor was closed without this library.
+        multiplex::descriptor_closed(fd);
+    }
+    if table::leave_out(fd) {
+        ledger.leave_out();
+    }
+}
+
+/// Leaves all sockets that share no memory to the kernel.
+#[cold]
+fn leave_crowd(ledger: &'static Ledger) {
+    // Another thread is about to join one: the next new socket tries again.
+    let Some(_attempt) = ATTEMPT.try_lock() else { return };
+    table::for_each_descriptor(|fd, socket| {
+        // Another process that holds it could still join.
+        let is_ours_alone = socket.descriptors.load(Ordering::Acquire) == 1
+            && socket.record().holders.load(Ordering::Acquire) == 1;
+        if !is_ours_alone || socket.is_mapped() || socket.is_joined() {
+            return;
+        }
+        if socket.phase() == Phase::Candidate {
+            fallback::move_to_kernel(socket, KernelReason::Crowded);
+        }
+        if multiplex::socket_left_out(fd) && table::leave_open_socket(fd, socket) {
+            ledger.leave_out();
+        }
+    });
+    worth::set_left_crowd(true);
 }
 
 /// Why a new socket cannot be accelerated, as far as that is known at once.
@@ -272,9 +311,6 @@ fn initial_kernel_reason(
     }
     if worth::process_has_stopped() {
         return KernelReason::NotWorthIt;
-    }
-    if is_left_out() {
-        return KernelReason::Crowded;
     }
     let Some(peer) = peer else { return KernelReason::ConnectionNotSeen };
     let here = match local {
@@ -319,7 +355,7 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
     let (is_bounded, begun_ns) = (Settings::get().has_default_after_calls(), wait::now_ns());
     if is_bounded && !worth::may_search(begun_ns) {
         socket.next_attempt.store(calls.saturating_add(ATTEMPT_CALLS_MAX), Ordering::Relaxed);
-        if worth::is_one_of_a_crowd(table::sockets()) && !socket.is_mapped() {
+        if worth::is_one_of_a_crowd(table::connections()) && !socket.is_mapped() {
             let errno = kernel::errno();
             fallback::move_to_kernel(socket, KernelReason::Crowded);
             kernel::set_errno(errno);

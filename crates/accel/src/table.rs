@@ -27,14 +27,18 @@ const LIBRARY_FDS_FROM_MAX: usize = 8192;
 static TABLE: [AtomicPtr<Socket>; DESCRIPTORS] =
     [const { AtomicPtr::new(ptr::null_mut()) }; DESCRIPTORS];
 
+/// In place of a pointer: marks a TCP socket that is left to the kernel, as one of too many. The
+/// lowest entry but none, so that one comparison finds both.
+const LEFT_OUT: usize = 1;
+
 /// In place of a pointer: marks a descriptor as the library's own.
-const LIBRARY_OWNED: usize = 1;
+const LIBRARY_OWNED: usize = 3;
 
 /// Bit of all entries that are no pointers.
 const NO_POINTER: usize = 1;
 
 /// In place of a pointer, from here on in steps of two: an inherited socket that was not used yet.
-const FIRST_INHERITED: usize = 3;
+const FIRST_INHERITED: usize = 5;
 
 /// What the first use of an inherited socket calls, as a `fn(c_int, usize)`; 0 while there is none.
 static FIRST_USE: AtomicUsize = AtomicUsize::new(0);
@@ -52,7 +56,7 @@ static HIGHEST_SOCKET_FD: AtomicUsize = AtomicUsize::new(0);
 #[inline(always)]
 pub fn get(fd: c_int) -> Option<&'static Socket> {
     let entry = TABLE.get(fd as usize)?.load(Ordering::Acquire);
-    if entry.is_null() {
+    if entry.addr() <= LEFT_OUT {
         return None;
     }
     if entry.addr() & NO_POINTER != 0 {
@@ -69,9 +73,63 @@ pub fn is_managed(fd: c_int) -> bool {
     entry != 0 && entry & NO_POINTER == 0
 }
 
-/// Whether the table knows nothing of `fd`.
-pub fn is_empty(fd: c_int) -> bool {
-    TABLE.get(fd as usize).is_some_and(|entry| entry.load(Ordering::Acquire).is_null())
+/// Descriptors that are left out. One that was closed without this library counts until its number
+/// is used again.
+static LEFT_OUT_SOCKETS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the socket of `fd` is left to the kernel, as one of too many.
+pub fn is_left_out(fd: c_int) -> bool {
+    TABLE.get(fd as usize).is_some_and(|entry| entry.load(Ordering::Relaxed).addr() == LEFT_OUT)
+}
+
+/// Leaves the new socket of `fd` to the kernel. False if it was left out before.
+pub fn leave_out(fd: c_int) -> bool {
+    let is_new = !is_left_out(fd);
+    if is_new {
+        replace(fd, number_entry(LEFT_OUT));
+        LEFT_OUT_SOCKETS.fetch_add(1, Ordering::Relaxed);
+    }
+    is_new
+}
+
+/// Leaves a socket that is open, and shares no memory, to the kernel for the rest of its life: the
+/// calls on `fd`, its only descriptor, find nothing in the table any more. A thread that is in a
+/// call ends it as after a close. False if `fd` was closed meanwhile.
+pub fn leave_open_socket(fd: c_int, socket: &'static Socket) -> bool {
+    debug_assert_eq!(socket.phase(), Phase::Kernel, "it cannot join any more");
+    let Some(entry) = TABLE.get(fd as usize) else { return false };
+    let (known, mark) = (ptr::from_ref(socket).cast_mut(), number_entry(LEFT_OUT));
+    if entry.compare_exchange(known, mark, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return false;
+    }
+    LEFT_OUT_SOCKETS.fetch_add(1, Ordering::Relaxed);
+    socket.descriptors.fetch_sub(1, Ordering::AcqRel);
+    socket.begin_close(-1);
+    socket.record().release();
+    close_listener(socket);
+    PendingClose { socket, last: true }.finish();
+    true
+}
+
+/// `fd` is closed or opened, or is about to be: whatever it was, it is not left out any more.
+#[inline]
+pub fn forget_left_out(fd: c_int) {
+    if is_left_out(fd) && memory_ownership() == MemoryOwnership::Owner {
+        replace(fd, ptr::null_mut());
+    }
+}
+
+/// Replaces an entry. A former one is dropped: its descriptor must have been closed without this
+/// library, because the kernel has just assigned its number again.
+fn replace(fd: c_int, by: *mut Socket) {
+    let Some(entry) = TABLE.get(fd as usize) else { return };
+    let former = entry.swap(by, Ordering::AcqRel);
+    if former.addr() == LEFT_OUT {
+        LEFT_OUT_SOCKETS.fetch_sub(1, Ordering::Relaxed);
+    } else if !former.is_null() && former.addr() & NO_POINTER == 0 {
+        // SAFETY: entries point into the pool, whose memory is never freed.
+        drop_descriptor(unsafe { &*former }, -1).finish();
+    }
 }
 
 /// A look-up has found no pointer: an inherited socket is used for the first time.
@@ -99,9 +157,10 @@ pub fn prepare_first_use(first_use: fn(c_int, usize)) {
 
 /// Adds a descriptor of the inherited socket `index`.
 pub fn bind_inherited(fd: c_int, index: usize) {
-    let Some(entry) = TABLE.get(fd as usize) else { return };
-    HIGHEST_SOCKET_FD.fetch_max(fd as usize, Ordering::AcqRel);
-    drop_former(entry.swap(number_entry(FIRST_INHERITED + 2 * index), Ordering::AcqRel));
+    if (fd as usize) < DESCRIPTORS {
+        HIGHEST_SOCKET_FD.fetch_max(fd as usize, Ordering::AcqRel);
+        replace(fd, number_entry(FIRST_INHERITED + 2 * index));
+    }
 }
 
 /// The index of an inherited socket that was not used yet.
@@ -196,20 +255,12 @@ pub fn local_peer_of(socket: &'static Socket) -> Option<(CallGuard, &'static Soc
     found
 }
 
-/// Adds a descriptor of `socket`. A former entry is dropped: its descriptor must have been closed
-/// without this library, because the kernel has just assigned its number again.
+/// Adds a descriptor of `socket`.
 pub fn bind(fd: c_int, socket: &'static Socket) {
-    let Some(entry) = TABLE.get(fd as usize) else { return };
-    HIGHEST_SOCKET_FD.fetch_max(fd as usize, Ordering::AcqRel);
-    socket.descriptors.fetch_add(1, Ordering::AcqRel);
-    drop_former(entry.swap(ptr::from_ref(socket).cast_mut(), Ordering::AcqRel));
-}
-
-/// Drops an entry that another one has replaced.
-fn drop_former(entry: *mut Socket) {
-    if !entry.is_null() && entry.addr() & NO_POINTER == 0 {
-        // SAFETY: entries point into the pool, whose memory is never freed.
-        drop_descriptor(unsafe { &*entry }, -1).finish();
+    if (fd as usize) < DESCRIPTORS {
+        HIGHEST_SOCKET_FD.fetch_max(fd as usize, Ordering::AcqRel);
+        socket.descriptors.fetch_add(1, Ordering::AcqRel);
+        replace(fd, ptr::from_ref(socket).cast_mut());
     }
 }
 
@@ -463,6 +514,7 @@ pub fn protect(fd: c_int) -> c_int {
 /// Protects one of the library's descriptors from the program, at its number.
 pub fn own_descriptor(fd: c_int) {
     if let Some(entry) = TABLE.get(fd as usize) {
+        forget_left_out(fd);
         entry.store(number_entry(LIBRARY_OWNED), Ordering::Release);
         HIGHEST_LIBRARY_FD.fetch_max(fd as usize, Ordering::Relaxed);
     }
@@ -596,9 +648,9 @@ fn socket_at(index: u32) -> Option<&'static Socket> {
 /// Sockets that are taken from the pool.
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
-/// Count of sockets that the library manages.
-pub fn sockets() -> usize {
-    IN_USE.load(Ordering::Relaxed)
+/// Count of sockets that the library manages or has left out.
+pub fn connections() -> usize {
+    IN_USE.load(Ordering::Relaxed) + LEFT_OUT_SOCKETS.load(Ordering::Relaxed)
 }
 
 /// Takes an unused socket from the pool; `None` when memory is exhausted.

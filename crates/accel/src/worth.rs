@@ -2,7 +2,7 @@
 //! nonetheless, because its receivers sleep, has paid for it and gains nothing.
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use nm_ring::ledger::Record;
 
@@ -37,9 +37,13 @@ const SHOWN: usize = 16;
 /// polled in memory, and the pages that each one needs in memory push the others out of the caches.
 const CROWD: usize = 512;
 
-/// With more connections a new one is left to the kernel, and not even counted: the counters of so
-/// many do not fit into the CPU's nearest caches.
+/// With more connections all that share no memory are left to the kernel, and not even counted: the
+/// counters of so many do not fit into the CPU's nearest caches. So are new ones until there are
+/// less than [`CROWD`] again.
 const CROWD_MAX: usize = 1024;
+
+/// Whether the process has left its connections to the kernel because it had so many.
+static HAS_LEFT_CROWD: AtomicBool = AtomicBool::new(false);
 
 /// Connections in a row that were not worth it.
 static STREAK: AtomicU32 = AtomicU32::new(0);
@@ -166,7 +170,19 @@ pub fn is_one_of_a_crowd(connections: usize) -> bool {
 
 /// Whether a new connection is left to the kernel, as one of so many.
 pub fn is_beyond_a_crowd(connections: usize) -> bool {
-    connections > CROWD_MAX
+    connections >= if has_left_crowd() { CROWD } else { CROWD_MAX }
+}
+
+/// Whether the connections of a crowd were left to the kernel, and it has lasted since.
+pub fn has_left_crowd() -> bool {
+    HAS_LEFT_CROWD.load(Ordering::Relaxed)
+}
+
+/// The connections of a crowd were left to the kernel, or there is none any more.
+pub fn set_left_crowd(has_left: bool) {
+    if has_left_crowd() != has_left {
+        HAS_LEFT_CROWD.store(has_left, Ordering::Relaxed);
+    }
 }
 
 /// Whether a search for the other end of a connection may begin now: not if searches have taken

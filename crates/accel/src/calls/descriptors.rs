@@ -29,6 +29,7 @@ const CLOSE_RANGE_CLOEXEC: c_int = 4;
 #[inline]
 fn closed(fd: c_int) {
     table::forget_inherited(fd);
+    table::forget_left_out(fd);
     tcp_sockets::closed(fd);
     multiplex::descriptor_closed(fd);
 }

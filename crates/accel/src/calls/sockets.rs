@@ -61,6 +61,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     // SAFETY: plain numbers, passed on unchanged.
     let fd = unsafe { real(domain, kind, protocol) };
     if fd >= 0 && !process::is_borrower() {
+        table::forget_left_out(fd);
         tcp_sockets::created(fd, domain, kind, protocol);
     }
     fd

@@ -102,7 +102,7 @@ impl EpollSet {
         let nested = registry::get(fd).filter(|set| !std::ptr::eq(*set, self));
         if let Some(set) = nested {
             inner.nested.insert(NestedSet { fd, set, events, data, must_report: true });
-        } else if call.is_some() || is_unconnected_tcp(fd) {
+        } else if call.is_some() || !table::is_left_out(fd) && is_unconnected_tcp(fd) {
             let socket = call.map(|call| call.socket);
             let socket = socket.filter(|socket| socket.phase() != Phase::Kernel);
             // Before it is known whether a thread sleeps: see `epoll_wait`.
@@ -157,6 +157,16 @@ impl EpollSet {
     fn note_change(&self, inner: &mut SetState) {
         inner.pacing.note_change();
         self.note_own_change();
+    }
+
+    /// The socket of `fd` will never share memory: the kernel alone has its registration from now
+    /// on. False if another thread, which this one has interrupted, uses the set.
+    pub(super) fn leave_to_kernel(&'static self, fd: c_int) -> bool {
+        let Some(mut inner) = self.lock() else { return false };
+        if self.forget(&mut inner, fd) {
+            self.kernel_only.fetch_add(1, Ordering::Relaxed);
+        }
+        true
     }
 
     /// Removes what is stored for `fd`; false if there is nothing.

@@ -133,6 +133,13 @@ pub fn socket_registered(fd: c_int, socket: &'static Socket) {
     registered::for_each_set(fd, |set| set.socket_registered(fd, socket));
 }
 
+/// The socket of `fd` shares no memory, and never will. False if that cannot be noted now.
+pub fn socket_left_out(fd: c_int) -> bool {
+    let mut is_noted = true;
+    registered::for_each_set(fd, |set| is_noted &= set.leave_to_kernel(fd));
+    is_noted
+}
+
 /// Before a fork: no other thread changes a set until it has happened.
 pub fn before_fork() {
     CLOSED_SETS.acquire();

@@ -10,11 +10,13 @@ use crate::calls::*;
 use crate::data::echo_child;
 use crate::harness::{Body, Side, accelerated, another, note};
 use crate::support::*;
+use crate::worth::{CROWD, raise_descriptor_limit};
 
 /// Programs whose system calls are counted.
 pub(crate) const PEERS: &[Body] = &[
     (concat!(module_path!(), "::short_connections"), short_connections),
     (concat!(module_path!(), "::connections_of_some_requests"), connections_of_some_requests),
+    (concat!(module_path!(), "::connections_of_a_crowd"), connections_of_a_crowd),
     (concat!(module_path!(), "::waits_without_memory"), waits_without_memory),
     (concat!(module_path!(), "::corked_answers"), corked_answers),
     (concat!(module_path!(), "::few_large_messages_taken_back"), few_large_messages_taken_back),
@@ -139,6 +141,17 @@ fn connections_of_some_requests() {
     connections_of(40);
 }
 
+/// Connections of a process that has too many of them.
+fn connections_of_a_crowd() {
+    raise_descriptor_limit();
+    let (listening, address) = listener(Family::V4);
+    let set = epoll_create();
+    let others: Vec<[Fd; 2]> =
+        (0..CROWD / 2).map(|_| [connected(&address), accept(listening).unwrap()]).collect();
+    print_calls(|| (0..COUNTED).for_each(|_| requests(40, listening, &address, set)));
+    others.into_iter().flatten().for_each(close_with_reset);
+}
+
 /// Waits by poll and by epoll for a connection that has not joined.
 fn waits_without_memory() {
     let pair = unused_pair();
@@ -258,6 +271,11 @@ fn cork_costs_no_system_call_for_bytes_in_memory() {
 #[test]
 fn short_connections_need_no_more_system_calls_than_without_the_library() {
     check_costs_nothing("short_connections");
+}
+
+#[test]
+fn connections_of_a_crowd_need_no_more_system_calls_than_without_the_library() {
+    check_costs_nothing("connections_of_a_crowd");
 }
 
 #[test]

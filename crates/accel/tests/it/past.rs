@@ -107,7 +107,11 @@ fn order_beside_a_plug_in_that_is_bound_deeply() {
 }
 
 /// Writes by an instruction of its own.
-unsafe extern "C" fn write_by_instruction(fd: c_int, bytes: *const c_void, count: usize) -> isize {
+pub(crate) unsafe extern "C" fn write_by_instruction(
+    fd: c_int,
+    bytes: *const c_void,
+    count: usize,
+) -> isize {
     let result: isize;
     // SAFETY: the caller guarantees the bytes; the call changes no memory of this process.
     #[cfg(target_arch = "x86_64")]

@@ -12,6 +12,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ const SECONDS: &str = "NEARMETAL_SOAK_SECONDS";
 /// The only clients and servers, by their way of waiting; all if it is not given.
 const ONLY_CLIENT: &str = "NEARMETAL_SOAK_CLIENT";
 const ONLY_SERVER: &str = "NEARMETAL_SOAK_SERVER";
+/// The folder of a cgroup by which programs are frozen now and then, instead of stopped.
+const FREEZER: &str = "NEARMETAL_SOAK_FREEZER";
 
 /// A client that takes longer hangs: many times what one takes on a machine under load.
 const CLIENT_LIMIT: Duration = Duration::from_secs(180);
@@ -151,6 +154,8 @@ struct Totals {
     clients: u64,
     killed: u64,
     stops: u64,
+    /// Stops by a freezer.
+    frozen: u64,
     connections: u64,
     in_memory: u64,
     memory_bytes: u64,
@@ -188,13 +193,14 @@ impl std::fmt::Display for Totals {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} connections of {} clients ({} killed, {} stops), {} used memory; {} bytes through \
-             memory, {} through the kernel; {} times back to the kernel, {} times in memory \
-             again; {:?}",
+            "{} connections of {} clients ({} killed, {} stops, {} frozen), {} used memory; {} \
+             bytes through memory, {} through the kernel; {} times back to the kernel, {} times \
+             in memory again; {:?}",
             self.connections,
             self.clients,
             self.killed,
             self.stops,
+            self.frozen,
             self.in_memory,
             self.memory_bytes,
             self.kernel_bytes,
@@ -208,26 +214,68 @@ impl std::fmt::Display for Totals {
 /// A program of the soak, with all its processes, that is stopped for a moment.
 struct Stop {
     group: i32,
+    /// The cgroup by which it is frozen; none if a signal has stopped it.
+    freezer: Option<Freezer>,
     end: Deadline,
 }
 
 impl Stop {
-    fn begin(group: i32, length: Duration) -> Stop {
-        // SAFETY: the group is that of a program of this soak, which was not waited for.
-        unsafe { libc::kill(-group, libc::SIGSTOP) };
-        Stop { group, end: Deadline::after(length) }
+    fn begin(group: i32, freezer: Option<Freezer>, length: Duration) -> Stop {
+        if let Some(freezer) = &freezer {
+            freezer.freeze(group);
+        } else {
+            // SAFETY: the group is that of a program of this soak, which was not waited for.
+            unsafe { libc::kill(-group, libc::SIGSTOP) };
+        }
+        Stop { group, freezer, end: Deadline::after(length) }
     }
 }
 
 impl Drop for Stop {
     fn drop(&mut self) {
-        // SAFETY: as above; a group that has ended meanwhile has no process.
-        unsafe { libc::kill(-self.group, libc::SIGCONT) };
+        if let Some(freezer) = &self.freezer {
+            freezer.set(false);
+        } else {
+            // SAFETY: as above; a group that has ended meanwhile has no process.
+            unsafe { libc::kill(-self.group, libc::SIGCONT) };
+        }
+    }
+}
+
+/// The folder of a cgroup, of version 1 or 2, that nobody else uses.
+#[derive(Clone)]
+struct Freezer(PathBuf);
+
+impl Freezer {
+    /// Freezes all processes of a group.
+    fn freeze(&self, group: i32) {
+        for process in std::fs::read_dir("/proc").unwrap().flatten() {
+            let stat = std::fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+            let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+            if fields.nth(2) == Some(&group.to_string()) {
+                // It may end meanwhile.
+                let pid = process.file_name().into_encoded_bytes();
+                let _ = std::fs::write(self.0.join("cgroup.procs"), pid);
+            }
+        }
+        self.set(true);
+    }
+
+    fn set(&self, is_frozen: bool) {
+        let [new, old] = ["cgroup.freeze", "freezer.state"].map(|name| self.0.join(name));
+        let (file, text) = match (new.exists(), is_frozen) {
+            (true, true) => (new, "1"),
+            (true, false) => (new, "0"),
+            (false, true) => (old, "FROZEN"),
+            (false, false) => (old, "THAWED"),
+        };
+        std::fs::write(&file, text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     }
 }
 
 struct Soak {
     stop: Option<Stop>,
+    freezer: Option<Freezer>,
     only_client: Option<Waiting>,
     servers: Vec<Server>,
     runs: Vec<Run>,
@@ -269,8 +317,10 @@ impl Soak {
             .collect();
         let group = programs[self.seeds.below(programs.len() as u64) as usize].child.id();
         let length = Duration::from_millis(1 + self.seeds.below(STOP_MS_MAX));
+        let freezer = self.freezer.clone().filter(|_| self.seeds.below(2) == 0);
         self.totals.stops += 1;
-        self.stop = Some(Stop::begin(group.cast_signed(), length));
+        self.totals.frozen += u64::from(freezer.is_some());
+        self.stop = Some(Stop::begin(group.cast_signed(), freezer, length));
     }
 
     /// Checks the clients that have ended, and those that do not end.
@@ -342,7 +392,10 @@ fn mixed_programs_exchange_every_byte_and_none_stands_still() {
     let servers = ways.map(Server::start).collect();
     let (reports, seeds) = (Reports::new(), Numbers(seed));
     let totals = Totals::default();
-    let mut soak = Soak { stop: None, only_client, servers, runs: vec![], reports, totals, seeds };
+    let freezer = std::env::var_os(FREEZER).filter(|path| !path.is_empty());
+    let freezer = freezer.map(|path| Freezer(path.into()));
+    let (stop, runs) = (None, vec![]);
+    let mut soak = Soak { stop, freezer, only_client, servers, runs, reports, totals, seeds };
     let mut shown = 0;
     loop {
         let is_complete = soak.totals.connections >= connections && deadline.passed();

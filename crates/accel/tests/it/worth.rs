@@ -35,12 +35,16 @@ const JUDGED: Duration = Duration::from_secs(80);
 /// Connections that take more than the first time for searches, each less than 0.2 ms.
 const BEYOND_THE_TIME: usize = 40;
 
-/// Connections of which the last are not even counted.
-const CROWD: usize = 2_100;
+/// Most connections that are counted: one more takes the others with it.
+const REGISTERED: usize = 1_024;
+
+/// Connections of a crowd.
+pub(crate) const CROWD: usize = 2_100;
 
 const KERNEL: i32 = 1;
 const UNMANAGED: i32 = 0;
 const CANDIDATE: i32 = 2;
+const JOINED: i32 = 3;
 
 /// Runs a body with these settings.
 #[track_caller]
@@ -132,8 +136,8 @@ fn connections_whose_receivers_sleep_leave_memory_for_good() {
     check("receivers_that_sleep", &settings);
 }
 
-/// So many connections are open at once, and then few.
-fn crowd() {
+/// Raises the limit of descriptors as far as this process may.
+pub(crate) fn raise_descriptor_limit() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the limit is live for both calls.
     unsafe {
@@ -141,25 +145,71 @@ fn crowd() {
         limit.rlim_cur = limit.rlim_max;
         assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
     }
+}
+
+/// So many connections are open at once, and then few.
+fn crowd() {
+    raise_descriptor_limit();
+    let joined = joined_pair();
     let (listening, address) = listener(Family::V4);
     let pair = || Pair { client: connected(&address), server: accept(listening).unwrap() };
-    let pairs: Vec<Pair> = (0..CROWD / 2).map(|_| pair()).collect();
-    let [first, last] = [pairs[0], pairs[CROWD / 2 - 1]];
-    assert_eq!((state(first.client), state(last.server)), (Some(CANDIDATE), Some(UNMANAGED)));
-    let left_out = || ledgers().iter().map(LedgerView::left_out).sum::<u64>();
-    // One more than the table holds decides.
-    assert_eq!(left_out(), CROWD as u64 - 1025);
-    check_both_directions(last);
+    let mut pairs: Vec<Pair> = (0..(REGISTERED - 2) / 2).map(|_| pair()).collect();
+    let first = pairs[0];
+    assert_eq!(state(first.client), Some(CANDIDATE));
     let set = epoll_create();
-    epoll_ctl(set, libc::EPOLL_CTL_ADD, last.server, IN, 7).unwrap();
-    send(last.client, b"x", 0).unwrap();
-    assert_eq!(epoll_wait(set, 4, -1), Ok(vec![(IN, 7)]));
-    assert_eq!(recv_now(last.server), b"x");
-    assert_eq!(left_out(), CROWD as u64 - 1025, "each one once");
-    for pair in pairs {
-        [pair.client, pair.server].into_iter().for_each(|fd| close_with_reset(fd));
+    epoll_ctl(set, libc::EPOLL_CTL_ADD, first.server, IN, 1).unwrap();
+    epoll_ctl(set, libc::EPOLL_CTL_ADD, joined.server, IN, 2).unwrap();
+    let waiter = std::thread::spawn(move || recv_exact(first.client, 5));
+    pause_ms(50);
+    let left_out = || ledgers().iter().map(LedgerView::left_out).sum::<u64>();
+    assert_eq!(left_out(), 0);
+    pairs.extend((0..(CROWD - REGISTERED) / 2).map(|_| pair()));
+    let last = pairs[pairs.len() - 1];
+    for fd in [first.client, first.server, last.client, last.server] {
+        assert_eq!(state(fd), Some(UNMANAGED));
     }
-    assert_eq!(state(pair().client), Some(CANDIDATE));
+    assert_eq!(left_out(), CROWD as u64 - 2, "each one once, but not those in memory");
+    assert_eq!(state(joined.client), Some(JOINED));
+    send_all(first.server, b"later");
+    assert_eq!(waiter.join().unwrap(), b"later");
+    check_both_directions(last);
+    check_both_directions(joined);
+    epoll_ctl(set, libc::EPOLL_CTL_ADD, last.server, IN, 3).unwrap();
+    check_events(set, [(first, 1), (joined, 2), (last, 3)]);
+    epoll_ctl(set, libc::EPOLL_CTL_MOD, first.server, IN, 4).unwrap();
+    check_events(set, [(last, 3), (first, 4), (joined, 2)]);
+    epoll_ctl(set, libc::EPOLL_CTL_DEL, first.server, 0, 0).unwrap();
+    send_all(first.client, b"x");
+    assert_eq!(epoll_wait(set, 4, 0), Ok(vec![]));
+    assert_eq!(recv_now(first.server), b"x");
+    check_end_of_crowd(pairs, pair);
+}
+
+/// Each message to a server of the set is reported with its data, and received.
+fn check_events(set: Fd, pairs: [(Pair, u64); 3]) {
+    for (pair, data) in pairs {
+        send_all(pair.client, b"x");
+        assert_eq!(epoll_wait(set, 4, SOON_MS), Ok(vec![(IN, data)]));
+        assert_eq!(ready(pair.server, POLLIN, SOON_MS), POLLIN);
+        assert_eq!(recv_now(pair.server), b"x");
+    }
+}
+
+/// The crowd lasts until half of those are left that it takes; then new connections may share
+/// memory again.
+fn check_end_of_crowd(mut pairs: Vec<Pair>, pair: impl Fn() -> Pair) {
+    let mut close_until = |rest: usize| {
+        for pair in pairs.drain(rest / 2..) {
+            [pair.client, pair.server].into_iter().for_each(close_with_reset);
+        }
+    };
+    close_until(REGISTERED / 2 + 10);
+    let late = pair();
+    assert_eq!((state(late.client), state(late.server)), (Some(UNMANAGED), Some(UNMANAGED)));
+    close_until(REGISTERED / 2 - 20);
+    let late = pair();
+    assert_eq!((state(late.client), state(late.server)), (Some(CANDIDATE), Some(CANDIDATE)));
+    check_both_directions(late);
 }
 
 #[test]

@@ -32,6 +32,9 @@ codes!(RejectReason {
     TooManyOwnerOrders = 14,
     TooManyOwnerCellOrders = 15,
     TooManyCellOrders = 16,
+    NotListed = 17,
+    OutsideCollar = 18,
+    TooLarge = 19,
 });
 codes!(CancelReason {
     User = 0,

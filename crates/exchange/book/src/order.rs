@@ -323,6 +323,12 @@ pub enum RejectReason {
     TooManyOwnerCellOrders,
     /// The instrument's cell has as many live orders as it may have.
     TooManyCellOrders,
+    /// The instrument is not listed any more: its live orders can only be cancelled.
+    NotListed,
+    /// The limit lies outside the prices that the instrument is listed with.
+    OutsideCollar,
+    /// The quantity is above the largest one that the instrument is listed with.
+    TooLarge,
 }
 
 /// Why an order was cancelled.

@@ -497,6 +497,7 @@ impl Session {
                 attempt: 0,
                 is_public: false,
                 is_previous_answered: stream.sent == 0,
+                breach: 0,
                 command: next.command,
             };
             nm_wire::write(&request, &mut self.frames);

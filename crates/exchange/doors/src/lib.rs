@@ -10,7 +10,6 @@
 //! gateways, [`store`] keeps what must survive, and [`server`] is the process around it.
 #![forbid(unsafe_code)]
 
-pub mod decimal;
 pub mod door;
 pub mod fix;
 pub mod gateway;
@@ -22,3 +21,5 @@ pub mod settings;
 pub mod soup;
 pub mod store;
 pub mod symbols;
+
+pub use nm_exchange::decimal;

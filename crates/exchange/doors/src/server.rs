@@ -64,7 +64,10 @@ pub enum ServerError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// An order cannot be reported.
-    #[error("{client} has a live order of {symbol}, which the sessions file lacks")]
+    #[error(
+        "{client} has a live order of {symbol}, which neither the sessions file nor the network's \
+         instrument master has"
+    )]
     LostSymbol {
         /// Whose order it is.
         client: String,

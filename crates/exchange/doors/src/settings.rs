@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nm_exchange::master::{Listing, Master};
 use nm_sys::text_file;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -70,6 +71,17 @@ pub(crate) struct SymbolText {
     lot: String,
 }
 
+impl SymbolText {
+    fn of(listing: &Listing) -> SymbolText {
+        SymbolText {
+            name: listing.symbol.clone(),
+            instrument: listing.instrument,
+            tick: listing.tick.clone(),
+            lot: listing.lot.clone(),
+        }
+    }
+}
+
 /// Smallest store: a few hundred orders.
 const STORE_BYTES_MIN: u64 = 64 << 10;
 
@@ -94,7 +106,15 @@ pub fn read_symbols(path: &Path) -> Result<Symbols, SettingsError> {
         symbol: Vec<SymbolText>,
     }
     let text: SymbolsText = file(path)?;
-    symbols(&text.symbol).map_err(|why| SettingsError::Content { path: path.into(), why })
+    symbols(&text.symbol, None).map_err(|why| SettingsError::Content { path: path.into(), why })
+}
+
+/// What an instrument master lists.
+///
+/// # Errors
+/// If it lists nothing, in a sentence.
+pub fn symbols_of_master(master: &Master) -> Result<Symbols, String> {
+    symbols(&[], Some(master))
 }
 
 /// What is wrong with sessions of the exchange, the names of their clients, or the size of stores.
@@ -136,8 +156,20 @@ pub(crate) fn is_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// All instruments.
-pub(crate) fn symbols(all: &[SymbolText]) -> Result<Symbols, String> {
+/// All instruments: those of the network's instrument master, or where it has none those of the
+/// file.
+pub(crate) fn symbols(all: &[SymbolText], master: Option<&Master>) -> Result<Symbols, String> {
+    match master {
+        Some(_) if !all.is_empty() => {
+            let why = "the network has an instrument master, which says what is traded";
+            Err(format!("{why}: remove its [[symbol]] tables"))
+        }
+        Some(master) => symbols_of(&master.listings().map(SymbolText::of).collect::<Vec<_>>()),
+        None => symbols_of(all),
+    }
+}
+
+fn symbols_of(all: &[SymbolText]) -> Result<Symbols, String> {
     let mut symbols = Symbols::default();
     if all.is_empty() || all.len() > SYMBOLS_MAX {
         return Err(format!("it has {} symbols: 1 to {SYMBOLS_MAX} are possible", all.len()));

@@ -57,7 +57,7 @@ use instrument::{Applied, Buffers, Circumstances, InstrumentState};
 use nm_book::order::{Command, Event, InstrumentId, Matching, UserId};
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 pub use nm_wire::Request;
-use nm_wire::{Frame, Holdings, Kind, OrdersLimit, Owner, RefusalReason, Retire};
+use nm_wire::{Breach, Frame, Holdings, Kind, OrdersLimit, Owner, RefusalReason, Retire};
 use session::Session;
 use snapshot::{Section, Snapshot, instrument_sections};
 
@@ -294,6 +294,8 @@ impl<M: Matching> Cell<M> {
         let sessions = self.session_count + self.ledger.owed_sessions();
         if self.ledger.is_retired(request.session) {
             Some(RefusalReason::Retired)
+        } else if request.breach() == Some(Breach::NotListed) {
+            Some(RefusalReason::NotListed)
         } else if !is_known && instruments >= self.limits.instruments {
             Some(RefusalReason::TooManyCellInstruments)
         } else if sessions >= self.limits.sessions {
@@ -548,6 +550,48 @@ mod tests {
         // The gap is detected, and the events from there on are known.
         let (before, events) = cell.events_after(7, 2, 30).unwrap();
         assert_eq!((before, events.count()), (30 + session::LOST_BOOKS_GAP, 2));
+    }
+
+    #[test]
+    fn what_is_not_listed_leaves_no_trace_and_live_orders_of_it_are_cancelled_alone() {
+        let mut cell = Cell::<ReferenceBook>::default();
+        cell.begin(1, 10);
+        let breach = |breach: Breach, request| Request { breach: breach.code(), ..request };
+        let before = cell.hash();
+        for request in [order(2, 7, 1, 0), tick(2, 7, 1)] {
+            let handled = cell.handle(&breach(Breach::NotListed, request), |_| panic!());
+            assert_eq!(handled, Handled::Refused(RefusalReason::NotListed));
+        }
+        assert_eq!(cell.hash(), before);
+        let first = order(2, 7, 1, 0);
+        assert!(matches!(cell.handle(&first, |_| {}), Handled::Executed(_)));
+        // A copy of what was executed stays executed, whatever the master says meanwhile.
+        let copy = cell.handle(&breach(Breach::NotListed, first), |_| panic!());
+        assert!(matches!(copy, Handled::Duplicate(Some(_))), "{copy:?}");
+        let mut events = vec![];
+        for (seq, reason) in
+            [(2, Breach::NotListed), (3, Breach::OutsideCollar), (4, Breach::TooLarge)]
+        {
+            let request = breach(reason, order(2, 7, seq, seq - 1));
+            assert!(matches!(cell.handle(&request, |it| events.push(*it)), Handled::Executed(_)));
+        }
+        let replace = Command::Replace { id: 2 << 32 | 1, user: 2, price: 1, quantity: 1 };
+        let replace = Request { command: replace, ..order(2, 7, 5, 4) };
+        cell.handle(&breach(Breach::OutsideCollar, replace), |it| events.push(*it));
+        let cancel = Command::Cancel { id: 2 << 32 | 1, user: 2 };
+        let cancel = Request { command: cancel, ..order(2, 7, 6, 5) };
+        cell.handle(&breach(Breach::NotListed, cancel), |it| events.push(*it));
+        let rejected = |seq: u64, reason| Event::Rejected { id: 2 << 32 | seq, user: 2, reason };
+        assert_eq!(
+            events[..4],
+            [
+                rejected(2, RejectReason::NotListed),
+                rejected(3, RejectReason::OutsideCollar),
+                rejected(4, RejectReason::TooLarge),
+                rejected(1, RejectReason::OutsideCollar),
+            ]
+        );
+        assert!(matches!(events[4..], [Event::Cancelled { user: 2, .. }]), "{events:?}");
     }
 
     /// A session's stream can be read from any number on, as long as it was not acknowledged.

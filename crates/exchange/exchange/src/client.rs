@@ -7,7 +7,7 @@ use std::time::Duration;
 use nm_auth::{Credentials, End, Key, Nonce, Nonces, RandomError, Right};
 use nm_codec::DecodeError;
 use nm_sys::clock::Deadline;
-use nm_wire::{Challenge, Close, Evidence, Hello, Kind, Welcome, Who};
+use nm_wire::{Challenge, Close, Evidence, Format, Hello, Kind, Welcome, Who};
 use thiserror::Error;
 
 use crate::link::{Address, Link, LinkError, Stream};
@@ -134,6 +134,7 @@ pub fn connect_to(
 ) -> Result<Link, ClientError> {
     let deadline = Deadline::after(limit);
     let mut link = Link::new(Stream::connect(address, limit)?)?;
+    introduce(&mut link.output);
     let Some(credentials) = credentials else {
         hellos.iter().for_each(|who| say_hello_to(meant, *who, None, &mut link.output));
         return Ok(link);
@@ -167,12 +168,18 @@ pub fn connect_to(
     Ok(link)
 }
 
-/// Appends the first frame of a link to any node of any network.
+/// Appends what this end of a link knows, before its first hello: the other end may be of another
+/// version.
+pub fn introduce(out: &mut Vec<u8>) {
+    nm_wire::write(Format::own(), out);
+}
+
+/// Appends the hello of a link to any node of any network.
 pub fn say_hello(who: Who, evidence: Option<Evidence>, out: &mut Vec<u8>) {
     say_hello_to(Meant::default(), who, evidence, out);
 }
 
-/// Appends the first frame of a link to a node.
+/// Appends the hello of a link to a node.
 pub fn say_hello_to(to: Meant, who: Who, evidence: Option<Evidence>, out: &mut Vec<u8>) {
     let (digest, Meant { network, node }) = (nm_wire::digest(), to);
     nm_wire::write(&Hello { digest, network, who, to: node, evidence }, out);

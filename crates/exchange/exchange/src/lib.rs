@@ -4,11 +4,12 @@
 //! gateway → client. A mediator matches the orders of its instruments; an instrument is the unit of
 //! state, of order and of routing.
 //!
-//! [`network`] is the file that all nodes share. [`link`] carries frames between them, whose
-//! messages are those of [`nm_wire`]; [`moves`] says how they move an instrument, and [`client`]
-//! makes links from outside. [`cell`] is the state of one group of instruments, [`control`] decides
-//! where each instrument is, [`node`] runs one node, [`output_queue`] takes what a node writes, and
-//! [`limits`] are what clients can ask of all of it.
+//! [`network`] is the file that all nodes share, and [`master`] what may be traded. [`link`]
+//! carries frames between nodes, whose messages are those of [`nm_wire`]; [`moves`] says how they
+//! move an instrument, and [`client`] makes links from outside. [`cell`] is the state of one group
+//! of instruments, [`control`] decides where each instrument is, [`node`] runs one node,
+//! [`output_queue`] takes what a node writes, and [`limits`] are what clients can ask of all of it.
+//! [`decimal`] are exact prices and quantities.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait"))]
 
@@ -21,10 +22,12 @@ pub mod cell;
 )]
 pub mod client;
 pub mod control;
+pub mod decimal;
 pub mod hashes;
 pub mod leader_clock;
 pub mod limits;
 pub mod link;
+pub mod master;
 pub mod moves;
 pub mod network;
 pub mod node;

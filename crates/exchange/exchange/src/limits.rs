@@ -76,6 +76,9 @@ pub const ADDRESS_BYTES_MAX: usize = 256;
 /// Instruments that may have moved, as the instrument map has them.
 pub const MOVED_INSTRUMENTS_MAX: usize = 10_000;
 
+/// Instruments that an instrument master may list.
+pub const LISTED_MAX: usize = 4_096;
+
 /// Moves of instruments that may be under way in a network.
 pub const MOVES_PENDING_MAX: usize = 1_024;
 

@@ -30,6 +30,12 @@
 //! [[processor]]
 //! address = "127.0.0.1:5005"
 //! replication = "127.0.0.1:5006"
+//!
+//! [[instrument]]               # of the instrument master: see [`crate::master`]; optional
+//! number = 1000
+//! symbol = "ACME"
+//! tick = "0.01"
+//! lot = "1"
 //! ```
 //!
 //! Each gateway has links to two routers, of which it uses one, and to those that were added, each
@@ -46,6 +52,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nm_auth::{Credentials, CredentialsError, Secret};
 use nm_book::order::InstrumentId;
@@ -59,6 +66,7 @@ use nm_replica::MEMBERS_MAX;
 pub use nm_wire::{NodeId, NodeIdError, PerClass, Role, UnknownRole};
 
 use crate::link::Address;
+use crate::master::Master;
 
 mod file;
 
@@ -133,6 +141,8 @@ pub struct Network {
     pub secret: Option<PathBuf>,
     /// How many mediators, the last ones, have no instruments at first.
     pub spare_mediators: usize,
+    /// What may be traded at first; anything if there is no instrument master.
+    pub master: Option<Arc<Master>>,
     /// The nodes.
     pub classes: PerClass<ClassNodes>,
 }
@@ -234,6 +244,7 @@ impl Network {
             record: false,
             secret: None,
             spare_mediators: 0,
+            master: None,
             classes: PerClass::new(|class| ClassNodes {
                 nodes: nodes(class),
                 ..ClassNodes::default()

@@ -161,6 +161,7 @@ pub fn request(session: u32, instrument: u32, command: Command) -> Request {
         attempt: 0,
         is_public: false,
         is_previous_answered: false,
+        breach: 0,
         command,
     }
 }

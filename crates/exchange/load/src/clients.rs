@@ -291,6 +291,7 @@ impl Clients {
             attempt: 0,
             is_public: request.is_public,
             is_previous_answered: is_settled,
+            breach: 0,
             command: request.command,
         };
         let size_bytes = request.size_bytes as usize;

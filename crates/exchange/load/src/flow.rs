@@ -7,6 +7,7 @@
 //! 20 flags u8 (1: public)           21 command_bytes u8   22 command
 //! ```
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -155,6 +156,11 @@ impl Flow {
         let bytes = text_file::read_bytes(path, FLOW_BYTES_MAX)
             .map_err(|error| failure(path, "cannot be read", &error.to_string()))?;
         Flow::parse(&bytes).map_err(|why| failure(path, "is no recorded flow", &why.to_string()))
+    }
+
+    /// The instruments of its requests.
+    pub fn instruments(&self) -> BTreeSet<u32> {
+        self.requests.iter().map(|(_, request)| request.instrument).collect()
     }
 
     /// Requests per second, on average from its beginning to its last request.

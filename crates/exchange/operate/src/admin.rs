@@ -432,7 +432,7 @@ pub fn set_drained(
 
 /// The state of control, as its leader has it, after a change was asked for that `is_done` shows;
 /// asks again until that is so.
-fn change(
+pub(crate) fn change(
     network: &Network,
     request: &AdminRequest,
     limit: Duration,

@@ -2,16 +2,17 @@
 //!
 //! [`admin`] asks a network for its status, and for one change at a time; the others are made of
 //! these. [`add`] adds nodes, at [`addresses`] of their own, and removes them. [`drain`] lets a
-//! node carry nothing, [`replace`] gives a cell another replica,
-//! [`retire`] removes what a session or an owner has. [`resize`] changes over how many
-//! cells the instruments are spread. [`policy_runner`] does so by policies, which take the
-//! latencies between [`sites`].
+//! node carry nothing, [`replace`] gives a cell another replica, [`retire`] removes what a session
+//! or an owner has, [`instruments`] says what may be traded. [`resize`] changes over how many cells
+//! the instruments are spread. [`policy_runner`] does so by policies, which take the latencies
+//! between [`sites`].
 #![forbid(unsafe_code)]
 
 pub mod add;
 pub mod addresses;
 pub mod admin;
 pub mod drain;
+pub mod instruments;
 pub mod policy_runner;
 pub mod replace;
 pub mod resize;

@@ -26,6 +26,7 @@ use tokio::sync::oneshot;
 
 use crate::address::Address;
 use crate::channel::RaftLog;
+use crate::content_format::ContentFormat;
 use crate::env::Env;
 use crate::group::{Group, Member, Settings};
 use crate::journal;
@@ -121,6 +122,7 @@ fn settings(seed: u64) -> Settings {
         keep_all: false,
         cluster: 7,
         key: None,
+        content: ContentFormat::default(),
     }
 }
 
@@ -210,8 +212,13 @@ impl Simulation {
                 let (stop, stopped) = oneshot::channel();
                 let (opened, log) = opened.unzip();
                 let (sender, joined) = channel();
-                let open =
-                    Arc::new(OpenReplicas::new(env, others, (7, None), sender, self.waker.clone()));
+                let open = Arc::new(OpenReplicas::new(
+                    env,
+                    others,
+                    (7, None, ContentFormat::default().digest()),
+                    sender,
+                    self.waker.clone(),
+                ));
                 let opened = opened.into_iter().collect();
                 runtime.spawn(replicas::serve(listener, opened, open, stopped));
                 (this.stop, this.log, this.refused) = (Some(stop), log, None);

@@ -237,7 +237,7 @@ impl Peer {
     pub fn new(env: Env, group: &Group, position: usize) -> Peer {
         let nowhere = || Address::Unix("/nowhere".into());
         let member = group.members.get(position);
-        let Settings { cluster, key, .. } = group.settings;
+        let Settings { cluster, key, content, .. } = group.settings;
         Peer {
             env,
             address: member.map_or_else(nowhere, |member| member.address.clone()),
@@ -247,6 +247,7 @@ impl Peer {
                 incarnation: 0,
                 group: group.id,
                 member: position as u8 + 1,
+                content: content.digest(),
             },
             key,
             connection: None,

@@ -73,6 +73,22 @@ pub enum ReplicaError {
         /// Which field is wrong.
         source: DecodeError,
     },
+    /// A folder was written in a format that this program does not have.
+    #[error(
+        "the replica's folder {} was written by nearmetal {program}, and this is nearmetal {own}: \
+         {why}",
+        folder.display()
+    )]
+    OtherContent {
+        /// The replica's folder.
+        folder: PathBuf,
+        /// The program that wrote it.
+        program: String,
+        /// This one.
+        own: &'static str,
+        /// What it cannot read.
+        why: String,
+    },
     /// What it promised cannot be known.
     #[error(
         "the hard state of the replica in {} cannot be trusted, because {why}: the replica does \
@@ -133,6 +149,9 @@ impl ReplicaError {
             | ReplicaError::SnapshotMissing(_) => Some(
                 "restore the folder, or remove it: a replica without one is filled by the others",
             ),
+            ReplicaError::OtherContent { .. } => {
+                Some("start it with the version that wrote it, or a newer one")
+            }
             ReplicaError::DiskStuck { .. } => {
                 Some("see what else uses that disk, then start the node again")
             }

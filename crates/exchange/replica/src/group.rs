@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nm_auth::Key;
 
 use crate::address::Address;
+use crate::content_format::ContentFormat;
 use crate::journal;
 
 /// Maximum number of nodes that may have a replica of a group.
@@ -75,6 +76,9 @@ pub struct Settings {
     /// The key by which replicas authenticate each other, if they do; the same at all groups of a
     /// node.
     pub key: Option<Key>,
+    /// What batches and snapshots are made of; the same at all groups of a node. Replicas with
+    /// another one, and folders with a newer one, are refused.
+    pub content: ContentFormat,
 }
 
 impl Default for Settings {
@@ -91,6 +95,7 @@ impl Default for Settings {
             keep_all: false,
             cluster: 0,
             key: None,
+            content: ContentFormat::default(),
         }
     }
 }

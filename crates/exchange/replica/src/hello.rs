@@ -2,8 +2,8 @@
 //! network, another member, or a node that was restarted since for the one that it means.
 //!
 //! ```text
-//! hello             0 "nmhello1"   8 cluster u64   16 incarnation u64   24 group u16
-//!                   26 member u8   27 crc32c of 0..27 u32
+//! hello             0 "nmhello2"   8 cluster u64   16 incarnation u64   24 group u16
+//!                   26 member u8   27 content u64   35 crc32c of 0..35 u32
 //! connecting end    whom it means; incarnation 0 for any
 //! accepting end     who it is
 //! ```
@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::handshake::Stream;
 
-const MAGIC: &[u8; 8] = b"nmhello1";
+const MAGIC: &[u8; 8] = b"nmhello2";
 
 /// The bytes of a hello.
 mod field {
@@ -29,7 +29,8 @@ mod field {
     pub const INCARNATION: Field<u64> = Field::after("incarnation", &CLUSTER);
     pub const GROUP: Field<u16> = Field::after("group", &INCARNATION);
     pub const MEMBER: Field<u8> = Field::after("member", &GROUP);
-    pub const CHECKSUM: Field<u32> = Field::after("checksum", &MEMBER);
+    pub const CONTENT: Field<u64> = Field::after("content", &MEMBER);
+    pub const CHECKSUM: Field<u32> = Field::after("checksum", &CONTENT);
 
     pub const BYTES: usize = CHECKSUM.end();
 }
@@ -45,11 +46,13 @@ pub struct Identity {
     pub group: u16,
     /// Its number in the group.
     pub member: u8,
+    /// Digest of what its batches and snapshots are made of.
+    pub content: u64,
 }
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Identity { cluster, incarnation, group, member } = self;
+        let Identity { cluster, incarnation, group, member, .. } = self;
         write!(f, "replica {member} of group {group} of cluster {cluster:x}")?;
         if *incarnation > 0 { write!(f, ", incarnation {incarnation:x}") } else { Ok(()) }
     }
@@ -61,6 +64,13 @@ impl Identity {
     /// # Errors
     /// `InvalidData` with both if it is another one.
     pub fn check(&self, meant: &Identity) -> io::Result<()> {
+        if self.content != meant.content {
+            return Err(invalid(format!(
+                "{self} has batches of format {:016x}, and the other end those of {:016x}: both \
+                 must be versions of nearmetal that know the same messages of logs",
+                self.content, meant.content
+            )));
+        }
         let is_incarnation = [0, self.incarnation].contains(&meant.incarnation);
         if is_incarnation && *self == (Identity { incarnation: self.incarnation, ..*meant }) {
             return Ok(());
@@ -75,7 +85,8 @@ impl Identity {
         field::INCARNATION.set(&mut bytes, self.incarnation);
         field::GROUP.set(&mut bytes, self.group);
         field::MEMBER.set(&mut bytes, self.member);
-        let checksum = crc32c(&bytes[..field::MEMBER.end()]);
+        field::CONTENT.set(&mut bytes, self.content);
+        let checksum = crc32c(&bytes[..field::CONTENT.end()]);
         field::CHECKSUM.set(&mut bytes, checksum);
         bytes
     }
@@ -88,7 +99,7 @@ impl Identity {
             return Err(invalid("it does not begin with the hello of this version".to_string()));
         }
         stream.read_exact(rest).await?;
-        if field::CHECKSUM.get(&bytes) != crc32c(&bytes[..field::MEMBER.end()]) {
+        if field::CHECKSUM.get(&bytes) != crc32c(&bytes[..field::CONTENT.end()]) {
             return Err(invalid("the checksum of its hello is wrong".to_string()));
         }
         Ok(Identity {
@@ -96,6 +107,7 @@ impl Identity {
             incarnation: field::INCARNATION.get(&bytes),
             group: field::GROUP.get(&bytes),
             member: field::MEMBER.get(&bytes),
+            content: field::CONTENT.get(&bytes),
         })
     }
 }
@@ -139,7 +151,8 @@ mod tests {
     use super::*;
     use tokio::io::duplex;
 
-    const OWN: Identity = Identity { cluster: 0xab, incarnation: 0xcd, group: 3, member: 2 };
+    const OWN: Identity =
+        Identity { cluster: 0xab, incarnation: 0xcd, group: 3, member: 2, content: 0x17 };
 
     fn hello(meant: Identity) -> (io::Result<(Identity, u32)>, io::Result<u32>) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -163,6 +176,7 @@ mod tests {
             (Identity { cluster: 0xef, ..OWN }, ["cluster ef", "cluster ab"]),
             (Identity { incarnation: 0xef, ..OWN }, ["incarnation ef", "incarnation cd"]),
             (Identity { member: 1, ..OWN }, ["replica 1 of group 3", "replica 2 of group 3"]),
+            (Identity { content: 0x18, ..OWN }, ["0000000000000018", "0000000000000017"]),
         ] {
             let (connected, accepted) = hello(meant);
             let (is, _) = connected.unwrap();

@@ -34,6 +34,7 @@ mod cell_simulation;
 mod channel;
 mod clocks;
 mod connection;
+mod content_format;
 mod disk;
 #[cfg(test)]
 mod disk_fault_tests;
@@ -80,6 +81,7 @@ mod types;
 pub use address::Address;
 pub use channel::RaftLog;
 pub use clocks::{difference_ns, wall_clock_ns};
+pub use content_format::{ContentFormat, ContentKind};
 pub use error::ReplicaError;
 pub use group::{Group, MEMBERS_MAX, Member, Settings, Shared};
 pub use log::{BATCH_BYTES_MAX, Log, LogEvent, Refused};

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::acks::Acks;
 use crate::channel::EventSender;
+use crate::content_format;
 use crate::disk::{Disk, DiskSettings, EntryRecord, Task};
 use crate::encode::{Encode, entry_of, record_of};
 use crate::env::Env;
@@ -80,6 +81,7 @@ impl LogStore {
         };
         env.create_folder(folder)
             .map_err(|error| ReplicaError::file(folder, "cannot be created", error))?;
+        content_format::admit(env, folder, &settings.content)?;
         let (hard_state, file) = read_hard_state(env, folder)?;
         let is_known = file.is_some();
         let journal = settings.journal;

@@ -26,6 +26,8 @@ pub type Joined = Result<RaftLog, ReplicaError>;
 pub struct OpenReplicas {
     env: Env,
     cluster: u64,
+    /// Digest of what batches and snapshots are made of.
+    content: u64,
     /// Random number of the start of the node.
     incarnation: u64,
     key: Option<Key>,
@@ -66,14 +68,14 @@ impl OpenReplicas {
     pub fn new(
         env: Env,
         others: Vec<Group>,
-        (cluster, key): (u64, Option<Key>),
+        (cluster, key, content): (u64, Option<Key>, u64),
         joined: Sender<Joined>,
         waker: Waker,
     ) -> Self {
         let others = others.into_iter().map(|group| (group.id, group)).collect();
         let groups = Mutex::new(Groups { others, ..Groups::default() });
         let incarnation = env.random().max(1);
-        OpenReplicas { env, cluster, incarnation, key, waker, joined, groups }
+        OpenReplicas { env, cluster, content, incarnation, key, waker, joined, groups }
     }
 
     fn groups(&self) -> MutexGuard<'_, Groups> {
@@ -87,8 +89,8 @@ impl OpenReplicas {
         let group = open.or_else(|| groups.others.get(&meant.group));
         // It may hear of a group later than others do.
         let member = group.map_or(meant.member, |group| group.own as u8 + 1);
-        let Self { cluster, incarnation, .. } = *self;
-        Identity { cluster, incarnation, group: meant.group, member }
+        let Self { cluster, incarnation, content, .. } = *self;
+        Identity { cluster, incarnation, group: meant.group, member, content }
     }
 
     /// The key by which replicas authenticate, if they do.

@@ -69,7 +69,8 @@ impl Replicas {
             source: Arc::new(error),
         })?;
         let first = groups.iter().chain(&others).map(|group| group.settings).next();
-        let trust = first.map_or((0, None), |settings| (settings.cluster, settings.key));
+        let trust = first.unwrap_or_default();
+        let trust = (trust.cluster, trust.key, trust.content.digest());
         let (mut replicas, mut logs) = (vec![], vec![]);
         for group in groups {
             let (opened, log) = open(&env, group, false, waker.clone())?;

@@ -1,6 +1,7 @@
 //! One round of the exchange from start to end: starts a network, drives load at a rate, kills
 //! nodes if the setup lists any, and returns the clients' round trips.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use nm_auth::Secret;
+use nm_exchange::master::{Master, MasterError};
 use nm_exchange::network::{Durability, Network, NodeId, NodeIdError, Role, UnknownRole};
 use nm_load::flow::Flow;
 use nm_load::{Arrivals, Gateways, Generator, Pace, Settings, Stall};
@@ -121,6 +123,8 @@ pub struct Setup {
     pub sla: Sla,
     /// How many mediators, the last ones, have no instruments at first.
     pub spare_mediators: usize,
+    /// What may be traded beside the instruments of the load; anything if there is no master.
+    pub master: Option<Arc<Master>>,
     /// Whether nodes and sessions authenticate by a secret of the round; always with hosts.
     pub authenticate: bool,
     /// Hosts of the nodes; this machine if empty.
@@ -151,6 +155,7 @@ impl Setup {
             stall: None,
             sla: Sla::default(),
             spare_mediators: 0,
+            master: None,
             authenticate: false,
             hosts: vec![],
             host_data: PathBuf::from("/var/tmp/nearmetal-exchange"),
@@ -168,6 +173,29 @@ impl Setup {
     /// Whether nodes are killed.
     fn has_kills(&self) -> bool {
         !self.kills.is_empty() || !self.aimed_kills.is_empty()
+    }
+
+    /// What may be traded, with the instruments of the load; anything if there is no master.
+    ///
+    /// # Errors
+    /// If the master lists an instrument of the load, or both are too many.
+    fn listed(&self) -> Result<Option<Master>, Failure> {
+        let Some(master) = &self.master else { return Ok(None) };
+        let of_flow = |flow: &Arc<Flow>| flow.instruments();
+        let of_settings = || (0..Settings::default().instruments).collect();
+        let load: BTreeSet<u32> = self.replay_flow.as_ref().map_or_else(of_settings, of_flow);
+        if let Some(one) = master.listings().find(|one| load.contains(&one.instrument)) {
+            let message = format!(
+                "{} has number {}, which is one of the load: give it another one, such as {}",
+                one.symbol,
+                one.instrument,
+                load.last().map_or(0, |last| last + 1)
+            );
+            return Err(Failure::new(FailureKind::BadRequest, message));
+        }
+        let with_load = master.with_unnamed(load.into_iter());
+        let bad = |error: MasterError| Failure::new(FailureKind::BadRequest, error.to_string());
+        with_load.map(Some).map_err(bad)
     }
 
     /// Checks that its parts fit together.
@@ -211,7 +239,7 @@ impl Setup {
                            hosts; use --transport tcp";
             return fail(message.to_string());
         }
-        Ok(())
+        self.listed().map(drop)
     }
 }
 
@@ -361,6 +389,7 @@ fn network(setup: &Setup, sockets: &Path, placement: &Placement) -> Result<Netwo
     network.durability = setup.spec.durability;
     network.record = setup.record;
     network.spare_mediators = setup.spare_mediators;
+    network.master = setup.listed()?.map(Arc::new);
     if setup.is_authenticated() {
         let path = sockets.join("secret");
         Secret::random().and_then(|it| it.create(&path)).map_err(|error| system(&error))?;
@@ -596,6 +625,17 @@ mod tests {
             assert!(failure.message.contains(why), "{failure}");
         };
         let kill = |text: &str| Setup { kills: vec![text.parse().unwrap()], ..setup() };
+        let listed = |number: u32| {
+            let text = format!(
+                "[[instrument]]\nnumber = {number}\nsymbol = \"ACME\"\ntick = \"1\"\nlot = \"1\"\n"
+            );
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("instruments.toml");
+            fs::write(&file, text).unwrap();
+            Setup { master: Some(Arc::new(Master::read(&file).unwrap())), ..setup() }
+        };
+        assert!(listed(64).check().is_ok());
+        refused(listed(63), "ACME has number 63, which is one of the load");
         refused(kill("router:2@1"), "a network of 2-2-2-2 has no router 2");
         refused(kill("router:1@5"), "cannot be killed at 5 s of 5 s");
         let hosts = crate::hosts::parse("a 192.0.2.1").unwrap();

@@ -147,6 +147,8 @@ enum Runner {
 
 struct Running {
     id: NodeId,
+    /// What it is started with on this machine.
+    program: PathBuf,
     runner: Runner,
     /// The host, if it is another one.
     host_name: Option<String>,
@@ -290,12 +292,14 @@ impl Supervisor {
     /// Starts a node for the first time.
     fn add(&mut self, id: NodeId, host: Option<usize>) -> Result<(), Failure> {
         let slot = self.nodes.len();
+        let program = self.program.clone();
         let runner = match host {
             Some(host) => self.spawn_on(host, slot, 0, id),
-            None => self.spawn(slot, 0, id)?,
+            None => self.spawn(&program, (slot, 0), id)?,
         };
         self.nodes.push(Running {
             id,
+            program,
             runner,
             host_name: host.map(|host| self.hosts[host].name().to_string()),
             start: 0,
@@ -315,13 +319,18 @@ impl Supervisor {
     }
 
     /// Starts one node on this machine, and a thread that reads its output.
-    fn spawn(&self, slot: usize, start: u32, node: NodeId) -> Result<Runner, Failure> {
+    fn spawn(
+        &self,
+        program: &Path,
+        (slot, start): (usize, u32),
+        node: NodeId,
+    ) -> Result<Runner, Failure> {
         let failure = |what: &str, error: &dyn std::fmt::Display| {
             Failure::new(FailureKind::System, format!("cannot {what} {node}: {error}"))
         };
         let log = self.log(node);
         let log = File::options().create(true).append(true).open(log);
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(program);
         command.args(["exchange", "node", "--role", node.class.name()]);
         command.args(["--index", &node.index.to_string()]);
         command.arg("--network").arg(&self.network_file);
@@ -588,12 +597,16 @@ impl Supervisor {
     }
 
     /// Has a node end as at the end of a run. [`Supervisor::restart_dead_nodes`] starts it again
-    /// when it has; after `END_LIMIT` it is killed.
-    pub fn restart(&mut self, id: NodeId) {
+    /// when it has, on this machine with another program, if one is given; after `END_LIMIT` it is
+    /// killed.
+    pub fn restart(&mut self, id: NodeId, program: Option<&Path>) {
         let found = self.nodes.iter().position(|node| node.id == id);
         let Some(slot) = found else { return };
         let at_ns = monotonic_ns();
         let node = &mut self.nodes[slot];
+        if let Some(program) = program {
+            node.program = program.to_path_buf();
+        }
         match &mut node.runner {
             Runner::Process(_, stdin) => *stdin = None,
             Runner::Host(host) => self.hosts[*host].send(&Request::End { slot }),
@@ -675,7 +688,7 @@ impl Supervisor {
                 }
                 Runner::Process(process, _) => {
                     process.kill();
-                    self.spawn(slot, start, id)?
+                    self.spawn(&self.nodes[slot].program, (slot, start), id)?
                 }
             };
             let node = &mut self.nodes[slot];

@@ -137,6 +137,7 @@ pub fn samples(seed: u64) -> Vec<Vec<u8>> {
             attempt: 0,
             is_public: false,
             is_previous_answered: false,
+            breach: 0,
             command,
         };
         let shape = Shape { is_stamped: false, size_bytes: 200 };

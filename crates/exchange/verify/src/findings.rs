@@ -39,6 +39,9 @@ pub enum Violation {
     WrongOwner,
     /// A cell released an instrument, and none adopted it.
     NoOwner,
+    /// An order took effect that its gateway had marked as one that breaks a rule of the instrument
+    /// master.
+    RuleBroken,
 }
 
 impl fmt::Display for Violation {
@@ -56,6 +59,7 @@ impl fmt::Display for Violation {
             Violation::NotDelivered => "not delivered",
             Violation::WrongOwner => "wrong owner",
             Violation::NoOwner => "no owner",
+            Violation::RuleBroken => "rule broken",
         })
     }
 }

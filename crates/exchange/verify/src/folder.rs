@@ -124,6 +124,7 @@ fn check_all(
         let needed = has_purged.then_some(&sessions);
         log.replay(journals, &mut replay, needed, &mut owners, findings)?;
         log.copies(&replay, &clients, findings);
+        findings.doubts.extend(replay.rules.doubt(*cell));
         if replay.lost_state() {
             findings.notes.push(format!(
                 "the mediator of cell {cell} was restarted with empty books: without \

@@ -17,6 +17,7 @@ mod judge;
 mod ownership;
 pub mod recording;
 mod replay;
+mod rules;
 
 pub use cuts::Cuts;
 pub use findings::{Findings, Verdict, Violation};

@@ -21,6 +21,7 @@ use crate::cuts::{Batch, Entry, Incarnation};
 use crate::findings::{Findings, Violation};
 use crate::judge::Executed;
 use crate::ownership::{Begin, InstrumentState, Origin, Owners, Place, Release};
+use crate::rules::Rules;
 
 /// A batch that cannot be decoded.
 #[derive(Debug, Error)]
@@ -83,6 +84,8 @@ pub struct Replay {
     /// Events of those that came from another cell.
     pub moved_events: MovedEvents,
     code: Vec<u8>,
+    /// The rules of the instrument master.
+    pub rules: Rules,
 }
 
 impl Replay {
@@ -102,6 +105,7 @@ impl Replay {
             delivered: HashMap::new(),
             moved_events: BTreeMap::new(),
             code: vec![],
+            rules: Rules::of(network.master.clone()),
         };
         replay.begin_incarnation(durability != Durability::DiskQuorum);
         replay
@@ -275,7 +279,9 @@ impl Replay {
         let (delivered, code) = (&mut self.delivered, &mut self.code);
         let id = MoveId { instrument, epoch };
         let mut moved = (epoch > 0).then(|| self.moved_events.entry(id).or_default());
+        let mut has_effect = false;
         let handled = self.reference.handle(request, |event| {
+            has_effect |= Rules::is_effect(event);
             code.clear();
             codec::write_event(event, code);
             for user in event_recipients(event, session) {
@@ -298,6 +304,7 @@ impl Replay {
             });
         }
         if let Handled::Executed(outcome) = handled {
+            self.rules.executed(request, has_effect, index, findings);
             self.executed.push(Executed {
                 name,
                 output_seq: outcome.output_seq,

@@ -177,7 +177,7 @@ const SELF_TRADES: [&str; 5] = [
     "The larger one loses the smaller one's quantity, and the smaller one is cancelled.",
 ];
 
-const REJECT_REASONS: [&str; 17] = [
+const REJECT_REASONS: [&str; 20] = [
     "A live order of the session has this id.",
     "No live order of the session has this id.",
     "Quantity 0, or display or minimum larger than the quantity.",
@@ -195,6 +195,9 @@ const REJECT_REASONS: [&str; 17] = [
     "Your quota of live orders on the instrument is full: that of the session's owner.",
     "Your quota of live orders in the instrument's cell is full: that of the session's owner.",
     "The instrument's cell has as many live orders as it may have.",
+    "The instrument is not listed any more: its live orders can only be cancelled.",
+    "The limit lies outside the prices that the instrument is listed with.",
+    "The quantity is above the largest one that the instrument is listed with.",
 ];
 
 const CANCEL_REASONS: [&str; 10] = [

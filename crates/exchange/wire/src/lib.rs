@@ -39,6 +39,7 @@ mod book;
 mod declare;
 mod document;
 mod frame;
+mod listing;
 mod messages;
 mod moving;
 mod node_id;
@@ -59,12 +60,15 @@ pub use frame::{
     FRAME_BYTES_MAX, Frame, FrameMut, Listed, PREFIX, PREFIX_BYTES, STAMPS, Sealed, Shape, VERSION,
     overhead_bytes, read_mut_with, read_with, stamp, write_with,
 };
+pub use listing::Listing;
 pub use messages::admin_response::{
     BookImage, BookPosition, CellReplicas, Holdings, InstrumentWork, LinkLatency, Work,
 };
+pub use messages::format::{Common, Difference, KnownMessage};
 pub use messages::hello::{Evidence, Who};
 pub use messages::membership_report::Member;
 pub use messages::refused::RefusalReason;
+pub use messages::request::Breach;
 pub use messages::retire::Retired;
 pub use messages::routing_table::LedCell;
 pub use messages::*;
@@ -77,3 +81,10 @@ pub use row::{Party, Row};
 pub use series::{Block, Series};
 pub use types::{Alternative, Definition, Field, NamedType, Types, prose};
 pub use value::{Rest, Value, decode, encode, total};
+
+/// Which nearmetal this is, as it says in handshakes.
+pub const PROGRAM: &str = if cfg!(feature = "next-format") {
+    concat!(env!("CARGO_PKG_VERSION"), "+next")
+} else {
+    env!("CARGO_PKG_VERSION")
+};

@@ -8,7 +8,9 @@ use crate::document::digest_of;
 use crate::frame::{self, Frame, FrameMut, Listed, Shape};
 use crate::value::Value;
 
-crate::messages! {
+/// The table, to which a version may add rows.
+macro_rules! table {
+    ($($more:tt)*) => { crate::messages! {
     for<'a>
     hello::Hello = 1, Connector > Acceptor;
     request::Request = 2, Client > Gateway > Router > Mediator > Log;
@@ -51,7 +53,19 @@ crate::messages! {
     replies_lost::RepliesLost = 28, Processor > Gateway | Mediator > Processor > Gateway;
     events_lost::EventsLost = 29, Processor > Gateway | Gateway > Client;
     retire::Retire = 30, Mediator > Log;
-    book_update::BookUpdate = 31, Node > Observer;
+    format::Format = 31, Connector > Acceptor | Acceptor > Connector;
+    book_update::BookUpdate = 32, Node > Observer;
+    $($more)*
+    } };
+}
+
+#[cfg(not(feature = "next-format"))]
+table! {}
+
+// The version that comes next, for tests of a network that has both.
+#[cfg(feature = "next-format")]
+table! {
+    greeting::Greeting = 250, Connector > Acceptor;
 }
 
 /// Digest of the format: of the frames, of all messages and of the types in them. It stands in the

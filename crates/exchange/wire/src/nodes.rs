@@ -1,5 +1,6 @@
 //! Nodes, and which cell an instrument belongs to, as messages and the log of control have them.
 
+use crate::listing::Listing;
 use crate::node_id::NodeId;
 use crate::record;
 
@@ -65,6 +66,8 @@ record! {
         moved: Vec<Moved>,
         /// Nodes that are to carry nothing.
         drained: Vec<NodeId>,
+        /// The instrument master: all that may be traded. None if anything may.
+        listed: Option<Vec<Listing>>,
     }
 }
 

@@ -32,6 +32,7 @@ pub enum ExchangeCommand {
         nearmetal exchange run --nodes 1-1-1-1 --rate 100000\n  \
         nearmetal exchange run --durability disk-quorum --kill mediator:0@2\n  \
         nearmetal exchange run --rate 20000 --moves-per-minute 1000 --moves-compare\n  \
+        nearmetal exchange run --instruments instruments.toml --rate 10\n  \
         nearmetal exchange run --rounds 1 --record-flow day.flow\n  \
         nearmetal exchange run --nodes 4-4-4-4 --replay-flow day.flow\n  \
         nearmetal exchange run --nodes 4-4-4-4 --rate 20000 --hosts hosts.txt")]
@@ -41,7 +42,8 @@ pub enum ExchangeCommand {
         nearmetal exchange ramp --step 5000:25000\n  \
         nearmetal exchange ramp --step 5000:25000 --nodes 2-2-5-2 --spares 4 --policies -\n  \
         nearmetal exchange ramp --script day.toml --nodes 2-2-4-2\n  \
-        nearmetal exchange ramp --script day.toml --durability memory-quorum --record --out DAY\n\n\
+        nearmetal exchange ramp --script day.toml --durability memory-quorum --record --out DAY\n  \
+        nearmetal exchange ramp --rolling-restart 2000 --program ./nearmetal-next --record\n\n\
         Exit code: 0 all phases are within the limit, 1 not, 3 not decided, because the load\n\
         generator itself was late or a node ended by itself")]
     Ramp(RampArgs),
@@ -136,6 +138,9 @@ pub enum ExchangeCommand {
         An owner is session:NUMBER (who has its key), address:ADDRESS or user:NUMBER.\n\
         Exit code: 0 done, 4 a cell does not answer, or something is left after a minute")]
     Retire(RetireArgs),
+    /// Show and change what may be traded on a running network: its instrument master.
+    #[command(subcommand)]
+    Instruments(InstrumentsCommand),
     /// Let policies activate cells and move instruments of a running network, until Ctrl-C.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange policy --network network.toml --dry-run\n  \
@@ -199,6 +204,50 @@ pub enum SecretCommand {
         nearmetal exchange secret derive --secret secret --sessions 1-100 --out client\n  \
         nearmetal exchange secret derive --secret secret --operator --out operator")]
     Derive(DeriveArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum InstrumentsCommand {
+    /// Show the instruments that may be traded, with their rules.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange instruments list --network network.toml\n  \
+        nearmetal exchange instruments list --folder nearmetal-out/RUN --format json\n\n\
+        Exit code: 0 done, 2 the network has no instrument master, 4 no node answers")]
+    List(InstrumentsArgs),
+    /// List the instruments of a file, or change the prices and quantities that they allow.
+    #[command(after_help = "Example:\n  \
+        nearmetal exchange instruments add more.toml --folder nearmetal-out/RUN\n\n\
+        The file has [[instrument]] tables, as that of `exchange run --instruments`.\n\
+        Exit code: 0 done, 2 it cannot be listed, 4 no node answers")]
+    Add(AddInstrumentsArgs),
+    /// List an instrument no more: its live orders can only be cancelled then.
+    #[command(after_help = "Example:\n  \
+        nearmetal exchange instruments remove ACME --folder nearmetal-out/RUN\n\n\
+        Exit code: 0 done, 2 it is not listed, or the last one, 4 no node answers")]
+    Remove(RemoveInstrumentArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct InstrumentsArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct AddInstrumentsArgs {
+    /// The file of instruments.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct RemoveInstrumentArgs {
+    /// Its symbol.
+    pub symbol: String,
+    #[command(flatten)]
+    pub access: AccessArgs,
 }
 
 #[derive(Debug, Args)]
@@ -589,6 +638,9 @@ pub struct RunArgs {
     /// Keep the client's log and journals of each round, for `exchange verify`.
     #[arg(long)]
     pub record: bool,
+    /// List what may be traded beside the load, a TOML file; without it anything may.
+    #[arg(long, value_name = "FILE")]
+    pub instruments: Option<PathBuf>,
     /// Arrival process of requests: even, poisson or bursts.
     #[arg(long, default_value = "poisson", value_name = "NAME")]
     pub arrivals: Arrivals,
@@ -621,6 +673,9 @@ pub struct RampArgs {
     /// one after the other, mediators and gateways after they were drained.
     #[arg(long, value_name = "RATE", group = "load", conflicts_with = "policies")]
     pub rolling_restart: Option<f64>,
+    /// With --rolling-restart: start each node with this nearmetal, which may be another version.
+    #[arg(long, value_name = "NEW", requires = "rolling_restart", conflicts_with = "hosts")]
+    pub program: Option<PathBuf>,
     /// Length of each of the three phases, s.
     #[arg(long, default_value_t = 10, value_name = "SECONDS", conflicts_with = "script",
         value_parser = number(1..=DAY_SECONDS_MAX))]

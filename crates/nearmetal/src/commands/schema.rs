@@ -12,7 +12,7 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
-use super::exchange::{add, moves, policy, retire, search, status, torture, verify};
+use super::exchange::{add, instruments, moves, policy, retire, search, status, torture, verify};
 use super::tune::{ab, plan, status as tune_status};
 use super::{accel, baseline, compute_pairs, doctor, dry_run, lab, list_plans, reference};
 use crate::document::{Document, PLAN, RESULT, Versioned};
@@ -103,6 +103,8 @@ kinds! {
     moves::ReplacedDocument: "exchange replace";
     retire::RetiredDocument: "exchange retire";
     moves::AssignedDocument: "exchange assign";
+    instruments::InstrumentsDocument: "exchange instruments list", "exchange instruments add",
+        "exchange instruments remove";
     add::AddedDocument: "exchange add";
     add::RemovedDocument: "exchange remove";
     policy::PolicyLine<'_>: "exchange policy";

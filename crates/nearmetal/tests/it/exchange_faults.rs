@@ -288,7 +288,7 @@ fn a_node_that_does_not_end_for_maintenance_is_killed() {
     let is_it = |(node, _): &(NodeId, u32)| node.class == Router;
     let (_, before) = nodes.pids().into_iter().find(is_it).unwrap();
     signal("STOP", before);
-    nodes.restart(Router.node(0));
+    nodes.restart(Router.node(0), None);
     let begun = Moment::now();
     assert!(!nodes.is_ready(Router.node(0)));
     while !nodes.is_ready(Router.node(0)) {

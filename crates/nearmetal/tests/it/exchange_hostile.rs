@@ -263,6 +263,7 @@ fn request(
         attempt: 0,
         is_public: false,
         is_previous_answered: previous_seq == 0,
+        breach: 0,
         command,
     }
 }

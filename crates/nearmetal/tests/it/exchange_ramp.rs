@@ -306,6 +306,13 @@ fn a_bad_script_is_reported_in_one_sentence_that_names_its_line() {
         (&["--step", "5"][..], "write LOW:HIGH"),
         (&["--step", "0:5"], "--step: phase `before`: rate_per_s is 0"),
         (&["--step", "1:5", "--phase-seconds", "50000"], "seconds is 50000 after 50000"),
+        (
+            &["--rolling-restart", "5", "--program", "/no/new"],
+            "--program: /no/new cannot be started",
+        ),
+        (&["--rolling-restart", "5", "--program", "/"], "--program: / cannot be started"),
+        (&["--rolling-restart", "5", "--program", "/etc/passwd"], "Permission denied"),
+        (&["--step", "1:5", "--program", "/bin/true"], "--rolling-restart"),
         (&["--script", "/no/script"], "/no/script: it cannot be read"),
         (&[], "--script"),
     ] {

@@ -6,10 +6,11 @@ use std::thread;
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, POLLIN, pollfd};
 
-use super::plan::{End, Event, Plan, Waiting, header, request_bytes, response_bytes};
+use super::plan::{End, Event, Limit, Plan, Waiting, header, request_bytes, response_bytes};
 use super::task::{FOREIGN_CLIENT, LIMIT_MS, PORT, ROUND, SEED, number};
 use crate::calls::*;
 use crate::harness::{Side, another, c_string, state};
+use crate::past::write_by_instruction;
 use crate::support::*;
 
 /// One connection of a client.
@@ -22,6 +23,8 @@ struct Link {
     /// The response that is awaited.
     response: Vec<u8>,
     got: usize,
+    /// The peer has received what was sent past the library: from now on both keep the order.
+    is_sent_past: bool,
 }
 
 struct Client {
@@ -33,11 +36,32 @@ struct Client {
 /// Descriptors of the connections after an exec, and of a program without the library.
 const DESCRIPTORS: &str = "NEARMETAL_SOAK_DESCRIPTORS";
 
+/// Parts of a request that senders send by turns.
+const TURNS: usize = 6;
+
+/// Sets a limit for this process and those that it starts.
+fn limit(limit: Limit) {
+    let (resource, number) = match limit {
+        Limit::None => return,
+        Limit::FileSize => (libc::RLIMIT_FSIZE, 64 * 1024),
+        Limit::Descriptors => (libc::RLIMIT_NOFILE, 64),
+        Limit::LockedMemory => (libc::RLIMIT_MEMLOCK, 0),
+        // More than a new program maps, and than the stacks of its threads.
+        Limit::Memory => (libc::RLIMIT_AS, 256 * 1024 * 1024),
+    };
+    let value = libc::rlimit { rlim_cur: number, rlim_max: number };
+    // SAFETY: the value is live.
+    assert_eq!(unsafe { libc::setrlimit(resource, &raw const value) }, 0, "{limit:?}");
+}
+
 /// The program of a client.
 pub(super) fn run() {
     let plan = Plan::of(number(SEED));
     let port = number(PORT) as u16;
     let first = number(ROUND) as usize;
+    if first == 0 {
+        limit(plan.limit);
+    }
     let inherited = std::env::var(DESCRIPTORS).unwrap_or_default();
     let mut fds: Vec<Fd> = inherited.split_whitespace().map(|fd| fd.parse().unwrap()).collect();
     while fds.len() < plan.connections {
@@ -51,7 +75,7 @@ pub(super) fn run() {
             requested += lengths.0;
             answered += lengths.1;
         }
-        let link = Link { fd, idx, requested, answered, response: vec![], got: 0 };
+        let link = Link::new(fd, idx, [requested, answered]);
         client.register(&link);
         client.links.push(link);
     }
@@ -82,11 +106,7 @@ impl Client {
         self.send_requests(round);
         match self.plan.waiting {
             Waiting::Blocking | Waiting::Split => {
-                for link in &mut self.links {
-                    while link.waits() {
-                        link.receive(0);
-                    }
-                }
+                self.links.iter_mut().for_each(Link::receive_all);
             }
             Waiting::Poll => while self.poll_once() {},
             Waiting::Select => while self.select_once() {},
@@ -98,7 +118,14 @@ impl Client {
 
     fn send_requests(&mut self, round: usize) {
         for link in &mut self.links {
-            if let Some(request) = link.begin(&self.plan, round) {
+            let Some(request) = link.begin(&self.plan, round) else { continue };
+            if link.is_sent_past {
+                let parts = request.chunks(request.len().div_ceil(TURNS)).enumerate();
+                parts.for_each(|(turn, part)| match turn % 2 {
+                    0 => send_by_instruction(link.fd, part),
+                    _ => send_all(link.fd, part),
+                });
+            } else {
                 send_all(link.fd, &request);
             }
         }
@@ -111,11 +138,7 @@ impl Client {
                 let Some(request) = link.begin(plan, round) else { continue };
                 let fd = link.fd;
                 scope.spawn(move || send_all(fd, &request));
-                scope.spawn(move || {
-                    while link.waits() {
-                        link.receive(0);
-                    }
-                });
+                scope.spawn(move || link.receive_all());
             }
         });
     }
@@ -208,7 +231,24 @@ impl Client {
     }
 }
 
+/// Sends all bytes past the library.
+fn send_by_instruction(fd: Fd, mut rest: &[u8]) {
+    while !rest.is_empty() {
+        // SAFETY: the bytes are live.
+        let sent = unsafe { write_by_instruction(fd, rest.as_ptr().cast(), rest.len()) };
+        match usize::try_from(sent) {
+            Ok(sent) => rest = &rest[sent..],
+            Err(_) => assert_eq!(sent, -(libc::EINTR as isize), "write"),
+        }
+    }
+}
+
 impl Link {
+    fn new(fd: Fd, idx: usize, [requested, answered]: [usize; 2]) -> Link {
+        let (response, got) = (vec![], 0);
+        Link { fd, idx, requested, answered, response, got, is_sent_past: false }
+    }
+
     fn waits(&self) -> bool {
         self.got < self.response.len()
     }
@@ -232,6 +272,12 @@ impl Link {
         self.requested += request;
         self.answered += response;
         Some(bytes)
+    }
+
+    fn receive_all(&mut self) {
+        while self.waits() {
+            self.receive(0);
+        }
     }
 
     /// One receive, checked; false if there is nothing now.
@@ -267,6 +313,8 @@ impl Client {
             }
             Event::Fork => self.fork_round(idx, round),
             Event::Foreign => self.foreign_round(idx, round),
+            Event::Turns => self.round_by_turns(idx, round),
+            Event::Instruction => self.round_by_instruction(idx, round),
             Event::Duplicate => {
                 let fresh = fcntl(self.links[idx].fd, libc::F_DUPFD_CLOEXEC, 3).unwrap();
                 self.replace(idx, fresh);
@@ -296,12 +344,48 @@ impl Client {
         let request = link.begin(&self.plan, round).expect("a round that was not made");
         let child = spawn(|| {
             send_all(link.fd, &request);
-            while link.waits() {
-                link.receive(0);
-            }
+            link.receive_all();
         });
         child.join();
         link.got = link.response.len();
+    }
+
+    /// Two senders send the parts of one request by turns: what one has sent comes before what the
+    /// other one sends next.
+    fn round_by_turns(&mut self, idx: usize, round: usize) {
+        let link = &mut self.links[idx];
+        let request = link.begin(&self.plan, round).expect("a round that was not made");
+        let (fd, turns) = (link.fd, [pipe(), pipe()]);
+        let parts: Vec<&[u8]> = request.chunks(request.len().div_ceil(TURNS)).collect();
+        let send_turns = |own: usize| {
+            for (turn, part) in parts.iter().enumerate().filter(|(turn, _)| turn % 2 == own) {
+                if turn > 0 {
+                    assert_eq!(read(turns[own][0], &mut [0]), Ok(1), "the other one's turn");
+                }
+                send_all(fd, part);
+                write(turns[1 - own][1], b"t").unwrap();
+            }
+        };
+        if round.is_multiple_of(2) {
+            let child = spawn(|| send_turns(1));
+            send_turns(0);
+            child.join();
+        } else {
+            thread::scope(|scope| {
+                scope.spawn(|| send_turns(1));
+                send_turns(0);
+            });
+        }
+        turns.into_iter().flatten().for_each(|end| close(end).unwrap());
+        link.receive_all();
+    }
+
+    fn round_by_instruction(&mut self, idx: usize, round: usize) {
+        let link = &mut self.links[idx];
+        let request = link.begin(&self.plan, round).expect("a round that was not made");
+        send_by_instruction(link.fd, &request);
+        link.receive_all();
+        link.is_sent_past = true;
     }
 
     /// A program without the library inherits the connection and makes the next round.
@@ -347,10 +431,8 @@ pub(super) fn run_foreign() {
         requested += lengths.0;
         answered += lengths.1;
     }
-    let mut link = Link { fd, idx, requested, answered, response: vec![], got: 0 };
+    let mut link = Link::new(fd, idx, [requested, answered]);
     let request = link.begin(&plan, round).expect("a round that was not made");
     send_all(fd, &request);
-    while link.waits() {
-        link.receive(0);
-    }
+    link.receive_all();
 }

@@ -57,6 +57,10 @@ pub(crate) enum Event {
     Fork,
     /// A program without the library makes the next round.
     Foreign,
+    /// Two processes, or two threads, send the parts of the next request by turns.
+    Turns,
+    /// The next request is sent by system calls past the library, and parts of all later ones.
+    Instruction,
     /// The descriptor is duplicated, and the first one closed.
     Duplicate,
     /// The descriptor is passed over a Unix socket.
@@ -66,11 +70,13 @@ pub(crate) enum Event {
 }
 
 /// How often each event happens among a thousand; nothing happens otherwise.
-const EVENTS: [(Event, u64); 7] = [
+const EVENTS: [(Event, u64); 9] = [
     (Event::Pause, 60),
     (Event::System, 12),
     (Event::Fork, 15),
     (Event::Foreign, 8),
+    (Event::Turns, 30),
+    (Event::Instruction, 3),
     (Event::Duplicate, 15),
     (Event::Pass, 3),
     (Event::Exec, 5),
@@ -84,6 +90,30 @@ pub(crate) enum End {
     Killed,
 }
 
+/// A limit under which a client runs: lower ones than the library would like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limit {
+    None,
+    /// Of the size of files: less than a connection's memory.
+    FileSize,
+    /// Of descriptors: the library's own must have numbers below it too.
+    Descriptors,
+    LockedMemory,
+    /// Of the address space: there is not enough for each connection's memory.
+    Memory,
+}
+
+const LIMITS: [Limit; 8] = [
+    Limit::None,
+    Limit::None,
+    Limit::None,
+    Limit::None,
+    Limit::FileSize,
+    Limit::Descriptors,
+    Limit::LockedMemory,
+    Limit::Memory,
+];
+
 /// What one client process does.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
@@ -92,6 +122,7 @@ pub(crate) struct Plan {
     pub(crate) connections: usize,
     pub(crate) rounds: usize,
     pub(crate) end: End,
+    pub(crate) limit: Limit,
 }
 
 impl Plan {
@@ -103,6 +134,7 @@ impl Plan {
             connections: 1 + numbers.below(8) as usize,
             rounds: 10 + numbers.below(60) as usize,
             end: if numbers.below(8) == 0 { End::Killed } else { End::Regular },
+            limit: numbers.one_of(&LIMITS),
         }
     }
 

@@ -4,7 +4,7 @@
 //! venue = "NEARMETAL"          # CompID of the door
 //! store_bytes = 268435456      # of each session; optional
 //!
-//! [[symbol]]
+//! [[symbol]]                   # only if the network has no instrument master
 //! name = "ACME"                # Symbol, field 55
 //! instrument = 1000            # its number on the exchange
 //! tick = "0.01"                # prices are multiples of it
@@ -21,6 +21,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nm_exchange::master::Master;
 use serde::Deserialize;
 
 use super::session::{Profile, Version};
@@ -48,15 +49,16 @@ struct SessionText {
     password: Option<PathBuf>,
 }
 
-/// Reads a file. Files that it names are relative to its folder.
+/// Reads a file. Files that it names are relative to its folder. What is traded is in the network's
+/// instrument master, if it has one.
 ///
 /// # Errors
 /// If it cannot be read, or its content is wrong.
-pub fn read(path: &Path) -> Result<Settings<Profile>, SettingsError> {
+pub fn read(path: &Path, master: Option<&Master>) -> Result<Settings<Profile>, SettingsError> {
     let file: FileText = settings::file(path)?;
     let wrong = |why: String| SettingsError::Content { path: path.into(), why };
     let folder = path.parent().unwrap_or(Path::new(""));
-    let symbols = settings::symbols(&file.symbol).map_err(wrong)?;
+    let symbols = settings::symbols(&file.symbol, master).map_err(wrong)?;
     check(&file).map_err(wrong)?;
     let sessions = file.session.iter().map(|one| session(one, &file.venue, folder));
     Ok(Settings {
@@ -140,7 +142,7 @@ mod tests {
         fs::set_permissions(&word, Permissions::from_mode(0o600)).unwrap();
         let file = folder.path().join("sessions.toml");
         fs::write(&file, text).unwrap();
-        super::read(&file).map_err(|error| error.to_string())
+        super::read(&file, None).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -179,6 +181,30 @@ mod tests {
             let refused = read(&text).unwrap_err();
             assert!(refused.contains(why), "{refused}");
         }
+    }
+
+    #[test]
+    fn what_is_traded_is_in_the_master_of_the_network_or_else_in_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str, text: &str| {
+            let file = folder.path().join(name);
+            std::fs::write(&file, text).unwrap();
+            file
+        };
+        let rules = "[[instrument]]\nnumber = 7\nsymbol = \"BETA\"\ntick = \"0.5\"\nlot = \"10\"\n";
+        let master = Master::read(&path("instruments.toml", rules)).unwrap();
+        let sessions = "venue = \"V\"\n[[session]]\nclient = \"A\"\nversion = \"FIX.4.4\"\n\
+                        session = 9\n";
+        let settings = super::read(&path("a.toml", sessions), Some(&master)).unwrap();
+        let symbol = &settings.symbols.0["BETA"];
+        assert_eq!((symbol.instrument, symbol.tick.to_string()), (7, "0.5".to_string()));
+        assert_eq!(symbol.lot.to_string(), "10");
+        let both = format!(
+            "{sessions}[[symbol]]\nname = \"X\"\ninstrument = 1\ntick = \"1\"\n\
+                            lot = \"1\"\n"
+        );
+        let refused = super::read(&path("b.toml", &both), Some(&master)).unwrap_err().to_string();
+        assert!(refused.contains("instrument master, which says what is traded"), "{refused}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! ```toml
 //! store_bytes = 268435456      # of each session; optional
 //!
-//! [[symbol]]
+//! [[symbol]]                   # only if the network has no instrument master
 //! name = "ACME"                # at most 8 characters
 //! instrument = 1000            # its number on the exchange
 //! tick = "0.01"                # prices are multiples of it, and it of 0.0001
@@ -19,6 +19,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nm_exchange::master::Master;
 use serde::Deserialize;
 
 use super::message::Firm;
@@ -56,15 +57,16 @@ struct SessionText {
     firm: Option<String>,
 }
 
-/// Reads a file. Files that it names are relative to its folder.
+/// Reads a file. Files that it names are relative to its folder. What is traded is in the network's
+/// instrument master, if it has one.
 ///
 /// # Errors
 /// If it cannot be read, or its content is wrong.
-pub fn read(path: &Path) -> Result<Settings<Profile>, SettingsError> {
+pub fn read(path: &Path, master: Option<&Master>) -> Result<Settings<Profile>, SettingsError> {
     let file: FileText = settings::file(path)?;
     let wrong = |why: String| SettingsError::Content { path: path.into(), why };
     let folder = path.parent().unwrap_or(Path::new(""));
-    let symbols = settings::symbols(&file.symbol).map_err(wrong)?;
+    let symbols = settings::symbols(&file.symbol, master).map_err(wrong)?;
     check_symbols(&symbols).map_err(wrong)?;
     check(&file).map_err(wrong)?;
     let sessions = file.session.iter().map(|one| session(one, path, folder));
@@ -146,7 +148,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("sessions.toml");
         std::fs::write(&file, text).unwrap();
-        super::read(&file).map_err(|error| error.to_string())
+        super::read(&file, None).map_err(|error| error.to_string())
     }
 
     #[test]

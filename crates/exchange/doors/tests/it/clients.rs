@@ -34,7 +34,7 @@ fn settings() -> Settings<Profile> {
                 lot = \"10\"\n[[session]]\nclient = \"CLIENT\"\nversion = \"FIX.4.4\"\n\
                 session = 7\n";
     std::fs::write(&file, text).unwrap();
-    read(&file).unwrap()
+    read(&file, None).unwrap()
 }
 
 /// A door with one client that has logged on, and the exchange behind it.
@@ -448,7 +448,7 @@ fn a_client_proves_itself_by_name_and_password() {
                 lot = \"1\"\n[[session]]\nclient = \"C\"\nversion = \"FIXT.1.1\"\nsession = 1\n\
                 username = \"name\"\npassword = \"word\"\n";
     std::fs::write(&file, text).unwrap();
-    let mut door = Door::<Line>::new(&read(&file).unwrap());
+    let mut door = Door::<Line>::new(&read(&file, None).unwrap());
     let wrong = [
         "",
         "553=name|",
@@ -502,7 +502,7 @@ fn a_door_has_a_number_of_strangers() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("sessions.toml");
     std::fs::write(&file, text).unwrap();
-    let mut door = Door::<Line>::new(&read(&file).unwrap());
+    let mut door = Door::<Line>::new(&read(&file, None).unwrap());
     for at in 1..=1024 {
         assert!(door.connected(at, Owner::NOBODY, NOW_NS));
         let now = time::format(NOW_NS);

@@ -20,7 +20,7 @@ fn door() -> Door<Line> {
     let text = "[[symbol]]\nname = \"ACME\"\ninstrument = 1\ntick = \"0.25\"\nlot = \"10\"\n\
                 [[session]]\nusername = \"alice\"\nsession = 7\nfirm = \"FIRM\"\n";
     std::fs::write(&file, text).unwrap();
-    Door::new(&settings::read(&file).unwrap())
+    Door::new(&settings::read(&file, None).unwrap())
 }
 
 fn packet(kind: u8, payload: &[u8]) -> Vec<u8> {

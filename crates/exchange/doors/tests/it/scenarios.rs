@@ -30,7 +30,7 @@ fn settings(version: &str) -> Settings<Profile> {
          lot = \"1\"\n[[session]]\nclient = \"CLIENT\"\nversion = \"{version}\"\nsession = 7\n"
     );
     std::fs::write(&file, text).unwrap();
-    read(&file).unwrap()
+    read(&file, None).unwrap()
 }
 
 struct Play<'a> {

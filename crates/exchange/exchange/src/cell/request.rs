@@ -1,18 +1,29 @@
 //! What a session's request may do.
 
 use nm_book::order::{Command, Event, NewOrder, RejectReason, UserId};
-use nm_wire::Request;
+use nm_wire::{Breach, Request};
 
 /// The session that may command the exchange itself: halts, auctions, price bands, end of the day.
 pub const OPERATOR: UserId = 0;
 
 /// The command as its session may give it: an order belongs to the session that sends it, whatever
-/// user it names, and only the operator commands the exchange itself.
+/// user it names, only the operator commands the exchange itself, and no order breaks a rule of the
+/// instrument master.
 ///
 /// # Errors
 /// The rejection of a command that the session may not give.
 pub(super) fn authorized_command(request: &Request) -> Result<Command, Event> {
     let user = request.session;
+    if let Some(breach) = request.breach()
+        && matches!(request.command, Command::New(_) | Command::Replace { .. })
+    {
+        let reason = match breach {
+            Breach::NotListed => RejectReason::NotListed,
+            Breach::OutsideCollar => RejectReason::OutsideCollar,
+            Breach::TooLarge => RejectReason::TooLarge,
+        };
+        return Err(rejection(request, reason));
+    }
     Ok(match request.command {
         Command::New(order) => Command::New(NewOrder { user, ..order }),
         Command::Replace { id, price, quantity, .. } => {

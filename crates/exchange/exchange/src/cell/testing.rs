@@ -32,6 +32,7 @@ pub fn order(
         acknowledged: 0,
         is_public: false,
         is_previous_answered: false,
+        breach: 0,
         command: Command::New(NewOrder {
             id: u64::from(session) << 32 | client_seq,
             user: 77,

@@ -2,7 +2,7 @@
 
 use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Put, Reader};
-use nm_wire::Value;
+use nm_wire::{Listing, Value};
 
 use crate::moves::{MoveId, MoveRefusal};
 use crate::network::{Node, NodeId, Role};
@@ -66,6 +66,10 @@ pub enum Command {
     },
     /// A node that was added is no part of the network any more, and neither is a mediator's cell.
     Remove(NodeId),
+    /// An instrument may be traded from now on, or by other rules.
+    List(Listing),
+    /// An instrument may not be traded any more.
+    Delist(InstrumentId),
     /// A newer map than the state has: all replicas of control have lost their memory.
     RestoreMap(InstrumentMap),
 }
@@ -82,6 +86,8 @@ enum CommandCode {
     Drain,
     Add,
     Remove,
+    List,
+    Delist,
 }
 
 nm_codec::codes!(CommandCode {
@@ -96,6 +102,8 @@ nm_codec::codes!(CommandCode {
     // 9 and 10 were those of mediators alone.
     Add = 11,
     Remove = 12,
+    List = 13,
+    Delist = 14,
 });
 
 impl Command {
@@ -110,6 +118,8 @@ impl Command {
             Command::Drain { .. } => CommandCode::Drain,
             Command::Add { .. } => CommandCode::Add,
             Command::Remove(_) => CommandCode::Remove,
+            Command::List(_) => CommandCode::List,
+            Command::Delist(_) => CommandCode::Delist,
         }
     }
 
@@ -152,6 +162,8 @@ impl Command {
                 write_addresses(node, out);
             }
             Command::Remove(node) => node.write(out),
+            Command::List(listing) => listing.put(out),
+            Command::Delist(instrument) => out.put_u32(*instrument),
         }
     }
 
@@ -194,6 +206,8 @@ impl Command {
                 node: read_addresses(reader)?,
             },
             CommandCode::Remove => Command::Remove(NodeId::read(reader)?),
+            CommandCode::List => Command::List(Listing::take("listing", reader)?),
+            CommandCode::Delist => Command::Delist(reader.u32("instrument")?),
         })
     }
 }

@@ -2,14 +2,16 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Reader};
 pub use nm_wire::CellLeader;
 use nm_wire::routing_table::map_version;
-use nm_wire::{ClassNodes, LedCell, MapContent, Moved, Value};
+use nm_wire::{ClassNodes, LedCell, Listing, MapContent, Moved, Value};
 
 use crate::limits::MOVED_INSTRUMENTS_MAX;
+use crate::master::Master;
 use crate::network::{AddedNode, NODES_MAX, Network, Node, NodeId, PerClass, Role};
 
 use super::added::{addresses_of, node_of};
@@ -34,6 +36,8 @@ pub struct InstrumentMap {
     classes: PerClass<NodeClass>,
     moved: BTreeMap<InstrumentId, Placement>,
     drained: BTreeSet<NodeId>,
+    /// What may be traded; anything if there is none.
+    master: Option<Arc<Master>>,
 }
 
 /// The nodes of a class, as the map has them.
@@ -63,7 +67,7 @@ impl InstrumentMap {
             });
             NodeClass { founded: founded as u16, added: added.collect() }
         });
-        map
+        map.with_master(network.master.clone())
     }
 
     /// The same as [`InstrumentMap::new`], where the last `spares` cells have no instruments at
@@ -76,6 +80,7 @@ impl InstrumentMap {
             classes: PerClass::new(|_| NodeClass { founded: 1, added: vec![] }),
             moved: BTreeMap::new(),
             drained: BTreeSet::new(),
+            master: None,
         };
         map.classes[Role::Mediator].founded = count(cells);
         map
@@ -216,6 +221,29 @@ impl InstrumentMap {
         self.version += u32::from(is_changed);
     }
 
+    /// What may be traded; anything if there is none.
+    pub fn master(&self) -> Option<&Master> {
+        self.master.as_deref()
+    }
+
+    /// The same map with an instrument master, as that of a network which begins with it.
+    pub fn with_master(self, master: Option<Arc<Master>>) -> InstrumentMap {
+        InstrumentMap { master, ..self }
+    }
+
+    /// Lists an instrument, or changes how it is listed, in the next version, if that is possible.
+    pub fn list(&mut self, listing: &Listing) {
+        let is_changed = self.master.as_mut().is_some_and(|it| Arc::make_mut(it).list(listing));
+        self.version += u32::from(is_changed);
+    }
+
+    /// Lists an instrument no more, in the next version, if that is possible.
+    pub fn delist(&mut self, instrument: InstrumentId) {
+        let master = self.master.as_mut();
+        let is_changed = master.is_some_and(|it| Arc::make_mut(it).delist(instrument));
+        self.version += u32::from(is_changed);
+    }
+
     /// Whether another map of the same network is newer.
     pub fn is_older_than(&self, other: &InstrumentMap) -> bool {
         let role = Role::Mediator;
@@ -253,6 +281,7 @@ impl InstrumentMap {
             classes: self.classes.iter().map(class).collect(),
             moved: self.moved.iter().map(moved).collect(),
             drained: self.drained.iter().copied().collect(),
+            listed: self.master().map(|master| master.listings().cloned().collect()),
         }
     }
 
@@ -261,7 +290,7 @@ impl InstrumentMap {
     /// # Errors
     /// If no map has it.
     pub fn of_content(content: &MapContent) -> Result<InstrumentMap, DecodeError> {
-        let MapContent { version, active_cells: active, classes, moved, drained } = content;
+        let MapContent { version, active_cells: active, classes, moved, drained, listed } = content;
         let (version, active) = (*version, *active);
         let mut map = InstrumentMap { version, active, ..InstrumentMap::new(1) };
         if classes.len() != Role::ALL.len() {
@@ -292,6 +321,9 @@ impl InstrumentMap {
             }
             map.drained.insert(*node);
         }
+        let is_none = |_| DecodeError::invalid("listed", "are no instrument master");
+        let master = listed.clone().map(Master::of).transpose().map_err(is_none)?;
+        map.master = master.map(Arc::new);
         Ok(map)
     }
 

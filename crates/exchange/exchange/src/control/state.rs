@@ -21,7 +21,7 @@ use super::routing::{CellLeader, InstrumentMap, Placement, RoutingTable, is_supe
 const LOST_EPOCHS: u32 = 1 << 16;
 
 /// First bytes of a saved state, with the version.
-const MAGIC: &[u8; 8] = b"nmctrl08";
+const MAGIC: &[u8; 8] = b"nmctrl09";
 
 /// What is known of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -273,6 +273,8 @@ impl State {
                     }
                 }
             }
+            Command::List(listing) => self.routes.map.list(listing),
+            Command::Delist(instrument) => self.routes.map.delist(*instrument),
             Command::RestoreMap(map) => {
                 if self.routes.map.update(map) {
                     // One that the map has, or a later one of the same instrument, has ended: no
@@ -401,6 +403,8 @@ mod tests {
     use super::*;
     use crate::control::{decode_batch, encode_batch};
     use crate::limits::ADDRESS_BYTES_MAX;
+    use crate::network::Network;
+    use nm_wire::Listing;
     use proptest::prelude::*;
 
     fn node() -> impl Strategy<Value = NodeId> {
@@ -421,6 +425,28 @@ mod tests {
         prop::option::weighted(0.3, prop::sample::select(MoveRefusal::ALL))
     }
 
+    fn listing() -> impl Strategy<Value = Listing> {
+        (0..4u32, "[a-c]{0,2}", 0..3i64).prop_map(|(instrument, symbol, low)| Listing {
+            instrument,
+            symbol,
+            tick: "1".to_string(),
+            lot: "1".to_string(),
+            currency: String::new(),
+            low,
+            high: 1,
+            most: 1,
+        })
+    }
+
+    /// The map of a network with an instrument master.
+    fn map() -> InstrumentMap {
+        let text = "[[instrument]]\nnumber = 9\nsymbol = \"a\"\ntick = \"1\"\nlot = \"1\"";
+        let node = |class: &str| format!("[[{class}]]\naddress = \"unix:/{class}\"\n");
+        let nodes = ["gateway", "router", "mediator", "processor"].map(node).concat();
+        let network = Network::parse(&format!("{nodes}{text}")).unwrap();
+        InstrumentMap::new(3).with_master(network.master)
+    }
+
     fn command() -> impl Strategy<Value = Command> {
         prop_oneof![
             4 => (node(), 0..3u64, "[a-z0-9:.é]{0,20}")
@@ -439,8 +465,10 @@ mod tests {
                 .prop_map(|(role, at)| Command::Add { role, node: listening(at) }),
             1 => (prop::sample::select(Role::ALL), 0..7u16)
                 .prop_map(|(class, index)| Command::Remove(class.node(index))),
+            1 => listing().prop_map(Command::List),
+            1 => (0..4u32).prop_map(Command::Delist),
             1 => prop::collection::vec((0..4u32, 0..3u16), 0..4).prop_map(|assigned| {
-                let mut map = InstrumentMap::new(3);
+                let mut map = map();
                 for (instrument, cell) in assigned {
                     map.assign(instrument, Placement { cell, epoch: 1 });
                 }
@@ -452,14 +480,15 @@ mod tests {
     proptest! {
         /// Batches are read back; replicas that begin at any saved state come to the same one;
         /// starts and the map's version never go back, and the map changes only when a move has
-        /// ended, a node is drained or works again, one is added or removed, or it is
-        /// restored; no instrument is in a cell that was removed, or on its way there.
+        /// ended, a node is drained or works again, one is added or removed, an instrument is
+        /// listed or no more, or it is restored; something is listed; no instrument is in a cell
+        /// that was removed, or on its way there.
         #[test]
         fn a_state_follows_from_its_commands(
             batches in prop::collection::vec(prop::collection::vec(command(), 0..4), 1..60),
             cuts in prop::collection::btree_set(0usize..60, 0..4),
         ) {
-            let mut state = State::new(InstrumentMap::new(3));
+            let mut state = State::new(map());
             let mut reloaded = state.clone();
             for (at, commands) in batches.iter().enumerate() {
                 if cuts.contains(&at) {
@@ -482,7 +511,10 @@ mod tests {
                             | Command::Drain { .. }
                             | Command::Add { .. }
                             | Command::Remove(_)
+                            | Command::List(_)
+                            | Command::Delist(_)
                     );
+                    prop_assert!(new.master().is_some_and(|it| it.listings().count() > 0));
                     prop_assert!(new == old || moved.is_some() || changes);
                     let has_cell = |at: &Placement| new.has_cell(at.cell);
                     prop_assert!(new.moved().values().all(has_cell));
@@ -515,7 +547,7 @@ mod tests {
         ) {
             let _ = State::load(&bytes);
             let _ = decode_batch(&bytes);
-            let mut state = State::new(InstrumentMap::new(3));
+            let mut state = State::new(map());
             for command in &commands {
                 state.apply(command, 1);
             }

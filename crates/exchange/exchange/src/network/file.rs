@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::master::{InstrumentText, Master};
 
 use super::{ClassNodes, Durability, Network, Node, PerClass, Role};
 
@@ -43,6 +47,8 @@ struct NetworkFile {
     router: Vec<Node>,
     mediator: Vec<Node>,
     processor: Vec<Node>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    instrument: Vec<InstrumentText>,
 }
 
 fn is_no_number(number: &u64) -> bool {
@@ -80,6 +86,7 @@ impl Serialize for Network {
             record: self.record,
             secret: self.secret.clone(),
             spare_mediators: self.spare_mediators,
+            instrument: self.master.as_ref().map_or(vec![], |master| master.texts()),
             ..NetworkFile::default()
         };
         for (class, of) in self.classes.iter() {
@@ -99,6 +106,10 @@ impl<'de> Deserialize<'de> for Network {
             ClassNodes { nodes, added: *added, removed }
         });
         let NetworkFile { cluster, durability, data, record, secret, spare_mediators, .. } = file;
-        Ok(Network { cluster, durability, data, record, secret, spare_mediators, classes })
+        let master = match file.instrument.as_slice() {
+            [] => None,
+            texts => Some(Arc::new(Master::of_texts(texts).map_err(D::Error::custom)?)),
+        };
+        Ok(Network { cluster, durability, data, record, secret, spare_mediators, master, classes })
     }
 }

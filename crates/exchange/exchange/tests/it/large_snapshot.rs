@@ -28,6 +28,7 @@ fn order(instrument: u32, session: u32, seq: u64) -> Request {
         acknowledged: u64::MAX,
         is_public: false,
         is_previous_answered: false,
+        breach: 0,
         command: Command::New(NewOrder {
             id: u64::from(session) << 32 | seq,
             user: session,

@@ -62,16 +62,24 @@ impl Peer {
         }
     }
 
-    /// The next message, if one comes in this time.
+    /// The next message, if one comes in this time. What the node says of its format is skipped.
     pub fn next_within(&mut self, limit: Duration) -> Option<(Kind, Vec<u8>)> {
-        if let Some(frame) = self.link.input.next_frame().unwrap() {
-            return Some((frame.kind(), frame.shared().message.to_vec()));
+        if let Some(frame) = self.take() {
+            return Some(frame);
         }
         let fd = self.link.as_fd().as_raw_fd();
         if nm_sys::poll::readable(fd, limit).unwrap() {
             self.link.receive().unwrap();
         }
-        let frame = self.link.input.next_frame().unwrap()?;
-        Some((frame.kind(), frame.shared().message.to_vec()))
+        self.take()
+    }
+
+    fn take(&mut self) -> Option<(Kind, Vec<u8>)> {
+        loop {
+            let frame = self.link.input.next_frame().unwrap()?;
+            if frame.kind() != Kind::Format {
+                return Some((frame.kind(), frame.shared().message.to_vec()));
+            }
+        }
     }
 }

@@ -224,6 +224,7 @@ fn the_page_of_limits_has_the_numbers_of_the_code() {
         LINK_RESEND_REQUESTS_MAX,
         RESEND_REQUESTS_MAX,
         UNKNOWN_PREDECESSOR_NAKS_MAX,
+        LISTED_MAX,
         MOVED_INSTRUMENTS_MAX,
         MOVES_PENDING_MAX,
         MOVES_ORDERED_MAX,

@@ -11,7 +11,10 @@ use std::time::Duration;
 use nm_auth::{Right, Secret};
 use nm_model::agent::Failure;
 use nm_replica::journal;
-use nm_replica::{Address, Group, Log, LogEvent, Member, RaftLog, Replicas, Settings};
+use nm_replica::{
+    Address, ContentFormat, ContentKind, Group, Log, LogEvent, Member, RaftLog, ReplicaError,
+    Replicas, Settings,
+};
 use nm_sys::clock::{Deadline, Moment};
 use nm_sys::poll::{Interest, Poller, Waker};
 use tempfile::TempDir;
@@ -125,6 +128,10 @@ impl TestGroup {
     }
 
     fn start(&mut self, own: usize) {
+        self.try_start(own).unwrap();
+    }
+
+    fn try_start(&mut self, own: usize) -> Result<(), ReplicaError> {
         self.kill(own);
         let count = self.replicas.len();
         let listen = self.addresses[own].clone();
@@ -150,12 +157,12 @@ impl TestGroup {
             true => (vec![config], vec![]),
             false => (vec![], vec![config]),
         };
-        let (thread, mut logs) =
-            Replicas::start(&listen, hosted, others, self.waker.clone()).unwrap();
+        let (thread, mut logs) = Replicas::start(&listen, hosted, others, self.waker.clone())?;
         match logs.pop() {
             Some(log) => self.replicas[own] = Some(Replica::new(thread, log)),
             None => self.outside[own] = Some(thread),
         }
+        Ok(())
     }
 
     fn kill(&mut self, own: usize) {
@@ -610,6 +617,54 @@ fn replicas_of_another_cluster_are_refused_by_both_names() {
     group.start(1);
     group.commit_more(20);
     group.settle();
+}
+
+const OLD_KINDS: &[ContentKind] = &[ContentKind { code: 2, name: "Request", digest: 5 }];
+const OLD: ContentFormat = ContentFormat { program: "1.0", version: 9, kinds: OLD_KINDS };
+const NEW: ContentFormat = ContentFormat {
+    program: "2.0",
+    kinds: &[OLD_KINDS[0], ContentKind { code: 30, name: "Retire", digest: 6 }],
+    ..OLD
+};
+
+/// A newer program reads what an older one wrote; the older one then refuses it.
+#[test]
+fn a_replica_does_not_read_the_folder_of_a_newer_version() {
+    let mut group = TestGroup::new(1, true, Settings { content: OLD, ..settings() });
+    group.commit_more(20);
+    group.settings.content = NEW;
+    group.start(0);
+    group.commit_more(20);
+    group.kill(0);
+    group.settings.content = OLD;
+    let refused = group.try_start(0).unwrap_err();
+    assert_eq!(refused.hint(), Some("start it with the version that wrote it, or a newer one"));
+    let message = Failure::from(refused).message;
+    assert!(message.contains("nearmetal 2.0, and this is nearmetal 1.0"), "{message}");
+    group.settings.content = NEW;
+    group.start(0);
+    group.commit_more(20);
+    group.settle();
+}
+
+#[test]
+fn replicas_that_do_not_know_the_same_messages_refuse_each_other() {
+    let mut group = TestGroup::new(3, false, Settings { content: OLD, ..settings() });
+    group.commit_more(20);
+    group.kill(1);
+    for replica in group.replicas.iter_mut().flatten() {
+        replica.degraded.clear();
+    }
+    group.settings.content = NEW;
+    group.start(1);
+    group.until(true, "it is refused", |group| {
+        let others = [0, 2].map(|own| group.replicas[own].as_ref().unwrap());
+        let mut lines = others.iter().flat_map(|replica| &replica.degraded);
+        let formats = [OLD, NEW].map(|it| format!("{:016x}", it.digest()));
+        lines.any(|line| formats.iter().all(|format| line.contains(format)))
+    });
+    group.commit_more(20);
+    assert!(group.replicas[1].as_ref().unwrap().applied.is_empty(), "it learns nothing");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! follows when all nodes are up, every cell has a leader, and the restarted node has all entries
 //! that its replicas must have: so there is a majority of each group at any time.
 
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct RollingRestart {
     from_s: u32,
+    /// What the nodes are started with; if none, what they were started with before.
+    program: Option<PathBuf>,
     running: Option<Running>,
     /// Nodes that were restarted and are ready, and how many there are.
     done: usize,
@@ -58,9 +61,9 @@ struct Running {
 }
 
 impl RollingRestart {
-    /// One that begins at this second of the day.
-    pub fn new(from_s: u32) -> RollingRestart {
-        RollingRestart { from_s, running: None, done: 0, all: 0 }
+    /// One that begins at this second of the day, with another program, if one is given.
+    pub fn new(from_s: u32, program: Option<PathBuf>) -> RollingRestart {
+        RollingRestart { from_s, program, running: None, done: 0, all: 0 }
     }
 }
 
@@ -97,7 +100,7 @@ impl Operator for RollingRestart {
             match report? {
                 Report::Event(event) => events.push(event),
                 Report::Restart(node) => {
-                    view.supervisor.restart(node);
+                    view.supervisor.restart(node, self.program.as_deref());
                     running.restarting = Some(node);
                 }
             }
@@ -224,7 +227,7 @@ mod tests {
 
     #[test]
     fn what_was_not_restarted_is_reported() {
-        let mut restart = RollingRestart::new(5);
+        let mut restart = RollingRestart::new(5, None);
         assert!(restart.unfinished().unwrap().contains("before the rolling restart began"));
         let ((_, reports), (ready, _)) = (channel(), channel());
         restart.running = Some(Running { reports, ready, restarting: Some(Role::Router.node(0)) });

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use nm_codec::{FNV1A, fnv1a_on};
 use nm_exchange::batch;
 use nm_exchange::cell::{Admitted, Cell, CopyPiece, Handled, MoveStep, Request, event_recipients};
 use nm_exchange::hashes::StateHashes;
+use nm_exchange::master::{Listing, Master};
 use nm_exchange::moves::{Attempt, Forget, MoveId, MoveParts, Part, Release};
 use nm_exchange::network::{Durability, Network, Node, NodeCounts, NodeId, Role};
 use nm_load::clients::Clients;
@@ -43,6 +45,8 @@ pub struct Entry {
 /// A run without faults: the journals of its cells, and the records of its clients.
 pub struct Run {
     folder: tempfile::TempDir,
+    /// What may be traded.
+    pub master: Option<Arc<Master>>,
     durability: Durability,
     /// By cell.
     pub entries: Vec<Vec<Entry>>,
@@ -265,7 +269,7 @@ impl Run {
         let hashes = all.cells.iter().map(Cell::hash).collect();
         let folder = tempfile::tempdir().unwrap();
         let Cells { entries, records, events, .. } = all;
-        Run { folder, durability, entries, hashes, records, events }
+        Run { folder, durability, master: None, entries, hashes, records, events }
     }
 
     /// What sessions that have received all events have recorded.
@@ -297,6 +301,7 @@ impl Run {
         network.durability = self.durability;
         network.data = Some(PathBuf::from("data"));
         network.record = true;
+        network.master.clone_from(&self.master);
         network
     }
 
@@ -388,6 +393,34 @@ fn a_run_without_faults_is_clean_with_every_durability() {
         assert!(findings.sent >= findings.answered && findings.hashes == 6);
         let of_each = if durability == Durability::None { 1 } else { 3 };
         assert_eq!(findings.journals, 2 * of_each);
+    }
+}
+
+/// An operator may have changed it while the network ran.
+#[test]
+fn orders_that_break_the_first_rules_and_that_no_gateway_marked_are_a_doubt() {
+    let listing = |instrument: u32, most| Listing {
+        instrument,
+        symbol: format!("S{instrument}"),
+        tick: "1".to_string(),
+        lot: "1".to_string(),
+        currency: String::new(),
+        low: i64::MIN,
+        high: i64::MAX,
+        most,
+    };
+    let all = INSTRUMENTS as u32;
+    for (listed, most, is_doubted) in
+        [(all, u64::MAX, false), (all - 1, u64::MAX, true), (all, 1, true)]
+    {
+        let mut run = Run::new(Durability::None);
+        let listings = (0..listed).map(|instrument| listing(instrument, most)).collect();
+        run.master = Some(Arc::new(Master::of(listings).unwrap()));
+        let findings = run.check();
+        let why = "orders break rules of the instrument master that the network began with";
+        let found = findings.doubts.iter().any(|doubt| doubt.contains(why));
+        assert_eq!(found, is_doubted, "{listed} {most}: {findings:?}");
+        assert!(findings.is_clean(), "{findings:?}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use nm_book::order::InstrumentId;
 
+use crate::listing::Listing;
 use crate::node_id::{NodeId, Role};
 use crate::nodes::NodeAddresses;
 use crate::choice;
@@ -66,6 +67,17 @@ choice! {
             /// Whose.
             retired: Retired,
         },
+        /// To list an instrument, or to change how it is listed. The answer is the state before;
+        /// the status shows when it is done.
+        List = 10 {
+            /// How.
+            listing: Listing,
+        },
+        /// To list an instrument no more. The answer is the state before.
+        Delist = 11 {
+            /// Which.
+            instrument: InstrumentId,
+        },
         /// To send what books execute from now on, as `BookUpdate` messages: a mediator or
         /// processor does that for its replicas. The answer is where they stand.
         Follow = 20,
@@ -90,6 +102,8 @@ impl AdminRequest {
             | AdminRequest::Retire { .. }
             | AdminRequest::Follow
             | AdminRequest::Image { .. }
+            | AdminRequest::List { .. }
+            | AdminRequest::Delist { .. }
             | AdminRequest::Remove { .. } => true,
         }
     }

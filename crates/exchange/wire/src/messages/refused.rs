@@ -40,6 +40,8 @@ codes! {
         TooManyOwnerBytes = 9,
         /// An operator has removed the session, or its owner, a moment ago.
         Retired = 10,
+        /// The network has an instrument master, which does not list the instrument.
+        NotListed = 11,
     }
 }
 
@@ -67,6 +69,10 @@ impl RefusalReason {
             RefusalReason::TooManyOwnerBytes => "your quota of bytes of this gateway is full",
             RefusalReason::Retired => {
                 "an operator has removed the session: begin it anew in a minute"
+            }
+            RefusalReason::NotListed => {
+                "the instrument is not listed: `nearmetal exchange instruments list` shows those \
+                 that are"
             }
         }
     }

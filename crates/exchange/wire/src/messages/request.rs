@@ -36,6 +36,10 @@ crate::message! {
         is_public: bool,
         /// Whether the session's request before it on this instrument was answered.
         is_previous_answered: bool,
+        /// Which rule of the instrument master it breaks, as the gateway that takes it from its
+        /// client finds: 0 for none, 1 for an instrument that is not listed, 2 for a limit outside
+        /// the listed prices, 3 for a quantity above the listed one. 0 from a client.
+        breach: u8,
     }
     tail {
         /// The command to the book.
@@ -44,9 +48,38 @@ crate::message! {
     check check;
 }
 
+/// Which rule of the instrument master a request breaks.
+///
+/// The gateway decides it, and the request carries it into the log of the cell. So every replica
+/// and every replay comes to the same result, and what was executed stays executed when the master
+/// changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Breach {
+    /// The instrument is not listed.
+    NotListed,
+    /// The limit lies outside the prices that the instrument is listed with.
+    OutsideCollar,
+    /// The quantity is above the largest one that the instrument is listed with.
+    TooLarge,
+}
+
+nm_codec::codes!(Breach { NotListed = 1, OutsideCollar = 2, TooLarge = 3 });
+
+impl Request {
+    /// The rule of the instrument master that it breaks, if it does.
+    #[inline]
+    pub fn breach(&self) -> Option<Breach> {
+        // A message with another code is refused when it is read.
+        if self.breach == 0 { None } else { Breach::from_code("breach", self.breach).ok() }
+    }
+}
+
 fn check(request: &Request) -> Result<(), DecodeError> {
-    match request.client_seq {
-        0 => Err(DecodeError::invalid("client_seq", "is zero")),
-        _ => Ok(()),
+    if request.client_seq == 0 {
+        return Err(DecodeError::invalid("client_seq", "is zero"));
+    }
+    match request.breach {
+        0 => Ok(()),
+        code => Breach::from_code("breach", code).map(|_| ()),
     }
 }

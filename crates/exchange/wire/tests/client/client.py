@@ -5,7 +5,7 @@ usage: client.py DIGEST REQUESTS KEYS-OR-DASH ADDRESS..."""
 
 import hashlib, hmac, json, os, select, socket, struct, sys, time
 
-VERSION = 8
+VERSION = 9
 HELLO, REQUEST, REPLY, PRIVATE, WELCOME, RESEND_REQUEST, CLOSE = 1, 2, 3, 4, 8, 15, 16
 CHALLENGE, GO_AWAY, REFUSED, RESENT, EVENTS_LOST = 17, 23, 25, 26, 29
 ACCEPTED, TRADED = 0, 2
@@ -108,8 +108,8 @@ class Client:
         (session, instrument), stream = key, self.streams[key]
         previous, command = stream.unanswered[seq]
         self.link.socket.sendall(frame(REQUEST, struct.pack(
-            "<IIQQQQQIHHB??", instrument, session, seq, previous, stream.seen, 0, 0, 0, 0, 0, 0, False,
-            is_previous_answered) + command))
+            "<IIQQQQQIHHB??B", instrument, session, seq, previous, stream.seen, 0, 0, 0, 0, 0, 0, False,
+            is_previous_answered, 0) + command))
 
     def ask(self, key):
         (session, instrument), stream = key, self.streams[key]

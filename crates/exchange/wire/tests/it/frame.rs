@@ -23,6 +23,7 @@ fn request() -> Request {
         attempt: 10,
         is_public: true,
         is_previous_answered: false,
+        breach: 0,
         command: Command::Cancel { id: 11, user: 12 },
     }
 }
@@ -99,6 +100,9 @@ fn a_request_without_a_number_is_refused() {
     write_shaped(&Request { client_seq: 0, ..request() }, Shape::default(), &mut bytes);
     let read: Result<Request, DecodeError> = read(&bytes).unwrap().unwrap().read();
     assert_eq!(read, Err(DecodeError::invalid("client_seq", "is zero")));
+    // Nor is one that breaks a rule that there is not.
+    let request = Request { breach: 4, ..request() };
+    assert_eq!(nm_wire::decode::<Request>(&nm_wire::encode(&request)).unwrap_err().field, "breach");
 }
 
 proptest! {

@@ -74,7 +74,7 @@ pub struct NotListed {
     pub connections: u64,
     pub sent: Traffic,
     pub received: Traffic,
-    /// Connections of which nothing was counted, because their process had too many.
+    /// Connections that were not counted, or not to their end, because their process had too many.
     pub left_out: u64,
 }
 

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -12,11 +13,14 @@ use nm_doors::line::Line;
 use nm_doors::server::{self, Options, ServerError};
 use nm_doors::settings::{Settings, SettingsError};
 use nm_doors::{fix, ouch};
+use nm_exchange::master::Master;
+use nm_exchange::network::Network;
 use nm_exchange::output_queue::OutputQueue;
+use nm_operate::instruments;
 use nm_sys::process;
 
 use crate::campaign::interrupt;
-use crate::cli::exchange::{DoorArgs, FixArgs, OuchArgs};
+use crate::cli::exchange::{CredentialsArgs, DoorArgs, FixArgs, OuchArgs, RunningArgs};
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -28,15 +32,36 @@ const LINES_LIMIT: Duration = Duration::from_secs(1);
 /// Runs a door for FIX until Ctrl-C.
 pub fn fix(args: &FixArgs) -> Result<Exit> {
     let FixArgs { door, store } = args;
-    let settings = fix::settings::read(&door.sessions).map_err(wrong)?;
+    let master = master(&door.running, &door.credentials)?;
+    let settings = fix::settings::read(&door.sessions, master.as_deref()).map_err(wrong)?;
     run::<fix::line::Line>(door, store, settings)
 }
 
 /// Runs a door for OUCH until Ctrl-C.
 pub fn ouch(args: &OuchArgs) -> Result<Exit> {
     let OuchArgs { door, store } = args;
-    let settings = ouch::settings::read(&door.sessions).map_err(wrong)?;
+    let master = master(&door.running, &door.credentials)?;
+    let settings = ouch::settings::read(&door.sessions, master.as_deref()).map_err(wrong)?;
     run::<ouch::line::Line>(door, store, settings)
+}
+
+/// What may be traded now, if the network has an instrument master. The file of a network that
+/// cannot be asked, such as one that is not up yet, has what it begins with.
+pub fn master(running: &RunningArgs, credentials: &CredentialsArgs) -> Result<Option<Arc<Master>>> {
+    let file = status::file(running)?;
+    let mut network = Network::read(&file).map_err(|error| Stop::usage(error.to_string()))?;
+    let Some(first) = network.master.clone() else { return Ok(None) };
+    if let Some(credentials) = &credentials.credentials {
+        network.secret = Some(credentials.clone());
+    }
+    Ok(Some(match instruments::master(&network) {
+        Ok(master) => Arc::new(master),
+        Err(failure) => {
+            let why = failure.message;
+            output::message(&format!("what is traded is taken from the network's file: {why}"));
+            first
+        }
+    }))
 }
 
 fn wrong(error: SettingsError) -> anyhow::Error {

@@ -24,7 +24,7 @@ use crate::cli::exchange::{CredentialsArgs, FeedArgs, FeedPublishArgs, RunningAr
 use crate::exit::{Exit, Stop};
 use crate::output;
 
-use super::status;
+use super::{door, status};
 
 /// How long books may take to be equal.
 const CHECK_LIMIT: Duration = Duration::from_secs(30);
@@ -38,7 +38,7 @@ pub fn publish(args: &FeedPublishArgs) -> Result<Exit> {
     let interrupted = interrupt::flag()?;
     let options = publish::Options {
         network: network(running, credentials)?,
-        symbols: symbols(lines.symbols.as_deref())?,
+        symbols: symbols(lines.symbols.as_deref(), running, credentials)?,
         lines: [lines.line_a, lines.line_b],
         interface: lines.interface,
         requests: lines.requests,
@@ -56,9 +56,18 @@ fn network(running: &RunningArgs, credentials: &CredentialsArgs) -> Result<Netwo
     Ok(NetworkFile { path: status::file(running)?, credentials })
 }
 
-fn symbols(file: Option<&Path>) -> Result<Option<Symbols>> {
-    let read = file.map(settings::read_symbols).transpose();
-    read.map_err(|error| Stop::usage(error.to_string()))
+/// Those of the file, else those of the network's instrument master, if it has one.
+fn symbols(
+    file: Option<&Path>,
+    running: &RunningArgs,
+    credentials: &CredentialsArgs,
+) -> Result<Option<Symbols>> {
+    if let Some(file) = file {
+        let read = settings::read_symbols(file);
+        return read.map(Some).map_err(|error| Stop::usage(error.to_string()));
+    }
+    let master = door::master(running, credentials)?;
+    master.map(|master| settings::symbols_of_master(&master).map_err(Stop::usage)).transpose()
 }
 
 fn publish_exit(error: &PublishError) -> Exit {
@@ -102,7 +111,8 @@ pub fn consume(args: &FeedArgs) -> Result<Exit> {
     let interrupted = interrupt::flag()?;
     let check = match check {
         true => {
-            Some(Check::new(network(running, credentials)?, symbols(lines.symbols.as_deref())?))
+            let symbols = symbols(lines.symbols.as_deref(), running, credentials)?;
+            Some(Check::new(network(running, credentials)?, symbols))
         }
         false => None,
     };

@@ -4,6 +4,7 @@ pub mod add;
 mod door;
 mod feed;
 mod host;
+pub mod instruments;
 pub mod moves;
 mod node;
 pub mod policy;
@@ -42,6 +43,7 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Drain(args) => moves::drain(args),
         ExchangeCommand::Replace(args) => moves::replace(args),
         ExchangeCommand::Retire(args) => retire::run(args),
+        ExchangeCommand::Instruments(command) => instruments::run(command),
         ExchangeCommand::Resume(args) => moves::resume(args),
         ExchangeCommand::Policy(args) => policy::run(args),
         ExchangeCommand::Fix(args) => door::fix(args),

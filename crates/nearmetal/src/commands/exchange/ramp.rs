@@ -1,5 +1,7 @@
 //! `nearmetal exchange ramp`: a scripted day of load on one network.
 
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -12,6 +14,7 @@ use nm_run::day::seconds_file::SECONDS;
 use nm_run::day::{
     self, DayResult, DaySetup, NoOperator, Operator, PolicyOperator, RollingRestart, Script,
 };
+use rustix::fs::Access;
 
 use crate::campaign::concurrent::ConcurrentRuns;
 use crate::campaign::interrupt;
@@ -79,7 +82,8 @@ pub fn run(args: &RampArgs) -> Result<Exit> {
 /// Who changes the network during the day.
 fn operator(args: &RampArgs) -> Result<Box<dyn Operator>> {
     if args.rolling_restart.is_some() {
-        return Ok(Box::new(RollingRestart::new(args.phase_seconds)));
+        let program = args.program.as_deref().map(usable).transpose()?;
+        return Ok(Box::new(RollingRestart::new(args.phase_seconds, program)));
     }
     let Some(path) = &args.policies else { return Ok(Box::new(NoOperator)) };
     let settings = match path.as_os_str() == "-" {
@@ -88,6 +92,20 @@ fn operator(args: &RampArgs) -> Result<Box<dyn Operator>> {
     };
     let every = Duration::from_millis(args.policies_every_ms);
     Ok(Box::new(PolicyOperator::new(settings, every)?))
+}
+
+/// The program that nodes are restarted with, by its absolute path: it must be there before
+/// anything is stopped.
+fn usable(program: &Path) -> Result<PathBuf> {
+    let refuse = |why: &dyn Display| {
+        Stop::usage(format!("--program: {} cannot be started: {why}", program.display()))
+    };
+    let path = program.canonicalize().map_err(|error| refuse(&error))?;
+    rustix::fs::access(&path, Access::EXEC_OK).map_err(|error| refuse(&error))?;
+    if path.is_dir() {
+        return Err(refuse(&"it is a folder").into());
+    }
+    Ok(path)
 }
 
 fn exit(result: &DayResult) -> Exit {

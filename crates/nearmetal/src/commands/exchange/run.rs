@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
+use nm_exchange::master::Master;
 use nm_load::Stall;
 use nm_load::flow::{self, Flow};
 use nm_model::ProbeSpec;
@@ -69,6 +70,7 @@ fn complete_setup(args: &RunArgs) -> Result<Setup> {
     setup.arrivals = args.arrivals;
     setup.kills = args.kill.clone();
     setup.record = args.record;
+    setup.master = args.instruments.as_deref().map(read_master).transpose()?.map(Arc::new);
     setup.stall = args.stall.map(|for_ms| Stall { at_s: setup.spec.seconds / 2.0, for_ms });
     setup.check()?;
     if let Some(path) = &args.record_flow {
@@ -76,6 +78,11 @@ fn complete_setup(args: &RunArgs) -> Result<Setup> {
         flow::Recorder::create(path).map_err(|failure| Stop::usage(failure.to_string()))?;
     }
     Ok(setup)
+}
+
+/// Reads the file of what may be traded.
+fn read_master(path: &Path) -> Result<Master> {
+    Master::read(path).map_err(|error| Stop::usage(error.to_string()))
 }
 
 /// Reads a recorded flow.

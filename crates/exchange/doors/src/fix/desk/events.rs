@@ -272,7 +272,8 @@ impl Desk {
 fn reject_code(reason: RejectReason) -> u32 {
     match reason {
         RejectReason::Halted => 2,
-        RejectReason::BadQuantity => 13,
+        RejectReason::BadQuantity | RejectReason::TooLarge => 13,
+        RejectReason::NotListed => 1,
         RejectReason::Expired => 4,
         RejectReason::BadCombination | RejectReason::InAuction => 11,
         RejectReason::TooManyOrders
@@ -303,6 +304,9 @@ fn reject_text(reason: RejectReason) -> &'static str {
         RejectReason::TooManyOwnerOrders => "your quota of live orders on the instrument is full",
         RejectReason::TooManyOwnerCellOrders => "your quota of live orders in the cell is full",
         RejectReason::TooManyCellOrders => "the cell has as many live orders as it may have",
+        RejectReason::NotListed => "the symbol is not listed any more",
+        RejectReason::OutsideCollar => "the price lies outside the prices of the symbol's listing",
+        RejectReason::TooLarge => "the quantity is above the largest one of the symbol's listing",
     }
 }
 

@@ -288,8 +288,9 @@ fn match_number(event: &Event) -> u64 {
 fn reject_code(reason: RejectReason) -> u16 {
     match reason {
         RejectReason::Halted => reject::HALTED,
-        RejectReason::BadQuantity => reject::QUANTITY,
-        RejectReason::OutsideBands => reject::PRICE,
+        RejectReason::BadQuantity | RejectReason::TooLarge => reject::QUANTITY,
+        RejectReason::OutsideBands | RejectReason::OutsideCollar => reject::PRICE,
+        RejectReason::NotListed => reject::SYMBOL,
         RejectReason::TooManyParts => reject::MAX_FLOOR,
         RejectReason::NotAllowed => reject::FIRM,
         RejectReason::TooManyOrders | RejectReason::TooManyOwnOrders => reject::PROCESSING,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nm_model::agent::Failure;
 use nm_replica::{Log, LogEvent};
-use nm_wire::{Frame, Kind};
+use nm_wire::{Frame, Kind, Listing};
 
 use nm_book::order::InstrumentId;
 
@@ -36,6 +36,9 @@ const STALLED_NS: u64 = 3_000_000_000;
 
 /// Requests of operators for moves that may wait.
 const WAITING_MAX: usize = 1_024;
+
+/// Listings that may wait to be logged; operators ask again for the others.
+const LISTINGS_WAITING_MAX: usize = 256;
 
 /// An operator that waits for a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +74,8 @@ pub struct Control<L> {
     /// Nodes that operators want to add, and to remove; not logged yet.
     adds: Vec<(Role, Node)>,
     removals: BTreeSet<NodeId>,
+    /// How operators want instruments to be listed, none for no more; not logged yet.
+    listings: BTreeMap<InstrumentId, Option<Listing>>,
     /// Moves that have ended, as the cells say; not logged yet.
     ended: BTreeMap<InstrumentId, Command>,
     /// When they are to be proposed, ns; none if that was done, or there are none.
@@ -108,6 +113,7 @@ impl<L: Log> Control<L> {
             drains: BTreeMap::new(),
             adds: vec![],
             removals: BTreeSet::new(),
+            listings: BTreeMap::new(),
             ended: BTreeMap::new(),
             ends_ns: None,
             ordered: BTreeMap::new(),
@@ -192,6 +198,7 @@ impl<L: Log> Control<L> {
         self.drains.clear();
         self.adds.clear();
         self.removals.clear();
+        self.listings.clear();
         (self.ended, self.ends_ns) = (BTreeMap::new(), None);
         self.ordered.clear();
         for Waiting { operator, .. } in std::mem::take(&mut self.waiting) {
@@ -283,7 +290,11 @@ impl<L: Log> Control<L> {
             | AdminRequest::Retire { .. }
             | AdminRequest::Follow
             | AdminRequest::Image { .. } => AdminResponse::NotLeading,
-            AdminRequest::Drain { .. } | AdminRequest::Add { .. } | AdminRequest::Remove { .. }
+            AdminRequest::Drain { .. }
+            | AdminRequest::Add { .. }
+            | AdminRequest::Remove { .. }
+            | AdminRequest::List { .. }
+            | AdminRequest::Delist { .. }
                 if self.log.leading_term().is_none() =>
             {
                 AdminResponse::NotLeading
@@ -309,6 +320,14 @@ impl<L: Log> Control<L> {
                 }
                 self.status(links.now_ns)
             }
+            AdminRequest::List { listing } => {
+                self.set_listing(listing.instrument, Some(listing));
+                self.status(links.now_ns)
+            }
+            AdminRequest::Delist { instrument } => {
+                self.set_listing(instrument, None);
+                self.status(links.now_ns)
+            }
             AdminRequest::Drain { node, is_drained } => {
                 if self.state.routes().map.can_be_drained(node) {
                     self.drains.insert(node, is_drained);
@@ -325,6 +344,35 @@ impl<L: Log> Control<L> {
         };
         links.send(from, &response);
         Ok(())
+    }
+
+    /// An operator wants an instrument to be listed like this, or no more. What is not possible is
+    /// dropped: the operator sees that in the state.
+    fn set_listing(&mut self, instrument: InstrumentId, listing: Option<Listing>) {
+        let is_known = self.listings.contains_key(&instrument);
+        if is_known || self.listings.len() < LISTINGS_WAITING_MAX {
+            self.listings.insert(instrument, listing);
+            (self.is_changed, self.proposed_ns) = (true, 0);
+        }
+    }
+
+    /// The listings that are not logged yet, and would change something.
+    fn new_listings(&mut self) -> Vec<Command> {
+        let map = &self.state.routes().map;
+        if self.listings.is_empty() || self.monitor.has_newer_map(map) {
+            return vec![];
+        }
+        self.listings.retain(|instrument, listing| {
+            map.master().is_some_and(|master| match listing {
+                Some(listing) => master.plan_list(listing).unwrap_or(false),
+                None => master.plan_delist(*instrument).unwrap_or(false),
+            })
+        });
+        let command = |(instrument, listing): (&InstrumentId, &Option<Listing>)| match listing {
+            Some(listing) => Command::List(listing.clone()),
+            None => Command::Delist(*instrument),
+        };
+        self.listings.iter().map(command).collect()
     }
 
     fn status(&self, now_ns: u64) -> AdminResponse {
@@ -414,6 +462,7 @@ impl<L: Log> Control<L> {
             commands.extend(self.new_moves());
             commands.extend(self.new_drains());
             commands.extend(self.new_nodes());
+            commands.extend(self.new_listings());
         }
         self.track_unlogged(links, !commands.is_empty());
         if leading_term.is_some() {

@@ -35,9 +35,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use nm_book::order::{InstrumentId, UserId};
 use nm_codec::DecodeError;
 use nm_wire::{
-    EventsLost, Frame, FrameMut, GoAway, Hello, Kind, Leader, Misdirected, Nak, RefusalReason,
-    Refused, RepliesLost, Request, ResendRequest, Shape, Who, private, public, refused, reply,
-    request, resent,
+    Breach, EventsLost, Frame, FrameMut, GoAway, Hello, Kind, Leader, Misdirected, Nak,
+    RefusalReason, Refused, RepliesLost, Request, ResendRequest, Shape, Who, private, public,
+    refused, reply, request, resent,
 };
 
 use crate::control::{InstrumentMap, MembershipReport, Placement, RoutingTable, Work};
@@ -235,6 +235,9 @@ impl Gateway {
         let Some(stream) = self.streams.get_mut(&key) else { return Ok(()) };
         let mut edit = request::Edit::of(frame).map_err(&undecodable)?;
         edit.attempt(stream.attempt()).owner(links.owner_of(from, key.1));
+        if let Some(master) = self.map.master() {
+            edit.breach(master.breach(&request).map_or(0, Breach::code));
+        }
         route.put(&mut edit);
         drop(edit);
         nm_wire::stamp(frame.bytes, 0, links.now_ns);

@@ -385,10 +385,10 @@ impl<L: Log> Behaviour for Mediator<L> {
             // Its processor is away, and any replica of the cell has the events.
             (Peer::Node(NodeId { class: Role::Processor, .. }), Kind::ResendRequest, _) => {
                 let request: ResendRequest = frame.read().map_err(undecodable)?;
-                if let Some(replica) = self.cells.voter(request.cell)
-                    && let Some(output) = links.output(from.0)
-                {
-                    self.responses.resend(&replica.cell, &request, output);
+                if let Some(replica) = self.cells.voter(request.cell) {
+                    let mut answer = vec![];
+                    self.responses.resend(&replica.cell, &request, &mut answer);
+                    links.forward(from.0, &answer);
                 }
             }
             (Peer::Node(NodeId { class: Role::Processor, index }), Kind::CatchUp, _) => {

@@ -156,9 +156,9 @@ impl<L: Log> Processor<L> {
         let request: ResendRequest = frame.read()?;
         let cell = request.cell;
         if let Some(replica) = self.cells.voter(cell) {
-            if let Some(output) = links.output(gateway) {
-                self.responses.resend(&replica.cell, &request, output);
-            }
+            let mut answer = vec![];
+            self.responses.resend(&replica.cell, &request, &mut answer);
+            links.forward(gateway, &answer);
             return Ok(());
         }
         let leader = self.leaders.get(&cell).map(|(_, mediator)| *mediator);

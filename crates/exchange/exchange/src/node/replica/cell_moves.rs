@@ -515,7 +515,7 @@ impl CellMoves {
                 let MoveOrder { id, from, to } = leaving.order;
                 let (attempt, number) = (leaving.attempt, leaving.next);
                 leaving.next += 1;
-                let Some(output) = links.output(leaving.router) else {
+                let Some(output) = links.output_for(leaving.router, Kind::MoveParts) else {
                     lost.push(*instrument);
                     break;
                 };

@@ -3,7 +3,7 @@
 
 use nm_book::book::Book;
 use nm_book::order::{Command, InstrumentId, Matching as _};
-use nm_wire::{AdminResponse, BookImage, BookPosition, BookUpdate};
+use nm_wire::{AdminResponse, BookImage, BookPosition, BookUpdate, Kind};
 
 use crate::cell::{Cell, Handled, Request, Retirement};
 
@@ -105,7 +105,7 @@ impl Followers {
             return;
         }
         let Followers { links: followers, bytes } = self;
-        followers.retain(|to| links.output(*to).is_some());
+        followers.retain(|to| links.output_for(*to, Kind::BookUpdate).is_some());
         followers.iter().for_each(|to| links.forward(*to, bytes));
         bytes.clear();
     }

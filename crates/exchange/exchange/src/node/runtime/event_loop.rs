@@ -297,21 +297,27 @@ impl EventLoop<'_> {
 
     fn handle(&mut self, id: LinkId, frame: &mut FrameMut<'_>) -> Result<(), PeerError> {
         self.frames_in += 1;
-        use Kind::{AdminRequest, Challenge, Close, Hello, Welcome};
+        use Kind::{AdminRequest, Challenge, Close, Format, Hello, Welcome};
         if matches!(frame.kind(), AdminRequest) {
             self.sockets.measure_latencies(&mut self.links);
         }
-        if matches!(frame.kind(), Challenge | Hello | Welcome | Close) {
+        if matches!(frame.kind(), Challenge | Format | Hello | Welcome | Close) {
             let Some(handshake) = self.links.handshake(id, frame)? else { return Ok(()) };
             if let Some(older) = handshake.older {
                 self.close(older, &PeerError::Replaced);
             }
             self.behaviour.on_connected(&mut self.links, handshake.peer);
+            #[cfg(feature = "next-format")]
+            super::greeting::send(&mut self.links, id, handshake.peer);
             if handshake.peer != Peer::Client {
                 return Ok(());
             }
         }
         let peer = self.links.peer(id);
+        #[cfg(feature = "next-format")]
+        if super::greeting::is_greeting(&mut self.links, peer, frame) {
+            return Ok(());
+        }
         self.behaviour.on_frame(&mut self.links, (id, peer), frame)
     }
 

@@ -1,9 +1,14 @@
 //! The groups of replicas that a node is in, according to the network file.
 
+use std::sync::OnceLock;
+
 use nm_auth::Right;
 use nm_model::agent::{Failure, FailureKind};
-use nm_replica::{Address, Group, Member, RaftLog, Replicas, Settings, journal};
+use nm_replica::{
+    Address, ContentFormat, ContentKind, Group, Member, RaftLog, Replicas, Settings, journal,
+};
 use nm_sys::poll::Waker;
+use nm_wire::{PROGRAM, ROWS, Row, VERSION};
 
 use crate::network::{CONTROL, Durability, Network, NodeId, Role, group_name};
 use crate::node::replica::logs::{LogSource, Logs};
@@ -84,7 +89,22 @@ fn of_network(network: &Network, settings: Settings) -> Result<Settings, Failure
     let secret = network.secret_of_nodes().map_err(|error| wrong(error.to_string()))?;
     let key = secret.map(|secret| secret.key(Right::Node));
     let (keep_all, cluster) = (settings.keep_all || network.record, network.cluster);
-    Ok(Settings { keep_all, cluster, key, ..settings })
+    Ok(Settings { keep_all, cluster, key, content: content(), ..settings })
+}
+
+/// What the groups' batches and snapshots are made of: which messages stand in logs, and what else
+/// the version says.
+fn content() -> ContentFormat {
+    static KINDS: OnceLock<Vec<ContentKind>> = OnceLock::new();
+    let kinds = KINDS.get_or_init(|| {
+        let rows = ROWS.iter().filter(|row| row.is_in_logs());
+        let kind = |row: &Row| {
+            let digest = nm_wire::digest_of(&[*row]);
+            ContentKind { code: row.code, name: row.name, digest }
+        };
+        rows.map(kind).collect()
+    });
+    ContentFormat { program: PROGRAM, version: VERSION, kinds }
 }
 
 fn wrong(message: String) -> Failure {
@@ -142,4 +162,27 @@ fn of_group(settings: Settings, group: u16) -> Settings {
     let journal = journal::Settings { file_bytes };
     let snapshot_bytes = settings.snapshot_bytes.min(128 << 10);
     Settings { notifies_at_once: false, snapshot_bytes, journal, ..settings }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch;
+
+    /// Else an older program would read a folder that it cannot read.
+    #[test]
+    fn the_content_of_groups_is_all_that_batches_may_have() {
+        let content = content();
+        for row in ROWS {
+            let mut bytes = vec![];
+            batch::begin(1, &mut bytes);
+            let example = row.example_of(1);
+            let put = |out: &mut Vec<u8>| out.extend(&example);
+            nm_wire::write_with(row.code, nm_wire::Shape::default(), &mut bytes, put);
+            let mut frames = batch::decode(&bytes).unwrap().1;
+            let is_known = content.kinds.iter().any(|kind| kind.code == row.code);
+            assert_eq!(frames.next().unwrap().is_ok(), is_known, "{}", row.name);
+        }
+        assert_eq!((content.version, content.program), (VERSION, PROGRAM));
+    }
 }

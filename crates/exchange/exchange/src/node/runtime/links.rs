@@ -9,11 +9,11 @@ use std::time::Duration;
 use nm_auth::{Nonces, Secret};
 use nm_book::order::UserId;
 use nm_wire::{
-    Challenge, Close, Evidence, FrameMut, Hello, Kind, Listed, Owner, Value, Welcome, Who, hello,
-    welcome,
+    Challenge, Close, Evidence, Format, FrameMut, Hello, Kind, Listed, Owner, Value, Welcome, Who,
+    hello, welcome,
 };
 
-use crate::client::{Meant, say_hello_to};
+use crate::client::{Meant, introduce, say_hello_to};
 use crate::control::{self, InstrumentMap, LinkLatency, Work};
 use crate::link::{Address, LinkError};
 use crate::network::{Network, NodeId, Role};
@@ -22,7 +22,8 @@ use crate::time::{Meters, Time};
 use super::accepted::Accepted;
 use super::authenticator::Authenticator;
 use super::limits::Limits;
-use super::peer::{Peer, PeerError, QUOTA_BYTES, check_format};
+use super::peer::{Peer, PeerError, QUOTA_BYTES};
+use super::peer_format::PeerFormat;
 use super::warnings::Warnings;
 
 /// A link for as long as it lasts; a later one never has the same number.
@@ -122,6 +123,8 @@ struct Entry {
     /// Latency of one way, ns, if it is known.
     latency_ns: Option<u64>,
     made_ns: u64,
+    /// The format at the other end.
+    format: PeerFormat,
     /// Whether the handshake is complete.
     is_established: bool,
     /// What the peer was asked, if the network has a secret and this end accepted the link.
@@ -338,6 +341,7 @@ impl Links {
         if !self.authenticator.is_required()
             && let Some(output) = self.output(id)
         {
+            introduce(output);
             say_hello_to(meant, who, None, output);
         }
         Ok(id)
@@ -399,6 +403,7 @@ impl Links {
             wants_write: false,
             latency_ns: None,
             made_ns: self.now_ns,
+            format: PeerFormat::default(),
             is_established: false,
             challenge: None,
             nonces: None,
@@ -514,8 +519,31 @@ impl Links {
         entries.into_iter().all(|entry| !entry.is_to_be_flushed && !entry.wants_write)
     }
 
+    /// The backlog of a link, for messages of this kind; none if the link is closed, or its peer
+    /// does not know them.
+    pub fn output_for(&mut self, id: LinkId, kind: Kind) -> Option<&mut Vec<u8>> {
+        if self.is_known(id, kind.code()) { self.output(id) } else { None }
+    }
+
+    /// Whether the peer of a link knows the message with this code. One that it does not know is
+    /// never sent to it.
+    fn is_known(&mut self, id: LinkId, code: u8) -> bool {
+        let Some(entry) = self.entry(id) else { return false };
+        if entry.format.knows(code) {
+            return true;
+        }
+        let (peer, owner) = (entry.peer, entry.owner);
+        let name = Kind::from_code("kind", code).map_or("unknown", Kind::name);
+        let message = format!(
+            "a {name} was not sent to {peer}, which is of another version of nearmetal and does \
+             not know it"
+        );
+        self.warnings.push_limited(("unknown message", owner), self.now_ns, message);
+        false
+    }
+
     /// The backlog of a link, which is flushed at the end of the iteration.
-    pub fn output(&mut self, id: LinkId) -> Option<&mut Vec<u8>> {
+    pub(super) fn output(&mut self, id: LinkId) -> Option<&mut Vec<u8>> {
         self.frames_out += 1;
         let entry = self.entries.get_mut(id.slot())?.as_mut();
         let entry = entry.filter(|entry| entry.id == id && !entry.has_failed)?;
@@ -526,8 +554,21 @@ impl Links {
         Some(&mut entry.backlog)
     }
 
-    /// Sends a frame that was written elsewhere; does nothing if the link is closed.
-    pub fn forward(&mut self, id: LinkId, bytes: &[u8]) {
+    /// Sends frames that were written elsewhere, except those that the peer does not know; does
+    /// nothing if the link is closed.
+    pub fn forward(&mut self, id: LinkId, mut bytes: &[u8]) {
+        if !self.entry(id).is_some_and(|entry| entry.format.is_other()) {
+            return self.append(id, bytes);
+        }
+        while let Ok(Some(frame)) = nm_wire::read(bytes) {
+            if self.is_known(id, frame.code) {
+                self.append(id, frame.bytes);
+            }
+            bytes = &bytes[frame.bytes.len()..];
+        }
+    }
+
+    fn append(&mut self, id: LinkId, bytes: &[u8]) {
         if let Some(output) = self.output(id) {
             output.extend_from_slice(bytes);
             self.gathered(bytes.len());
@@ -536,7 +577,9 @@ impl Links {
 
     /// Sends a message; does nothing if the link is closed.
     pub fn send<'m, M: Listed + Value<'m>>(&mut self, id: LinkId, message: &M) {
-        if let Some(output) = self.output(id) {
+        if self.is_known(id, M::CODE)
+            && let Some(output) = self.output(id)
+        {
             let before = output.len();
             nm_wire::write(message, output);
             let bytes = output.len() - before;
@@ -726,13 +769,17 @@ impl Links {
                 let challenge = frame.read().map_err(undecodable)?;
                 self.answer(id, challenge).map(|()| None)
             }
+            (Kind::Format, Peer::Unknown | Peer::Node(..)) if is_new => {
+                let format: Format = frame.read().map_err(undecodable)?;
+                entry.format.announce(&format).map(|()| None)
+            }
             (Kind::Welcome, Peer::Node(node)) if is_new => {
                 let nonces = entry.nonces;
+                let found = welcome::View::of(frame.shared()).map_err(&undecodable)?.digest();
+                entry.format.check(found)?;
                 if self.network.is_removed(node) {
                     return Err(PeerError::Removed(node));
                 }
-                let found = welcome::View::of(frame.shared()).map_err(&undecodable)?.digest();
-                check_format(found)?;
                 let welcome: Welcome = frame.read().map_err(undecodable)?;
                 self.authenticator.check_welcome(nonces.as_ref(), &self.own_hello(), &welcome)?;
                 self.check_identity(node, &welcome)?;
@@ -742,11 +789,17 @@ impl Links {
                 Ok(Some(Handshake { peer, older: None }))
             }
             (Kind::Hello, Peer::Unknown | Peer::Client) => {
-                // The rest of it can be read only if the formats are the same.
+                // The rest of it can be read only if both ends know the same hello.
                 let found = hello::View::of(frame.shared()).map_err(&undecodable)?.digest();
-                check_format(found)?;
+                let is_other = entry.format.check(found)?;
                 let Hello { network, who, to, evidence, .. } = frame.read().map_err(undecodable)?;
                 self.check_meant(&who, Meant { network, node: to })?;
+                if is_other
+                    && let Who::Node { .. } = who
+                    && let Some(output) = self.output(id)
+                {
+                    introduce(output);
+                }
                 self.on_hello(id, peer, &who, evidence.as_ref()).map(Some)
             }
             // A client ends its link by that when all of its sessions are at another gateway.
@@ -793,6 +846,7 @@ impl Links {
         let Peer::Node(node) = entry.peer else { return Ok(()) };
         let meant = Meant::of(&self.network, node);
         if let Some(output) = self.output(id) {
+            introduce(output);
             say_hello_to(meant, hello, Some(evidence), output);
         }
         Ok(())

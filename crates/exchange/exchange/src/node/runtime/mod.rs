@@ -10,10 +10,13 @@ pub mod connector;
 pub mod event;
 pub mod event_loop;
 pub mod event_queue;
+#[cfg(feature = "next-format")]
+mod greeting;
 pub mod groups;
 pub mod limits;
 pub mod links;
 pub mod membership;
 pub mod peer;
+mod peer_format;
 pub mod sockets;
 pub mod warnings;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nm_auth::{RandomError, Right};
 use nm_book::order::UserId;
 use nm_codec::DecodeError;
-use nm_wire::{Kind, Owner, RefusalReason, VERSION};
+use nm_wire::{Difference, Kind, Owner, PROGRAM, RefusalReason, VERSION};
 use thiserror::Error;
 
 use crate::client::Meant;
@@ -82,6 +82,21 @@ pub enum PeerError {
         found: u64,
         /// Digest of this node's.
         own: u64,
+    },
+    /// The peer's format and this node's cannot be used together.
+    #[error(
+        "nearmetal {program} (format {found:016x}) and nearmetal {PROGRAM} (format {own:016x}) \
+         cannot run in one network: {difference}"
+    )]
+    Incompatible {
+        /// The peer's program.
+        program: String,
+        /// Digest of its format.
+        found: u64,
+        /// Digest of this node's.
+        own: u64,
+        /// Why.
+        difference: Difference,
     },
     /// The network has no link between the two.
     #[error("it is not to be linked to {0}")]
@@ -201,7 +216,8 @@ impl PeerError {
             | PeerError::SecretNeeded
             | PeerError::Unproven
             | PeerError::Mistaken { .. }
-            | PeerError::OtherFormat { .. } => true,
+            | PeerError::OtherFormat { .. }
+            | PeerError::Incompatible { .. } => true,
             _ => false,
         }
     }
@@ -216,7 +232,7 @@ impl PeerError {
             PeerError::Link(LinkError::BacklogFull { .. }) => "backlog",
             PeerError::UnexpectedFrame { .. } => "unexpected frame",
             PeerError::Decode { .. } => "content",
-            PeerError::OtherFormat { .. } => "other format",
+            PeerError::OtherFormat { .. } | PeerError::Incompatible { .. } => "other format",
             PeerError::NotLinked(_) => "not linked",
             PeerError::Removed(_) => "removed",
             PeerError::RepeatedHandshake => "second handshake",
@@ -245,10 +261,4 @@ impl PeerError {
     pub fn decode(peer: Peer, kind: Kind) -> impl Fn(DecodeError) -> PeerError {
         move |source| PeerError::Decode { peer, kind, source }
     }
-}
-
-/// Checks that a peer has the same format of messages.
-pub fn check_format(found: u64) -> Result<(), PeerError> {
-    let own = nm_wire::digest();
-    if found == own { Ok(()) } else { Err(PeerError::OtherFormat { found, own }) }
 }

@@ -1106,8 +1106,8 @@ fn handle(
     frame: &mut FrameMut<'_>,
     closed: &mut Vec<LinkId>,
 ) -> Result<(), PeerError> {
-    use Kind::{Challenge, Close, Hello, Welcome};
-    if matches!(frame.kind(), Challenge | Hello | Welcome | Close) {
+    use Kind::{Challenge, Close, Format, Hello, Welcome};
+    if matches!(frame.kind(), Challenge | Format | Hello | Welcome | Close) {
         let Some(handshake) = links.handshake(id, frame)? else { return Ok(()) };
         if let Some(older) = handshake.older {
             close(behaviour, links, older);

@@ -1,0 +1,124 @@
+//! Whether orders that were executed obeyed the instrument master: read here once more, by no code
+//! of gateways and cells.
+
+use std::sync::Arc;
+
+use nm_book::order::{Command, Event, OrderType};
+use nm_exchange::master::Master;
+use nm_load::log::RequestId;
+use nm_wire::Request;
+
+use crate::findings::{Findings, Violation};
+
+/// The rules that the network began with, and what broke them.
+#[derive(Debug, Default)]
+pub struct Rules {
+    master: Option<Arc<Master>>,
+    /// Orders that were executed though they break them, and that no gateway has marked.
+    passed: u64,
+}
+
+impl Rules {
+    /// Those of a network.
+    pub fn of(master: Option<Arc<Master>>) -> Rules {
+        Rules { master, passed: 0 }
+    }
+
+    /// Whether an event shows that an order or its replacement took effect.
+    pub fn is_effect(event: &Event) -> bool {
+        matches!(event, Event::Accepted { .. } | Event::Replaced { .. } | Event::Traded { .. })
+    }
+
+    /// A request was executed in a batch, with such events or without.
+    pub fn executed(
+        &mut self,
+        request: &Request,
+        has_effect: bool,
+        index: u64,
+        findings: &mut Findings,
+    ) {
+        if !has_effect {
+            return;
+        }
+        if request.breach != 0 {
+            let Request { instrument, session, client_seq, breach, .. } = *request;
+            let name = RequestId { instrument, session, client_seq };
+            findings.add(Violation::RuleBroken, || {
+                format!(
+                    "batch {index} has {name}, which breaks rule {breach} of the instrument master"
+                )
+            });
+        } else if self.is_broken_by(request) {
+            self.passed += 1;
+        }
+    }
+
+    fn is_broken_by(&self, request: &Request) -> bool {
+        let Some(master) = &self.master else { return false };
+        let Some(listed) = master.listings().find(|it| it.instrument == request.instrument) else {
+            return true;
+        };
+        let is_outside = |price: i64| price < listed.low || price > listed.high;
+        match request.command {
+            Command::New(order) => {
+                let is_limit = matches!(order.order_type, OrderType::Limit | OrderType::StopLimit);
+                order.quantity > listed.most || is_limit && is_outside(order.price)
+            }
+            Command::Replace { price, quantity, .. } => quantity > listed.most || is_outside(price),
+            _ => false,
+        }
+    }
+
+    /// What cannot be decided, because the master may have changed while the network ran.
+    pub fn doubt(&self, cell: u16) -> Option<String> {
+        (self.passed > 0).then(|| {
+            format!(
+                "cell {cell}: {} orders break rules of the instrument master that the network \
+                 began with: an operator has changed it meanwhile, or a gateway let them pass",
+                self.passed
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nm_wire::{Breach, Owner};
+
+    #[test]
+    fn an_order_that_breaks_a_rule_and_takes_effect_is_a_violation() {
+        let accepted = Event::Accepted { id: 1, user: 1 };
+        let reason = nm_book::order::RejectReason::TooLarge;
+        let rejected = Event::Rejected { id: 1, user: 1, reason };
+        assert!(Rules::is_effect(&accepted) && !Rules::is_effect(&rejected));
+        let mut request = Request {
+            instrument: 7,
+            session: 1,
+            client_seq: 1,
+            previous_seq: 0,
+            acknowledged: 0,
+            intended_ns: 0,
+            owner: Owner::NOBODY,
+            map_version: 0,
+            gateway: 0,
+            cell: 0,
+            attempt: 0,
+            is_public: false,
+            is_previous_answered: false,
+            breach: 0,
+            command: Command::Tick,
+        };
+        let (mut rules, mut findings) = (Rules::default(), Findings::default());
+        rules.executed(&request, true, 3, &mut findings);
+        request.breach = Breach::TooLarge.code();
+        rules.executed(&request, false, 4, &mut findings);
+        assert!(findings.is_clean());
+        rules.executed(&request, true, 5, &mut findings);
+        assert_eq!(findings.count(Violation::RuleBroken), 1);
+        assert!(
+            findings.sentences[0].contains("batch 5 has request 1 of session 1"),
+            "{findings:?}"
+        );
+    }
+}
