@@ -77,6 +77,10 @@ pub struct Options {
     pub seed: u64,
 }
 
+/// What comes of reading a snapshot: its session, with which message the feed goes on, and the
+/// messages; or why it cannot be used.
+type SnapshotRead = Result<(Session, u64, Vec<Message>), String>;
+
 /// A consumer that runs.
 pub struct Consumer {
     options: Options,
@@ -89,7 +93,7 @@ pub struct Consumer {
     pub dropped: u64,
     asks: UdpSocket,
     inputs: Inputs<(bool, Vec<u8>)>,
-    snapshots: Option<Inputs<Result<(Session, u64, Vec<Message>), String>>>,
+    snapshots: Option<Inputs<SnapshotRead>>,
     snapshot_ns: u64,
     random: Random,
     /// What somebody should know.
@@ -179,16 +183,15 @@ impl Consumer {
                 // It is sent again if no answer comes.
                 let _ = self.asks.send_to(&header.bytes(), self.options.requests);
             }
-            Some(Act::Snapshot) => {
-                if self.snapshots.is_none() && now_ns >= self.snapshot_ns {
-                    self.snapshots = self.begin_snapshot().ok();
-                    self.snapshot_ns = now_ns + AGAIN_NS;
-                }
+            Some(Act::Snapshot) if self.snapshots.is_none() && now_ns >= self.snapshot_ns => {
+                self.snapshots = self.begin_snapshot().ok();
+                self.snapshot_ns = now_ns + AGAIN_NS;
             }
+            Some(Act::Snapshot) => {}
         }
     }
 
-    fn begin_snapshot(&self) -> io::Result<Inputs<Result<(Session, u64, Vec<Message>), String>>> {
+    fn begin_snapshot(&self) -> io::Result<Inputs<SnapshotRead>> {
         let (to, snapshot) = sync_channel(1);
         let from = self.options.snapshots;
         let read = move || {
@@ -298,8 +301,8 @@ fn read_all(
     std::thread::Builder::new().name("line".to_string()).spawn(read).map(drop)
 }
 
-/// Reads a snapshot: its session, with which message the feed goes on, and the messages.
-fn read_snapshot(from: SocketAddr) -> Result<(Session, u64, Vec<Message>), String> {
+/// Reads a snapshot.
+fn read_snapshot(from: SocketAddr) -> SnapshotRead {
     let failed = |error: io::Error| error.to_string();
     let mut stream = TcpStream::connect_timeout(&from, SNAPSHOT_LIMIT).map_err(failed)?;
     stream.set_read_timeout(Some(SNAPSHOT_LIMIT)).map_err(failed)?;

@@ -69,7 +69,7 @@ fn serve(mut stream: TcpStream, session: &Session, wanted: &SyncSender<Wanted>) 
     let own = std::str::from_utf8(session).unwrap_or_default().trim();
     let is_own = login.session.is_empty() || login.session == own;
     if !is_own || login.next > 1 {
-        return stream.write_all(&packet::packet(LOGIN_REJECTED, &[b'S']));
+        return stream.write_all(&packet::packet(LOGIN_REJECTED, b"S"));
     }
     let (to, snapshot) = channel();
     let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
