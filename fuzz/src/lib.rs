@@ -4,6 +4,7 @@
 //! `cargo xtask fuzz` builds and runs all of them, or one with `--only`.
 
 mod agent;
+mod client;
 mod epoll_set;
 mod feed;
 mod files;
@@ -11,10 +12,12 @@ mod fix;
 mod frames;
 mod memory;
 mod messages;
+mod ouch;
 mod sockets;
 mod text;
 
 pub use agent::agent_lines;
+pub use client::client;
 pub use epoll_set::epoll_set;
 pub use feed::feed;
 pub use files::journal;
@@ -22,6 +25,7 @@ pub use fix::fix;
 pub use frames::xdp_frames;
 pub use memory::{ledger_view, pipe};
 pub use messages::messages;
+pub use ouch::ouch;
 pub use sockets::rendezvous;
 pub use text::{importers, plan, result};
 
@@ -39,6 +43,7 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "agent_lines", run: agent_lines, seeds: agent::seeds },
     Target { name: "book", run: book, seeds: random },
+    Target { name: "client", run: client, seeds: client::seeds },
     Target { name: "codec", run: codec, seeds: codec_seeds },
     Target { name: "epoll_set", run: epoll_set, seeds: random },
     Target { name: "feed", run: feed, seeds: feed::seeds },
@@ -47,6 +52,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "journal", run: journal, seeds: files::seeds },
     Target { name: "ledger_view", run: ledger_view, seeds: random },
     Target { name: "messages", run: messages, seeds: messages::seeds },
+    Target { name: "ouch", run: ouch, seeds: ouch::seeds },
     Target { name: "pipe", run: pipe, seeds: random },
     Target { name: "plan", run: plan, seeds: text::plan_seeds },
     Target { name: "rendezvous", run: rendezvous, seeds: random },

@@ -106,7 +106,7 @@ fn usable(program: &Path) -> Result<PathBuf> {
     let path = program.canonicalize().map_err(|error| refuse(&error))?;
     rustix::fs::access(&path, Access::EXEC_OK).map_err(|error| refuse(&error))?;
     if path.is_dir() {
-        return Err(refuse(&"it is a folder").into());
+        return Err(refuse(&"it is a folder"));
     }
     Ok(path)
 }
