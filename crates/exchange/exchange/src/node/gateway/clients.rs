@@ -41,6 +41,8 @@ pub struct ClientLinks {
     bytes_of: HashMap<Owner, usize>,
     /// Requests without a reply of each owner, and their bytes.
     requests_of: HashMap<Owner, (usize, usize)>,
+    /// Those among them that waited in vain when that was looked at last.
+    stuck_of: HashMap<Owner, (usize, usize)>,
 }
 
 impl ClientLinks {
@@ -145,9 +147,26 @@ impl ClientLinks {
         Ok(())
     }
 
-    /// Requests without a reply of an owner, and their bytes.
+    /// Requests without a reply of an owner that are under way, and their bytes: those that wait in
+    /// vain cost nobody time, and must not keep the owner from cells that answer.
     pub fn requests_of(&self, owner: Owner) -> (usize, usize) {
-        self.requests_of.get(&owner).copied().unwrap_or_default()
+        let of =
+            |all: &HashMap<Owner, (usize, usize)>| all.get(&owner).copied().unwrap_or_default();
+        let (all, stuck) = (of(&self.requests_of), of(&self.stuck_of));
+        (all.0.saturating_sub(stuck.0), all.1.saturating_sub(stuck.1))
+    }
+
+    /// Forgets what waited in vain: it is looked at anew.
+    pub fn forget_stuck(&mut self) {
+        self.stuck_of.clear();
+    }
+
+    /// So many requests of a link, and their bytes, wait in vain.
+    pub fn add_stuck(&mut self, link: LinkId, requests: usize, bytes: usize) {
+        if let Some(known) = self.links.get(&link) {
+            let of_owner = self.stuck_of.entry(known.owner).or_default();
+            *of_owner = (of_owner.0 + requests, of_owner.1 + bytes);
+        }
     }
 
     /// Counts a request without a reply, and the bytes that are held for it.

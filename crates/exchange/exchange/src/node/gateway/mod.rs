@@ -561,12 +561,17 @@ impl Gateway {
         let least_ns = (self.slowest_ns * 3).min(pending::TIMEOUT_NS_MAX);
         self.slowest_ns -= self.slowest_ns / 8;
         let (streams, resends) = (&mut self.streams, &mut self.resends);
+        let clients = &mut self.clients;
+        clients.forget_stuck();
         resends.tick();
         self.checked.retain(|key| {
             let Some(stream) = streams.get_mut(key) else { return false };
             if stream.is_late(now_ns, least_ns) {
                 queue(resends, *key, stream, 0, now_ns);
                 stream.back_off();
+            }
+            if stream.is_stuck() {
+                clients.add_stuck(stream.client, stream.len(), stream.held_bytes());
             }
             stream.is_checked = !stream.is_empty();
             stream.is_checked
@@ -1080,6 +1085,29 @@ mod tests {
         nm_wire::write_shaped(&Request { instrument: 1, ..numbers }, shape, &mut long);
         simulated.receive((simulated.client, Peer::Client), long);
         assert!(is_full(&simulated));
+    }
+
+    /// A cell without a leader answers nothing; the owner trades in the others.
+    #[test]
+    fn requests_that_wait_in_vain_do_not_make_their_owner_full() {
+        let mut simulated = Simulated::new();
+        let owner = Owner::of_user(7);
+        simulated.client = simulated.links.add_accepted(owner).unwrap().unwrap();
+        let mut hello = vec![];
+        say_hello(Who::Client { session: SESSION }, None, &mut hello);
+        simulated.receive((simulated.client, Peer::Client), hello);
+        for client_seq in 1..=OWNER_REQUESTS_MAX as u64 {
+            let bytes = request(client_seq, client_seq - 1);
+            simulated.receive((simulated.client, Peer::Client), bytes);
+        }
+        assert!(simulated.gateway.is_full(owner));
+        let begin_ns = simulated.links.now_ns;
+        while simulated.gateway.is_full(owner) {
+            let later_ns = simulated.links.now_ns + CHECK_NS;
+            simulated.links.set_simulated_time(later_ns);
+            simulated.gateway.on_iteration(&mut simulated.links).unwrap();
+            assert!(simulated.links.now_ns - begin_ns < 10 * CHECK_NS, "it waits for ever");
+        }
     }
 
     /// Before, a nak within 2 ms of a resend was ignored. Where a round trip takes less, each

@@ -345,6 +345,11 @@ impl PendingRequests {
         first.is_some_and(|first| now_ns.saturating_sub(first.sent_ns) > limit_ns)
     }
 
+    /// Whether its requests were sent again because nothing was answered, and nothing was since.
+    pub fn is_stuck(&self) -> bool {
+        self.timeout_ns > TIMEOUT_NS
+    }
+
     /// Waits longer the next time.
     pub fn back_off(&mut self) {
         self.timeout_ns = (self.timeout_ns * 2).min(TIMEOUT_NS_MAX);
