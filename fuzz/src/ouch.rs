@@ -46,14 +46,7 @@ pub fn ouch(bytes: &[u8]) {
     let login = packet(b'L', format!("{:<6}{:<10}{:<10}{:>20}", "c", "", "", 1).as_bytes());
     door.received(1, &login, NOW_NS);
     let mut rest = bytes;
-    while let Some((head, behind)) = rest.split_first() {
-        let chunk;
-        (chunk, rest) = behind.split_at(behind.len().min(usize::from(head & 0x7f)));
-        match head >> 7 {
-            0 => door.received(1, &packet(b'U', chunk), NOW_NS),
-            _ => door.received(1, chunk, NOW_NS),
-        }
-        door.tick(NOW_NS);
+    loop {
         for act in door.take_acts() {
             match act {
                 Act::Send(_, bytes) => check_sent(&mut sent, &bytes),
@@ -61,6 +54,14 @@ pub fn ouch(bytes: &[u8]) {
                 Act::SendFrames(_) | Act::Close(_) | Act::Note(_) => {}
             }
         }
+        let Some((head, behind)) = rest.split_first() else { break };
+        let chunk;
+        (chunk, rest) = behind.split_at(behind.len().min(usize::from(head & 0x7f)));
+        match head >> 7 {
+            0 => door.received(1, &packet(b'U', chunk), NOW_NS),
+            _ => door.received(1, chunk, NOW_NS),
+        }
+        door.tick(NOW_NS);
     }
     let snapshot = |door: &Door<Line>| door.snapshot(0).collect::<Vec<_>>();
     assert_eq!(snapshot(&door), snapshot(&kept));

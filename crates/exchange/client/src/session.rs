@@ -237,8 +237,9 @@ impl Session {
         let mut changes = vec![Change::Numbered(self.last_seq)];
         for (on, stream) in &self.streams {
             let last = stream.pending.front().map_or(stream.last, |first| first.previous);
-            changes.push(Change::Base(*on, last));
-            changes.push(Change::Handled(*on, stream.handled));
+            // Of what nobody has used there is nothing to keep.
+            changes.extend((last > 0).then_some(Change::Base(*on, last)));
+            changes.extend((stream.handled > 0).then_some(Change::Handled(*on, stream.handled)));
             let pending = stream.pending.iter();
             changes.extend(pending.map(|it| Change::Submitted(*on, it.seq, it.command)));
         }
@@ -266,6 +267,7 @@ impl Session {
         assert!(seq > self.last_seq, "request {seq} comes after {}", self.last_seq);
         self.last_seq = seq;
         if let Knowledge::UsedBefore(previous_seq, _) = self.stream(instrument).knowledge {
+            self.changes.push(Change::Numbered(seq));
             let reason = RefusalReason::UnknownPredecessor;
             let refused = Happened::Refused { instrument, seq, reason, previous_seq };
             return self.queue.push_back(refused);
@@ -314,9 +316,10 @@ impl Session {
             return;
         }
         let known_seq = stream.answered;
-        let dropped: Vec<u64> = stream.pending.drain(..).rev().map(|it| it.seq).collect();
-        stream.sent = 0;
-        self.changes.extend(dropped.into_iter().map(|seq| Change::Refused(instrument, seq)));
+        while let Some(seq) = stream.pending.back().map(|last| last.seq) {
+            stream.refuse(seq);
+            self.changes.push(Change::Refused(instrument, seq));
+        }
         let of_it = self.orders.keys().filter(|(on, _)| *on == instrument);
         for (on, id) in of_it.copied().collect::<Vec<_>>() {
             self.keep_order(on, id, None);
@@ -417,7 +420,7 @@ impl Session {
 
     fn take_resent(&mut self, resent: &Resent<'_>, now_ns: u64) {
         let Resent { instrument, previous_event, executed_seq, .. } = *resent;
-        let last_event = previous_event + resent.events.count() as u64;
+        let last_event = previous_event.saturating_add(resent.events.count() as u64);
         let stream = self.stream(instrument);
         stream.asked_ns = None;
         if executed_seq > stream.answered
@@ -454,8 +457,10 @@ impl Session {
             }
             return;
         }
-        for (number, event) in (previous + 1..).zip(events) {
-            let Ok(event) = event else { break };
+        let mut number = previous;
+        for event in events {
+            let (Ok(event), Some(next)) = (event, number.checked_add(1)) else { break };
+            number = next;
             if number > stream.seen {
                 stream.seen = number;
                 self.queue.push_back(Happened::Event { instrument, number, event });
