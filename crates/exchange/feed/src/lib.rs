@@ -1,7 +1,8 @@
 //! The exchange's market data: ITCH 5.0 over MoldUDP64, and a consumer of it.
 //!
-//! [`itch`], [`mold`] and [`glimpse`] are the bytes. [`derive`] makes messages of the events of one
-//! book, and [`books`] makes books of messages: what [`displayed`] says of both must be equal.
+//! [`itch`], [`mold`] and [`glimpse`] are the bytes. [`derive`](mod@derive) makes messages of the
+//! events of one book, and [`books`] makes books of messages: what [`displayed`] says of both must
+//! be equal.
 //! [`follow`] is a publisher's state and [`receiver`] a consumer's, without I/O; [`publish`] and
 //! [`consume`] are the processes around them.
 #![forbid(unsafe_code)]

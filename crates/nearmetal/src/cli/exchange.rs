@@ -471,8 +471,8 @@ pub struct LinesArgs {
     /// Address of the interface that multicast takes; that of the default route if not given.
     #[arg(long, value_name = "IP")]
     pub interface: Option<IpAddr>,
-    /// What is shown, a TOML file with [[symbol]] as doors have it; all instruments, by number, if
-    /// not given.
+    /// What is shown, a TOML file with `[[symbol]]` as doors have it. If not given, what the
+    /// network's instrument master lists; without one all instruments, by number.
     #[arg(long, value_name = "FILE")]
     pub symbols: Option<PathBuf>,
 }
@@ -503,7 +503,7 @@ pub struct FeedArgs {
     /// Have so many packets of each line come twice.
     #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = percent)]
     pub double: f64,
-    /// Which packets these are.
+    /// Seed of everything random; the same seed gives the same draws.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Show the best prices of so many stocks at the end.
