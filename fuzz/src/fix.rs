@@ -27,7 +27,7 @@ fn door() -> Door<Line> {
         password: None,
     };
     let symbols = Arc::new(Symbols([(name, symbol)].into()));
-    let sessions = vec![SessionSettings { profile, session: 7 }];
+    let sessions = vec![SessionSettings { profile, session: 7, cancel_after_ns: Some(0) }];
     Door::new(&Settings { symbols, sessions, store_bytes: u64::MAX })
 }
 

@@ -22,7 +22,7 @@ fn door() -> Door<Line> {
     let login = Login { username: "c".to_string(), password: None };
     let profile = Profile { login, firm: *b"FIRM" };
     let symbols = Arc::new(Symbols([(name, symbol)].into()));
-    let sessions = vec![SessionSettings { profile, session: 7 }];
+    let sessions = vec![SessionSettings { profile, session: 7, cancel_after_ns: Some(0) }];
     Door::new(&Settings { symbols, sessions, store_bytes: u64::MAX })
 }
 

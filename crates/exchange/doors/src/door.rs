@@ -55,8 +55,22 @@ struct Place<L> {
     name: String,
     line: L,
     connection: Option<ConnectionId>,
+    /// How long its client may be away, ns, if that has an end.
+    cancel_after_ns: Option<u64>,
+    away: Away,
     /// Whether the store has more bytes than it may, however it is made smaller.
     is_over: bool,
+}
+
+/// Where the client of a session is.
+#[derive(Debug, Clone, Copy)]
+enum Away {
+    /// It has logged on, or the door has just begun.
+    No,
+    /// It is away since then, ns.
+    Since(u64),
+    /// It was away for too long, and its live orders were cancelled.
+    TooLong,
 }
 
 /// The door of a protocol.
@@ -74,6 +88,8 @@ impl<L: Line> Door<L> {
             name: L::names(&one.profile).0.to_string(),
             line: L::new(settings, at),
             connection: None,
+            cancel_after_ns: one.cancel_after_ns,
+            away: Away::No,
             is_over: false,
         };
         Door {
@@ -277,9 +293,32 @@ impl<L: Line> Door<L> {
         }
     }
 
+    /// Cancels the live orders of a session whose client is away for too long. Who connects and
+    /// does not log on is away.
+    fn check_away(&mut self, line: usize, now_ns: u64) {
+        let place = &mut self.places[line];
+        let Some(cancel_after_ns) = place.cancel_after_ns else { return };
+        if place.line.is_logged_on() {
+            place.away = Away::No;
+            return;
+        }
+        let since_ns = match place.away {
+            Away::No => now_ns,
+            Away::Since(since_ns) => since_ns,
+            Away::TooLong => return,
+        };
+        place.away = Away::Since(since_ns);
+        if now_ns.saturating_sub(since_ns) >= cancel_after_ns {
+            place.away = Away::TooLong;
+            self.step(line, Input::CancelAll, now_ns);
+            self.note(line, "is away: its live orders are cancelled");
+        }
+    }
+
     /// Time has passed.
     pub fn tick(&mut self, now_ns: u64) {
         for line in 0..self.places.len() {
+            self.check_away(line, now_ns);
             self.step(line, Input::Tick, now_ns);
             self.places[line].line.exchange().tick(now_ns);
             self.send_frames(line);

@@ -56,3 +56,6 @@ pub const LIVE_ORDERS_MAX: usize = 100_000;
 
 /// Requests that wait for an order of OUCH.
 pub const WAITING_CHANGES_MAX: usize = 64;
+
+/// Longest time that a client may be away until its orders are cancelled, s.
+pub const AWAY_S_MAX: u64 = 86_400;

@@ -43,6 +43,8 @@ pub enum Input<'a, M> {
     Tick,
     /// The connection has ended.
     Disconnected,
+    /// The client is away for too long: its live orders are to be cancelled.
+    CancelAll,
     /// The session is to end, with a sentence for the client.
     End(&'a str),
 }

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
 use crate::decimal::Decimal;
-use crate::limits::{SESSIONS_MAX, SETTINGS_BYTES_MAX, SYMBOLS_MAX};
+use crate::limits::{AWAY_S_MAX, SESSIONS_MAX, SETTINGS_BYTES_MAX, SYMBOLS_MAX};
 use crate::symbols::{Symbol, Symbols};
 
 /// Access of others to a file.
@@ -27,6 +27,8 @@ pub struct SessionSettings<P> {
     pub profile: P,
     /// The session of the exchange.
     pub session: u32,
+    /// How long its client may be away until its live orders are cancelled, ns; if none, they stay.
+    pub cancel_after_ns: Option<u64>,
 }
 
 /// What a file says.
@@ -116,6 +118,16 @@ pub fn read_symbols(path: &Path) -> Result<Symbols, SettingsError> {
 /// If it lists nothing, in a sentence.
 pub fn symbols_of_master(master: &Master) -> Result<Symbols, String> {
     symbols(&[], Some(master))
+}
+
+/// How long a client may be away, ns, of the text of a file in s.
+pub(crate) fn cancel_after_ns(client: &str, seconds: Option<u64>) -> Result<Option<u64>, String> {
+    match seconds {
+        Some(seconds) if seconds > AWAY_S_MAX => Err(format!(
+            "cancel_on_disconnect of {client} is {seconds}: at most {AWAY_S_MAX} s are possible"
+        )),
+        _ => Ok(seconds.map(|seconds| seconds * 1_000_000_000)),
+    }
 }
 
 /// What is wrong with sessions of the exchange, the names of their clients, or the size of stores.

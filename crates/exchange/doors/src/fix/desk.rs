@@ -12,7 +12,7 @@
 mod events;
 mod requests;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use nm_book::order::Command;
@@ -122,6 +122,18 @@ impl Desk {
             self.happened(happened);
         }
         std::mem::take(&mut self.effects)
+    }
+
+    /// Cancels all live orders.
+    pub fn cancel_live(&mut self, now_ns: u64) -> Vec<Effect> {
+        self.now_ns = now_ns;
+        let live = self.orders.values().filter(|order| order.status.is_live());
+        let instruments: BTreeSet<u32> = live.map(|order| order.instrument).collect();
+        let user = self.exchange.number();
+        for instrument in instruments {
+            self.submit(instrument, Command::MassCancel { user });
+        }
+        self.take_effects()
     }
 
     fn index(&mut self, order: &Order) {

@@ -123,6 +123,10 @@ impl line::Line for Line {
             }
             Input::Tick => self.session(session::Input::Tick, now_ns),
             Input::Disconnected => self.session(session::Input::Disconnected, now_ns),
+            Input::CancelAll => {
+                let effects = self.desk.cancel_live(now_ns);
+                self.follow(effects, now_ns);
+            }
             Input::End(why) => self.session(session::Input::End(why), now_ns),
         }
         std::mem::take(&mut self.outputs)

@@ -16,6 +16,7 @@
 //! session = 9001               # session of the exchange, which nobody else uses
 //! username = "alice"           # Username, field 553; optional
 //! password = "alice.password"  # file of the Password, field 554; optional
+//! cancel_on_disconnect = 5     # s until orders of a client that is away are cancelled; optional
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -47,6 +48,7 @@ struct SessionText {
     session: u32,
     username: Option<String>,
     password: Option<PathBuf>,
+    cancel_on_disconnect: Option<u64>,
 }
 
 /// Reads a file. Files that it names are relative to its folder. What is traded is in the network's
@@ -60,7 +62,10 @@ pub fn read(path: &Path, master: Option<&Master>) -> Result<Settings<Profile>, S
     let folder = path.parent().unwrap_or(Path::new(""));
     let symbols = settings::symbols(&file.symbol, master).map_err(wrong)?;
     check(&file).map_err(wrong)?;
-    let sessions = file.session.iter().map(|one| session(one, &file.venue, folder));
+    let sessions = file.session.iter().map(|one| {
+        let after_ns = settings::cancel_after_ns(&one.client, one.cancel_on_disconnect);
+        session(one, &file.venue, folder, after_ns.map_err(wrong)?)
+    });
     Ok(Settings {
         symbols: Arc::new(symbols),
         sessions: sessions.collect::<Result<_, _>>()?,
@@ -97,6 +102,7 @@ fn session(
     text: &SessionText,
     venue: &str,
     folder: &Path,
+    cancel_after_ns: Option<u64>,
 ) -> Result<SessionSettings<Profile>, SettingsError> {
     let read = |file: &PathBuf| settings::password(&folder.join(file));
     let password = text.password.as_ref().map(read).transpose()?;
@@ -109,13 +115,14 @@ fn session(
             password: password.map(|word| settings::hash(word.as_bytes())),
         },
         session: text.session,
+        cancel_after_ns,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{SESSIONS_MAX, SYMBOLS_MAX};
+    use crate::limits::{AWAY_S_MAX, SESSIONS_MAX, SYMBOLS_MAX};
     use sha2::{Digest as _, Sha256};
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt as _;
@@ -205,6 +212,15 @@ mod tests {
         );
         let refused = super::read(&path("b.toml", &both), Some(&master)).unwrap_err().to_string();
         assert!(refused.contains("instrument master, which says what is traded"), "{refused}");
+    }
+
+    #[test]
+    fn a_client_may_be_away_for_a_number_of_seconds() {
+        let with = |seconds: u64| read(&format!("{GOOD}cancel_on_disconnect = {seconds}\n"));
+        let after_ns = with(AWAY_S_MAX).unwrap().sessions[0].cancel_after_ns;
+        assert_eq!(after_ns, Some(AWAY_S_MAX * 1_000_000_000));
+        assert!(with(AWAY_S_MAX + 1).unwrap_err().contains("at most 86400 s are possible"));
+        assert_eq!(read(GOOD).unwrap().sessions[0].cancel_after_ns, None);
     }
 
     #[test]

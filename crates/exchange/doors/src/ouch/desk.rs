@@ -13,7 +13,7 @@ mod changes;
 mod events;
 mod orders;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nm_book::order::Command;
@@ -170,6 +170,23 @@ impl Desk {
         std::mem::take(&mut self.effects)
     }
 
+    /// Cancels all live orders.
+    pub fn cancel_live(&mut self, now_ns: u64) -> Vec<Effect> {
+        self.now_ns = now_ns;
+        self.cancel_those(|_| true);
+        self.take_effects()
+    }
+
+    /// Cancels all orders on the instruments of some.
+    fn cancel_those(&mut self, are_meant: impl Fn(&Order) -> bool) {
+        let meant = self.orders.values().filter(|order| are_meant(order));
+        let instruments: BTreeSet<u32> = meant.map(|order| order.instrument).collect();
+        let user = self.exchange.number();
+        for instrument in instruments {
+            self.submit(instrument, Command::MassCancel { user });
+        }
+    }
+
     /// ns since midnight.
     fn midnight_ns(&self) -> u64 {
         self.now_ns % DAY_NS
@@ -270,14 +287,7 @@ impl Desk {
             return self.reject(user_ref, reason, [b' '; 14]);
         }
         self.send(MassCancelResponse { at: self.midnight_ns(), user_ref, firm, symbol });
-        let named = self.orders.values().filter(|order| name.is_empty() || order.symbol == name);
-        let mut instruments: Vec<u32> = named.map(|order| order.instrument).collect();
-        instruments.sort_unstable();
-        instruments.dedup();
-        for instrument in instruments {
-            let user = self.exchange.number();
-            self.submit(instrument, Command::MassCancel { user });
-        }
+        self.cancel_those(|order| name.is_empty() || order.symbol == name);
     }
 
     /// Takes no new orders, or takes them again.

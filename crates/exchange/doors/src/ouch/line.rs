@@ -121,6 +121,10 @@ impl line::Line for Line {
             }
             Input::Tick => self.session.tick(now_ns),
             Input::Disconnected => self.session.disconnected(),
+            Input::CancelAll => {
+                let effects = self.desk.cancel_live(now_ns);
+                self.follow(effects, now_ns);
+            }
             Input::End(why) if self.session.is_logged_in() => self.session.close(why),
             Input::End(_) => {}
         }

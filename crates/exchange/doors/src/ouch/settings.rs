@@ -55,6 +55,7 @@ struct SessionText {
     session: u32,
     password: Option<PathBuf>,
     firm: Option<String>,
+    cancel_on_disconnect: Option<u64>,
 }
 
 /// Reads a file. Files that it names are relative to its folder. What is traded is in the network's
@@ -69,7 +70,10 @@ pub fn read(path: &Path, master: Option<&Master>) -> Result<Settings<Profile>, S
     let symbols = settings::symbols(&file.symbol, master).map_err(wrong)?;
     check_symbols(&symbols).map_err(wrong)?;
     check(&file).map_err(wrong)?;
-    let sessions = file.session.iter().map(|one| session(one, path, folder));
+    let sessions = file.session.iter().map(|one| {
+        let after_ns = settings::cancel_after_ns(&one.username, one.cancel_on_disconnect);
+        session(one, path, folder, after_ns.map_err(wrong)?)
+    });
     Ok(Settings {
         symbols: Arc::new(symbols),
         sessions: sessions.collect::<Result<_, _>>()?,
@@ -117,6 +121,7 @@ fn session(
     text: &SessionText,
     path: &Path,
     folder: &Path,
+    cancel_after_ns: Option<u64>,
 ) -> Result<SessionSettings<Profile>, SettingsError> {
     let read = |file: &PathBuf| settings::password(&folder.join(file));
     let password = text.password.as_ref().map(read).transpose()?;
@@ -134,6 +139,7 @@ fn session(
             firm: super::desk::padded(text.firm.as_deref().unwrap_or_default()),
         },
         session: text.session,
+        cancel_after_ns,
     })
 }
 

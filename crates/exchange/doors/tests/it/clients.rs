@@ -24,6 +24,7 @@ const NOW_NS: u64 = 1_796_000_000_000_000_000;
 /// Requests are numbered by the clock, which stands still here; so the first one is number 1 behind
 /// this.
 const BEFORE_FIRST: u64 = NOW_NS - 1;
+const SECOND_NS: u64 = 1_000_000_000;
 const SESSION: u32 = 7;
 const INSTRUMENT: u32 = 1;
 
@@ -32,7 +33,7 @@ fn settings() -> Settings<Profile> {
     let file = folder.path().join("sessions.toml");
     let text = "venue = \"VENUE\"\n[[symbol]]\nname = \"ACME\"\ninstrument = 1\ntick = \"0.25\"\n\
                 lot = \"10\"\n[[session]]\nclient = \"CLIENT\"\nversion = \"FIX.4.4\"\n\
-                session = 7\n";
+                session = 7\ncancel_on_disconnect = 5\n";
     std::fs::write(&file, text).unwrap();
     read(&file, None).unwrap()
 }
@@ -394,6 +395,37 @@ fn lost_events_are_reported_and_a_cancel_shows_what_was_traded() {
     desk.cancel("x", "y");
     desk.answer(2, &[cancelled(1, 40)]);
     assert_eq!(desk.reported(&STATE), ["y 4 4 1000 0 600 x"]);
+}
+
+/// Requests that a door sends at a time, which is so many s behind the begin.
+fn asked_at(desk: &mut Desk, seconds: u64) -> Vec<Command> {
+    desk.door.tick(NOW_NS + seconds * SECOND_NS);
+    desk.collect();
+    desk.asked().iter().map(|request| request.command).collect()
+}
+
+#[test]
+fn live_orders_of_a_client_that_is_away_for_too_long_are_cancelled_once() {
+    let all = [Command::MassCancel { user: SESSION }];
+    let mut desk = resting();
+    assert!(asked_at(&mut desk, 100).is_empty(), "it is here");
+    desk.door.disconnected(1, NOW_NS);
+    assert!(asked_at(&mut desk, 100).is_empty() && asked_at(&mut desk, 104).is_empty());
+    // It comes back in time.
+    assert!(desk.door.connected(1, Owner::NOBODY, NOW_NS));
+    desk.send("A", "98=0|108=0");
+    assert!(asked_at(&mut desk, 104).is_empty());
+    desk.door.disconnected(1, NOW_NS);
+    assert!(asked_at(&mut desk, 106).is_empty() && asked_at(&mut desk, 110).is_empty());
+    // Who connects and does not log on is no client.
+    assert!(desk.door.connected(1, Owner::NOBODY, NOW_NS + 110 * SECOND_NS));
+    assert_eq!(asked_at(&mut desk, 111), all);
+    assert!(asked_at(&mut desk, 200).is_empty(), "once");
+    // The door was killed, and its client does not come back.
+    let mut desk = resting().restarted();
+    desk.resent_behind(1, 1, &[], false);
+    assert!(asked_at(&mut desk, 0).is_empty());
+    assert_eq!(asked_at(&mut desk, 5), all);
 }
 
 /// As with an old copy of the store.

@@ -18,7 +18,8 @@ fn door() -> Door<Line> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("sessions.toml");
     let text = "[[symbol]]\nname = \"ACME\"\ninstrument = 1\ntick = \"0.25\"\nlot = \"10\"\n\
-                [[session]]\nusername = \"alice\"\nsession = 7\nfirm = \"FIRM\"\n";
+                [[session]]\nusername = \"alice\"\nsession = 7\nfirm = \"FIRM\"\n\
+                cancel_on_disconnect = 5\n";
     std::fs::write(&file, text).unwrap();
     Door::new(&settings::read(&file, None).unwrap())
 }
@@ -383,6 +384,23 @@ fn a_sale_is_marked_anew_and_reduced() {
     desk.answer(&[replaced(2, 6, 5)]);
     desk.send(&modify(b'S', 50));
     assert_eq!(desk.take(), ["M 2 T 50"]);
+}
+
+#[test]
+fn live_orders_of_a_client_of_ouch_that_is_away_for_too_long_are_cancelled() {
+    let mut desk = Desk::ready();
+    desk.rest(2, 100);
+    desk.door.disconnected(desk.connection, NOW_NS);
+    for seconds in [0, 4, 5] {
+        assert!(desk.requests.is_empty(), "{seconds}");
+        desk.door.tick(NOW_NS + seconds * SECOND_NS);
+        desk.collect();
+    }
+    let event = Event::Cancelled { id: id(2), user: SESSION, left: 10, reason: CancelReason::Mass };
+    assert_eq!(desk.answer(&[event]), Command::MassCancel { user: SESSION });
+    desk.packets.clear();
+    desk.log_in("", "0");
+    assert_eq!(desk.take().last().unwrap(), "C 2 100 U");
 }
 
 /// There is one market.
