@@ -310,8 +310,10 @@ impl<L: Line> Door<L> {
         place.away = Away::Since(since_ns);
         if now_ns.saturating_sub(since_ns) >= cancel_after_ns {
             place.away = Away::TooLong;
-            self.step(line, Input::CancelAll, now_ns);
-            self.note(line, "is away: its live orders are cancelled");
+            if self.places[line].line.has_live_orders() {
+                self.step(line, Input::CancelAll, now_ns);
+                self.note(line, "is away: its live orders are cancelled");
+            }
         }
     }
 

@@ -92,6 +92,9 @@ pub trait Line: Sized + Debug {
     /// Forgets the orders that have ended.
     fn forget_ended(&mut self);
 
+    /// Whether it has orders that may trade.
+    fn has_live_orders(&self) -> bool;
+
     /// Whether a client has logged on.
     fn is_logged_on(&self) -> bool;
 

@@ -124,6 +124,11 @@ impl Desk {
         std::mem::take(&mut self.effects)
     }
 
+    /// Whether any order may trade.
+    pub fn has_live_orders(&self) -> bool {
+        self.orders.values().any(|order| order.status.is_live())
+    }
+
     /// Cancels all live orders.
     pub fn cancel_live(&mut self, now_ns: u64) -> Vec<Effect> {
         self.now_ns = now_ns;

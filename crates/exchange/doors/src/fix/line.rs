@@ -110,6 +110,10 @@ impl line::Line for Line {
         self.desk.forget_ended();
     }
 
+    fn has_live_orders(&self) -> bool {
+        self.desk.has_live_orders()
+    }
+
     fn is_logged_on(&self) -> bool {
         self.session.is_connected()
     }

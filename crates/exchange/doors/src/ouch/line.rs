@@ -105,6 +105,10 @@ impl line::Line for Line {
     /// They are forgotten when they end.
     fn forget_ended(&mut self) {}
 
+    fn has_live_orders(&self) -> bool {
+        self.desk.has_live_orders()
+    }
+
     fn is_logged_on(&self) -> bool {
         self.session.is_logged_in()
     }
