@@ -169,8 +169,9 @@ fn a_client_that_fills_its_share_of_a_gateway_leaves_room_for_others() {
     while other.replies.len() < 2 {
         assert!(!deadline.passed(), "no reply to the other client");
         other.turn();
-        // A client that reads nothing would be cut off.
-        greedy.turn();
+        // A client that reads less than it is sent would be cut off: its replies are as long as its
+        // requests, and the other one waits 1 ms in each turn.
+        (0..64).for_each(|_| greedy.turn());
     }
     let mut replies = other.replies(2);
     replies.sort_unstable_by_key(|(client_seq, _)| *client_seq);

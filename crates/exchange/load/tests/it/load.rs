@@ -158,7 +158,7 @@ fn gateway(listener: Listener, until: Vec<usize>) -> thread::JoinHandle<Vec<u8>>
                     return journal;
                 }
                 while let Some(frame) = link.input.next_frame().unwrap() {
-                    if frame.kind() == Kind::Hello {
+                    if matches!(frame.kind(), Kind::Format | Kind::Hello) {
                         continue;
                     }
                     if frame.kind() == Kind::ResendRequest {
