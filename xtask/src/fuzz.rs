@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn all_targets_are_found() {
         let targets = targets(&shell::root().join("fuzz")).unwrap();
-        assert_eq!(targets.len(), 15, "{targets:?}");
+        assert_eq!(targets.len(), 18, "{targets:?}");
         assert!(targets.contains(&"book".to_string()) && targets.is_sorted(), "{targets:?}");
     }
 }
