@@ -964,6 +964,16 @@ mod tests {
             simulated
         }
 
+        /// Its client is another one, whose link has this owner.
+        fn of_owner(owner: Owner) -> Simulated {
+            let mut simulated = Simulated::new();
+            simulated.client = simulated.links.add_accepted(owner).unwrap().unwrap();
+            let mut hello = vec![];
+            say_hello(Who::Client { session: SESSION }, None, &mut hello);
+            simulated.receive((simulated.client, Peer::Client), hello);
+            simulated
+        }
+
         /// One iteration, in which it receives frames.
         fn receive(&mut self, from: (LinkId, Peer), bytes: Vec<u8>) {
             let mut input = ReceiveBuffer::of(bytes);
@@ -1059,12 +1069,8 @@ mod tests {
     /// The link's owner is full at the limit, and no longer once a request is answered.
     #[test]
     fn an_owner_with_many_requests_under_way_is_full() {
-        let mut simulated = Simulated::new();
         let owner = Owner::of_user(7);
-        simulated.client = simulated.links.add_accepted(owner).unwrap().unwrap();
-        let mut hello = vec![];
-        say_hello(Who::Client { session: SESSION }, None, &mut hello);
-        simulated.receive((simulated.client, Peer::Client), hello);
+        let mut simulated = Simulated::of_owner(owner);
         let is_full = |it: &Simulated| it.gateway.is_full(owner);
         for client_seq in 1..=OWNER_REQUESTS_MAX as u64 {
             assert!(!is_full(&simulated), "{client_seq}");
@@ -1090,12 +1096,8 @@ mod tests {
     /// A cell without a leader answers nothing; the owner trades in the others.
     #[test]
     fn requests_that_wait_in_vain_do_not_make_their_owner_full() {
-        let mut simulated = Simulated::new();
         let owner = Owner::of_user(7);
-        simulated.client = simulated.links.add_accepted(owner).unwrap().unwrap();
-        let mut hello = vec![];
-        say_hello(Who::Client { session: SESSION }, None, &mut hello);
-        simulated.receive((simulated.client, Peer::Client), hello);
+        let mut simulated = Simulated::of_owner(owner);
         for client_seq in 1..=OWNER_REQUESTS_MAX as u64 {
             let bytes = request(client_seq, client_seq - 1);
             simulated.receive((simulated.client, Peer::Client), bytes);
