@@ -21,3 +21,4 @@ mod peer_format;
 pub mod sockets;
 pub mod turns;
 pub mod warnings;
+pub mod writes;
