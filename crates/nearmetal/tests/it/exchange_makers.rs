@@ -49,8 +49,7 @@ fn client(net: &Net, session: u32) -> Client {
     // The gateway that stays comes first.
     let gateways = net.network.nodes(Role::Gateway).iter().rev();
     let gateways = gateways.map(|node| node.address.clone()).collect();
-    let settings = Settings { gateways, session, network: 0, credentials: None, state: None };
-    Client::open(settings).unwrap()
+    Client::open(Settings::new(gateways, session)).unwrap()
 }
 
 /// A network, a maker on it, and a session of this process that trades with the maker.

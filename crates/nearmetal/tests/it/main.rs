@@ -11,6 +11,7 @@ mod compute;
 mod concurrent;
 mod exchange;
 mod exchange_added;
+mod exchange_away;
 mod exchange_client;
 mod exchange_faults;
 mod exchange_feed;

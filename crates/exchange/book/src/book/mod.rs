@@ -33,8 +33,8 @@ use timers::Timers;
 
 use crate::limits;
 use crate::order::{
-    CancelReason, Command, Event, Matching, NewOrder, OrderId, OrderType, PostOnly, Price,
-    Quantity, RejectReason, Side, SnapshotError, TimeInForce, TradingPhase, UserId,
+    CancelReason, Command, Event, LiveOrder, Matching, NewOrder, OrderId, OrderType, PostOnly,
+    Price, Quantity, RejectReason, Side, SnapshotError, TimeInForce, TradingPhase, UserId,
 };
 use crate::snapshot::BookSnapshot;
 
@@ -127,6 +127,11 @@ impl Matching for Book {
 
     fn visit_users(&self, visit: &mut impl FnMut(UserId)) {
         self.orders.live().for_each(|(_, order)| visit(order.user));
+    }
+
+    fn visit_orders_of(&self, user: UserId, visit: &mut impl FnMut(LiveOrder)) {
+        let of_user = self.orders.live().filter(|(_, order)| order.user == user);
+        of_user.for_each(|(_, order)| visit(order.to_snapshot().to_live()));
     }
 
     fn len(&self) -> usize {
