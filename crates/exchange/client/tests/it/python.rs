@@ -1,4 +1,4 @@
-//! The Python package speaks the same format, and says the same words.
+//! The Python package and the C header speak the same format, and say the same words.
 
 use std::fmt::{Debug, Write as _};
 use std::fs;
@@ -29,6 +29,23 @@ fn the_python_package_has_the_version_and_digest_of_the_format() {
     }
     assert_eq!(line_of(&text, "VERSION = "), format!("VERSION = {}", nm_wire::VERSION));
     assert_eq!(line_of(&text, "DIGEST = "), digest);
+}
+
+#[test]
+fn the_c_header_has_the_version_and_digest_of_the_format() {
+    let path = package().join("../../c/nearmetal.h");
+    let mut text = fs::read_to_string(&path).unwrap();
+    let of = |text: &str, name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
+        line.unwrap().split(' ').next().unwrap().to_string()
+    };
+    let digest = format!("0x{:016X}ULL", nm_wire::digest());
+    if is_update() {
+        text = text.replace(&of(&text, "NM_DIGEST"), &digest);
+        fs::write(&path, &text).unwrap();
+    }
+    assert_eq!(of(&text, "NM_VERSION"), nm_wire::VERSION.to_string());
+    assert_eq!(of(&text, "NM_DIGEST"), digest);
 }
 
 /// The words of reasons by their codes; `names` in session.py has the same order.
