@@ -16,10 +16,9 @@ use crate::conflate::Conflation;
 use crate::follow::{Books, Source};
 use crate::glimpse;
 use crate::itch::{Body, MESSAGE_BYTES_MAX, Message};
-use crate::limits::SNAPSHOT_AGE_NS;
 use crate::mold::{Draft, END_OF_SESSION, Header, Session};
 use crate::node_link::{FollowError, FromNode, Input, NetworkFile, NodeLinks};
-use crate::snapshot_server::Wanted;
+use crate::snapshot_server::{Kept, Wanted};
 use crate::store::Store;
 use crate::{requests, snapshot_server};
 
@@ -123,7 +122,7 @@ struct Publisher {
     lines: Vec<(UdpSocket, SocketAddr)>,
     sent_ns: u64,
     messages: Vec<Message>,
-    snapshot: Option<(u64, Arc<Vec<u8>>)>,
+    snapshot: Kept,
     top: Option<TopLine>,
 }
 
@@ -165,7 +164,7 @@ pub fn run(
         lines,
         sent_ns: clock::monotonic_ns(),
         messages: vec![],
-        snapshot: None,
+        snapshot: Kept::default(),
         top,
     };
     note(&format!("publishing session {}", String::from_utf8_lossy(&session)));
@@ -311,14 +310,11 @@ impl Publisher {
 
     fn give_snapshots(&mut self, wanted: &Receiver<Wanted>) {
         while let Ok(to) = wanted.try_recv() {
-            let now_ns = clock::monotonic_ns();
-            let fresh =
-                self.snapshot.take().filter(|(made_ns, _)| now_ns < made_ns + SNAPSHOT_AGE_NS);
-            let (made_ns, snapshot) =
-                fresh.unwrap_or_else(|| (now_ns, Arc::new(self.take_snapshot())));
+            let mut kept = std::mem::take(&mut self.snapshot);
+            let snapshot = kept.get(clock::monotonic_ns(), || self.take_snapshot());
+            self.snapshot = kept;
             // The client may have gone.
-            let _ = to.send(Arc::clone(&snapshot));
-            self.snapshot = Some((made_ns, snapshot));
+            let _ = to.send(snapshot);
         }
     }
 

@@ -298,7 +298,7 @@ fn market_data_is_not_kept_and_a_gap_fill_goes_over_it() {
 }
 
 #[test]
-fn trading_status_is_told_when_it_changes() {
+fn trading_status_is_sent_when_it_changes() {
     let mut market = Market::new(1, 1);
     market.send(1, "e", "324=s|263=1|55=A1");
     market.send(1, "e", "324=t|263=0|55=A1");
