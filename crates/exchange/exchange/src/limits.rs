@@ -30,6 +30,18 @@ pub const RETIRE_WORK_MAX: usize = 1 << 18;
 /// of the cell's time: longer than any copy of a request is under way.
 pub const RETIRED_NS: u64 = 60_000_000_000;
 
+/// Owners that operators may have stopped, or let trade again, in a cell.
+pub const STOP_ORDERS_MAX: usize = 1 << 12;
+
+/// Directions of operators that a cell carries out one after the other; further ones are refused.
+pub const DIRECTIONS_WAITING_MAX: usize = 64;
+
+/// Groups of instruments of a schedule whose latest phases control knows.
+pub const SCHEDULE_GROUPS_MAX: usize = 64;
+
+/// Bytes of the name of such a group.
+pub const SCHEDULE_NAME_BYTES_MAX: usize = 64;
+
 /// Outcomes that are kept for each session and instrument, to answer duplicates.
 pub const OUTCOMES_MAX: usize = 64;
 

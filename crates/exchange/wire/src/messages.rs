@@ -55,6 +55,7 @@ macro_rules! table {
     retire::Retire = 30, Mediator > Log;
     format::Format = 31, Connector > Acceptor | Acceptor > Connector;
     book_update::BookUpdate = 32, Node > Observer;
+    stop::Stop = 40, Mediator > Log;
     $($more)*
     } };
 }

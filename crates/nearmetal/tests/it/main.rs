@@ -12,6 +12,7 @@ mod concurrent;
 mod exchange;
 mod exchange_added;
 mod exchange_client;
+mod exchange_control;
 mod exchange_faults;
 mod exchange_feed;
 mod exchange_fix;
