@@ -194,7 +194,7 @@ mod tests {
     fn a_snapshot_is_given_to_others_as_well_for_a_time() {
         let mut kept = Kept::default();
         let mut made = 0;
-        let mut get = |now_ns: u64| {
+        let get = |now_ns: u64| {
             let bytes = kept.get(now_ns, || {
                 made += 1;
                 vec![made]

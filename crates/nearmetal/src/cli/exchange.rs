@@ -16,6 +16,10 @@ use nm_model::link_transport::LinkTransport;
 use nm_run::day::DAY_SECONDS_MAX;
 use nm_run::round::Kill;
 
+pub use crate::cli::access::{AccessArgs, CredentialsArgs, RunningArgs};
+use crate::cli::directions::{
+    AuctionArgs, DirectionArgs, FirmArgs, MassCancelArgs, ResumeArgs, ScheduleArgs,
+};
 use crate::cli::format::{FormatArgs, ShowArgs};
 use crate::cli::number::number;
 use crate::cli::percent::percent;
@@ -114,13 +118,59 @@ pub enum ExchangeCommand {
         Exit code: 0 done, 2 the node cannot be drained or no other one could take over, 5 moves \
         were refused, 4 no node answers, or not in time, or clients stay at a gateway")]
     Drain(ChosenNodeArgs),
-    /// Let a drained mediator or gateway work again.
-    #[command(after_help = "Example:\n  \
+    /// Let halted instruments trade again, or a drained mediator or gateway work again.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange resume ACME --network network.toml\n  \
+        nearmetal exchange resume --all --folder nearmetal-out/RUN\n  \
         nearmetal exchange resume mediator:1 --network network.toml\n\n\
-        It gets nothing back by that: `exchange grow` or policies give a mediator instruments \
-        again, and clients stay at the gateways where they are.\n\
-        Exit code: 0 done, 2 it is neither a mediator nor a gateway, 4 no node answers")]
-    Resume(ChosenNodeArgs),
+        An instrument goes on in the phase before the halt. A node gets nothing back by that:\n\
+        `exchange grow` or policies give a mediator instruments again, and clients stay at the\n\
+        gateways where they are.\n\
+        Exit code: 0 done, 2 there is no such instrument, or it is neither a mediator nor a \
+        gateway, 4 no node answers")]
+    Resume(ResumeArgs),
+    /// Halt trading: no trades and no new orders, until `exchange resume`; cancels are accepted.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange halt ACME --network network.toml\n  \
+        nearmetal exchange halt --all --folder nearmetal-out/RUN\n\n\
+        Each cell does it in its log, so it outlives a leader and a move of the instrument.\n\
+        All clients, the feed and followers of books get it.\n\
+        Exit code: 0 done, or it was so, 2 there is no such instrument, 4 no node answers, \
+        5 not done")]
+    Halt(DirectionArgs),
+    /// Begin an auction: orders are collected until `--end`, then trade at one price.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange auction ACME --network network.toml\n  \
+        nearmetal exchange auction ACME --end --network network.toml\n\n\
+        A halted instrument takes part when it is resumed.\n\
+        Exit code: 0 done, or it was so, 2 there is no such instrument, 4 no node answers, \
+        5 it is halted, or not done")]
+    Auction(AuctionArgs),
+    /// End the day: day orders are cancelled, good-till-cancel ones stay.
+    #[command(after_help = "Example:\n  \
+        nearmetal exchange end-of-day --all --network network.toml\n\n\
+        Exit code: 0 done, 2 there is no such instrument, 4 no node answers, 5 not done")]
+    EndOfDay(DirectionArgs),
+    /// Stop a firm: its new orders are rejected in every cell, and all live ones are cancelled.
+    #[command(after_help = "Example:\n  \
+        nearmetal exchange kill-firm \"ACME Capital\" --network network.toml\n\n\
+        Its sessions get an event for each order, and may cancel. It holds until\n\
+        `exchange restore-firm`, also in cells that are added later.\n\
+        Exit code: 0 done, or it was so, 2 there is no such firm, 4 a cell does not answer")]
+    KillFirm(FirmArgs),
+    /// Let a firm send orders again after `exchange kill-firm`.
+    #[command(after_help = "Example:\n  \
+        nearmetal exchange restore-firm \"ACME Capital\" --network network.toml\n\n\
+        Exit code: 0 done, or it was so, 2 there is no such firm, 4 a cell does not answer")]
+    RestoreFirm(FirmArgs),
+    /// Cancel all live orders of a session or a firm, in every cell or on one instrument.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange mass-cancel --session 17 --network network.toml\n  \
+        nearmetal exchange mass-cancel --firm \"ACME Capital\" --symbol ACME \
+        --folder nearmetal-out/RUN\n\n\
+        Its sessions get an event for each order, and may send new ones.\n\
+        Exit code: 0 done, 2 there is no such session, firm or instrument, 4 no node answers")]
+    MassCancel(MassCancelArgs),
     /// Replace a node's replica of a cell by one of another node, while the network runs.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange replace 1 processor:1 processor:0 --network network.toml\n  \
@@ -143,6 +193,14 @@ pub enum ExchangeCommand {
     /// Show and change what may be traded on a running network: its instrument master.
     #[command(subcommand)]
     Instruments(InstrumentsCommand),
+    /// Begin the phases of the day at their times: pre-open, open, closing auction, close.
+    #[command(after_help = "Example:\n  \
+        nearmetal exchange schedule schedule.toml --network network.toml\n\n\
+        It runs until Ctrl-C. Control's log has what has begun: a phase that was missed while\n\
+        this was down begins once when it is started again. docs/guides/exchange-controls.md\n\
+        has the file.\n\
+        Exit code: 0 ended, 2 a wrong file or symbol, 4 no node answers")]
+    Schedule(ScheduleArgs),
     /// Let policies activate cells and move instruments of a running network, until Ctrl-C.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange policy --network network.toml --dry-run\n  \
@@ -305,37 +363,6 @@ fn session_range(text: &str) -> Result<(u32, u32), String> {
         }
         _ => Err(format!("write FIRST-LAST, such as 1-100, with at most {SESSIONS_MAX} sessions")),
     }
-}
-
-/// Selects a running network.
-#[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
-pub struct RunningArgs {
-    /// The network's file, the same for all of its nodes.
-    #[arg(long, value_name = "FILE")]
-    pub network: Option<PathBuf>,
-    /// Result folder of an `exchange run` that is still running.
-    #[arg(long, value_name = "RUN")]
-    pub folder: Option<PathBuf>,
-}
-
-/// Proves who asks a network that has a secret.
-#[derive(Debug, Args)]
-pub struct CredentialsArgs {
-    /// File of keys, or of the secret; the one that the network's file names if not given.
-    #[arg(long, value_name = "FILE")]
-    pub credentials: Option<PathBuf>,
-}
-
-/// A running network, who asks it, and the form of the answer.
-#[derive(Debug, Args)]
-pub struct AccessArgs {
-    #[command(flatten)]
-    pub running: RunningArgs,
-    #[command(flatten)]
-    pub credentials: CredentialsArgs,
-    #[command(flatten)]
-    pub format: FormatArgs,
 }
 
 #[derive(Debug, Args)]

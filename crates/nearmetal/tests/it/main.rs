@@ -13,6 +13,7 @@ mod exchange;
 mod exchange_added;
 mod exchange_away;
 mod exchange_client;
+mod exchange_control;
 mod exchange_faults;
 mod exchange_feed;
 mod exchange_fix;
