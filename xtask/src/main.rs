@@ -31,6 +31,7 @@ mod shell;
 mod soak_accel;
 mod soak_conformance;
 mod suite;
+mod test_limit;
 mod thread_sanitizer;
 mod tidy;
 

@@ -214,7 +214,6 @@ impl Recorder {
         let Some(folder) = &self.folder else { return Ok(()) };
         match &mut self.log {
             None => {
-                folder.references(&references(self.result.plan.as_ref()))?;
                 let mut log = folder.trial_log()?;
                 let begun = Addition::Begun(Box::new(self.result.clone()));
                 if let Err(failure) = log.append(&[begun]) {
@@ -228,6 +227,7 @@ impl Recorder {
                     factor.checks.clear();
                 }
                 self.log = Some(log);
+                folder.references(&references(self.result.plan.as_ref()))?;
             }
             Some(log) if !self.pending.is_empty() => {
                 log.append(&self.pending)?;
