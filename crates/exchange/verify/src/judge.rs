@@ -148,7 +148,8 @@ pub fn judge(
     findings.answered += clients.answered.len() as u64;
     findings.executed += executed.iter().filter(|one| !one.is_directed()).count() as u64;
     let mut done: HashMap<RequestId, Vec<&Executed>> = HashMap::with_capacity(executed.len());
-    for one in executed {
+    // The exchange sends those with number 0 itself, for sessions that are away.
+    for one in executed.iter().filter(|one| one.name.client_seq > 0) {
         done.entry(one.name).or_default().push(one);
     }
     numbers(executed, owners, findings);
@@ -477,6 +478,20 @@ mod tests {
         executed.push(Executed { name, output_seq: 1, ..executed[0] });
         let findings = judged(&executed, &records);
         assert_eq!(findings.violations, BTreeMap::from([(Violation::NotSent, 1)]));
+    }
+
+    /// Those of a session come once each time that it is away.
+    #[test]
+    fn cancellations_by_the_exchange_need_no_client_that_sent_them() {
+        let (mut executed, records) = world();
+        let name = RequestId { instrument: 5, session: 5, client_seq: 0 };
+        for output_seq in 1..=2 {
+            executed.push(Executed { name, output_seq, ..executed[0] });
+        }
+        assert_eq!(judged(&executed, &records).violations, BTreeMap::new());
+        executed.pop();
+        executed.push(Executed { name, output_seq: 3, ..executed[0] });
+        assert_eq!(judged(&executed, &records).violations, BTreeMap::from([(Violation::Gap, 1)]));
     }
 
     #[test]

@@ -62,6 +62,14 @@ struct Market {
     deadline: Deadline,
 }
 
+/// A maker that does not end would outlive a test that has failed.
+impl Drop for Market {
+    fn drop(&mut self) {
+        let _ = self.maker.kill();
+        let _ = self.maker.wait();
+    }
+}
+
 fn state(net: &Net) -> PathBuf {
     net.path().join("maker.state")
 }
