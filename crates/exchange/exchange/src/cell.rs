@@ -37,6 +37,7 @@
 //! them is copied before its first change after that, and [`Cell::copy_next`] copies one of the
 //! others whenever there is time. Other threads save large books, from a copy in memory.
 
+mod away;
 mod copy;
 mod desk;
 mod handled;
@@ -51,6 +52,7 @@ mod snapshot;
 mod stops;
 #[cfg(test)]
 pub(crate) mod testing;
+mod watched;
 
 use std::collections::BTreeMap;
 
@@ -60,7 +62,8 @@ use nm_book::order::{Command, Event, InstrumentId, Matching, UserId};
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 pub use nm_wire::Request;
 use nm_wire::{
-    Breach, Frame, Holdings, Kind, OrdersLimit, Owner, RefusalReason, Retire, Stop, StopOrder,
+    AwayTime, Breach, Frame, Holdings, Kind, OrdersLimit, Owner, RefusalReason, Retire, Stop,
+    StopOrder,
 };
 use session::Session;
 use snapshot::{Section, Snapshot, instrument_sections};
@@ -93,6 +96,8 @@ pub enum Admitted {
     Move(MoveStep),
     /// A part of what a session or an owner has was removed: so many sessions on instruments.
     Retired(u64),
+    /// A session's orders are to be cancelled when it is away, or no longer.
+    Watched,
     /// An owner was stopped, or may send orders again.
     Stopped(StopOrder),
 }
@@ -135,6 +140,8 @@ pub struct Cell<M> {
     first_output_seq: u64,
     /// The limit that held for the last request.
     last_limit: OrdersLimit,
+    /// Sessions whose orders are cancelled when they are away, and after how long that is, s.
+    watched: BTreeMap<UserId, u32>,
     /// Sessions that the last entry of that kind has removed; no part of the state.
     retirements: Vec<Retirement>,
     /// What it has room for.
@@ -175,6 +182,7 @@ impl<M: Matching> Cell<M> {
             released: BTreeMap::new(),
             first_output_seq: 0,
             last_limit: OrdersLimit::None,
+            watched: BTreeMap::new(),
             retirements: vec![],
             limits: CellLimits::STANDARD,
         }
@@ -219,6 +227,11 @@ impl<M: Matching> Cell<M> {
             Kind::Retire => {
                 return Ok(Admitted::Retired(self.retire(frame.read::<Retire>()?.retired)));
             }
+            Kind::AwayTime => {
+                let AwayTime { session, cancel_after_s, .. } = frame.read()?;
+                self.watch(session, cancel_after_s);
+                return Ok(Admitted::Watched);
+            }
             Kind::Stop => {
                 let Stop { order, .. } = frame.read()?;
                 self.stops.take(order);
@@ -243,10 +256,13 @@ impl<M: Matching> Cell<M> {
         debug_assert!(self.owns(instrument), "instrument {instrument} is in another cell");
         self.copy_before_change(instrument);
         let known = self.session(instrument, request.session).map(|session| session.owner);
-        if known.is_none()
-            && let Some(reason) = self.limit_reached(request)
-        {
-            return Handled::Refused(reason);
+        if known.is_none() {
+            if request.client_seq == watched::EXCHANGE_SEQ {
+                return Handled::Duplicate(None);
+            }
+            if let Some(reason) = self.limit_reached(request) {
+                return Handled::Refused(reason);
+            }
         }
         let owner = known.unwrap_or(request.owner);
         self.last_limit = self.orders_limit(request, owner);
@@ -441,6 +457,7 @@ impl<M: Matching> Cell<M> {
         bytes.put_u16(self.active);
         bytes.put_u64(self.first_output_seq);
         self.ledger.save(&mut bytes);
+        watched::save(&self.watched, &mut bytes);
         self.stops.save(&mut bytes);
         let mut sections = vec![Section::Plain(bytes)];
         self.save_moves(&mut sections);
@@ -495,9 +512,10 @@ impl<M: Matching> Cell<M> {
         }
         let first_output_seq = reader.u64("first_output_seq")?;
         let ledger = OwnerLedger::load(&mut reader)?;
+        let watched = watched::load(&mut reader)?;
         let stops = Stops::load(&mut reader)?;
         let new = Cell::new(number, active);
-        let mut cell = Cell { index, now_ns, first_output_seq, ledger, stops, ..new };
+        let mut cell = Cell { index, now_ns, first_output_seq, ledger, watched, stops, ..new };
         cell.load_moves(&mut reader)?;
         for _ in 0..reader.u64("instruments")? {
             let instrument = reader.u32("instrument")?;

@@ -201,7 +201,7 @@ const REJECT_REASONS: [&str; 21] = [
     "An operator has stopped the session's owner: its live orders can only be cancelled.",
 ];
 
-const CANCEL_REASONS: [&str; 10] = [
+const CANCEL_REASONS: [&str; 11] = [
     "Its session asked for it.",
     "Its session or an operator cancelled all orders.",
     "What an order could not trade at once.",
@@ -212,6 +212,7 @@ const CANCEL_REASONS: [&str; 10] = [
     "The day ended.",
     "It expired.",
     "It has made as many trades as it may.",
+    "Its session was away for longer than it had asked for.",
 ];
 
 /// Adds the types of codes that commands and events have.

@@ -126,6 +126,7 @@ impl Cells {
                 return;
             }
             Admitted::Retired(_)
+            | Admitted::Watched
             | Admitted::Stopped(_)
             | Admitted::NotOwned
             | Admitted::Undecodable => {
