@@ -4,7 +4,7 @@
 //! operator sends further ones until nothing is left. An instrument goes when no session is left on
 //! it. What is on its way to another cell is not touched: it goes there, by an entry of that cell.
 
-use nm_book::order::{InstrumentId, Matching, UserId};
+use nm_book::order::{InstrumentId, Matching, TradingPhase, UserId};
 use nm_wire::{BookPosition, Holdings, Owner, Retired};
 
 use crate::limits::RETIRE_WORK_MAX;
@@ -13,6 +13,7 @@ use super::Cell;
 use super::handled::Retirement;
 use super::holdings::{Owed, Places};
 use super::instrument::InstrumentState;
+use super::request::DESK;
 use super::session::Session;
 
 /// Whether a session is to be removed.
@@ -97,7 +98,10 @@ impl<M: Matching> Cell<M> {
             *session_count -= 1;
             removed += 1;
         }
-        let is_empty = state.sessions.is_empty();
+        // What an operator has directed is kept while it holds.
+        let is_desk_alone = state.sessions.keys().all(|user| *user == DESK);
+        let is_as_new = state.book.phase() == TradingPhase::Continuous;
+        let is_empty = is_desk_alone && (is_as_new || state.sessions.is_empty());
         if is_maker(retired, state.maker) || is_empty {
             let owner = std::mem::take(&mut state.maker);
             let of_all = if is_empty { Places::INSTRUMENT } else { Places::default() };
@@ -107,6 +111,7 @@ impl<M: Matching> Cell<M> {
         if is_empty && let Some(state) = self.instruments.remove(&instrument) {
             // A book that begins again does not repeat the numbers of the one before.
             self.first_output_seq = self.first_output_seq.max(state.output_seq);
+            self.session_count -= state.sessions.len();
             state.drop_elsewhere();
         }
         removed
@@ -308,6 +313,28 @@ mod tests {
         assert_eq!(cell.ledger.of(ONE).orders, 1);
         assert_eq!(cell.ledger.orders(), 1);
         assert_eq!(refusal(&mut cell, &tick(ONE, 2, 9)), Some(RefusalReason::Retired));
+    }
+
+    #[test]
+    fn what_an_operator_has_directed_keeps_an_instrument_only_while_it_holds() {
+        let mut cell = cell::<Book>();
+        let direct = |cell: &mut Cell<Book>, command| {
+            let request = cell.desk_requests(0, &[command], 1)[0];
+            assert!(matches!(cell.handle(&request, |_| {}), Handled::Executed(_)));
+        };
+        for (halted, left) in [(true, 1), (false, 0)] {
+            assert_eq!(place(&mut cell, (ONE, 2, 0)), None);
+            direct(&mut cell, Command::Halt);
+            if !halted {
+                direct(&mut cell, Command::Resume);
+            }
+            assert_eq!(cell.retire(Retired::Session { session: 2 }), 1);
+            assert_eq!((cell.instruments.len(), cell.session_count), (left, left));
+            cell.begin(cell.index() + 1, cell.now_ns() + RETIRED_NS);
+            if halted {
+                direct(&mut cell, Command::Resume);
+            }
+        }
     }
 
     /// One entry does a limited part of the work.

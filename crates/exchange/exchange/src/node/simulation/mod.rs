@@ -226,6 +226,8 @@ impl Trial {
         let (executed, operator) = (self.ring.audit.executed(), &self.ring.operator);
         let is_seen = self.plan.durability != Durability::None;
         assert!(!is_seen || executed as u64 == sent, "{executed} of {sent} requests");
+        let is_directed = !self.ring.audit.directed.is_empty();
+        assert_eq!(is_directed, self.plan.load.directions > 0, "what operators directed");
         let may_refuse = self.plan.is_narrow || self.plan.load.changes > 0;
         assert!(operator.refused == 0 || may_refuse);
         Outcome {
