@@ -2,6 +2,7 @@
 
 use nm_feed::itch::{LENGTHS, MESSAGE_BYTES_MAX, Message};
 use nm_feed::mold::{Draft, Header, Packet};
+use nm_feed::top::{MESSAGE_BYTES, Top};
 
 /// Bytes are a packet of whole messages or none, and a message is written as it was read.
 pub fn feed(bytes: &[u8]) {
@@ -11,6 +12,9 @@ pub fn feed(bytes: &[u8]) {
     let messages = Packet::read(bytes).map(|packet| packet.messages().collect::<Vec<_>>());
     let inside = messages.unwrap_or_default().into_iter().map(|(_, message)| message);
     for message in inside.chain([bytes]) {
+        // A price without shares is none, so not all bytes come back.
+        let top = Top::read(message);
+        assert_eq!(top.and_then(|top| Top::read(&top.write())), top);
         let Ok(read) = Message::read(message) else { continue };
         let mut written = [0; MESSAGE_BYTES_MAX];
         let length = read.write(&mut written);
@@ -32,6 +36,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     }
     let packet = draft.bytes().to_vec();
     draft.begin_next();
-    seeds.extend([packet, draft.bytes().to_vec()]);
+    let mut top = vec![1; MESSAGE_BYTES];
+    top[0] = b'T';
+    seeds.extend([packet, draft.bytes().to_vec(), top]);
     seeds
 }
