@@ -139,9 +139,8 @@ mod tests {
     #[test]
     fn a_test_beyond_its_limit_is_named_and_ended_with_what_it_started() {
         let mark = std::process::id();
-        let script = format!(
-            "echo 'test a::endless has been running for over 60 seconds'; sh -c 'sleep 600.{mark}; :'"
-        );
+        let named = "echo 'test a::endless has been running for over 60 seconds'";
+        let script = format!("{named}; sh -c 'sleep 600.{mark}; :'");
         let mut command = Command::new("sh");
         command.args(["-c", &script]);
         let error = counted("cargo test", &mut command, Duration::from_millis(50)).unwrap_err();
