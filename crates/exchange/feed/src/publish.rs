@@ -115,7 +115,8 @@ pub fn run(
     let lines = options.lines.map(line).into_iter().collect::<Result<Vec<_>, _>>()?;
     let (want, wanted) = sync_channel(0);
     requests::start(socket, Arc::clone(&store), Arc::clone(stop))?;
-    snapshot_server::start(listener, session, want, Arc::clone(stop))?;
+    let of = (session, snapshot_server::Limits::STANDARD);
+    snapshot_server::start(listener, of, want, Arc::clone(stop))?;
     let (to, inputs) = sync_channel(INPUTS_MAX);
     let mut links = NodeLinks::start(options.network, to, Arc::clone(stop))?;
     let mut publisher = Publisher {
@@ -182,6 +183,7 @@ impl Publisher {
         self.append();
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the only wait of the loop, with a limit")]
     fn take_inputs(&mut self, inputs: &Receiver<Input>) {
         let mut next = match inputs.recv_timeout(NAP) {
             Ok(input) => Some(input),
@@ -285,6 +287,7 @@ impl Publisher {
     }
 
     /// Ends the day and the session.
+    #[expect(clippy::disallowed_methods, reason = "the publisher ends")]
     fn end(&mut self) {
         self.events(b"MEC");
         self.flush();
@@ -299,5 +302,41 @@ impl Publisher {
             }
             std::thread::sleep(END_PAUSE);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_snapshot_is_given_again_until_it_is_old() {
+        let session = session_name();
+        let mut publisher = Publisher {
+            books: Books::new(None),
+            store: Arc::new(Mutex::new(Store::new(session, 1 << 20))),
+            draft: Draft::new(session, 1),
+            lines: vec![],
+            sent_ns: 0,
+            messages: vec![],
+            snapshot: None,
+        };
+        let (want, wanted) = channel();
+        let next = |publisher: &mut Publisher| {
+            let (to, snapshot) = channel();
+            want.send(to).unwrap();
+            publisher.give_snapshots(&wanted);
+            snapshot.recv().unwrap()
+        };
+        let first = next(&mut publisher);
+        if let Some((made_ns, _)) = &mut publisher.snapshot {
+            *made_ns = clock::monotonic_ns() - SNAPSHOT_AGE_NS / 2;
+        }
+        assert!(Arc::ptr_eq(&first, &next(&mut publisher)));
+        if let Some((made_ns, _)) = &mut publisher.snapshot {
+            *made_ns = clock::monotonic_ns() - SNAPSHOT_AGE_NS;
+        }
+        assert!(!Arc::ptr_eq(&first, &next(&mut publisher)));
     }
 }

@@ -9,7 +9,7 @@ use nm_feed::books::Books as Consumer;
 use nm_feed::displayed::{displayed, hash};
 use nm_feed::follow::Books;
 use nm_feed::itch::Message;
-use nm_feed::limits::MISSING_NS;
+use nm_feed::limits::{EARLY_UPDATES_MAX, MISSING_NS, STOCKS_MAX};
 use nm_feed::stock::Listing;
 use nm_wire::{BookPosition, BookUpdate};
 use proptest::prelude::*;
@@ -184,4 +184,31 @@ fn a_book_that_begins_again_replaces_the_one_before() {
     assert_eq!(books.on_time(MISSING_NS), [(0, INSTRUMENT)]);
     books.on_image(again.position(), &again.image(), MISSING_NS, &mut out);
     assert!(is_equal(&again, &out));
+}
+
+#[test]
+fn updates_that_wait_for_an_earlier_one_are_limited_and_the_book_is_asked_for() {
+    let (mut cell, mut books, mut out) = (Cell::new(3), Books::new(None), vec![]);
+    let first = cell.step();
+    (0..EARLY_UPDATES_MAX).for_each(|_| books.on_update(0, cell.step(), 0, &mut out));
+    let dropped = cell.step();
+    books.on_update(0, dropped, 0, &mut out);
+    books.on_update(0, first, 0, &mut out);
+    // All that waited is executed now. What was dropped is missing, as the next update shows.
+    books.on_update(0, cell.step(), 1, &mut out);
+    assert_eq!(books.on_time(1 + MISSING_NS), [(0, INSTRUMENT)]);
+    books.on_image(cell.position(), &cell.image(), 1 + MISSING_NS, &mut out);
+    assert!(is_equal(&cell, &out));
+}
+
+#[test]
+fn a_feed_has_a_number_of_stocks_and_one_line_about_the_others() {
+    let (mut books, mut out) = (Books::new(None), vec![]);
+    for instrument in 0..STOCKS_MAX as u32 + 3 {
+        let position = BookPosition { instrument, output_seq: 0, history: 0 };
+        books.on_position(0, position, 0, &mut out);
+        out.clear();
+    }
+    assert_eq!(books.len(), STOCKS_MAX);
+    assert_eq!(books.notes, ["instrument 65535 and others have no place in the feed"]);
 }

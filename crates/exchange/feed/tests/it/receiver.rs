@@ -2,6 +2,7 @@
 
 use nm_codec::Random;
 use nm_feed::itch::{Body, Message};
+use nm_feed::limits::{EARLY_MESSAGES_MAX, REQUESTED_MESSAGES};
 use nm_feed::mold::{Draft, END_OF_SESSION, Header, Session};
 use nm_feed::receiver::{Act, Receiver};
 use nm_feed::store::Store;
@@ -159,4 +160,33 @@ fn another_session_is_begun_by_a_snapshot() {
     let mut found = vec![];
     assert!(receiver.resume(other, 1, 3, |bytes| found.push(reference(bytes))));
     assert_eq!(found, [1]);
+}
+
+#[test]
+fn no_more_messages_are_asked_for_at_once_than_a_number() {
+    let mut receiver = Receiver::default();
+    receiver.on_packet(&packet(SESSION, 1, 1), 1, |_| {}).unwrap();
+    let far = 2 + 3 * u64::from(REQUESTED_MESSAGES);
+    receiver.on_packet(&packet(SESSION, far, 1), 1, |_| panic!("it is early")).unwrap();
+    let request = Header { session: SESSION, sequence: 2, count: REQUESTED_MESSAGES };
+    assert_eq!(receiver.act(1_000_000_000), Some(Act::Request(request)));
+}
+
+#[test]
+fn messages_that_wait_for_an_earlier_one_are_limited() {
+    const AT_ONCE: u64 = 32;
+    let mut receiver = Receiver::default();
+    let mut delivered = 0;
+    receiver.on_packet(&packet(SESSION, 1, 1), 1, |_| delivered += 1).unwrap();
+    // Message 2 is missing.
+    for first in (3..).step_by(AT_ONCE as usize).take(EARLY_MESSAGES_MAX / AT_ONCE as usize + 2) {
+        receiver.on_packet(&packet(SESSION, first, AT_ONCE), 1, |_| panic!("early")).unwrap();
+    }
+    receiver.on_packet(&packet(SESSION, 2, 1), 1, |_| delivered += 1).unwrap();
+    assert_eq!(delivered, 2 + EARLY_MESSAGES_MAX as u64);
+    let act = receiver.act(1_000_000_000);
+    let dropped = 3 + EARLY_MESSAGES_MAX as u64;
+    let is_asked =
+        matches!(act, Some(Act::Request(Header { sequence, .. })) if sequence == dropped);
+    assert!(is_asked, "{act:?}");
 }

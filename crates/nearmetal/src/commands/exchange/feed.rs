@@ -45,7 +45,7 @@ pub fn publish(args: &FeedPublishArgs) -> Result<Exit> {
         snapshots: lines.snapshots,
         kept_bytes: keep_mib << 20,
     };
-    let mut note = |line: &str| drop(output::data(&format!("{line}\n")));
+    let mut note = |line: &str| drop(output::text(&format!("{line}\n")));
     let ended = publish::run(options, &interrupted, &mut note);
     ended.map_err(|error| Stop::with(publish_exit(&error), error.to_string()))?;
     Ok(Exit::Pass)
@@ -142,14 +142,14 @@ pub fn consume(args: &FeedArgs) -> Result<Exit> {
     };
     over.store(true, Ordering::Relaxed);
     show_notes(&mut consumer)?;
-    output::data(&summary(&consumer, *top))?;
+    output::text(&summary(&consumer, *top))?;
     let is_received = consumer.counts().messages + consumer.counts().snapshots > 0;
     Ok(if is_good && is_received && consumer.wrong == 0 { Exit::Pass } else { Exit::Fail })
 }
 
 fn show_notes(consumer: &mut Consumer) -> Result<()> {
     for line in std::mem::take(&mut consumer.notes) {
-        output::data(&format!("{line}\n"))?;
+        output::text(&format!("{line}\n"))?;
     }
     Ok(())
 }
@@ -167,7 +167,7 @@ fn compare(mut check: Check, consumer: &mut Consumer) -> Result<bool> {
         show_notes(consumer)?;
     }
     let open: Vec<String> = check.open().collect();
-    output::data(&match (are_equal, open.is_empty()) {
+    output::text(&match (are_equal, open.is_empty()) {
         (true, _) => format!("{} books are equal to those of their cells\n", check.equal()),
         (false, true) => "no cell has a book to compare with\n".to_string(),
         (false, false) => format!(

@@ -18,6 +18,6 @@ pub mod links;
 pub mod membership;
 pub mod peer;
 mod peer_format;
-pub mod sockets;
+mod sockets;
 pub mod turns;
 pub mod warnings;
