@@ -9,8 +9,8 @@ const WINGS: [(&str, &[&str]); 4] = [
     (
         "exchange",
         &[
-            "run", "operate", "verify", "load", "feed", "doors", "client", "exchange", "policy",
-            "replica", "wire", "book", "auth", "codec",
+            "run", "replay", "operate", "verify", "load", "feed", "doors", "client", "exchange",
+            "policy", "replica", "wire", "book", "auth", "codec",
         ],
     ),
     ("ground", &["ssh", "sys", "test-support"]),

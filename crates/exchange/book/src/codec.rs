@@ -47,6 +47,7 @@ codes!(CancelReason {
     Day = 7,
     Expired = 8,
     TooManyTrades = 9,
+    Disconnected = 10,
 });
 
 /// Which command follows.

@@ -37,6 +37,7 @@
 //! them is copied before its first change after that, and [`Cell::copy_next`] copies one of the
 //! others whenever there is time. Other threads save large books, from a copy in memory.
 
+mod away;
 mod copy;
 mod handled;
 mod holdings;
@@ -49,6 +50,7 @@ mod session;
 mod snapshot;
 #[cfg(test)]
 pub(crate) mod testing;
+mod watched;
 
 use std::collections::BTreeMap;
 
@@ -57,7 +59,7 @@ use instrument::{Applied, Buffers, Circumstances, InstrumentState};
 use nm_book::order::{Command, Event, InstrumentId, Matching, UserId};
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 pub use nm_wire::Request;
-use nm_wire::{Breach, Frame, Holdings, Kind, OrdersLimit, Owner, RefusalReason, Retire};
+use nm_wire::{AwayTime, Breach, Frame, Holdings, Kind, OrdersLimit, Owner, RefusalReason, Retire};
 use session::Session;
 use snapshot::{Section, Snapshot, instrument_sections};
 
@@ -72,7 +74,7 @@ pub use request::{OPERATOR, rejection};
 pub use session::{Outcome, event_recipients};
 
 /// First bytes of a saved cell, with the version.
-const MAGIC: &[u8; 8] = b"nmcell06";
+const MAGIC: &[u8; 8] = b"nmcell07";
 
 /// What a frame of a batch is to a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +90,8 @@ pub enum Admitted {
     Move(MoveStep),
     /// A part of what a session or an owner has was removed: so many sessions on instruments.
     Retired(u64),
+    /// A session's orders are to be cancelled when it is away, or no longer.
+    Watched,
 }
 
 /// A group of instruments.
@@ -126,6 +130,8 @@ pub struct Cell<M> {
     first_output_seq: u64,
     /// The limit that held for the last request.
     last_limit: OrdersLimit,
+    /// Sessions whose orders are cancelled when they are away, and after how long that is, s.
+    watched: BTreeMap<UserId, u32>,
     /// Sessions that the last entry of that kind has removed; no part of the state.
     retirements: Vec<Retirement>,
     /// What it has room for.
@@ -165,6 +171,7 @@ impl<M: Matching> Cell<M> {
             released: BTreeMap::new(),
             first_output_seq: 0,
             last_limit: OrdersLimit::None,
+            watched: BTreeMap::new(),
             retirements: vec![],
             limits: CellLimits::STANDARD,
         }
@@ -209,6 +216,11 @@ impl<M: Matching> Cell<M> {
             Kind::Retire => {
                 return Ok(Admitted::Retired(self.retire(frame.read::<Retire>()?.retired)));
             }
+            Kind::AwayTime => {
+                let AwayTime { session, cancel_after_s, .. } = frame.read()?;
+                self.watch(session, cancel_after_s);
+                return Ok(Admitted::Watched);
+            }
             Kind::Request => {
                 let Ok(request) = frame.read::<Request>() else { return Ok(Admitted::Undecodable) };
                 let is_owned = self.owns(request.instrument);
@@ -228,10 +240,13 @@ impl<M: Matching> Cell<M> {
         debug_assert!(self.owns(instrument), "instrument {instrument} is in another cell");
         self.copy_before_change(instrument);
         let known = self.session(instrument, request.session).map(|session| session.owner);
-        if known.is_none()
-            && let Some(reason) = self.limit_reached(request)
-        {
-            return Handled::Refused(reason);
+        if known.is_none() {
+            if request.client_seq == watched::EXCHANGE_SEQ {
+                return Handled::Duplicate(None);
+            }
+            if let Some(reason) = self.limit_reached(request) {
+                return Handled::Refused(reason);
+            }
         }
         let owner = known.unwrap_or(request.owner);
         self.last_limit = self.orders_limit(request, owner);
@@ -414,6 +429,7 @@ impl<M: Matching> Cell<M> {
         bytes.put_u16(self.active);
         bytes.put_u64(self.first_output_seq);
         self.ledger.save(&mut bytes);
+        watched::save(&self.watched, &mut bytes);
         let mut sections = vec![Section::Plain(bytes)];
         self.save_moves(&mut sections);
         let count = self.instruments.len() as u64;
@@ -467,8 +483,9 @@ impl<M: Matching> Cell<M> {
         }
         let first_output_seq = reader.u64("first_output_seq")?;
         let ledger = OwnerLedger::load(&mut reader)?;
+        let watched = watched::load(&mut reader)?;
         let new = Cell::new(number, active);
-        let mut cell = Cell { index, now_ns, first_output_seq, ledger, ..new };
+        let mut cell = Cell { index, now_ns, first_output_seq, ledger, watched, ..new };
         cell.load_moves(&mut reader)?;
         for _ in 0..reader.u64("instruments")? {
             let instrument = reader.u32("instrument")?;

@@ -16,7 +16,7 @@ use nm_sys::clock::Deadline;
 use nm_wire::Owner;
 
 use crate::glimpse;
-use crate::limits::{LOGIN_LIMIT_NS, SNAPSHOT_SILENCE_NS, SNAPSHOTS_MAX};
+use crate::limits::{LOGIN_LIMIT_NS, SNAPSHOT_AGE_NS, SNAPSHOT_SILENCE_NS, SNAPSHOTS_MAX};
 use crate::mold::Session;
 
 /// Type of the packet that ends a session.
@@ -43,6 +43,21 @@ impl Limits {
         login: Duration::from_nanos(LOGIN_LIMIT_NS),
         silence: Duration::from_nanos(SNAPSHOT_SILENCE_NS),
     };
+}
+
+/// The latest snapshot, which further clients get as well for a time.
+#[derive(Debug, Default)]
+pub struct Kept {
+    made: Option<(u64, Arc<Vec<u8>>)>,
+}
+
+impl Kept {
+    /// The snapshot of those who ask at a time, ns.
+    pub fn get(&mut self, now_ns: u64, make: impl FnOnce() -> Vec<u8>) -> Arc<Vec<u8>> {
+        let fresh = self.made.take().filter(|(made_ns, _)| now_ns < made_ns + SNAPSHOT_AGE_NS);
+        let (_, bytes) = self.made.insert(fresh.unwrap_or_else(|| (now_ns, Arc::new(make()))));
+        Arc::clone(bytes)
+    }
 }
 
 /// How many clients each address has.
@@ -215,6 +230,21 @@ mod tests {
     }
 
     #[test]
+    fn a_snapshot_is_given_to_others_as_well_for_a_time() {
+        let mut kept = Kept::default();
+        let mut made = 0;
+        let get = |now_ns: u64| {
+            let bytes = kept.get(now_ns, || {
+                made += 1;
+                vec![made]
+            });
+            bytes[0]
+        };
+        let times = [5, 5 + SNAPSHOT_AGE_NS - 1, 5 + SNAPSHOT_AGE_NS, 6 + SNAPSHOT_AGE_NS];
+        assert_eq!(times.map(get), [1, 1, 2, 2]);
+    }
+
+    #[test]
     fn one_address_leaves_places_for_others() {
         let places = Places::default();
         let owner = |last| Owner::of_address([10, 0, 0, last].into());
@@ -245,7 +275,7 @@ mod tests {
         let login = Duration::from_millis(300);
         let mut slow = client(server(Limits { login, ..Limits::STANDARD }, 10));
         slow.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-        let deadline = Deadline::after(Duration::from_secs(30));
+        let deadline = Deadline::after(Duration::from_secs(10));
         // The beginning of a packet that is longer than all it sends.
         let mut next = [4, 0, packet::DEBUG].into_iter().chain(std::iter::repeat(0));
         let is_open = |slow: &mut TcpStream| {

@@ -259,7 +259,7 @@ impl Replay {
                         entries.push(Entry::Frame(frame.bytes.into()));
                     }
                 }
-                Ok(Admitted::Retired(_)) => {
+                Ok(Admitted::Retired(_) | Admitted::Watched) => {
                     if self.keeps_batches {
                         entries.push(Entry::Frame(frame.bytes.into()));
                     }

@@ -200,7 +200,7 @@ const REJECT_REASONS: [&str; 20] = [
     "The quantity is above the largest one that the instrument is listed with.",
 ];
 
-const CANCEL_REASONS: [&str; 10] = [
+const CANCEL_REASONS: [&str; 11] = [
     "Its session asked for it.",
     "Its session cancelled all orders.",
     "What an order could not trade at once.",
@@ -211,6 +211,7 @@ const CANCEL_REASONS: [&str; 10] = [
     "The day ended.",
     "It expired.",
     "It has made as many trades as it may.",
+    "Its session was away for longer than it had asked for.",
 ];
 
 /// Adds the types of codes that commands and events have.

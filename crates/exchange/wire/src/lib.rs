@@ -64,9 +64,12 @@ pub use listing::Listing;
 pub use messages::admin_response::{
     BookImage, BookPosition, CellReplicas, Holdings, InstrumentWork, LinkLatency, Work,
 };
+pub use messages::close::SILENCE;
 pub use messages::format::{Common, Difference, KnownMessage};
 pub use messages::hello::{Evidence, Who};
 pub use messages::membership_report::Member;
+pub use messages::open_orders::{LiveOrder, NextPart, SessionPosition};
+pub use messages::presence::Present;
 pub use messages::refused::RefusalReason;
 pub use messages::request::Breach;
 pub use messages::retire::Retired;

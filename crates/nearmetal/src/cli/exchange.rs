@@ -185,6 +185,24 @@ pub enum ExchangeCommand {
         Exit code: 0 received, with --check all books are equal, 1 a book is not, or nothing \
         came, 2 wrong files, 4 an address cannot be used, 5 an address is in use")]
     Feed(FeedArgs),
+    /// Replay a day of another venue, and find the largest multiple of its speed that keeps the
+    /// limit.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange replay 01302020.NASDAQ_ITCH50.gz --from 09:30:00 --seconds 10\n  \
+        nearmetal exchange replay orders.csv --speed 1x..8x --nodes 2-2-2-2 --limit 5\n\n\
+        A name that ends with .csv or .csv.gz is a table of orders, any other one ITCH 5.0.\n\
+        Exit code: 0 some speed is carried, 1 none is, 2 the file is no day")]
+    Replay(ReplayArgs),
+    /// Make a synthetic day for `exchange replay`: ITCH 5.0 of no venue.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange make-day day.itch.gz --rate 20000 --seconds 60\n\n\
+        Exit code: 0 written, 2 wrong arguments, 4 the file cannot be written")]
+    MakeDay(MakeDayArgs),
+    /// Show the conflated feed of best prices that `exchange feed-publish --top-of-book` sends.
+    #[command(after_help = "Example:\n  \
+        nearmetal exchange top-of-book --line 127.0.0.1:26005 --seconds 10\n\n\
+        Exit code: 0 received, 1 nothing came, 4 the address cannot be used, 5 it is in use")]
+    TopOfBook(TopOfBookArgs),
     /// Move one instrument, as `exchange move` does.
     #[command(after_help = "Example:\n  \
         nearmetal exchange assign 1000007 0 --network network.toml\n\n\
@@ -442,6 +460,10 @@ pub struct FixArgs {
     /// Folder for what must survive the door: numbers, messages and orders of each session.
     #[arg(long, value_name = "DIR", default_value = "nearmetal-fix")]
     pub store: PathBuf,
+    /// File of an operator's key, by which the door follows books for market data in a network
+    /// with a secret; that of --credentials if not given.
+    #[arg(long, value_name = "FILE")]
+    pub market_credentials: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -488,6 +510,25 @@ pub struct FeedPublishArgs {
     /// MiB of messages that are kept for requests.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = number(1..=65_536_u64))]
     pub keep_mib: u64,
+    /// Send best prices here as well: an address, or a multicast group.
+    #[arg(long, value_name = "ADDRESS")]
+    pub top_of_book: Option<SocketAddr>,
+    /// Send at most one message of best prices for a stock in so many ms.
+    #[arg(long, value_name = "MS", default_value_t = 100, value_parser = number(1..=60_000_u64))]
+    pub top_interval: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct TopOfBookArgs {
+    /// Where best prices come: an own address, or a multicast group.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:26005")]
+    pub line: SocketAddr,
+    /// Address of the interface at which multicast comes; that of the default route if not given.
+    #[arg(long, value_name = "IP")]
+    pub interface: Option<IpAddr>,
+    /// How long it receives; until Ctrl-C if not given.
+    #[arg(long, value_name = "S", value_parser = number(1..=86_400_u64))]
+    pub seconds: Option<u64>,
 }
 
 #[derive(Debug, Args)]
@@ -726,6 +767,76 @@ pub struct SearchArgs {
     pub within: f64,
     #[command(flatten)]
     pub network: NetworkArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// The day: messages of ITCH 5.0 with two bytes of length before each, or a table.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Speeds that are tried, as multiples of the day's.
+    #[arg(long, default_value = "1x..64x", value_name = "FROM..TO", value_parser = speeds)]
+    pub speed: Speeds,
+    /// Time of the day at which the part begins, such as 09:30:00; its first order if not given.
+    #[arg(long, value_name = "TIME", value_parser = time_of_day)]
+    pub from: Option<u64>,
+    /// Length of the part, s of the day.
+    #[arg(long, value_name = "S", default_value_t = 30.0)]
+    pub seconds: f64,
+    /// Rounds at each end of the bracket.
+    #[arg(long, default_value_t = 3, value_parser = number(1_u32..=100))]
+    pub rounds: u32,
+    /// Largest distance between the ends of the bracket, %.
+    #[arg(long, default_value_t = 8.0, value_name = "PERCENT")]
+    pub within: f64,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+}
+
+/// Speeds from a lowest to a highest one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Speeds {
+    pub from: f64,
+    pub to: f64,
+}
+
+/// Reads speeds such as 1x..64x, or one such as 4x.
+fn speeds(text: &str) -> Result<Speeds, String> {
+    let one = |text: &str| text.strip_suffix('x').and_then(|it| it.parse::<f64>().ok());
+    let (from, to) = text.split_once("..").unwrap_or((text, text));
+    match (one(from), one(to)) {
+        (Some(from), Some(to)) if from >= 0.01 && to >= from && to <= 1_000.0 => {
+            Ok(Speeds { from, to })
+        }
+        _ => Err("speeds are such as 1x..64x, from 0.01x to 1000x".to_string()),
+    }
+}
+
+fn time_of_day(text: &str) -> Result<u64, String> {
+    let why = "a time is such as 09:30:00";
+    nm_replay::csv_day::time_ns(text).ok_or_else(|| why.to_string())
+}
+
+#[derive(Debug, Args)]
+pub struct MakeDayArgs {
+    /// The file; compressed by gzip if its name ends with .gz.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Length of the day, s; a multiple of seven, else a little longer.
+    #[arg(long, value_name = "S", default_value_t = 70, value_parser = number(7..=86_394_u32))]
+    pub seconds: u32,
+    /// Requests a second on average.
+    #[arg(long, value_name = "RATE", default_value_t = 10_000.0)]
+    pub rate: f64,
+    /// Stocks.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = number(1..=10_000_u32))]
+    pub stocks: u32,
+    /// How many requests one causes directly, on average: bursts.
+    #[arg(long, value_name = "N", default_value_t = 0.7)]
+    pub caused: f64,
+    /// Seed of everything random; the same seed gives the same day.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
 }
 
 #[derive(Debug, Args)]

@@ -97,7 +97,8 @@ fn terms(net: &Net) -> Vec<u64> {
     let file = net.path().join("network.toml");
     let args = ["exchange", "status", "--format", "json", "--network", file.to_str().unwrap()];
     let status = run(&args);
-    assert_eq!(status.code, 0, "{status:?}");
+    // A node may stand still.
+    assert!([0, 1].contains(&status.code), "{status:?}");
     let status: serde_json::Value = serde_json::from_str(&status.stdout).unwrap();
     let cells = status["cells"].as_array().unwrap().iter();
     let term = |cell: &serde_json::Value| cell["epoch"].as_u64();

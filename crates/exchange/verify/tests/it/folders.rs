@@ -125,7 +125,10 @@ impl Cells {
                 assert_ne!(step, MoveStep::Ignored);
                 return;
             }
-            Admitted::Retired(_) | Admitted::NotOwned | Admitted::Undecodable => {
+            Admitted::Retired(_)
+            | Admitted::Watched
+            | Admitted::NotOwned
+            | Admitted::Undecodable => {
                 panic!("{frame:?}")
             }
         };

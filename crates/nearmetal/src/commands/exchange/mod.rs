@@ -10,12 +10,14 @@ mod node;
 pub mod policy;
 mod ramp;
 mod ramp_text;
+mod replay;
 pub mod retire;
 mod run;
 pub mod search;
 mod secret;
 mod setup;
 pub mod status;
+mod top;
 pub mod torture;
 pub mod verify;
 
@@ -50,6 +52,9 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Ouch(args) => door::ouch(args),
         ExchangeCommand::FeedPublish(args) => feed::publish(args),
         ExchangeCommand::Feed(args) => feed::consume(args),
+        ExchangeCommand::TopOfBook(args) => top::show(args),
+        ExchangeCommand::Replay(args) => replay::run(args),
+        ExchangeCommand::MakeDay(args) => replay::make_day(args),
         ExchangeCommand::Assign(args) => moves::assign(args),
         ExchangeCommand::Secret(command) => secret::run(command),
     }

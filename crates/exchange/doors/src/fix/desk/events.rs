@@ -322,5 +322,6 @@ fn cancel_text(reason: CancelReason) -> Option<&'static str> {
         CancelReason::Day => Some("the day has ended"),
         CancelReason::Expired => Some("ExpireTime has passed"),
         CancelReason::TooManyTrades => Some("it has made as many trades as it may make"),
+        CancelReason::Disconnected => Some("its session was away for too long"),
     }
 }

@@ -1,6 +1,7 @@
 //! The replicas of cells that a node has: what their logs commit is applied, what was received is
 //! proposed, and snapshots are copied.
 
+pub mod absence;
 pub mod cell_log;
 pub mod cell_moves;
 pub mod followers;
@@ -17,7 +18,7 @@ use nm_codec::DecodeError;
 use nm_model::agent::{Failure, FailureKind};
 use nm_replica::journal::{self, Recorder};
 use nm_replica::{Log, LogEvent, Refused};
-use nm_wire::{Frame, Holdings, Leader, Retire, Retired};
+use nm_wire::{Frame, Holdings, Leader, Presence, Retire, Retired};
 
 use crate::background;
 use crate::batch;
@@ -31,6 +32,7 @@ use crate::time::Time;
 
 use crate::node::control::Control;
 use crate::node::runtime::links::{LinkId, Links};
+use absence::Absence;
 use cell_log::{CellLog, SingleLog};
 use cell_moves::CellMoves;
 use followers::Followers;
@@ -69,6 +71,7 @@ pub struct Replica<L> {
     hashes: Option<StateHashes>,
     pub(super) moves: CellMoves,
     workload: Workload,
+    absence: Absence,
     /// Index of the state with which it began.
     begun_at: u64,
     /// The time of the batches that it proposes.
@@ -111,6 +114,7 @@ impl<L: Log> Replica<L> {
             hashes,
             moves: CellMoves::default(),
             workload: Workload::default(),
+            absence: Absence::default(),
         }
     }
 
@@ -190,6 +194,7 @@ impl<L: Log> Replica<L> {
                 LogEvent::LeadershipGained { .. } => {
                     self.drop_backlog();
                     self.clock.begin_term();
+                    self.absence.clear();
                     for role in [Role::Router, Role::Processor] {
                         let peers = links.all_to(role);
                         self.announce(links, &peers);
@@ -286,7 +291,7 @@ impl<L: Log> Replica<L> {
                         self.moves.on_request(&mut self.cell, &request, handled);
                     }
                 }
-                Admitted::NotOwned | Admitted::Undecodable => {}
+                Admitted::NotOwned | Admitted::Undecodable | Admitted::Watched => {}
                 Admitted::Retired(_) => followers.retired(&self.cell),
                 Admitted::Move(step) => self.moves.on_step(frame, step, now_ns),
             }
@@ -329,6 +334,31 @@ impl<L: Log> Replica<L> {
         self.moves.advance(&mut self.cell, map, links, |entry| entries.push(entry.to_vec()));
         for entry in entries {
             self.enqueue(&entry, links.time());
+        }
+    }
+
+    /// A gateway names the sessions that are linked to it.
+    pub fn on_presence(&mut self, presence: &Presence, now: Time) {
+        if self.is_leading() {
+            let mut entries: Vec<Vec<u8>> = vec![];
+            let keep = |entry: &[u8]| entries.push(entry.to_vec());
+            self.absence.on_presence(&self.cell, presence, keep);
+            for entry in entries {
+                self.enqueue(&entry, now);
+            }
+        }
+    }
+
+    /// Cancels the orders of sessions that are away, if this replica leads.
+    fn advance_absence(&mut self, now: Time) {
+        if self.cell.watched().is_empty() || !self.is_leading() {
+            return;
+        }
+        let mut entries: Vec<Vec<u8>> = vec![];
+        let keep = |entry: &[u8]| entries.push(entry.to_vec());
+        self.absence.advance(&self.cell, now.monotonic_ns, keep);
+        for entry in entries {
+            self.enqueue(&entry, now);
         }
     }
 
@@ -630,6 +660,7 @@ impl<L: Log> ReplicaSet<L> {
         let mut has_committed = false;
         for replica in &mut self.replicas {
             replica.advance_moves(map, links);
+            replica.advance_absence(links.time());
             replica.propose()?;
             replica.clock.warnings.drain(..).for_each(|warning| links.warnings.push(warning));
             if replica.can_continue() {
@@ -666,11 +697,12 @@ impl<L: Log> ReplicaSet<L> {
             false => background::next_check_ns(now_ns),
         });
         let leading = self.replicas.iter().filter(|replica| replica.is_leading());
+        let absence = leading.clone().filter_map(|it| it.absence.deadline_ns(&it.cell)).min();
         let moves = leading.filter_map(|it| it.moves.deadline_ns(&it.cell, now_ns)).min();
         let control = self.control.as_ref().and_then(Control::deadline_ns);
         let holds = self.replicas.iter().any(|replica| replica.held.is_some());
         let held = holds.then(|| background::next_check_ns(now_ns));
-        [snapshot.min(), moves, control, held].into_iter().flatten().min()
+        [snapshot.min(), moves, control, held, absence].into_iter().flatten().min()
     }
 }
 

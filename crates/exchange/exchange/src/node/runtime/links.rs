@@ -9,8 +9,8 @@ use std::time::Duration;
 use nm_auth::{Nonces, Secret};
 use nm_book::order::UserId;
 use nm_wire::{
-    Challenge, Close, Evidence, Format, FrameMut, Hello, Kind, Listed, Owner, Value, Welcome, Who,
-    hello, welcome,
+    Challenge, Close, Evidence, Format, FrameMut, Heartbeat, Hello, Kind, Listed, Owner, Value,
+    Welcome, Who, hello, welcome,
 };
 
 use crate::client::{Meant, introduce, say_hello_to};
@@ -22,6 +22,7 @@ use crate::time::{Meters, Time};
 
 use super::accepted::Accepted;
 use super::authenticator::Authenticator;
+use super::heartbeat::Heartbeats;
 use super::limits::Limits;
 use super::peer::{Peer, PeerError, QUOTA_BYTES};
 use super::peer_format::PeerFormat;
@@ -32,7 +33,7 @@ use super::warnings::Warnings;
 pub struct LinkId(u64);
 
 impl LinkId {
-    fn new(slot: usize, generation: u64) -> LinkId {
+    pub(super) fn new(slot: usize, generation: u64) -> LinkId {
         LinkId(generation << 16 | slot as u64)
     }
 
@@ -59,8 +60,8 @@ const LINKS_MAX: usize = 1 << 16;
 /// read, ns.
 const CHECK_NS: u64 = 100_000_000;
 
-/// Bytes that may be gathered for links in one iteration; then they are written at once. A frame
-/// for all clients is as many frames.
+/// Bytes that may be gathered for links; then all of them are written at once. A frame for all
+/// clients is as many frames.
 const GATHERED_BYTES_MAX: usize = 32 << 20;
 
 /// Answers to the frames of one read that may be gathered before they are written, bytes.
@@ -133,6 +134,8 @@ struct Entry {
     /// The nonces of the link, if the peer's challenge was answered.
     nonces: Option<Nonces>,
     stall: Option<Stall>,
+    /// Heartbeats, if a session of it has asked for them.
+    heartbeats: Option<Heartbeats>,
     /// Whether it is among the links that are checked.
     is_watched: bool,
     /// What it counts for among the bytes of its owner.
@@ -148,7 +151,9 @@ impl Entry {
 
     /// Whether it has to be checked for the limits on time.
     fn needs_watching(&self) -> bool {
-        !self.is_established || (self.stall.is_some() && !self.is_node())
+        !self.is_established
+            || (self.stall.is_some() && !self.is_node())
+            || self.heartbeats.is_some()
     }
 
     /// Why it is to be closed, if its peer takes too long.
@@ -160,7 +165,8 @@ impl Entry {
             return Some(PeerError::HandshakeTimeout(limits.hello_timeout));
         }
         let stall = self.stall.filter(|stall| exceeds(stall.since_ns, limits.slow_timeout));
-        stall.filter(|_| !self.is_node()).map(|_| PeerError::Slow(limits.slow_timeout))
+        let slow = stall.filter(|_| !self.is_node()).map(|_| PeerError::Slow(limits.slow_timeout));
+        slow.or_else(|| self.heartbeats.as_ref()?.overdue())
     }
 }
 
@@ -420,6 +426,7 @@ impl Links {
             challenge: None,
             nonces: None,
             stall: None,
+            heartbeats: None,
             is_watched: false,
             held_bytes: 0,
             has_failed: false,
@@ -454,15 +461,37 @@ impl Links {
         if self.watched.is_empty() || self.now_ns < self.next_check_ns {
             return;
         }
+        let late_ns = self.now_ns - self.next_check_ns;
         self.next_check_ns = self.now_ns + CHECK_NS;
         let Links { watched, entries, limits, now_ns, .. } = self;
+        let mut beats = vec![];
         watched.retain(|id| {
             let entry = entries.get_mut(id.slot()).and_then(Option::as_mut);
             let Some(entry) = entry.filter(|entry| entry.id == *id) else { return false };
+            if let Some(heartbeats) = &mut entry.heartbeats {
+                let due = heartbeats.advance(CHECK_NS + late_ns.min(CHECK_NS));
+                beats.extend(due.map(|number| (*id, Heartbeat { number })));
+            }
             failed.extend(entry.overdue(limits, *now_ns).map(|error| (*id, error)));
             entry.is_watched = entry.needs_watching();
             entry.is_watched
         });
+        beats.iter().for_each(|(id, heartbeat)| self.send(*id, heartbeat));
+    }
+
+    /// Both ends of a link send heartbeats from now on, each after so long, ms; 0 for never.
+    pub fn set_heartbeat(&mut self, id: LinkId, interval_ms: u32) {
+        if let Some(entry) = self.entry(id) {
+            entry.heartbeats = (interval_ms > 0).then(|| Heartbeats::new(interval_ms));
+            self.watch_if_needed(id);
+        }
+    }
+
+    /// A heartbeat has come, or cannot come because the link is not read.
+    pub fn contacted(&mut self, id: LinkId) {
+        if let Some(heartbeats) = self.entry(id).and_then(|entry| entry.heartbeats.as_mut()) {
+            heartbeats.contacted();
+        }
     }
 
     fn entry(&mut self, id: LinkId) -> Option<&mut Entry> {
@@ -634,8 +663,12 @@ impl Links {
     /// The links whose backlogs are to be written now, in exchange for an empty buffer.
     pub fn take_unwritten(&mut self, empty: Vec<LinkId>) -> Vec<LinkId> {
         debug_assert!(empty.is_empty());
-        self.gathered_bytes = 0;
         std::mem::replace(&mut self.to_be_flushed, empty)
+    }
+
+    /// All backlogs were written.
+    pub fn end_writes(&mut self) {
+        self.gathered_bytes = 0;
     }
 
     /// The backlog of a link that is about to be written, and the most bytes that may wait; none
@@ -1050,6 +1083,7 @@ mod tests {
         /// What is to be written, in the order of the links.
         pub fn take_output(&mut self) -> Vec<(LinkId, Vec<u8>)> {
             let mut ids = self.take_unwritten(vec![]);
+            self.end_writes();
             ids.sort_unstable_by_key(|id| id.0);
             let taken = ids.into_iter().filter_map(|id| {
                 let (backlog, _) = self.begin_write(id)?;

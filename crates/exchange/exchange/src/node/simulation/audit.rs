@@ -156,7 +156,7 @@ impl Audit {
                         self.on_executed(request.instrument, request.session, outcome);
                     }
                 }
-                Admitted::NotOwned | Admitted::Retired(_) => {}
+                Admitted::NotOwned | Admitted::Retired(_) | Admitted::Watched => {}
                 Admitted::Undecodable => panic!("a request that cannot be read"),
                 Admitted::Move(step) => {
                     let is_parts = frame.kind() == Kind::MoveParts;
@@ -174,6 +174,10 @@ impl Audit {
         let last = self.last.entry(instrument).or_default();
         assert_eq!(outcome.output_seq, *last + 1, "number of the outcome on {instrument}");
         *last += 1;
+        if outcome.client_seq == 0 {
+            // The exchange has cancelled the orders of a session that is away.
+            return;
+        }
         let known = self.outcomes.entry((instrument, session)).or_default();
         let before = known.last_key_value().map_or(0, |(seq, _)| *seq);
         assert!(

@@ -28,6 +28,7 @@ use crate::moves::MoveId;
 use crate::network::{CONTROL, Durability, Network, Node, NodeId, Role};
 
 use audit::Step;
+use clients::CANCEL_AFTER_S;
 use ring::{Event, Load, Ring};
 
 const SECOND: u64 = 1_000_000_000;
@@ -149,6 +150,12 @@ impl Trial {
     /// Runs until all is done.
     fn run(mut self) -> Outcome {
         let _named = Named(self.plan);
+        self.settle();
+        self.end()
+    }
+
+    /// Lets the faults and all that follows from them happen.
+    fn settle(&mut self) {
         if self.plan.faults_ns > 0 {
             self.ring.after(20_000_000, Event::Trial);
         }
@@ -175,7 +182,40 @@ impl Trial {
                 assert!(now_ns < quiet_ns + RECOVERY_NS, "after {now_ns} ns: {unsettled:?}");
             }
         }
-        self.end()
+    }
+
+    /// All clients leave for good, and with them a gateway or the leader of a cell; whether that
+    /// had orders. None of them is left in time, and not too early.
+    fn leave(&mut self) -> bool {
+        // A cell whose leader has just come learns who is watched at once.
+        let settled_ns = self.ring.now_ns;
+        while self.ring.now_ns < settled_ns + SECOND {
+            self.ring.step();
+        }
+        let (before, _) = self.ring.live_orders();
+        let left_ns = self.ring.now_ns;
+        let until = |trial: &mut Trial, at_ns: u64| {
+            while trial.ring.now_ns < left_ns + at_ns {
+                trial.ring.step();
+            }
+        };
+        (0..self.ring.clients.len()).for_each(|at| self.ring.leave(at));
+        let leader = {
+            let group = self.ring.groups[&0].borrow();
+            group.leader_node().unwrap_or(group.nodes[0])
+        };
+        let victims = [Role::Gateway.node(0), leader, Role::Router.node(1)];
+        let cancel_ns = u64::from(CANCEL_AFTER_S) * SECOND;
+        until(self, self.plan.number % 3 * SECOND);
+        self.crash(victims[self.plan.number as usize % 3]);
+        until(self, cancel_ns - SECOND / 2);
+        assert_eq!(self.ring.live_orders().0, before, "too early");
+        // A leader that came two seconds later gives each session its whole time.
+        until(self, cancel_ns + 5 * SECOND);
+        assert_eq!(self.ring.live_orders().0, 0, "{}", self.ring.describe_cells());
+        until(self, cancel_ns + 75 * SECOND);
+        assert_eq!(self.ring.live_orders(), (0, 0), "nobody is watched any more");
+        before > 0
     }
 
     fn end(self) -> Outcome {
@@ -444,6 +484,26 @@ fn requests_go_around_a_router_that_stands_still() {
             assert!(ring.now_ns < begin_ns + 10 * SECOND, "{:?}", waiting());
         }
     }
+}
+
+/// A kill at the same time as that of the gateway, the leader or a router does not save them.
+#[test]
+fn orders_of_clients_that_leave_are_cancelled_whatever_fails() {
+    let mut with_orders = 0;
+    for number in 0..9 {
+        let plan = Plan {
+            test: "orders_of_clients_that_leave_are_cancelled_whatever_fails",
+            load: Load { instruments: 3, requests: 16, moves: 6, changes: 0 },
+            durability: durability(number),
+            are_links_bad: false,
+            ..network_of_faults(number)
+        };
+        let _named = Named(plan);
+        let mut trial = Trial::new(plan);
+        trial.settle();
+        with_orders += usize::from(trial.leave());
+    }
+    assert!(with_orders >= 6, "{with_orders}");
 }
 
 #[test]

@@ -5,12 +5,14 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
+use nm_book::book::Book;
 use nm_book::testing::Random;
 use nm_codec::fnv1a_on;
 use nm_replica::Shared;
 use nm_wire::{AdminResponse, Frame, FrameMut, Kind, Message};
 
 use crate::batch;
+use crate::cell::Cell;
 use crate::limits::CellLimits;
 use crate::link::ReceiveBuffer;
 use crate::moves::{MoveId, MoveParts, Part, Release};
@@ -586,9 +588,13 @@ impl Ring {
 
     /// A client asks again for what it has not got.
     fn ask(&mut self, at: usize) {
-        let asked = self.clients[at].ask_again(self.now_ns);
-        if let Some(wire) = self.clients[at].wire.filter(|_| !asked.is_empty()) {
-            self.send(wire, 1, &asked);
+        let mut asked = self.clients[at].ask_again(self.now_ns);
+        asked.extend(self.clients[at].heartbeat());
+        if let Some(wire) = self.clients[at].wire {
+            match self.clients[at].misses_gateway(self.now_ns) {
+                true => self.cut(wire),
+                false => self.send(wire, 1, &asked),
+            }
         }
         self.after(100_000_000, Event::Ask(at));
     }
@@ -733,6 +739,7 @@ impl Ring {
     /// A client or the operator connects.
     fn enter(&mut self, end: End) {
         let (to, hello) = match end {
+            End::Client(at) if self.clients[at].has_left => return,
             End::Client(at) => {
                 let client = &mut self.clients[at];
                 (Role::Gateway.node(client.gateway), client.hello(self.now_ns))
@@ -757,6 +764,39 @@ impl Ring {
             _ => self.operator.wire = Some(wire),
         }
         self.send(wire, 1, &hello);
+    }
+
+    /// A client leaves for good: its host is lost, or the program was killed.
+    pub fn leave(&mut self, at: usize) {
+        self.clients[at].has_left = true;
+        if let Some(wire) = self.clients[at].wire {
+            self.cut(wire);
+        }
+    }
+
+    /// Live orders of all sessions, and how many sessions the cells watch.
+    pub fn live_orders(&self) -> (u32, usize) {
+        let sessions: Vec<u32> = self.clients.iter().flat_map(|it| it.sessions()).collect();
+        let live = |cell: &Cell<Book>| -> u32 {
+            let owned = (0..self.instruments).filter(|it| cell.owns(*it));
+            owned.flat_map(|it| sessions.iter().map(move |at| cell.standing(it, *at).1)).sum()
+        };
+        let cells = self.audit.cells.iter();
+        (cells.clone().map(live).sum(), cells.map(|cell| cell.watched().len()).sum())
+    }
+
+    /// Where the cells are led, whom they watch, and what their sessions have.
+    pub fn describe_cells(&self) -> String {
+        let cell = |cell: &Cell<Book>| {
+            let group = self.groups.get(&cell.number()).map(|it| it.borrow().leader_node());
+            let live = (0..self.instruments).map(|it| {
+                let of = |at: &u32| (*at, cell.standing(it, *at).1);
+                (it, cell.owns(it), [1, 2, 3, 4].iter().map(of).collect::<Vec<_>>())
+            });
+            let (live, watched) = (live.collect::<Vec<_>>(), cell.watched());
+            format!("cell {}: leader {group:?}, {watched:?}, {live:?}\n", cell.number())
+        };
+        self.audit.cells.iter().map(cell).collect()
     }
 
     fn request(&mut self, at: usize) {
