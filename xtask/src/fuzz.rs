@@ -229,6 +229,7 @@ fn outcome(text: &str) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn options_are_parsed() {
@@ -256,8 +257,60 @@ mod tests {
 
     #[test]
     fn all_targets_are_found() {
-        let targets = targets(&shell::root().join("fuzz")).unwrap();
-        assert_eq!(targets.len(), 18, "{targets:?}");
+        let fuzz = shell::root().join("fuzz");
+        let targets = targets(&fuzz).unwrap();
         assert!(targets.contains(&"book".to_string()) && targets.is_sorted(), "{targets:?}");
+        // A function of bytes that is not among them would never run.
+        let text = fs::read_to_string(fuzz.join("src/lib.rs")).unwrap();
+        let used = text.lines().filter_map(|line| line.strip_prefix("pub use ")?.split_once("::"));
+        let names = used.flat_map(|(_, names)| {
+            names.trim_matches(['{', '}', ';']).split(", ").map(str::to_string).collect::<Vec<_>>()
+        });
+        let own =
+            text.lines().filter_map(|line| line.strip_prefix("pub fn ")?.split_once("(bytes"));
+        for name in names.chain(own.map(|(name, _)| name.to_string())) {
+            assert!(text.contains(&format!("run: {name},")), "{name} is no target: {targets:?}");
+        }
+    }
+
+    /// Crates whose decoder no target calls, and why.
+    const WITHOUT_TARGET: [(&str, &str); 1] =
+        [("nm_probe", "it reads a number at a fixed place, and no length")];
+
+    #[test]
+    fn each_crate_that_decodes_bytes_of_others_has_a_target() {
+        let root = shell::root();
+        // The target `codec` calls what is there.
+        let mut called =
+            fs::read_to_string(root.join("crates/exchange/run/src/testing.rs")).unwrap();
+        for entry in fs::read_dir(root.join("fuzz/src")).unwrap().flatten() {
+            called += &fs::read_to_string(entry.path()).unwrap_or_default();
+        }
+        let mut decoding = BTreeSet::new();
+        for name in shell::output("git ls-files crates").unwrap().0.lines() {
+            let [_, rest @ ..] = &name.split('/').collect::<Vec<_>>()[..] else { continue };
+            let Some(at) = rest.iter().position(|part| *part == "src") else { continue };
+            if name.ends_with(".rs")
+                && fs::read_to_string(root.join(name)).unwrap().lines().any(decodes)
+            {
+                decoding.insert(format!("nm_{}", rest[at - 1]));
+            }
+        }
+        assert!(decoding.len() >= 9, "{decoding:?}");
+        for name in decoding {
+            let is_called = called.contains(&format!("{name}::"));
+            let has_reason = WITHOUT_TARGET.iter().any(|(known, _)| *known == name);
+            assert!(is_called != has_reason, "{name} decodes bytes; add a target in fuzz/src");
+        }
+    }
+
+    /// Whether a line begins a public function that makes something of any bytes.
+    fn decodes(line: &str) -> bool {
+        let name = line.trim_start().strip_prefix("pub fn ");
+        let is_named =
+            |name: &str| ["read", "decode", "parse"].iter().any(|it| name.starts_with(it));
+        let makes =
+            line.contains("&[u8]") && (line.contains("-> Result<") || line.contains("-> Option<"));
+        name.is_some_and(is_named) && makes
     }
 }

@@ -262,7 +262,9 @@ class Client:
 
 
 def _text(close: bytes) -> str:
-    return close[2:].decode(errors="replace")
+    """The sentence of a gateway, without what would command the terminal that shows it."""
+    sentence = close[2:].decode(errors="replace")
+    return "".join(letter if letter.isprintable() else " " for letter in sentence)
 
 
 def _proof(key: bytes, end: bytes, nonces: bytes, claim: bytes) -> bytes:

@@ -12,11 +12,45 @@ use nm_report::style::{self, Style};
 use crate::document::{Document, SelfVersioned, Versioned};
 use crate::exit::{self, Exit, Stop};
 
-/// Writes data to stdout. A closed pipe is not an error; a full disk behind stdout is one of usage,
-/// as no environment is missing.
+/// Writes text for people to stdout. Parts of it may come from a peer or a file, which must not
+/// command the user's terminal.
+///
+/// # Errors
+/// As [`data`].
+pub fn text(text: &str) -> Result<()> {
+    data(&style::printable(text))
+}
+
+/// Writes data for programs to stdout. A closed pipe is not an error; a full disk behind stdout is
+/// one of usage, as no environment is missing.
+///
+/// # Errors
+/// If it cannot be written.
 pub fn data(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
     written(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
+}
+
+/// Writes JSON as a line, or lines.
+fn data_json(json: String) -> Result<()> {
+    data(&(escaped(json) + "\n"))
+}
+
+/// JSON whose strings command no terminal. All else in it is ASCII, and its writer has escaped the
+/// control characters of that already.
+fn escaped(json: String) -> String {
+    let is_hostile = |c: char| c != '\n' && style::is_command(c);
+    if !json.contains(is_hostile) {
+        return json;
+    }
+    let mut text = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        match is_hostile(c) {
+            true => text += &format!("\\u{:04x}", u32::from(c)),
+            false => text.push(c),
+        }
+    }
+    text
 }
 
 /// What came of writing to stdout.
@@ -54,22 +88,22 @@ pub fn file_error(path: &Path, error: &io::Error) -> anyhow::Error {
 
 /// Writes a document as JSON to stdout.
 pub fn json(document: &impl Document) -> Result<()> {
-    data(&(serde_json::to_string_pretty(&Versioned::new(document))? + "\n"))
+    data_json(serde_json::to_string_pretty(&Versioned::new(document))?)
 }
 
 /// Writes a document as one line of JSON to stdout.
 pub fn json_line(document: &impl Document) -> Result<()> {
-    data(&(serde_json::to_string(&Versioned::new(document))? + "\n"))
+    data_json(serde_json::to_string(&Versioned::new(document))?)
 }
 
 /// Writes a result or a plan, whose form is that of its file, as JSON to stdout.
 pub fn json_file(value: &impl SelfVersioned) -> Result<()> {
-    data(&(serde_json::to_string_pretty(value)? + "\n"))
+    data_json(serde_json::to_string_pretty(value)?)
 }
 
 /// Writes a document of another standard to stdout.
 pub fn sarif(document: &serde_json::Value) -> Result<()> {
-    data(&format!("{document:#}\n"))
+    data_json(format!("{document:#}"))
 }
 
 /// Writes a message to stderr. Parts of it may come from a peer or a file, which must not command
@@ -147,5 +181,14 @@ mod tests {
         let shown = without_commands(hostile);
         assert!(shown.starts_with("refused: ") && shown.ends_with("\nhint: one"), "{shown:?}");
         assert!(shown.chars().all(|c| !c.is_control() || c == '\n'), "{shown:?}");
+    }
+
+    #[test]
+    fn json_means_the_same_and_commands_no_terminal() {
+        let hostile = "a\u{9b}2J\x1b[2J\u{7f}\u{202e}ä\n";
+        let document = serde_json::json!({ "name": hostile, "of": [1, "x"] });
+        let shown = escaped(format!("{document:#}"));
+        assert!(!shown.contains(|c: char| c != '\n' && style::is_command(c)), "{shown:?}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), document);
     }
 }

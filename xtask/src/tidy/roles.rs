@@ -149,7 +149,7 @@ mod tests {
     /// Clippy reads the file of the crate alone.
     #[test]
     fn calls_that_block_are_banned_in_the_exchange_beside_what_the_workspace_bans() {
-        for name in ["exchange", "doors"] {
+        for name in ["exchange", "doors", "feed"] {
             check_banned(&format!("crates/exchange/{name}/clippy.toml"));
         }
     }

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use nm_wire::Message as Frame;
 
 use nm_exchange::limits::is_within_quota;
+use nm_exchange::node::Warnings;
+use nm_exchange::refusals::Refusals;
 use nm_wire::Owner;
 
 use crate::limits::{LOGON_LIMIT_NS, MARKET_SLOW_NS, MESSAGES_PER_SECOND, UNKNOWN_CONNECTIONS_MAX};
@@ -86,6 +88,9 @@ enum Away {
 pub struct Door<L: Line> {
     places: Vec<Place<L>>,
     connections: BTreeMap<ConnectionId, Connection<L::Cut>>,
+    refusals: Refusals,
+    /// Lines that strangers cause.
+    warnings: Warnings,
     /// What books show, as far as a session wants to know it.
     views: Views,
     /// When all clients were notified of the market last, ns.
@@ -108,6 +113,8 @@ impl<L: Line> Door<L> {
         Door {
             places: settings.sessions.iter().enumerate().map(place).collect(),
             connections: BTreeMap::new(),
+            refusals: Refusals::default(),
+            warnings: Warnings::default(),
             views: Views::new(),
             notified_ns: 0,
             acts: vec![],
@@ -161,8 +168,13 @@ impl<L: Line> Door<L> {
     }
 
     /// Somebody connects; whether they may. An owner may have as many connections without a logon
-    /// as are free, so nobody keeps others out.
+    /// as are free, so nobody keeps others out. One that was refused too often is not answered.
     pub fn connected(&mut self, id: ConnectionId, owner: Owner, now_ns: u64) -> bool {
+        if self.refusals.is_too_often(owner, now_ns) {
+            let message = format!("{owner} was refused too often; it is not answered for now");
+            self.warnings.push_limited(("refused", owner), now_ns, message);
+            return false;
+        }
         let strangers = || self.connections.values().filter(|it| it.line.is_none());
         let unknown = strangers().count();
         let own = strangers().filter(|it| it.owner == owner).count();
@@ -171,6 +183,7 @@ impl<L: Line> Door<L> {
         {
             return false;
         }
+        self.refusals.count(owner, now_ns);
         let cut = L::Cut::default();
         let (line, since_ns, second, messages) = (None, now_ns, 0, 0);
         self.connections.insert(id, Connection { cut, owner, line, since_ns, second, messages });
@@ -230,7 +243,7 @@ impl<L: Line> Door<L> {
                 (Next::Message(message), None) => self.begin(id, &message, now_ns),
                 (Next::Ignored, _) => {}
                 (Next::Fault(why), Some(line)) => self.step(line, Input::End(&why), now_ns),
-                (Next::Fault(_), None) => self.close(id),
+                (Next::Fault(_), None) => self.refuse(id, now_ns, "what it sends is no message"),
             }
         }
     }
@@ -240,17 +253,26 @@ impl<L: Line> Door<L> {
         self.acts.push(Act::Close(id));
     }
 
+    /// Ends a connection without a logon.
+    fn refuse(&mut self, id: ConnectionId, now_ns: u64, why: &str) {
+        if let Some(connection) = self.connections.get(&id) {
+            let owner = connection.owner;
+            let message = format!("a connection of {owner} was refused: {why}");
+            self.warnings.push_limited(("stranger", owner), now_ns, message);
+        }
+        self.close(id);
+    }
+
     /// The first message of a connection: it names a session that nobody has, or the connection
     /// ends.
     fn begin(&mut self, id: ConnectionId, message: &MessageOf<L>, now_ns: u64) {
         let named = self.places.iter().position(|place| place.line.is_named_by(message));
         let Some(line) = named.filter(|line| self.places[*line].connection.is_none()) else {
-            self.acts.push(Act::Note("a connection was refused: it is of no free session".into()));
             let refusal = L::refusal(named.is_some());
             if !refusal.is_empty() {
                 self.acts.push(Act::Send(id, refusal));
             }
-            return self.close(id);
+            return self.refuse(id, now_ns, "it is of no free session");
         };
         self.places[line].connection = Some(id);
         if let Some(connection) = self.connections.get_mut(&id) {
@@ -258,6 +280,9 @@ impl<L: Line> Door<L> {
         }
         self.step(line, Input::Message(message), now_ns);
         if self.places[line].line.is_logged_on() {
+            if let Some(connection) = self.connections.get(&id) {
+                self.refusals.forgive(connection.owner);
+            }
             self.note(line, "logged on");
         }
     }
@@ -419,6 +444,7 @@ impl<L: Line> Door<L> {
 
     /// Time has passed.
     pub fn tick(&mut self, now_ns: u64) {
+        self.acts.extend(self.warnings.take(now_ns).into_iter().map(Act::Note));
         let is_telling = now_ns.saturating_sub(self.notified_ns) >= TELL_NS;
         if is_telling {
             self.notified_ns = now_ns;
@@ -437,8 +463,7 @@ impl<L: Line> Door<L> {
             let Some(connection) = self.connections.get(&id) else { continue };
             let is_late = now_ns.saturating_sub(connection.since_ns) >= LOGON_LIMIT_NS;
             if connection.line.is_none() && is_late {
-                self.acts.push(Act::Note("a connection was ended: it has not logged on".into()));
-                self.close(id);
+                self.refuse(id, now_ns, "it has not logged on in time");
             } else {
                 self.read(id, now_ns);
             }

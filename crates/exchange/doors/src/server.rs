@@ -38,6 +38,9 @@ const LINGER_NS: u64 = 5_000_000_000;
 /// After how long a door that has no descriptors accepts again, ns.
 const ACCEPT_AGAIN_NS: u64 = 500_000_000;
 
+/// Connections that are taken from the queue in one turn of the loop.
+const ACCEPTS_PER_TURN: usize = 32;
+
 /// How long clients may take to read the last messages of a door that closes.
 const END_LIMIT_NS: u64 = 500_000_000;
 
@@ -270,7 +273,8 @@ impl<'a, L: Line> Server<'a, L> {
     }
 
     fn accept(&mut self) -> Result<(), ServerError> {
-        loop {
+        // The others wait for the next turn, so that many at once do not hold up the clients.
+        for _ in 0..ACCEPTS_PER_TURN {
             let (stream, peer) = match self.listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error)
@@ -302,6 +306,7 @@ impl<'a, L: Line> Server<'a, L> {
             let socket = Socket { stream, output, written, is_paused, ending_ns };
             self.sockets.insert(id, socket);
         }
+        Ok(())
     }
 
     /// Reads what a client has sent.

@@ -245,4 +245,15 @@ mod tests {
         fs::write(&word, "\n").unwrap();
         assert!(password(&word).unwrap_err().to_string().contains("has no password"));
     }
+
+    #[test]
+    fn a_file_of_sessions_has_a_number_of_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sessions.toml");
+        for (bytes, is_read) in [(SETTINGS_BYTES_MAX, true), (SETTINGS_BYTES_MAX + 1, false)] {
+            let comment = "#".repeat(bytes as usize - 1) + "\n";
+            fs::write(&path, comment).unwrap();
+            assert_eq!(file::<toml::Table>(&path).is_ok(), is_read, "{bytes}");
+        }
+    }
 }

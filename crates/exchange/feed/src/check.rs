@@ -86,6 +86,7 @@ impl Check {
 }
 
 /// The instruments of a node's cells.
+#[expect(clippy::disallowed_methods, reason = "it compares; the lines have threads of their own")]
 fn instruments(link: &mut Link) -> Result<Vec<InstrumentId>, ClientError> {
     nm_wire::write(&AdminRequest::Follow, &mut link.output);
     let mut all = vec![];
@@ -103,6 +104,7 @@ fn instruments(link: &mut Link) -> Result<Vec<InstrumentId>, ClientError> {
 }
 
 /// The book of an instrument, if the node has it.
+#[expect(clippy::disallowed_methods, reason = "it compares; the lines have threads of their own")]
 fn image(link: &mut Link, instrument: InstrumentId) -> Result<Option<BookSnapshot>, ClientError> {
     nm_wire::write(&AdminRequest::Image { instrument }, &mut link.output);
     let mut images = Images::default();

@@ -142,6 +142,7 @@ impl Consumer {
     }
 
     /// Takes what has come, for a moment.
+    #[expect(clippy::disallowed_methods, reason = "the only wait of the loop, with a limit")]
     pub fn turn(&mut self) {
         let Ok(first) = self.inputs.recv_timeout(NAP) else { return self.act() };
         let now_ns = clock::monotonic_ns();
@@ -199,6 +200,7 @@ impl Consumer {
         }
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the channel has room for the one answer")]
     fn begin_snapshot(&self) -> io::Result<Inputs<SnapshotRead>> {
         let (to, snapshot) = sync_channel(1);
         let from = self.options.snapshots;
@@ -288,6 +290,7 @@ fn join(address: SocketAddr, interface: IpAddr) -> io::Result<UdpSocket> {
 }
 
 /// Reads a socket in a thread.
+#[expect(clippy::disallowed_methods, reason = "in a thread of its own")]
 fn read_all(
     socket: UdpSocket,
     is_line: bool,
@@ -310,6 +313,7 @@ fn read_all(
 }
 
 /// Reads a snapshot.
+#[expect(clippy::disallowed_methods, reason = "in a thread of its own")]
 fn read_snapshot(from: SocketAddr) -> SnapshotRead {
     let failed = |error: io::Error| error.to_string();
     let mut stream = TcpStream::connect_timeout(&from, SNAPSHOT_LIMIT).map_err(failed)?;

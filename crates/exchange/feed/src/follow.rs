@@ -75,6 +75,8 @@ pub struct Books {
     /// Those whose books have changed since they were asked for last.
     changed: BTreeSet<InstrumentId>,
     listed: u16,
+    /// Whether an instrument has found no place.
+    is_full: bool,
     /// Nodes that have sent anything.
     sources: Source,
     events: Vec<nm_book::order::Event>,
@@ -101,6 +103,7 @@ impl Books {
             changed: BTreeSet::new(),
             followed: BTreeMap::new(),
             listed: 0,
+            is_full: false,
             sources: 0,
             events: vec![],
             notes: vec![],
@@ -123,7 +126,11 @@ impl Books {
         if !self.followed.contains_key(&instrument) {
             let listing = self.listing(instrument)?;
             if self.followed.len() == STOCKS_MAX {
-                self.notes.push(format!("instrument {instrument} has no place in the feed"));
+                if !std::mem::replace(&mut self.is_full, true) {
+                    let what =
+                        format!("instrument {instrument} and others have no place in the feed");
+                    self.notes.push(what);
+                }
                 return None;
             }
             self.listed = self.listed.wrapping_add(1);

@@ -7,6 +7,7 @@
 //! [`consume`] are the processes around them. A [`market`] follower shows books to a door, and
 //! [`top`] is the conflated feed of best prices.
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait"))]
 
 pub mod books;
 pub mod check;

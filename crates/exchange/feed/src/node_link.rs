@@ -101,6 +101,7 @@ impl NetworkFile {
     ///
     /// # Errors
     /// If the node does not answer, or refuses.
+    #[expect(clippy::disallowed_methods, reason = "a link has a thread")]
     pub fn connect(&self, node: NodeId, address: &Address) -> Result<Link, ClientError> {
         let network = self.read().map_err(|error| ClientError::Refused(error.to_string()))?;
         let credentials =
@@ -133,6 +134,7 @@ impl NodeLinks {
     ///
     /// # Errors
     /// If the network's file cannot be read.
+    #[expect(clippy::disallowed_methods, reason = "a thread looks for members")]
     pub fn start(
         file: NetworkFile,
         to: SyncSender<Input>,
@@ -197,7 +199,7 @@ impl NodeLinks {
     }
 }
 
-/// The thread of one link.
+/// The thread of one link. Only it waits for its node.
 struct Follower {
     file: NetworkFile,
     node: (NodeId, Address),
@@ -207,6 +209,7 @@ struct Follower {
     stop: Arc<AtomicBool>,
 }
 
+#[expect(clippy::disallowed_methods, reason = "in a thread of its own")]
 impl Follower {
     fn run(self) {
         let mut last = String::new();

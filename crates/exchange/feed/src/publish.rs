@@ -154,7 +154,8 @@ pub fn run(
     let top = options.top.map(top_line).transpose()?;
     let (want, wanted) = sync_channel(0);
     requests::start(socket, Arc::clone(&store), Arc::clone(stop))?;
-    snapshot_server::start(listener, session, want, Arc::clone(stop))?;
+    let of = (session, snapshot_server::Limits::STANDARD);
+    snapshot_server::start(listener, of, want, Arc::clone(stop))?;
     let (to, inputs) = sync_channel(INPUTS_MAX);
     let mut links = NodeLinks::start(options.network, to, Arc::clone(stop))?;
     let mut publisher = Publisher {
@@ -227,6 +228,7 @@ impl Publisher {
         self.append();
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the only wait of the loop, with a limit")]
     fn take_inputs(&mut self, inputs: &Receiver<Input>) {
         let mut next = match inputs.recv_timeout(NAP) {
             Ok(input) => Some(input),
@@ -335,6 +337,7 @@ impl Publisher {
     }
 
     /// Ends the day and the session.
+    #[expect(clippy::disallowed_methods, reason = "the publisher ends")]
     fn end(&mut self) {
         self.events(b"MEC");
         self.flush();

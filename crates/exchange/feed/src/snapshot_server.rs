@@ -1,15 +1,19 @@
 //! The server of snapshots: each client has a thread, which logs it in and writes the snapshot.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, SyncSender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nm_doors::line::{Cut as _, Next};
 use nm_doors::soup::packet::{self, Framer, LOGIN_REJECTED};
 use nm_doors::soup::session::{LoginRequest, NOT_AUTHORISED};
+use nm_exchange::limits::is_within_quota;
+use nm_sys::clock::Deadline;
+use nm_wire::Owner;
 
 use crate::glimpse;
 use crate::limits::{LOGIN_LIMIT_NS, SNAPSHOT_AGE_NS, SNAPSHOT_SILENCE_NS, SNAPSHOTS_MAX};
@@ -23,6 +27,23 @@ const WAIT: Duration = Duration::from_millis(100);
 
 /// Somebody wants a snapshot: where it goes.
 pub type Wanted = Sender<Arc<Vec<u8>>>;
+
+/// How long a client may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// To log in, and again to close its end after the snapshot.
+    pub login: Duration,
+    /// Without reading anything.
+    pub silence: Duration,
+}
+
+impl Limits {
+    /// Those outside tests.
+    pub const STANDARD: Limits = Limits {
+        login: Duration::from_nanos(LOGIN_LIMIT_NS),
+        silence: Duration::from_nanos(SNAPSHOT_SILENCE_NS),
+    };
+}
 
 /// The latest snapshot, which further clients get as well for a time.
 #[derive(Debug, Default)]
@@ -39,74 +60,86 @@ impl Kept {
     }
 }
 
+/// How many clients each address has.
+#[derive(Debug, Clone, Default)]
+struct Places(Arc<Mutex<BTreeMap<Owner, usize>>>);
+
+impl Places {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Owner, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for a client, unless its address has as many as are free.
+    fn take(&self, owner: Owner) -> Option<Place> {
+        let mut taken = self.lock();
+        let (own, all) = (taken.get(&owner).copied().unwrap_or(0), taken.values().sum());
+        if !is_within_quota(owner, (own, all), 1, SNAPSHOTS_MAX) {
+            return None;
+        }
+        taken.insert(owner, own + 1);
+        Some(Place { places: self.clone(), owner })
+    }
+}
+
+/// The place of a client, until it is dropped.
+struct Place {
+    places: Places,
+    owner: Owner,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.lock();
+        match taken.get_mut(&self.owner) {
+            Some(own) if *own > 1 => *own -= 1,
+            _ => drop(taken.remove(&self.owner)),
+        }
+    }
+}
+
 /// Serves clients until `stop`. The publisher gets `wanted`, and answers each.
 ///
 /// # Errors
 /// If the thread cannot be started.
 pub fn start(
     listener: TcpListener,
-    session: Session,
+    (session, limits): (Session, Limits),
     wanted: SyncSender<Wanted>,
     stop: Arc<AtomicBool>,
-) -> io::Result<()> {
-    let patience = Patience {
-        login: Duration::from_nanos(LOGIN_LIMIT_NS),
-        silence: Duration::from_nanos(SNAPSHOT_SILENCE_NS),
-    };
-    start_with(listener, session, wanted, stop, patience)
-}
-
-/// How long clients may be silent.
-#[derive(Debug, Clone, Copy)]
-struct Patience {
-    login: Duration,
-    silence: Duration,
-}
-
-fn start_with(
-    listener: TcpListener,
-    session: Session,
-    wanted: SyncSender<Wanted>,
-    stop: Arc<AtomicBool>,
-    patience: Patience,
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
-    let clients = Arc::new(AtomicUsize::new(0));
+    let places = Places::default();
+    #[expect(clippy::disallowed_methods, reason = "in a thread of its own")]
     let accept = move || {
         while !stop.load(Ordering::Relaxed) {
-            let Ok((stream, _)) = listener.accept() else {
+            let Ok((stream, from)) = listener.accept() else {
                 std::thread::sleep(WAIT);
                 continue;
             };
-            if clients.load(Ordering::Relaxed) >= SNAPSHOTS_MAX {
-                continue;
-            }
-            clients.fetch_add(1, Ordering::Relaxed);
-            let (wanted, counted) = (wanted.clone(), Arc::clone(&clients));
+            let Some(place) = places.take(Owner::of_address(from.ip())) else { continue };
+            let wanted = wanted.clone();
             let serve = move || {
                 // Who does not get all of it takes another one.
-                let _ = serve(stream, &session, &wanted, patience);
-                counted.fetch_sub(1, Ordering::Relaxed);
+                let _ = serve(stream, &session, limits, &wanted);
+                drop(place);
             };
-            let started = std::thread::Builder::new().name("snapshot".to_string()).spawn(serve);
-            if started.is_err() {
-                clients.fetch_sub(1, Ordering::Relaxed);
-            }
+            // Without a thread, the connection and its place end here.
+            let _ = std::thread::Builder::new().name("snapshot".to_string()).spawn(serve);
         }
     };
     std::thread::Builder::new().name("snapshots".to_string()).spawn(accept).map(drop)
 }
 
+#[expect(clippy::disallowed_methods, reason = "in a thread of its own")]
 fn serve(
     mut stream: TcpStream,
     session: &Session,
+    limits: Limits,
     wanted: &SyncSender<Wanted>,
-    patience: Patience,
 ) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(patience.login))?;
-    stream.set_write_timeout(Some(patience.silence))?;
-    let login = read_login(&mut stream)?;
+    stream.set_write_timeout(Some(limits.silence))?;
+    let login = read_login(&mut stream, limits.login)?;
     let own = std::str::from_utf8(session).unwrap_or_default().trim();
     let is_own = login.session.is_empty() || login.session == own;
     if !is_own || login.next > 1 {
@@ -121,15 +154,26 @@ fn serve(
     stream.write_all(&packet::packet(END_OF_SESSION, &[]))?;
     // What a client has sent meanwhile must not make the system drop what it has not read.
     stream.shutdown(std::net::Shutdown::Write)?;
-    let mut rest = [0; 256];
-    while matches!(stream.read(&mut rest), Ok(1..)) {}
+    let (deadline, mut rest) = (Deadline::after(limits.login), [0; 256]);
+    while matches!(read_until(&mut stream, &mut rest, deadline), Ok(1..)) {}
     Ok(())
 }
 
-fn read_login(stream: &mut TcpStream) -> io::Result<LoginRequest> {
+/// Reads what has come by a deadline. Single bytes do not put it off.
+fn read_until(stream: &mut TcpStream, bytes: &mut [u8], deadline: Deadline) -> io::Result<usize> {
+    let left = deadline.remaining();
+    if left.is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    stream.set_read_timeout(Some(left))?;
+    stream.read(bytes)
+}
+
+fn read_login(stream: &mut TcpStream, limit: Duration) -> io::Result<LoginRequest> {
     let (mut framer, mut bytes) = (Framer::default(), [0; 256]);
+    let deadline = Deadline::after(limit);
     loop {
-        let length = stream.read(&mut bytes)?;
+        let length = read_until(stream, &mut bytes, deadline)?;
         if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -151,43 +195,38 @@ fn read_login(stream: &mut TcpStream) -> io::Result<LoginRequest> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nm_sys::clock::Moment;
-    use std::net::SocketAddr;
+    use std::net::{Ipv4Addr, SocketAddr};
     use std::sync::mpsc::sync_channel;
 
-    const SESSION: Session = *b"0000000007";
+    const SESSION: Session = *b"0000000001";
 
-    /// How long clients may be silent here.
-    const LIMIT: Duration = Duration::from_secs(1);
-
-    /// A server whose publisher gives everybody this snapshot.
-    fn server(snapshot: Vec<u8>) -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    /// A server whose publisher gives a snapshot of so many bytes, and where it is.
+    fn server(limits: Limits, bytes: usize) -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let (to, wanted) = sync_channel::<Wanted>(0);
-        let patience = Patience { login: LIMIT, silence: LIMIT };
-        start_with(listener, SESSION, to, Arc::default(), patience).unwrap();
-        let snapshot = Arc::new(snapshot);
+        let (want, wanted) = sync_channel::<Wanted>(0);
+        start(listener, (SESSION, limits), want, Arc::default()).unwrap();
         std::thread::spawn(move || {
-            while let Ok(to) = wanted.recv() {
+            let snapshot = Arc::new(vec![0; bytes]);
+            for to in wanted {
                 let _ = to.send(Arc::clone(&snapshot));
             }
         });
         address
     }
 
-    /// How long a connection lasts that sends nothing more, and how many bytes it gets.
-    fn until_end(mut stream: TcpStream) -> (Duration, usize) {
-        let begin = Moment::now();
-        let mut bytes = vec![];
-        let _ = stream.read_to_end(&mut bytes);
-        (begin.elapsed(), bytes.len())
+    fn client(server: SocketAddr) -> TcpStream {
+        let stream = TcpStream::connect(server).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream
     }
 
-    fn log_in(stream: &mut TcpStream) {
-        let text = format!("{:<6}{:<10}{:>10}{:>20}", "a", "b", "", 1);
-        // It may have no place, and be closed already.
-        let _ = stream.write_all(&packet::packet(b'L', text.as_bytes()));
+    /// Whether the server has let a client in, whose login it gets now.
+    fn is_served(mut stream: &TcpStream) -> bool {
+        let mut first = [0; 3];
+        // A connection that was closed takes the login, or not.
+        let _ = stream.write_all(&glimpse::login());
+        stream.read_exact(&mut first).is_ok() && first[2] == packet::LOGIN_ACCEPTED
     }
 
     #[test]
@@ -206,47 +245,59 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_are_silent_take_a_number_of_places_and_leave_them() {
-        let address = server(vec![7; 100]);
-        let silent: Vec<TcpStream> =
-            (0..SNAPSHOTS_MAX).map(|_| TcpStream::connect(address).unwrap()).collect();
-        // They have their places once all were accepted.
-        std::thread::sleep(5 * WAIT);
-        let (lasted, bytes) = until_end(TcpStream::connect(address).unwrap());
-        assert!(bytes == 0 && lasted < Duration::from_secs(2), "{lasted:?}: closed at once");
-        let (lasted, _) = until_end(silent.into_iter().next().unwrap());
-        assert!(lasted < 10 * LIMIT, "{lasted:?}");
-        std::thread::sleep(5 * WAIT);
-        let mut client = TcpStream::connect(address).unwrap();
-        log_in(&mut client);
-        client.shutdown(std::net::Shutdown::Write).unwrap();
-        assert!(until_end(client).1 > 100, "there are places again");
+    fn one_address_leaves_places_for_others() {
+        let places = Places::default();
+        let owner = |last| Owner::of_address([10, 0, 0, last].into());
+        let taken: Vec<Place> = (0..SNAPSHOTS_MAX).map_while(|_| places.take(owner(1))).collect();
+        assert_eq!(taken.len(), SNAPSHOTS_MAX / 2);
+        let other = places.take(owner(2)).unwrap();
+        assert!(places.take(owner(1)).is_none());
+        drop((taken, other));
+        assert!(places.lock().is_empty());
     }
 
     #[test]
-    fn clients_that_read_nothing_leave_their_places() {
-        // More than the system keeps for a socket.
-        let address = server(vec![7; 64 << 20]);
-        let idle: Vec<TcpStream> = (0..SNAPSHOTS_MAX)
-            .map(|_| {
-                let mut stream = TcpStream::connect(address).unwrap();
-                log_in(&mut stream);
-                stream
-            })
-            .collect();
-        std::thread::sleep(5 * WAIT);
-        assert_eq!(until_end(TcpStream::connect(address).unwrap()).1, 0, "no place is left");
-        // A write ends after the limit with what the system took, and the last one with nothing.
-        let begin = Moment::now();
-        let mut is_served = false;
-        while !is_served && begin.elapsed() < 30 * LIMIT {
-            std::thread::sleep(LIMIT);
-            let mut client = TcpStream::connect(address).unwrap();
-            log_in(&mut client);
-            let _ = client.shutdown(std::net::Shutdown::Write);
-            is_served = until_end(client).1 > 64 << 20;
+    fn snapshots_have_a_number_and_a_place_is_free_when_its_client_has_gone() {
+        let server = server(Limits::STANDARD, 10);
+        let waiting: Vec<TcpStream> = (0..SNAPSHOTS_MAX / 2).map(|_| client(server)).collect();
+        assert!(!is_served(&client(server)), "all of its address are taken");
+        assert!(is_served(&waiting[0]));
+        drop(waiting);
+        let deadline = Deadline::after(Duration::from_secs(30));
+        while !is_served(&client(server)) {
+            assert!(!deadline.passed(), "no place is free");
         }
-        assert!(is_served, "their places are free");
-        drop(idle);
+    }
+
+    /// Before, each byte gave it the whole time again.
+    #[test]
+    fn a_client_that_does_not_log_in_is_ended_however_often_it_sends() {
+        let login = Duration::from_millis(300);
+        let mut slow = client(server(Limits { login, ..Limits::STANDARD }, 10));
+        slow.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let deadline = Deadline::after(Duration::from_secs(10));
+        // The beginning of a packet that is longer than all it sends.
+        let mut next = [4, 0, packet::DEBUG].into_iter().chain(std::iter::repeat(0));
+        let is_open = |slow: &mut TcpStream| {
+            let read = slow.read(&mut [0; 8]);
+            read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        };
+        while is_open(&mut slow) {
+            assert!(!deadline.passed(), "it is served for ever");
+            let _ = slow.write_all(&[next.next().unwrap()]);
+        }
+    }
+
+    #[test]
+    fn a_client_that_reads_nothing_is_ended() {
+        let silence = Duration::from_millis(300);
+        let bytes = 32 << 20;
+        let mut silent = client(server(Limits { silence, ..Limits::STANDARD }, bytes));
+        assert!(is_served(&silent));
+        std::thread::sleep(4 * silence);
+        let mut all = vec![];
+        // It ends before all of it, with an error or without.
+        let _ = silent.read_to_end(&mut all);
+        assert!(all.len() < bytes, "all of it was sent after {silence:?}");
     }
 }

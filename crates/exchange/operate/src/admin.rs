@@ -31,12 +31,23 @@ pub struct NodeStatus {
     pub address: String,
     /// Whether it is up.
     pub is_up: bool,
+    /// Whether it answers, if it was asked: see [`ask_nodes`]. One that stands still (SIGSTOP)
+    /// keeps its links, and the others take it for up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answers: Option<bool>,
     /// How often it has started; none without control.
     pub starts: Option<u32>,
     /// Since when it is up or not, ms since 1970; none without control.
     pub since_unix_ms: Option<u64>,
     /// Whether it is drained: it is to carry nothing.
     pub is_drained: bool,
+}
+
+impl NodeStatus {
+    /// Whether it carries what it should, as far as that is known.
+    fn works(&self) -> bool {
+        self.is_up && self.answers != Some(false)
+    }
 }
 
 /// A cell and its leader.
@@ -109,12 +120,49 @@ pub struct NetworkStatus {
 }
 
 impl NetworkStatus {
-    /// Whether all nodes are up, every cell has a leader, and so has control.
+    /// Whether all nodes are up and answer, every cell has a leader, and so has control.
     pub fn is_healthy(&self) -> bool {
         let is_led = |control: &ControlStatus| control.leader.is_some() && control.stalled_ms == 0;
-        self.nodes.iter().all(|node| node.is_up)
+        self.nodes.iter().all(NodeStatus::works)
             && self.cells.iter().all(|cell| cell.leader.is_some())
             && self.control.as_ref().is_none_or(is_led)
+    }
+
+    /// Whose requests wait because nobody takes the place of nodes that do not answer, a sentence
+    /// each. They go on when these do, or start again.
+    pub fn waits(&self) -> Vec<String> {
+        let network = &self.network;
+        let stands = |class: Role, index: u16| {
+            self.node(class.node(index)).is_some_and(|node| !node.works())
+        };
+        let all_stand = |class, of: &[u16]| of.iter().all(|index| stands(class, *index));
+        let names = |class: Role, of: &[u16]| {
+            of.iter().map(|index| class.node(*index).to_string()).collect::<Vec<_>>().join(" and ")
+        };
+        let mut waits = vec![];
+        let gateways = network.all().filter(|(id, _)| id.class == Role::Gateway);
+        for gateway in gateways.map(|(id, _)| id.index) {
+            let routers = network.routers_of(gateway);
+            if stands(Role::Gateway, gateway) {
+                let name = Role::Gateway.node(gateway);
+                waits.push(format!("the clients of {name}, which may go to another gateway"));
+            } else if all_stand(Role::Router, &routers) {
+                let (name, of) = (Role::Gateway.node(gateway), names(Role::Router, &routers));
+                waits.push(format!("all requests at {name}: {of} would carry them"));
+            }
+        }
+        for cell in network.cells() {
+            let processors = network.processors_of(cell);
+            let is_alone = self.durability == Durability::None;
+            if is_alone && stands(Role::Mediator, cell) {
+                let of = Role::Mediator.node(cell);
+                waits.push(format!("requests for cell {cell}: only {of} has its books"));
+            } else if all_stand(Role::Processor, &processors) {
+                let of = names(Role::Processor, &processors);
+                waits.push(format!("replies of cell {cell}: {of} would send them"));
+            }
+        }
+        waits
     }
 
     /// A cell, unless it was removed.
@@ -161,6 +209,7 @@ fn status_with_control(network: &Network, replica: &ControlReplica) -> NetworkSt
             id,
             address: node.address.to_string(),
             is_up: known.is_some_and(|known| known.is_up),
+            answers: None,
             starts: Some(known.map_or(0, |known| known.starts)),
             since_unix_ms: known.map(|known| known.since_ms),
             is_drained: state.routes().map.drained().contains(&id),
@@ -210,8 +259,8 @@ fn status_without_control(access: &Access<'_>, limit: Duration) -> Result<Networ
             refused = format!("{id} at {}: {error}", node.address);
         }
         let (address, is_up) = (node.address.to_string(), connected.is_ok());
-        let (starts, since_unix_ms, is_drained) = (None, None, false);
-        nodes.push(NodeStatus { id, address, is_up, starts, since_unix_ms, is_drained });
+        let (answers, starts, since_unix_ms, is_drained) = (None, None, None, false);
+        nodes.push(NodeStatus { id, address, is_up, answers, starts, since_unix_ms, is_drained });
     }
     if nodes.iter().all(|node| !node.is_up) {
         return Err(unreachable(format!("no node of the network answers: {refused}")));
@@ -583,6 +632,28 @@ pub fn ask_for_replicas(status: &mut NetworkStatus, limit: Duration) {
         let voters = known.ok().flatten().map_or(vec![], |known| known.voters);
         cell.voters = voters.iter().map(NodeId::to_string).collect();
     }
+}
+
+/// Asks each node that counts as up, all at the same time, whether it answers within `limit`. Where
+/// no key lets us ask, that stays unknown.
+pub fn ask_nodes(status: &mut NetworkStatus, limit: Duration) {
+    let network = status.network.clone();
+    let Ok(access) = Access::new(&network) else { return };
+    std::thread::scope(|scope| {
+        for node in status.nodes.iter_mut().filter(|node| node.is_up) {
+            let (id, access) = (node.id, &access);
+            let Some(known) = network.node(id) else { continue };
+            let ask = move || match access.observe(&known.address, limit) {
+                Ok(_) => node.answers = Some(true),
+                Err(ClientError::Timeout(_) | ClientError::NoChallenge(_)) => {
+                    node.answers = Some(false);
+                }
+                Err(_) => {}
+            };
+            // Without a thread for it, that stays unknown as well.
+            drop(std::thread::Builder::new().spawn_scoped(scope, ask));
+        }
+    });
 }
 
 /// What each mediator has done since it started, by index; none of those that do not answer.

@@ -24,6 +24,13 @@ pub const ALL_ROUNDS: &str = "all";
 /// First line of [`sweep`], as the published runs have it.
 pub const SWEEP_HEADING: &str = "size,mean,min,median,max,p99,stddev,iter";
 
+/// Whether a figure tells what a round's other figures are made of, such as what each CPU lost. A
+/// reader of the table passes over these.
+pub(crate) fn is_detail(figure: &str) -> bool {
+    let of_parts = ["flow ", "cpu ", "thread "];
+    ["threshold", "window"].contains(&figure) || of_parts.iter().any(|it| figure.starts_with(it))
+}
+
 /// Every figure of every round, and the figures over all rounds (round `all`), one a line.
 pub fn long(result: &RunResult) -> String {
     let mut text = format!("{LONG_HEADING}\n");

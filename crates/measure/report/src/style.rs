@@ -2,6 +2,20 @@
 
 use nm_model::Outcome;
 
+/// What begins a command to a terminal.
+const ESCAPE: char = '\u{1b}';
+
+// Codes of "select graphic rendition" (ECMA-48, 8.3.117).
+const PLAIN: &str = "0";
+const BOLD: &str = "1";
+const FAINT: &str = "2";
+const RED: &str = "31";
+const GREEN: &str = "32";
+const YELLOW: &str = "33";
+
+/// All that [`Style`] uses.
+const COLOURS: [&str; 6] = [PLAIN, BOLD, FAINT, RED, GREEN, YELLOW];
+
 /// Meaning of a row or word; it is shown as a colour, never by colour alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tone {
@@ -44,26 +58,27 @@ impl Style {
     pub fn tone(&self, tone: Tone, text: &str) -> String {
         match tone {
             Tone::Plain => text.to_string(),
-            Tone::Good => self.paint("32", text),
-            Tone::Bad => self.paint("31", text),
-            Tone::Unsure | Tone::Differs => self.paint("33", text),
+            Tone::Good => self.paint(GREEN, text),
+            Tone::Bad => self.paint(RED, text),
+            Tone::Unsure | Tone::Differs => self.paint(YELLOW, text),
             Tone::Faint => self.faint(text),
         }
     }
 
     /// `text` less bright.
     pub fn faint(&self, text: &str) -> String {
-        self.paint("2", text)
+        self.paint(FAINT, text)
     }
 
     /// `text` as a heading.
     pub fn bold(&self, text: &str) -> String {
-        self.paint("1", text)
+        self.paint(BOLD, text)
     }
 
+    /// With one of [`COLOURS`].
     fn paint(&self, code: &str, text: &str) -> String {
         match self.colour && !text.is_empty() {
-            true => format!("\x1b[{code}m{text}\x1b[0m"),
+            true => format!("{ESCAPE}[{code}m{text}{ESCAPE}[{PLAIN}m"),
             false => text.to_string(),
         }
     }
@@ -97,14 +112,45 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// `text` without control characters and without characters that change the reading direction.
+/// Whether a terminal may obey a character: a control character, or one that changes the reading
+/// direction.
+pub fn is_command(c: char) -> bool {
+    let marks = ['\u{200e}', '\u{200f}'];
+    let turns_direction =
+        marks.contains(&c) || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns_direction
+}
+
+/// `text` without characters that a terminal may obey.
 pub fn clean(text: &str) -> String {
-    let turns_direction = |c: char| {
-        let marks = ['\u{200e}', '\u{200f}'];
-        marks.contains(&c) || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    let is_command = |c: char| c.is_control() || turns_direction(c);
-    text.chars().map(|c| if is_command(c) { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|c| if is_command(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// `text` with its lines, columns and the colours of [`Style`], and nothing else that a terminal
+/// obeys: parts of it may come from a peer or a file.
+pub fn printable(text: &str) -> String {
+    let mut parts = text.split(ESCAPE);
+    let mut shown = without_commands(parts.next().unwrap_or_default());
+    for part in parts {
+        let after = |code: &&str| part.strip_prefix('[')?.strip_prefix(*code)?.strip_prefix('m');
+        match COLOURS.iter().find_map(after) {
+            Some(rest) => {
+                shown.push(ESCAPE);
+                shown += &part[..part.len() - rest.len()];
+                shown += &without_commands(rest);
+            }
+            None => {
+                shown.push(char::REPLACEMENT_CHARACTER);
+                shown += &without_commands(part);
+            }
+        }
+    }
+    shown
+}
+
+fn without_commands(text: &str) -> String {
+    let cells = |line: &str| line.split('\t').map(clean).collect::<Vec<_>>().join("\t");
+    text.split('\n').map(cells).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -123,6 +169,22 @@ mod tests {
     #[test]
     fn control_characters_are_replaced() {
         assert_eq!(clean("a\x1b[31mb\u{202e}c"), "a\u{fffd}[31mb\u{fffd}c");
+    }
+
+    #[test]
+    fn colours_of_this_program_stay_and_other_commands_do_not() {
+        let colour = Style { colour: true, width: 80 };
+        let own = format!("{}\t{}\n", colour.tone(Tone::Good, "PASS"), colour.bold("x"));
+        assert_eq!(printable(&own), own);
+        for (hostile, shown) in [
+            ("a\x1b[2Jb", "a\u{fffd}[2Jb"),
+            ("\x1b]0;title\x07", "\u{fffd}]0;title\u{fffd}"),
+            ("\x1b[8mhidden\x1b[0m", "\u{fffd}[8mhidden\x1b[0m"),
+            ("\x1b[32\x1b[2Jm", "\u{fffd}[32\u{fffd}[2Jm"),
+            ("x\ry\u{9b}1m\u{202e}\x7f\x1b", "x\u{fffd}y\u{fffd}1m\u{fffd}\u{fffd}\u{fffd}"),
+        ] {
+            assert_eq!(printable(hostile), shown);
+        }
     }
 
     proptest! {

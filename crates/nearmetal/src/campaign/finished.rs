@@ -43,7 +43,7 @@ impl FinishedRun {
     pub fn show(&self) -> Result<()> {
         match self.show.format {
             Format::Json => output::json_file(&self.result)?,
-            Format::Text => output::data(&self.summary())?,
+            Format::Text => output::text(&self.summary())?,
         }
         self.check_aborted()
     }

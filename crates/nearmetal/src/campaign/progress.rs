@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nm_model::result::Statistic;
-use nm_report::units;
+use nm_report::{style, units};
 use nm_sys::clock::Moment;
 
 use crate::campaign::progress_lines::ProgressLines;
@@ -115,6 +115,8 @@ impl Bar {
         let milliseconds = |s: f64| (s * 1e3) as u64;
         self.bar.set_length(milliseconds(done_s + left_s).max(1));
         self.bar.set_position(milliseconds(done_s));
+        // Names of rows may come from a plan of somebody else.
+        let text = style::clean(text);
         self.bar.set_message(format!("{} left  {text}", units::duration(left_s.round())));
     }
 

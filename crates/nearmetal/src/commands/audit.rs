@@ -79,9 +79,9 @@ fn judged(audit: &Audit, severity: Severity) -> Exit {
 
 fn show(audit: &Audit, args: &AuditArgs) -> Result<()> {
     match args.format {
-        AuditFormat::Text => output::data(&faces::terminal::text(audit, output::style())),
+        AuditFormat::Text => output::text(&faces::terminal::text(audit, output::style())),
         AuditFormat::Json => output::json(audit),
-        AuditFormat::Markdown => output::data(&faces::markdown::document(audit)),
+        AuditFormat::Markdown => output::text(&faces::markdown::document(audit)),
         AuditFormat::Sarif => {
             output::sarif(&faces::sarif::document(audit, env!("CARGO_PKG_VERSION")))
         }

@@ -28,7 +28,7 @@ pub fn run(command: &BaselineCommand) -> Result<Exit> {
             let found = accepted(baseline)?.gate(&run, &gate_options(options));
             match format.format {
                 Format::Json => output::json(&found)?,
-                Format::Text => output::data(&gate::text(&found, &output::style()))?,
+                Format::Text => output::text(&gate::text(&found, &output::style()))?,
             }
             Ok(found.outcome.into())
         }
@@ -83,7 +83,7 @@ fn save(result: &str, to: &Path) -> Result<Exit> {
         return Err(Stop::usage(format!("{result} did not come to its end; repeat the run")));
     }
     let path = baseline_folder::save(to, &run).map_err(stop)?;
-    output::data(&format!("{}\n", path.display()))?;
+    output::text(&format!("{}\n", path.display()))?;
     Ok(Exit::Pass)
 }
 
@@ -117,7 +117,7 @@ fn list(from: &Path, format: Format) -> Result<Exit> {
         }
         Format::Text => {
             let baselines: Vec<Baseline> = baselines.into_iter().map(|(_, one)| one).collect();
-            output::data(&gate::list(&baselines, n_not_read, &output::style()))?;
+            output::text(&gate::list(&baselines, n_not_read, &output::style()))?;
         }
     }
     Ok(Exit::Pass)

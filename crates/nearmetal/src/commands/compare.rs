@@ -40,10 +40,10 @@ pub fn run(args: &CompareArgs) -> Result<Exit> {
     match args.document.format {
         DocumentFormat::Json => output::json(&compared)?,
         DocumentFormat::Text if args.all => {
-            output::data(&comparison::text(&compared, &output::style()))?;
+            output::text(&comparison::text(&compared, &output::style()))?;
         }
-        DocumentFormat::Text => output::data(&comparison_brief::text(&compared, &output::style()))?,
-        DocumentFormat::Markdown => output::data(&comparison::markdown(&compared))?,
+        DocumentFormat::Text => output::text(&comparison_brief::text(&compared, &output::style()))?,
+        DocumentFormat::Markdown => output::text(&comparison::markdown(&compared))?,
     }
     Ok(compared.outcome.into())
 }

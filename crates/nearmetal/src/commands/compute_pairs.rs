@@ -76,7 +76,7 @@ pub fn run(args: &PairsArgs) -> Result<Exit> {
     });
     let found = found.map_err(Failure::from)?;
     match args.format.format {
-        Format::Text => output::data(&text(&found, args.repeats))?,
+        Format::Text => output::text(&text(&found, args.repeats))?,
         Format::Json => output::json(&Pairs { pairs: found.iter().map(as_document).collect() })?,
     }
     Ok(Exit::Pass)

@@ -60,7 +60,7 @@ pub fn run(format: Format) -> Result<Exit> {
         Format::Text => {
             let width = output::width_or(COLUMNS_DEFAULT);
             let text: String = checks.iter().map(|check| text(check, width)).collect();
-            output::data(&(text + &end(&checks, width)))?;
+            output::text(&(text + &end(&checks, width)))?;
         }
     }
     let is_ready = checks.iter().all(|check| check.ok || !check.needed);

@@ -105,7 +105,7 @@ pub fn show(campaign: &Campaign, format: Format) -> Result<()> {
     let listing = Listing::of(campaign);
     match format {
         Format::Json => output::json(&listing),
-        Format::Text => output::data(&listing.to_text()),
+        Format::Text => output::text(&listing.to_text()),
     }
 }
 

@@ -42,7 +42,7 @@ pub fn run(args: &ImportArgs) -> Result<Exit> {
     match args.format.format {
         Format::Json => output::json_file(&result)?,
         Format::Text => {
-            output::data(&terminal::summary(&result, &output::style(), report.as_deref()))?;
+            output::text(&terminal::summary(&result, &output::style(), report.as_deref()))?;
         }
     }
     Ok(Exit::Pass)

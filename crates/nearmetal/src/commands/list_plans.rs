@@ -34,7 +34,7 @@ impl Document for ListedPlans {
 
 pub fn run(name: Option<&str>, format: Format) -> Result<Exit> {
     match (name, format) {
-        (Some(name), Format::Text) => output::data(plans::text(name)?)?,
+        (Some(name), Format::Text) => output::text(plans::text(name)?)?,
         (Some(name), Format::Json) => {
             // Its text, so that a file is not taken for a built-in plan.
             plans::text(name)?;
@@ -43,10 +43,10 @@ pub fn run(name: Option<&str>, format: Format) -> Result<Exit> {
         (None, Format::Text) => {
             for (name, _) in plans::built_in() {
                 let plan = plans::load(name)?;
-                output::data(&format!("{name:<18} {}\n", plan.summary))?;
+                output::text(&format!("{name:<18} {}\n", plan.summary))?;
                 for part in &plan.subplans {
                     let name = format!("{name}:{}", part.name);
-                    output::data(&format!("  {name:<16} {}\n", part.summary))?;
+                    output::text(&format!("  {name:<16} {}\n", part.summary))?;
                 }
             }
         }

@@ -38,7 +38,7 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
     let run = standalone::measure(&args.common, address, stacks, &probe, args.rounds)?;
     if args.sfnt {
         let percentile = args.percentile.first().copied().unwrap_or(99.0);
-        output::data(&sfnt::text(&run.result, percentile))?;
+        output::text(&sfnt::text(&run.result, percentile))?;
         if !targets.is_empty() {
             output::styled(terminal::verdict_lines(&run.result, &output::style()).trim_end());
         }

@@ -45,7 +45,7 @@ pub fn run(command: &ReferenceCommand) -> Result<Exit> {
             }
             Format::Text => {
                 for listed in reference::list() {
-                    output::data(&format!("{:<32} {}\n", listed.name, listed.summary))?;
+                    output::text(&format!("{:<32} {}\n", listed.name, listed.summary))?;
                 }
             }
         },
@@ -54,10 +54,10 @@ pub fn run(command: &ReferenceCommand) -> Result<Exit> {
             match format.format {
                 Format::Json => output::json_file(&run)?,
                 Format::Text => {
-                    output::data(&terminal::summary(&run, &output::style(), None))?;
-                    output::data("\nnotes\n")?;
+                    output::text(&terminal::summary(&run, &output::style(), None))?;
+                    output::text("\nnotes\n")?;
                     for (name, text) in &run.notes {
-                        output::data(&format!("  {name}: {text}\n"))?;
+                        output::text(&format!("  {name}: {text}\n"))?;
                     }
                 }
             }

@@ -30,7 +30,7 @@ pub fn run(args: &ReportArgs) -> Result<Exit> {
             .map_err(|error| output::file_error(file, &error))?;
     }
     match args.format {
-        ReportFormat::Markdown => output::data(&summary::report(&result))?,
+        ReportFormat::Markdown => output::text(&summary::report(&result))?,
         ReportFormat::Sarif => output::sarif(&sarif::report(&result, env!("CARGO_PKG_VERSION")))?,
         ReportFormat::Text | ReportFormat::Json => {
             FinishedRun { result, report: Some(report), show, aborted_by: None }.show()?;

@@ -32,8 +32,8 @@ pub fn run(args: &TrendArgs) -> Result<Exit> {
     }
     match args.document.format {
         DocumentFormat::Json => output::json(&found)?,
-        DocumentFormat::Text => output::data(&trend::text(&found, &output::style()))?,
-        DocumentFormat::Markdown => output::data(&trend::markdown(&found))?,
+        DocumentFormat::Text => output::text(&trend::text(&found, &output::style()))?,
+        DocumentFormat::Markdown => output::text(&trend::markdown(&found))?,
     }
     Ok(if args.fail_on.is_empty() { Exit::Pass } else { found.outcome().into() })
 }

@@ -197,3 +197,38 @@ fn what_pingpong_prints_and_keeps_is_read_back_with_the_same_figures() {
     assert_eq!(result.code, 2);
     assert!(result.stderr.contains("name it to `compare`"), "{}", result.stderr);
 }
+
+/// One row of each probe. Their tables have figures that only these probes have.
+const EVERY_PROBE: &str = "name = 'probes'\nrounds = 1\n\
+    [[trials]]\nenvironments = ['loopback']\nstacks = ['udp-blocking']\nprobe = 'pingpong'\n\
+    sizes = [64]\nmax_ms = 20\nmax_iterations = 500\n\
+    [[trials]]\nenvironments = ['loopback']\nstacks = ['tcp-blocking']\nprobe = 'stream'\n\
+    patterns = ['2-bi-2']\nseconds = 0.1\nomit_ms = 20\n\
+    [[trials]]\nenvironments = ['loopback']\nstacks = ['tcp-blocking']\nprobe = 'rr'\n\
+    sizes = ['64']\nrate_per_s = 500\nseconds = 0.2\nwarmup_ms = 20\n\
+    [[trials]]\nenvironments = ['loopback']\nprobe = 'jitter'\nseconds = 0.1\n\
+    [[trials]]\nenvironments = ['loopback']\nprobe = 'compute'\nworkloads = ['alu']\n\
+    layouts = ['1x1']\nrepeats = 1\n\
+    [[trials]]\nenvironments = ['loopback']\nstacks = ['unix-epoll']\nprobe = 'exchange'\n\
+    nodes = '1-1-1-1'\nrate_per_s = 500\nseconds = 0.5\nwarmup_ms = 50\n";
+
+/// Before, a table with figures of lost time or of threads was refused.
+#[test]
+fn the_table_of_a_run_with_every_probe_is_imported() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("plan.toml"), EVERY_PROBE).unwrap();
+    let measured = run_in(folder.path(), &["qualify", "--plan", "plan.toml", "--out", "run"]);
+    assert!([0, 3].contains(&measured.code), "{}{}", measured.stdout, measured.stderr);
+    let kept = json(&folder.path().join("run/result.json"));
+    let names = |result: &Value| -> Vec<String> {
+        let series = result["series"].as_array().unwrap().iter();
+        series.map(|one| one["key"].to_string()).collect()
+    };
+    for probe in ["pingpong", "stream", "rr", "jitter", "compute", "exchange"] {
+        let is_there = |one: &Value| one["key"]["probe"] == probe;
+        assert!(kept["series"].as_array().unwrap().iter().any(is_there), "{probe}: {measured:?}");
+    }
+    let read = run_in(folder.path(), &["import", "run/series.csv", "--format", "json"]);
+    assert_eq!(read.code, 0, "{}", read.stderr);
+    assert_eq!(names(&serde_json::from_str(&read.stdout).unwrap()), names(&kept));
+}

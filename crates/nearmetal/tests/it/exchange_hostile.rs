@@ -105,7 +105,10 @@ impl Principal {
             if silent.len() > 400 {
                 silent.drain(..200);
             }
-            thread::sleep(Duration::from_millis(2));
+            // Its refusals are many soon, and then it is not answered.
+            if silent.len() % 40 == 0 {
+                thread::sleep(Duration::from_millis(20));
+            }
         }
     }
 
@@ -383,6 +386,75 @@ fn a_hostile_owner_that_does_everything_at_once_shuts_nobody_out() {
     let again = run(&[&args[..], &[file.to_str().unwrap()]].concat());
     assert!(again.stdout.contains("address:127.0.0.2 is removed: 0 sessions"), "{again:?}");
     load.all_answered("afterwards", 200);
+    load.finish(&mut net);
+}
+
+/// Connections of the hostile owner that are refused, as many as four threads can make, and how
+/// many of them the node answered.
+fn refused_while<T>(gateway: SocketAddr, work: impl FnOnce() -> T) -> (T, u64, u64) {
+    const WHY: &str = "refused";
+    const MADE: &str = "made";
+    let hostile = Principal::new(HOSTILE, gateway);
+    let refused = |it: &Principal| {
+        use std::io::{Read, Write};
+        while !it.is_over() {
+            let Some(mut stream) = it.connect() else { continue };
+            it.note(MADE.to_string());
+            let mut answer = vec![];
+            let _ = stream.write_all(&[7; 100]);
+            let _ = stream.read_to_end(&mut answer);
+            if !answer.is_empty() {
+                it.note(WHY.to_string());
+            }
+        }
+    };
+    let done = thread::scope(|scope| {
+        let it = &hostile;
+        (0..4).for_each(|_| drop(scope.spawn(move || refused(it))));
+        let _ends = Ends(it);
+        work()
+    });
+    let sent = hostile.sent.into_inner().unwrap();
+    let of = |what: &str| sent.get(what).copied().unwrap_or(0);
+    (done, of(MADE), of(WHY))
+}
+
+/// Before, the node read and refused all of them, tens of thousands in this time.
+#[test]
+fn who_is_refused_again_and_again_is_not_answered_and_others_connect() {
+    let (mut net, gateway) = network();
+    net.start_all(|_, command| command);
+    let mut load = Load::new(&net, 4, 200);
+    load.all_answered("before", 200);
+    let begin = nm_sys::clock::Moment::now();
+    let (mut waits_ms, made, refused) = refused_while(gateway, || {
+        let later = Principal::new(LATER, gateway);
+        // By then the node has refused it more often than it answers.
+        thread::sleep(Duration::from_secs(2));
+        let connect = |number: u32| {
+            let begin = nm_sys::clock::Moment::now();
+            later.ask(50_000 + number, 1, |_| (40_000, Command::Tick));
+            begin.elapsed().as_secs_f64() * 1e3
+        };
+        let waits_ms: Vec<f64> = (0..100).map(connect).collect();
+        assert_eq!(*later.sent.lock().unwrap(), BTreeMap::from([(ANSWERED.into(), 100)]));
+        load.all_answered("while it connects", 400);
+        waits_ms
+    });
+    let seconds = begin.elapsed().as_secs_f64();
+    waits_ms.sort_by(f64::total_cmp);
+    let (median_ms, longest_ms) = (waits_ms[50], waits_ms[99]);
+    println!(
+        "{made} connections in {seconds:.1} s, {refused} were refused in a sentence; others were \
+         answered after {median_ms:.2} ms, at most {longest_ms:.2} ms"
+    );
+    // 1024 at once, and 100 a second.
+    let most = 1_024.0 + 100.0 * seconds + 50.0;
+    assert!((refused as f64) < most, "{refused} of {made} in {seconds} s");
+    assert!(made as f64 > 2.0 * most, "too few to show anything: {made}");
+    let output = net.output(Role::Gateway.node(0));
+    assert!(output.contains("address:127.0.0.2 was refused too often"), "{output}");
+    assert!(output.lines().count() < 20 + 3 * seconds as usize, "{output}");
     load.finish(&mut net);
 }
 

@@ -3,7 +3,9 @@
 //! the trades sees.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
@@ -11,8 +13,10 @@ use std::time::Duration;
 
 use nm_client::order::{Event, Side};
 use nm_client::{Client, Happened, Settings};
+use nm_exchange::link::Address;
 use nm_exchange::network::{Durability, Role};
 use nm_sys::clock::Deadline;
+use nm_wire::Close;
 use serde_json::Value;
 
 use crate::exchange_net::Net;
@@ -303,4 +307,30 @@ fn clients_in_both_languages_prove_who_they_are() {
         assert!(refused.stderr.contains("both need the same secret"), "{}", refused.stderr);
     }
     net.stop();
+}
+
+/// Before, the library in Python showed the sentence as it was.
+#[test]
+fn a_gateway_that_refuses_a_client_commands_no_terminal() {
+    let net = Net::new("1-1-1-1", Durability::None);
+    let Address::Unix(path) = &net.network.nodes(Role::Gateway)[0].address else { panic!() };
+    let listener = UnixListener::bind(path).unwrap();
+    let mut close = vec![];
+    let hostile = "not here\x1b]0;title\x07\x1b[2J\u{9b}1m, go away\r";
+    nm_wire::write(&Close { reason: hostile.to_string() }, &mut close);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.write_all(&close);
+            // A client that still sends must not lose what it was sent.
+            let _ = stream.shutdown(Shutdown::Write);
+            let _ = stream.read_to_end(&mut vec![]);
+        }
+    });
+    for maker in [in_rust, in_python] {
+        let refused = ends(&net, maker(), Path::new("-"));
+        assert_ne!(refused.code, 0, "{}", refused.stdout);
+        let all = format!("{}{}", refused.stdout, refused.stderr);
+        assert!(all.contains("not here") && all.contains(", go away"), "{all:?}");
+        assert!(!all.contains(|c: char| c.is_control() && c != '\n'), "{all:?}");
+    }
 }

@@ -60,6 +60,8 @@ fn a_table_for_each_cpu_and_a_folder_with_reports() {
     assert!(metrics.contains("nearmetal_jitter_lost_ratio{"), "{metrics}");
     let csv = fs::read_to_string(out.join("series.csv")).unwrap();
     assert!(csv.contains(&format!("cpu {cpu} lost")), "{csv}");
+    let again = run(&["import", out.join("series.csv").to_str().unwrap()]);
+    assert_eq!(again.code, 0, "{}", again.stderr);
 }
 
 #[test]

@@ -17,6 +17,7 @@ use nm_doors::limits::{
     CLIENT_ID_BYTES_MAX, EARLY_MESSAGES_MAX, ENDED_ORDERS_MAX, UNKNOWN_CONNECTIONS_MAX,
 };
 use nm_doors::settings::Settings;
+use nm_exchange::refusals::REFUSALS_MAX;
 use nm_wire::{Message as Frame, Owner, RefusalReason, Refused, Reply, Request, Resent, Series};
 
 const NOW_NS: u64 = 1_796_000_000_000_000_000;
@@ -558,6 +559,36 @@ fn strangers_of_one_address_leave_places_for_others() {
     }
     assert_eq!(of_many, UNKNOWN_CONNECTIONS_MAX as u64 / 2);
     assert!(desk.door.connected(3000, other, NOW_NS));
+}
+
+/// Before, each of them was a line, and a door took as many as came.
+#[test]
+fn who_is_refused_again_and_again_is_not_answered_and_makes_few_lines() {
+    let mut desk = Desk::new();
+    let [many, other] = [7, 8].map(|host| Owner::of_address([10, 0, 0, host].into()));
+    let now = time::format(NOW_NS);
+    let text = format!("35=A|34=1|49=NOBODY|52={now}|56=VENUE|98=0|108=30|").replace('|', "\u{1}");
+    let logon = seal("FIX.4.4", &text);
+    desk.door.take_acts();
+    let taken = (0..5_000).filter(|at| {
+        let is_taken = desk.door.connected(9_000 + at, many, NOW_NS);
+        desk.door.received(9_000 + at, &logon, NOW_NS);
+        is_taken
+    });
+    assert_eq!(taken.count(), REFUSALS_MAX as usize);
+    assert!(desk.door.connected(8_000, other, NOW_NS));
+    desk.door.tick(NOW_NS + 2_000_000_000);
+    let notes = desk.door.take_acts().into_iter().filter_map(|act| match act {
+        Act::Note(text) => Some(text),
+        _ => None,
+    });
+    let notes: Vec<String> = notes.collect();
+    assert_eq!(notes.len(), 4, "{notes:#?}");
+    let all = notes.join("\n");
+    assert!(all.contains("a connection of address:10.0.0.7 was refused: it is of no free session"));
+    assert!(all.contains("(1023 such warnings since the last one)"), "{all}");
+    assert!(all.contains("address:10.0.0.7 was refused too often"), "{all}");
+    assert!(desk.door.connected(8_001, many, NOW_NS + 2_000_000_000), "it is answered again");
 }
 
 #[test]

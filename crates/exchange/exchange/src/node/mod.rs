@@ -20,3 +20,4 @@ pub use runtime::event_loop::{run, run_with_limits};
 pub use runtime::event_queue::EventQueue;
 pub use runtime::groups;
 pub use runtime::limits::Limits;
+pub use runtime::warnings::Warnings;

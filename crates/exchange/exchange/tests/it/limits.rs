@@ -253,6 +253,10 @@ fn a_client_that_sends_resend_requests_without_end_holds_up_nobody() {
 fn strangers_that_connect_often_make_few_lines() {
     const STRANGERS: u64 = 3_000;
     let mut ring = ring(Limits::STANDARD);
+    let count = |ring: &TestRing| {
+        let unread = count_of_warnings(ring, "was refused too often; it is not answered for now");
+        (count_of_warnings(ring, "bytes that are not a frame"), unread)
+    };
     for _ in 0..STRANGERS {
         let mut stranger = connect(&ring, Role::Gateway);
         // It may be refused before all is written, and the reason lost then.
@@ -262,12 +266,16 @@ fn strangers_that_connect_often_make_few_lines() {
         assert!(reason.as_ref().is_none_or(is_clear), "{reason:?}");
     }
     let deadline = Deadline::after(LIMIT);
-    while count_of_warnings(&ring, "bytes that are not a frame") < STRANGERS {
+    while count(&ring).0 + count(&ring).1 < STRANGERS {
         assert!(!deadline.passed(), "{:?}", ring.warnings.lock().unwrap());
         std::thread::sleep(Duration::from_millis(2));
     }
     let lines = ring.warnings.lock().unwrap().len() as u64;
     assert!(lines < STRANGERS / 10, "{lines} lines");
+    let (read, unread) = count(&ring);
+    assert!(read >= 1024 && unread > STRANGERS / 4, "{read} were read, {unread} were not");
+    // They are of this user, too, which is answered again after a while.
+    trade(&mut [Client::new(&ring, 0, &[1])], 5, |_| {});
     ring.stop_all();
 }
 

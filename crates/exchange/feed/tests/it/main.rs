@@ -1,4 +1,5 @@
 //! Tests of the feed.
+#![allow(clippy::disallowed_methods, reason = "tests wait")]
 
 use nm_test_support::CountingAllocator;
 

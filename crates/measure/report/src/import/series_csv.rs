@@ -10,7 +10,7 @@ use nm_model::stack::{Comparability, StackPair};
 use super::builder::{ImportedRun, ResultBuilder, in_order, integer, number};
 use super::fault::{ImportFault, fault};
 use super::records::{Record, records};
-use crate::csv::{ALL_ROUNDS, LONG_HEADING, text_of};
+use crate::csv::{ALL_ROUNDS, LONG_HEADING, is_detail, text_of};
 
 /// Heading of the tables of earlier versions, which had no guests.
 const HEADING_WITHOUT_GUESTS: &str =
@@ -98,21 +98,21 @@ fn execution_of(line: usize, cell: &str) -> Result<Option<GuestExecution>, Impor
 fn add(record: &Record, figure: &str, value: &str, to: &mut RoundData) -> Result<(), ImportFault> {
     let line = record.line;
     let number = || number(line, figure, value);
+    if is_detail(figure) {
+        return Ok(());
+    }
     match to {
         RoundData::Throughput(data) => match figure {
             "throughput" => data.total_gbps = number()?,
             "client cpu" => data.client_cpu = Some(number()?),
             "server cpu" => data.server_cpu = Some(number()?),
-            // A flow's direction and window are not in the table; the total is.
-            _ if figure.starts_with("flow ") => {}
             _ => return fault(line, format!("`{figure}` is no figure of a stream")),
         },
         RoundData::Latency(data) => match figure {
             "count" => data.count = Some(integer(line, figure, value)?),
             "lost" => data.lost = integer(line, figure, value)?,
-            // The causes and slices of what CPUs lost are not in the table.
+            // It is made of what each CPU lost, of which not all is in the table.
             "time-lost" => {}
-            _ if figure.starts_with("cpu ") => {}
             _ => match known(line, figure.parse::<Metric>())? {
                 Metric::Mean => data.mean_ns = Some(number()?),
                 Metric::Min => data.min_ns = Some(number()?),

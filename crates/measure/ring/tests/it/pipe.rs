@@ -362,12 +362,15 @@ fn run_steps(raw: &SharedMemory, endpoint_under_attack: &ConduitMapping, random:
 /// Words of the first page of each pipe, which matter most, and any others.
 fn random_writes() -> impl Strategy<Value = Vec<(usize, u64)>> {
     let pipe = (CONDUIT_BYTES - 384) / 2 / 8;
+    // A position and a count of inline bytes that a control word may have, or almost.
+    let control = (0usize..2, 0u64..200, 0u64..64)
+        .prop_map(move |(which, position, inline)| (48 + which * pipe, position << 6 | inline));
     let place = prop_oneof![
         8 => (0usize..2, 0usize..96).prop_map(move |(which, word)| 48 + which * pipe + word),
         1 => 0usize..CONDUIT_BYTES / 8,
     ];
     let word = prop_oneof![any::<u64>(), any::<u32>().prop_map(u64::from), (0u64..64)];
-    prop::collection::vec((place, word), 0..120)
+    prop::collection::vec(prop_oneof![1 => control, 3 => (place, word)], 0..120)
 }
 
 proptest! {

@@ -35,7 +35,7 @@ pub fn run(args: &AccelExplainArgs) -> Result<Exit> {
     let explanation = explain(&args.program)?;
     match args.format.format {
         Format::Json => output::json(&explanation)?,
-        Format::Text => output::data(&to_text(&explanation, output::style().width))?,
+        Format::Text => output::text(&to_text(&explanation, output::style().width))?,
     }
     Ok(match explanation.verdict {
         Prospect::Accelerated => Exit::Pass,

@@ -86,7 +86,7 @@ pub fn run(seconds: u32, format: Format) -> Result<Exit> {
     let mut before = snapshot();
     let mut all = vec![];
     if format == Format::Text {
-        output::data(&line([
+        output::text(&line([
             "second",
             "in memory",
             "in kernel",
@@ -102,7 +102,7 @@ pub fn run(seconds: u32, format: Format) -> Result<Exit> {
         before = now;
         match format {
             Format::Json => all.push(counts),
-            Format::Text => output::data(&line([
+            Format::Text => output::text(&line([
                 &second.to_string(),
                 &units::count(counts.memory_bytes),
                 &units::count(counts.kernel_bytes),

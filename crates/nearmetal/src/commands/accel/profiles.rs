@@ -74,7 +74,7 @@ impl Document for Profiles {
 
 pub fn run(format: Format) -> Result<Exit> {
     match format {
-        Format::Text => output::data(&to_text(&output::style()))?,
+        Format::Text => output::text(&to_text(&output::style()))?,
         Format::Json => output::json(&Profiles::new())?,
     }
     Ok(Exit::Pass)

@@ -83,7 +83,7 @@ pub fn run(args: &AccelStatusArgs) -> Result<Exit> {
     let status = inspect_all();
     match format {
         Format::Json => output::json(&status)?,
-        Format::Text => output::data(&status.to_text())?,
+        Format::Text => output::text(&status.to_text())?,
     }
     Ok(Exit::Pass)
 }

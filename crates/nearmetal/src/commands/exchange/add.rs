@@ -112,12 +112,12 @@ pub fn add(args: &AddArgs) -> Result<Exit> {
             output::json(&AddedDocument { node: NodeName::of(id), address, is_up })?;
         }
         Format::Text if is_up && role == Role::Mediator => {
-            output::data(&format!("{id} was added at {address}; its cell {index} is spare\n"))?
+            output::text(&format!("{id} was added at {address}; its cell {index} is spare\n"))?
         }
         Format::Text if is_up => {
-            output::data(&format!("{id} was added at {address}\n"))?;
+            output::text(&format!("{id} was added at {address}\n"))?;
         }
-        Format::Text => output::data(&format!(
+        Format::Text => output::text(&format!(
             "{id} was added at {address}, and does not work yet; where the network was \
              started by hand, start it by `{command}`\n"
         ))?,
@@ -150,9 +150,9 @@ pub fn remove(args: &ChosenNodeArgs) -> Result<Exit> {
             sessions: None,
         })?,
         (Format::Text, Some(drained)) => {
-            output::data(&format!("{id} was removed: {drained}\n"))?;
+            output::text(&format!("{id} was removed: {drained}\n"))?;
         }
-        (Format::Text, None) => output::data(&format!("{id} was removed\n"))?,
+        (Format::Text, None) => output::text(&format!("{id} was removed\n"))?,
     }
     Ok(Exit::Pass)
 }
@@ -170,7 +170,7 @@ fn report_mediator(removed: &Removed, format: Format) -> Result<Exit> {
         Format::Text => {
             let what = if *is_removed { "was removed" } else { "stays" };
             let moved = moves.len() - refused;
-            output::data(&format!(
+            output::text(&format!(
                 "mediator {mediator} {what}: {moved} instruments moved, {refused} refused\n"
             ))?;
         }

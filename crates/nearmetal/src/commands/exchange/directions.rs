@@ -190,7 +190,7 @@ pub fn show(name: &str, access: &AccessArgs, was_so: Option<bool>, cells: &[OfCe
         }
         text.push('\n');
     }
-    output::data(&text)
+    output::text(&text)
 }
 
 /// Halts trading.
@@ -222,7 +222,7 @@ fn resume_node(node: NodeId, access: &AccessArgs) -> Result<Exit> {
         Format::Json => output::json(&ResumedDocument::Node { node, was_drained })?,
         Format::Text => {
             let word = if was_drained { "works again" } else { "was not drained" };
-            output::data(&format!("{node} {word}\n"))?;
+            output::text(&format!("{node} {word}\n"))?;
         }
     }
     Ok(Exit::Pass)

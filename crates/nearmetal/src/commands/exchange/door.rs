@@ -140,7 +140,7 @@ fn run<L: Line>(
     // With the limit of the shell, 1024 on most systems, a door accepts nobody at 1024 clients.
     let _ = process::raise_file_limit();
     // Whoever reads the lines may have stopped or gone, and strangers cause lines.
-    let write = |line: &String| drop(output::data(&format!("{line}\n")));
+    let write = |line: &String| drop(output::text(&format!("{line}\n")));
     let dropped = |n_dropped| format!("{n_dropped} lines were dropped: nobody read them");
     let lines = OutputQueue::start(LINES_BYTES_MAX, write, dropped)?;
     let mut note = |line: &str| lines.push(line.to_string(), line.len());

@@ -48,7 +48,7 @@ pub fn publish(args: &FeedPublishArgs) -> Result<Exit> {
         top: top_of_book.map(|to| (to, top_interval * 1_000_000)),
         listed: listed(lines.symbols.as_deref(), running, credentials)?,
     };
-    let mut note = |line: &str| drop(output::data(&format!("{line}\n")));
+    let mut note = |line: &str| drop(output::text(&format!("{line}\n")));
     let ended = publish::run(options, &interrupted, &mut note);
     ended.map_err(|error| Stop::with(publish_exit(&error), error.to_string()))?;
     Ok(Exit::Pass)
@@ -158,14 +158,14 @@ pub fn consume(args: &FeedArgs) -> Result<Exit> {
     };
     over.store(true, Ordering::Relaxed);
     show_notes(&mut consumer)?;
-    output::data(&summary(&consumer, *top))?;
+    output::text(&summary(&consumer, *top))?;
     let is_received = consumer.counts().messages + consumer.counts().snapshots > 0;
     Ok(if is_good && is_received && consumer.wrong == 0 { Exit::Pass } else { Exit::Fail })
 }
 
 fn show_notes(consumer: &mut Consumer) -> Result<()> {
     for line in std::mem::take(&mut consumer.notes) {
-        output::data(&format!("{line}\n"))?;
+        output::text(&format!("{line}\n"))?;
     }
     Ok(())
 }
@@ -183,7 +183,7 @@ fn compare(mut check: Check, consumer: &mut Consumer) -> Result<bool> {
         show_notes(consumer)?;
     }
     let open: Vec<String> = check.open().collect();
-    output::data(&match (are_equal, open.is_empty()) {
+    output::text(&match (are_equal, open.is_empty()) {
         (true, _) => format!("{} books are equal to those of their cells\n", check.equal()),
         (false, true) => "no cell has a book to compare with\n".to_string(),
         (false, false) => format!(

@@ -73,7 +73,7 @@ fn add(AddInstrumentsArgs { file, access }: &AddInstrumentsArgs) -> Result<Exit>
     let network = status::current(access)?;
     let changed = instruments::list(&network, new.listings())?;
     if changed.is_empty() && access.format.format == Format::Text {
-        output::data("all of them were listed like this before\n")?;
+        output::text("all of them were listed like this before\n")?;
         return Ok(Exit::Pass);
     }
     show(access.format.format, changed.into_iter(), "listed: ")
@@ -94,7 +94,7 @@ fn show<'a>(
         Format::Json => output::json(&InstrumentsDocument { instruments })?,
         Format::Text => {
             for one in &instruments {
-                output::data(&format!("{prefix}{}\n", line(one)))?;
+                output::text(&format!("{prefix}{}\n", line(one)))?;
             }
         }
     }

@@ -85,7 +85,7 @@ pub fn run(args: &MoveArgs) -> Result<Exit> {
     let outcomes = move_all(instruments, *to, access)?;
     match access.format.format {
         Format::Json => output::json(&MovesDocument { cell: *to, moves: outcomes.clone() })?,
-        Format::Text => output::data(&text(&outcomes, *to))?,
+        Format::Text => output::text(&text(&outcomes, *to))?,
     }
     let refused = outcomes.iter().any(|outcome| outcome.refused.is_some());
     Ok(if refused { Exit::Conflict } else { Exit::Pass })
@@ -112,7 +112,7 @@ fn show(resized: &Resized, verb: &str, format: Format) -> Result<Exit> {
             let moved = moves.len() - refused;
             let line =
                 format!("cell {cell} is {verb}: {moved} instruments moved, {refused} refused\n");
-            output::data(&line)?;
+            output::text(&line)?;
         }
     }
     Ok(if refused > 0 { Exit::Conflict } else { Exit::Pass })
@@ -133,7 +133,7 @@ pub fn drain(args: &ChosenNodeArgs) -> Result<Exit> {
         })?,
         Format::Text => {
             let verb = if refused == 0 { "can" } else { "must not" };
-            output::data(&format!("{node} {verb} be stopped: {drained}\n"))?;
+            output::text(&format!("{node} {verb} be stopped: {drained}\n"))?;
         }
     }
     Ok(if refused > 0 { Exit::Conflict } else { Exit::Pass })
@@ -146,7 +146,7 @@ pub fn replace(args: &ReplaceArgs) -> Result<Exit> {
     let Replaced { voters, took_ms } = replace::replace(&network, cell, from, to)?;
     match args.access.format.format {
         Format::Json => output::json(&ReplacedDocument { cell, voters, took_ms })?,
-        Format::Text => output::data(&format!(
+        Format::Text => output::text(&format!(
             "{to} has replaced {from} in cell {cell} after {:.1} s; its replicas are at {}\n",
             took_ms / 1e3,
             voters.join(", ")
@@ -169,7 +169,7 @@ pub fn assign(args: &AssignArgs) -> Result<Exit> {
                 cell: *cell,
                 map_version: *map_version,
             })?,
-            Format::Text => output::data(&text(&outcomes, *cell))?,
+            Format::Text => output::text(&text(&outcomes, *cell))?,
         }
     }
     Ok(Exit::Pass)

@@ -80,7 +80,7 @@ pub fn run(args: &PolicyArgs) -> Result<Exit> {
     let pending = runner.finish(|| interrupted.load(Ordering::Relaxed));
     if args.access.format.format == Format::Text {
         let (moved, failed) = (runner.moved, runner.failed);
-        output::data(&format!("{moved} instruments moved, {failed} moves failed\n"))?;
+        output::text(&format!("{moved} instruments moved, {failed} moves failed\n"))?;
     }
     if pending > 0 {
         let moves = units::plural(pending, "move", "moves");
@@ -103,7 +103,7 @@ fn show(decided: &Decided, begin_ns: u64, format: Format) -> Result<()> {
     let at_s = decided.at_ns.saturating_sub(begin_ns) as f64 / 1e9;
     let dry = if decided.is_executed { "" } else { "would " };
     let what = &decided.decision.action;
-    output::data(&format!("{at_s:8.1} s  {dry}{what}: {}\n", decided.sentence))
+    output::text(&format!("{at_s:8.1} s  {dry}{what}: {}\n", decided.sentence))
 }
 
 fn show_latencies(
@@ -115,7 +115,7 @@ fn show_latencies(
         return output::json_line(&PolicyLine::Latencies { at_ns, latencies });
     }
     let at_s = at_ns.saturating_sub(begin_ns) as f64 / 1e9;
-    latencies.iter().try_for_each(|known| output::data(&sentence(at_s, known)))
+    latencies.iter().try_for_each(|known| output::text(&sentence(at_s, known)))
 }
 
 /// A latency and its origin, as a line for people.

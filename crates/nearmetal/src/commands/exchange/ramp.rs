@@ -73,7 +73,7 @@ pub fn run(args: &RampArgs) -> Result<Exit> {
         Format::Json => output::json_file(&result)?,
         Format::Text => {
             let folder = folder.path().display().to_string();
-            output::data(&ramp_text::text(&result, show.extent, &output::style(), &folder))?;
+            output::text(&ramp_text::text(&result, show.extent, &output::style(), &folder))?;
         }
     }
     Ok(exit(&result))

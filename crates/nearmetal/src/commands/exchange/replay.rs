@@ -61,7 +61,7 @@ pub fn run(args: &ReplayArgs) -> Result<Exit> {
     let run = runner.finish()?;
     match run.show.format {
         Format::Json => output::json(&search::report(&bracket, limit_ms))?,
-        Format::Text => output::data(&format!("{}\n{sentence}\n", run.summary()))?,
+        Format::Text => output::text(&format!("{}\n{sentence}\n", run.summary()))?,
     }
     run.check_aborted()?;
     Ok(match bracket.carried {
@@ -162,7 +162,7 @@ pub fn make_day(args: &MakeDayArgs) -> Result<Exit> {
         plain.flush().with_context(context)?;
         counts
     };
-    output::data(&format!(
+    output::text(&format!(
         "a synthetic day, of no venue: {} messages in {} s, {} orders shown, {} trades, {} \
          orders cancelled\n",
         counts.messages, settings.seconds, counts.adds, counts.trades, counts.deletes

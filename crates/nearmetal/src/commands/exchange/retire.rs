@@ -71,7 +71,7 @@ pub fn run(args: &RetireArgs) -> Result<Exit> {
         }
         Format::Text => {
             let sum = |of: fn(&Holdings) -> u64| cells.iter().map(|(_, all)| of(all)).sum::<u64>();
-            output::data(&format!(
+            output::text(&format!(
                 "{name} is removed: {} sessions on instruments, {} live orders, {} instruments \
                  that it had made\n",
                 sum(|all| all.sessions),

@@ -42,7 +42,7 @@ pub fn run(args: &SearchArgs) -> Result<Exit> {
     let run = runner.finish()?;
     match run.show.format {
         Format::Json => output::json(&report(&bracket, args.network.limit))?,
-        Format::Text => output::data(&format!("{}\n{sentence}\n", run.summary()))?,
+        Format::Text => output::text(&format!("{}\n{sentence}\n", run.summary()))?,
     }
     run.check_aborted()?;
     Ok(match bracket.carried {

@@ -31,6 +31,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 pub struct StatusDocument {
     #[serde(flatten)]
     status: NetworkStatus,
+    /// What waits because nobody takes the place of nodes that do not answer.
+    waits: Vec<String>,
 }
 
 impl Document for StatusDocument {
@@ -42,10 +44,11 @@ pub fn run(args: &StatusArgs) -> Result<Exit> {
     let network = network(&args.access)?;
     let mut status = admin::status(&network, ANSWER_LIMIT)?;
     admin::ask_for_replicas(&mut status, ANSWER_LIMIT);
+    admin::ask_nodes(&mut status, ANSWER_LIMIT);
     let exit = if status.is_healthy() { Exit::Pass } else { Exit::Fail };
     match args.access.format.format {
-        Format::Json => output::json(&StatusDocument { status })?,
-        Format::Text => output::data(&text(&status))?,
+        Format::Json => output::json(&StatusDocument { waits: status.waits(), status })?,
+        Format::Text => output::text(&text(&status))?,
     }
     Ok(exit)
 }
@@ -108,18 +111,21 @@ fn text(status: &NetworkStatus) -> String {
         Some(control) => writeln!(text, "control    {}", control_line(control)),
     };
     let _ = writeln!(text, "map        {}\n", map_line(status));
-    let up = status.nodes.iter().filter(|node| node.is_up).count();
+    let is_up = |node: &&NodeStatus| node.is_up && node.answers != Some(false);
+    let up = status.nodes.iter().filter(is_up).count();
     let _ = writeln!(text, "{up} of {} nodes are up", status.nodes.len());
     let width = status.nodes.iter().map(|node| node.address.len()).max().unwrap_or(0);
     for node in &status.nodes {
         let name = node.id.to_string();
+        let stands_still = node.answers == Some(false);
         let word = match (node.is_up, node.is_drained) {
+            _ if stands_still => "does not answer: it stands still, or its host is lost",
             (true, false) => "up",
             (true, true) => "up, drained",
             (false, false) => "not up",
             (false, true) => "not up, drained",
         };
-        let tone = if node.is_up { Tone::Good } else { Tone::Bad };
+        let tone = if node.is_up && !stands_still { Tone::Good } else { Tone::Bad };
         let (address, word) = (&node.address, style.tone(tone, word));
         let _ = writeln!(text, "  {name:<14}{address:<width$}  {word}{}", history(node));
     }
@@ -135,6 +141,13 @@ fn text(status: &NetworkStatus) -> String {
             true => writeln!(text),
             false => writeln!(text, "; replicas at {}", cell.voters.join(", ")),
         };
+    }
+    let waits = status.waits();
+    if !waits.is_empty() {
+        let _ = writeln!(text, "\n{}", style.tone(Tone::Bad, "waiting"));
+    }
+    for wait in waits {
+        let _ = writeln!(text, "  {wait}");
     }
     text
 }

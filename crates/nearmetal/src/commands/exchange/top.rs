@@ -50,7 +50,7 @@ pub fn show(args: &TopOfBookArgs) -> Result<Exit> {
         let tops = packet.messages().filter_map(|(_, message)| Top::read(message));
         let text: String = tops.map(|top| line_of(&top)).collect();
         shown += text.lines().count() as u64;
-        output::data(&text)?;
+        output::text(&text)?;
     }
     Ok(if shown > 0 { Exit::Pass } else { Exit::Fail })
 }

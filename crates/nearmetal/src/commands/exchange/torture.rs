@@ -93,7 +93,7 @@ pub fn run(args: &TortureArgs) -> Result<Exit> {
     let violated = all.iter().filter(|ended| !ended.violations.is_empty()).count();
     match args.format.format {
         Format::Json => output::json(&TortureDocument { trials: &all })?,
-        Format::Text => output::data(&summary(&all, violated, args))?,
+        Format::Text => output::text(&summary(&all, violated, args))?,
     }
     if all.len() < args.trials as usize {
         return Ok(Exit::Interrupted);

@@ -50,7 +50,7 @@ pub fn run(args: &VerifyArgs) -> Result<Exit> {
         Format::Json => output::json(&VerifiedDocument { rounds: &all })?,
         Format::Text => {
             let texts: Vec<String> = all.iter().map(text).collect();
-            output::data(&texts.join("\n"))?;
+            output::text(&texts.join("\n"))?;
         }
     }
     let worst = all.iter().map(|checked| checked.verdict).max();

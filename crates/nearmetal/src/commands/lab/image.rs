@@ -73,7 +73,7 @@ pub fn run(args: &LabImageArgs) -> Result<Exit> {
             for one in entries {
                 text += &format!("{:>10}  {}\n", one.bytes, one.path);
             }
-            output::data(&text)?;
+            output::text(&text)?;
         }
     }
     Ok(Exit::Pass)

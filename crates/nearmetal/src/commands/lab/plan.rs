@@ -17,7 +17,7 @@ pub fn run(args: &LabPlanArgs) -> Result<Exit> {
     let plan = read(args)?;
     match args.format.format {
         Format::Json => output::json(&plan)?,
-        Format::Text => output::data(&text(&plan))?,
+        Format::Text => output::text(&text(&plan))?,
     }
     Ok(Exit::Pass)
 }

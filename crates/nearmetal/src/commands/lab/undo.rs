@@ -32,7 +32,7 @@ pub fn run(args: &LabUndoArgs) -> Result<Exit> {
     }
     for (id, undone) in runs {
         for line in lines(&undone) {
-            output::data(&(line + "\n"))?;
+            output::text(&(line + "\n"))?;
         }
         if undone.is_interrupted {
             let message = "interrupted; `nearmetal lab undo` goes on";

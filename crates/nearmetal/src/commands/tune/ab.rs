@@ -182,7 +182,7 @@ fn finish(args: &AbArgs, mut switch: Switch, rounds: &Rounds) -> Result<Exit> {
     switch.end(decision.keeps)?;
     match args.format.format {
         Format::Json => output::json(&DecisionDocument { decision: record.clone() })?,
-        Format::Text => output::data(&text(&record))?,
+        Format::Text => output::text(&text(&record))?,
     }
     match (decision.keeps, decision.chosen.relation) {
         (true, _) => {

@@ -40,7 +40,7 @@ pub fn run(args: &ApplyArgs) -> Result<Exit> {
     let applied = nm_tune::apply(&mut machine, &mut log, &mut run, &changes, &interrupted)
         .map_err(|error| session::apply_error(error, &undo))?;
     for line in lines(&applied) {
-        output::data(&(line + "\n"))?;
+        output::text(&(line + "\n"))?;
     }
     output::message(&format!("undo it with: {undo}"));
     if let Some(seconds) = args.confirm_within {

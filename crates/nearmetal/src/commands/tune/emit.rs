@@ -40,7 +40,7 @@ pub fn run(args: &EmitArgs) -> Result<Exit> {
     }
     write(&args.out, &files)?;
     for file in &files {
-        output::data(&format!("{}\n", args.out.join(&file.path).display()))?;
+        output::text(&format!("{}\n", args.out.join(&file.path).display()))?;
     }
     output::message("nothing is installed; the head of each file says how, and how to remove it");
     Ok(Exit::Pass)

@@ -73,7 +73,7 @@ pub fn run(args: &PlanArgs) -> Result<Exit> {
     let machine = session::machine(args.root.root.as_deref())?;
     let steps = session::steps(&session::selection(&args.selection), &machine)?;
     match args.format.format {
-        Format::Text => output::data(&text(&steps))?,
+        Format::Text => output::text(&text(&steps))?,
         Format::Json => output::json(&PlanDocument { steps: steps.iter().map(step).collect() })?,
     }
     Ok(Exit::Pass)

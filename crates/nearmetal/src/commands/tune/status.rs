@@ -57,7 +57,7 @@ pub fn run(args: &StatusArgs) -> Result<Exit> {
         None => vec![],
     };
     match args.format.format {
-        Format::Text => output::data(&text(&runs))?,
+        Format::Text => output::text(&text(&runs))?,
         Format::Json => output::json(&RunsDocument { runs: runs.iter().map(document).collect() })?,
     }
     Ok(Exit::Pass)

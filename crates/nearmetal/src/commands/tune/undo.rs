@@ -44,7 +44,7 @@ pub fn run(args: &UndoArgs) -> Result<Exit> {
     let undone = nm_tune::undo(&mut machine, &mut log, &mut run, &choices, &interrupted)
         .map_err(session::undo_error)?;
     for line in lines(&undone) {
-        output::data(&(line + "\n"))?;
+        output::text(&(line + "\n"))?;
     }
     match undone.is_interrupted {
         true => {

@@ -646,9 +646,31 @@ impl Gateway {
             stream.is_checked
         });
         self.next_check_ns = now_ns + CHECK_NS;
+        self.report_unanswered(links);
         if let Some(silent_ns) = self.silence.check(!self.checked.is_empty(), now_ns, least_ns) {
             self.go_around_router(links, silent_ns);
         }
+    }
+
+    /// Names the cells whose requests wait although they were sent again and again. Others may be
+    /// answered, so this is no silence of a router.
+    fn report_unanswered(&self, links: &mut Links) {
+        let is_unanswered =
+            |key: &&StreamKey| self.streams.get(*key).is_some_and(|stream| stream.is_unanswered());
+        let of_cells = self.checked.iter().filter(is_unanswered);
+        let cells: BTreeSet<u16> =
+            of_cells.map(|(instrument, _)| self.cell_of(*instrument)).collect();
+        if cells.is_empty() {
+            return;
+        }
+        let cells: Vec<String> = cells.iter().map(u16::to_string).collect();
+        let message = format!(
+            "requests for cell {} have had no answer for seconds, and are sent again: its mediator \
+             or processor stands still, or nobody leads it; `exchange status` names those that do \
+             not answer",
+            cells.join(" and ")
+        );
+        links.warnings.push_limited(("unanswered", Owner::NOBODY), links.now_ns, message);
     }
 
     /// Nothing was answered for so long: uses another router, if one is connected.

@@ -355,6 +355,12 @@ impl PendingRequests {
         self.timeout_ns > TIMEOUT_NS
     }
 
+    /// Whether nothing is answered any more, however often its requests are sent: for some
+    /// seconds at least.
+    pub fn is_unanswered(&self) -> bool {
+        self.timeout_ns == TIMEOUT_NS_MAX
+    }
+
     /// Waits longer the next time.
     pub fn back_off(&mut self) {
         self.timeout_ns = (self.timeout_ns * 2).min(TIMEOUT_NS_MAX);

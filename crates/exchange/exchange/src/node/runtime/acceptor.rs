@@ -12,6 +12,10 @@ use super::sockets::Sockets;
 /// Connections accepted in one iteration, so that many at once do not hold up the links.
 const ACCEPTS_PER_TURN: usize = 8;
 
+/// Connections in one iteration of which those that are closed at once are some. These cost less,
+/// and whoever causes them must not keep others in the queue.
+const CLOSED_PER_TURN: usize = 32;
+
 /// A listening socket in a poller.
 #[derive(Debug)]
 pub struct Acceptor {
@@ -35,14 +39,21 @@ impl Acceptor {
 
     /// Accepts the connections that wait.
     pub fn accept(&mut self, links: &mut Links, sockets: &mut Sockets) {
-        for _ in 0..ACCEPTS_PER_TURN {
+        let mut accepted = 0;
+        for _ in 0..CLOSED_PER_TURN {
+            if accepted == ACCEPTS_PER_TURN {
+                return;
+            }
             let taken = match self.listener.accept() {
                 Ok(None) => return self.report_end(links),
                 Ok(Some(stream)) => sockets.take_accepted(links, stream),
                 Err(error) => Err(error),
             };
             match taken {
-                Ok(()) => self.report_end(links),
+                Ok(is_taken) => {
+                    accepted += usize::from(is_taken);
+                    self.report_end(links);
+                }
                 Err(error) if concerns_one_connection(&error) => {
                     let message = format!("a connection was not accepted: {error}");
                     links.warnings.push_limited(

@@ -17,6 +17,7 @@ use crate::client::{Meant, introduce, say_hello_to};
 use crate::control::{self, InstrumentMap, LinkLatency, Work};
 use crate::link::{Address, LinkError};
 use crate::network::{Network, NodeId, Role};
+use crate::refusals::Refusals;
 use crate::time::{Meters, Time};
 
 use super::accepted::Accepted;
@@ -192,6 +193,7 @@ pub struct Links {
     /// Places of links that are closed.
     free: Vec<usize>,
     accepted: Accepted,
+    refusals: Refusals,
     generation: u64,
     /// Links with new bytes in their backlogs.
     to_be_flushed: Vec<LinkId>,
@@ -240,6 +242,7 @@ impl Links {
             entries: vec![],
             free: vec![],
             accepted: Accepted::default(),
+            refusals: Refusals::default(),
             generation: 0,
             to_be_flushed: vec![],
             gathered_bytes: 0,
@@ -360,14 +363,19 @@ impl Links {
         Who::Node { node: self.own, start: self.start }
     }
 
-    /// Takes an accepted connection, unless too many are there whose peer has not said hello.
+    /// Takes an accepted connection, unless its owner was refused too often, or too many are there
+    /// whose peer has not said hello.
     ///
     /// # Errors
     /// If there are too many of all, or no random numbers.
     pub fn add_accepted(&mut self, owner: Owner) -> io::Result<Option<LinkId>> {
         let most = self.limits.unauthenticated_max;
         let count = self.accepted.all.unauthenticated;
+        let is_too_often = self.refusals.is_too_often(owner, self.now_ns);
         let refused = match self.accepted.check(owner, Peer::Unknown, most) {
+            _ if is_too_often => {
+                format!("{owner} was refused too often; it is not answered for now")
+            }
             _ if count >= most => format!("{count} others have not completed their handshake"),
             Err(full) => full.to_string(),
             Ok(()) => String::new(),
@@ -380,6 +388,7 @@ impl Links {
         let challenge = self.authenticator.challenge()?;
         let id = self.insert((Peer::Unknown, owner), false)?;
         self.accepted.count_link(owner, Peer::Unknown, true);
+        self.refusals.count(owner, self.now_ns);
         if let Some(challenge) = challenge
             && let Some(entry) = self.entry(id)
         {
@@ -897,7 +906,7 @@ impl Links {
         key_owner: Option<Owner>,
     ) -> Result<(), PeerError> {
         let limits = self.limits;
-        let Links { entries, accepted, .. } = self;
+        let Links { entries, accepted, refusals, .. } = self;
         let entry = entries.get_mut(id.slot()).and_then(Option::as_mut);
         let Some(entry) = entry.filter(|entry| entry.id == id) else { return Ok(()) };
         if entry.peer == Peer::Unknown {
@@ -917,6 +926,7 @@ impl Links {
                 }
                 _ => {}
             }
+            refusals.forgive(entry.owner);
             accepted.count_link(entry.owner, Peer::Unknown, false);
             accepted.count_link(owner, peer, true);
             accepted.count_bytes(entry.owner, std::mem::take(&mut entry.held_bytes), 0);

@@ -19,7 +19,7 @@ pub mod links;
 pub mod membership;
 pub mod peer;
 mod peer_format;
-pub mod sockets;
+mod sockets;
 pub mod turns;
 pub mod warnings;
 pub mod writes;

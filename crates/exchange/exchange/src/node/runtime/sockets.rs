@@ -70,17 +70,18 @@ impl Sockets {
         Ok(())
     }
 
-    /// Takes an accepted connection, unless there are too many.
+    /// Takes an accepted connection, unless there are too many; whether it was taken.
     ///
     /// # Errors
     /// The system's error.
-    pub fn take_accepted(&mut self, links: &mut Links, stream: Stream) -> io::Result<()> {
+    pub fn take_accepted(&mut self, links: &mut Links, stream: Stream) -> io::Result<bool> {
         // The peer may have gone meanwhile.
-        let Ok(owner) = stream.owner() else { return Ok(()) };
-        let Some(id) = links.add_accepted(owner)? else { return Ok(()) };
-        self.add(id, stream).inspect_err(|_| {
+        let Ok(owner) = stream.owner() else { return Ok(false) };
+        let Some(id) = links.add_accepted(owner)? else { return Ok(false) };
+        let added = self.add(id, stream).inspect_err(|_| {
             links.close(id, Duration::ZERO);
-        })
+        });
+        added.map(|()| true)
     }
 
     /// Takes the links that were connected since.
