@@ -22,6 +22,7 @@ mod factors;
 mod facts;
 mod file_names;
 pub mod first_screen;
+pub mod fleet;
 pub mod folder;
 pub mod gate;
 mod guests;
