@@ -10,6 +10,7 @@ pub mod compute;
 pub mod cpu_list;
 pub mod directions;
 pub mod exchange;
+pub mod fleet;
 pub mod format;
 pub mod generate;
 pub mod groups;
@@ -37,6 +38,7 @@ use self::baseline::{BaselineCommand, GateArgs};
 use self::compare::{CompareArgs, TrendArgs};
 use self::compute::ComputeArgs;
 use self::exchange::ExchangeCommand;
+use self::fleet::FleetCommand;
 use self::format::{ExtentArgs, FormatArgs, ShowArgs};
 use self::generate::GenerateCommand;
 use self::jitter::JitterArgs;
@@ -178,6 +180,15 @@ pub enum Command {
         nearmetal trend monday/ tuesday/ today/ --metric p99 --on 'netns/*' --out trend\n  \
         nearmetal trend monday/ tuesday/ today/ --fail-on p99 --margin 10%")]
     Trend(TrendArgs),
+    /// Many hosts that ssh reaches: which of them, or which pair, stands out.
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  \
+        nearmetal fleet run --hosts 'node[01-16]' --dry-run\n  \
+        nearmetal fleet run --hosts rack.txt --out rack\n  \
+        nearmetal fleet run --resume rack"
+    )]
+    Fleet(FleetCommand),
     /// Accepted runs as small files, and a gate that tests a run against them.
     #[command(
         subcommand,

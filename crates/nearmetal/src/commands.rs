@@ -12,6 +12,7 @@ mod doctor;
 mod dry_run;
 mod exchange;
 mod fail_on;
+mod fleet;
 mod generate;
 mod import;
 mod jitter;
@@ -66,6 +67,7 @@ pub fn run(command: Command) -> Result<Exit> {
         Command::Audit(args) => audit::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Baseline(command) => baseline::run(&command),
+        Command::Fleet(command) => fleet::run(&command),
         Command::Trend(args) => trend::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Import(args) => import::run(&args),

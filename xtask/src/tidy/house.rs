@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 
 /// A wing is a folder in `crates/`; its crates are folders in it, named without `nm-`.
 const WINGS: [(&str, &[&str]); 4] = [
-    ("measure", &["report", "judge", "lab", "probe", "vm", "transport", "ring", "stats", "model"]),
+    (
+        "measure",
+        &["report", "judge", "fleet", "lab", "probe", "vm", "transport", "ring", "stats", "model"],
+    ),
     ("machine", &["generate", "tune", "audit", "host", "settings"]),
     (
         "exchange",

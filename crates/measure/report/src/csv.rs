@@ -85,7 +85,7 @@ fn is_formula(text: &str) -> bool {
 
 /// A text as a cell that no spreadsheet executes: with an apostrophe where it looks like a formula.
 /// Names in a result may come from a file or a peer of somebody else.
-fn as_text(text: &str) -> Cow<'_, str> {
+pub(crate) fn as_text(text: &str) -> Cow<'_, str> {
     if is_formula(text) { format!("'{text}").into() } else { text.into() }
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn text_of(cell: &str) -> &str {
 }
 
 /// A cell, in quotes where it needs them (RFC 4180).
-fn quoted(cell: &str) -> String {
+pub(crate) fn quoted(cell: &str) -> String {
     match cell.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", cell.replace('"', "\"\"")),
         false => cell.to_string(),

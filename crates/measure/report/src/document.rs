@@ -1,5 +1,6 @@
 //! Documents for other programs: objects with a version, each kind with a schema in `schema/`.
 
+use nm_fleet::result::FleetResult;
 use nm_model::explanation::Explanation;
 use nm_model::finding::Audit;
 use nm_model::gate::Gate;
@@ -55,4 +56,8 @@ impl Document for Explanation {
 
 impl Document for LabPlan {
     const NAME: &'static str = "lab-plan";
+}
+
+impl Document for FleetResult {
+    const NAME: &'static str = "fleet";
 }

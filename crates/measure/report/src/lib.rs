@@ -23,6 +23,7 @@ mod facts;
 mod file_failure;
 mod file_names;
 pub mod first_screen;
+pub mod fleet;
 pub mod folder;
 pub mod gate;
 mod guests;

@@ -10,6 +10,7 @@ use crate::output;
 /// Headings, each with its commands. Every command that is not hidden stands in one of them.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Start with", &["doctor", "qualify", "compare", "audit", "tune", "pingpong"]),
+    ("Many machines", &["fleet"]),
     ("Measure one thing", &["stream", "rr", "compute", "jitter"]),
     ("Results", &["report", "trend", "baseline", "import", "reference"]),
     ("Programs and virtual machines", &["accel", "lab", "generate"]),

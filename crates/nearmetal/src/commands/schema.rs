@@ -1,6 +1,7 @@
 //! `nearmetal schema`: the schemas of what nearmetal reads and prints as JSON.
 
 use anyhow::Result;
+use nm_fleet::result::FleetResult;
 use nm_model::explanation::Explanation;
 use nm_model::finding::Audit;
 use nm_model::gate::Gate;
@@ -16,7 +17,7 @@ use super::exchange::{
     add, directions, instruments, moves, policy, retire, search, status, torture, verify,
 };
 use super::tune::{ab, plan, status as tune_status};
-use super::{accel, baseline, compute_pairs, doctor, dry_run, lab, list_plans, reference};
+use super::{accel, baseline, compute_pairs, doctor, dry_run, fleet, lab, list_plans, reference};
 use crate::document::{Document, PLAN, RESULT, Versioned};
 use crate::exit::{Exit, Stop};
 use crate::output;
@@ -83,6 +84,8 @@ kinds! {
     Comparison: "compare";
     Trend: "trend";
     Gate: "baseline gate";
+    FleetResult: "fleet run";
+    fleet::FleetListing<'_>: "fleet run";
     baseline::BaselinesDocument: "baseline list";
     reference::References: "reference list";
     compute_pairs::Pairs: "compute pairs";

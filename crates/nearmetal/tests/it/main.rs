@@ -32,6 +32,7 @@ mod exchange_stopped;
 mod exchange_transports;
 mod factors;
 mod faults;
+mod fleet;
 mod generate;
 mod guests;
 mod guides;

@@ -18,6 +18,7 @@ mod embed;
 mod endpoints;
 mod factors;
 mod first_screen;
+mod fleet_page;
 mod guests;
 mod heat_map;
 mod jitter;
@@ -45,6 +46,7 @@ use page::{Entry, Page, contents, section};
 pub use audit_page::page as audit;
 pub use comparison_page::page as comparison;
 pub use embed::embedded;
+pub use fleet_page::page as fleet;
 pub use trend_page::page as trend;
 
 /// The chart of the best stacks; none if no round trip was measured.

@@ -1,0 +1,66 @@
+//! Options of `fleet`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use nm_fleet::Pairs;
+
+use super::format::FormatArgs;
+use super::number::number;
+
+#[derive(Debug, Subcommand)]
+pub enum FleetCommand {
+    /// Measure pairs of hosts by a plan, and say which host or pair stands out.
+    #[command(after_help = "Examples:\n  \
+        nearmetal fleet run --hosts 'node[01-16]' --dry-run\n  \
+        nearmetal fleet run --hosts rack.txt --plan two-hosts:latency --out rack\n  \
+        ansible-inventory --list | nearmetal fleet run --hosts - --pairs sample:8 --out rack\n  \
+        nearmetal fleet run --resume rack\n\n\
+        A line of a file of hosts: NAME[=ADDRESS] [label=value ...], where NAME is what ssh takes \
+        and may hold ranges such as node[01-16]; [group] begins a group.\n\n\
+        Exit codes: 0 every pair passes · 1 a pair fails · 2 usage or bad input · 3 a pair has no \
+        result or no verdict · 4 nothing could be measured · 5 the folder holds another run · \
+        130 interrupted")]
+    Run(FleetRunArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct FleetRunArgs {
+    /// Hosts: a file, a list such as `node[01-16],other=192.0.2.9`, or `-` for stdin. Files and
+    /// stdin may be what `ansible-inventory --list` prints.
+    #[arg(long, value_name = "FILE|LIST|-", required_unless_present = "resume")]
+    pub hosts: Option<String>,
+    /// Plan of each pair, whose rows are all of the environment `ssh`: a built-in one, or a file;
+    /// with `:PART` a part that it defines.
+    #[arg(long, default_value = "two-hosts", value_name = "NAME|FILE[:PART]")]
+    pub plan: String,
+    /// Which pairs: each host with each other one, with the next of the list, the first with each
+    /// other one, or K rounds drawn from those of `all`.
+    #[arg(long, default_value = "all", value_name = "all|ring|star|sample:K")]
+    pub pairs: Pairs,
+    /// Measure each pair in both directions.
+    #[arg(long)]
+    pub both_ways: bool,
+    /// Most trials at once; no host is ever in two.
+    #[arg(long, default_value_t = 8, value_parser = number(1_usize..=64))]
+    pub parallel: usize,
+    /// Seed of the sample.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Folder for the results, which is created; `nearmetal-fleet` without it.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Go on with the run in DIR where it was ended, also by kill -9: its own hosts, plan and
+    /// pairs.
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with_all = ["hosts", "plan", "pairs", "both_ways", "seed", "out"]
+    )]
+    pub resume: Option<PathBuf>,
+    /// Only show what would be done.
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
