@@ -36,6 +36,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// If no thread can be started.
+#[expect(clippy::disallowed_methods, reason = "in a thread of its own")]
 pub fn start(file: NetworkFile, board: Arc<Board>, stop: Arc<AtomicBool>) -> io::Result<()> {
     let follow = move || {
         while !stop.load(Ordering::Relaxed) {
@@ -117,6 +118,7 @@ impl Follower {
         self.positions.insert(position.instrument, (source, position));
     }
 
+    #[expect(clippy::disallowed_methods, reason = "in the follower's thread")]
     fn take_inputs(&mut self, inputs: &Receiver<Input>) {
         let Ok(mut next) = inputs.recv_timeout(NAP) else { return };
         let now_ns = clock::monotonic_ns();
