@@ -1,10 +1,14 @@
 //! All tests of the workspace, counted.
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::test_limit::{self, LongTests};
 use crate::{setup, shell};
 
 /// How many tests of one program run at a time.
@@ -12,6 +16,9 @@ const THREADS: &str = "RUST_TEST_THREADS";
 
 /// Most tests wait for something, so a CPU has time for several.
 const THREADS_PER_CPU: usize = 2;
+
+/// Time between two looks at the tests that run long.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What the test runners of one or several commands reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,29 +37,64 @@ pub fn run(args: &[String]) -> Result<()> {
     cargo_test(&format!("cargo test --workspace --locked {}", args.join(" ")))?.conclude()
 }
 
-/// Runs a `cargo test`, showing its output, and adds up what the runners count.
+/// Set where everything is installed that the tests need: a test that cannot run fails then, and
+/// says elsewhere that it did not run (`nm_test_support::skip`).
+const COMPLETE: &str = "CI";
+
+/// Runs a `cargo test` where everything is installed, showing its output, and adds up what the
+/// runners count.
 pub fn cargo_test(line: &str) -> Result<Counts> {
+    let counts = counted(line, shell::command(line).env(COMPLETE, "1"), test_limit::LIMIT)?;
+    if counts.passed == 0 && counts.failed == 0 {
+        bail!("`{line}` ran no test");
+    }
+    Ok(counts)
+}
+
+/// The same where nothing was installed. No test at all is no error.
+pub fn quick_test(line: &str) -> Result<Counts> {
+    counted(line, &mut shell::command(line), test_limit::LIMIT)
+}
+
+fn counted(line: &str, command: &mut Command, limit: Duration) -> Result<Counts> {
     eprintln!("$ {line}");
-    let mut command = shell::command(line);
     if std::env::var_os(THREADS).is_none() {
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         command.env(THREADS, (cpus * THREADS_PER_CPU).to_string());
     }
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
-    let mut counts = Counts::default();
-    for text in BufReader::new(child.stdout.take().expect("piped")).lines() {
-        let text = text?;
-        println!("{text}");
-        counts.add(&text);
+    let lines = lines_of(child.stdout.take().expect("piped"));
+    let (mut counts, mut long) = (Counts::default(), LongTests::default());
+    loop {
+        match lines.recv_timeout(LOOK) {
+            Ok(text) => {
+                let text = text?;
+                println!("{text}");
+                counts.add(&text);
+                long.line(&text);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if let Some(name) = long.overdue(limit) {
+            test_limit::kill_with_descendants(child.id());
+            let _ = child.wait();
+            let minutes = limit.as_secs() / 60 + 1;
+            bail!("test {name} did not end within {minutes} minutes; `{line}` was killed");
+        }
     }
     let status = child.wait()?;
     if !status.success() && counts.failed == 0 {
         bail!("`{line}` ended with {status} before it could count its tests");
     }
-    if counts.passed == 0 && counts.failed == 0 {
-        bail!("`{line}` ran no test");
-    }
     Ok(counts)
+}
+
+/// The lines of a pipe, as they come.
+fn lines_of(pipe: ChildStdout) -> Receiver<std::io::Result<String>> {
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || BufReader::new(pipe).lines().all(|line| sender.send(line).is_ok()));
+    lines
 }
 
 impl Counts {
@@ -93,6 +135,33 @@ impl Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_test_beyond_its_limit_is_named_and_ended_with_what_it_started() {
+        let mark = std::process::id();
+        let script = format!(
+            "echo 'test a::endless has been running for over 60 seconds'; sh -c 'sleep 600.{mark}; :'"
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]);
+        let error = counted("cargo test", &mut command, Duration::from_millis(50)).unwrap_err();
+        let text = "test a::endless did not end within 1 minutes; `cargo test` was killed";
+        assert_eq!(error.to_string(), text);
+        let has_mark = |entry: std::fs::DirEntry| {
+            let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&words).contains(&format!("600.{mark}"))
+        };
+        let n_left = || {
+            let left = std::fs::read_dir("/proc").unwrap().flatten().map(has_mark);
+            left.filter(|is_left| *is_left).count()
+        };
+        // A process that was killed needs a moment to end.
+        let is_gone = (0..1000).any(|_| {
+            thread::sleep(Duration::from_millis(10));
+            n_left() == 0
+        });
+        assert!(is_gone, "{} processes are left", n_left());
+    }
 
     #[test]
     fn results_of_several_runners_are_added() {

@@ -20,7 +20,7 @@ REJECT_REASONS = [
     "DuplicateId", "UnknownOrder", "BadQuantity", "BadCombination", "WouldTake", "OutsideBands",
     "Halted", "InAuction", "WrongState", "Expired", "NotAllowed", "TooManyParts", "TooManyOrders",
     "TooManyOwnOrders", "TooManyOwnerOrders", "TooManyOwnerCellOrders", "TooManyCellOrders",
-    "NotListed", "OutsideCollar", "TooLarge"]
+    "NotListed", "OutsideCollar", "TooLarge", "OwnerStopped"]
 """By code: why an order or command was rejected."""
 
 CANCEL_REASONS = ["User", "Mass", "Unfilled", "Killed", "BelowMinimum", "SelfTrade", "Bands", "Day",

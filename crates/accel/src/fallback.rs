@@ -29,7 +29,7 @@ pub fn hold(socket: &'static Socket, reason: KernelReason) -> bool {
     let errno = kernel::errno();
     // What this end has sent must be before what somebody else sends from now on.
     socket.flush_to_kernel(fd);
-    socket.begin_hold(reason);
+    socket.begin_hold(fd, reason);
     options::apply_cork(socket, fd);
     let local = table::local_peer_of(socket);
     let local = local.as_ref().map(|(_guard, peer, descriptor)| (*peer, *descriptor));

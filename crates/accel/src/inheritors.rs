@@ -36,7 +36,7 @@ pub fn begin(socket: &'static Socket) {
 /// `fd` for the moment.
 pub fn begin_by_descriptor(socket: &Socket, fd: std::ffi::c_int) {
     socket.flush_to_kernel(fd);
-    socket.begin_hold(KernelReason::Exec);
+    socket.begin_hold(fd, KernelReason::Exec);
     options::apply_cork(socket, fd);
     socket.wait_for_return(fd, None);
     if !note_hold(socket, HELD) {

@@ -349,7 +349,7 @@ fn leave_to_inheritor(socket: &'static Socket, fd: c_int) -> bool {
             .is_some_and(|place| ledgers::is_locked(place, LockedByte::Inherited));
     if is_left {
         socket.flush_to_kernel(fd);
-        socket.begin_hold(KernelReason::Exec);
+        socket.begin_hold(fd, KernelReason::Exec);
         let local = local_peer_of(socket);
         let local = local.as_ref().map(|(_guard, peer, descriptor)| (*peer, *descriptor));
         socket.wait_for_return(fd, local);

@@ -17,8 +17,10 @@ const RETURN_PAUSE_NS: u64 = 1_000_000;
 /// Holds, in any phase; counted in memory that forks share.
 impl Socket {
     /// Begins a hold: the peer sends through the kernel from now on, and so does this end. Bytes
-    /// that are in memory already stay there: see [`Socket::wait_for_return`].
-    pub fn begin_hold(&self, reason: KernelReason) {
+    /// that are in memory already stay there: see [`Socket::wait_for_return`]. Who has sent without
+    /// this library is found out before: the end of the hold forgets the counts that show it.
+    pub fn begin_hold(&self, fd: c_int, reason: KernelReason) {
+        self.has_sends_past(fd);
         self.end().holds.fetch_add(1, Ordering::SeqCst);
         self.rely_on_kernel();
         self.record().set_reason(reason, 0);

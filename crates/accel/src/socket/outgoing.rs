@@ -443,17 +443,24 @@ impl Socket {
     /// Whether the kernel has sent bytes of this end that no call of this library has sent: a part
     /// of the program makes system calls of its own. False if it cannot be said now.
     pub fn has_sends_past(&self, fd: c_int) -> bool {
+        self.sends_past(fd) == Some(true)
+    }
+
+    /// As [`Socket::has_sends_past`]; none if it cannot be said now.
+    fn sends_past(&self, fd: c_int) -> Option<bool> {
         let end = self.end();
         if self.forbids_memory.load(Ordering::Relaxed) & SENT_PAST != 0 {
-            return true;
+            return Some(true);
         }
         // While nobody sends, and the count has not changed, it belongs to the kernel's.
         let nobody_sends = || {
             end.kernel_senders.load(Ordering::SeqCst) == 0 && end.holds.load(Ordering::SeqCst) == 0
         };
-        let is_shut = self.is_joined() && self.own().state.load(Ordering::SeqCst) & WRITE_SHUT != 0;
-        if is_shut || !nobody_sends() {
-            return false;
+        if self.is_joined() && self.own().state.load(Ordering::SeqCst) & WRITE_SHUT != 0 {
+            return Some(false);
+        }
+        if !nobody_sends() {
+            return None;
         }
         let counted = end.kernel_sent.load(Ordering::SeqCst);
         let errno = kernel::errno();
@@ -462,11 +469,13 @@ impl Socket {
             && tcp_info::sent_through_kernel(fd, self.is_client())
                 .is_some_and(|sent| sent.count >= counted);
         kernel::set_errno(errno);
-        if is_more && nobody_sends() && end.kernel_sent.load(Ordering::SeqCst) == counted {
-            self.forbids_memory.fetch_or(SENT_PAST, Ordering::Relaxed);
-            return true;
+        if !nobody_sends() || end.kernel_sent.load(Ordering::SeqCst) != counted {
+            return None;
         }
-        false
+        if is_more {
+            self.forbids_memory.fetch_or(SENT_PAST, Ordering::Relaxed);
+        }
+        Some(is_more)
     }
 
     /// Before a call that sends through the kernel: whether somebody is known to send without this
@@ -519,7 +528,7 @@ impl Socket {
         if received != 0
             && received != self.end().kernel_sent.load(Ordering::SeqCst)
             && kernel::ioctl_int(fd, libc::TIOCOUTQ as usize) == Some(0)
-            && !self.has_sends_past(fd)
+            && self.sends_past(fd) == Some(false)
         {
             self.read_kernel_sent(fd);
         }

@@ -18,6 +18,7 @@ behaviours![
     order_beside_a_call_found_after_this_librarys,
     order_beside_system_calls_by_instruction_from_the_start,
     order_beside_system_calls_by_instruction_is_soon_kept,
+    order_beside_system_calls_by_instruction_is_kept_after_a_program_was_started,
     order_beside_a_child_that_writes_by_instruction_is_soon_kept,
     order_beside_a_thread_that_writes_by_instruction_is_soon_kept,
     order_beside_a_child_that_calls_the_c_librarys_own_write,
@@ -154,6 +155,22 @@ fn order_beside_system_calls_by_instruction_is_soon_kept() {
         assert_state(pair.client, KERNEL);
     }
     assert_eq!(late_messages(pair, write_by_instruction, 0..MESSAGES), 0, "the kernel keeps order");
+}
+
+/// The peer has received what was sent past the library. A program that inherits the connection
+/// and ends does not hide it.
+fn order_beside_system_calls_by_instruction_is_kept_after_a_program_was_started() {
+    let pair = joined_pair();
+    let past = b"past the library";
+    // SAFETY: the bytes are live.
+    let sent = unsafe { write_by_instruction(pair.client, past.as_ptr().cast(), past.len()) };
+    assert_eq!(sent, past.len() as isize);
+    assert_eq!(recv_exact(pair.server, past.len()), past);
+    fcntl(pair.client, libc::F_SETFD, 0).unwrap();
+    // SAFETY: a C string.
+    assert_eq!(unsafe { libc::system(c_string("true").as_ptr()) }, 0);
+    fcntl(pair.client, libc::F_SETFD, libc::FD_CLOEXEC).unwrap();
+    assert_eq!(late_messages(pair, write_by_instruction, 0..MESSAGES), 0);
 }
 
 /// A forked child writes by turns with its parent; returns how many messages were late in the first

@@ -323,6 +323,19 @@ pub(crate) fn pattern_at(seed: u64, offset: usize, count: usize) -> Vec<u8> {
     bytes
 }
 
+/// What came instead of the wanted bytes: which of them, and how many.
+fn shift_of(got: &[u8], wanted: &[u8], from: usize) -> String {
+    let instead = &got[from..got.len().min(from + 16)];
+    let Some(origin) = wanted.windows(instead.len()).position(|it| it == instead) else {
+        return format!("{instead:02x?} are none of the wanted ones");
+    };
+    let same = got[from..].iter().zip(&wanted[origin..]).take_while(|(got, it)| got == it).count();
+    let end = from + same;
+    let again = got.len().min(end + 16);
+    let next = wanted.windows(again - end).position(|it| it == &got[end..again]);
+    format!("{same} bytes from {origin} on came, then those from {next:?} on")
+}
+
 /// Compares two byte rows and reports where they differ first.
 #[track_caller]
 pub(crate) fn assert_bytes(got: &[u8], wanted: &[u8]) {
@@ -330,7 +343,10 @@ pub(crate) fn assert_bytes(got: &[u8], wanted: &[u8]) {
         return;
     }
     let different = got.iter().zip(wanted).position(|(got, wanted)| got != wanted);
-    assert_eq!(different, None, "bytes differ from this position on");
+    if let Some(from) = different {
+        let shift = shift_of(got, wanted, from);
+        panic!("of {} bytes those from {from} on differ: {shift}", got.len());
+    }
     assert_eq!(got.len(), wanted.len(), "lengths differ");
 }
 

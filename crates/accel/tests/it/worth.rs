@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_micros(300);
 
 /// Runs of which one must show that a process stops after a row of such connections. On a busy
 /// machine memory carries enough for one of them now and then: that ends the row.
-const TRIES: usize = 3;
+const TRIES: usize = 8;
 
 /// What a run says whose row has ended.
 const TRIES_AGAIN: &str = "the process tries again";

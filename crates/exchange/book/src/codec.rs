@@ -35,6 +35,7 @@ codes!(RejectReason {
     NotListed = 17,
     OutsideCollar = 18,
     TooLarge = 19,
+    OwnerStopped = 20,
 });
 codes!(CancelReason {
     User = 0,

@@ -329,6 +329,8 @@ pub enum RejectReason {
     OutsideCollar,
     /// The quantity is above the largest one that the instrument is listed with.
     TooLarge,
+    /// An operator has stopped the session's owner: its live orders can only be cancelled.
+    OwnerStopped,
 }
 
 /// Why an order was cancelled.
@@ -336,7 +338,7 @@ pub enum RejectReason {
 pub enum CancelReason {
     /// Its user asked for it.
     User,
-    /// Its user cancelled all orders.
+    /// Its user, or an operator, cancelled all of its user's orders.
     Mass,
     /// What an immediate-or-cancel or market order could not trade.
     Unfilled,
@@ -412,6 +414,9 @@ impl RejectReason {
             }
             RejectReason::TooLarge => {
                 "the quantity is above the largest one that the instrument is listed with"
+            }
+            RejectReason::OwnerStopped => {
+                "an operator has stopped the session or its firm: live orders can only be cancelled"
             }
         }
     }

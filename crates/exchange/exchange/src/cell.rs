@@ -39,6 +39,7 @@
 
 mod away;
 mod copy;
+mod desk;
 mod handled;
 mod holdings;
 mod instrument;
@@ -48,6 +49,7 @@ mod request;
 mod retire;
 mod session;
 mod snapshot;
+mod stops;
 #[cfg(test)]
 pub(crate) mod testing;
 mod watched;
@@ -59,18 +61,22 @@ use instrument::{Applied, Buffers, Circumstances, InstrumentState};
 use nm_book::order::{Command, Event, InstrumentId, Matching, UserId};
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 pub use nm_wire::Request;
-use nm_wire::{AwayTime, Breach, Frame, Holdings, Kind, OrdersLimit, Owner, RefusalReason, Retire};
+use nm_wire::{
+    AwayTime, Breach, Frame, Holdings, Kind, OrdersLimit, Owner, RefusalReason, Retire, Stop,
+    StopOrder,
+};
 use session::Session;
 use snapshot::{Section, Snapshot, instrument_sections};
+use stops::Stops;
 
 use crate::background::Background;
 use crate::limits::CellLimits;
 use crate::moves::{Claim, Forget, MoveParts, MoveRefusal};
 pub use copy::CopyPiece;
 use copy::InstrumentCopy;
-pub use handled::{CellLoadError, Handled, Retirement};
+pub use handled::{CellLoadError, Handled, Missing, Retirement};
 pub use relocation::{Arrival, Departed, MoveStep, Ownership, Staged};
-pub use request::{OPERATOR, rejection};
+pub use request::{DESK, OPERATOR, is_broadcast, rejection};
 pub use session::{Outcome, event_recipients};
 
 /// First bytes of a saved cell, with the version.
@@ -92,6 +98,8 @@ pub enum Admitted {
     Retired(u64),
     /// A session's orders are to be cancelled when it is away, or no longer.
     Watched,
+    /// An owner was stopped, or may send orders again.
+    Stopped(StopOrder),
 }
 
 /// A group of instruments.
@@ -124,6 +132,8 @@ pub struct Cell<M> {
     pub accepts_unknown_sessions: bool,
     /// What owners have.
     ledger: OwnerLedger,
+    /// Owners that are stopped.
+    stops: Stops,
     /// By instrument that was released: what still counts as each owner's.
     released: BTreeMap<InstrumentId, BTreeMap<Owner, Places>>,
     /// Number before that of the first request on an instrument which is new.
@@ -168,6 +178,7 @@ impl<M: Matching> Cell<M> {
             copies: BTreeMap::new(),
             accepts_unknown_sessions: false,
             ledger: OwnerLedger::default(),
+            stops: Stops::default(),
             released: BTreeMap::new(),
             first_output_seq: 0,
             last_limit: OrdersLimit::None,
@@ -220,6 +231,11 @@ impl<M: Matching> Cell<M> {
                 let AwayTime { session, cancel_after_s, .. } = frame.read()?;
                 self.watch(session, cancel_after_s);
                 return Ok(Admitted::Watched);
+            }
+            Kind::Stop => {
+                let Stop { order, .. } = frame.read()?;
+                self.stops.take(order);
+                return Ok(Admitted::Stopped(order));
             }
             Kind::Request => {
                 let Ok(request) = frame.read::<Request>() else { return Ok(Admitted::Undecodable) };
@@ -278,9 +294,17 @@ impl<M: Matching> Cell<M> {
         handled
     }
 
-    /// Whether the cell has room for one more live order of an owner, if the request has one.
+    /// What has been decided on whether an owner may send orders.
+    pub fn stops(&self) -> &Stops {
+        &self.stops
+    }
+
+    /// Whether the cell takes one more live order of an owner, if the request has one.
     #[inline]
     fn orders_limit(&self, request: &Request, owner: Owner) -> OrdersLimit {
+        if self.stops.is_stopped(owner) {
+            return OrdersLimit::Stopped;
+        }
         let (orders, most) = (self.ledger.orders() as usize, self.limits.orders);
         if !matches!(request.command, Command::New(_)) {
             OrdersLimit::None
@@ -307,7 +331,11 @@ impl<M: Matching> Cell<M> {
         let has_room = |own, total, most| OwnerLedger::has_room(request.owner, own, total, most);
         let instruments = self.instrument_count() + self.ledger.owed_instruments();
         let sessions = self.session_count + self.ledger.owed_sessions();
-        if self.ledger.is_retired(request.session) {
+        if request.session == DESK {
+            // Whatever others have, an operator can halt what is traded.
+            let is_full = !is_known && instruments >= self.limits.instruments;
+            is_full.then_some(RefusalReason::TooManyCellInstruments)
+        } else if self.ledger.is_retired(request.session) {
             Some(RefusalReason::Retired)
         } else if request.breach() == Some(Breach::NotListed) {
             Some(RefusalReason::NotListed)
@@ -430,6 +458,7 @@ impl<M: Matching> Cell<M> {
         bytes.put_u64(self.first_output_seq);
         self.ledger.save(&mut bytes);
         watched::save(&self.watched, &mut bytes);
+        self.stops.save(&mut bytes);
         let mut sections = vec![Section::Plain(bytes)];
         self.save_moves(&mut sections);
         let count = self.instruments.len() as u64;
@@ -484,8 +513,9 @@ impl<M: Matching> Cell<M> {
         let first_output_seq = reader.u64("first_output_seq")?;
         let ledger = OwnerLedger::load(&mut reader)?;
         let watched = watched::load(&mut reader)?;
+        let stops = Stops::load(&mut reader)?;
         let new = Cell::new(number, active);
-        let mut cell = Cell { index, now_ns, first_output_seq, ledger, watched, ..new };
+        let mut cell = Cell { index, now_ns, first_output_seq, ledger, watched, stops, ..new };
         cell.load_moves(&mut reader)?;
         for _ in 0..reader.u64("instruments")? {
             let instrument = reader.u32("instrument")?;

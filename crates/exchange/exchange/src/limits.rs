@@ -61,6 +61,18 @@ pub const OPEN_ORDERS_INSTRUMENTS_MAX: usize = 1_024;
 /// Questions for open orders that are under way at a gateway; the others wait.
 pub const ORDERS_REQUESTS_MAX: usize = 64;
 
+/// Owners that operators may have stopped, or let trade again, in a cell.
+pub const STOP_ORDERS_MAX: usize = 1 << 12;
+
+/// Directions of operators that a cell carries out one after the other; further ones are refused.
+pub const DIRECTIONS_WAITING_MAX: usize = 64;
+
+/// Groups of instruments of a schedule whose latest phases control knows.
+pub const SCHEDULE_GROUPS_MAX: usize = 64;
+
+/// Bytes of the name of such a group.
+pub const SCHEDULE_NAME_BYTES_MAX: usize = 64;
+
 /// Outcomes that are kept for each session and instrument, to answer duplicates.
 pub const OUTCOMES_MAX: usize = 64;
 

@@ -64,6 +64,7 @@ macro_rules! table {
     open_orders::OpenOrders = 46,
         Processor > Gateway > Client
         | Mediator > Processor > Gateway > Client;
+    stop::Stop = 47, Mediator > Log;
     $($more)*
     } };
 }

@@ -241,6 +241,29 @@ impl Principal {
             thread::sleep(Duration::from_millis(5));
         }
     }
+
+    /// Everything at once, with the least share of the CPUs: a hostile owner has its own machine.
+    fn do_everything<'s>(&'s self, scope: &'s thread::Scope<'s, '_>, extent: Extent) {
+        let it = self;
+        nm_sys::cpu::lower_thread_priority();
+        scope.spawn(move || it.half_open());
+        scope.spawn(move || it.idle_links());
+        scope.spawn(move || it.large_frames());
+        scope.spawn(move || it.unread_replies());
+        scope.spawn(move || it.garbage());
+        // Each session may use 4096 instruments.
+        for number in 0..3 {
+            let first = 10_000 + number * 4_000;
+            let next = move |seq: u64| (first + seq as u32, Command::Tick);
+            scope.spawn(move || it.ask(FIRST_SESSION + number, 4_000, next));
+        }
+        // An instrument that others trade.
+        let orders = if extent == Extent::Full { 50_000 } else { 3_000 };
+        for number in 0..3 {
+            let next = |seq: u64| (0, resting(seq));
+            scope.spawn(move || it.ask(FIRST_SESSION + 100 + number, orders, next));
+        }
+    }
 }
 
 fn request(
@@ -312,23 +335,7 @@ fn while_hostile<T>(
     let hostile = Principal::new(HOSTILE, gateway);
     let done = thread::scope(|scope| {
         let it = &hostile;
-        scope.spawn(move || it.half_open());
-        scope.spawn(move || it.idle_links());
-        scope.spawn(move || it.large_frames());
-        scope.spawn(move || it.unread_replies());
-        scope.spawn(move || it.garbage());
-        // Each session may use 4096 instruments.
-        for number in 0..3 {
-            let first = 10_000 + number * 4_000;
-            let next = move |seq: u64| (first + seq as u32, Command::Tick);
-            scope.spawn(move || it.ask(FIRST_SESSION + number, 4_000, next));
-        }
-        // An instrument that others trade.
-        let orders = if extent == Extent::Full { 50_000 } else { 3_000 };
-        for number in 0..3 {
-            let next = |seq: u64| (0, resting(seq));
-            scope.spawn(move || it.ask(FIRST_SESSION + 100 + number, orders, next));
-        }
+        scope.spawn(move || it.do_everything(scope, extent));
         let _ends = Ends(it);
         work(it)
     });

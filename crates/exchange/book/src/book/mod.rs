@@ -18,7 +18,9 @@
 mod auction;
 mod auction_step;
 mod audit;
+mod depth;
 mod ladder;
+mod level;
 mod matching;
 mod order_index;
 mod slab;
@@ -27,6 +29,7 @@ mod timers;
 use auction_step::AuctionStep;
 pub use auction_step::Indicative;
 use ladder::{Ladder, key};
+pub use level::Level;
 use order_index::OrderIndex;
 use slab::{NO_TIMER, NONE, Order, Queue, Slab, Slot};
 use timers::Timers;

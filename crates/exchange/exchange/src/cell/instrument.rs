@@ -17,7 +17,7 @@ use super::handled::{CellLoadError, Handled};
 use super::holdings::OwnerLedger;
 use nm_wire::{Holdings, OrdersLimit, Owner, Request, Value};
 
-use super::request::{authorized_command, rejection};
+use super::request::{authorized_command, is_broadcast, rejection};
 use super::session::{Outcome, Session, event_recipients, read_session, write_session};
 use super::watched::EXCHANGE_SEQ;
 
@@ -188,7 +188,7 @@ impl<M: Matching> InstrumentState<M> {
         let mut on_event = |event: Event| {
             let event = if IS_OWN { event } else { disconnected(event) };
             codec::write_event(&event, codes);
-            events += 1;
+            events += u64::from(is_broadcast(request, &event));
             let recipients = event_recipients(&event, request.session);
             notifications.extend(recipients.map(|user| (user, event)));
             emit(&event);
@@ -213,9 +213,7 @@ impl<M: Matching> InstrumentState<M> {
             events_hash: fnv1a(codes),
         };
         self.record(request, &outcome);
-        if request.is_public {
-            self.public_seq += events;
-        }
+        self.public_seq += events;
         notifications.sort_by_key(|(user, _)| *user);
         for (user, event) in notifications.iter() {
             // The owner of an order has sent a request here before.
@@ -239,6 +237,9 @@ impl<M: Matching> InstrumentState<M> {
     /// Why a new order that may rest is rejected, if so: `limit` is what the cell says.
     fn full(&self, request: &Request, limit: OrdersLimit) -> Option<RejectReason> {
         match request.command {
+            Command::New(_) | Command::Replace { .. } if limit == OrdersLimit::Stopped => {
+                return Some(RejectReason::OwnerStopped);
+            }
             Command::New(order) if order.may_rest(self.book.phase()) => {}
             _ => return None,
         }
@@ -248,7 +249,7 @@ impl<M: Matching> InstrumentState<M> {
         match limit {
             _ if session.live_orders >= SESSION_ORDERS_MAX => Some(RejectReason::TooManyOwnOrders),
             _ if !has_room() => Some(RejectReason::TooManyOwnerOrders),
-            OrdersLimit::None => None,
+            OrdersLimit::None | OrdersLimit::Stopped => None,
             OrdersLimit::OwnerInCell => Some(RejectReason::TooManyOwnerCellOrders),
             OrdersLimit::Cell => Some(RejectReason::TooManyCellOrders),
         }

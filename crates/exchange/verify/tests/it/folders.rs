@@ -127,6 +127,7 @@ impl Cells {
             }
             Admitted::Retired(_)
             | Admitted::Watched
+            | Admitted::Stopped(_)
             | Admitted::NotOwned
             | Admitted::Undecodable => {
                 panic!("{frame:?}")

@@ -43,6 +43,7 @@ use nm_wire::{
     ResendRequest, Shape, Who, open_orders, private, public, refused, reply, request, resent,
 };
 
+use crate::cell::DESK;
 use crate::control::{InstrumentMap, MembershipReport, Placement, RoutingTable, Work};
 use crate::limits::{OWNER_REQUESTS_BYTES_MAX, OWNER_REQUESTS_MAX};
 use crate::moves::{MoveEnded, MoveId};
@@ -173,6 +174,9 @@ impl Gateway {
         }
         if self.network.firms.as_ref().is_some_and(|firms| !firms.admits(session)) {
             return Err(PeerError::NoFirm(session));
+        }
+        if session == DESK {
+            return Err(PeerError::OwnSession);
         }
         self.clients.add(from, links.owner(from));
         self.claim(session, from).map_err(|reason| PeerError::SessionNotAdded { session, reason })

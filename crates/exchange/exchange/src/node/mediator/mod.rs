@@ -296,6 +296,23 @@ impl<L: Log> Mediator<L> {
                 links.send(from.0, &answer);
                 Ok(())
             }
+            AdminRequest::Direct { cell, instrument, direction } if from.1 == Peer::Operator => {
+                let replica = replicas.iter_mut().find(|replica| replica.number == cell);
+                let answer = replica.map_or(Some(AdminResponse::NotLeading), |replica| {
+                    replica.direct(from.0, (instrument, direction), &self.map)
+                });
+                answer.iter().for_each(|answer| links.send(from.0, answer));
+                Ok(())
+            }
+            AdminRequest::Stop { cell, order } if from.1 == Peer::Operator => {
+                let leads =
+                    |replica: &&mut Replica<L>| replica.number == cell && replica.is_leading();
+                let replica = replicas.iter_mut().find(leads);
+                let answer = replica
+                    .map_or(AdminResponse::NotLeading, |replica| replica.stop(order, links.time()));
+                links.send(from.0, &answer);
+                Ok(())
+            }
             AdminRequest::Follow if from.1 == Peer::Operator => {
                 self.cells.follow(links, from.0);
                 Ok(())

@@ -4,12 +4,13 @@
 pub mod absence;
 pub mod cell_log;
 pub mod cell_moves;
+pub mod directions;
 pub mod followers;
 pub mod logs;
 pub mod responses;
 pub mod workload;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 
 use nm_book::book::Book;
@@ -18,14 +19,17 @@ use nm_codec::DecodeError;
 use nm_model::agent::{Failure, FailureKind};
 use nm_replica::journal::{self, Recorder};
 use nm_replica::{Log, LogEvent, Refused};
-use nm_wire::{Frame, Holdings, Leader, Presence, Retire, Retired};
+use nm_wire::{
+    AdminResponse, Direction, Frame, Holdings, Leader, Presence, Retire, Retired, Stop, StopOrder,
+};
 
 use crate::background;
 use crate::batch;
-use crate::cell::{self, Admitted, Cell, Handled, Request};
+use crate::cell::{self, Admitted, Cell, DESK, Handled, Request};
 use crate::control::{CellReplicas, InstrumentMap, Work};
 use crate::hashes::StateHashes;
 use crate::leader_clock::LeaderClock;
+use crate::limits::DIRECTIONS_WAITING_MAX;
 use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
 use crate::network::{CONTROL, Durability, Network, NodeId, Role};
 use crate::time::Time;
@@ -35,6 +39,7 @@ use crate::node::runtime::links::{LinkId, Links};
 use absence::Absence;
 use cell_log::{CellLog, SingleLog};
 use cell_moves::CellMoves;
+use directions::Directions;
 use followers::Followers;
 use logs::{LogSource, Logs};
 use responses::report_loss;
@@ -70,6 +75,7 @@ pub struct Replica<L> {
     /// Where its state hashes are recorded, if anything is.
     hashes: Option<StateHashes>,
     pub(super) moves: CellMoves,
+    directions: Directions,
     workload: Workload,
     absence: Absence,
     /// Index of the state with which it began.
@@ -113,6 +119,7 @@ impl<L: Log> Replica<L> {
             recorder,
             hashes,
             moves: CellMoves::default(),
+            directions: Directions::default(),
             workload: Workload::default(),
             absence: Absence::default(),
         }
@@ -151,6 +158,69 @@ impl<L: Log> Replica<L> {
             self.enqueue(&entry, now);
         }
         holdings
+    }
+
+    /// What holds on whether an owner may send orders. A later decision is proposed.
+    pub fn stop(&mut self, order: StopOrder, now: Time) -> AdminResponse {
+        let (stops, owner) = (self.cell.stops(), order.owner);
+        let known = stops.of(owner);
+        let is_later = (order.version, order.is_stopped) > (known.version, known.is_stopped);
+        let instrument = 0;
+        if is_later && !stops.has_room(owner) {
+            let reason = format!("cell {} knows as many stopped owners as it may", self.number);
+            return AdminResponse::Refused { instrument, reason };
+        }
+        if is_later {
+            let mut entry = vec![];
+            nm_wire::write(&Stop { cell: self.number, order }, &mut entry);
+            self.enqueue(&entry, now);
+        }
+        let holdings = self.cell.holdings_of(Retired::Owner { owner });
+        AdminResponse::Stopped { order: known, holdings }
+    }
+
+    /// Begins what an operator directs on an instrument, or on all that are here or are listed; the
+    /// answer, if it cannot begin.
+    pub fn direct(
+        &mut self,
+        operator: LinkId,
+        (instrument, direction): (Option<InstrumentId>, Direction),
+        map: &InstrumentMap,
+    ) -> Option<AdminResponse> {
+        let cell = &self.cell;
+        if !self.is_leading() || instrument.is_some_and(|it| !cell.owns(it)) {
+            return Some(AdminResponse::NotLeading);
+        }
+        let instruments = match instrument {
+            Some(instrument) => vec![instrument],
+            None => {
+                let listed = map.master().into_iter().flat_map(|it| it.listings());
+                let listed = listed.map(|it| it.instrument).filter(|it| cell.owns(*it));
+                let all = cell.executed().map(|(it, _)| it).chain(listed);
+                all.collect::<BTreeSet<InstrumentId>>().into_iter().collect()
+            }
+        };
+        if self.directions.begin(cell, operator, direction, instruments) {
+            return None;
+        }
+        let (instrument, cell) = (instrument.unwrap_or_default(), self.number);
+        let reason = format!("cell {cell} has {DIRECTIONS_WAITING_MAX} directions to carry out");
+        Some(AdminResponse::Refused { instrument, reason })
+    }
+
+    /// Proposes what is missing for the directions of operators, if this replica leads.
+    fn advance_directions(&mut self, links: &mut Links) {
+        if !self.is_leading() {
+            return self.directions.clear(links);
+        }
+        let requests = self.directions.advance(&self.cell, links);
+        for group in requests.chunk_by(|one, next| one.instrument == next.instrument) {
+            let mut bytes = vec![];
+            group.iter().for_each(|request| nm_wire::write(request, &mut bytes));
+            if !self.enqueue(&bytes, links.time()) {
+                self.directions.put_back(group[0].instrument);
+            }
+        }
     }
 
     /// What operators may know of the cell's replicas.
@@ -202,6 +272,7 @@ impl<L: Log> Replica<L> {
                 }
                 LogEvent::LeadershipLost => {
                     self.drop_backlog();
+                    self.directions.clear(links);
                     self.moves.clear(&mut self.cell);
                 }
                 LogEvent::CaughtUp => {}
@@ -284,6 +355,9 @@ impl<L: Log> Replica<L> {
                         false => self.cell.handle(&request, |_| {}),
                     };
                     followers.after(&self.cell, &request, followed, handled);
+                    if is_leader && request.session == DESK {
+                        self.directions.on_request(&self.cell, &request, handled);
+                    }
                     if is_leader {
                         self.workload.count(&request, &handled, (before, clock_ns));
                     }
@@ -291,7 +365,10 @@ impl<L: Log> Replica<L> {
                         self.moves.on_request(&mut self.cell, &request, handled);
                     }
                 }
-                Admitted::NotOwned | Admitted::Undecodable | Admitted::Watched => {}
+                Admitted::NotOwned
+                | Admitted::Undecodable
+                | Admitted::Watched
+                | Admitted::Stopped(_) => {}
                 Admitted::Retired(_) => followers.retired(&self.cell),
                 Admitted::Move(step) => self.moves.on_step(frame, step, now_ns),
             }
@@ -661,6 +738,7 @@ impl<L: Log> ReplicaSet<L> {
         for replica in &mut self.replicas {
             replica.advance_moves(map, links);
             replica.advance_absence(links.time());
+            replica.advance_directions(links);
             replica.propose()?;
             replica.clock.warnings.drain(..).for_each(|warning| links.warnings.push(warning));
             if replica.can_continue() {

@@ -7,7 +7,7 @@ use nm_wire::{
     Request, ResendRequest, Resent, STAMPS, Series, Shape, Value,
 };
 
-use crate::cell::{Cell, Handled, Outcome};
+use crate::cell::{self, Cell, Handled, Outcome};
 use crate::limits::{FRAME_EVENTS_MAX, PADDING_BYTES_MAX};
 use crate::network::Role;
 
@@ -100,7 +100,7 @@ impl Responses {
         self.public.clear();
         let public = &mut self.public;
         let handled = cell.handle(request, |event| {
-            if request.is_public {
+            if cell::is_broadcast(request, event) {
                 public.push(*event);
             }
         });

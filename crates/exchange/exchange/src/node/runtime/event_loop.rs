@@ -170,7 +170,8 @@ impl EventLoop<'_> {
             let limit = self.deadline_ns().map(|deadline_ns| {
                 Duration::from_nanos(deadline_ns.saturating_sub(clock::monotonic_ns()))
             });
-            let limit = if is_woken { Some(Duration::ZERO) } else { limit };
+            let is_busy = is_woken || self.sockets.has_unwritten();
+            let limit = if is_busy { Some(Duration::ZERO) } else { limit };
             let system =
                 |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
             self.sockets.poller.wait(&mut ready, limit).map_err(system)?;
@@ -354,7 +355,7 @@ impl EventLoop<'_> {
                 outcome = self.sockets.flush_one(&mut self.links, id);
             }
             if self.links.has_gathered_much() {
-                self.sockets.flush(&mut self.links, failed);
+                self.sockets.flush_all(&mut self.links, failed);
             }
         }
         self.sockets.end_read(&mut self.links, id, input);
@@ -433,7 +434,9 @@ impl EventLoop<'_> {
         self.events.push(NodeEvent::Warning { node: self.own, message });
     }
 
-    fn end(self) -> NodeSummary {
+    fn end(mut self) -> NodeSummary {
+        // Whatever fails now has no more consequence.
+        self.sockets.flush_all(&mut self.links, &mut vec![]);
         let (requests, resent) = self.behaviour.counts();
         NodeSummary {
             node: self.own,

@@ -32,7 +32,7 @@ use super::warnings::Warnings;
 pub struct LinkId(u64);
 
 impl LinkId {
-    fn new(slot: usize, generation: u64) -> LinkId {
+    pub(super) fn new(slot: usize, generation: u64) -> LinkId {
         LinkId(generation << 16 | slot as u64)
     }
 
@@ -59,8 +59,8 @@ const LINKS_MAX: usize = 1 << 16;
 /// read, ns.
 const CHECK_NS: u64 = 100_000_000;
 
-/// Bytes that may be gathered for links in one iteration; then they are written at once. A frame
-/// for all clients is as many frames.
+/// Bytes that may be gathered for links; then all of them are written at once. A frame for all
+/// clients is as many frames.
 const GATHERED_BYTES_MAX: usize = 32 << 20;
 
 /// Answers to the frames of one read that may be gathered before they are written, bytes.
@@ -654,8 +654,12 @@ impl Links {
     /// The links whose backlogs are to be written now, in exchange for an empty buffer.
     pub fn take_unwritten(&mut self, empty: Vec<LinkId>) -> Vec<LinkId> {
         debug_assert!(empty.is_empty());
-        self.gathered_bytes = 0;
         std::mem::replace(&mut self.to_be_flushed, empty)
+    }
+
+    /// All backlogs were written.
+    pub fn end_writes(&mut self) {
+        self.gathered_bytes = 0;
     }
 
     /// The backlog of a link that is about to be written, and the most bytes that may wait; none
@@ -1069,6 +1073,7 @@ mod tests {
         /// What is to be written, in the order of the links.
         pub fn take_output(&mut self) -> Vec<(LinkId, Vec<u8>)> {
             let mut ids = self.take_unwritten(vec![]);
+            self.end_writes();
             ids.sort_unstable_by_key(|id| id.0);
             let taken = ids.into_iter().filter_map(|id| {
                 let (backlog, _) = self.begin_write(id)?;

@@ -22,3 +22,4 @@ mod peer_format;
 pub mod sockets;
 pub mod turns;
 pub mod warnings;
+pub mod writes;

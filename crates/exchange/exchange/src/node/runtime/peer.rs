@@ -9,6 +9,7 @@ use nm_codec::DecodeError;
 use nm_wire::{Difference, Kind, Owner, PROGRAM, RefusalReason, SILENCE, VERSION};
 use thiserror::Error;
 
+use crate::cell::DESK;
 use crate::client::Meant;
 use crate::link::LinkError;
 use crate::network::{NodeId, Role};
@@ -177,6 +178,9 @@ pub enum PeerError {
          the sessions that may connect"
     )]
     NoFirm(UserId),
+    /// No client may have the session of the exchange itself.
+    #[error("session {DESK} is the exchange's own, which no client may have")]
+    OwnSession,
     /// A session exceeds a limit of the link that has said hello for it.
     #[error("session {session} cannot be added to this link: {reason}")]
     SessionNotAdded {
@@ -261,6 +265,7 @@ impl PeerError {
             PeerError::Mistaken { .. } => "mistaken",
             PeerError::TooManyClients(_) => "clients",
             PeerError::NoFirm(_) => "no firm",
+            PeerError::OwnSession => "own session",
             PeerError::TooManyObservers(_) => "observers",
             PeerError::NoProof(_) => "no proof",
             PeerError::WrongProof(_) => "wrong proof",

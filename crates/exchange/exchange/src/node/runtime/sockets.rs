@@ -1,5 +1,5 @@
 //! The sockets of a node's links: reads them, writes the backlogs, and connects. What is written
-//! and to whom, [`Links`] says; an iteration of the event loop writes once to each link.
+//! and to whom, [`Links`] says; an iteration of the event loop writes at most once to each link.
 
 use std::io;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use crate::link::{Link, LinkError, LinkPoller, ReceiveBuffer, Stream};
 use super::connector::Connector;
 use super::links::{LinkId, Links};
 use super::peer::{Peer, PeerError};
+use super::writes::{WRITES_PER_TURN, Writes};
 
 /// The socket of a link.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub struct Sockets {
     links: Vec<Option<Socket>>,
     /// Links whose backlogs are being written; a buffer for the next time.
     unwritten: Vec<LinkId>,
+    /// Links whose backlogs are written in later iterations.
+    later: Writes,
     /// Space to read into, for one link after the other.
     spare_input: Vec<u8>,
 }
@@ -43,7 +46,8 @@ impl Sockets {
     /// The system's error.
     pub fn new() -> io::Result<Sockets> {
         let (poller, connector) = (LinkPoller::new()?, Connector::start()?);
-        Ok(Sockets { poller, connector, links: vec![], unwritten: vec![], spare_input: vec![] })
+        let (links, unwritten, spare_input) = (vec![], vec![], vec![]);
+        Ok(Sockets { poller, connector, links, unwritten, later: Writes::default(), spare_input })
     }
 
     /// A link, if it is still there.
@@ -99,17 +103,62 @@ impl Sockets {
         links.take_orders().for_each(|order| self.connector.order(order));
     }
 
-    /// Writes the backlogs of this iteration; appends the links that failed.
+    /// Writes the backlogs of this iteration, of nodes first. Of many other links some wait for
+    /// the next iteration, see [`Sockets::has_unwritten`]. Appends the links that failed.
     pub fn flush(&mut self, links: &mut Links, failed: &mut Vec<(LinkId, PeerError)>) {
         let mut ids = links.take_unwritten(std::mem::take(&mut self.unwritten));
-        for id in ids.drain(..) {
-            if let Err(error) = self.flush_one(links, id) {
-                failed.push((id, error));
+        if self.later.is_empty() && ids.len() <= WRITES_PER_TURN {
+            ids.drain(..).for_each(|id| self.flush_into(links, id, failed));
+        } else {
+            for id in ids.drain(..) {
+                if links.is_to_node(id) {
+                    self.flush_into(links, id, failed);
+                } else {
+                    self.later.push(links.owner(id), id);
+                }
             }
+            self.flush_later(links, WRITES_PER_TURN, failed);
         }
         self.unwritten = ids;
+        self.end_flush(links, failed);
+    }
+
+    /// Writes all backlogs; appends the links that failed.
+    pub fn flush_all(&mut self, links: &mut Links, failed: &mut Vec<(LinkId, PeerError)>) {
+        self.flush(links, failed);
+        self.flush_later(links, usize::MAX, failed);
+        self.end_flush(links, failed);
+    }
+
+    fn end_flush(&mut self, links: &mut Links, failed: &mut Vec<(LinkId, PeerError)>) {
+        if self.later.is_empty() {
+            links.end_writes();
+        }
         while let Some(largest) = links.fail_largest() {
             failed.push(largest);
+        }
+    }
+
+    /// Whether backlogs are left for the next iteration, which is then to begin at once.
+    pub fn has_unwritten(&self) -> bool {
+        !self.later.is_empty()
+    }
+
+    fn flush_later(
+        &mut self,
+        links: &mut Links,
+        most: usize,
+        failed: &mut Vec<(LinkId, PeerError)>,
+    ) {
+        for _ in 0..most {
+            let Some(id) = self.later.pop() else { return };
+            self.flush_into(links, id, failed);
+        }
+    }
+
+    fn flush_into(&mut self, links: &mut Links, id: LinkId, failed: &mut Vec<(LinkId, PeerError)>) {
+        if let Err(error) = self.flush_one(links, id) {
+            failed.push((id, error));
         }
     }
 
@@ -239,14 +288,18 @@ mod tests {
 
     impl Clients {
         fn new(limits: Limits, count: u32) -> Clients {
+            // Nobody has no quota.
+            Clients::of(limits, count, |_| Owner::NOBODY)
+        }
+
+        fn of(limits: Limits, count: u32, owner: impl Fn(u32) -> Owner) -> Clients {
             let ring = TestRing::new("1-1-1-1", Durability::None);
             let mut links = Links::simulated(&ring.network, Role::Gateway.node(0), 1);
             links.limits = limits;
             let mut sockets = Sockets::new().unwrap();
             let clients = (0..count).map(|session| {
                 let (near, far) = UnixStream::pair().unwrap();
-                // Nobody has no quota.
-                let id = links.add_accepted(Owner::NOBODY).unwrap().unwrap();
+                let id = links.add_accepted(owner(session)).unwrap().unwrap();
                 sockets.add(id, Stream::Unix(near)).unwrap();
                 let mut hello = vec![];
                 say_hello(Who::Client { session }, None, &mut hello);
@@ -259,6 +312,23 @@ mod tests {
 
         fn flush(&mut self) {
             self.sockets.flush(&mut self.links, &mut self.failed);
+        }
+
+        /// Writes once; whether there is more to write.
+        fn flush_once(&mut self) -> bool {
+            self.flush();
+            self.sockets.has_unwritten()
+        }
+
+        /// What each client has received since.
+        fn received(&mut self) -> Vec<Vec<u8>> {
+            let receive = |(_, stream): &mut (LinkId, UnixStream)| {
+                stream.set_nonblocking(true).unwrap();
+                let mut bytes = vec![];
+                let _ = std::io::Read::read_to_end(stream, &mut bytes);
+                bytes
+            };
+            self.clients.iter_mut().map(receive).collect()
         }
 
         fn close(&mut self, id: LinkId) {
@@ -329,6 +399,48 @@ mod tests {
         }
         assert!(it.failed.is_empty());
         assert_eq!(it.links.output(id).unwrap().capacity(), 0);
+    }
+
+    /// Before, one message for the 2 000 links of an owner kept all others waiting for 5 ms.
+    #[test]
+    fn a_message_for_many_links_of_an_owner_keeps_nobody_else_waiting() {
+        let own = |session| Owner::of_user(if session < 100 { 1 } else { 2 });
+        let mut it = Clients::of(Limits::STANDARD, 101, own);
+        while it.flush_once() {}
+        let ids: Vec<LinkId> = it.clients.iter().map(|(id, _)| *id).collect();
+        it.received();
+        for id in &ids {
+            it.links.forward(*id, b"message");
+        }
+        assert!(it.flush_once(), "some are written later");
+        let received = it.received();
+        let of_owner = received[..100].iter().filter(|bytes| *bytes == b"message").count();
+        assert_eq!((of_owner, received[100].as_slice()), (WRITES_PER_TURN - 1, &b"message"[..]));
+        // Another message joins what a link waits to be sent, in its order.
+        it.links.forward(ids[99], b", more");
+        let mut iterations = 1;
+        while it.flush_once() {
+            iterations += 1;
+        }
+        let received = it.received();
+        assert_eq!(received[99], b"message, more");
+        let left = received[..100].iter().filter(|bytes| !bytes.is_empty()).count();
+        assert_eq!((iterations, left), (3, 100 - of_owner));
+        assert!(it.failed.is_empty());
+    }
+
+    #[test]
+    fn bytes_that_wait_for_their_turn_count_until_all_are_written() {
+        let mut it = Clients::of(Limits::STANDARD, 100, |_| Owner::of_user(1));
+        while it.flush_once() {}
+        let ids: Vec<LinkId> = it.clients.iter().map(|(id, _)| *id).collect();
+        let frame = vec![7; 200 << 10];
+        ids.iter().for_each(|id| it.links.forward(*id, &frame));
+        assert!(it.flush_once() && !it.links.has_gathered_much());
+        ids.iter().for_each(|id| it.links.forward(*id, &frame));
+        assert!(it.links.has_gathered_much());
+        it.sockets.flush_all(&mut it.links, &mut it.failed);
+        assert!(!it.sockets.has_unwritten() && !it.links.has_gathered_much());
     }
 
     /// What a link has received is read, and all frames of it are taken.

@@ -406,7 +406,7 @@ fn a_crash_at_any_step_of_a_move_loses_nothing() {
             number,
             seed: round * 1_000 + at * 10 + victim_at,
             durability: durability(round + at + victim_at),
-            load: Load { instruments: 3, requests: 6, moves: 6, changes: 0 },
+            load: Load { instruments: 3, requests: 6, moves: 6, changes: 0, directions: 0 },
             crash: Some((Step::ALL[at as usize], Victim::ALL[victim_at as usize])),
             faults_ns: 0,
             is_narrow: false,
@@ -422,7 +422,7 @@ fn moving(number: u64) -> Plan {
         number,
         seed: number,
         durability: durability(number),
-        load: Load { instruments: 4, requests: 20, moves: 30, changes: 0 },
+        load: Load { instruments: 4, requests: 20, moves: 30, changes: 0, directions: 0 },
         crash: None,
         faults_ns: SECOND,
         is_narrow: number % 3 == 2,
@@ -445,7 +445,7 @@ fn network_of_faults(number: u64) -> Plan {
             3 => Durability::None,
             _ => durability(number),
         },
-        load: Load { instruments: 3, requests: 16, moves: 12, changes: 6 },
+        load: Load { instruments: 3, requests: 16, moves: 12, changes: 6, directions: 0 },
         crash: None,
         faults_ns: SECOND / 2,
         is_narrow: false,
@@ -458,13 +458,28 @@ fn no_fault_of_a_network_shows_in_what_clients_see() {
     run_all(number("NM_TRIALS").unwrap_or(40), network_of_faults);
 }
 
+/// The same, while operators direct what they like.
+fn network_of_directions(number: u64) -> Plan {
+    Plan {
+        test: "no_fault_loses_or_doubles_what_operators_direct",
+        durability: durability(number),
+        load: Load { instruments: 3, requests: 30, moves: 12, changes: 0, directions: 24 },
+        ..network_of_faults(number)
+    }
+}
+
+#[test]
+fn no_fault_loses_or_doubles_what_operators_direct() {
+    run_all(number("NM_TRIALS").unwrap_or(24), network_of_directions);
+}
+
 /// Before, its gateways sent the requests to it again and again until it went on.
 #[test]
 fn requests_go_around_a_router_that_stands_still() {
     for number in 0..16 {
         let plan = Plan {
             test: "requests_go_around_a_router_that_stands_still",
-            load: Load { instruments: 3, requests: 60, moves: 0, changes: 0 },
+            load: Load { instruments: 3, requests: 60, moves: 0, changes: 0, directions: 0 },
             faults_ns: 0,
             are_links_bad: false,
             ..network_of_faults(number)
@@ -493,7 +508,7 @@ fn orders_of_clients_that_leave_are_cancelled_whatever_fails() {
     for number in 0..9 {
         let plan = Plan {
             test: "orders_of_clients_that_leave_are_cancelled_whatever_fails",
-            load: Load { instruments: 3, requests: 16, moves: 6, changes: 0 },
+            load: Load { instruments: 3, requests: 16, moves: 6, changes: 0, directions: 0 },
             durability: durability(number),
             are_links_bad: false,
             ..network_of_faults(number)

@@ -9,7 +9,7 @@ use nm_book::book::Book;
 use nm_book::testing::Random;
 use nm_codec::fnv1a_on;
 use nm_replica::Shared;
-use nm_wire::{AdminResponse, Frame, FrameMut, Kind, Message};
+use nm_wire::{AdminResponse, Direction, Frame, FrameMut, Kind, Message, Retired};
 
 use crate::batch;
 use crate::cell::Cell;
@@ -105,6 +105,8 @@ pub enum Event {
     Move,
     /// The operator changes the nodes of the network, or goes on with that.
     Change,
+    /// The operator directs something in a cell.
+    Direct,
     /// A client asks again for events that it misses.
     Ask(usize),
     /// What the trial does.
@@ -144,6 +146,8 @@ pub struct Ring {
     limits: CellLimits,
     /// Instruments that are traded.
     pub instruments: u32,
+    /// How often the operator directs something.
+    directions: usize,
     /// Depends on everything that happened.
     pub trace: u64,
     /// Whether it prints what happens.
@@ -165,6 +169,8 @@ pub struct Load {
     pub moves: usize,
     /// How often nodes are drained, added or removed.
     pub changes: usize,
+    /// How often an operator directs something in a cell.
+    pub directions: usize,
 }
 
 impl Ring {
@@ -208,6 +214,7 @@ impl Ring {
             frame_bytes,
             limits,
             instruments: load.instruments,
+            directions: load.directions,
             trace: 0,
             is_shown: false,
             events: BTreeMap::new(),
@@ -232,6 +239,36 @@ impl Ring {
         self.after(8_000_000, Event::Enter(End::Operator));
         self.after(10_000_000, Event::Move);
         self.after(30_000_000, Event::Change);
+        for _ in 0..self.directions {
+            self.after(600_000_000, Event::Direct);
+        }
+    }
+
+    /// An operator directs something on all instruments of a cell, whoever leads it.
+    fn direct(&mut self) {
+        let cells: Vec<u16> = self.groups.keys().copied().filter(|it| *it != CONTROL).collect();
+        let Some(cell) = self.random.of(&cells).copied() else { return };
+        let whose = Retired::Session { session: self.random.below(4) as u32 + 1 };
+        let all = [
+            Direction::Halt,
+            Direction::Resume,
+            Direction::Resume,
+            Direction::Auction,
+            Direction::Uncross,
+            Direction::Close,
+            Direction::EndOfDay,
+            Direction::Cancel { whose },
+            Direction::Cancel { whose },
+        ];
+        let Some(direction) = self.random.of(&all).copied() else { return };
+        let Some(leader) = self.groups[&cell].borrow().leader_node() else { return };
+        let map = self.audit.control.routes().map.clone();
+        if let Some(Node { running: Running::Mediator(mediator), .. }) = self.nodes.get_mut(&leader)
+            && let Some(replica) = mediator.cells.replica(cell)
+        {
+            replica.direct(LinkId::none(), (None, direction), &map);
+            self.turn(leader, |_, _| {});
+        }
     }
 
     /// Something happens after up to so many ns.
@@ -294,6 +331,7 @@ impl Ring {
             Event::Request(client) => self.request(*client),
             Event::Move => self.begin_move(),
             Event::Change => self.change(),
+            Event::Direct => self.direct(),
             Event::Ask(client) => self.ask(*client),
             Event::Trial => {}
         }
@@ -1072,7 +1110,7 @@ impl Ring {
         if !self.operator.is_done() {
             return Some(format!("not done: {:?}", self.operator));
         }
-        if let Some(fault) = oracle::fault_of(&self.histories()) {
+        if let Some(fault) = oracle::fault_of(&self.histories(), &self.audit.directed) {
             return Some(fault);
         }
         self.audit
