@@ -92,17 +92,10 @@ fn p99_ms(round: &nm_load::Round) -> f64 {
     round_trips.get(at).map_or(f64::NAN, |ns| *ns as f64 / 1e6)
 }
 
-/// The terms of the cells.
+/// The terms of the cells. The command would wait for a node that stands still.
 fn terms(net: &Net) -> Vec<u64> {
-    let file = net.path().join("network.toml");
-    let args = ["exchange", "status", "--format", "json", "--network", file.to_str().unwrap()];
-    let status = run(&args);
-    // A node may stand still.
-    assert!([0, 1].contains(&status.code), "{status:?}");
-    let status: serde_json::Value = serde_json::from_str(&status.stdout).unwrap();
-    let cells = status["cells"].as_array().unwrap().iter();
-    let term = |cell: &serde_json::Value| cell["epoch"].as_u64();
-    cells.map(|cell| term(cell).unwrap_or_else(|| panic!("{status}"))).collect()
+    let status = nm_operate::admin::status(&net.network, PATIENCE).unwrap();
+    status.cells.iter().map(|cell| u64::from(cell.term)).collect()
 }
 
 /// Before, requests waited for the router until it went on.
