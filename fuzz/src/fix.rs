@@ -5,8 +5,10 @@ use std::sync::Arc;
 use nm_doors::decimal::Decimal;
 use nm_doors::door::{Act, Door};
 use nm_doors::fix::line::Line;
+use nm_doors::fix::market::FirmUse;
 use nm_doors::fix::message::{Message, seal};
 use nm_doors::fix::session::{Profile, Version};
+use nm_doors::market::View;
 use nm_doors::settings::{SessionSettings, Settings};
 use nm_doors::symbols::{Symbol, Symbols};
 
@@ -25,6 +27,9 @@ fn door() -> Door<Line> {
         peer: "C".to_string(),
         username: None,
         password: None,
+        firm: Some("F".to_string()),
+        firm_use: FirmUse::default(),
+        is_drop_copy: false,
     };
     let symbols = Arc::new(Symbols([(name, symbol)].into()));
     let sessions = vec![SessionSettings { profile, session: 7, cancel_after_ns: Some(0) }];
@@ -47,6 +52,8 @@ pub fn fix(bytes: &[u8]) {
             _ => door.received(1, line, NOW_NS + at as u64),
         }
         door.tick(NOW_NS + at as u64);
+        let view = View { volume: at as u64, ..View::empty() };
+        door.market_changed([(1, Arc::new(view))].into(), NOW_NS + at as u64);
         for act in door.take_acts() {
             match act {
                 Act::Send(_, sent) => assert!(Message::parse(&sent).is_ok()),
@@ -69,5 +76,10 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let numbers = "#A|34=1|98=0|108=30|789=1|141=Y|\n#1|34=5|112=x|\n#4|34=2|36=4|123=Y|43=Y|\n\
                    #4|34=9|36=30|\n#3|34=30|45=1|\n#0|34=31|43=Y|122=20261130-00:26:40|\n#0|34=1|";
     let logon = seal("FIX.4.4", &format!("35=A\x01{HEADER}34=1\x0198=0\x01108=30\x01"));
-    vec![orders.into(), numbers.into(), logon]
+    let market = "#A|34=1|98=0|108=30|\n\
+                  #V|34=2|262=a|263=1|264=0|265=1|267=3|269=0|269=1|269=B|146=1|55=S|\n\
+                  #V|34=3|262=b|263=0|264=1|267=1|269=2|146=1|55=S|\n\
+                  #e|34=4|324=c|263=1|55=S|\n#g|34=5|335=d|263=0|\n\
+                  #V|34=6|262=a|263=2|264=0|267=1|269=0|146=1|55=S|\n#0|34=7|";
+    vec![orders.into(), numbers.into(), market.into(), logon]
 }

@@ -10,6 +10,9 @@ use nm_sys::clock::Moment;
 use crate::suite::{self, Counts};
 use crate::{rolling_upgrade, setup, shell, tidy};
 
+/// Version of itchfeed that is known to work.
+const ITCHFEED: &str = "itchfeed==1.6.4";
+
 /// The time of each part, in the order of their ends.
 #[derive(Default)]
 struct Parts(Mutex<Vec<(&'static str, Duration)>>);
@@ -81,6 +84,7 @@ fn run_parts(
         })?;
         anyhow::Ok(counts)
     })?;
+    parts.run("a decoder of others", check_decoder)?;
     parts.run("qualify", check_qualify)?;
     Ok(counts)
 }
@@ -120,6 +124,23 @@ fn check_rings_under_loom() -> Result<()> {
     let line = "cargo test -p nm-ring --lib --release --locked --target-dir target/loom loom";
     let fast_build = ("CARGO_PROFILE_RELEASE_LTO", "off");
     shell::run_with(line, &[("RUSTFLAGS", "--cfg loom"), fast_build])
+}
+
+/// ITCH messages beside the decoder of PyPI's `itchfeed`, where PyPI can be reached.
+fn check_decoder() -> Result<()> {
+    let folder = shell::root().join("target/peers/itchfeed");
+    let python = folder.join("bin/python3");
+    if !python.exists() {
+        shell::run(&format!("python3 -m venv {}", folder.display()))?;
+    }
+    let install = format!("{} -m pip -q install {ITCHFEED}", python.display());
+    if !shell::output(&install).is_ok_and(|(_, is_ok)| is_ok) {
+        println!("a decoder of others: NOT RUN, because PyPI does not answer");
+        return Ok(());
+    }
+    let line = "cargo test -p nm-feed --test it --locked -- --ignored \
+                a_decoder_of_others_reads_every_message_as_it_was_written";
+    shell::run_with(line, &[("NM_ITCHFEED", &python.to_string_lossy())])
 }
 
 /// Whether there is a nightly toolchain with Miri, or one can be installed.

@@ -9,6 +9,7 @@ mod bench_exchange;
 mod bench_peers;
 mod bench_programs;
 mod book_peer;
+mod check;
 mod ci;
 mod connect;
 mod dist;
@@ -42,8 +43,10 @@ usage: cargo xtask TASK
   test          setup, then all tests; arguments go to `cargo test --workspace`
   ci            everything that must hold: setup, tidy, format, lints, docs, tests, a release build
                 and a qualification with it
-  tidy          the rules that no compiler checks: import cycles, function length, banned words,
-                unused dependencies, layers, licences (--help)
+  check         two minutes without root: format, tidy, clippy and unit tests of what changed
+                against main and of what depends on it (--help)
+  tidy          the rules that no compiler checks: import cycles, function length, unused
+                dependencies, layers, licences (--help)
   fuzz          every fuzz target for some seconds, with coverage where a nightly toolchain is
                 (--help)
   thread-sanitizer  the unit tests of what threads share, under ThreadSanitizer (needs a nightly
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
     let result = match args.next().as_deref() {
         Some("setup") => setup::run(),
         Some("test") => suite::run(&args.collect::<Vec<_>>()),
+        Some("check") => check::run(&args.collect::<Vec<_>>()),
         Some("ci") => ci::run(),
         Some("tidy") => tidy::run(&args.collect::<Vec<_>>()),
         Some("fuzz") => fuzz::run(&args.collect::<Vec<_>>()),

@@ -6,8 +6,8 @@ dies. A new order is never taken for an old one: see `Client.take_over`.
 
 from .client import Client, Refusal, gateways_of
 from .session import (CANCEL_REASONS, REFUSAL_REASONS, REJECT_REASONS, Event, EventsLost, Happened,
-                      Order, Refused, Session, UsedBefore)
+                      Order, Refused, Session, SessionPosition, UsedBefore)
 from .state import StateError
 
 __all__ = ["CANCEL_REASONS", "REFUSAL_REASONS", "REJECT_REASONS", "Client", "Event", "EventsLost",
-           "Happened", "Order", "Refusal", "Refused", "Session", "StateError", "UsedBefore", "gateways_of"]
+           "Happened", "Order", "Refusal", "Refused", "Session", "SessionPosition", "StateError", "UsedBefore", "gateways_of"]

@@ -12,11 +12,16 @@ import struct
 import time
 
 from . import wire
-from .session import Happened, Order, Session
+from .inquiry import Inquiry
+from .liveness import Liveness
+from .session import Happened, Order, Session, SessionPosition
 from .state import StateFile
 
 _CONTEXT = b"nearmetal exchange handshake 1"
 _ATTEMPT_S, _PAUSE_S, _WAIT_S = 0.5, 0.05, 0.1
+
+PROGRAM = "nearmetal-client 0.1.0"
+"""What this program tells gateways of itself."""
 
 
 def gateways_of(network_file: str) -> list[str]:
@@ -33,12 +38,17 @@ class Client:
     """A trading client: one session. It connects when it is used."""
 
     def __init__(self, gateways: list[str], session: int, state: str | None = None,
-                 keys: str | None = None, network: int = 0):
+                 keys: str | None = None, network: int = 0, heartbeat_s: float = 2.0,
+                 cancel_after_s: int = 0):
         """
         gateways: where they listen, `HOST:PORT` or `unix:PATH`; the next one is used when one fails.
         state: the file of the session's state; without one, the state ends with the process.
         keys: the file of keys, where the network has a secret.
         network: the number of the network, 0 for any.
+        heartbeat_s: how often both ends of a link send heartbeats, 0.5 to 60, or 0 for never. Without
+            a sign of the gateway for three of them, the client goes to the next one.
+        cancel_after_s: after how long without a link the exchange cancels the live orders, 2 to 3600,
+            or 0 for never. It keeps to it until the session logs on with another one.
         """
         if not gateways:
             raise ValueError("a client needs the address of a gateway")
@@ -49,6 +59,10 @@ class Client:
         self._state = StateFile(state, self.session) if state else None
         self._socket: socket.socket | None = None
         self._input = bytearray()
+        self._heartbeat_s, self._cancel_after_s = heartbeat_s, cancel_after_s
+        self._liveness = Liveness(heartbeat_s, 0)
+        self._cells: list[int] | None = None
+        self._inquiry: Inquiry | None = None
 
     def orders(self, instrument: int) -> dict[int, Order]:
         """Its orders on an instrument that are open or on their way, by id."""
@@ -94,6 +108,31 @@ class Client:
         self._keep()
         return is_taken
 
+    def open_orders(self, limit_s: float) -> dict[int, SessionPosition] | None:
+        """By instrument, where the exchange says that the session stands, with its live orders; none
+        if not all cells answer within `limit_s`. What happens meanwhile is given by `next`."""
+        until = time.monotonic() + limit_s
+        self._inquiry = None
+        while (left := until - time.monotonic()) > 0:
+            self._work(left)
+            if self._inquiry and self._inquiry.is_done():
+                found, self._inquiry = self._inquiry.found, None
+                return found
+            if self._inquiry is None and self._cells is not None:
+                self._inquiry = Inquiry(self.session.number, self._cells)
+        self._inquiry = None
+        return None
+
+    def resume(self, limit_s: float) -> bool:
+        """Goes on where the exchange says that the session stands on all instruments, with its live
+        orders: for a client that has no state, or an old one. Earlier events are skipped. Whether
+        all cells have answered within `limit_s`."""
+        found = self.open_orders(limit_s)
+        for standing in (found or {}).values():
+            self.session.resume(standing)
+        self._keep()
+        return found is not None
+
     def next(self, limit_s: float) -> Happened | None:
         """What happens next; none if nothing does within `limit_s`. What was given before counts as
         handled: until this is called again, it comes again after a restart.
@@ -106,16 +145,21 @@ class Client:
             left = until - time.monotonic()
             if happened or left <= 0:
                 return happened
-            try:
-                if not self._socket:
-                    self._connect()
-                self.session.tick(time.monotonic())
-                self._send()
-                self._read(min(left, _WAIT_S))
-                self._handle_frames()
-            except (OSError, wire.WireError):
-                self._lose_link()
-                time.sleep(min(_PAUSE_S, max(left, 0)))
+            self._work(left)
+
+    def _work(self, left: float) -> None:
+        """Makes a link if there is none, sends what is to be sent, and handles what comes."""
+        try:
+            if not self._socket:
+                self._connect()
+            self.session.tick(time.monotonic())
+            self._send()
+            if not self._read(min(left, _WAIT_S)) and self._liveness.is_silent(time.monotonic()):
+                raise ConnectionError("the gateway is silent")
+            self._handle_frames()
+        except (OSError, wire.WireError):
+            self._lose_link()
+            time.sleep(min(_PAUSE_S, max(left, 0)))
 
     def close(self) -> None:
         """Ends the link."""
@@ -132,6 +176,10 @@ class Client:
             self._socket = socket.create_connection((address.strip("[]"), int(port)), _ATTEMPT_S)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._say_hello()
+        if self._heartbeat_s or self._cancel_after_s:
+            self._socket.sendall(wire.frame(wire.LOGON, struct.pack(
+                "<III", self.session.number, round(self._heartbeat_s * 1000), self._cancel_after_s)))
+        self._liveness = Liveness(self._heartbeat_s, time.monotonic())
         self.links += 1
         self.session.connected(time.monotonic())
 
@@ -142,7 +190,8 @@ class Client:
             challenge, nonce = self._wait_for(wire.CHALLENGE), os.urandom(32)
             evidence = b"\1" + nonce + _proof(self._key, b"c", challenge + nonce, who)
         hello = struct.pack("<QQ", wire.DIGEST, self._network) + who + b"\0" + evidence
-        self._socket.sendall(wire.frame(wire.HELLO, hello))
+        introduction = wire.introduction(PROGRAM)
+        self._socket.sendall(wire.frame(wire.FORMAT, introduction) + wire.frame(wire.HELLO, hello))
         if self._key:
             it = self._wait_for(wire.WELCOME)
             claim = who + it[16:24] + it[8:16] + it[28:31]
@@ -164,6 +213,7 @@ class Client:
         if self._socket:
             self._socket.close()
         self._socket = None
+        self._cells = self._inquiry = None
         self._input.clear()
         self.session.disconnected()
         self._gateways.append(self._gateways.pop(0))
@@ -174,17 +224,24 @@ class Client:
         self.session.changes.clear()
 
     def _send(self) -> None:
-        if self._socket and self.session.frames:
-            frames = bytes(self.session.frames)
+        now = time.monotonic()
+        frames = b"" if self._cells is None else self._liveness.beat(now)
+        if self._inquiry:
+            frames += self._inquiry.ask(now)
+        frames += bytes(self.session.frames)
+        if self._socket and frames:
             self.session.frames.clear()
             self._socket.sendall(frames)
 
-    def _read(self, limit_s: float) -> None:
-        if self._socket and select.select([self._socket], [], [], limit_s)[0]:
-            data = self._socket.recv(1 << 16)
-            if not data:
-                raise ConnectionError("the link has ended")
-            self._input += data
+    def _read(self, limit_s: float) -> bool:
+        if not self._socket or not select.select([self._socket], [], [], limit_s)[0]:
+            return False
+        data = self._socket.recv(1 << 16)
+        if not data:
+            raise ConnectionError("the link has ended")
+        self._liveness.contacted(time.monotonic())
+        self._input += data
+        return True
 
     def _handle_frames(self) -> None:
         while (found := wire.take(self._input)) is not None:
@@ -192,7 +249,15 @@ class Client:
             if kind == wire.GO_AWAY:
                 raise ConnectionError("the gateway leaves")
             if kind == wire.CLOSE:
+                if _text(message).startswith(wire.SILENCE):
+                    # The program did not call for too long; it goes on over another link.
+                    raise ConnectionError(_text(message))
                 raise Refusal(f"{self._gateways[0]} refuses: {_text(message)}")
+            if kind == wire.LOGGED_ON:
+                count = struct.unpack_from("<I", message, 14)[0]
+                self._cells = list(struct.unpack_from(f"<{count}H", message, 18))
+            elif kind == wire.OPEN_ORDERS and self._inquiry:
+                self._inquiry.receive(message)
             self.session.receive(kind, message, time.monotonic())
 
 

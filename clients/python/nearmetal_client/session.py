@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Union
 
 from . import wire
+from .generated import CANCEL_WORDS, REFUSAL_WORDS, REJECT_WORDS
 
 IN_FLIGHT_MAX = 64
 """Requests of a session on an instrument in flight: so many outcomes the exchange keeps."""
@@ -19,11 +20,11 @@ REJECT_REASONS = [
     "DuplicateId", "UnknownOrder", "BadQuantity", "BadCombination", "WouldTake", "OutsideBands",
     "Halted", "InAuction", "WrongState", "Expired", "NotAllowed", "TooManyParts", "TooManyOrders",
     "TooManyOwnOrders", "TooManyOwnerOrders", "TooManyOwnerCellOrders", "TooManyCellOrders",
-    "NotListed", "OutsideCollar", "TooLarge"]
+    "NotListed", "OutsideCollar", "TooLarge", "OwnerStopped"]
 """By code: why an order or command was rejected."""
 
 CANCEL_REASONS = ["User", "Mass", "Unfilled", "Killed", "BelowMinimum", "SelfTrade", "Bands", "Day",
-                  "Expired", "TooManyTrades"]
+                  "Expired", "TooManyTrades", "Disconnected"]
 """By code: why an order was cancelled."""
 
 REFUSAL_REASONS = [
@@ -32,6 +33,7 @@ REFUSAL_REASONS = [
     "UnknownPredecessor", "TooManyOwnerInstruments", "TooManyOwnerSessions", "TooManyOwnerBytes",
     "Retired", "NotListed"]
 """By code: why a request is refused."""
+
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,14 @@ class Event:
     fields: dict[str, int]
 
     def __str__(self) -> str:
-        return f"event {self.number} on instrument {self.instrument}: {self.name} {self.fields}"
+        text = f"event {self.number} on instrument {self.instrument}: {self.name} {self.fields}"
+        return f"{text}: {self.words}" if self.words else text
+
+    @property
+    def words(self) -> str:
+        """Why an order was rejected or cancelled; empty for other events."""
+        words = {"rejected": REJECT_WORDS, "cancelled": CANCEL_WORDS}.get(self.name)
+        return words[self.fields["reason"]] if words else ""
 
 
 @dataclass(frozen=True)
@@ -57,8 +66,9 @@ class Refused:
     previous_seq: int
 
     def __str__(self) -> str:
-        return (f"request {self.seq} on instrument {self.instrument} is refused: {self.reason}; "
-                f"the next one follows request {self.previous_seq}")
+        return (f"request {self.seq} on instrument {self.instrument} is refused: "
+                f"{REFUSAL_WORDS[REFUSAL_REASONS.index(self.reason)]} ({self.reason}); the next one follows request "
+                f"{self.previous_seq}")
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,17 @@ class Order:
     price: int
     left: int
     is_open: bool = False
+
+
+@dataclass
+class SessionPosition:
+    """Where a session stands on an instrument, as the exchange says: the numbers of its last
+    request and of its last event, and its live orders by id."""
+
+    instrument: int
+    executed_seq: int
+    last_event: int
+    orders: dict[int, Order]
 
 
 @dataclass
@@ -250,6 +271,27 @@ class Session:
         self._queue = deque(it for it in self._queue if it.instrument != instrument)
         return True
 
+    def resume(self, standing: SessionPosition) -> None:
+        """Goes on where the exchange says that the session stands on an instrument, with the orders
+        that it has there, unless this client knows of requests there that the exchange does not."""
+        on, executed = standing.instrument, standing.executed_seq
+        stream = self._stream(on)
+        if stream.pending or stream.answered > executed:
+            return
+        stream.standing = "unknown"
+        stream.last = stream.answered = executed
+        stream.seen = stream.handled = standing.last_event
+        self._last_seq = max(self._last_seq, executed)
+        self.changes += [f"numbered {self._last_seq}", f"base {on} {executed}",
+                         f"handled {on} {standing.last_event}"]
+        self._handling = None
+        self._queue = deque(it for it in self._queue if it.instrument != on)
+        for instrument, key in list(self.orders):
+            if instrument == on:
+                self._keep_order(on, key, None)
+        for key, order in standing.orders.items():
+            self._keep_order(on, key, order)
+
     def connected(self, now: float) -> None:
         """There is a link to a gateway over which the session has said hello."""
         self._is_connected = True
@@ -305,7 +347,7 @@ class Session:
         elif kind == wire.RESENT:
             self._take_resent(on, number, message, now)
         else:
-            self._take_refused(on, number, REFUSAL_REASONS[message[28]], now)
+            self._take_refused(on, number, REFUSAL_REASONS[message[36]], now)
 
     def _take_refused(self, on: int, seq: int, reason: str, now: float) -> None:
         stream = self._stream(on)

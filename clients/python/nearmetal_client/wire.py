@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import struct
 
+from .generated import MESSAGES
+
 VERSION = 9
-DIGEST = 0x7AAD497CE2CAC555
+DIGEST = 0xD4C0B417A9BF2ED3
 """Of the format, as docs/wire.md has it: a gateway with another one refuses."""
 
 HELLO, REQUEST, REPLY, PRIVATE, WELCOME, RESEND_REQUEST, CLOSE = 1, 2, 3, 4, 8, 15, 16
-CHALLENGE, GO_AWAY, REFUSED, RESENT, EVENTS_LOST = 17, 23, 25, 26, 29
+CHALLENGE, GO_AWAY, REFUSED, RESENT, EVENTS_LOST, FORMAT = 17, 23, 25, 26, 29, 31
+LOGON, LOGGED_ON, HEARTBEAT, ORDERS_REQUEST, OPEN_ORDERS = 40, 41, 42, 45, 46
+
+SILENCE = "no heartbeat"
+"""So a gateway begins when it ends the link of a client whose heartbeats have ended."""
 
 
 class WireError(Exception):
@@ -111,3 +117,26 @@ def events(data: bytes) -> list[tuple[str, dict[str, int]]]:
         found.append((name, dict(zip(fields.split(), values))))
         at += 1 + struct.calcsize(layout)
     return found
+
+
+def introduction(program: str) -> bytes:
+    """The message that says which messages this client knows: a gateway of another version accepts
+    the client if those that both know are the same, and else says which one differs."""
+    text = program.encode()
+    known = b"".join(struct.pack("<BQ", code, digest) for code, digest in MESSAGES.items())
+    return struct.pack("<H", len(text)) + text + struct.pack("<I", len(MESSAGES)) + known
+
+
+def open_orders(message: bytes) -> tuple[int, list[tuple], tuple[int, int] | None]:
+    """A part of the open orders: its cell; for each instrument its number, the last request, the
+    last event, how many orders are live, and these; and where the next part begins."""
+    cell = struct.unpack_from("<H", message, 4)[0]
+    (count,), at = struct.unpack_from("<I", message, 8), 12
+    positions = []
+    for _ in range(count):
+        head = struct.unpack_from("<IQQII", message, at)
+        at += 28
+        orders = [struct.unpack_from("<Q?qQ?", message, at + n * 26) for n in range(head[4])]
+        at += 26 * head[4]
+        positions.append((*head[:4], orders))
+    return cell, positions, struct.unpack_from("<IQ", message, at + 1) if message[at] else None

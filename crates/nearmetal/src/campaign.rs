@@ -277,3 +277,63 @@ impl Runner {
         Ok(FinishedRun { result, report, show, aborted_by })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nm_model::{Facts, ProbeKind, Side};
+    use nm_report::folder::TRIALS;
+    use nm_report::terminal::Extent;
+
+    use super::*;
+    use crate::cli::format::Format;
+
+    #[test]
+    fn nothing_is_written_while_a_trial_measures() {
+        let place = tempfile::tempdir().unwrap();
+        let out = place.path().join("out");
+        let show = Show { format: Format::Text, extent: Extent::Verdict, is_quiet: true };
+        let (name, to) = (Name::Fixed("quiet".to_string()), Destination::Folder(&out));
+        let on_failure = OnFailure::Continue;
+        let mut runner = Runner::begin(name, to, Options::new(1), show, on_failure).unwrap();
+        runner.recorder.save().unwrap();
+        // Names and lengths of all files.
+        let files = || {
+            let mut all: Vec<(String, u64)> = std::fs::read_dir(&out)
+                .unwrap()
+                .map(|entry| entry.unwrap())
+                .map(|entry| {
+                    (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().len())
+                })
+                .collect();
+            all.sort();
+            all
+        };
+        let row = RowId {
+            environment: "loopback".to_string(),
+            stack: "tcp-spin".to_string(),
+            probe: ProbeKind::Pingpong,
+            case: None,
+            round: None,
+            factor: None,
+        };
+        for number in 0..3 {
+            let before = files();
+            let execute = |context: &TrialContext<'_>| {
+                context.facts(&format!("environment-{number}"), Side::Client, &Facts::default());
+                context.estimate(nm_lab::trial::Progress {
+                    case: nm_model::Case::Message { size_bytes: 1 },
+                    index: 0,
+                    cases: 1,
+                    statistic: nm_model::result::Statistic::HalfRoundTrip,
+                    value: 1.0,
+                });
+                assert_eq!(files(), before, "written while trial {number} measured");
+                TrialResult::Completed(Completed::default())
+            };
+            assert!(runner.trial("a trial", &row, execute).unwrap());
+            let after = files();
+            assert_eq!(after.len(), before.len());
+            assert!(after.iter().any(|(name, _)| name == TRIALS) && after != before);
+        }
+    }
+}

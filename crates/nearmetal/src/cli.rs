@@ -2,11 +2,13 @@
 //! are generated from it.
 
 pub mod accel;
+pub mod access;
 pub mod audit;
 pub mod baseline;
 pub mod compare;
 pub mod compute;
 pub mod cpu_list;
+pub mod directions;
 pub mod exchange;
 pub mod fleet;
 pub mod format;

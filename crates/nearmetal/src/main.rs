@@ -17,6 +17,10 @@ use clap::error::ErrorKind;
 
 use crate::exit::Exit;
 
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: nm_test_support::CountingAllocator = nm_test_support::CountingAllocator;
+
 fn main() -> ExitCode {
     if nm_lab::guest::is_init() {
         nm_lab::guest::run();

@@ -10,8 +10,8 @@ use std::path::Path;
 use anyhow::Result;
 use nm_model::words::UnknownWord;
 use nm_model::{Plan, limits};
+use nm_settings::SettingId;
 use nm_sys::text_file;
-use nm_tune::step::StepId;
 
 use crate::exit::Stop;
 
@@ -100,7 +100,7 @@ impl PlanText<'_> {
         let plan = Plan::parse_with_runs(&self.text, &nm_report::reference::for_plans())
             .map_err(|error| Stop::usage(format!("{shown}, {error}")))?;
         for name in plan.factors.iter().filter_map(|factor| factor.step.as_ref()) {
-            name.parse::<StepId>().map_err(|error| Stop::usage(format!("{shown}, {error}")))?;
+            name.parse::<SettingId>().map_err(|error| Stop::usage(format!("{shown}, {error}")))?;
         }
         match self.part {
             Some(part) => {

@@ -7,13 +7,17 @@ import java.util.concurrent.TimeUnit;
 import quickfix.*;
 import quickfix.field.*;
 
-/** An initiator of QuickFIX/J: trades, loses its connection, misses a fill, and recovers it. */
+/** An initiator of QuickFIX/J: follows the book, trades, loses its connection, misses a fill, and recovers it. */
 public class Initiator extends ApplicationAdapter {
     static final BlockingQueue<Message> reports = new LinkedBlockingQueue<>();
+    static final BlockingQueue<Message> market = new LinkedBlockingQueue<>();
     static final BlockingQueue<SessionID> logons = new LinkedBlockingQueue<>();
 
     @Override public void onLogon(SessionID id) { logons.add(id); }
-    @Override public void fromApp(Message message, SessionID id) { reports.add(message); }
+    @Override public void fromApp(Message message, SessionID id) throws FieldNotFound {
+        String type = message.getHeader().getString(MsgType.FIELD);
+        (List.of("W", "X", "Y").contains(type) ? market : reports).add(message);
+    }
 
     static final List<Message> seen = new ArrayList<>();
 
@@ -46,6 +50,34 @@ public class Initiator extends ApplicationAdapter {
         quickfix.Session.sendToTarget(order, id);
     }
 
+    /** Asks for all levels of both sides, and what changes. */
+    static void subscribe(SessionID id) throws Exception {
+        Message request = new Message();
+        request.getHeader().setString(MsgType.FIELD, "V");
+        request.setString(MDReqID.FIELD, "levels");
+        request.setChar(SubscriptionRequestType.FIELD, '1');
+        request.setInt(MarketDepth.FIELD, 0);
+        request.setInt(MDUpdateType.FIELD, 1);
+        for (char side : new char[] {'0', '1'}) {
+            Group type = new Group(NoMDEntryTypes.FIELD, MDEntryType.FIELD);
+            type.setChar(MDEntryType.FIELD, side);
+            request.addGroup(type);
+        }
+        Group symbol = new Group(NoRelatedSym.FIELD, Symbol.FIELD);
+        symbol.setString(Symbol.FIELD, "JAVA");
+        request.addGroup(symbol);
+        quickfix.Session.sendToTarget(request, id);
+    }
+
+    /** The next message of market data, of this type, with so many entries; the first one as text. */
+    static Group entry(String type, int entries) throws Exception {
+        Message message = market.poll(20, TimeUnit.SECONDS);
+        if (message == null || !message.getHeader().getString(MsgType.FIELD).equals(type)
+                || message.getInt(NoMDEntries.FIELD) != entries)
+            throw new IllegalStateException("no " + type + " with " + entries + " entries: " + message);
+        return entries == 0 ? null : message.getGroup(1, NoMDEntries.FIELD);
+    }
+
     public static void main(String[] args) throws Exception {
         int port = Integer.parseInt(args[0]);
         SessionID alice = new SessionID("FIX.4.4", "ALICE", "NEARMETAL");
@@ -72,12 +104,22 @@ public class Initiator extends ApplicationAdapter {
             new ScreenLogFactory(true, true, true), new DefaultMessageFactory());
         initiator.start();
         for (int at = 0; at < 2; at++) if (logons.poll(20, TimeUnit.SECONDS) == null) throw new IllegalStateException("no logon");
+        subscribe(bob);
+        entry("W", 0);
         order(alice, "q1", '1', 100, "10.25");
         await("q1", '0');
+        Group bid = entry("X", 1);
+        if (bid.getChar(MDUpdateAction.FIELD) != '0' || bid.getChar(MDEntryType.FIELD) != '0'
+                || !bid.getDecimal(MDEntryPx.FIELD).equals(new java.math.BigDecimal("10.25"))
+                || bid.getDecimal(MDEntrySize.FIELD).intValue() != 100)
+            throw new IllegalStateException("" + bid);
         order(bob, "p1", '2', 40, "10.25");
         Message fill = await("p1", 'F');
         if (!fill.getDecimal(LastPx.FIELD).equals(new java.math.BigDecimal("10.25"))) throw new IllegalStateException("price");
         await("q1", 'F');
+        bid = entry("X", 1);
+        if (bid.getChar(MDUpdateAction.FIELD) != '1' || bid.getDecimal(MDEntrySize.FIELD).intValue() != 60)
+            throw new IllegalStateException("" + bid);
         // Alice is away while the rest of her order trades.
         quickfix.Session.lookupSession(alice).disconnect("test", false);
         order(bob, "p2", '2', 60, "10.25");

@@ -11,7 +11,6 @@ pub enum Check {
     Text,
     Functions,
     Imports,
-    Words,
     Layers,
     Unused,
     Licences,
@@ -21,11 +20,10 @@ pub enum Check {
 }
 
 impl Check {
-    pub const ALL: [Check; 10] = [
+    pub const ALL: [Check; 9] = [
         Check::Text,
         Check::Functions,
         Check::Imports,
-        Check::Words,
         Check::Layers,
         Check::Unused,
         Check::Licences,
@@ -40,7 +38,6 @@ impl Check {
             Check::Text => "text",
             Check::Functions => "functions",
             Check::Imports => "imports",
-            Check::Words => "words",
             Check::Layers => "layers",
             Check::Unused => "unused",
             Check::Licences => "licences",

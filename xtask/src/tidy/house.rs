@@ -8,12 +8,12 @@ const WINGS: [(&str, &[&str]); 4] = [
         "measure",
         &["report", "judge", "fleet", "lab", "probe", "vm", "transport", "ring", "stats", "model"],
     ),
-    ("machine", &["generate", "tune", "audit", "host"]),
+    ("machine", &["generate", "tune", "audit", "host", "settings"]),
     (
         "exchange",
         &[
-            "run", "operate", "verify", "load", "feed", "doors", "client", "exchange", "policy",
-            "replica", "wire", "book", "auth", "codec",
+            "run", "replay", "operate", "verify", "load", "feed", "doors", "client", "exchange",
+            "policy", "replica", "wire", "book", "auth", "codec",
         ],
     ),
     ("ground", &["ssh", "sys", "test-support"]),
@@ -25,12 +25,13 @@ const SINGLE: [(&str, &str); 2] = [("nearmetal", "nearmetal"), ("nm-accel", "acc
 /// Edges between wings, beside those of the program, which may use all, and those to the ground:
 /// the wing or the crate that depends, and the crate on which it may. The first three are meant to
 /// stay; each of the others waits for a part of the lower crate to move.
-const BETWEEN: [(&str, &str); 12] = [
+const BETWEEN: [(&str, &str); 13] = [
     ("accel", "nm-ring"),
     ("measure", "nm-host"),
     ("nm-lab", "nm-run"),
     ("nm-lab", "nm-exchange"),
     ("nm-vm", "nm-audit"),
+    ("nm-vm", "nm-settings"),
     ("nm-vm", "nm-tune"),
     ("nm-generate", "nm-ring"),
     ("nm-generate", "nm-vm"),
@@ -70,7 +71,7 @@ pub fn folder(package: &str) -> PathBuf {
 }
 
 /// The crate whose folder holds the file; `None` for files of no crate.
-pub(super) fn owner(file: &Path) -> Option<String> {
+pub fn owner(file: &Path) -> Option<String> {
     let mut parts = file.components().map(|part| part.as_os_str().to_string_lossy());
     match parts.next()?.as_ref() {
         "xtask" => return Some("xtask".to_string()),

@@ -40,7 +40,8 @@ impl Workspace {
     }
 }
 
-fn metadata() -> Result<Value> {
+/// Cargo's view of the workspace.
+pub fn metadata() -> Result<Value> {
     let (text, ok) = shell::output("cargo metadata --format-version 1 --locked")?;
     if !ok {
         bail!("cargo metadata failed: {text}");

@@ -35,6 +35,7 @@ codes!(RejectReason {
     NotListed = 17,
     OutsideCollar = 18,
     TooLarge = 19,
+    OwnerStopped = 20,
 });
 codes!(CancelReason {
     User = 0,
@@ -47,6 +48,7 @@ codes!(CancelReason {
     Day = 7,
     Expired = 8,
     TooManyTrades = 9,
+    Disconnected = 10,
 });
 
 /// Which command follows.

@@ -329,6 +329,8 @@ pub enum RejectReason {
     OutsideCollar,
     /// The quantity is above the largest one that the instrument is listed with.
     TooLarge,
+    /// An operator has stopped the session's owner: its live orders can only be cancelled.
+    OwnerStopped,
 }
 
 /// Why an order was cancelled.
@@ -336,7 +338,7 @@ pub enum RejectReason {
 pub enum CancelReason {
     /// Its user asked for it.
     User,
-    /// Its user cancelled all orders.
+    /// Its user, or an operator, cancelled all of its user's orders.
     Mass,
     /// What an immediate-or-cancel or market order could not trade.
     Unfilled,
@@ -354,6 +356,103 @@ pub enum CancelReason {
     Expired,
     /// It has made all trades that it, or its command, may make, and could trade more.
     TooManyTrades,
+    /// Its user was away for longer than it had asked for.
+    Disconnected,
+}
+
+/// A live order as it is now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LiveOrder {
+    /// Its id.
+    pub id: OrderId,
+    /// Whether it buys.
+    pub is_buy: bool,
+    /// Limit price.
+    pub price: Price,
+    /// Open quantity, hidden part included.
+    pub left: Quantity,
+    /// Whether it is a stop that was not triggered yet.
+    pub is_pending_stop: bool,
+}
+
+impl RejectReason {
+    /// What it means to whoever is rejected, and what would be right: a sentence without its end.
+    pub fn words(self) -> &'static str {
+        match self {
+            RejectReason::DuplicateId => "a live order of the session has this id: choose another",
+            RejectReason::UnknownOrder => "no live order of the session has this id",
+            RejectReason::BadQuantity => {
+                "the quantity must be above 0, and no less than what is displayed and the minimum"
+            }
+            RejectReason::BadCombination => "the order's attributes contradict each other",
+            RejectReason::WouldTake => "the order is post-only, and would trade at once",
+            RejectReason::OutsideBands => "the limit lies outside the price bands",
+            RejectReason::Halted => "trading is halted: try again when it is resumed",
+            RejectReason::InAuction => "that is not possible during an auction",
+            RejectReason::WrongState => "the command does not fit the phase of trading",
+            RejectReason::Expired => "the order had expired when it arrived",
+            RejectReason::NotAllowed => "only the operator, session 0, may command the exchange",
+            RejectReason::TooManyParts => "the iceberg has too many parts: display more at a time",
+            RejectReason::TooManyOrders => "the instrument has as many live orders as it may have",
+            RejectReason::TooManyOwnOrders => {
+                "the session has as many live orders on the instrument as it may have: cancel some"
+            }
+            RejectReason::TooManyOwnerOrders => {
+                "your quota of live orders on the instrument is full: cancel some"
+            }
+            RejectReason::TooManyOwnerCellOrders => {
+                "your quota of live orders in the instrument's cell is full: cancel some"
+            }
+            RejectReason::TooManyCellOrders => {
+                "the instrument's cell has as many live orders as it may have"
+            }
+            RejectReason::NotListed => {
+                "the instrument is not listed any more: live orders can only be cancelled"
+            }
+            RejectReason::OutsideCollar => {
+                "the limit lies outside the prices that the instrument is listed with"
+            }
+            RejectReason::TooLarge => {
+                "the quantity is above the largest one that the instrument is listed with"
+            }
+            RejectReason::OwnerStopped => {
+                "an operator has stopped the session or its firm: live orders can only be cancelled"
+            }
+        }
+    }
+}
+
+impl CancelReason {
+    /// What it means to the owner of the order: a sentence without its end.
+    pub fn words(self) -> &'static str {
+        match self {
+            CancelReason::User => "its session asked for it",
+            CancelReason::Mass => "its session cancelled all orders",
+            CancelReason::Unfilled => "nobody is left to trade with at once",
+            CancelReason::Killed => "it cannot be filled at once",
+            CancelReason::BelowMinimum => "less than its minimum could trade at once",
+            CancelReason::SelfTrade => "it would have traded with an order of its own session",
+            CancelReason::Bands => "its limit lies outside the price bands",
+            CancelReason::Day => "the day has ended",
+            CancelReason::Expired => "it has expired",
+            CancelReason::TooManyTrades => "it has made as many trades as it may make",
+            CancelReason::Disconnected => "its session was away for longer than it had asked for",
+        }
+    }
+}
+
+/// What it means, and its name.
+impl std::fmt::Display for RejectReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({self:?})", self.words())
+    }
+}
+
+/// What it means, and its name.
+impl std::fmt::Display for CancelReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({self:?})", self.words())
+    }
 }
 
 /// What happened in a book, in order.
@@ -551,6 +650,9 @@ pub trait Matching: Clone + Send + Sized + 'static {
 
     /// Gives `visit` the user of each live order, in any order.
     fn visit_users(&self, visit: &mut impl FnMut(UserId));
+
+    /// Gives `visit` each live order of a user as it is now, in any order.
+    fn visit_orders_of(&self, user: UserId, visit: &mut impl FnMut(LiveOrder));
 
     /// Number of live orders, pending stops included.
     fn len(&self) -> usize;

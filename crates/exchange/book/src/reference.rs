@@ -7,8 +7,9 @@ use std::collections::VecDeque;
 
 use crate::limits;
 use crate::order::{
-    CancelReason, Command, Event, Matching, NewOrder, OrderId, OrderType, PostOnly, Price,
-    Quantity, RejectReason, SelfTrade, Side, SnapshotError, TimeInForce, TradingPhase, UserId,
+    CancelReason, Command, Event, LiveOrder, Matching, NewOrder, OrderId, OrderType, PostOnly,
+    Price, Quantity, RejectReason, SelfTrade, Side, SnapshotError, TimeInForce, TradingPhase,
+    UserId,
 };
 use crate::snapshot::{BookSnapshot, SnapshotOrder};
 
@@ -87,6 +88,14 @@ impl Matching for ReferenceBook {
 
     fn visit_users(&self, visit: &mut impl FnMut(UserId)) {
         self.state.orders.iter().for_each(|order| visit(order.order.user));
+    }
+
+    fn visit_orders_of(&self, user: UserId, visit: &mut impl FnMut(LiveOrder)) {
+        self.state
+            .orders
+            .iter()
+            .filter(|it| it.order.user == user)
+            .for_each(|it| visit(it.to_live()));
     }
 
     fn len(&self) -> usize {

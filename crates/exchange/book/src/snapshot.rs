@@ -8,7 +8,8 @@ use nm_codec::{Put, Reader, codes, fnv1a};
 
 use crate::codec;
 use crate::order::{
-    NewOrder, OrderId, OrderType, Price, Quantity, Side, SnapshotError, TradingPhase, UserId,
+    LiveOrder, NewOrder, OrderId, OrderType, Price, Quantity, Side, SnapshotError, TradingPhase,
+    UserId,
 };
 
 /// One live order.
@@ -25,6 +26,17 @@ pub struct SnapshotOrder {
 }
 
 impl SnapshotOrder {
+    /// What its user may know of it.
+    pub fn to_live(self) -> LiveOrder {
+        LiveOrder {
+            id: self.order.id,
+            is_buy: self.order.side == Side::Buy,
+            price: self.order.price,
+            left: self.left,
+            is_pending_stop: self.is_pending_stop,
+        }
+    }
+
     fn write(&self, bytes: &mut Vec<u8>) {
         codec::write_order(&self.order, bytes);
         bytes.put_u64(self.left);

@@ -76,12 +76,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [session, instrument, state, fills, keys, gateways @ ..] = &words[..] else {
         return Err("SESSION INSTRUMENT STATE FILLS KEYS-OR-DASH GATEWAY... are needed".into());
     };
+    let gateways = gateways.iter().map(|it| it.parse()).collect::<Result<_, _>>()?;
     let client = Client::open(Settings {
-        gateways: gateways.iter().map(|it| it.parse()).collect::<Result<_, _>>()?,
-        session: session.parse()?,
-        network: 0,
         credentials: if keys == "-" { None } else { Some(Credentials::read(keys.as_ref())?) },
         state: Some(PathBuf::from(state)),
+        ..Settings::new(gateways, session.parse()?)
     })?;
     let (instrument, fills) = (instrument.parse()?, fills.parse::<u64>()?);
     let mut maker = Maker { client, instrument, position: 0, filled: 0 };

@@ -10,9 +10,11 @@ use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, Ti
 use nm_exchange::client::{self, Meant};
 use nm_exchange::link::{Address, Link, LinkError};
 use nm_sys::clock::{Deadline, monotonic_ns};
-use nm_wire::{Close, Kind, Message, Who};
+use nm_wire::{Close, Kind, LoggedOn, Logon, Message, SessionPosition, Who};
 use thiserror::Error;
 
+use crate::inquiry::Inquiry;
+use crate::liveness::Liveness;
 use crate::open_order::OpenOrder;
 use crate::session::{Happened, Session};
 use crate::state::{StateError, StateFile};
@@ -66,6 +68,39 @@ pub struct Settings {
     pub credentials: Option<Credentials>,
     /// The file of its state. Without one, the state ends with the process.
     pub state: Option<PathBuf>,
+    /// How often both ends of a link send heartbeats: 0.5 s to 60 s, or 0 for never. Without a sign
+    /// of the gateway for three of them, the client goes to the next one.
+    pub heartbeat: Duration,
+    /// After how long without a link the exchange cancels the session's live orders: 2 s to 1 h, in
+    /// whole seconds, or 0 for never. The exchange keeps to it until the session logs on with
+    /// another one.
+    pub cancel_after: Duration,
+}
+
+impl Settings {
+    /// How often heartbeats are sent unless a program wants it otherwise.
+    pub const HEARTBEAT: Duration = Duration::from_secs(2);
+
+    /// A session without a file, with the gateways of any network that has no secret.
+    pub fn new(gateways: Vec<Address>, session: u32) -> Settings {
+        Settings {
+            gateways,
+            session,
+            network: 0,
+            credentials: None,
+            state: None,
+            heartbeat: Settings::HEARTBEAT,
+            cancel_after: Duration::ZERO,
+        }
+    }
+
+    fn logon(&self) -> Logon {
+        Logon {
+            session: self.session,
+            heartbeat_ms: u32::try_from(self.heartbeat.as_millis()).unwrap_or(u32::MAX),
+            cancel_after_s: u32::try_from(self.cancel_after.as_secs()).unwrap_or(u32::MAX),
+        }
+    }
 }
 
 /// A trading client: one session.
@@ -78,6 +113,10 @@ pub struct Client {
     /// Which gateway it uses, or tries next.
     gateway: usize,
     links: u64,
+    liveness: Liveness,
+    /// The answer to its logon over this link.
+    logged_on: Option<LoggedOn>,
+    inquiry: Option<Inquiry>,
 }
 
 impl Client {
@@ -97,7 +136,18 @@ impl Client {
             }
             None => (None, Session::new(number)),
         };
-        Ok(Client { settings, session, state, link: None, gateway: 0, links: 0 })
+        let liveness = Liveness::new(settings.heartbeat, 0);
+        Ok(Client {
+            settings,
+            session,
+            state,
+            link: None,
+            gateway: 0,
+            links: 0,
+            liveness,
+            logged_on: None,
+            inquiry: None,
+        })
     }
 
     /// The session: its requests and orders.
@@ -232,6 +282,46 @@ impl Client {
         Ok(is_taken)
     }
 
+    /// Asks the exchange for the session's live orders and last numbers on all instruments; none if
+    /// not all cells answer within `limit`. What happens meanwhile is given by [`Client::next`].
+    ///
+    /// # Errors
+    /// As [`Client::next`].
+    pub fn open_orders(
+        &mut self,
+        limit: Duration,
+    ) -> Result<Option<Vec<SessionPosition>>, ClientError> {
+        let deadline = Deadline::after(limit);
+        self.inquiry = None;
+        while !deadline.passed() {
+            self.work(deadline)?;
+            if let Some(found) = self.inquiry.as_mut().and_then(Inquiry::take) {
+                self.inquiry = None;
+                return Ok(Some(found));
+            }
+            if self.inquiry.is_none()
+                && let Some(logged_on) = &self.logged_on
+            {
+                self.inquiry = Some(Inquiry::new(self.settings.session, &logged_on.cells));
+            }
+        }
+        self.inquiry = None;
+        Ok(None)
+    }
+
+    /// Goes on where the exchange says that the session stands on all instruments, with its live
+    /// orders: for a client that has no state, or an old one. Earlier events are skipped. Whether
+    /// all cells have answered within `limit`.
+    ///
+    /// # Errors
+    /// As [`Client::next`].
+    pub fn resume(&mut self, limit: Duration) -> Result<bool, ClientError> {
+        let Some(found) = self.open_orders(limit)? else { return Ok(false) };
+        found.iter().for_each(|standing| self.session.resume(standing));
+        self.keep()?;
+        Ok(true)
+    }
+
     /// What happens next; none if nothing does within `limit`. What was given before counts as
     /// handled: until this is called again, it comes again after a restart.
     ///
@@ -245,19 +335,22 @@ impl Client {
             if happened.is_some() || deadline.passed() {
                 return Ok(happened);
             }
-            if self.link.is_none() && !self.connect()? {
-                sleep(PAUSE.min(deadline.remaining()));
-                continue;
-            }
-            self.session.tick(monotonic_ns());
-            if !self.exchange_bytes() || !self.wait(deadline.remaining().min(WAIT)) {
-                self.lose_link();
-                continue;
-            }
-            if !self.handle_frames()? {
-                self.lose_link();
-            }
+            self.work(deadline)?;
         }
+    }
+
+    /// Makes a link if there is none, sends what is to be sent, and handles what comes.
+    fn work(&mut self, deadline: Deadline) -> Result<(), ClientError> {
+        if self.link.is_none() && !self.connect()? {
+            sleep(PAUSE.min(deadline.remaining()));
+            return Ok(());
+        }
+        self.session.tick(monotonic_ns());
+        let limit = deadline.remaining().min(WAIT);
+        if !self.exchange_bytes() || !self.wait(limit) || !self.handle_frames()? {
+            self.lose_link();
+        }
+        Ok(())
     }
 
     /// Connects to the gateway that is next; whether it did.
@@ -267,7 +360,11 @@ impl Client {
         let meant = Meant { network: self.settings.network, node: None };
         let credentials = self.settings.credentials.as_ref();
         match client::connect_to((gateway, meant), &[who], credentials, ATTEMPT) {
-            Ok(link) => {
+            Ok(mut link) => {
+                if !self.settings.heartbeat.is_zero() || !self.settings.cancel_after.is_zero() {
+                    nm_wire::write(&self.settings.logon(), &mut link.output);
+                }
+                self.liveness = Liveness::new(self.settings.heartbeat, monotonic_ns());
                 self.link = Some(link);
                 self.links += 1;
                 self.session.connected(monotonic_ns());
@@ -287,6 +384,7 @@ impl Client {
     fn lose_link(&mut self) {
         if self.link.take().is_some() {
             self.gateway += 1;
+            (self.logged_on, self.inquiry) = (None, None);
             self.session.disconnected();
         }
     }
@@ -305,6 +403,13 @@ impl Client {
     /// Sends frames; whether the link is up.
     fn exchange_bytes(&mut self) -> bool {
         let Some(link) = &mut self.link else { return true };
+        let now_ns = monotonic_ns();
+        if self.logged_on.is_some() {
+            self.liveness.beat(now_ns, &mut link.output);
+        }
+        if let Some(inquiry) = &mut self.inquiry {
+            inquiry.ask(now_ns, &mut link.output);
+        }
         link.output.append(&mut self.session.frames);
         link.flush().is_ok()
     }
@@ -313,8 +418,11 @@ impl Client {
     fn wait(&mut self, limit: Duration) -> bool {
         let Some(link) = &mut self.link else { return false };
         match nm_sys::poll::readable(link.as_fd().as_raw_fd(), limit) {
-            Ok(true) => link.receive().is_ok(),
-            Ok(false) => true,
+            Ok(true) => {
+                self.liveness.contacted(monotonic_ns());
+                link.receive().is_ok()
+            }
+            Ok(false) => !self.liveness.is_silent(monotonic_ns()),
             Err(_) => false,
         }
     }
@@ -331,6 +439,16 @@ impl Client {
             };
             match frame.kind() {
                 Kind::GoAway => return Ok(false),
+                Kind::Close if frame.read::<Close>().is_ok_and(|close| close.is_of_silence()) => {
+                    // The program did not call for too long; it goes on over another link.
+                    return Ok(false);
+                }
+                Kind::LoggedOn => self.logged_on = frame.read().ok(),
+                Kind::OpenOrders => {
+                    if let (Some(inquiry), Ok(part)) = (&mut self.inquiry, frame.read()) {
+                        inquiry.receive(&part);
+                    }
+                }
                 Kind::Close => {
                     let gateways = &self.settings.gateways;
                     let gateway = gateways[self.gateway % gateways.len()].clone();

@@ -13,6 +13,8 @@
 
 mod blocking;
 mod change;
+mod inquiry;
+mod liveness;
 mod open_order;
 mod session;
 mod state;
@@ -22,6 +24,7 @@ pub use change::Change;
 pub use nm_auth::Credentials;
 pub use nm_book::order;
 pub use nm_exchange::link::Address;
+pub use nm_wire::{LiveOrder, SessionPosition};
 pub use open_order::OpenOrder;
 pub use session::{Happened, Session};
 pub use state::{StateError, StateFile};

@@ -5,8 +5,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-use nm_book::order::{Command, Event, NewOrder, RejectReason};
-use nm_wire::{Message, Owner, RefusalReason, Request, ResendRequest, Resent, Series};
+use nm_book::order::{Command, Event, NewOrder, RejectReason, Side};
+use nm_wire::{
+    Message, Owner, RefusalReason, Request, ResendRequest, Resent, Series, SessionPosition,
+};
 
 use crate::change::Change;
 use crate::open_order::OpenOrder;
@@ -78,7 +80,12 @@ impl fmt::Display for Happened {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Happened::Event { instrument, number, event } => {
-                write!(f, "event {number} on instrument {instrument}: {event:?}")
+                write!(f, "event {number} on instrument {instrument}: {event:?}")?;
+                match event {
+                    Event::Rejected { reason, .. } => write!(f, ": {}", reason.words()),
+                    Event::Cancelled { reason, .. } => write!(f, ": {}", reason.words()),
+                    _ => Ok(()),
+                }
             }
             Happened::Refused { instrument, seq, reason, previous_seq } => write!(
                 f,
@@ -304,6 +311,35 @@ impl Session {
         self.handling = None;
         self.queue.retain(|it| it.instrument() != instrument);
         true
+    }
+
+    /// Goes on where the exchange says that the session stands on an instrument, with the orders
+    /// that it has there, unless this client knows of requests there that the exchange does not.
+    pub fn resume(&mut self, standing: &SessionPosition) {
+        let SessionPosition { instrument, executed_seq, last_event, orders, .. } = standing;
+        let stream = self.stream(*instrument);
+        if !stream.pending.is_empty() || stream.answered > *executed_seq {
+            return;
+        }
+        stream.knowledge = Knowledge::Unknown;
+        (stream.last, stream.answered) = (*executed_seq, *executed_seq);
+        (stream.seen, stream.handled) = (*last_event, *last_event);
+        self.last_seq = self.last_seq.max(*executed_seq);
+        self.changes.push(Change::Numbered(self.last_seq));
+        self.changes.push(Change::Base(*instrument, *executed_seq));
+        self.changes.push(Change::Handled(*instrument, *last_event));
+        self.handling = None;
+        self.queue.retain(|it| it.instrument() != *instrument);
+        let known = self.orders.keys().filter(|(on, _)| on == instrument);
+        for (on, id) in known.copied().collect::<Vec<_>>() {
+            self.keep_order(on, id, None);
+        }
+        let has_orders = self.has_orders;
+        for order in orders.iter().filter(|_| has_orders) {
+            let side = if order.is_buy { Side::Buy } else { Side::Sell };
+            let open = OpenOrder { side, price: order.price, left: order.left, is_open: true };
+            self.keep_order(*instrument, order.id, Some(open));
+        }
     }
 
     /// The exchange knows more. What waits for an answer is dropped: it was executed or not, and a

@@ -3,16 +3,22 @@
 //! Whoever drives it does what [`Door::take_acts`] returns, in order: it writes what is to be kept
 //! before it sends anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use nm_wire::Message as Frame;
 
 use nm_exchange::limits::is_within_quota;
 use nm_wire::Owner;
 
-use crate::limits::{LOGON_LIMIT_NS, MESSAGES_PER_SECOND, UNKNOWN_CONNECTIONS_MAX};
+use crate::limits::{LOGON_LIMIT_NS, MARKET_SLOW_NS, MESSAGES_PER_SECOND, UNKNOWN_CONNECTIONS_MAX};
 use crate::line::{Cut as _, Input, Line, MessageOf, Next, Output};
+use crate::market::Views;
 use crate::settings::{SessionSettings, Settings};
+use crate::symbols::Symbols;
+
+/// How often requests for market data that wait are looked at, ns.
+const TELL_NS: u64 = 100_000_000;
 
 /// ns of a second.
 const SECOND_NS: u64 = 1_000_000_000;
@@ -60,6 +66,8 @@ struct Place<L> {
     away: Away,
     /// Whether the store has more bytes than it may, however it is made smaller.
     is_over: bool,
+    /// Since when its client has read too little to be notified of the market.
+    slow_ns: Option<u64>,
 }
 
 /// Where the client of a session is.
@@ -78,6 +86,10 @@ enum Away {
 pub struct Door<L: Line> {
     places: Vec<Place<L>>,
     connections: BTreeMap<ConnectionId, Connection<L::Cut>>,
+    /// What books show, as far as a session wants to know it.
+    views: Views,
+    /// When all clients were notified of the market last, ns.
+    notified_ns: u64,
     acts: Vec<Act<L::Record>>,
 }
 
@@ -91,10 +103,13 @@ impl<L: Line> Door<L> {
             cancel_after_ns: one.cancel_after_ns,
             away: Away::No,
             is_over: false,
+            slow_ns: None,
         };
         Door {
             places: settings.sessions.iter().enumerate().map(place).collect(),
             connections: BTreeMap::new(),
+            views: Views::new(),
+            notified_ns: 0,
             acts: vec![],
         }
     }
@@ -118,6 +133,21 @@ impl<L: Line> Door<L> {
     pub fn set_full(&mut self, at: usize, is_full: bool, is_over: bool) {
         self.places[at].line.set_full(is_full);
         self.places[at].is_over = is_over;
+    }
+
+    /// Whether a session gets copies: what it keeps is written before what the others keep.
+    pub fn gets_copies(&self, at: usize) -> bool {
+        self.places[at].line.gets_copies()
+    }
+
+    /// Makes the store of a session smaller, if that can be done without its client.
+    pub fn make_room(&mut self, at: usize) {
+        self.places[at].line.make_room();
+    }
+
+    /// Other symbols are traded from now on.
+    pub fn set_symbols(&mut self, symbols: &Arc<Symbols>) {
+        self.places.iter_mut().for_each(|place| place.line.set_symbols(Arc::clone(symbols)));
     }
 
     /// Forgets the orders of a session that have ended.
@@ -151,7 +181,7 @@ impl<L: Line> Door<L> {
     pub fn disconnected(&mut self, id: ConnectionId, now_ns: u64) {
         let Some(connection) = self.connections.remove(&id) else { return };
         if let Some(line) = connection.line {
-            self.places[line].connection = None;
+            (self.places[line].connection, self.places[line].slow_ns) = (None, None);
             self.step(line, Input::Disconnected, now_ns);
             self.note(line, "the connection has ended");
         }
@@ -195,6 +225,7 @@ impl<L: Line> Door<L> {
                         None => Input::Message(&message),
                     };
                     self.step(line, input, now_ns);
+                    self.tell_market(line, now_ns);
                 }
                 (Next::Message(message), None) => self.begin(id, &message, now_ns),
                 (Next::Ignored, _) => {}
@@ -235,19 +266,88 @@ impl<L: Line> Door<L> {
     fn step(&mut self, line: usize, input: Input<'_, MessageOf<L>>, now_ns: u64) {
         let outputs = self.places[line].line.step(input, now_ns);
         self.send_frames(line);
+        self.follow(line, outputs, now_ns);
+    }
+
+    /// Does what a session says.
+    fn follow(&mut self, line: usize, outputs: Vec<Output<L::Record>>, now_ns: u64) {
         for output in outputs {
             let connection = self.places[line].connection;
             match (output, connection) {
                 (Output::Keep(record), _) => self.acts.push(Act::Keep(line, record)),
                 (Output::Send(bytes), Some(id)) => self.acts.push(Act::Send(id, bytes)),
                 (Output::Note(text), _) => self.note(line, &text),
+                (Output::Copy(report), _) => self.copy(line, &report, now_ns),
                 (Output::Close(why), Some(id)) => {
                     self.note(line, &why);
-                    self.places[line].connection = None;
+                    (self.places[line].connection, self.places[line].slow_ns) = (None, None);
                     self.close(id);
                 }
                 (Output::Send(_) | Output::Close(_), None) => {}
             }
+        }
+    }
+
+    /// Gives a report to the sessions that get copies of it.
+    fn copy(&mut self, from: usize, report: &str, now_ns: u64) {
+        for to in 0..self.places.len() {
+            if self.places[to].line.gets_copies_of(&self.places[from].line) {
+                self.step(to, Input::Copy(report), now_ns);
+            }
+        }
+    }
+
+    /// The instruments of which sessions want to know what their books show.
+    pub fn wanted(&self) -> BTreeSet<u32> {
+        let mut wanted = BTreeSet::new();
+        self.places.iter().for_each(|place| place.line.wanted(&mut wanted));
+        wanted
+    }
+
+    /// Books show something else than before.
+    pub fn market_changed(&mut self, changed: Views, now_ns: u64) {
+        for line in 0..self.places.len() {
+            if self.places[line].slow_ns.is_none() {
+                let outputs = self.places[line].line.tell_market(&changed, Some(&changed), now_ns);
+                self.follow(line, outputs, now_ns);
+            }
+        }
+        self.views.extend(changed);
+    }
+
+    /// Nobody wants to know of other instruments than these.
+    pub fn forget_views(&mut self, wanted: &BTreeSet<u32>) {
+        self.views.retain(|instrument, _| wanted.contains(instrument));
+    }
+
+    /// Tells a client all that it does not know of the market.
+    fn tell_market(&mut self, line: usize, now_ns: u64) {
+        if self.places[line].slow_ns.is_none() {
+            let outputs = self.places[line].line.tell_market(&self.views, None, now_ns);
+            self.follow(line, outputs, now_ns);
+        }
+    }
+
+    /// Whether the client of a connection has left much unread. It is notified of the market again
+    /// once it has read that, or never if that takes too long.
+    pub fn set_slow(&mut self, id: ConnectionId, is_slow: bool, now_ns: u64) {
+        let Some(line) = self.connections.get(&id).and_then(|it| it.line) else { return };
+        match (is_slow, self.places[line].slow_ns) {
+            (true, None) => self.places[line].slow_ns = Some(now_ns),
+            (false, Some(_)) => {
+                self.places[line].slow_ns = None;
+                self.tell_market(line, now_ns);
+            }
+            (true, Some(since_ns)) if now_ns.saturating_sub(since_ns) >= MARKET_SLOW_NS => {
+                self.places[line].slow_ns = Some(now_ns);
+                let why = "the client reads too slowly for market data";
+                let outputs = self.places[line].line.end_market(why, now_ns);
+                if !outputs.is_empty() {
+                    self.note(line, why);
+                    self.follow(line, outputs, now_ns);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -319,11 +419,18 @@ impl<L: Line> Door<L> {
 
     /// Time has passed.
     pub fn tick(&mut self, now_ns: u64) {
+        let is_telling = now_ns.saturating_sub(self.notified_ns) >= TELL_NS;
+        if is_telling {
+            self.notified_ns = now_ns;
+        }
         for line in 0..self.places.len() {
             self.check_away(line, now_ns);
             self.step(line, Input::Tick, now_ns);
             self.places[line].line.exchange().tick(now_ns);
             self.send_frames(line);
+            if is_telling {
+                self.tell_market(line, now_ns);
+            }
         }
         let ids: Vec<ConnectionId> = self.connections.keys().copied().collect();
         for id in ids {

@@ -7,7 +7,8 @@
 //! [`fix`] is FIX 4.4 and FIXT 1.1 with FIX 5.0 SP2, and [`ouch`] is OUCH 5.0 over SoupBinTCP
 //! ([`soup`]): codec, session layer and orders, none of which does I/O. Each is a
 //! [`line`](mod@line) of a [`door`], and shares all else: a session of `nm-client` trades by the
-//! gateways, [`store`] keeps what must survive, and [`server`] is the process around it.
+//! gateways, [`store`] keeps what must survive, and [`server`] is the process around it. What books
+//! show comes from a follower beside it, by a [`market`] board.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait"))]
 
@@ -16,6 +17,7 @@ pub mod fix;
 pub mod gateway;
 pub mod limits;
 pub mod line;
+pub mod market;
 pub mod ouch;
 pub mod server;
 pub mod settings;

@@ -57,5 +57,26 @@ pub const LIVE_ORDERS_MAX: usize = 100_000;
 /// Requests that wait for an order of OUCH.
 pub const WAITING_CHANGES_MAX: usize = 64;
 
+/// Levels of a side that a subscription shows at most.
+pub const DEPTH_MAX: usize = 100;
+
+/// Requests for market data and trading status that a session has at a time.
+pub const MARKET_REQUESTS_MAX: usize = 64;
+
+/// Symbols of all those requests of a session.
+pub const MARKET_SYMBOLS_MAX: usize = 1024;
+
+/// Symbols of all those requests of a firm.
+pub const FIRM_SYMBOLS_MAX: usize = 4096;
+
+/// Bytes that may wait for a client before it is notified of the market.
+pub const MARKET_ROOM_BYTES: usize = 1 << 20;
+
+/// How long a client may leave so many bytes unread until its subscriptions end, ns.
+pub const MARKET_SLOW_NS: u64 = 30_000_000_000;
+
+/// How long a request for market data waits until the books are known, ns.
+pub const MARKET_WAIT_NS: u64 = 10_000_000_000;
+
 /// Longest time that a client may be away until its orders are cancelled, s.
 pub const AWAY_S_MAX: u64 = 86_400;

@@ -1,12 +1,16 @@
 //! What a protocol is to a door: how bytes become messages, and what a session does with them.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use nm_wire::Message as Frame;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::market::Views;
 use crate::settings::Settings;
+use crate::symbols::Symbols;
 use nm_client::{Change, Session};
 
 /// What the next bytes of a connection are.
@@ -47,6 +51,8 @@ pub enum Input<'a, M> {
     CancelAll,
     /// The session is to end, with a sentence for the client.
     End(&'a str),
+    /// A report of another session, of which this one gets a copy.
+    Copy(&'a str),
 }
 
 /// What is to be done.
@@ -56,6 +62,8 @@ pub enum Output<R> {
     Keep(R),
     /// Send these bytes to the client, if there is one.
     Send(Vec<u8>),
+    /// Give this report to the sessions that get copies of this one's.
+    Copy(String),
     /// End the connection once all is sent; why.
     Close(String),
     /// Tell whoever runs the door.
@@ -123,6 +131,41 @@ pub trait Line: Sized + Debug {
 
     /// A symbol of a live order that the sessions file lacks.
     fn lost_symbol(&self) -> Option<&str>;
+
+    /// Other symbols are traded from now on.
+    fn set_symbols(&mut self, symbols: Arc<Symbols>);
+
+    /// Whether it gets a copy of each report of another session.
+    fn gets_copies_of(&self, _other: &Self) -> bool {
+        false
+    }
+
+    /// Whether it gets copies. What it is to keep is written before the originals are, so that a
+    /// door that is killed between may repeat a copy, and loses none.
+    fn gets_copies(&self) -> bool {
+        false
+    }
+
+    /// Makes its store smaller, if it can without its client.
+    fn make_room(&mut self) {}
+
+    /// Adds the instruments of which it wants to know what their books show.
+    fn wanted(&self, _to: &mut BTreeSet<u32>) {}
+
+    /// Tells its client what books show: of all, or of those that have changed.
+    fn tell_market(
+        &mut self,
+        _views: &Views,
+        _changed: Option<&Views>,
+        _now_ns: u64,
+    ) -> Vec<Output<Self::Record>> {
+        vec![]
+    }
+
+    /// Tells its client nothing more of the market, and why.
+    fn end_market(&mut self, _why: &str, _now_ns: u64) -> Vec<Output<Self::Record>> {
+        vec![]
+    }
 
     /// Whether its store takes new orders.
     fn set_full(&mut self, is_full: bool);

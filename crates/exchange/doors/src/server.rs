@@ -5,7 +5,9 @@ use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nm_exchange::link::LinkPoller;
@@ -14,10 +16,12 @@ use thiserror::Error;
 
 use crate::door::{Act, ConnectionId, Door};
 use crate::gateway::{Gateway, GatewayError};
-use crate::limits::OUTPUT_BYTES_MAX;
+use crate::limits::{MARKET_ROOM_BYTES, OUTPUT_BYTES_MAX};
 use crate::line::Line;
+use crate::market::Board;
 use crate::settings::Settings;
 use crate::store::{Owner, Store, StoreError};
+use crate::symbols::Symbols;
 
 /// Longest sleep: heartbeats are not finer.
 const NAP: Duration = Duration::from_millis(50);
@@ -41,7 +45,8 @@ const END_LIMIT_NS: u64 = 500_000_000;
 const LISTENER: ConnectionId = 0;
 const DIALER: ConnectionId = 1;
 const GATEWAY: ConnectionId = 2;
-const FIRST_CONNECTION: ConnectionId = 3;
+const MARKET: ConnectionId = 3;
+const FIRST_CONNECTION: ConnectionId = 4;
 
 /// Why a door ends.
 #[derive(Debug, Error)]
@@ -104,6 +109,10 @@ pub struct Options<P> {
     pub store: PathBuf,
     /// Who may log on, and what is traded.
     pub settings: Settings<P>,
+    /// Where a follower of the books posts what they show; without it nobody learns of the market.
+    pub market: Option<Arc<Board>>,
+    /// What is traded, whenever that changes.
+    pub symbols: Option<Receiver<Symbols>>,
 }
 
 /// A client's socket.
@@ -140,6 +149,8 @@ struct Server<'a, L: Line> {
     sockets: BTreeMap<ConnectionId, Socket>,
     next_id: ConnectionId,
     gateway: Gateway,
+    market: Option<Arc<Board>>,
+    symbols: Option<Receiver<Symbols>>,
     note: &'a mut dyn FnMut(&str),
 }
 
@@ -168,6 +179,7 @@ pub fn run<L: Line>(
             match token {
                 LISTENER => server.accept()?,
                 DIALER | GATEWAY => server.hear()?,
+                MARKET => server.hear_market()?,
                 id => server.read(id)?,
             }
         }
@@ -220,7 +232,7 @@ impl<'a, L: Line> Server<'a, L> {
         options: Options<L::Profile>,
         note: &'a mut dyn FnMut(&str),
     ) -> Result<Server<'a, L>, ServerError> {
-        let Options { network, credentials, listen, store, settings } = options;
+        let Options { network, credentials, listen, store, settings, market, symbols } = options;
         let lock = lock(&store)?;
         let mut door = Door::new(&settings);
         let stores = open_stores(&store, &settings, &mut door)?;
@@ -233,6 +245,9 @@ impl<'a, L: Line> Server<'a, L> {
         let gateway = Gateway::new(network, credentials, sessions)?;
         poller.add(&listener, LISTENER).map_err(system("cannot wait"))?;
         poller.add(gateway.waker(), DIALER).map_err(system("cannot wait"))?;
+        if let Some(board) = &market {
+            poller.add(board.waker(), MARKET).map_err(system("cannot wait"))?;
+        }
         note(&format!("listening at {address}"));
         let mut server = Server {
             door,
@@ -245,6 +260,8 @@ impl<'a, L: Line> Server<'a, L> {
             sockets: BTreeMap::new(),
             next_id: FIRST_CONNECTION,
             gateway,
+            market,
+            symbols,
             note,
         };
         (0..server.stores.len()).for_each(|line| server.compare_size(line));
@@ -350,6 +367,29 @@ impl<'a, L: Line> Server<'a, L> {
         Ok(())
     }
 
+    /// Hands on what books show now.
+    fn hear_market(&mut self) -> Result<(), ServerError> {
+        if let Some(board) = &self.market {
+            self.door.market_changed(board.take(), now_ns());
+        }
+        self.act()
+    }
+
+    /// Says what is wanted of the market, and takes over what is traded now.
+    fn tick_market(&mut self) {
+        if let Some(board) = &self.market {
+            let wanted = self.door.wanted();
+            board.want(&wanted);
+            self.door.forget_views(&wanted);
+        }
+        // Only the latest matters.
+        if let Some(symbols) = self.symbols.as_ref().and_then(|it| it.try_iter().last()) {
+            let traded = symbols.0.len();
+            self.door.set_symbols(&Arc::new(symbols));
+            (self.note)(&format!("{traded} symbols are traded now"));
+        }
+    }
+
     fn link_down(&mut self) {
         (self.note)("the link to the gateway has ended");
         self.door.link_down();
@@ -358,6 +398,7 @@ impl<'a, L: Line> Server<'a, L> {
     }
 
     fn tick(&mut self) -> Result<(), ServerError> {
+        self.tick_market();
         self.door.tick(now_ns());
         self.act()?;
         if self.full_ns.is_some_and(|since| now_ns().saturating_sub(since) >= ACCEPT_AGAIN_NS) {
@@ -385,6 +426,9 @@ impl<'a, L: Line> Server<'a, L> {
                 act => acts.push(act),
             }
         }
+        // Copies first: who gets them may get one twice, and misses none.
+        let mut kept: Vec<_> = kept.into_iter().collect();
+        kept.sort_by_key(|(line, _)| !self.door.gets_copies(*line));
         for (line, records) in kept {
             let is_new = records.iter().any(L::is_reset);
             self.stores[line].store.append(&records)?;
@@ -428,6 +472,10 @@ impl<'a, L: Line> Server<'a, L> {
         }
         if is_new || store.bytes() > self.store_bytes.max(*kept_bytes * 2) {
             store.rewrite(self.door.snapshot(line))?;
+            if self.door.gets_copies(line) && store.bytes() > self.store_bytes / 2 {
+                self.door.make_room(line);
+                store.rewrite(self.door.snapshot(line))?;
+            }
             *kept_bytes = store.bytes();
             self.compare_size(line);
         }
@@ -446,6 +494,7 @@ impl<'a, L: Line> Server<'a, L> {
         let is_up = socket.flush();
         let is_done = socket.output.is_empty();
         let is_ending = socket.ending_ns.is_some();
+        self.door.set_slow(id, socket.output.len() > MARKET_ROOM_BYTES, now_ns());
         let since_ns = socket.ending_ns.unwrap_or(u64::MAX);
         let is_late = now_ns().saturating_sub(since_ns) >= LINGER_NS;
         if is_up && !is_late && !(is_ending && is_done) {

@@ -18,7 +18,7 @@ pub struct Symbol {
 }
 
 /// All that can be traded.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Symbols(pub BTreeMap<String, Symbol>);
 
 impl Symbols {

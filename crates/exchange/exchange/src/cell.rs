@@ -37,7 +37,9 @@
 //! them is copied before its first change after that, and [`Cell::copy_next`] copies one of the
 //! others whenever there is time. Other threads save large books, from a copy in memory.
 
+mod away;
 mod copy;
+mod desk;
 mod handled;
 mod holdings;
 mod instrument;
@@ -47,8 +49,10 @@ mod request;
 mod retire;
 mod session;
 mod snapshot;
+mod stops;
 #[cfg(test)]
 pub(crate) mod testing;
+mod watched;
 
 use std::collections::BTreeMap;
 
@@ -57,22 +61,26 @@ use instrument::{Applied, Buffers, Circumstances, InstrumentState};
 use nm_book::order::{Command, Event, InstrumentId, Matching, UserId};
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 pub use nm_wire::Request;
-use nm_wire::{Breach, Frame, Holdings, Kind, OrdersLimit, Owner, RefusalReason, Retire};
+use nm_wire::{
+    AwayTime, Breach, Frame, Holdings, Kind, OrdersLimit, Owner, RefusalReason, Retire, Stop,
+    StopOrder,
+};
 use session::Session;
 use snapshot::{Section, Snapshot, instrument_sections};
+use stops::Stops;
 
 use crate::background::Background;
 use crate::limits::CellLimits;
 use crate::moves::{Claim, Forget, MoveParts, MoveRefusal};
 pub use copy::CopyPiece;
 use copy::InstrumentCopy;
-pub use handled::{CellLoadError, Handled, Retirement};
+pub use handled::{CellLoadError, Handled, Missing, Retirement};
 pub use relocation::{Arrival, Departed, MoveStep, Ownership, Staged};
-pub use request::{OPERATOR, rejection};
+pub use request::{DESK, OPERATOR, is_broadcast, rejection};
 pub use session::{Outcome, event_recipients};
 
 /// First bytes of a saved cell, with the version.
-const MAGIC: &[u8; 8] = b"nmcell06";
+const MAGIC: &[u8; 8] = b"nmcell07";
 
 /// What a frame of a batch is to a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +96,10 @@ pub enum Admitted {
     Move(MoveStep),
     /// A part of what a session or an owner has was removed: so many sessions on instruments.
     Retired(u64),
+    /// A session's orders are to be cancelled when it is away, or no longer.
+    Watched,
+    /// An owner was stopped, or may send orders again.
+    Stopped(StopOrder),
 }
 
 /// A group of instruments.
@@ -120,12 +132,16 @@ pub struct Cell<M> {
     pub accepts_unknown_sessions: bool,
     /// What owners have.
     ledger: OwnerLedger,
+    /// Owners that are stopped.
+    stops: Stops,
     /// By instrument that was released: what still counts as each owner's.
     released: BTreeMap<InstrumentId, BTreeMap<Owner, Places>>,
     /// Number before that of the first request on an instrument which is new.
     first_output_seq: u64,
     /// The limit that held for the last request.
     last_limit: OrdersLimit,
+    /// Sessions whose orders are cancelled when they are away, and after how long that is, s.
+    watched: BTreeMap<UserId, u32>,
     /// Sessions that the last entry of that kind has removed; no part of the state.
     retirements: Vec<Retirement>,
     /// What it has room for.
@@ -162,9 +178,11 @@ impl<M: Matching> Cell<M> {
             copies: BTreeMap::new(),
             accepts_unknown_sessions: false,
             ledger: OwnerLedger::default(),
+            stops: Stops::default(),
             released: BTreeMap::new(),
             first_output_seq: 0,
             last_limit: OrdersLimit::None,
+            watched: BTreeMap::new(),
             retirements: vec![],
             limits: CellLimits::STANDARD,
         }
@@ -209,6 +227,16 @@ impl<M: Matching> Cell<M> {
             Kind::Retire => {
                 return Ok(Admitted::Retired(self.retire(frame.read::<Retire>()?.retired)));
             }
+            Kind::AwayTime => {
+                let AwayTime { session, cancel_after_s, .. } = frame.read()?;
+                self.watch(session, cancel_after_s);
+                return Ok(Admitted::Watched);
+            }
+            Kind::Stop => {
+                let Stop { order, .. } = frame.read()?;
+                self.stops.take(order);
+                return Ok(Admitted::Stopped(order));
+            }
             Kind::Request => {
                 let Ok(request) = frame.read::<Request>() else { return Ok(Admitted::Undecodable) };
                 let is_owned = self.owns(request.instrument);
@@ -228,10 +256,13 @@ impl<M: Matching> Cell<M> {
         debug_assert!(self.owns(instrument), "instrument {instrument} is in another cell");
         self.copy_before_change(instrument);
         let known = self.session(instrument, request.session).map(|session| session.owner);
-        if known.is_none()
-            && let Some(reason) = self.limit_reached(request)
-        {
-            return Handled::Refused(reason);
+        if known.is_none() {
+            if request.client_seq == watched::EXCHANGE_SEQ {
+                return Handled::Duplicate(None);
+            }
+            if let Some(reason) = self.limit_reached(request) {
+                return Handled::Refused(reason);
+            }
         }
         let owner = known.unwrap_or(request.owner);
         self.last_limit = self.orders_limit(request, owner);
@@ -263,9 +294,17 @@ impl<M: Matching> Cell<M> {
         handled
     }
 
-    /// Whether the cell has room for one more live order of an owner, if the request has one.
+    /// What has been decided on whether an owner may send orders.
+    pub fn stops(&self) -> &Stops {
+        &self.stops
+    }
+
+    /// Whether the cell takes one more live order of an owner, if the request has one.
     #[inline]
     fn orders_limit(&self, request: &Request, owner: Owner) -> OrdersLimit {
+        if self.stops.is_stopped(owner) {
+            return OrdersLimit::Stopped;
+        }
         let (orders, most) = (self.ledger.orders() as usize, self.limits.orders);
         if !matches!(request.command, Command::New(_)) {
             OrdersLimit::None
@@ -292,7 +331,11 @@ impl<M: Matching> Cell<M> {
         let has_room = |own, total, most| OwnerLedger::has_room(request.owner, own, total, most);
         let instruments = self.instrument_count() + self.ledger.owed_instruments();
         let sessions = self.session_count + self.ledger.owed_sessions();
-        if self.ledger.is_retired(request.session) {
+        if request.session == DESK {
+            // Whatever others have, an operator can halt what is traded.
+            let is_full = !is_known && instruments >= self.limits.instruments;
+            is_full.then_some(RefusalReason::TooManyCellInstruments)
+        } else if self.ledger.is_retired(request.session) {
             Some(RefusalReason::Retired)
         } else if request.breach() == Some(Breach::NotListed) {
             Some(RefusalReason::NotListed)
@@ -414,6 +457,8 @@ impl<M: Matching> Cell<M> {
         bytes.put_u16(self.active);
         bytes.put_u64(self.first_output_seq);
         self.ledger.save(&mut bytes);
+        watched::save(&self.watched, &mut bytes);
+        self.stops.save(&mut bytes);
         let mut sections = vec![Section::Plain(bytes)];
         self.save_moves(&mut sections);
         let count = self.instruments.len() as u64;
@@ -467,8 +512,10 @@ impl<M: Matching> Cell<M> {
         }
         let first_output_seq = reader.u64("first_output_seq")?;
         let ledger = OwnerLedger::load(&mut reader)?;
+        let watched = watched::load(&mut reader)?;
+        let stops = Stops::load(&mut reader)?;
         let new = Cell::new(number, active);
-        let mut cell = Cell { index, now_ns, first_output_seq, ledger, ..new };
+        let mut cell = Cell { index, now_ns, first_output_seq, ledger, watched, stops, ..new };
         cell.load_moves(&mut reader)?;
         for _ in 0..reader.u64("instruments")? {
             let instrument = reader.u32("instrument")?;

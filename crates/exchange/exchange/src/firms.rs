@@ -21,7 +21,7 @@ use nm_wire::Owner;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::cell::OPERATOR;
+use crate::cell::{DESK, OPERATOR};
 
 /// Bytes of a file of firms.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -202,7 +202,7 @@ impl Firm {
 fn range(text: &str) -> Option<(UserId, UserId)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-    (OPERATOR < first && first <= last).then_some((first, last))
+    (OPERATOR < first && first <= last && last < DESK).then_some((first, last))
 }
 
 #[cfg(test)]
@@ -216,10 +216,10 @@ mod tests {
 
     #[test]
     fn a_session_belongs_to_one_firm_or_may_not_connect() {
-        let all = vec![firm(7, "A", &["10-20", "5"]), firm(8, "B", &["6-9", "4294967295"])];
+        let all = vec![firm(7, "A", &["10-20", "5"]), firm(8, "B", &["6-9", "4294967294"])];
         let firms = Firms::of(all).unwrap();
         let name = |session| firms.of_session(session).map(|firm| firm.name.as_str());
-        let named = [4, 5, 6, 9, 10, 20, 21, u32::MAX].map(name);
+        let named = [4, 5, 6, 9, 10, 20, 21, u32::MAX - 1].map(name);
         let (a, b) = (Some("A"), Some("B"));
         assert_eq!(named, [None, a, b, b, a, a, None, b]);
         assert!(firms.admits(OPERATOR) && firms.admits(5) && !firms.admits(4));
@@ -234,6 +234,7 @@ mod tests {
             (firm(9, "C", &["0-3"]), "sessions `0-3` of firm C: write NUMBER or FIRST-LAST"),
             (firm(9, "C", &["9-8"]), "sessions `9-8` of firm C"),
             (firm(9, "C", &["x"]), "sessions `x` of firm C"),
+            (firm(9, "C", &["4294967295"]), "sessions `4294967295` of firm C"),
         ] {
             let refused = firms.with(other).unwrap_err().to_string();
             assert!(refused.contains(why), "{refused}");

@@ -30,6 +30,49 @@ pub const RETIRE_WORK_MAX: usize = 1 << 18;
 /// of the cell's time: longer than any copy of a request is under way.
 pub const RETIRED_NS: u64 = 60_000_000_000;
 
+/// Sessions of a cell whose orders are cancelled when they are away.
+pub const WATCHED_MAX: usize = 1 << 16;
+
+/// How long such a session may be away before nobody watches it any more, s behind the time when
+/// its orders are cancelled.
+pub const WATCHED_AFTER_S: u32 = 60;
+
+/// Least time without a link after which a session's orders may be cancelled, s.
+pub const CANCEL_AFTER_S_MIN: u32 = 2;
+
+/// Longest such time, s.
+pub const CANCEL_AFTER_S_MAX: u32 = 3_600;
+
+/// Shortest interval of the heartbeats of a client's link, ms.
+pub const HEARTBEAT_MS_MIN: u32 = 500;
+
+/// Longest one, ms.
+pub const HEARTBEAT_MS_MAX: u32 = 60_000;
+
+/// Intervals without a heartbeat after which an end takes the link for broken.
+pub const HEARTBEATS_MISSED_MAX: u32 = 3;
+
+/// Orders in one part of the answer to a session that asks for its open orders.
+pub const OPEN_ORDERS_MAX: usize = 1_024;
+
+/// Instruments in one part of it.
+pub const OPEN_ORDERS_INSTRUMENTS_MAX: usize = 1_024;
+
+/// Questions for open orders that are under way at a gateway; the others wait.
+pub const ORDERS_REQUESTS_MAX: usize = 64;
+
+/// Owners that operators may have stopped, or let trade again, in a cell.
+pub const STOP_ORDERS_MAX: usize = 1 << 12;
+
+/// Directions of operators that a cell carries out one after the other; further ones are refused.
+pub const DIRECTIONS_WAITING_MAX: usize = 64;
+
+/// Groups of instruments of a schedule whose latest phases control knows.
+pub const SCHEDULE_GROUPS_MAX: usize = 64;
+
+/// Bytes of the name of such a group.
+pub const SCHEDULE_NAME_BYTES_MAX: usize = 64;
+
 /// Outcomes that are kept for each session and instrument, to answer duplicates.
 pub const OUTCOMES_MAX: usize = 64;
 

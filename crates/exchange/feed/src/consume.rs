@@ -41,6 +41,14 @@ const DATAGRAM_BYTES_MAX: usize = 65_536;
 /// Bytes that a line's socket keeps, if the system allows it.
 const RECEIVE_BYTES: u32 = 4 << 20;
 
+/// Listens at an address, or a multicast group that comes at an interface.
+///
+/// # Errors
+/// If the address cannot be used.
+pub fn listen(address: SocketAddr, interface: IpAddr) -> Result<UdpSocket, ConsumeError> {
+    join(address, interface).map_err(|source| ConsumeError::Listen { address, source })
+}
+
 /// Why a consumer ends.
 #[derive(Debug, Error)]
 pub enum ConsumeError {

@@ -141,12 +141,17 @@ impl Derivation {
         self.tell_phase(out);
     }
 
-    fn tell_phase(&self, out: &mut Vec<Message>) {
-        let state = match self.phase {
+    /// State of trading: `T` continuous, `Q` auction, `H` halted.
+    pub fn state(&self) -> u8 {
+        match self.phase {
             TradingPhase::Continuous => b'T',
             TradingPhase::Auction => b'Q',
             TradingPhase::Halted => b'H',
-        };
+        }
+    }
+
+    fn tell_phase(&self, out: &mut Vec<Message>) {
+        let state = self.state();
         let (stock, reason) = (self.listing.stock, *b"    ");
         out.push(self.message(Body::TradingAction { stock, state, reserved: b' ', reason }));
     }

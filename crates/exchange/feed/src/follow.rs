@@ -7,11 +7,12 @@
 //! replica has sent the missing one for [`MISSING_NS`], the book is asked for, and the feed goes on
 //! from there: what traded meanwhile is not in it, and a line says so.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nm_book::book::Book;
-use nm_book::order::{InstrumentId, Matching as _, TradingPhase};
+use nm_book::order::{Event, InstrumentId, Matching as _, Side, TradingPhase};
 use nm_book::snapshot::BookSnapshot;
+use nm_doors::market::{Trade, View};
 use nm_doors::symbols::Symbols;
 use nm_wire::{BookPosition, BookUpdate};
 
@@ -19,6 +20,10 @@ use crate::derive::Derivation;
 use crate::itch::Message;
 use crate::limits::{EARLY_UPDATES_MAX, MISSING_NS, STOCKS_MAX};
 use crate::stock::Listing;
+use crate::top::Top;
+
+/// ns of a day.
+const DAY_NS: u64 = 86_400_000_000_000;
 
 /// How long an answer is waited for until a book is asked for again, ns.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
@@ -48,13 +53,27 @@ struct Followed {
     /// The node that has sent something of it last.
     source: Source,
     imbalance_ns: u64,
+    /// The latest trade, and the lots that traded, since it is followed.
+    last: Option<Trade>,
+    volume: u64,
+}
+
+/// Which instruments are followed, and how they are shown.
+enum Chosen {
+    /// All, without a name.
+    All,
+    /// Those with a symbol.
+    Symbols(Symbols),
+    /// These, without a name.
+    Instruments(BTreeSet<InstrumentId>),
 }
 
 /// All instruments that are followed.
 pub struct Books {
-    /// What is shown; all instruments if there is none.
-    symbols: Option<Symbols>,
+    chosen: Chosen,
     followed: BTreeMap<InstrumentId, Followed>,
+    /// Those whose books have changed since they were asked for last.
+    changed: BTreeSet<InstrumentId>,
     listed: u16,
     /// Nodes that have sent anything.
     sources: Source,
@@ -63,11 +82,23 @@ pub struct Books {
     pub notes: Vec<String>,
 }
 
+/// No instrument is followed.
+impl Default for Books {
+    fn default() -> Books {
+        Books::choose(Chosen::Instruments(BTreeSet::new()))
+    }
+}
+
 impl Books {
     /// No instruments yet. With symbols, others than those are not followed.
     pub fn new(symbols: Option<Symbols>) -> Books {
+        Books::choose(symbols.map_or(Chosen::All, Chosen::Symbols))
+    }
+
+    fn choose(chosen: Chosen) -> Books {
         Books {
-            symbols,
+            chosen,
+            changed: BTreeSet::new(),
             followed: BTreeMap::new(),
             listed: 0,
             sources: 0,
@@ -78,9 +109,12 @@ impl Books {
 
     /// How an instrument is shown, if it is.
     fn listing(&self, instrument: InstrumentId) -> Option<Listing> {
-        match &self.symbols {
-            None => Some(Listing::unnamed(instrument)),
-            Some(symbols) => Listing::of(symbols.of(instrument)?),
+        match &self.chosen {
+            Chosen::All => Some(Listing::unnamed(instrument)),
+            Chosen::Symbols(symbols) => Listing::of(symbols.of(instrument)?),
+            Chosen::Instruments(all) => {
+                all.contains(&instrument).then(|| Listing::unnamed(instrument))
+            }
         }
     }
 
@@ -92,7 +126,7 @@ impl Books {
                 self.notes.push(format!("instrument {instrument} has no place in the feed"));
                 return None;
             }
-            self.listed += 1;
+            self.listed = self.listed.wrapping_add(1);
             let derivation = Derivation::new(self.listed, listing);
             derivation.describe(out);
             let followed = Followed {
@@ -108,8 +142,11 @@ impl Books {
                 asked_ns: None,
                 source: 0,
                 imbalance_ns: 0,
+                last: None,
+                volume: 0,
             };
             self.followed.insert(instrument, followed);
+            self.changed.insert(instrument);
         }
         self.followed.get_mut(&instrument)
     }
@@ -144,6 +181,7 @@ impl Books {
         let mut events = std::mem::take(&mut self.events);
         if let Some(followed) = self.entry(update.instrument, out) {
             followed.on_update(from, update, now_ns, &mut events, out);
+            self.changed.insert(update.instrument);
         }
         self.events = events;
     }
@@ -161,8 +199,38 @@ impl Books {
             Some(followed) => followed.on_image(position, bytes, now_ns, &mut events, out),
             None => None,
         };
+        self.changed.insert(position.instrument);
         self.notes.extend(note);
         self.events = events;
+    }
+
+    /// Other symbols are listed from now on; those that were stay in the feed.
+    pub fn set_symbols(&mut self, symbols: Symbols) {
+        self.chosen = Chosen::Symbols(symbols);
+    }
+
+    /// Other instruments than these are not followed from now on.
+    pub fn set_instruments(&mut self, instruments: BTreeSet<InstrumentId>) {
+        self.followed.retain(|instrument, _| instruments.contains(instrument));
+        self.chosen = Chosen::Instruments(instruments);
+    }
+
+    /// The instruments whose books have changed since the last call.
+    pub fn take_changed(&mut self) -> BTreeSet<InstrumentId> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// What the book of an instrument shows, so many levels of each side; none if it is not
+    /// followed, or not known yet.
+    pub fn view(&self, instrument: InstrumentId, depth: usize) -> Option<View> {
+        let followed = self.followed.get(&instrument)?;
+        followed.missing_since_ns.is_none().then(|| View {
+            bids: followed.book.levels(Side::Buy, depth),
+            offers: followed.book.levels(Side::Sell, depth),
+            last: followed.last,
+            volume: followed.volume,
+            phase: followed.derivation.phase(),
+        })
     }
 
     /// Time passes: instruments whose books are to be asked for, with the nodes to ask. A node that
@@ -201,6 +269,29 @@ impl Books {
     pub fn snapshot(&self, out: &mut Vec<Message>) {
         self.followed.values().for_each(|followed| followed.derivation.describe(out));
         self.followed.values().for_each(|followed| followed.derivation.orders(out));
+    }
+
+    /// The best prices of an instrument; none if it is not followed, or not known yet. A price or
+    /// a quantity that ITCH cannot express is left out.
+    pub fn top(&self, instrument: InstrumentId) -> Option<Top> {
+        let followed = self.followed.get(&instrument)?;
+        let listing = followed.derivation.listing();
+        let shown = |(price, quantity)| Some((listing.price(price)?, listing.all_shares(quantity)));
+        followed.missing_since_ns.is_none().then(|| Top {
+            locate: followed.derivation.locate(),
+            stock: listing.stock,
+            time_ns: followed.time_ns % DAY_NS,
+            state: followed.derivation.state(),
+            bid: followed.book.best(Side::Buy).and_then(shown),
+            offer: followed.book.best(Side::Sell).and_then(shown),
+            last: followed.last.and_then(|trade| shown((trade.price, trade.quantity))),
+            volume: listing.all_shares(followed.volume),
+        })
+    }
+
+    /// Whether anything is known of an instrument.
+    pub fn follows(&self, instrument: InstrumentId) -> bool {
+        self.followed.contains_key(&instrument)
     }
 
     /// Instruments that are shown.
@@ -254,7 +345,15 @@ impl Followed {
             events.clear();
             let at_ns = if update.is_retirement { 0 } else { update.now_ns };
             self.book.apply(command, at_ns, &mut |event| events.push(event));
+            events.iter().for_each(|event| self.count_trade(event));
             self.derivation.derive(command, events, self.time_ns, out);
+        }
+    }
+
+    fn count_trade(&mut self, event: &Event) {
+        if let Event::Traded { price, quantity, .. } = *event {
+            self.last = Some(Trade { price, quantity });
+            self.volume = self.volume.saturating_add(quantity);
         }
     }
 

@@ -4,11 +4,13 @@
 //! events of one book, and [`books`] makes books of messages: what [`displayed`] says of both must
 //! be equal.
 //! [`follow`] is a publisher's state and [`receiver`] a consumer's, without I/O; [`publish`] and
-//! [`consume`] are the processes around them.
+//! [`consume`] are the processes around them. A [`market`] follower shows books to a door, and
+//! [`top`] is the conflated feed of best prices.
 #![forbid(unsafe_code)]
 
 pub mod books;
 pub mod check;
+pub mod conflate;
 pub mod consume;
 pub mod derive;
 pub mod displayed;
@@ -16,6 +18,7 @@ pub mod follow;
 pub mod glimpse;
 pub mod itch;
 pub mod limits;
+pub mod market;
 pub mod mold;
 pub mod node_link;
 pub mod publish;
@@ -24,3 +27,4 @@ pub mod requests;
 pub mod snapshot_server;
 pub mod stock;
 pub mod store;
+pub mod top;

@@ -12,13 +12,13 @@ use nm_doors::symbols::Symbols;
 use nm_sys::{clock, socket};
 use thiserror::Error;
 
+use crate::conflate::Conflation;
 use crate::follow::{Books, Source};
 use crate::glimpse;
 use crate::itch::{Body, MESSAGE_BYTES_MAX, Message};
-use crate::limits::SNAPSHOT_AGE_NS;
 use crate::mold::{Draft, END_OF_SESSION, Header, Session};
 use crate::node_link::{FollowError, FromNode, Input, NetworkFile, NodeLinks};
-use crate::snapshot_server::Wanted;
+use crate::snapshot_server::{Kept, Wanted};
 use crate::store::Store;
 use crate::{requests, snapshot_server};
 
@@ -79,6 +79,39 @@ pub struct Options {
     pub snapshots: SocketAddr,
     /// Bytes of messages that are kept for requests.
     pub kept_bytes: u64,
+    /// Where the best prices are sent, and the interval of a stock, ns; to nobody if there is none.
+    pub top: Option<(SocketAddr, u64)>,
+    /// What is shown, whenever that changes.
+    pub listed: Option<Receiver<Symbols>>,
+}
+
+/// The conflated feed of best prices.
+struct TopLine {
+    conflation: Conflation,
+    draft: Draft,
+    line: (UdpSocket, SocketAddr),
+}
+
+impl TopLine {
+    fn send(&mut self) {
+        // Nobody may listen there, and the next message has all that this one has.
+        let _ = self.line.0.send_to(self.draft.bytes(), self.line.1);
+        self.draft.begin_next();
+    }
+
+    /// Sends what is due.
+    fn flush(&mut self, books: &mut Books, now_ns: u64) {
+        for top in self.conflation.due(books, now_ns) {
+            let bytes = top.write();
+            if !self.draft.push(&bytes) {
+                self.send();
+                self.draft.push(&bytes);
+            }
+        }
+        if !self.draft.is_empty() {
+            self.send();
+        }
+    }
 }
 
 /// A feed that is sent.
@@ -89,7 +122,8 @@ struct Publisher {
     lines: Vec<(UdpSocket, SocketAddr)>,
     sent_ns: u64,
     messages: Vec<Message>,
-    snapshot: Option<(u64, Arc<Vec<u8>>)>,
+    snapshot: Kept,
+    top: Option<TopLine>,
 }
 
 /// Publishes until `stop`. `note` gets each line that an operator should know.
@@ -113,6 +147,11 @@ pub fn run(
         Ok::<_, PublishError>((socket, to))
     };
     let lines = options.lines.map(line).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let top_line = |(to, interval_ns)| {
+        let (conflation, draft) = (Conflation::new(interval_ns), Draft::new(session, 1));
+        Ok::<_, PublishError>(TopLine { conflation, draft, line: line(to)? })
+    };
+    let top = options.top.map(top_line).transpose()?;
     let (want, wanted) = sync_channel(0);
     requests::start(socket, Arc::clone(&store), Arc::clone(stop))?;
     snapshot_server::start(listener, session, want, Arc::clone(stop))?;
@@ -125,7 +164,8 @@ pub fn run(
         lines,
         sent_ns: clock::monotonic_ns(),
         messages: vec![],
-        snapshot: None,
+        snapshot: Kept::default(),
+        top,
     };
     note(&format!("publishing session {}", String::from_utf8_lossy(&session)));
     publisher.events(b"OSQ");
@@ -133,8 +173,13 @@ pub fn run(
         publisher.take_inputs(&inputs);
         publisher.on_time(&mut links);
         publisher.flush();
+        publisher.flush_top();
         publisher.give_snapshots(&wanted);
         links.update()?;
+        // Only the latest matters.
+        if let Some(symbols) = options.listed.as_ref().and_then(|it| it.try_iter().last()) {
+            publisher.books.set_symbols(symbols);
+        }
         publisher.books.notes.drain(..).for_each(|line| note(&line));
     }
     publisher.end();
@@ -244,6 +289,14 @@ impl Publisher {
         }
     }
 
+    /// Sends best prices; without a line for them, nobody asks which books have changed.
+    fn flush_top(&mut self) {
+        match &mut self.top {
+            Some(top) => top.flush(&mut self.books, clock::monotonic_ns()),
+            None => drop(self.books.take_changed()),
+        }
+    }
+
     /// Sends the packet on both lines.
     fn send(&mut self) {
         let bytes = self.draft.bytes();
@@ -257,14 +310,11 @@ impl Publisher {
 
     fn give_snapshots(&mut self, wanted: &Receiver<Wanted>) {
         while let Ok(to) = wanted.try_recv() {
-            let now_ns = clock::monotonic_ns();
-            let fresh =
-                self.snapshot.take().filter(|(made_ns, _)| now_ns < made_ns + SNAPSHOT_AGE_NS);
-            let (made_ns, snapshot) =
-                fresh.unwrap_or_else(|| (now_ns, Arc::new(self.take_snapshot())));
+            let mut kept = std::mem::take(&mut self.snapshot);
+            let snapshot = kept.get(clock::monotonic_ns(), || self.take_snapshot());
+            self.snapshot = kept;
             // The client may have gone.
-            let _ = to.send(Arc::clone(&snapshot));
-            self.snapshot = Some((made_ns, snapshot));
+            let _ = to.send(snapshot);
         }
     }
 

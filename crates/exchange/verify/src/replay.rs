@@ -259,7 +259,13 @@ impl Replay {
                         entries.push(Entry::Frame(frame.bytes.into()));
                     }
                 }
-                Ok(Admitted::Retired(_)) => {
+                Ok(Admitted::Stopped(order)) => {
+                    self.rules.decided(order);
+                    if self.keeps_batches {
+                        entries.push(Entry::Frame(frame.bytes.into()));
+                    }
+                }
+                Ok(Admitted::Retired(_) | Admitted::Watched) => {
                     if self.keeps_batches {
                         entries.push(Entry::Frame(frame.bytes.into()));
                     }

@@ -1,12 +1,13 @@
 //! Whether orders that were executed obeyed the instrument master: read here once more, by no code
 //! of gateways and cells.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nm_book::order::{Command, Event, OrderType};
 use nm_exchange::master::Master;
 use nm_load::log::RequestId;
-use nm_wire::Request;
+use nm_wire::{Owner, Request, StopOrder};
 
 use crate::findings::{Findings, Violation};
 
@@ -16,17 +17,25 @@ pub struct Rules {
     master: Option<Arc<Master>>,
     /// Orders that were executed though they break them, and that no gateway has marked.
     passed: u64,
+    /// What operators have decided on owners in this cell, the highest number of each.
+    decided: BTreeMap<Owner, (u64, bool)>,
 }
 
 impl Rules {
     /// Those of a network.
     pub fn of(master: Option<Arc<Master>>) -> Rules {
-        Rules { master, passed: 0 }
+        Rules { master, ..Rules::default() }
     }
 
     /// Whether an event shows that an order or its replacement took effect.
     pub fn is_effect(event: &Event) -> bool {
         matches!(event, Event::Accepted { .. } | Event::Replaced { .. } | Event::Traded { .. })
+    }
+
+    /// An operator has stopped an owner, or lets it send orders again.
+    pub fn decided(&mut self, order: StopOrder) {
+        let known = self.decided.entry(order.owner).or_default();
+        *known = (*known).max((order.version, order.is_stopped));
     }
 
     /// A request was executed in a batch, with such events or without.
@@ -40,7 +49,14 @@ impl Rules {
         if !has_effect {
             return;
         }
-        if request.breach != 0 {
+        let is_new = matches!(request.command, Command::New(_) | Command::Replace { .. });
+        if is_new && self.decided.get(&request.owner).is_some_and(|(_, is_stopped)| *is_stopped) {
+            let Request { instrument, session, client_seq, owner, .. } = *request;
+            let name = RequestId { instrument, session, client_seq };
+            findings.add(Violation::RuleBroken, || {
+                format!("batch {index} has {name} of {owner}, which an operator had stopped")
+            });
+        } else if request.breach != 0 {
             let Request { instrument, session, client_seq, breach, .. } = *request;
             let name = RequestId { instrument, session, client_seq };
             findings.add(Violation::RuleBroken, || {
@@ -84,7 +100,23 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nm_book::order::{NewOrder, PostOnly, SelfTrade, Side, TimeInForce};
     use nm_wire::{Breach, Owner};
+
+    const NEW: Command = Command::New(NewOrder {
+        id: 1,
+        user: 1,
+        side: Side::Buy,
+        order_type: OrderType::Limit,
+        time_in_force: TimeInForce::Day,
+        price: 1,
+        stop_price: 0,
+        quantity: 1,
+        display: 0,
+        minimum: 0,
+        post_only: PostOnly::No,
+        self_trade: SelfTrade::Allow,
+    });
 
     #[test]
     fn an_order_that_breaks_a_rule_and_takes_effect_is_a_violation() {
@@ -116,6 +148,19 @@ mod tests {
         assert!(findings.is_clean());
         rules.executed(&request, true, 5, &mut findings);
         assert_eq!(findings.count(Violation::RuleBroken), 1);
+        let mut stopped = Findings::default();
+        (request.breach, request.owner, request.command) = (0, Owner::of_firm(7), NEW);
+        rules.decided(StopOrder { owner: request.owner, version: 2, is_stopped: true });
+        rules.decided(StopOrder { owner: request.owner, version: 1, is_stopped: false });
+        rules.executed(&request, false, 6, &mut stopped);
+        rules.executed(&Request { owner: Owner::NOBODY, ..request }, true, 6, &mut stopped);
+        rules.executed(&Request { command: Command::Tick, ..request }, true, 6, &mut stopped);
+        assert!(stopped.is_clean(), "{stopped:?}");
+        rules.executed(&request, true, 7, &mut stopped);
+        assert!(stopped.sentences[0].contains("of firm:7, which an operator had stopped"));
+        rules.decided(StopOrder { owner: request.owner, version: 3, is_stopped: false });
+        rules.executed(&request, true, 8, &mut stopped);
+        assert_eq!(stopped.count(Violation::RuleBroken), 1);
         assert!(
             findings.sentences[0].contains("batch 5 has request 1 of session 1"),
             "{findings:?}"

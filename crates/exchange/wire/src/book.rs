@@ -177,7 +177,7 @@ const SELF_TRADES: [&str; 5] = [
     "The larger one loses the smaller one's quantity, and the smaller one is cancelled.",
 ];
 
-const REJECT_REASONS: [&str; 20] = [
+const REJECT_REASONS: [&str; 21] = [
     "A live order of the session has this id.",
     "No live order of the session has this id.",
     "Quantity 0, or display or minimum larger than the quantity.",
@@ -198,11 +198,12 @@ const REJECT_REASONS: [&str; 20] = [
     "The instrument is not listed any more: its live orders can only be cancelled.",
     "The limit lies outside the prices that the instrument is listed with.",
     "The quantity is above the largest one that the instrument is listed with.",
+    "An operator has stopped the session's owner: its live orders can only be cancelled.",
 ];
 
-const CANCEL_REASONS: [&str; 10] = [
+const CANCEL_REASONS: [&str; 11] = [
     "Its session asked for it.",
-    "Its session cancelled all orders.",
+    "Its session or an operator cancelled all orders.",
     "What an order could not trade at once.",
     "A fill-or-kill order that cannot be filled.",
     "Less than its minimum quantity could trade.",
@@ -211,6 +212,7 @@ const CANCEL_REASONS: [&str; 10] = [
     "The day ended.",
     "It expired.",
     "It has made as many trades as it may.",
+    "Its session was away for longer than it had asked for.",
 ];
 
 /// Adds the types of codes that commands and events have.

@@ -37,6 +37,7 @@
 
 mod book;
 mod declare;
+mod directing;
 mod document;
 mod frame;
 mod listing;
@@ -55,6 +56,7 @@ mod value;
 
 pub use nm_codec::{DecodeError, Random, Reader};
 
+pub use directing::{Directed, Direction};
 pub use document::{digest_of, document};
 pub use frame::{
     FRAME_BYTES_MAX, Frame, FrameMut, Listed, PREFIX, PREFIX_BYTES, STAMPS, Sealed, Shape, VERSION,
@@ -64,13 +66,17 @@ pub use listing::Listing;
 pub use messages::admin_response::{
     BookImage, BookPosition, CellReplicas, Holdings, InstrumentWork, LinkLatency, Work,
 };
+pub use messages::close::SILENCE;
 pub use messages::format::{Common, Difference, KnownMessage};
 pub use messages::hello::{Evidence, Who};
 pub use messages::membership_report::Member;
+pub use messages::open_orders::{LiveOrder, NextPart, SessionPosition};
+pub use messages::presence::Present;
 pub use messages::refused::RefusalReason;
 pub use messages::request::Breach;
 pub use messages::retire::Retired;
 pub use messages::routing_table::LedCell;
+pub use messages::stop::StopOrder;
 pub use messages::*;
 pub use moving::{Attempt, CopyStart, MoveId, MoveRefusal, OrdersLimit, Part};
 pub use node_id::{NodeId, NodeIdError, PerClass, Role, UnknownRole};

@@ -55,6 +55,16 @@ macro_rules! table {
     retire::Retire = 30, Mediator > Log;
     format::Format = 31, Connector > Acceptor | Acceptor > Connector;
     book_update::BookUpdate = 32, Node > Observer;
+    logon::Logon = 40, Client > Gateway;
+    logged_on::LoggedOn = 41, Gateway > Client;
+    heartbeat::Heartbeat = 42, Client > Gateway | Gateway > Client;
+    presence::Presence = 43, Gateway > Router > Mediator;
+    away_time::AwayTime = 44, Mediator > Log;
+    orders_request::OrdersRequest = 45, Client > Gateway > Processor > Mediator;
+    open_orders::OpenOrders = 46,
+        Processor > Gateway > Client
+        | Mediator > Processor > Gateway > Client;
+    stop::Stop = 47, Mediator > Log;
     $($more)*
     } };
 }

@@ -6,6 +6,7 @@ use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Random, Reader};
 
 use crate::messages::request::Request;
+use crate::messages::stop::StopOrder;
 use crate::owner::Owner;
 use crate::place::Plain;
 use crate::series::Block;
@@ -71,14 +72,16 @@ codes! {
 }
 
 codes! {
-    /// Whether a cell has room for one more live order of a session.
+    /// Whether a cell takes one more live order of a session.
     pub enum OrdersLimit {
-        /// It has.
+        /// It does.
         None = 0,
         /// The session's owner has as many as its quota allows.
         OwnerInCell = 1,
         /// All have as many as the cell may have.
         Cell = 2,
+        /// An operator has stopped the session's owner: it may replace no order either.
+        Stopped = 3,
     }
 }
 
@@ -147,7 +150,7 @@ choice! {
             now_ns: u64,
             /// The request.
             request: Request,
-            /// Whether the old cell had room for one more order of the session's owner.
+            /// Whether the old cell took one more order of the session's owner.
             limit: OrdersLimit,
         },
         /// Last of all: what the instrument was when it was released.
@@ -160,6 +163,11 @@ choice! {
             public_seq: u64,
             /// Hash of the history.
             history: u64,
+        },
+        /// Before the last one: whether the old cell has stopped an owner.
+        Stop = 6 {
+            /// The decision.
+            stop: StopOrder,
         },
     }
 }

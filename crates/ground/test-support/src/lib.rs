@@ -1,8 +1,11 @@
 //! What the tests of several crates count: allocations by thread, and system calls as the kernel
-//! reports them. Used as a dev-dependency only.
+//! reports them; and the time limits of the processes that tests start. Used as a dev-dependency
+//! only.
 
 mod allocations;
 mod calls;
+pub mod limit;
+pub mod skip;
 
 pub use allocations::{CountingAllocator, allocations, held_bytes, releases, watch};
 pub use calls::{Calls, report_system_calls, supervise, system_calls};

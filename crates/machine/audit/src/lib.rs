@@ -13,7 +13,6 @@ pub mod machine;
 pub mod observed;
 mod order;
 mod pair;
-pub mod sources;
 
 use nm_model::Snapshot;
 use nm_model::finding::Audit;

@@ -2,6 +2,7 @@
 
 use nm_model::finding::Evidence;
 use nm_model::{FindingStatus, Severity};
+use nm_settings::SettingId;
 
 /// What a check observed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub struct Observed {
     pub severity: Option<Severity>,
     /// Words of the declared fix and what stands in their place.
     pub replacements: Vec<(&'static str, String)>,
+    /// Of a check of several settings, those that are not as they should be.
+    pub at_fault: Vec<SettingId>,
 }
 
 /// Longest text of one piece of evidence, characters.
@@ -27,7 +30,14 @@ const EVIDENCE_MAX: usize = 8;
 impl Observed {
     fn new(status: FindingStatus, summary: impl Into<String>) -> Observed {
         let summary = summary.into();
-        Observed { status, summary, evidence: vec![], severity: None, replacements: vec![] }
+        Observed {
+            status,
+            summary,
+            evidence: vec![],
+            severity: None,
+            replacements: vec![],
+            at_fault: vec![],
+        }
     }
 
     /// The machine is as it should be.
@@ -65,6 +75,12 @@ impl Observed {
     /// The severity if it fails, instead of the declared one.
     pub fn severity(mut self, severity: Severity) -> Observed {
         self.severity = Some(severity);
+        self
+    }
+
+    /// Names the settings at fault.
+    pub fn at_fault(mut self, settings: Vec<SettingId>) -> Observed {
+        self.at_fault = settings;
         self
     }
 

@@ -10,7 +10,7 @@ use crate::checks;
 use crate::machine::Machine;
 use crate::observed::{Observed, evidence, missing};
 use crate::order;
-use crate::sources as source;
+use nm_settings::source;
 use nm_sys::cpu_list;
 
 /// Their functions need both machines, so those of the declarations are not called.

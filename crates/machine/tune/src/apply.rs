@@ -7,9 +7,9 @@ use crate::machine::{AccessError, Machine};
 use crate::plan::StepChange;
 use crate::record::{Companion, Intent, Record};
 use crate::run::{ChangeState, Run};
-use crate::step::StepId;
-use crate::target::Target;
-use crate::value::Value;
+use nm_settings::SettingId;
+use nm_settings::target::Target;
+use nm_settings::value::Value;
 
 /// Why a run cannot go on. Its journal is unfinished then, and can be undone.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +85,7 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Applied {
     /// The changes, in their order.
-    pub outcomes: Vec<(StepId, Target, Outcome)>,
+    pub outcomes: Vec<(SettingId, Target, Outcome)>,
     /// It was ended by the user; the journal is unfinished.
     pub is_interrupted: bool,
 }
@@ -164,7 +164,7 @@ impl Session<'_> {
 
     fn write(
         &mut self,
-        step: StepId,
+        step: SettingId,
         target: &Target,
         old: Value,
         new: Value,

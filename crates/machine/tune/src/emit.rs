@@ -3,11 +3,12 @@
 
 use std::fmt::Write;
 
+use crate::expand::online;
 use crate::machine::Machine;
 use crate::plan::{Planned, PlannedStep, Selection};
-use crate::step::{Action, Risk, StepId};
-use crate::target::{CpuSetting, LinkSetting, MachineSetting, Place, Target};
-use crate::value::{Value, chosen};
+use nm_settings::setting::{Action, Risk, SettingId};
+use nm_settings::target::{CpuSetting, LinkSetting, MachineSetting, Place, Target};
+use nm_settings::value::{Value, chosen};
 use nm_sys::cpu_list;
 
 /// The name of the run of one start of the service: systemd puts the same id into the commands that
@@ -261,17 +262,16 @@ impl Emit<'_> {
                 None => options.push((option, vec![text])),
             };
         for (setting, numbers) in self.driver_settings() {
-            let of = |index: usize| numbers.get(index).copied().unwrap_or_default();
+            let words =
+                setting.words(|index| Some(numbers.get(index).copied().unwrap_or_default()));
             match setting {
-                LinkSetting::Coalescing => add("coalesce", coalescing_words(&numbers)),
+                LinkSetting::Coalescing => add("coalesce", words),
                 LinkSetting::Gro | LinkSetting::Gso | LinkSetting::Tso | LinkSetting::Lro => {
-                    add("features", format!("{setting} {}", on_off(of(0))));
+                    add("features", words);
                 }
-                LinkSetting::Rings => add("ring", format!("rx {} tx {}", of(0), of(3))),
-                LinkSetting::Channels => add("channels", format!("combined {}", of(3))),
-                LinkSetting::Pause => {
-                    add("pause", format!("rx {} tx {}", on_off(of(1)), on_off(of(2))));
-                }
+                LinkSetting::Rings => add("ring", words),
+                LinkSetting::Channels => add("channels", words),
+                LinkSetting::Pause => add("pause", words),
             }
         }
         if options.is_empty() {
@@ -313,13 +313,14 @@ impl Emit<'_> {
     }
 
     /// Words of the kernel's command line: of steps that are not security-relevant, or allowed.
-    fn command_line(&self) -> Vec<(StepId, String)> {
+    fn command_line(&self) -> Vec<(SettingId, String)> {
         let mut words = vec![];
         for PlannedStep { step, .. } in self.steps {
             let Action::CommandLine(word) = step.action else { continue };
             let is_allowed = step.risk != Risk::Security || self.selection.allow.contains(&step.id);
             let needs_cpus = word.contains("{app}");
-            if is_allowed && !(needs_cpus && self.selection.choice.cpus.is_empty()) {
+            let is_needed = online(self.machine).len() >= step.cpus_min;
+            if is_allowed && is_needed && !(needs_cpus && self.selection.choice.cpus.is_empty()) {
                 let cpus = cpu_list::list(&self.selection.choice.cpus);
                 words.push((step.id, word.replace("{app}", &cpus)));
             }
@@ -442,25 +443,8 @@ impl Emit<'_> {
     }
 }
 
-fn joined(words: &[(StepId, String)]) -> String {
+fn joined(words: &[(SettingId, String)]) -> String {
     words.iter().map(|(_, word)| word.as_str()).collect::<Vec<_>>().join(" ")
-}
-
-fn on_off(number: u32) -> &'static str {
-    if number == 0 { "off" } else { "on" }
-}
-
-fn coalescing_words(numbers: &[u32]) -> String {
-    let of = |index: usize| numbers.get(index).copied().unwrap_or_default();
-    format!(
-        "adaptive-rx {} adaptive-tx {} rx-usecs {} rx-frames {} tx-usecs {} tx-frames {}",
-        on_off(of(9)),
-        on_off(of(10)),
-        of(0),
-        of(1),
-        of(4),
-        of(5)
-    )
 }
 
 /// The lines of a `.link` file for one setting.

@@ -1,14 +1,12 @@
 //! What a step means on a machine: its changes, or why it cannot be made.
 
-use nm_sys::hostfiles::parse_list;
-
-use crate::machine::Machine;
-use crate::step::{Action, Goal, NumberGoal, Step};
-use crate::target::{
+use nm_settings::setting::{Action, NumberGoal, Setting};
+use nm_settings::target::{
     CpuSetting, DirtyLimit, LinkName, LinkSetting, MachineSetting, QueueSetting, SysctlName, Target,
 };
-use crate::value::{Value, choose, chosen, with_line_end};
-use nm_sys::cpu_list;
+use nm_settings::wanted::Wanted;
+
+use crate::machine::Machine;
 
 /// Most interrupts, queues and CPUs that a step changes.
 pub const CHANGES_MAX: usize = 16_384;
@@ -20,85 +18,6 @@ pub struct Choice {
     pub cpus: Vec<u32>,
     /// The link that the application uses.
     pub link: Option<LinkName>,
-}
-
-/// What a setting should become.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
-    /// This word.
-    Word(String),
-    /// The first of these, unless it is another one of them already.
-    OneOf(Vec<String>),
-    /// A number of at least this.
-    AtLeast(u64),
-    /// A mask of CPUs.
-    Mask(Vec<u32>),
-    /// A list of CPUs without these, or with the others if none is left.
-    ListWithout(Vec<u32>, Vec<u32>),
-    /// A limit of unwritten file data, bytes.
-    DirtyBytes(u64),
-    /// Numbers of a driver's setting.
-    Numbers(Vec<(usize, NumberGoal)>),
-}
-
-impl Wanted {
-    /// The value to write where `old` is; the same if there is nothing to do. Absent if the setting
-    /// has no such value.
-    pub fn resolve(&self, old: &Value) -> Option<Value> {
-        match (self, old) {
-            (Wanted::Numbers(goals), Value::Numbers(old)) => {
-                let mut numbers = old.clone();
-                for (index, goal) in goals {
-                    let number = numbers.get_mut(*index)?;
-                    *number = goal.resolve(*number);
-                }
-                Some(Value::Numbers(numbers))
-            }
-            (Wanted::Numbers(_), _) | (_, Value::Numbers(_)) => None,
-            (wanted, Value::Text(text)) => wanted.resolve_text(text).map(Value::Text),
-        }
-    }
-
-    fn resolve_text(&self, old: &str) -> Option<String> {
-        let current = chosen(old).unwrap_or_else(|| old.trim());
-        let word = match self {
-            Wanted::Word(word) => word.clone(),
-            Wanted::OneOf(words) if words.iter().any(|word| word == current) => return same(old),
-            Wanted::OneOf(words) => words.first()?.clone(),
-            Wanted::AtLeast(least) => current.parse::<u64>().ok()?.max(*least).to_string(),
-            Wanted::Mask(cpus) => cpu_list::mask_like(old, cpus)?,
-            Wanted::ListWithout(without, others) => {
-                let old = parse_list(old)?;
-                let left: Vec<u32> = old.into_iter().filter(|cpu| !without.contains(cpu)).collect();
-                cpu_list::list(if left.is_empty() { others } else { &left })
-            }
-            Wanted::DirtyBytes(bytes) => return dirty_bytes(old, *bytes),
-            Wanted::Numbers(_) => return None,
-        };
-        if word == current {
-            return same(old);
-        }
-        match chosen(old) {
-            Some(_) => choose(old, &word),
-            None => Some(with_line_end(&word, old)),
-        }
-    }
-}
-
-fn same(old: &str) -> Option<String> {
-    Some(old.to_string())
-}
-
-/// Two lines, bytes and ratio: the one that is set makes the other zero.
-fn dirty_bytes(old: &str, bytes: u64) -> Option<String> {
-    let mut lines = old.split_inclusive('\n');
-    let (old_bytes, old_ratio) = (lines.next()?, lines.next()?);
-    let current: u64 = old_bytes.trim().parse().ok()?;
-    if (1..=bytes).contains(&current) {
-        return same(old);
-    }
-    let bytes = with_line_end(&bytes.to_string(), old_bytes);
-    Some(bytes + &with_line_end("0", old_ratio))
 }
 
 /// A change that a step wants.
@@ -115,14 +34,14 @@ pub struct WantedChange {
 /// # Errors
 /// Why it cannot be made here, as a clause.
 pub fn expand(
-    step: &Step,
+    step: &Setting,
     choice: &Choice,
     machine: &dyn Machine,
 ) -> Result<Vec<WantedChange>, String> {
     let changes = match &step.action {
         Action::Sysctl(name, goal) => {
             let name = SysctlName::try_from(name.to_string()).map_err(|error| error.to_string())?;
-            vec![change(Target::Sysctl { name }, wanted(*goal))]
+            vec![change(Target::Sysctl { name }, Wanted::from(*goal))]
         }
         Action::DirtyBackgroundBytes(bytes) => {
             let target = Target::DirtyLimit { limit: DirtyLimit::Background };
@@ -130,14 +49,14 @@ pub fn expand(
         }
         Action::ApplicationCpus(setting, goal) => {
             let cpus = application_cpus(choice, machine)?;
-            of_cpus(&cpus, *setting, |_| Some(wanted(*goal)))
+            of_cpus(&cpus, *setting, |_| Some(Wanted::from(*goal)))
         }
         Action::AllCpus(setting, goal) => {
-            of_cpus(&online(machine), *setting, |_| Some(wanted(*goal)))
+            of_cpus(&online(machine), *setting, |_| Some(Wanted::from(*goal)))
         }
         Action::FixedFrequency => {
             let cpus = application_cpus(choice, machine)?;
-            of_cpus(&cpus, CpuSetting::MinFrequency, |cpu| highest_frequency(machine, cpu))
+            of_cpus(&cpus, CpuSetting::MinFrequency, |cpu| lowest_frequency(machine, cpu))
         }
         Action::Machine(files) => vec![first_that_exists(files, machine)?],
         Action::WorkqueueMask => {
@@ -149,7 +68,7 @@ pub fn expand(
         Action::LinkFiles(files) => {
             let link = the_link(choice, machine)?;
             let target = |setting| Target::LinkFile { link: link.clone(), setting };
-            files.iter().map(|(file, goal)| change(target(*file), wanted(*goal))).collect()
+            files.iter().map(|(file, goal)| change(target(*file), Wanted::from(*goal))).collect()
         }
         Action::Driver(setting, goals) => {
             vec![of_driver(&the_link(choice, machine)?, *setting, goals.to_vec())]
@@ -173,14 +92,6 @@ fn change(target: Target, wanted: Wanted) -> WantedChange {
     WantedChange { target, wanted }
 }
 
-fn wanted(goal: Goal) -> Wanted {
-    match goal {
-        Goal::Is(word) => Wanted::Word(word.to_string()),
-        Goal::OneOf(words) => Wanted::OneOf(words.iter().map(ToString::to_string).collect()),
-        Goal::AtLeast(number) => Wanted::AtLeast(number),
-    }
-}
-
 fn of_cpus(
     cpus: &[u32],
     setting: CpuSetting,
@@ -191,20 +102,22 @@ fn of_cpus(
         .collect()
 }
 
-fn highest_frequency(machine: &dyn Machine, cpu: u32) -> Option<Wanted> {
-    let path = format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq");
-    machine.files().text(&path).map(Wanted::Word)
+fn lowest_frequency(machine: &dyn Machine, cpu: u32) -> Option<Wanted> {
+    let khz = |name: &str| {
+        machine.files().value(&format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/{name}"))
+    };
+    Some(Wanted::frequency(khz("base_frequency"), khz("scaling_max_freq")?))
 }
 
 fn first_that_exists(
-    files: &[(MachineSetting, Goal)],
+    files: &[(MachineSetting, nm_settings::setting::Goal)],
     machine: &dyn Machine,
 ) -> Result<WantedChange, String> {
     let target = |setting| Target::Machine { setting };
     let exists = |setting| machine.read(&target(setting)).is_ok();
     let found = files.iter().find(|(setting, _)| exists(*setting)).or(files.first());
     let (setting, goal) = found.ok_or("there is nothing of this kind here")?;
-    Ok(change(target(*setting), wanted(*goal)))
+    Ok(change(target(*setting), Wanted::from(*goal)))
 }
 
 /// CPUs that are online.
@@ -329,53 +242,4 @@ fn ring_entries(
             .map(|max| (index, NumberGoal::AtLeast(entries.min(*max))))
     };
     Ok(of_driver(&link, LinkSetting::Rings, [0, 3].into_iter().filter_map(goal).collect()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn text(wanted: &Wanted, old: &str) -> Option<String> {
-        match wanted.resolve(&Value::Text(old.to_string())) {
-            Some(Value::Text(text)) => Some(text),
-            _ => None,
-        }
-    }
-
-    #[test]
-    fn a_wanted_text_keeps_the_form_of_the_file() {
-        let word = |word: &str| Wanted::Word(word.to_string());
-        assert_eq!(text(&word("0"), "1\n").as_deref(), Some("0\n"));
-        assert_eq!(text(&word("0"), "1").as_deref(), Some("0"));
-        assert_eq!(text(&word("n/a"), "0\n").as_deref(), Some("n/a\n"));
-        assert_eq!(text(&word("never"), "[always] never\n").as_deref(), Some("always [never]\n"));
-        assert_eq!(text(&word("defer"), "[always] never\n"), None, "no such choice");
-        let one = Wanted::OneOf(vec!["madvise".into(), "never".into()]);
-        assert_eq!(text(&one, "always [never]\n").as_deref(), Some("always [never]\n"));
-        assert_eq!(text(&Wanted::AtLeast(50), "70\n").as_deref(), Some("70\n"));
-        assert_eq!(text(&Wanted::AtLeast(50), "n/a\n"), None);
-        assert_eq!(text(&Wanted::Mask(vec![1]), "00000003\n").as_deref(), Some("00000002\n"));
-        let without = Wanted::ListWithout(vec![2, 3], vec![0]);
-        assert_eq!(text(&without, "0-3\n").as_deref(), Some("0-1\n"));
-        assert_eq!(text(&without, "2\n").as_deref(), Some("0\n"));
-    }
-
-    #[test]
-    fn a_dirty_limit_in_bytes_sets_the_ratio_to_zero() {
-        let wanted = Wanted::DirtyBytes(4096);
-        assert_eq!(text(&wanted, "0\n10\n").as_deref(), Some("4096\n0\n"));
-        assert_eq!(text(&wanted, "8192\n0\n").as_deref(), Some("4096\n0\n"));
-        assert_eq!(text(&wanted, "1024\n0\n").as_deref(), Some("1024\n0\n"), "lower already");
-    }
-
-    #[test]
-    fn numbers_that_are_not_named_stay() {
-        let goals = vec![(0, NumberGoal::AtMost(0)), (2, NumberGoal::AtLeast(8))];
-        let old = Value::Numbers(vec![5, 6, 7]);
-        assert_eq!(
-            Wanted::Numbers(goals.clone()).resolve(&old),
-            Some(Value::Numbers(vec![0, 6, 8]))
-        );
-        assert_eq!(Wanted::Numbers(goals).resolve(&Value::Numbers(vec![5])), None);
-    }
 }

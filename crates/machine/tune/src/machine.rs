@@ -11,8 +11,8 @@ use nm_sys::hardware_address;
 use nm_sys::hostfiles::HostFiles;
 use serde::{Deserialize, Serialize};
 
-use crate::target::{LinkName, Place, Target};
-use crate::value::{Value, chosen};
+use nm_settings::target::{LinkName, Place, Target};
+use nm_settings::value::{Value, chosen};
 
 /// Longest value that is read, bytes.
 const VALUE_BYTES_MAX: u64 = 64 << 10;

@@ -3,21 +3,22 @@
 
 use serde::Serialize;
 
-use crate::catalogue::STEPS;
 use crate::machine::{AccessError, Machine};
-use crate::step::{Risk, Step, StepId};
-use crate::target::Target;
-use crate::value::Value;
+use nm_settings::catalogue::SETTINGS;
+use nm_settings::setting::{Risk, Setting, SettingId};
+use nm_settings::target::Target;
+use nm_settings::value::Value;
 
-pub use crate::expand::{CHANGES_MAX, Choice, Wanted, WantedChange, expand};
+pub use crate::expand::{CHANGES_MAX, Choice, WantedChange, expand};
+pub use nm_settings::wanted::Wanted;
 
 /// Which steps are meant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
     /// Only these; all of the profile if empty.
-    pub only: Vec<StepId>,
+    pub only: Vec<SettingId>,
     /// Security-relevant steps that are allowed.
-    pub allow: Vec<StepId>,
+    pub allow: Vec<SettingId>,
     /// CPUs and link of the application.
     pub choice: Choice,
 }
@@ -25,7 +26,7 @@ pub struct Selection {
 /// Two steps were named that must not be in one run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0} and {1} exclude each other: apply one, then the other in a run of its own")]
-pub struct ConflictingSteps(StepId, StepId);
+pub struct ConflictingSteps(SettingId, SettingId);
 
 /// A setting as it is and as a step wants it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -56,7 +57,7 @@ pub enum Planned {
 #[derive(Debug, Clone)]
 pub struct PlannedStep {
     /// The step.
-    pub step: &'static Step,
+    pub step: &'static Setting,
     /// What it means here.
     pub planned: Planned,
 }
@@ -65,7 +66,7 @@ pub struct PlannedStep {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepChange {
     /// The step.
-    pub step: StepId,
+    pub step: SettingId,
     /// What it wants.
     pub change: WantedChange,
 }
@@ -79,7 +80,7 @@ pub fn plan(
     machine: &dyn Machine,
 ) -> Result<Vec<PlannedStep>, ConflictingSteps> {
     let mut steps: Vec<PlannedStep> = vec![];
-    for step in STEPS.iter().filter(|step| is_selected(step.id, &selection.only)) {
+    for step in SETTINGS.iter().filter(|step| is_selected(step.id, &selection.only)) {
         let in_the_way = steps.iter().find(|earlier| {
             matches!(earlier.planned, Planned::Changes(_))
                 && (step.conflicts.contains(&earlier.step.id)
@@ -99,11 +100,11 @@ pub fn plan(
     Ok(steps)
 }
 
-fn is_selected(id: StepId, only: &[StepId]) -> bool {
+fn is_selected(id: SettingId, only: &[SettingId]) -> bool {
     only.is_empty() || only.contains(&id)
 }
 
-fn planned(step: &Step, selection: &Selection, machine: &dyn Machine) -> Planned {
+fn planned(step: &Setting, selection: &Selection, machine: &dyn Machine) -> Planned {
     let wanted = match expand(step, &selection.choice, machine) {
         Ok(wanted) => wanted,
         Err(reason) => return Planned::NotAvailable(reason),

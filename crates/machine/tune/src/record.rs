@@ -4,11 +4,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{Device, Origin, Writer};
-use crate::step::StepId;
-use crate::target::Target;
-use crate::value::Value;
+use nm_settings::SettingId;
+use nm_settings::target::Target;
+use nm_settings::value::Value;
 
-pub use crate::names::RunId;
+pub use nm_settings::RunId;
 
 /// Version of the format of journals. Version 1 knew no write without a known outcome.
 pub const FORMAT: u32 = 2;
@@ -119,7 +119,7 @@ pub struct Intent {
     /// Number of the change within its run, from 1.
     pub seq: u64,
     /// The step that it belongs to.
-    pub step: StepId,
+    pub step: SettingId,
     /// The setting.
     pub target: Target,
     /// Its value before, exactly as it was read.
@@ -150,7 +150,7 @@ pub struct Companion {
 pub struct Decision {
     /// The step.
     #[schemars(with = "String")]
-    pub step: StepId,
+    pub step: SettingId,
     /// Whether it stays.
     pub kept: bool,
     /// Why, as a sentence.

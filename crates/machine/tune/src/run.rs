@@ -2,7 +2,7 @@
 
 use crate::machine::Writer;
 use crate::record::{Begin, Companion, Decision, Intent, Record};
-use crate::value::Value;
+use nm_settings::value::Value;
 
 /// How far a change has come.
 #[derive(Debug, Clone, PartialEq, Eq)]

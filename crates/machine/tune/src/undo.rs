@@ -8,17 +8,17 @@ use crate::journal::{JournalError, Log};
 use crate::machine::{AccessError, Machine, Origin};
 use crate::record::{Companion, Record, RunId};
 use crate::run::{Change, ChangeState, Run};
-use crate::step::StepId;
-use crate::target::Target;
-use crate::value::Value;
+use nm_settings::SettingId;
+use nm_settings::target::Target;
+use nm_settings::value::Value;
 
 /// What the user chose about settings that somebody else has changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Choices {
     /// Steps whose settings stay as they are now.
-    pub keep_theirs: Vec<StepId>,
+    pub keep_theirs: Vec<SettingId>,
     /// Steps whose settings are restored whatever they are now.
-    pub force: Vec<StepId>,
+    pub force: Vec<SettingId>,
     /// Settings that cannot be restored stay open, and the others are restored: nobody is there to
     /// decide.
     pub goes_on: bool,
@@ -41,7 +41,7 @@ pub enum UndoError {
     )]
     Conflict {
         /// The step.
-        step: StepId,
+        step: SettingId,
         /// The setting.
         target: Box<Target>,
         /// Its value before the run.
@@ -58,7 +58,7 @@ pub enum UndoError {
     )]
     OtherNamespace {
         /// The step.
-        step: StepId,
+        step: SettingId,
         /// The setting.
         target: Target,
         /// Where it was changed.
@@ -73,7 +73,7 @@ pub enum UndoError {
     )]
     OtherDevice {
         /// The step.
-        step: StepId,
+        step: SettingId,
         /// The setting.
         target: Target,
         /// Driver of the link.
@@ -85,7 +85,7 @@ pub enum UndoError {
     #[error("{step}: {source}; put right what is wrong and undo again, or --keep-theirs {step}")]
     Setting {
         /// The step.
-        step: StepId,
+        step: SettingId,
         /// Why.
         source: AccessError,
     },
@@ -96,7 +96,7 @@ pub enum UndoError {
     )]
     StillWriting {
         /// The step.
-        step: StepId,
+        step: SettingId,
         /// The setting.
         target: Target,
         /// The process.
@@ -108,7 +108,7 @@ pub enum UndoError {
     )]
     NotRestored {
         /// The step.
-        step: StepId,
+        step: SettingId,
         /// The setting.
         target: Target,
         /// What was written.
@@ -156,7 +156,7 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Undone {
     /// The changes, the last one first.
-    pub outcomes: Vec<(StepId, Target, Outcome)>,
+    pub outcomes: Vec<(SettingId, Target, Outcome)>,
     /// Why others stay open, if undoing went on.
     pub left_open: Vec<String>,
     /// It was ended by the user; undoing again goes on.
@@ -369,6 +369,6 @@ impl Session<'_> {
     }
 }
 
-fn setting(step: StepId) -> impl FnOnce(AccessError) -> UndoError {
+fn setting(step: SettingId) -> impl FnOnce(AccessError) -> UndoError {
     move |source| UndoError::Setting { step, source }
 }

@@ -3,6 +3,9 @@
 /// The result.
 pub const RESULT: &str = "result.json";
 
+/// The trials of a run that is not finished yet.
+pub const TRIALS: &str = "trials.log";
+
 /// The report.
 pub const REPORT: &str = "report.html";
 

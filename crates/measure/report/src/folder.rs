@@ -1,11 +1,12 @@
-//! The folder of one run: `result.json` after every trial, the reports at the end.
+//! The folder of one run: `trials.log` grows by a record after every trial; at the end the result
+//! and the reports take its place.
 //!
 //! Files are replaced completely or not at all ([`nm_sys::complete_file`]): a crash loses only what
-//! was not saved yet.
+//! was not saved yet. A run that was killed has a log and no result, and is read from that.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use nm_model::result::{SCHEMA_VERSION, Series, Source};
@@ -15,7 +16,9 @@ use nm_stats::rounds;
 use nm_sys::complete_file::{self, Origin};
 use nm_sys::text_file;
 
-pub use crate::file_names::{REPORT, RESULT, SUMMARY};
+use crate::file_failure::failure;
+pub use crate::file_names::{REPORT, RESULT, SUMMARY, TRIALS};
+use crate::trial_log::{self, TrialLog};
 use crate::{consistency, csv, hlog, html, junit, markdown, openmetrics, sfnt, summary};
 
 /// Name of the reference runs that the report draws, kept so that it can be made again.
@@ -93,16 +96,33 @@ impl ResultFolder {
         write(&self.path.join(name), text, Origin::Measured)
     }
 
-    /// Writes the present state of the result; to be called after every trial.
+    /// A new log of trials.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn trial_log(&self) -> Result<TrialLog, Failure> {
+        let path = self.path.join(TRIALS);
+        TrialLog::create(&path).map_err(|error| failure("write", &path, &error))
+    }
+
+    /// Writes the published runs that the report draws beside the result, if there are any.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn references(&self, references: &[RunResult]) -> Result<(), Failure> {
+        match references.is_empty() {
+            true => Ok(()),
+            false => write(&self.path.join(REFERENCES), &json(&references)?, Origin::Measured),
+        }
+    }
+
+    /// Writes the result.
     ///
     /// # Errors
     /// If it cannot be written. The result saved before stays intact.
     pub fn save(&self, result: &RunResult, references: &[RunResult]) -> Result<(), Failure> {
         write(&self.path.join(RESULT), &json(result)?, Origin::Measured)?;
-        match references.is_empty() {
-            true => Ok(()),
-            false => write(&self.path.join(REFERENCES), &json(&references)?, Origin::Measured),
-        }
+        self.references(references)
     }
 
     /// Writes all samples of one round, one value in ns a line, as `samples/SERIES-ROUND.dat`.
@@ -135,12 +155,17 @@ impl ResultFolder {
         Ok(())
     }
 
-    /// Writes the result and all its reports.
+    /// Writes the result, which takes the place of the log of trials, and all its reports.
     ///
     /// # Errors
     /// If a file cannot be written.
     pub fn finish(&self, result: &RunResult, references: &[RunResult]) -> Result<(), Failure> {
         self.save(result, references)?;
+        remove(&self.path.join(TRIALS))?;
+        self.write_reports(result, references)
+    }
+
+    fn write_reports(&self, result: &RunResult, references: &[RunResult]) -> Result<(), Failure> {
         for (name, text) in report_files(result, references) {
             let path = self.path.join(name);
             if let Some(parent) = path.parent() {
@@ -153,10 +178,18 @@ impl ResultFolder {
     }
 }
 
+fn remove(file: &Path) -> Result<(), Failure> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failure("remove", file, &error)),
+        _ => Ok(()),
+    }
+}
+
 /// Locks a folder that holds no result with figures.
 fn lock_unoccupied(path: &Path) -> Result<Option<File>, Failure> {
     let lock = lock(path)?;
-    if path.join(RESULT).exists() && !has_measured_nothing(path) {
+    let has = |name: &str| path.join(name).exists();
+    if (has(RESULT) || has(TRIALS)) && !has_measured_nothing(path) {
         let holder = load(path).map(|run| format!(" of `{}`", run.name)).unwrap_or_default();
         return Err(Failure::new(
             FailureKind::Conflict,
@@ -173,22 +206,15 @@ fn has_measured_nothing(path: &Path) -> bool {
         let is_own = matches!(run.source, Source::Measured { .. });
         is_own && run.series.is_empty() && run.factors.iter().all(|one| one.series.is_empty())
     };
-    load(path).as_ref().is_ok_and(measured_nothing)
+    let is_empty_log = !path.join(RESULT).exists()
+        && trial_log::fold(&path.join(TRIALS)).is_ok_and(|result| result.is_none());
+    is_empty_log || load(path).as_ref().is_ok_and(measured_nothing)
 }
 
 /// Removes the result of a run that measured nothing: a report of the next run would take it for a
 /// part of its own.
 fn remove_empty_result(path: &Path) -> Result<(), Failure> {
-    for name in [RESULT, REFERENCES] {
-        let file = path.join(name);
-        match fs::remove_file(&file) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(failure("remove", &file, &error));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
+    [RESULT, TRIALS, REFERENCES].iter().try_for_each(|name| remove(&path.join(name)))
 }
 
 /// Locks a folder (`flock`), so that of two runs that name it, also at the same time, one is
@@ -264,12 +290,21 @@ fn unique(taken: &mut BTreeMap<String, u32>, text: &str) -> String {
     name
 }
 
-/// Reads a result: a folder, a `result.json`, or a `report.html` that holds one.
+/// Reads a result: a folder, a `result.json`, a `report.html` that holds one, or the `trials.log`
+/// of a run that was killed.
 ///
 /// # Errors
 /// If it cannot be read, is damaged (with the line) or has a newer format.
 pub fn load(path: &Path) -> Result<RunResult, Failure> {
-    let file = if path.is_dir() { path.join(RESULT) } else { path.to_path_buf() };
+    let log = path.join(TRIALS);
+    let file = match path.is_dir() {
+        true if log.exists() => log,
+        true => path.join(RESULT),
+        false => path.to_path_buf(),
+    };
+    if file.ends_with(TRIALS) {
+        return load_log(&file);
+    }
     let text = text_file::read(&file, limits::RESULT_BYTES_MAX).map_err(|error| {
         let failure = failure("read", &file, &error);
         match error.kind() {
@@ -287,6 +322,21 @@ pub fn load(path: &Path) -> Result<RunResult, Failure> {
         false => &text,
     };
     parse(json, &file.display().to_string())
+}
+
+/// The result of a log of trials, so far.
+fn load_log(file: &Path) -> Result<RunResult, Failure> {
+    let name = file.display();
+    let bad = |message: String| Failure::new(FailureKind::BadRequest, message);
+    let folded = trial_log::fold(file).map_err(|error| match error.kind() {
+        ErrorKind::InvalidData => bad(format!("{name} is not a log of trials: {error}")),
+        _ => failure("read", file, &error),
+    })?;
+    let mut result = folded.ok_or_else(|| bad(format!("{name} ends before its first trial")))?;
+    check_version(&Version { schema: result.schema }, &name.to_string())?;
+    drop_partial_estimates(&mut result);
+    consistency::check(&result, &name.to_string())?;
+    Ok(result)
 }
 
 /// The one field that every version of the format has.
@@ -359,7 +409,12 @@ pub fn rebuild(
     let mut result = load(&folder.path)?;
     let references = load_references(&folder.path)?;
     check(&mut result);
-    folder.finish(&result, &references)?;
+    let is_running = lock(&folder.path).is_err();
+    match is_running {
+        // Its log is the result, to which it appends.
+        true => folder.write_reports(&result, &references)?,
+        false => folder.finish(&result, &references)?,
+    }
     Ok((result, folder.report()))
 }
 
@@ -368,7 +423,7 @@ pub fn rebuild(
 fn folder_of(path: &Path) -> Result<ResultFolder, Failure> {
     let folder = match path.parent() {
         Some(parent) if path.is_file() => {
-            let is_part = [RESULT, REPORT].iter().any(|name| path.ends_with(name));
+            let is_part = [RESULT, REPORT, TRIALS].iter().any(|name| path.ends_with(name));
             if !is_part {
                 let message =
                     format!("{} is neither {RESULT} nor {REPORT} of a folder", path.display());
@@ -422,29 +477,6 @@ fn json<T: serde::Serialize>(value: &T) -> Result<String, Failure> {
 fn write(path: &Path, text: &str, origin: Origin) -> Result<(), Failure> {
     complete_file::replace(path, text.as_bytes(), origin)
         .map_err(|error| failure("write", path, &error))
-}
-
-fn failure(what: &str, path: &Path, error: &io::Error) -> Failure {
-    let kind = match error.kind() {
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => FailureKind::Permission,
-        ErrorKind::NotFound | ErrorKind::NotADirectory => FailureKind::BadRequest,
-        // No UTF-8, a device, too long.
-        ErrorKind::InvalidData | ErrorKind::InvalidInput => FailureKind::BadRequest,
-        // A file, where a folder is to be made.
-        ErrorKind::AlreadyExists => FailureKind::Conflict,
-        _ => FailureKind::System,
-    };
-    let failure = Failure::new(kind, format!("cannot {what} {}: {error}", path.display()));
-    match error.kind() {
-        ErrorKind::AlreadyExists => failure.hint("name another folder with --out"),
-        ErrorKind::StorageFull | ErrorKind::FileTooLarge | ErrorKind::QuotaExceeded => {
-            failure.hint("make room there, or choose another folder with --out")
-        }
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-            failure.hint("choose a folder that you may write to with --out")
-        }
-        _ => failure,
-    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use nm_model::verdict::Comparison;
 use nm_sys::complete_file;
 
 use crate::document::{Document, Versioned};
-use crate::folder::RESULT;
+use crate::folder::{RESULT, TRIALS};
 use crate::{comparison, html, trend};
 
 /// File that a comparison writes first, for programs.
@@ -80,7 +80,7 @@ pub fn write_new(folder: &Path, files: &[(&str, String)]) -> Result<(), OutputEr
     let taken =
         |file: &str| OutputError::Taken { folder: folder.to_path_buf(), file: file.to_string() };
     let names = files.iter().map(|(name, _)| *name);
-    for name in [RESULT, COMPARISON, TREND].into_iter().chain(names) {
+    for name in [RESULT, TRIALS, COMPARISON, TREND].into_iter().chain(names) {
         if folder.join(name).exists() {
             return Err(taken(name));
         }

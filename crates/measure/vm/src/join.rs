@@ -5,11 +5,13 @@
 
 use nm_audit::check::Check;
 use nm_audit::observed::{Observed, evidence, missing};
-use nm_audit::sources;
 use nm_model::finding::Confidence::{Documented, Measured};
-use nm_model::finding::FixKind::{Command, Hypervisor};
+use nm_model::finding::FixKind::Hypervisor;
 use nm_model::finding::{Evidence, Finding, Threat, UndoClass};
 use nm_model::{GuestId, Severity};
+use nm_settings::catalogue::IDLE_EXIT_US_MAX;
+use nm_settings::target::MachineSetting;
+use nm_settings::{SettingId, setting, source};
 use nm_sys::cpu_list;
 use nm_sys::hostfiles::{HostFiles, parse_list};
 
@@ -78,7 +80,7 @@ const CHECKS: [Check; 7] = [
         title: "pinning of the guests' virtual CPUs",
         severity: Severity::Critical,
         why: "a virtual CPU that moves takes its caches and timers along, and stops meanwhile",
-        sources: &[sources::VMWARE, sources::NOVA],
+        sources: &[source::VMWARE, source::NOVA],
         fix: (Hypervisor, "<vcpupin vcpu='N' cpuset='M'/> for each virtual CPU"),
         undo: UndoClass::Host,
         threatens: GUESTS,
@@ -90,7 +92,7 @@ const CHECKS: [Check; 7] = [
         severity: Severity::Critical,
         why: "two virtual CPUs on one CPU wait for each other; on two threads of a core they slow \
               each other down",
-        sources: &[sources::MONTEREY, sources::NOVA],
+        sources: &[source::MONTEREY, source::NOVA],
         fix: (Hypervisor, "pin each virtual CPU to a physical core of its own"),
         undo: UndoClass::Host,
         confidence: Measured,
@@ -103,7 +105,7 @@ const CHECKS: [Check; 7] = [
         title: "QEMU's other threads on the CPUs of virtual CPUs",
         severity: Severity::High,
         why: "timers, devices and packet copying of QEMU stop a virtual CPU on the same CPU",
-        sources: &[sources::NOVA],
+        sources: &[source::NOVA],
         fix: (Hypervisor, "<emulatorpin cpuset='LIST'/> apart from the virtual CPUs"),
         undo: UndoClass::Host,
         threatens: GUESTS,
@@ -115,7 +117,7 @@ const CHECKS: [Check; 7] = [
         severity: Severity::High,
         why: "an access to memory in small pages is translated twice in many steps, and memory \
               that is not locked may be swapped or merged by the host",
-        sources: &[sources::NOVA, sources::LIBVIRT],
+        sources: &[source::NOVA, source::LIBVIRT],
         fix: (Hypervisor, "<memoryBacking><hugepages/><locked/></memoryBacking>"),
         undo: UndoClass::Host,
         threatens: GUESTS,
@@ -126,7 +128,7 @@ const CHECKS: [Check; 7] = [
         title: "NUMA nodes of the guests' CPUs and memory",
         severity: Severity::High,
         why: "each access to memory of another node crosses the link between the sockets",
-        sources: &[sources::NOVA, sources::LIBVIRT],
+        sources: &[source::NOVA, source::LIBVIRT],
         fix: (Hypervisor, "<numatune><memory mode='strict' nodeset='NODE'/></numatune>"),
         undo: UndoClass::Host,
         threatens: &[Threat::Median, Threat::Tail, Threat::Throughput],
@@ -138,7 +140,7 @@ const CHECKS: [Check; 7] = [
         severity: Severity::High,
         why: "reading any other clock than the time stamp counter is an exit to the host, and \
               counts in every latency",
-        sources: &[sources::K_KVM_MSR, sources::LIBVIRT],
+        sources: &[source::K_KVM_MSR, source::LIBVIRT],
         fix: (Hypervisor, "-cpu host,migratable=off,+invtsc; <timer name='tsc' mode='native'/>"),
         undo: UndoClass::Host,
         threatens: &[Threat::Clock],
@@ -148,11 +150,7 @@ const CHECKS: [Check; 7] = [
         id: "guests.halt",
         title: "sleeping of idle virtual CPUs",
         severity: Severity::Medium,
-        why: "without halt polling a virtual CPU that waits lets its CPU sleep, and the wake-up of \
-              both counts in every message",
-        sources: &[sources::K_HALT_POLL, sources::K_CPUIDLE],
-        fix: (Command, "echo 200000 > /sys/module/kvm/parameters/halt_poll_ns"),
-        undo: UndoClass::Live,
+        settings: &[SettingId::VirtHaltHost],
         threatens: &[Threat::Wakeup, Threat::Tail],
         ..UNDECLARED
     },
@@ -164,6 +162,7 @@ const UNDECLARED: Check = Check {
     id: "",
     title: "",
     severity: Severity::Info,
+    settings: &[],
     why: "",
     sources: &[],
     fix: (Hypervisor, ""),
@@ -404,26 +403,28 @@ fn clocks(guests: &[GuestFacts]) -> Observed {
 }
 
 fn halting(host: &HostFacts) -> Observed {
-    /// C1 wakes up within a few microseconds.
-    const WAKE_US_MAX: u64 = 10;
-    const POLL: &str = "/sys/module/kvm/parameters/halt_poll_ns";
+    let path = MachineSetting::HostHaltPoll.path();
     let Some(poll_ns) = host.halt_poll_ns else {
         return Observed::not_applicable("no guest is run by KVM");
     };
-    let polls = evidence(POLL, &poll_ns.to_string(), "ns");
+    let polls = evidence(path, &poll_ns.to_string(), "ns");
     let Some((name, us)) = &host.deepest_idle else {
         return Observed::unknown("the idle states of the host are not known")
             .with([polls, missing("/sys/devices/system/cpu/cpu0/cpuidle", "not there")]);
     };
     let state = evidence("/sys/devices/system/cpu/cpu*/cpuidle", name, format!("{us} µs"));
+    let is_polling = setting(SettingId::VirtHaltHost)
+        .files()
+        .iter()
+        .any(|(_, goal)| goal.accepts(&poll_ns.to_string()) == Some(true));
+    let text = format!("KVM polls up to {poll_ns} ns before a virtual CPU sleeps");
+    let is_awake = *us <= IDLE_EXIT_US_MAX;
     Observed::bad_if(
-        poll_ns == 0 && *us > WAKE_US_MAX,
-        format!(
-            "KVM does not poll, and idle CPUs of the host may sleep as deep as {name} ({us} µs)"
-        ),
-        match poll_ns {
-            0 => "idle CPUs of the host wake up within 10 µs".to_string(),
-            ns => format!("KVM polls up to {ns} ns before a virtual CPU sleeps"),
+        !is_polling && !is_awake,
+        format!("{text}, and idle CPUs of the host may sleep as deep as {name} ({us} µs)"),
+        match is_polling {
+            true => text,
+            false => format!("idle CPUs of the host wake up within {IDLE_EXIT_US_MAX} µs"),
         },
     )
     .with([polls, state])
@@ -508,6 +509,6 @@ pub fn read_host(files: &HostFiles) -> HostFacts {
         siblings: facts.cpu.siblings,
         nodes: facts.cpu.numa_nodes.into_iter().collect(),
         deepest_idle: deepest,
-        halt_poll_ns: files.value("/sys/module/kvm/parameters/halt_poll_ns"),
+        halt_poll_ns: files.value(&MachineSetting::HostHaltPoll.path()),
     }
 }

@@ -1,11 +1,11 @@
 //! Why a network device of the host is not handed to guests. Each names what was found.
 
 use nm_model::pci_address::PciAddress;
+use nm_settings::SettingId;
 use nm_tune::apply::ApplyError;
 use nm_tune::journal::JournalError;
 use nm_tune::machine::AccessError;
 use nm_tune::record::RunId;
-use nm_tune::step::StepId;
 use nm_tune::undo::UndoError;
 
 /// Why a network device is not handed to guests.
@@ -183,7 +183,7 @@ pub enum Refusal {
     #[error("{step}: {target}: {reason}")]
     Kernel {
         /// The step.
-        step: StepId,
+        step: SettingId,
         /// What was to be changed.
         target: String,
         /// Why not.

@@ -13,6 +13,8 @@ use std::sync::atomic::AtomicBool;
 use jiff::Timestamp;
 use nm_model::GuestId;
 use nm_model::pci_address::PciAddress;
+use nm_settings::SettingId;
+use nm_settings::target::PciSetting;
 use nm_sys::ethtool::Links;
 use nm_sys::hostfiles::HostFiles;
 use nm_tune::apply::{Outcome, apply_some};
@@ -21,8 +23,6 @@ use nm_tune::machine::{HostMachine, Machine};
 use nm_tune::plan::StepChange;
 use nm_tune::record::{Begin, FORMAT, RunId};
 use nm_tune::run::{Run, Status};
-use nm_tune::step::StepId;
-use nm_tune::target::PciSetting;
 use nm_tune::undo::{Choices, UndoError, Undone};
 
 use crate::network::hardware_address;
@@ -231,7 +231,7 @@ impl Session {
         let address = nic.address;
         let folder = format!("/sys/bus/pci/devices/{address}");
         let of_functions =
-            |setting, word| vfio::change(StepId::PciFunctions, address, setting, word);
+            |setting, word| vfio::change(SettingId::PciFunctions, address, setting, word);
         let count = guests.len().to_string();
         let mut changes = vec![of_functions(PciSetting::Functions, &count)];
         if self.host.files().exists(&format!("{folder}/sriov_drivers_autoprobe")) {
@@ -244,7 +244,7 @@ impl Session {
             let link = self.host.files().link_name(&format!("{folder}/virtfn{index}"));
             let function = link.and_then(|name| name.parse().ok());
             functions.push(function.ok_or_else(|| Refusal::Kernel {
-                step: StepId::PciFunctions,
+                step: SettingId::PciFunctions,
                 target: format!("{folder}/virtfn{index}"),
                 reason: "the virtual function does not appear".to_string(),
             })?);

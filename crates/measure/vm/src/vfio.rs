@@ -1,10 +1,10 @@
 //! Handing a PCI device to user space by the driver vfio-pci: what it needs, and the changes.
 
 use nm_model::pci_address::PciAddress;
+use nm_settings::SettingId;
+use nm_settings::target::{PciSetting, Target};
 use nm_sys::hostfiles::HostFiles;
 use nm_tune::plan::{StepChange, Wanted, WantedChange};
-use nm_tune::step::StepId;
-use nm_tune::target::{PciSetting, Target};
 
 use crate::refusal::Refusal;
 
@@ -52,7 +52,7 @@ pub fn check(files: &HostFiles) -> Result<(), Refusal> {
 }
 
 /// One change of a device.
-pub fn change(step: StepId, address: PciAddress, setting: PciSetting, word: &str) -> StepChange {
+pub fn change(step: SettingId, address: PciAddress, setting: PciSetting, word: &str) -> StepChange {
     let target = Target::Pci { address, setting };
     StepChange { step, change: WantedChange { target, wanted: Wanted::Word(word.to_string()) } }
 }
@@ -60,11 +60,11 @@ pub fn change(step: StepId, address: PciAddress, setting: PciSetting, word: &str
 /// Hands a device over. Each change can be undone in the opposite order: the device has no driver
 /// while its override changes, and its link is down before it goes.
 pub fn hand_over(address: PciAddress, has_link: bool) -> Vec<StepChange> {
-    let down = has_link.then(|| change(StepId::PciLink, address, PciSetting::Link, "down"));
-    let driver = |word| change(StepId::PciDriver, address, PciSetting::Driver, word);
+    let down = has_link.then(|| change(SettingId::PciLink, address, PciSetting::Link, "down"));
+    let driver = |word| change(SettingId::PciDriver, address, PciSetting::Driver, word);
     let mut changes: Vec<StepChange> = down.into_iter().collect();
     changes.push(driver(""));
-    changes.push(change(StepId::PciDriver, address, PciSetting::DriverOverride, DRIVER));
+    changes.push(change(SettingId::PciDriver, address, PciSetting::DriverOverride, DRIVER));
     changes.push(driver(DRIVER));
     changes
 }

@@ -8,13 +8,13 @@ use anyhow::Result;
 use jiff::Timestamp;
 use nm_model::plan::EnvironmentKind;
 use nm_model::{FactorEvidence, FactorKind, Trial};
+use nm_settings::setting::{Scope, SettingId};
 use nm_tune::apply::Outcome;
 use nm_tune::journal::{FileLog, Folder, Lock};
 use nm_tune::machine::{HostMachine, Machine};
 use nm_tune::plan::{Planned, PlannedStep, Selection, changes, plan};
 use nm_tune::record::{Begin, FORMAT, RunId};
 use nm_tune::run::{ChangeState, Run};
-use nm_tune::step::{Scope, StepId};
 use nm_tune::undo::Choices;
 
 use crate::output;
@@ -27,10 +27,10 @@ pub enum TunedStepError {
     NotAllowed(String),
     /// It changes another network namespace than that of the ends.
     #[error("{0} changes the network namespace of nearmetal, and the ends are in others")]
-    OtherNamespace(StepId),
+    OtherNamespace(SettingId),
     /// There is nothing that it could change.
     #[error("{0} changes nothing here: its settings are as it wants them")]
-    NothingToDo(StepId),
+    NothingToDo(SettingId),
     /// It cannot be made here, or the journal cannot be written.
     #[error("{0}")]
     Other(String),
@@ -68,8 +68,8 @@ impl TunedStep {
             return Err(TunedStepError::NotAllowed(name));
         }
         let other = |error: anyhow::Error| TunedStepError::Other(format!("{error:#}"));
-        let step: StepId = name.parse().map_err(|e| TunedStepError::Other(format!("{e}")))?;
-        let is_of_namespace = nm_tune::catalogue::step(step).scope == Scope::Namespace;
+        let step: SettingId = name.parse().map_err(|e| TunedStepError::Other(format!("{e}")))?;
+        let is_of_namespace = nm_settings::setting(step).scope == Scope::Namespace;
         if is_of_namespace && trial.environment != EnvironmentKind::Loopback {
             return Err(TunedStepError::OtherNamespace(step));
         }
@@ -81,7 +81,7 @@ impl TunedStep {
 
     /// Applies a step on `machine` with a journal in `folder`.
     fn begin(
-        step: StepId,
+        step: SettingId,
         machine: Box<dyn Machine>,
         folder: &Path,
         begin: Begin,
@@ -206,7 +206,7 @@ mod tests {
     fn begin(root: &Path) -> Result<TunedStep, TunedStepError> {
         let machine = HostMachine::recorded(root);
         let first = new_run(&machine, &root.to_string_lossy()).unwrap();
-        TunedStep::begin(StepId::NumaBalance, Box::new(machine), &root.join("state"), first)
+        TunedStep::begin(SettingId::NumaBalance, Box::new(machine), &root.join("state"), first)
     }
 
     #[test]

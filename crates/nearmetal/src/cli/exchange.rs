@@ -16,6 +16,10 @@ use nm_model::link_transport::LinkTransport;
 use nm_run::day::DAY_SECONDS_MAX;
 use nm_run::round::Kill;
 
+pub use crate::cli::access::{AccessArgs, CredentialsArgs, RunningArgs};
+use crate::cli::directions::{
+    AuctionArgs, DirectionArgs, FirmArgs, MassCancelArgs, ResumeArgs, ScheduleArgs,
+};
 use crate::cli::format::{FormatArgs, ShowArgs};
 use crate::cli::number::number;
 use crate::cli::percent::percent;
@@ -114,13 +118,59 @@ pub enum ExchangeCommand {
         Exit code: 0 done, 2 the node cannot be drained or no other one could take over, 5 moves \
         were refused, 4 no node answers, or not in time, or clients stay at a gateway")]
     Drain(ChosenNodeArgs),
-    /// Let a drained mediator or gateway work again.
-    #[command(after_help = "Example:\n  \
+    /// Let halted instruments trade again, or a drained mediator or gateway work again.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange resume ACME --network network.toml\n  \
+        nearmetal exchange resume --all --folder nearmetal-out/RUN\n  \
         nearmetal exchange resume mediator:1 --network network.toml\n\n\
-        It gets nothing back by that: `exchange grow` or policies give a mediator instruments \
-        again, and clients stay at the gateways where they are.\n\
-        Exit code: 0 done, 2 it is neither a mediator nor a gateway, 4 no node answers")]
-    Resume(ChosenNodeArgs),
+        An instrument goes on in the phase before the halt. A node gets nothing back by that:\n\
+        `exchange grow` or policies give a mediator instruments again, and clients stay at the\n\
+        gateways where they are.\n\
+        Exit code: 0 done, 2 there is no such instrument, or it is neither a mediator nor a \
+        gateway, 4 no node answers")]
+    Resume(ResumeArgs),
+    /// Halt trading: no trades and no new orders, until `exchange resume`; cancels are accepted.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange halt ACME --network network.toml\n  \
+        nearmetal exchange halt --all --folder nearmetal-out/RUN\n\n\
+        Each cell does it in its log, so it outlives a leader and a move of the instrument.\n\
+        All clients, the feed and followers of books get it.\n\
+        Exit code: 0 done, or it was so, 2 there is no such instrument, 4 no node answers, \
+        5 not done")]
+    Halt(DirectionArgs),
+    /// Begin an auction: orders are collected until `--end`, then trade at one price.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange auction ACME --network network.toml\n  \
+        nearmetal exchange auction ACME --end --network network.toml\n\n\
+        A halted instrument takes part when it is resumed.\n\
+        Exit code: 0 done, or it was so, 2 there is no such instrument, 4 no node answers, \
+        5 it is halted, or not done")]
+    Auction(AuctionArgs),
+    /// End the day: day orders are cancelled, good-till-cancel ones stay.
+    #[command(after_help = "Example:\n  \
+        nearmetal exchange end-of-day --all --network network.toml\n\n\
+        Exit code: 0 done, 2 there is no such instrument, 4 no node answers, 5 not done")]
+    EndOfDay(DirectionArgs),
+    /// Stop a firm: its new orders are rejected in every cell, and all live ones are cancelled.
+    #[command(after_help = "Example:\n  \
+        nearmetal exchange kill-firm \"ACME Capital\" --network network.toml\n\n\
+        Its sessions get an event for each order, and may cancel. It holds until\n\
+        `exchange restore-firm`, also in cells that are added later.\n\
+        Exit code: 0 done, or it was so, 2 there is no such firm, 4 a cell does not answer")]
+    KillFirm(FirmArgs),
+    /// Let a firm send orders again after `exchange kill-firm`.
+    #[command(after_help = "Example:\n  \
+        nearmetal exchange restore-firm \"ACME Capital\" --network network.toml\n\n\
+        Exit code: 0 done, or it was so, 2 there is no such firm, 4 a cell does not answer")]
+    RestoreFirm(FirmArgs),
+    /// Cancel all live orders of a session or a firm, in every cell or on one instrument.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange mass-cancel --session 17 --network network.toml\n  \
+        nearmetal exchange mass-cancel --firm \"ACME Capital\" --symbol ACME \
+        --folder nearmetal-out/RUN\n\n\
+        Its sessions get an event for each order, and may send new ones.\n\
+        Exit code: 0 done, 2 there is no such session, firm or instrument, 4 no node answers")]
+    MassCancel(MassCancelArgs),
     /// Replace a node's replica of a cell by one of another node, while the network runs.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange replace 1 processor:1 processor:0 --network network.toml\n  \
@@ -143,6 +193,14 @@ pub enum ExchangeCommand {
     /// Show and change what may be traded on a running network: its instrument master.
     #[command(subcommand)]
     Instruments(InstrumentsCommand),
+    /// Begin the phases of the day at their times: pre-open, open, closing auction, close.
+    #[command(after_help = "Example:\n  \
+        nearmetal exchange schedule schedule.toml --network network.toml\n\n\
+        It runs until Ctrl-C. Control's log has what has begun: a phase that was missed while\n\
+        this was down begins once when it is started again. docs/guides/exchange-controls.md\n\
+        has the file.\n\
+        Exit code: 0 ended, 2 a wrong file or symbol, 4 no node answers")]
+    Schedule(ScheduleArgs),
     /// Let policies activate cells and move instruments of a running network, until Ctrl-C.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange policy --network network.toml --dry-run\n  \
@@ -185,6 +243,24 @@ pub enum ExchangeCommand {
         Exit code: 0 received, with --check all books are equal, 1 a book is not, or nothing \
         came, 2 wrong files, 4 an address cannot be used, 5 an address is in use")]
     Feed(FeedArgs),
+    /// Replay a day of another venue, and find the largest multiple of its speed that keeps the
+    /// limit.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange replay 01302020.NASDAQ_ITCH50.gz --from 09:30:00 --seconds 10\n  \
+        nearmetal exchange replay orders.csv --speed 1x..8x --nodes 2-2-2-2 --limit 5\n\n\
+        A name that ends with .csv or .csv.gz is a table of orders, any other one ITCH 5.0.\n\
+        Exit code: 0 some speed is carried, 1 none is, 2 the file is no day")]
+    Replay(ReplayArgs),
+    /// Make a synthetic day for `exchange replay`: ITCH 5.0 of no venue.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange make-day day.itch.gz --rate 20000 --seconds 60\n\n\
+        Exit code: 0 written, 2 wrong arguments, 4 the file cannot be written")]
+    MakeDay(MakeDayArgs),
+    /// Show the conflated feed of best prices that `exchange feed-publish --top-of-book` sends.
+    #[command(after_help = "Example:\n  \
+        nearmetal exchange top-of-book --line 127.0.0.1:26005 --seconds 10\n\n\
+        Exit code: 0 received, 1 nothing came, 4 the address cannot be used, 5 it is in use")]
+    TopOfBook(TopOfBookArgs),
     /// Move one instrument, as `exchange move` does.
     #[command(after_help = "Example:\n  \
         nearmetal exchange assign 1000007 0 --network network.toml\n\n\
@@ -287,37 +363,6 @@ fn session_range(text: &str) -> Result<(u32, u32), String> {
         }
         _ => Err(format!("write FIRST-LAST, such as 1-100, with at most {SESSIONS_MAX} sessions")),
     }
-}
-
-/// Selects a running network.
-#[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
-pub struct RunningArgs {
-    /// The network's file, the same for all of its nodes.
-    #[arg(long, value_name = "FILE")]
-    pub network: Option<PathBuf>,
-    /// Result folder of an `exchange run` that is still running.
-    #[arg(long, value_name = "RUN")]
-    pub folder: Option<PathBuf>,
-}
-
-/// Proves who asks a network that has a secret.
-#[derive(Debug, Args)]
-pub struct CredentialsArgs {
-    /// File of keys, or of the secret; the one that the network's file names if not given.
-    #[arg(long, value_name = "FILE")]
-    pub credentials: Option<PathBuf>,
-}
-
-/// A running network, who asks it, and the form of the answer.
-#[derive(Debug, Args)]
-pub struct AccessArgs {
-    #[command(flatten)]
-    pub running: RunningArgs,
-    #[command(flatten)]
-    pub credentials: CredentialsArgs,
-    #[command(flatten)]
-    pub format: FormatArgs,
 }
 
 #[derive(Debug, Args)]
@@ -442,6 +487,10 @@ pub struct FixArgs {
     /// Folder for what must survive the door: numbers, messages and orders of each session.
     #[arg(long, value_name = "DIR", default_value = "nearmetal-fix")]
     pub store: PathBuf,
+    /// File of an operator's key, by which the door follows books for market data in a network
+    /// with a secret; that of --credentials if not given.
+    #[arg(long, value_name = "FILE")]
+    pub market_credentials: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -488,6 +537,25 @@ pub struct FeedPublishArgs {
     /// MiB of messages that are kept for requests.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = number(1..=65_536_u64))]
     pub keep_mib: u64,
+    /// Send best prices here as well: an address, or a multicast group.
+    #[arg(long, value_name = "ADDRESS")]
+    pub top_of_book: Option<SocketAddr>,
+    /// Send at most one message of best prices for a stock in so many ms.
+    #[arg(long, value_name = "MS", default_value_t = 100, value_parser = number(1..=60_000_u64))]
+    pub top_interval: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct TopOfBookArgs {
+    /// Where best prices come: an own address, or a multicast group.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:26005")]
+    pub line: SocketAddr,
+    /// Address of the interface at which multicast comes; that of the default route if not given.
+    #[arg(long, value_name = "IP")]
+    pub interface: Option<IpAddr>,
+    /// How long it receives; until Ctrl-C if not given.
+    #[arg(long, value_name = "S", value_parser = number(1..=86_400_u64))]
+    pub seconds: Option<u64>,
 }
 
 #[derive(Debug, Args)]
@@ -726,6 +794,76 @@ pub struct SearchArgs {
     pub within: f64,
     #[command(flatten)]
     pub network: NetworkArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// The day: messages of ITCH 5.0 with two bytes of length before each, or a table.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Speeds that are tried, as multiples of the day's.
+    #[arg(long, default_value = "1x..64x", value_name = "FROM..TO", value_parser = speeds)]
+    pub speed: Speeds,
+    /// Time of the day at which the part begins, such as 09:30:00; its first order if not given.
+    #[arg(long, value_name = "TIME", value_parser = time_of_day)]
+    pub from: Option<u64>,
+    /// Length of the part, s of the day.
+    #[arg(long, value_name = "S", default_value_t = 30.0)]
+    pub seconds: f64,
+    /// Rounds at each end of the bracket.
+    #[arg(long, default_value_t = 3, value_parser = number(1_u32..=100))]
+    pub rounds: u32,
+    /// Largest distance between the ends of the bracket, %.
+    #[arg(long, default_value_t = 8.0, value_name = "PERCENT")]
+    pub within: f64,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+}
+
+/// Speeds from a lowest to a highest one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Speeds {
+    pub from: f64,
+    pub to: f64,
+}
+
+/// Reads speeds such as 1x..64x, or one such as 4x.
+fn speeds(text: &str) -> Result<Speeds, String> {
+    let one = |text: &str| text.strip_suffix('x').and_then(|it| it.parse::<f64>().ok());
+    let (from, to) = text.split_once("..").unwrap_or((text, text));
+    match (one(from), one(to)) {
+        (Some(from), Some(to)) if from >= 0.01 && to >= from && to <= 1_000.0 => {
+            Ok(Speeds { from, to })
+        }
+        _ => Err("speeds are such as 1x..64x, from 0.01x to 1000x".to_string()),
+    }
+}
+
+fn time_of_day(text: &str) -> Result<u64, String> {
+    let why = "a time is such as 09:30:00";
+    nm_replay::csv_day::time_ns(text).ok_or_else(|| why.to_string())
+}
+
+#[derive(Debug, Args)]
+pub struct MakeDayArgs {
+    /// The file; compressed by gzip if its name ends with .gz.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Length of the day, s; a multiple of seven, else a little longer.
+    #[arg(long, value_name = "S", default_value_t = 70, value_parser = number(7..=86_394_u32))]
+    pub seconds: u32,
+    /// Requests a second on average.
+    #[arg(long, value_name = "RATE", default_value_t = 10_000.0)]
+    pub rate: f64,
+    /// Stocks.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = number(1..=10_000_u32))]
+    pub stocks: u32,
+    /// How many requests one causes directly, on average: bursts.
+    #[arg(long, value_name = "N", default_value_t = 0.7)]
+    pub caused: f64,
+    /// Seed of everything random; the same seed gives the same day.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
 }
 
 #[derive(Debug, Args)]

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 use nm_model::limits;
 use nm_model::{Metric, StackPair};
+use nm_settings::SettingId;
+use nm_settings::target::LinkName;
 use nm_ssh::quoted;
 use nm_stats::experiment::{ROUNDS_DEFAULT, ROUNDS_MAX, ROUNDS_MIN};
 use nm_tune::record::RunId;
-use nm_tune::step::StepId;
-use nm_tune::target::LinkName;
 
 use super::format::FormatArgs;
 use super::number::number;
@@ -58,10 +58,10 @@ pub struct SelectionArgs {
     pub profile: Profile,
     /// Only these steps.
     #[arg(long, value_delimiter = ',', value_name = "STEP,…")]
-    pub only: Vec<StepId>,
+    pub only: Vec<SettingId>,
     /// Security-relevant steps that may be applied.
     #[arg(long, value_delimiter = ',', value_name = "STEP,…")]
-    pub allow: Vec<StepId>,
+    pub allow: Vec<SettingId>,
     #[command(flatten)]
     pub cpus: CpusArgs,
     /// Network link of the application.
@@ -162,7 +162,7 @@ pub enum AbEnvironment {
 pub struct AbArgs {
     /// The step.
     #[arg(long)]
-    pub step: StepId,
+    pub step: SettingId,
     /// The figure that must become better: a percentile or `median`.
     #[arg(long, default_value = "p99", value_name = "METRIC")]
     pub percentile: Metric,
@@ -188,7 +188,7 @@ pub struct AbArgs {
     pub ms: u64,
     /// The step, if it is security-relevant and may be applied.
     #[arg(long, value_name = "STEP")]
-    pub allow: Option<StepId>,
+    pub allow: Option<SettingId>,
     #[command(flatten)]
     pub cpus: CpusArgs,
     /// Network link of the application.
@@ -208,10 +208,10 @@ pub struct UndoArgs {
     pub run_name: Option<RunId>,
     /// Leave these steps' settings as somebody else has changed them.
     #[arg(long, value_delimiter = ',', value_name = "STEP,…")]
-    pub keep_theirs: Vec<StepId>,
+    pub keep_theirs: Vec<SettingId>,
     /// Restore these steps' settings whatever they are now.
     #[arg(long, value_delimiter = ',', value_name = "STEP,…")]
-    pub force: Vec<StepId>,
+    pub force: Vec<SettingId>,
     #[command(flatten)]
     pub place: PlaceArgs,
 }

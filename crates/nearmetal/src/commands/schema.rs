@@ -13,7 +13,9 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
-use super::exchange::{add, instruments, moves, policy, retire, search, status, torture, verify};
+use super::exchange::{
+    add, directions, instruments, moves, policy, retire, search, status, torture, verify,
+};
 use super::tune::{ab, plan, status as tune_status};
 use super::{accel, baseline, compute_pairs, doctor, dry_run, fleet, lab, list_plans, reference};
 use crate::document::{Document, PLAN, RESULT, Versioned};
@@ -102,8 +104,10 @@ kinds! {
     status::StatusDocument: "exchange status";
     moves::MovesDocument: "exchange move", "exchange grow", "exchange shrink";
     moves::DrainedDocument: "exchange drain";
-    moves::ResumedDocument: "exchange resume";
+    directions::ResumedDocument: "exchange resume";
     moves::ReplacedDocument: "exchange replace";
+    directions::DirectedDocument: "exchange halt", "exchange auction", "exchange end-of-day",
+        "exchange kill-firm", "exchange restore-firm", "exchange mass-cancel";
     retire::RetiredDocument: "exchange retire";
     moves::AssignedDocument: "exchange assign";
     instruments::InstrumentsDocument: "exchange instruments list", "exchange instruments add",

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::programs::need;
 use crate::support::{
     BINARY, Run, Running, accelerator, command, copy_program, descends, facts, finish, free_port,
-    json, listens, plan_of, run, setting, signal, wait_for, wait_gone,
+    json, listens, plan_of, run, setting, signal, so_far, wait_for, wait_gone,
 };
 
 /// `nearmetal accel` with `words`, once its library is built.
@@ -524,14 +524,9 @@ fn a_killed_run_leaves_no_shared_folder() {
     let words = ["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()];
     let qualify = Running(command(&words).env("TMPDIR", temporary.path()).spawn().unwrap());
     let folders = || fs::read_dir(temporary.path()).unwrap().count();
-    wait_for("the first round", || (json_size(&out) > 0 && folders() > 0).then_some(()));
+    wait_for("the first round", || so_far(&out).filter(|_| folders() > 0));
     signal("KILL", qualify.pid());
     wait_for("the folder's end", || (folders() == 0).then_some(()));
-}
-
-/// Bytes of the result so far.
-fn json_size(out: &Path) -> u64 {
-    fs::metadata(out.join("result.json")).map_or(0, |meta| meta.len())
 }
 
 #[test]

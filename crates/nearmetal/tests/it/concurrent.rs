@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::support::{
-    BINARY, Running, copy_program, json, run, signal, small_plan, wait_for, wait_gone,
+    BINARY, Running, copy_program, json, run, signal, small_plan, so_far, wait_for, wait_gone,
 };
 
 /// A run that takes minutes if nobody ends it, when it has measured something.
@@ -17,7 +17,7 @@ fn long_run(folder: &Path) -> Running {
     let out = folder.join("out");
     let words = ["qualify", "--plan", plan.to_str().unwrap(), "--out", out.to_str().unwrap()];
     let running = Running::start(&words);
-    wait_for("the first trial", || out.join("result.json").exists().then_some(()));
+    wait_for("the first trial", || so_far(&out));
     running
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::support::{
     ProcessInfo, Run, Running, command, finish, json, processes, run, run_in, setting, signal,
-    wait_for, wait_gone,
+    so_far, wait_for, wait_gone,
 };
 
 /// A run of one short round of a small network at a low rate, unless `more` says otherwise.
@@ -652,8 +652,7 @@ fn a_search_that_is_interrupted_shows_what_it_has_found() {
     let words: Vec<&str> = line.split(' ').chain(["--rounds", "99", "--out", out_text]).collect();
     let running = Running::start(&words);
     wait_for("a rate that was tried", || {
-        let saved = fs::read_to_string(out.join("result.json")).ok()?;
-        let saved: Value = serde_json::from_str(&saved).ok()?;
+        let saved = so_far(&out)?;
         saved["series"][0]["rounds"].as_array().filter(|rounds| !rounds.is_empty()).map(|_| ())
     });
     signal("INT", running.pid());

@@ -142,3 +142,46 @@ fn messages_that_both_lines_lose_are_asked_for() {
     assert_eq!(interrupt(publisher).code, 0);
     load.finish(&mut net);
 }
+
+/// Lines of best prices, the latest of each stock.
+fn tops(run: &Run) -> std::collections::BTreeMap<String, String> {
+    let lines = run.stdout.lines().filter(|line| line.contains(": bid "));
+    lines.map(|line| (line.split(' ').next().unwrap().to_string(), line.to_string())).collect()
+}
+
+#[test]
+fn best_prices_are_those_of_the_feed() {
+    let mut net = Net::new("1-1-1-1", Durability::None);
+    net.start_all(|_, command| command);
+    let feed = Feed::new(&net, false);
+    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let publisher = feed.start("feed-publish", &["--top-of-book", &port, "--top-interval", "200"]);
+    let consumer = feed.start("feed", &["--top", "100"]);
+    let mut load = Load::new(&net, INSTRUMENTS, 256);
+    load.all_answered("at first", 400);
+    // Who begins later learns of each stock within two seconds, whether it changes or not.
+    let viewer = Running::start(&["exchange", "top-of-book", "--line", &port, "--seconds", "4"]);
+    load.all_answered("meanwhile", 400);
+    let viewed = viewer.finish();
+    assert_eq!(viewed.code, 0, "{}{}", viewed.stdout, viewed.stderr);
+    let consumed = interrupt(consumer);
+    let (expected, found) = (tops(&consumed), tops(&viewed));
+    assert_eq!(expected.len(), INSTRUMENTS as usize, "{}", consumed.stdout);
+    for (stock, line) in &expected {
+        // A trade is at another price in the feed's own count of an auction; there is none here.
+        let prices = |line: &str| line.split(", volume").next().unwrap().replace("  ", " ");
+        let shown = found.get(stock).map(|line| prices(line));
+        assert_eq!(best(shown.as_deref()), best(Some(&prices(line))), "{stock}");
+    }
+    let updates = viewed.stdout.lines().count();
+    assert!(updates <= INSTRUMENTS as usize * 21, "{updates} lines in 4 s, at 5 a second at most");
+    assert_eq!(interrupt(publisher).code, 0);
+    load.finish(&mut net);
+}
+
+/// Bid and offer of a line, without what is behind them.
+fn best(line: Option<&str>) -> Option<String> {
+    let line = line?;
+    let from = line.find("bid ")?;
+    Some(line[from..line.find(", last")?].to_string())
+}

@@ -25,9 +25,9 @@ use crate::support::{BINARY, finish, free_port, listens, signal, wait_for};
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A door that runs; killed when it goes.
-struct Door {
-    child: Child,
-    port: u16,
+pub struct Door {
+    pub child: Child,
+    pub port: u16,
     folder: PathBuf,
 }
 
@@ -69,16 +69,16 @@ fn command(network: &Path, port: u16, folder: &Path) -> Command {
 }
 
 impl Door {
-    fn start(net: &Net) -> Door {
+    pub fn start(net: &Net) -> Door {
         Door::start_with(net, "")
     }
 
-    fn start_with(net: &Net, more: &str) -> Door {
+    pub fn start_with(net: &Net, more: &str) -> Door {
         sessions(net.path(), more);
         Door::start_at(net, free_port())
     }
 
-    fn start_at(net: &Net, port: u16) -> Door {
+    pub fn start_at(net: &Net, port: u16) -> Door {
         let mut command = command(&net.path().join("network.toml"), port, net.path());
         let log = File::options().create(true).append(true).open(net.path().join("fix.log"));
         let log = log.unwrap();
@@ -98,7 +98,7 @@ fn now() -> String {
 }
 
 /// A client, which keeps its numbers over connections, and all that it has received by number.
-struct Client {
+pub struct Client {
     name: &'static str,
     begin: &'static str,
     port: u16,
@@ -107,12 +107,12 @@ struct Client {
     next_out: u64,
     next_in: u64,
     sent: BTreeMap<u64, String>,
-    received: Vec<Message>,
+    pub received: Vec<Message>,
     early: BTreeMap<u64, Message>,
 }
 
 impl Client {
-    fn new(name: &'static str, port: u16) -> Client {
+    pub fn new(name: &'static str, port: u16) -> Client {
         Client {
             name,
             begin: if name == "BOB" { "FIXT.1.1" } else { "FIX.4.4" },
@@ -128,7 +128,7 @@ impl Client {
     }
 
     /// Connects, and logs on with the number that comes next.
-    fn log_on(&mut self) -> bool {
+    pub fn log_on(&mut self) -> bool {
         let Ok(stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return false };
         stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -163,7 +163,7 @@ impl Client {
     }
 
     /// Sends a message under the next number; what is lost is sent again when the door asks.
-    fn send(&mut self, kind: &str, body: &str) {
+    pub fn send(&mut self, kind: &str, body: &str) {
         let (seq, fields) = (self.next_out, format!("{kind}|{body}"));
         self.next_out += 1;
         let bytes = self.frame(seq, &fields, false);
@@ -171,13 +171,13 @@ impl Client {
         self.write(&bytes);
     }
 
-    fn order(&mut self, id: &str, side: u8, quantity: u64, price: &str) {
+    pub fn order(&mut self, id: &str, side: u8, quantity: u64, price: &str) {
         let body = format!("11={id}|55=ACME|54={side}|38={quantity}|40=2|44={price}|60={}", now());
         self.send("D", &body);
     }
 
     /// Takes what has come, in order; the new messages.
-    fn turn(&mut self) -> Vec<Message> {
+    pub fn turn(&mut self) -> Vec<Message> {
         let mut bytes = vec![0; 1 << 16];
         let Some(stream) = &mut self.stream else { return vec![] };
         match stream.read(&mut bytes) {
@@ -221,7 +221,7 @@ impl Client {
     }
 
     /// Waits for the first message, received already or not, that has these fields.
-    fn wait(&mut self, fields: &[(u32, &str)]) -> Message {
+    pub fn wait(&mut self, fields: &[(u32, &str)]) -> Message {
         let has = |message: &Message| fields.iter().all(|(tag, it)| message.get(*tag) == Some(it));
         let deadline = Deadline::after(LIMIT);
         loop {
@@ -240,7 +240,7 @@ impl Client {
     }
 }
 
-fn started(counts: &str, durability: Durability) -> Net {
+pub fn started(counts: &str, durability: Durability) -> Net {
     let mut net = Net::new(counts, durability);
     net.start_all(|_, command| command);
     net

@@ -49,8 +49,7 @@ fn client(net: &Net, session: u32) -> Client {
     // The gateway that stays comes first.
     let gateways = net.network.nodes(Role::Gateway).iter().rev();
     let gateways = gateways.map(|node| node.address.clone()).collect();
-    let settings = Settings { gateways, session, network: 0, credentials: None, state: None };
-    Client::open(settings).unwrap()
+    Client::open(Settings::new(gateways, session)).unwrap()
 }
 
 /// A network, a maker on it, and a session of this process that trades with the maker.
@@ -76,6 +75,10 @@ fn words(net: &Net, maker: &mut Command, fills: usize, keys: &str) {
 
 fn start(net: &Net, mut maker: Command) -> (Child, JoinHandle<Vec<String>>) {
     words(net, &mut maker, FILLS, "-");
+    spawn(maker)
+}
+
+fn spawn(mut maker: Command) -> (Child, JoinHandle<Vec<String>>) {
     let mut child = maker.stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     (child, std::thread::spawn(move || lines.map_while(Result::ok).collect()))
@@ -83,9 +86,13 @@ fn start(net: &Net, mut maker: Command) -> (Child, JoinHandle<Vec<String>>) {
 
 impl Market {
     fn new(maker: Command) -> Market {
+        Market::of(|net| start(net, maker))
+    }
+
+    fn of(start: impl FnOnce(&Net) -> (Child, JoinHandle<Vec<String>>)) -> Market {
         let mut net = Net::new("2-1-3-2", Durability::MemoryQuorum);
         net.start_all(|_, command| command);
-        let (maker, output) = start(&net, maker);
+        let (maker, output) = start(&net);
         let taker = client(&net, TAKER);
         let deadline = Deadline::after(LIMIT);
         Market { net, maker, output: Some(output), taker, taken: vec![], deadline }
@@ -180,9 +187,8 @@ fn trades_of(lines: &[String]) -> Vec<Trade> {
     trades.map(of).map(|[maker, taker, lots]| (maker, taker, lots)).collect()
 }
 
-/// The maker's gateway dies, and then its cell's leader.
-fn survives(maker: Command) {
-    let mut market = Market::new(maker);
+/// The maker's gateway dies, and then its cell's leader; what the maker has written.
+fn outlive(market: &mut Market) -> Vec<String> {
     market.trade(FILLS / 3);
     market.net.kill(Role::Gateway.node(0));
     market.trade(2 * FILLS / 3);
@@ -190,7 +196,12 @@ fn survives(maker: Command) {
     market.net.kill(Role::Mediator.node(leader));
     market.trade(usize::MAX);
     assert!(market.maker.wait().unwrap().success());
-    let lines = market.lines();
+    market.lines()
+}
+
+fn survives(maker: Command) {
+    let mut market = Market::new(maker);
+    let lines = outlive(&mut market);
     assert!(lines.last().unwrap().contains("links 2"), "{lines:?}");
     market.assert_equal(&lines);
 }
@@ -203,6 +214,31 @@ fn a_maker_in_rust_outlives_its_gateway_and_its_leader_with_each_event_once() {
 #[test]
 fn a_maker_in_python_outlives_its_gateway_and_its_leader_with_each_event_once() {
     survives(in_python());
+}
+
+/// The example of the C header, as any C99 compiler takes it.
+#[test]
+fn a_maker_in_c_outlives_its_gateway_and_its_leader_with_each_event_once() {
+    let mut market = Market::of(|net| {
+        let program = net.path().join("make_market");
+        let mut cc = Command::new("cc");
+        cc.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-o"]).arg(&program);
+        let built = finish(cc.arg(root().join("clients/c/make_market.c")));
+        assert_eq!(built.code, 0, "{}", built.stderr);
+        let mut maker = Command::new(program);
+        maker.args([MAKER.to_string(), INSTRUMENT.to_string(), FILLS.to_string()]);
+        maker.args(net.network.nodes(Role::Gateway).iter().map(|node| node.address.to_string()));
+        spawn(maker)
+    });
+    let lines = outlive(&mut market);
+    let events = events(&lines);
+    let numbers: Vec<u64> = events.iter().map(|line| number(line, "event ")).collect();
+    assert!(numbers.iter().copied().eq(1..=numbers.len() as u64), "once each: {numbers:?}");
+    assert_eq!(lines.last().unwrap(), &format!("filled {} links 2", market.taken.len()));
+    let mut anew = client(&market.net, MAKER);
+    let found = anew.open_orders(LIMIT).unwrap().expect("an answer");
+    assert!(found.iter().all(|it| it.live_orders == 0), "nothing is left: {found:?}");
+    market.net.stop();
 }
 
 /// The one in Rust is killed, and the one in Python goes on with its state.

@@ -8,7 +8,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::support::{
-    BINARY, Running, agents_of, finish, json, plan_of, run, signal, small_plan, wait_for, wait_gone,
+    BINARY, Running, agents_of, finish, json, plan_of, run, signal, small_plan, so_far, wait_for,
+    wait_gone,
 };
 
 /// A run in two namespaces that takes minutes if nobody ends it.
@@ -19,11 +20,7 @@ fn long_run(folder: &Path) -> Running {
 }
 
 fn rounds_kept(out: &Path) -> usize {
-    let path = out.join("result.json");
-    if !path.exists() {
-        return 0;
-    }
-    let result = json(&path);
+    let Some(result) = so_far(out) else { return 0 };
     let series = result["series"].as_array().unwrap().clone();
     series.iter().map(|s| s["rounds"].as_array().unwrap().len()).sum()
 }
@@ -135,8 +132,8 @@ fn a_killed_parent_leaves_no_agent_and_no_link() {
     drop(running);
     wait_gone(&agents);
     assert_eq!(links().lines().count(), before);
-    let result = json(&out.join("result.json"));
-    assert_eq!(result["state"], "running", "the file of the last completed trial");
+    let result = so_far(&out).unwrap();
+    assert_eq!(result["state"], "running", "the log of the completed trials");
     let report = run(&["report", out.to_str().unwrap()]);
     assert_eq!(report.code, 0, "{}", report.stderr);
 }
@@ -249,7 +246,7 @@ fn full_disk_is_reported_and_keeps_the_last_complete_file() {
     fs::create_dir(&disk).unwrap();
     // A file system of 512 KiB in a mount namespace of its own, gone with the process.
     let script = "mount -t tmpfs -o size=512k none \"$1\" && shift && \
-                  \"$@\"; code=$?; cat \"$0/out/result.json\" 2>/dev/null | tail -c 2; exit $code";
+                  \"$@\"; code=$?; cat \"$0/out/trials.log\" 2>/dev/null | tail -c 2; exit $code";
     let mut command = Command::new("unshare");
     command
         .args(["--mount", "sh", "-c", script])
@@ -262,7 +259,7 @@ fn full_disk_is_reported_and_keeps_the_last_complete_file() {
     assert_eq!(run.code, 4, "needs root for a file system of its own: {}", run.stderr);
     assert_eq!(run.errors().len(), 1, "{}", run.stderr);
     assert!(run.stderr.contains("No space left") || run.stderr.contains("full"), "{}", run.stderr);
-    assert!(run.stdout.trim_end().ends_with('}'), "the kept file is complete: {:?}", run.stdout);
+    assert!(run.stdout.ends_with("]\n"), "the last record is complete: {:?}", run.stdout);
 }
 
 #[test]
@@ -370,7 +367,7 @@ fn a_full_disk_is_one_sentence_and_the_folder_can_be_used_again() {
         plan = plan.display()
     );
     let run = finish(Command::new("unshare").args(["--mount", "sh", "-c", &script]));
-    let full = format!("cannot write {}/out/result.json: No space left on device", disk.display());
+    let full = format!("cannot write {}/out/trials.log: No space left on device", disk.display());
     assert_eq!(run.stderr.matches(&full).count(), 1, "{}", run.stderr);
     let codes: Vec<&str> = run.stdout.lines().filter(|line| line.starts_with("code ")).collect();
     assert!(matches!(codes[..], ["code 4", "code 0" | "code 1" | "code 3"]), "{}", run.stdout);

@@ -371,6 +371,7 @@ guides! {
     bypass_xdp: "bypass-xdp.md",
     clients: "clients.md",
     exchange: "exchange.md",
+    exchange_controls: "exchange-controls.md",
     exchange_internals: "exchange-internals.md",
     feed: "feed.md",
     first_report: "first-report.md",

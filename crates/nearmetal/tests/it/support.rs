@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::Duration;
 
+use nm_test_support::limit::{self, PROCESS_LIMIT};
 use serde_json::Value;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_nearmetal");
@@ -46,7 +47,7 @@ pub fn run_in(folder: &Path, args: &[&str]) -> Run {
 
 /// Runs a prepared command to its end.
 pub fn finish(command: &mut Command) -> Run {
-    let output = command.output().expect("the program starts");
+    let output = limit::output(command, PROCESS_LIMIT);
     Run {
         code: output.status.code().unwrap_or(-1),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -95,7 +96,7 @@ impl Running {
     /// Waits for the end and gives back what was written.
     pub fn finish(mut self) -> Run {
         let child = std::mem::replace(&mut self.0, placeholder());
-        let output = child.wait_with_output().expect("a child of ours");
+        let output = limit::wait(child, PROCESS_LIMIT);
         Run {
             code: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -196,6 +197,12 @@ pub fn descends(mut pid: u32, from: &[u32]) -> bool {
         pid = process.parent;
     }
     true
+}
+
+/// The result so far of a run that goes on, or was killed; absent before its first trial.
+pub fn so_far(out: &Path) -> Option<Value> {
+    let result = nm_report::folder::load(out).ok()?;
+    serde_json::to_value(result).ok()
 }
 
 /// Reads a JSON file.

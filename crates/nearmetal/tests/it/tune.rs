@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
+use nm_test_support::skip::can_run;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -395,7 +396,7 @@ fn with_systemd_run(tree: &Tree, systemd_run: &str) -> Run {
 
 #[test]
 fn the_watch_has_a_scope_of_its_own_where_systemd_runs() {
-    if std::env::var_os("CI").is_none() && !nm_sys::namespace::privileged() {
+    if !can_run(nm_sys::namespace::privileged(), "it takes root to make namespaces") {
         return;
     }
     let tree = Tree::new();
@@ -510,7 +511,7 @@ fn in_namespace(script: &str, state: &Path) -> Run {
 
 #[test]
 fn a_real_sysctl_and_a_real_link_of_a_namespace_are_changed_and_restored() {
-    if std::env::var_os("CI").is_none() && !nm_sys::namespace::privileged() {
+    if !can_run(nm_sys::namespace::privileged(), "it takes root to make namespaces") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -642,7 +643,7 @@ fn an_emitted_service_applies_and_undoes_the_steps() {
 
 #[test]
 fn emitted_files_of_a_link_have_its_driver_settings() {
-    if std::env::var_os("CI").is_none() && !nm_sys::namespace::privileged() {
+    if !can_run(nm_sys::namespace::privileged(), "it takes root to make namespaces") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -18,7 +18,9 @@
 mod auction;
 mod auction_step;
 mod audit;
+mod depth;
 mod ladder;
+mod level;
 mod matching;
 mod order_index;
 mod slab;
@@ -27,14 +29,15 @@ mod timers;
 use auction_step::AuctionStep;
 pub use auction_step::Indicative;
 use ladder::{Ladder, key};
+pub use level::Level;
 use order_index::OrderIndex;
 use slab::{NO_TIMER, NONE, Order, Queue, Slab, Slot};
 use timers::Timers;
 
 use crate::limits;
 use crate::order::{
-    CancelReason, Command, Event, Matching, NewOrder, OrderId, OrderType, PostOnly, Price,
-    Quantity, RejectReason, Side, SnapshotError, TimeInForce, TradingPhase, UserId,
+    CancelReason, Command, Event, LiveOrder, Matching, NewOrder, OrderId, OrderType, PostOnly,
+    Price, Quantity, RejectReason, Side, SnapshotError, TimeInForce, TradingPhase, UserId,
 };
 use crate::snapshot::BookSnapshot;
 
@@ -127,6 +130,11 @@ impl Matching for Book {
 
     fn visit_users(&self, visit: &mut impl FnMut(UserId)) {
         self.orders.live().for_each(|(_, order)| visit(order.user));
+    }
+
+    fn visit_orders_of(&self, user: UserId, visit: &mut impl FnMut(LiveOrder)) {
+        let of_user = self.orders.live().filter(|(_, order)| order.user == user);
+        of_user.for_each(|(_, order)| visit(order.to_snapshot().to_live()));
     }
 
     fn len(&self) -> usize {

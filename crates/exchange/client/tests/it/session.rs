@@ -1,7 +1,7 @@
 //! What a session sends and gives.
 
-use nm_client::order::{Command, Event};
-use nm_client::{Change, Happened, Session};
+use nm_client::order::{CancelReason, Command, Event, RejectReason, Side};
+use nm_client::{Change, Happened, LiveOrder, OpenOrder, Session, SessionPosition};
 use nm_wire::{
     Kind, Message, RefusalReason, Refused, Reply, Request, ResendRequest, Resent, Series, Value,
 };
@@ -69,9 +69,16 @@ pub fn reply(session: &mut Session, client_seq: u64, previous_event: u64, count:
 }
 
 fn refuse(session: &mut Session, client_seq: u64, reason: RefusalReason) {
-    let (instrument, intended_ns, gateway, cell) = (ON, 0, 0, 0);
-    let refused =
-        Refused { instrument, session: SESSION, client_seq, intended_ns, gateway, cell, reason };
+    let refused = Refused {
+        instrument: ON,
+        session: SESSION,
+        client_seq,
+        intended_ns: 0,
+        expected_previous: 0,
+        gateway: 0,
+        cell: 0,
+        reason,
+    };
     session.receive(&Message::Refused(refused), 0);
 }
 
@@ -239,4 +246,41 @@ fn an_event_that_was_not_handled_comes_again_after_a_restart_and_one_that_was_do
     resent(&mut restarted, 1, 2, 101);
     assert_eq!(given(&mut restarted), [2, 3], "the second one was not handled completely");
     assert_eq!(numbers(&mut restarted), [(101, 100)], "sent again unchanged");
+}
+
+#[test]
+fn a_session_resumes_with_its_orders_where_the_exchange_has_it() {
+    let live = |id| LiveOrder { id, is_buy: false, price: 9, left: 3, is_pending_stop: false };
+    let orders = vec![live(40), live(50)];
+    let standing =
+        SessionPosition { instrument: ON, executed_seq: 60, last_event: 8, live_orders: 2, orders };
+    let mut session = connected();
+    session.resume(&standing);
+    let open = OpenOrder { side: Side::Sell, price: 9, left: 3, is_open: true };
+    let known = |session: &Session| {
+        session.orders().map(|(on, id, order)| (on, id, *order)).collect::<Vec<_>>()
+    };
+    assert_eq!(known(&session), [(ON, 40, open), (ON, 50, open)]);
+    let mut restarted = Session::new(SESSION);
+    session.changes.drain(..).for_each(|change| restarted.restore(change));
+    assert_eq!(restarted.snapshot(), session.snapshot());
+    session.submit(ON, session.next_seq(0), CANCEL_ALL, 0);
+    resent(&mut session, 8, 0, 60);
+    assert_eq!(numbers(&mut session), [(61, 60)]);
+    reply(&mut session, 61, 8, 1);
+    assert_eq!(given(&mut session), [9]);
+    // What this client has sent and the exchange has not executed is not forgotten.
+    session.submit(ON, 70, CANCEL_ALL, 0);
+    session.resume(&standing);
+    assert_eq!(session.pending(ON), 1);
+}
+
+#[test]
+fn events_say_in_words_why_orders_are_rejected_and_cancelled() {
+    let words = |event| Happened::Event { instrument: ON, number: 1, event }.to_string();
+    let rejected = Event::Rejected { id: 1, user: SESSION, reason: RejectReason::UnknownOrder };
+    assert!(words(rejected).ends_with(": no live order of the session has this id"));
+    let (id, user, left, reason) = (1, SESSION, 2, CancelReason::Disconnected);
+    let cancelled = words(Event::Cancelled { id, user, left, reason });
+    assert!(cancelled.ends_with(": its session was away for longer than it had asked for"));
 }

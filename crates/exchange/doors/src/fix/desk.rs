@@ -27,6 +27,9 @@ use crate::limits::ENDED_ORDERS_MAX;
 use crate::symbols::{Symbol, Symbols};
 use nm_client::Session;
 
+/// BusinessRejectReason: not authorised.
+const NOT_AUTHORISED: u32 = 6;
+
 /// What follows from a message or an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
@@ -40,6 +43,8 @@ pub enum Effect {
 #[derive(Debug)]
 pub struct Desk {
     symbols: Arc<Symbols>,
+    /// Symbols that are traded no more, for reports of their orders.
+    retired: BTreeMap<u32, Symbol>,
     /// The session on the exchange.
     pub exchange: Session,
     orders: BTreeMap<u64, Order>,
@@ -58,6 +63,7 @@ impl Desk {
     pub fn new(session: u32, symbols: Arc<Symbols>) -> Desk {
         Desk {
             symbols,
+            retired: BTreeMap::new(),
             exchange: Session::without_orders(session),
             orders: BTreeMap::new(),
             by_client_id: HashMap::new(),
@@ -104,9 +110,27 @@ impl Desk {
             "H" => self.tell_status(message),
             "q" => self.cancel_all(message),
             "x" => self.list_symbols(message),
+            "g" => self.tell_session(message),
             kind => unreachable!("{kind} is no type of the application"),
         }
         self.take_effects()
+    }
+
+    /// Refuses a message of a session that cannot trade.
+    pub fn forbid(&mut self, message: &Message) -> Vec<Effect> {
+        self.refuse(message, NOT_AUTHORISED, "this session gets copies, and cannot trade");
+        self.take_effects()
+    }
+
+    /// Other symbols are traded from now on. Those that are not any more are remembered, because
+    /// their orders may live.
+    pub fn set_symbols(&mut self, symbols: Arc<Symbols>) {
+        for old in self.symbols.0.values() {
+            if symbols.of(old.instrument).is_none() {
+                self.retired.insert(old.instrument, old.clone());
+            }
+        }
+        self.symbols = symbols;
     }
 
     /// Handles a message of the gateway.
@@ -197,7 +221,8 @@ impl Desk {
 
     fn symbol(&self, order: &Order) -> Symbol {
         // Live orders have one; of those that have ended the quantities are in lots then.
-        self.symbols.of(order.instrument).cloned().unwrap_or_else(|| Symbol {
+        let known = self.symbols.of(order.instrument).or(self.retired.get(&order.instrument));
+        known.cloned().unwrap_or_else(|| Symbol {
             name: order.symbol.clone(),
             instrument: order.instrument,
             tick: crate::decimal::Decimal::ONE,

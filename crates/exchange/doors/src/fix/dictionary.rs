@@ -33,12 +33,12 @@ const KINDS: [(Kind, &[u32]); 6] = [
     (
         Kind::Count,
         &[
-            7, 9, 16, 34, 36, 45, 78, 90, 93, 95, 146, 212, 268, 267, 348, 350, 354, 369, 384, 386,
-            453, 454, 627, 789, 802, 1156,
+            7, 9, 16, 34, 36, 45, 78, 90, 93, 95, 146, 212, 264, 268, 267, 348, 350, 354, 369, 384,
+            386, 453, 454, 627, 789, 802, 1156,
         ],
     ),
     (Kind::Decimal, &[31, 32, 38, 44, 99, 110, 111, 140, 152, 210, 211, 1138]),
-    (Kind::Bool, &[43, 97, 114, 121, 123, 141, 464, 547, 570]),
+    (Kind::Bool, &[43, 97, 114, 121, 123, 141, 266, 464, 547, 570]),
     (Kind::Time, &[42, 52, 60, 122, 126, 168, 629]),
     (Kind::Data, &[89, 91, 96, 213, 349, 351, 355]),
 ];
@@ -83,7 +83,7 @@ const TRAILER: &str = "89 93 10";
 const INSTRUMENT: &str = "48 22 65 167 200 202 207 454 460 461 541";
 
 /// A type, the fields that it must have, and those that it may have; `+` stands for an instrument.
-const MESSAGES: [(&str, &str, &str); 14] = [
+const MESSAGES: [(&str, &str, &str); 17] = [
     ("0", "", "112"),
     ("1", "112", ""),
     ("2", "7 16", ""),
@@ -108,10 +108,13 @@ const MESSAGES: [(&str, &str, &str); 14] = [
     ("H", "11 55 54", "+ 1 37 453 526 583 660 790 117"),
     ("q", "11 530 60", "+ 55 54 1 58 336 354 355 453 526 583 660 625"),
     ("x", "320 559", "+ 55 15 58 263 336 354 355 386 625"),
+    ("V", "262 263 264 267 146", "265 266 286 386 547 812 815"),
+    ("e", "324 263 55", "+ 15 336 625"),
+    ("g", "335 263", "336 338 339 625"),
 ];
 
 /// Types that FIX has and the door does not take: answered by a BusinessMessageReject.
-const OTHERS: &str = "6 7 8 9 B C E J K L M N P Q R S T V W X Y Z a b c d e f g h i k l m n o p r \
+const OTHERS: &str = "6 7 8 9 B C E J K L M N P Q R S T W X Y Z a b c d f h i k l m n o p r \
                       s t u v w y z AA AB AC AD AE AF AG AH AI AJ AK AL AM AN AO AP AQ AR AS AT AU \
                       AV AW AX AY AZ BA BB BC BD BE BF BG BH BI BJ BK BL BM BN BO BP BQ BR BS BT \
                       BU BV BW BX BY BZ CA CB CC CD CE CF CG CH";
@@ -120,8 +123,10 @@ const OTHERS: &str = "6 7 8 9 B C E J K L M N P Q R S T V W X Y Z a b c d e f g 
 const ADMIN: &str = "0 1 2 3 4 5 A";
 
 /// Groups: the field of their number, and the fields of an entry, the first of which begins it.
-const GROUPS: [(u32, &str); 7] = [
+const GROUPS: [(u32, &str); 9] = [
     (78, "79 661 736 467 80"),
+    (146, "55 48 22 65 167 200 202 207 460 461 541 15"),
+    (267, "269"),
     (384, "372 385"),
     (386, "336 625"),
     (453, "448 447 452 802"),

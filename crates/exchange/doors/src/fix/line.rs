@@ -1,13 +1,19 @@
 //! FIX as a protocol of a door: the session layer and the orders of one session.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use super::desk::{Desk, Effect};
 use super::framer::{FrameFault, Framer};
-use super::message::Message;
+use super::market::{MarketDesk, Report};
+use super::message::{Body, Message};
 use super::record::Record;
 use super::session::{self, Profile, Session};
 use super::tag;
 use crate::line::{self, Cut, Input, Next, Output};
+use crate::market::Views;
 use crate::settings::Settings;
+use crate::symbols::Symbols;
 use nm_client::Change;
 
 impl Cut for Framer {
@@ -31,6 +37,7 @@ impl Cut for Framer {
 pub struct Line {
     session: Session,
     desk: Desk,
+    market: MarketDesk,
     outputs: Vec<Output<Record>>,
 }
 
@@ -46,13 +53,55 @@ impl Line {
                 session::Output::Send(bytes) => self.outputs.push(Output::Send(bytes)),
                 // What follows has later numbers than what the session has sent already.
                 session::Output::Deliver(message) => delivered.push(message),
-                session::Output::Close(why) => self.outputs.push(Output::Close(why)),
+                session::Output::Close(why) => {
+                    self.market.clear();
+                    self.outputs.push(Output::Close(why));
+                }
             }
         }
         for message in delivered {
-            let effects = self.desk.receive(&message, now_ns);
-            self.follow(effects, now_ns);
+            self.deliver(&message, now_ns);
         }
+    }
+
+    /// Hands a message of the application to whom it concerns.
+    fn deliver(&mut self, message: &Message, now_ns: u64) {
+        if let Some(reports) = self.market.receive(message, now_ns) {
+            return self.tell(reports, now_ns);
+        }
+        let is_trade = matches!(message.kind(), "D" | "F" | "G" | "H" | "q");
+        let effects = match is_trade && self.session.profile().is_drop_copy {
+            true => self.desk.forbid(message),
+            false => self.desk.receive(message, now_ns),
+        };
+        self.follow(effects, now_ns);
+    }
+
+    /// Sends what the market desk says.
+    fn tell(&mut self, reports: Vec<Report>, now_ns: u64) {
+        for (kind, body) in reports {
+            self.session(session::Input::SendOnce(kind, body), now_ns);
+        }
+    }
+
+    /// The copy of a report, if somebody may get one: without its route, and with the name of the
+    /// client. A report that only answers a question is not copied.
+    fn copy(&self, report: &Body) -> Option<String> {
+        const ROUTE: [&str; 6] = ["115=", "116=", "128=", "129=", "144=", "145="];
+        self.session.profile().firm.as_ref()?;
+        let is_route = |field: &&str| ROUTE.iter().any(|tag| field.starts_with(tag));
+        let fields = report.0.split_terminator('\u{1}');
+        if fields.clone().any(|field| field == "150=I") {
+            return None;
+        }
+        let client = &self.session.profile().peer;
+        let mut copy = Body::default().with(tag::ON_BEHALF_OF_COMP_ID, client);
+        for field in fields.skip_while(is_route) {
+            copy.0.push_str(field);
+            copy.0.push('\u{1}');
+        }
+        copy.push(tag::COPY_MSG_INDICATOR, "Y");
+        Some(copy.0)
     }
 
     /// Does what follows from a message or an event.
@@ -61,6 +110,9 @@ impl Line {
             match effect {
                 Effect::Keep(record) => self.outputs.push(Output::Keep(record)),
                 Effect::Report(kind, body) => {
+                    if kind == "8" {
+                        self.outputs.extend(self.copy(&body).map(Output::Copy));
+                    }
                     self.session(session::Input::Send(kind, body), now_ns);
                 }
             }
@@ -80,6 +132,7 @@ impl line::Line for Line {
         Line {
             session: Session::new(one.profile.clone()),
             desk: Desk::new(one.session, settings.symbols.clone()),
+            market: MarketDesk::new(settings.symbols.clone(), one.profile.firm_use.clone()),
             outputs: vec![],
         }
     }
@@ -126,12 +179,19 @@ impl line::Line for Line {
                 self.follow(effects, now_ns);
             }
             Input::Tick => self.session(session::Input::Tick, now_ns),
-            Input::Disconnected => self.session(session::Input::Disconnected, now_ns),
+            Input::Disconnected => {
+                self.market.clear();
+                self.session(session::Input::Disconnected, now_ns);
+            }
             Input::CancelAll => {
                 let effects = self.desk.cancel_live(now_ns);
                 self.follow(effects, now_ns);
             }
             Input::End(why) => self.session(session::Input::End(why), now_ns),
+            Input::Copy(fields) => {
+                let body = Body(fields.to_string());
+                self.session(session::Input::Send("8", body), now_ns);
+            }
         }
         std::mem::take(&mut self.outputs)
     }
@@ -166,6 +226,47 @@ impl line::Line for Line {
 
     fn lost_symbol(&self) -> Option<&str> {
         self.desk.lost_symbol()
+    }
+
+    fn set_symbols(&mut self, symbols: Arc<Symbols>) {
+        self.market.set_symbols(Arc::clone(&symbols));
+        self.desk.set_symbols(symbols);
+    }
+
+    fn gets_copies_of(&self, other: &Line) -> bool {
+        let (own, firm) = (self.session.profile(), &other.session.profile().firm);
+        own.is_drop_copy && firm.is_some() && own.firm == *firm
+    }
+
+    fn gets_copies(&self) -> bool {
+        self.session.profile().is_drop_copy
+    }
+
+    fn make_room(&mut self) {
+        if self.gets_copies() {
+            self.session.forget_half();
+        }
+    }
+
+    fn wanted(&self, to: &mut BTreeSet<u32>) {
+        self.market.wanted(to);
+    }
+
+    fn tell_market(
+        &mut self,
+        views: &Views,
+        changed: Option<&Views>,
+        now_ns: u64,
+    ) -> Vec<Output<Record>> {
+        let reports = self.market.tell(views, changed, now_ns);
+        self.tell(reports, now_ns);
+        std::mem::take(&mut self.outputs)
+    }
+
+    fn end_market(&mut self, why: &str, now_ns: u64) -> Vec<Output<Record>> {
+        let reports = self.market.end(why);
+        self.tell(reports, now_ns);
+        std::mem::take(&mut self.outputs)
     }
 
     fn set_full(&mut self, is_full: bool) {

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::check::Fault;
+use super::market::FirmUse;
 use super::message::{Body, Message, seal};
 use super::{tag, time};
 
@@ -60,6 +61,12 @@ pub struct Profile {
     pub username: Option<String>,
     /// SHA-256 of the password that the client must give, if any.
     pub password: Option<[u8; 32]>,
+    /// The firm of the client, if the file names one.
+    pub firm: Option<String>,
+    /// Symbols that its firm asks for; its own, if it has none.
+    pub firm_use: FirmUse,
+    /// Whether it gets a copy of the reports of its firm, and cannot trade.
+    pub is_drop_copy: bool,
 }
 
 /// A message of the application that was sent.
@@ -91,6 +98,8 @@ pub enum Input<'a> {
     Message(&'a Message),
     /// A message of the application is to be sent: its type, and its fields.
     Send(&'a str, Body),
+    /// As `Send`, but only if a client is there, and never again: a gap fill goes over it.
+    SendOnce(&'a str, Body),
     /// Time has passed.
     Tick,
     /// The connection has ended.
@@ -195,6 +204,13 @@ impl Session {
         [Change::Reset, Change::Incoming(self.next_in)].into_iter().chain(sent).chain(last)
     }
 
+    /// Forgets the older half of what it could send again.
+    pub fn forget_half(&mut self) {
+        if let Some(middle) = self.sent.keys().nth(self.sent.len() / 2).copied() {
+            self.sent = self.sent.split_off(&middle);
+        }
+    }
+
     /// Who talks to whom.
     pub fn profile(&self) -> &Profile {
         &self.profile
@@ -211,6 +227,10 @@ impl Session {
         match input {
             Input::Message(message) => self.receive(message),
             Input::Send(kind, body) => self.emit(kind, body, true),
+            Input::SendOnce(kind, body) if self.state == State::LoggedOn => {
+                self.emit(kind, body, false);
+            }
+            Input::SendOnce(..) => {}
             Input::Tick => self.tick(),
             Input::Disconnected => self.disconnected(),
             Input::End(text) if self.is_connected() => self.log_out_at_once(text),

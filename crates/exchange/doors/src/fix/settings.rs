@@ -17,14 +17,18 @@
 //! username = "alice"           # Username, field 553; optional
 //! password = "alice.password"  # file of the Password, field 554; optional
 //! cancel_on_disconnect = 5     # s until orders of a client that is away are cancelled; optional
+//! firm = "ACME Capital"        # firm of the client; optional
+//! drop_copy = true             # it gets the reports of its firm's sessions, and cannot trade
 //! ```
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nm_exchange::master::Master;
 use serde::Deserialize;
 
+use super::market::FirmUse;
 use super::session::{Profile, Version};
 use crate::limits::STORE_BYTES;
 use crate::settings::{self, SessionSettings, Settings, SettingsError, SymbolText, is_name};
@@ -49,6 +53,9 @@ struct SessionText {
     username: Option<String>,
     password: Option<PathBuf>,
     cancel_on_disconnect: Option<u64>,
+    firm: Option<String>,
+    #[serde(default)]
+    drop_copy: bool,
 }
 
 /// Reads a file. Files that it names are relative to its folder. What is traded is in the network's
@@ -62,9 +69,10 @@ pub fn read(path: &Path, master: Option<&Master>) -> Result<Settings<Profile>, S
     let folder = path.parent().unwrap_or(Path::new(""));
     let symbols = settings::symbols(&file.symbol, master).map_err(wrong)?;
     check(&file).map_err(wrong)?;
+    let mut firms = BTreeMap::new();
     let sessions = file.session.iter().map(|one| {
         let after_ns = settings::cancel_after_ns(&one.client, one.cancel_on_disconnect);
-        session(one, &file.venue, folder, after_ns.map_err(wrong)?)
+        session(one, &file.venue, folder, after_ns.map_err(wrong)?, &mut firms)
     });
     Ok(Settings {
         symbols: Arc::new(symbols),
@@ -78,7 +86,10 @@ fn check(file: &FileText) -> Result<(), String> {
     if !is_name(venue) {
         return Err(format!("`{venue}` is no CompID: 1 to 64 characters without blanks are one"));
     }
-    for SessionText { client, version, .. } in sessions {
+    for SessionText { client, version, firm, drop_copy, .. } in sessions {
+        if *drop_copy && firm.is_none() {
+            return Err(format!("{client} is to get copies of no firm: give it `firm`"));
+        }
         if !is_name(client) {
             let why = "1 to 64 characters without blanks are one";
             return Err(format!("`{client}` is no CompID: {why}"));
@@ -103,6 +114,7 @@ fn session(
     venue: &str,
     folder: &Path,
     cancel_after_ns: Option<u64>,
+    firms: &mut BTreeMap<String, FirmUse>,
 ) -> Result<SessionSettings<Profile>, SettingsError> {
     let read = |file: &PathBuf| settings::password(&folder.join(file));
     let password = text.password.as_ref().map(read).transpose()?;
@@ -113,6 +125,12 @@ fn session(
             peer: text.client.clone(),
             username: text.username.clone(),
             password: password.map(|word| settings::hash(word.as_bytes())),
+            firm: text.firm.clone(),
+            firm_use: match &text.firm {
+                Some(firm) => firms.entry(firm.clone()).or_default().clone(),
+                None => FirmUse::default(),
+            },
+            is_drop_copy: text.drop_copy,
         },
         session: text.session,
         cancel_after_ns,
@@ -183,6 +201,7 @@ mod tests {
             (session("client = \"A\"\nsession = 10"), "client A stands twice"),
             (session("client = \"B\"\nsession = 9"), "two clients have session 9"),
             ("venue = \"V\"".to_string(), "it has 0 symbols: 1 to 4096 are possible"),
+            (more("drop_copy = true"), "A is to get copies of no firm"),
             (more("[other]"), "unknown field `other`"),
         ] {
             let refused = read(&text).unwrap_err();

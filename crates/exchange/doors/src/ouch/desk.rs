@@ -55,6 +55,8 @@ pub enum Effect {
 #[derive(Debug)]
 pub struct Desk {
     symbols: Arc<Symbols>,
+    /// Symbols that are traded no more, for their orders.
+    retired: BTreeMap<String, Symbol>,
     firm: Firm,
     /// The session on the exchange.
     pub exchange: Session,
@@ -76,6 +78,7 @@ impl Desk {
     pub fn new(session: u32, firm: Firm, symbols: Arc<Symbols>) -> Desk {
         Desk {
             symbols,
+            retired: BTreeMap::new(),
             firm,
             exchange: Session::without_orders(session),
             orders: BTreeMap::new(),
@@ -247,6 +250,17 @@ impl Desk {
         u64::from(self.exchange.number()) << 32 | u64::from(order.user_ref)
     }
 
+    /// Other symbols are traded from now on. Those that are not any more are remembered, because
+    /// their orders may live.
+    pub fn set_symbols(&mut self, symbols: Arc<Symbols>) {
+        for (name, old) in &self.symbols.0 {
+            if !symbols.0.contains_key(name) {
+                self.retired.insert(name.clone(), old.clone());
+            }
+        }
+        self.symbols = symbols;
+    }
+
     fn submit(&mut self, instrument: u32, command: Command) -> u64 {
         let seq = self.exchange.next_seq(self.now_ns);
         self.exchange.submit(instrument, seq, command, self.now_ns);
@@ -254,7 +268,8 @@ impl Desk {
     }
 
     fn symbol(&self, order: &Order) -> Symbol {
-        match self.symbols.0.get(&order.symbol) {
+        let known = self.symbols.0.get(&order.symbol);
+        match known.or_else(|| self.retired.get(&order.symbol)) {
             Some(symbol) => symbol.clone(),
             None => unreachable!("a door does not start with an order of no symbol"),
         }

@@ -1,14 +1,17 @@
 //! OUCH as a protocol of a door: a session of SoupBinTCP, and its orders.
 
+use std::sync::Arc;
+
 use super::appendage::Appendage;
 use super::desk::{Desk, Effect};
 use super::message::{Inbound, Outbound, SystemEvent};
 use super::record::Record;
-use super::settings::Profile;
+use super::settings::{Profile, check_symbol};
 use crate::line::{self, Input, Output};
 use crate::settings::Settings;
 use crate::soup::packet::{self, Framer, Packet, packet};
 use crate::soup::session::{self, LoginRequest, Session};
+use crate::symbols::Symbols;
 use nm_client::Change;
 
 /// ns of a day.
@@ -130,7 +133,7 @@ impl line::Line for Line {
                 self.follow(effects, now_ns);
             }
             Input::End(why) if self.session.is_logged_in() => self.session.close(why),
-            Input::End(_) => {}
+            Input::End(_) | Input::Copy(_) => {}
         }
         self.act(now_ns);
         std::mem::take(&mut self.outputs)
@@ -163,6 +166,13 @@ impl line::Line for Line {
         let of_session = self.session.snapshot().map(Record::Session);
         let of_exchange = self.desk.exchange.snapshot().into_iter().map(Record::Exchange);
         of_session.chain(of_exchange).chain(self.desk.snapshot())
+    }
+
+    fn set_symbols(&mut self, symbols: Arc<Symbols>) {
+        let mut symbols = Symbols::clone(&symbols);
+        // One that was listed later may be none that OUCH can express: it is not traded here.
+        symbols.0.retain(|_, symbol| check_symbol(symbol).is_ok());
+        self.desk.set_symbols(Arc::new(symbols));
     }
 
     fn lost_symbol(&self) -> Option<&str> {

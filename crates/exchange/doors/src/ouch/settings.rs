@@ -27,7 +27,7 @@ use crate::decimal::Decimal;
 use crate::limits::STORE_BYTES;
 use crate::settings::{self, SessionSettings, Settings, SettingsError, SymbolText};
 use crate::soup::session::Login;
-use crate::symbols::Symbols;
+use crate::symbols::{Symbol, Symbols};
 
 /// Who may log in.
 #[derive(Debug, Clone)]
@@ -87,19 +87,22 @@ fn is_text(text: &str, length: usize) -> bool {
 }
 
 fn check_symbols(symbols: &Symbols) -> Result<(), String> {
-    for symbol in symbols.0.values() {
-        let name = &symbol.name;
-        if name.len() > 8 {
-            return Err(format!("symbol {name} has more than 8 characters"));
-        }
-        if symbol.tick.in_units(Decimal::PRICE_UNIT).is_none() {
-            return Err(format!("tick of {name} is no multiple of 0.0001"));
-        }
-        if symbol.lot.in_units(Decimal::ONE).is_none() {
-            return Err(format!("lot of {name} is no whole number of shares"));
-        }
+    symbols.0.values().try_for_each(check_symbol)
+}
+
+/// Whether OUCH can express a symbol.
+pub(super) fn check_symbol(symbol: &Symbol) -> Result<(), String> {
+    let name = &symbol.name;
+    if name.len() > 8 {
+        return Err(format!("symbol {name} has more than 8 characters"));
     }
-    Ok(())
+    if symbol.tick.in_units(Decimal::PRICE_UNIT).is_none() {
+        return Err(format!("tick of {name} is no multiple of 0.0001"));
+    }
+    match symbol.lot.in_units(Decimal::ONE) {
+        Some(_) => Ok(()),
+        None => Err(format!("lot of {name} is no whole number of shares")),
+    }
 }
 
 fn check(file: &FileText) -> Result<(), String> {

@@ -201,6 +201,7 @@ impl Desk {
             session: SESSION,
             client_seq: client_seq + BEFORE_FIRST,
             intended_ns: 0,
+            expected_previous: 0,
             gateway: 0,
             cell: 0,
             reason: RefusalReason::TooManyPendingRequests,

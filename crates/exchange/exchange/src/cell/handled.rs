@@ -1,6 +1,7 @@
-//! What comes of a request, and of loading a saved cell.
+//! What comes of a request, what is missing for a direction, and what comes of loading a saved
+//! cell.
 
-use nm_book::order::{InstrumentId, SnapshotError, UserId};
+use nm_book::order::{Command, InstrumentId, SnapshotError, UserId};
 use nm_codec::DecodeError;
 use thiserror::Error;
 
@@ -47,4 +48,15 @@ pub struct Retirement {
     pub previous_history: u64,
     /// Where the instrument stands after it.
     pub position: BookPosition,
+}
+
+/// What is missing for a direction on an instrument.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Missing {
+    /// Nothing.
+    Nothing,
+    /// The phase of trading does not allow it.
+    Unfit,
+    /// These commands, one right after the other.
+    Commands(Vec<Command>),
 }

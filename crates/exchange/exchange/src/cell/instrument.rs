@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use nm_book::codec;
-use nm_book::order::{Command, Event, InstrumentId, Matching, RejectReason, SnapshotError, UserId};
+use nm_book::order::{
+    CancelReason, Command, Event, InstrumentId, Matching, RejectReason, SnapshotError, UserId,
+};
 use nm_codec::{Put, Reader, fnv1a, fnv1a_on};
 
 use crate::background::Background;
@@ -15,8 +17,9 @@ use super::handled::{CellLoadError, Handled};
 use super::holdings::OwnerLedger;
 use nm_wire::{Holdings, OrdersLimit, Owner, Request, Value};
 
-use super::request::{authorized_command, rejection};
+use super::request::{authorized_command, is_broadcast, rejection};
 use super::session::{Outcome, Session, event_recipients, read_session, write_session};
+use super::watched::EXCHANGE_SEQ;
 
 /// Live orders from which on a book is saved and loaded by another thread. With fewer it takes less
 /// than 2 ms.
@@ -123,11 +126,18 @@ impl<M: Matching> InstrumentState<M> {
             copy.before_change(request.session, known.as_deref());
         }
         if let Some(session) = known {
-            session.gateway = request.gateway;
-            session.acknowledge(request.acknowledged);
             if request.client_seq <= session.last_request_seq {
+                if request.client_seq == EXCHANGE_SEQ {
+                    return self.cancel_away(request, at, buffers, copy, emit);
+                }
+                session.gateway = request.gateway;
+                session.acknowledge(request.acknowledged);
                 return Handled::Duplicate(session.outcome(request.client_seq));
             }
+            session.gateway = request.gateway;
+            session.acknowledge(request.acknowledged);
+        } else if request.client_seq == EXCHANGE_SEQ {
+            return Handled::Duplicate(None);
         }
         if !Self::is_due(self.sessions.get(&request.session), request, at) {
             return Handled::SequenceGap;
@@ -137,11 +147,30 @@ impl<M: Matching> InstrumentState<M> {
         if request.previous_seq != session.last_request_seq {
             session.begin_after_lost_books(request.acknowledged);
         }
-        Handled::Executed(self.execute(request, at, buffers, copy, emit))
+        let outcome = self.execute::<true>(request, at, buffers, copy, emit);
+        self.sessions.entry(request.session).or_default().push_outcome(outcome);
+        Handled::Executed(outcome)
     }
 
-    /// Executes a request whose turn it is.
-    fn execute(
+    /// Cancels the orders of a session that is away, if it has any. Nothing else of it changes: its
+    /// next request is the one behind its last one.
+    fn cancel_away(
+        &mut self,
+        request: &Request,
+        at: Circumstances,
+        buffers: &mut Buffers,
+        copy: Option<&mut InstrumentCopy>,
+        emit: impl FnMut(&Event),
+    ) -> Handled {
+        let known = self.sessions.get(&request.session);
+        if known.is_none_or(|session| session.live_orders == 0) {
+            return Handled::Duplicate(None);
+        }
+        Handled::Executed(self.execute::<false>(request, at, buffers, copy, emit))
+    }
+
+    /// Executes a request whose turn it is; `IS_OWN`: the session has sent it.
+    fn execute<const IS_OWN: bool>(
         &mut self,
         request: &Request,
         at: Circumstances,
@@ -157,8 +186,9 @@ impl<M: Matching> InstrumentState<M> {
         order_changes.clear();
         *applied = Applied::Command;
         let mut on_event = |event: Event| {
+            let event = if IS_OWN { event } else { disconnected(event) };
             codec::write_event(&event, codes);
-            events += 1;
+            events += u64::from(is_broadcast(request, &event));
             let recipients = event_recipients(&event, request.session);
             notifications.extend(recipients.map(|user| (user, event)));
             emit(&event);
@@ -183,9 +213,7 @@ impl<M: Matching> InstrumentState<M> {
             events_hash: fnv1a(codes),
         };
         self.record(request, &outcome);
-        if request.is_public {
-            self.public_seq += events;
-        }
+        self.public_seq += events;
         notifications.sort_by_key(|(user, _)| *user);
         for (user, event) in notifications.iter() {
             // The owner of an order has sent a request here before.
@@ -203,13 +231,15 @@ impl<M: Matching> InstrumentState<M> {
         for (owner, change) in order_changes.iter() {
             self.change_orders(*owner, *change);
         }
-        self.sessions.entry(request.session).or_default().push_outcome(outcome);
         outcome
     }
 
     /// Why a new order that may rest is rejected, if so: `limit` is what the cell says.
     fn full(&self, request: &Request, limit: OrdersLimit) -> Option<RejectReason> {
         match request.command {
+            Command::New(_) | Command::Replace { .. } if limit == OrdersLimit::Stopped => {
+                return Some(RejectReason::OwnerStopped);
+            }
             Command::New(order) if order.may_rest(self.book.phase()) => {}
             _ => return None,
         }
@@ -219,7 +249,7 @@ impl<M: Matching> InstrumentState<M> {
         match limit {
             _ if session.live_orders >= SESSION_ORDERS_MAX => Some(RejectReason::TooManyOwnOrders),
             _ if !has_room() => Some(RejectReason::TooManyOwnerOrders),
-            OrdersLimit::None => None,
+            OrdersLimit::None | OrdersLimit::Stopped => None,
             OrdersLimit::OwnerInCell => Some(RejectReason::TooManyOwnerCellOrders),
             OrdersLimit::Cell => Some(RejectReason::TooManyCellOrders),
         }
@@ -366,6 +396,16 @@ impl<M: Matching> InstrumentState<M> {
         let loaded = LoadedBook::load(reader.rest());
         state.set_book(loaded.map_err(|source| CellLoadError::Book { instrument, source })?);
         Ok(state)
+    }
+}
+
+/// The same event, where an order is cancelled because its session is away.
+fn disconnected(event: Event) -> Event {
+    match event {
+        Event::Cancelled { id, user, left, reason: CancelReason::Mass } => {
+            Event::Cancelled { id, user, left, reason: CancelReason::Disconnected }
+        }
+        other => other,
     }
 }
 

@@ -11,7 +11,7 @@ use std::task::Poll;
 
 use nm_book::order::{InstrumentId, Matching};
 use nm_codec::{DecodeError, Put, Reader};
-use nm_wire::{Frame, Holdings, OrdersLimit, Owner, Series, Value};
+use nm_wire::{Frame, Holdings, OrdersLimit, Owner, Series, StopOrder, Value};
 
 use crate::background::{self, Background};
 use crate::limits::REFUSED_MOVES_MAX;
@@ -24,6 +24,15 @@ use super::holdings::Places;
 use super::instrument::{Circumstances, InstrumentState};
 use super::relocation::{Arrival, Departed, MoveStep, Ownership, Staged};
 use super::snapshot::Section;
+
+/// The decisions on owners that the last frame of a transfer has.
+fn stops_in(body: &[u8]) -> impl Iterator<Item = StopOrder> {
+    let parts: Series<'_, Part<'_>> = Series::of(body);
+    parts.filter_map(|part| match part {
+        Ok(Part::Stop { stop }) => Some(stop),
+        _ => None,
+    })
+}
 
 impl<M: Matching> Cell<M> {
     /// Whether requests on an instrument are executed here.
@@ -72,6 +81,12 @@ impl<M: Matching> Cell<M> {
         let public_seq = self.present_or_departed(instrument).map_or(0, |state| state.public_seq);
         let (output_seq, history) = self.history(instrument);
         Part::End { now_ns: self.now_ns, output_seq, public_seq, history }
+    }
+
+    /// Appends the last parts of a transfer: what was decided on owners here, and its end.
+    pub fn put_end(&self, instrument: InstrumentId, parts: &mut Vec<u8>) {
+        self.stops.all().for_each(|stop| Part::Stop { stop }.put(parts));
+        self.end_of_transfer(instrument).put(parts);
     }
 
     /// Hash of an instrument's complete state, if it is here or was released; equal in both cells
@@ -207,6 +222,8 @@ impl<M: Matching> Cell<M> {
         match ended {
             Ok(None) => return Ok(MoveStep::Staged(id, attempt, number + 1)),
             Ok(Some(end_ns)) => {
+                // Before any request is executed here.
+                stops_in(body).for_each(|stop| self.stops.take(stop));
                 if let Some(state) = self.finish_staged(id.instrument) {
                     return Ok(self.adopt(id, state, end_ns));
                 }

@@ -219,6 +219,8 @@ impl<M: Matching> Building<M> {
                 let handled = state.handle(&request, at, buffers, None, |_| {});
                 debug_assert!(!matches!(handled, Handled::Refused(_)));
             }
+            // The cell takes it, as soon as the instrument is complete.
+            Part::Stop { .. } => {}
             Part::End { output_seq, public_seq, history, .. } => {
                 let own = (state.output_seq, state.public_seq, state.history);
                 if own != (output_seq, public_seq, history) {

@@ -3,6 +3,11 @@
 use nm_book::order::{Command, Event, NewOrder, RejectReason, UserId};
 use nm_wire::{Breach, Request};
 
+/// The session that carries out what operators direct: the leaders of cells make its requests, and
+/// no client may have it. As the [`OPERATOR`] it commands the exchange, and cancels the orders of
+/// any session.
+pub const DESK: UserId = UserId::MAX;
+
 /// The session that may command the exchange itself: halts, auctions, price bands, end of the day.
 pub const OPERATOR: UserId = 0;
 
@@ -30,11 +35,19 @@ pub(super) fn authorized_command(request: &Request) -> Result<Command, Event> {
             Command::Replace { id, user, price, quantity }
         }
         Command::Cancel { id, .. } => Command::Cancel { id, user },
+        Command::MassCancel { user: whose } if user == DESK => Command::MassCancel { user: whose },
         Command::MassCancel { .. } => Command::MassCancel { user },
         Command::Tick => Command::Tick,
-        command if user == OPERATOR => command,
+        command if user == OPERATOR || user == DESK => command,
         _ => return Err(rejection(request, RejectReason::NotAllowed)),
     })
+}
+
+/// Whether an event of a request is sent to all clients. Of what the desk does they learn what
+/// concerns the market, and not whose orders trade or are cancelled by it.
+#[inline]
+pub fn is_broadcast(request: &Request, event: &Event) -> bool {
+    request.is_public && (request.session != DESK || event.users() == [None, None])
 }
 
 /// The event of the rejection of a request.

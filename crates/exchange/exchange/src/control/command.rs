@@ -70,6 +70,13 @@ pub enum Command {
     List(Listing),
     /// An instrument may not be traded any more.
     Delist(InstrumentId),
+    /// A phase of the schedule has begun.
+    Begun {
+        /// Name of its group of instruments.
+        group: String,
+        /// When it was due, s since 1970.
+        at_s: u64,
+    },
     /// A newer map than the state has: all replicas of control have lost their memory.
     RestoreMap(InstrumentMap),
 }
@@ -88,6 +95,7 @@ enum CommandCode {
     Remove,
     List,
     Delist,
+    Begun,
 }
 
 nm_codec::codes!(CommandCode {
@@ -104,6 +112,7 @@ nm_codec::codes!(CommandCode {
     Remove = 12,
     List = 13,
     Delist = 14,
+    Begun = 15,
 });
 
 impl Command {
@@ -120,6 +129,7 @@ impl Command {
             Command::Remove(_) => CommandCode::Remove,
             Command::List(_) => CommandCode::List,
             Command::Delist(_) => CommandCode::Delist,
+            Command::Begun { .. } => CommandCode::Begun,
         }
     }
 
@@ -164,6 +174,10 @@ impl Command {
             Command::Remove(node) => node.write(out),
             Command::List(listing) => listing.put(out),
             Command::Delist(instrument) => out.put_u32(*instrument),
+            Command::Begun { group, at_s } => {
+                group.put(out);
+                out.put_u64(*at_s);
+            }
         }
     }
 
@@ -208,6 +222,9 @@ impl Command {
             CommandCode::Remove => Command::Remove(NodeId::read(reader)?),
             CommandCode::List => Command::List(Listing::take("listing", reader)?),
             CommandCode::Delist => Command::Delist(reader.u32("instrument")?),
+            CommandCode::Begun => {
+                Command::Begun { group: String::take("group", reader)?, at_s: reader.u64("at_s")? }
+            }
         })
     }
 }

@@ -6,7 +6,11 @@ use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 use thiserror::Error;
 
-use crate::limits::{MOVED_INSTRUMENTS_MAX, MOVES_PENDING_MAX};
+use nm_wire::Value;
+
+use crate::limits::{
+    MOVED_INSTRUMENTS_MAX, MOVES_PENDING_MAX, SCHEDULE_GROUPS_MAX, SCHEDULE_NAME_BYTES_MAX,
+};
 use crate::moves::{MoveId, MoveRefusal};
 use crate::network::{CONTROL, NODES_MAX, Node, NodeId, Role};
 
@@ -21,7 +25,7 @@ use super::routing::{CellLeader, InstrumentMap, Placement, RoutingTable, is_supe
 const LOST_EPOCHS: u32 = 1 << 16;
 
 /// First bytes of a saved state, with the version.
-const MAGIC: &[u8; 8] = b"nmctrl09";
+const MAGIC: &[u8; 8] = b"nmctrl10";
 
 /// What is known of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +98,8 @@ pub struct State {
     pending: BTreeMap<InstrumentId, PendingMove>,
     /// Number of the last move.
     last_epoch: u32,
+    /// By group of the schedule: when its latest phase was due that has begun, s since 1970.
+    schedule: BTreeMap<String, u64>,
 }
 
 impl State {
@@ -105,6 +111,7 @@ impl State {
             routes: RoutingTable::new(map),
             pending: BTreeMap::new(),
             last_epoch: 0,
+            schedule: BTreeMap::new(),
         }
     }
 
@@ -131,6 +138,21 @@ impl State {
     /// Moves that are under way.
     pub fn pending_moves(&self) -> &BTreeMap<InstrumentId, PendingMove> {
         &self.pending
+    }
+
+    /// When the latest phase of a group of the schedule was due that has begun, s since 1970.
+    pub fn begun_s(&self, group: &str) -> Option<u64> {
+        self.schedule.get(group).copied()
+    }
+
+    /// Whether it is new that a phase of the schedule has begun, and there is room for it.
+    pub fn is_later(&self, group: &str, at_s: u64) -> bool {
+        match self.schedule.get(group) {
+            Some(known) => *known < at_s,
+            None => {
+                self.schedule.len() < SCHEDULE_GROUPS_MAX && group.len() <= SCHEDULE_NAME_BYTES_MAX
+            }
+        }
     }
 
     /// Whether the process of a leader is still running.
@@ -275,6 +297,11 @@ impl State {
             }
             Command::List(listing) => self.routes.map.list(listing),
             Command::Delist(instrument) => self.routes.map.delist(*instrument),
+            Command::Begun { group, at_s } => {
+                if self.is_later(group, *at_s) {
+                    self.schedule.insert(group.clone(), *at_s);
+                }
+            }
             Command::RestoreMap(map) => {
                 if self.routes.map.update(map) {
                     // One that the map has, or a later one of the same instrument, has ended: no
@@ -348,6 +375,11 @@ impl State {
             out.put_u16(pending.cell);
             out.put_u32(pending.epoch);
         }
+        out.put_u32(self.schedule.len() as u32);
+        for (group, at_s) in &self.schedule {
+            group.put(&mut out);
+            out.put_u64(*at_s);
+        }
         let checksum = nm_codec::crc32c(&out);
         out.put_u32(checksum);
         out
@@ -393,8 +425,13 @@ impl State {
             }
             pending.insert(instrument, PendingMove { cell, epoch: reader.u32("epoch")? });
         }
-        reader.finish("pending_moves")?;
-        Ok(State { index, nodes, routes, pending, last_epoch })
+        let mut schedule = BTreeMap::new();
+        for _ in 0..reader.u32("schedule")? {
+            let group = String::take("group", &mut reader)?;
+            schedule.insert(group, reader.u64("at_s")?);
+        }
+        reader.finish("schedule")?;
+        Ok(State { index, nodes, routes, pending, last_epoch, schedule })
     }
 }
 
@@ -467,6 +504,9 @@ mod tests {
                 .prop_map(|(class, index)| Command::Remove(class.node(index))),
             1 => listing().prop_map(Command::List),
             1 => (0..4u32).prop_map(Command::Delist),
+            1 => (0..80u64).prop_map(|at| {
+                Command::Begun { group: (at % 70).to_string(), at_s: at / 7 }
+            }),
             1 => prop::collection::vec((0..4u32, 0..3u16), 0..4).prop_map(|assigned| {
                 let mut map = map();
                 for (instrument, cell) in assigned {
@@ -513,6 +553,7 @@ mod tests {
                             | Command::Remove(_)
                             | Command::List(_)
                             | Command::Delist(_)
+                            | Command::Begun { .. }
                     );
                     prop_assert!(new.master().is_some_and(|it| it.listings().count() > 0));
                     prop_assert!(new == old || moved.is_some() || changes);

@@ -9,7 +9,7 @@ use nm_auth::{Credentials, End, Nonce, Nonces, Right, Secret};
 use nm_book::order::Side;
 use nm_exchange::client::say_hello;
 use nm_exchange::client::{self, ClientError};
-use nm_exchange::control::{AdminRequest, AdminResponse, Observer};
+use nm_exchange::control::{AdminRequest, AdminResponse, Observer, Owner, Retired};
 use nm_exchange::link::{Address, Link, Stream};
 use nm_exchange::network::{Durability, Role};
 use nm_exchange::testing::{
@@ -17,7 +17,9 @@ use nm_exchange::testing::{
 };
 use nm_operate::admin;
 use nm_sys::clock::Deadline;
-use nm_wire::{Challenge, Evidence, Kind, Request, ResendRequest, Welcome, Who};
+use nm_wire::{
+    Challenge, Direction, Evidence, Kind, Listing, Request, ResendRequest, StopOrder, Welcome, Who,
+};
 
 fn ring(durability: Durability) -> (TestRing, Secret) {
     let mut ring = TestRing::new("1-1-2-1", durability);
@@ -197,6 +199,40 @@ fn a_later_link_of_a_session_takes_it_over() {
     send(&mut first);
     let why = refusal(&mut first);
     assert!(why.starts_with("session 1 does not belong to this link"), "{why}");
+    ring.stop_all();
+}
+
+/// Each order closes its link, whichever mediator is asked.
+#[test]
+fn an_observer_changes_nothing() {
+    let (mut ring, secret) = ring(Durability::MemoryQuorum);
+    let observer = Credentials::Keys(secret.keys(None, &[Right::Observer]));
+    let mediator = address(&ring, Role::Mediator);
+    let (cell, node, owner) = (0, Role::Mediator.node(0), Owner::of_firm(7));
+    let whose = Retired::Owner { owner };
+    let listing = Listing {
+        instrument: 1,
+        symbol: "ACME".to_string(),
+        tick: "1".to_string(),
+        lot: "1".to_string(),
+        currency: String::new(),
+        low: 1,
+        high: 2,
+        most: 3,
+    };
+    for request in [
+        AdminRequest::Direct { cell, instrument: None, direction: Direction::Halt },
+        AdminRequest::Stop { cell, order: StopOrder { owner, version: 1, is_stopped: true } },
+        AdminRequest::Retire { cell, retired: whose },
+        AdminRequest::List { listing },
+        AdminRequest::Delist { instrument: 1 },
+        AdminRequest::Remove { node },
+        AdminRequest::Follow,
+    ] {
+        let mut link = Observer::connect(&mediator, Who::Observer, Some(&observer), LIMIT).unwrap();
+        let answer = link.request(&request, LIMIT);
+        assert!(matches!(answer, Err(ClientError::Refused(_))), "{request:?}: {answer:?}");
+    }
     ring.stop_all();
 }
 

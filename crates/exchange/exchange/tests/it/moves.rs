@@ -108,7 +108,10 @@ fn moves_of(ring: &TestRing) -> Moves {
                         let hash = cell.instrument_hash(id.instrument).unwrap();
                         moves.adopted.entry(id).or_insert_with(|| vec![hash]);
                     }
-                    Admitted::Move(_) | Admitted::Retired(_) => {}
+                    Admitted::Move(_)
+                    | Admitted::Retired(_)
+                    | Admitted::Watched
+                    | Admitted::Stopped(_) => {}
                 }
             }
         }

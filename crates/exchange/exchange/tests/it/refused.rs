@@ -183,21 +183,23 @@ fn a_client_that_fills_its_share_of_a_gateway_leaves_room_for_others() {
     ring.stop_all();
 }
 
+/// The names and numbers of constants in tables of a page.
+fn listed(page: &str) -> Vec<(&str, u64)> {
+    let of_line = |line| {
+        let mut cells = str::strip_prefix(line, "| `")?.split(" | ");
+        let name = cells.next()?.trim_end_matches('`');
+        // Keys of plans are in small letters.
+        let is_constant = name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
+        is_constant.then(|| (name, cells.next().unwrap().parse().unwrap()))
+    };
+    page.lines().filter_map(of_line).collect()
+}
+
 /// docs/limits.md has each number as it is.
 #[test]
 fn the_page_of_limits_has_the_numbers_of_the_code() {
     use nm_exchange::limits::*;
-    let page = include_str!("../../../../../docs/limits.md");
-    let mut listed: Vec<(&str, u64)> = page
-        .lines()
-        .filter_map(|line| {
-            let mut cells = line.strip_prefix("| `")?.split(" | ");
-            let name = cells.next()?.trim_end_matches('`');
-            // Keys of plans are in small letters.
-            let is_constant = name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
-            is_constant.then(|| (name, cells.next().unwrap().parse().unwrap()))
-        })
-        .collect();
+    let mut listed = listed(include_str!("../../../../../docs/limits.md"));
     macro_rules! numbers {
         ($($name:ident),*) => { vec![$((stringify!($name), $name as u64)),*] };
     }
@@ -212,6 +214,20 @@ fn the_page_of_limits_has_the_numbers_of_the_code() {
         CELL_ORDERS_MAX,
         RETIRE_WORK_MAX,
         RETIRED_NS,
+        STOP_ORDERS_MAX,
+        DIRECTIONS_WAITING_MAX,
+        SCHEDULE_GROUPS_MAX,
+        SCHEDULE_NAME_BYTES_MAX,
+        WATCHED_MAX,
+        WATCHED_AFTER_S,
+        CANCEL_AFTER_S_MIN,
+        CANCEL_AFTER_S_MAX,
+        HEARTBEAT_MS_MIN,
+        HEARTBEAT_MS_MAX,
+        HEARTBEATS_MISSED_MAX,
+        OPEN_ORDERS_MAX,
+        OPEN_ORDERS_INSTRUMENTS_MAX,
+        ORDERS_REQUESTS_MAX,
         OUTCOMES_MAX,
         EVENTS_KEPT_MAX,
         EVENTS_WAITING_MAX,

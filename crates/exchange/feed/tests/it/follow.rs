@@ -1,7 +1,7 @@
 //! Updates of several replicas, and what comes of them.
 
-use nm_book::book::Book;
-use nm_book::order::{Command, Matching as _};
+use nm_book::book::{Book, Level};
+use nm_book::order::{Command, Matching as _, Side};
 use nm_book::snapshot::BookSnapshot;
 use nm_book::testing::{Stream, seeded};
 use nm_codec::{Random, fnv1a_on};
@@ -9,7 +9,7 @@ use nm_feed::books::Books as Consumer;
 use nm_feed::displayed::{displayed, hash};
 use nm_feed::follow::Books;
 use nm_feed::itch::Message;
-use nm_feed::limits::MISSING_NS;
+use nm_feed::limits::{EARLY_UPDATES_MAX, MISSING_NS, STOCKS_MAX};
 use nm_feed::stock::Listing;
 use nm_wire::{BookPosition, BookUpdate};
 use proptest::prelude::*;
@@ -184,4 +184,65 @@ fn a_book_that_begins_again_replaces_the_one_before() {
     assert_eq!(books.on_time(MISSING_NS), [(0, INSTRUMENT)]);
     books.on_image(again.position(), &again.image(), MISSING_NS, &mut out);
     assert!(is_equal(&again, &out));
+}
+
+#[test]
+fn updates_that_wait_for_those_before_them_are_limited_and_the_book_is_asked_for() {
+    let (mut cell, mut books, mut out) = (Cell::new(3), Books::new(None), vec![]);
+    let first = cell.step();
+    for _ in 0..EARLY_UPDATES_MAX {
+        books.on_update(0, cell.step(), 0, &mut out);
+    }
+    let beyond = cell.step();
+    books.on_update(0, beyond, 0, &mut out);
+    books.on_update(0, first, 0, &mut out);
+    // A node says where the book stands.
+    books.on_position(0, cell.position(), 0, &mut out);
+    assert_eq!(books.on_time(MISSING_NS), [(0, INSTRUMENT)], "the last one found no place");
+    books.on_update(0, beyond, 0, &mut out);
+    assert!(is_equal(&cell, &out), "all others were kept");
+    assert_eq!(books.on_time(100 * MISSING_NS), []);
+}
+
+#[test]
+fn a_feed_has_a_number_of_stocks() {
+    let (mut books, mut out) = (Books::new(None), vec![]);
+    let list = |books: &mut Books, out: &mut Vec<Message>, instrument: u32| {
+        books.on_position(0, BookPosition { instrument, output_seq: 0, history: 0 }, 0, out);
+        out.clear();
+    };
+    (0..STOCKS_MAX as u32).for_each(|instrument| list(&mut books, &mut out, instrument));
+    assert_eq!((books.len(), books.notes.len()), (STOCKS_MAX, 0));
+    list(&mut books, &mut out, u32::MAX);
+    assert_eq!(books.len(), STOCKS_MAX);
+    assert_eq!(books.notes, [format!("instrument {} has no place in the feed", u32::MAX)]);
+}
+
+/// What a door is shown of a book is what the book has.
+#[test]
+fn a_view_is_what_the_book_shows() {
+    let (mut cell, mut books, mut out) = (Cell::new(4), Books::default(), vec![]);
+    books.set_instruments([INSTRUMENT].into());
+    for _ in 0..300 {
+        books.on_update(0, cell.step(), 0, &mut out);
+        let view = books.view(INSTRUMENT, 3).unwrap();
+        for (side, levels) in [(Side::Buy, &view.bids), (Side::Sell, &view.offers)] {
+            let best = levels.first().map(|level| (level.price, level.quantity));
+            assert_eq!(best, cell.book.best(side));
+            assert!(levels.len() <= 3 && levels.iter().all(|level| level.orders > 0));
+            let falls = |pair: &[Level]| match side {
+                Side::Buy => pair[0].price > pair[1].price,
+                Side::Sell => pair[0].price < pair[1].price,
+            };
+            assert!(levels.windows(2).all(falls));
+        }
+        assert_eq!(view.phase, cell.book.phase());
+    }
+    assert_eq!(books.take_changed(), [INSTRUMENT].into());
+    assert!(books.take_changed().is_empty());
+    assert!(books.view(INSTRUMENT, 3).unwrap().volume > 0);
+    // Another instrument is wanted: this one is forgotten.
+    books.set_instruments([INSTRUMENT + 1].into());
+    books.on_update(0, cell.step(), 0, &mut out);
+    assert_eq!(books.view(INSTRUMENT, 3), None);
 }

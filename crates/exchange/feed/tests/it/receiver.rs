@@ -2,6 +2,7 @@
 
 use nm_codec::Random;
 use nm_feed::itch::{Body, Message};
+use nm_feed::limits::{EARLY_MESSAGES_MAX, REQUESTED_MESSAGES};
 use nm_feed::mold::{Draft, END_OF_SESSION, Header, Session};
 use nm_feed::receiver::{Act, Receiver};
 use nm_feed::store::Store;
@@ -159,4 +160,42 @@ fn another_session_is_begun_by_a_snapshot() {
     let mut found = vec![];
     assert!(receiver.resume(other, 1, 3, |bytes| found.push(reference(bytes))));
     assert_eq!(found, [1]);
+}
+
+/// A packet of messages without bytes, numbered from one on.
+fn empty_messages(first: u64, count: u16) -> Vec<u8> {
+    let mut bytes = Header { session: SESSION, sequence: first, count }.bytes().to_vec();
+    bytes.extend((0..count).flat_map(|_| [0, 0]));
+    bytes
+}
+
+#[test]
+fn a_consumer_asks_for_a_number_of_messages_at_once() {
+    let mut receiver = Receiver::default();
+    receiver.on_packet(&empty_messages(1, 1), 1, |_| {}).unwrap();
+    let far = 2 + 3 * u64::from(REQUESTED_MESSAGES);
+    receiver.on_packet(&empty_messages(far, 1), 1, |_| {}).unwrap();
+    let Some(Act::Request(first)) = receiver.act(1_000_000_000) else { panic!() };
+    assert_eq!((first.sequence, first.count), (2, REQUESTED_MESSAGES));
+    receiver.on_packet(&empty_messages(2, REQUESTED_MESSAGES), 2_000_000_000, |_| {}).unwrap();
+    let Some(Act::Request(next)) = receiver.act(3_000_000_000) else { panic!() };
+    assert_eq!(next.sequence, 2 + u64::from(REQUESTED_MESSAGES), "the rest is asked for later");
+}
+
+#[test]
+fn messages_that_come_too_early_are_kept_in_a_number() {
+    let (mut receiver, mut delivered) = (Receiver::default(), 0_u64);
+    receiver.on_packet(&empty_messages(1, 1), 1, |_| delivered += 1).unwrap();
+    let most = EARLY_MESSAGES_MAX as u64;
+    // Message 2 is missing; of the others, the last two find no place.
+    let mut first = 3;
+    while first < 3 + most + 2 {
+        let count = (3 + most + 2 - first).min(30_000);
+        receiver.on_packet(&empty_messages(first, count as u16), 1, |_| delivered += 1).unwrap();
+        first += count;
+    }
+    assert_eq!(delivered, 1);
+    receiver.on_packet(&empty_messages(2, 1), 2, |_| delivered += 1).unwrap();
+    assert_eq!((delivered, receiver.next()), (2 + most, 3 + most));
+    assert!(!receiver.is_complete(), "those that found no place are asked for");
 }

@@ -28,7 +28,7 @@ fn ring() -> TestRing {
 }
 
 /// The sentence with which a gateway ends the link of a session.
-fn refusal(ring: &TestRing, session: u32) -> String {
+pub fn refusal(ring: &TestRing, session: u32) -> String {
     let address = &ring.network.nodes(Role::Gateway)[0].address;
     let connected = client::connect(address, &[Who::Client { session }], None, LIMIT);
     let mut link = match connected {

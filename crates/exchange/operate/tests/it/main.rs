@@ -1,7 +1,9 @@
 //! Tests of operating a network, in one binary.
 
 mod added_nodes;
+mod directions;
 mod firms;
 mod instruments;
 mod large_move;
+mod schedule;
 mod site_latencies;

@@ -125,7 +125,11 @@ impl Cells {
                 assert_ne!(step, MoveStep::Ignored);
                 return;
             }
-            Admitted::Retired(_) | Admitted::NotOwned | Admitted::Undecodable => {
+            Admitted::Retired(_)
+            | Admitted::Watched
+            | Admitted::Stopped(_)
+            | Admitted::NotOwned
+            | Admitted::Undecodable => {
                 panic!("{frame:?}")
             }
         };

@@ -2,12 +2,14 @@
 
 use nm_book::order::InstrumentId;
 
+use crate::directing::Direction;
 use crate::listing::Listing;
 use crate::node_id::{NodeId, Role};
 use crate::nodes::NodeAddresses;
 use crate::choice;
 
 use super::retire::Retired;
+use super::stop::StopOrder;
 
 choice! {
     /// What an observer asks a node, or an operator orders.
@@ -78,6 +80,32 @@ choice! {
             /// Which.
             instrument: InstrumentId,
         },
+        /// To direct trading on an instrument of a cell, or on all that are in it. The cell's
+        /// leader answers when it is done.
+        Direct = 30 {
+            /// Which cell.
+            cell: u16,
+            /// The instrument; none for all.
+            instrument: Option<InstrumentId>,
+            /// What.
+            direction: Direction,
+        },
+        /// To stop an owner in a cell, or to let it send orders again. The answer is what held
+        /// before; repeated until that is the order.
+        Stop = 31 {
+            /// Which cell.
+            cell: u16,
+            /// The decision; one with version 0 changes nothing.
+            order: StopOrder,
+        },
+        /// To note that a phase of the schedule has begun. The answer is the state before; the
+        /// status shows when it is done.
+        Begun = 32 {
+            /// Name of its group of instruments.
+            group: String,
+            /// When it was due, s since 1970.
+            at_s: u64,
+        },
         /// To send what books execute from now on, as `BookUpdate` messages: a mediator or
         /// processor does that for its replicas. The answer is where they stand.
         Follow = 20,
@@ -100,6 +128,9 @@ impl AdminRequest {
             | AdminRequest::Replace { .. }
             | AdminRequest::Add { .. }
             | AdminRequest::Retire { .. }
+            | AdminRequest::Direct { .. }
+            | AdminRequest::Stop { .. }
+            | AdminRequest::Begun { .. }
             | AdminRequest::Follow
             | AdminRequest::Image { .. }
             | AdminRequest::List { .. }

@@ -2,8 +2,11 @@
 
 use nm_book::order::InstrumentId;
 
+use crate::directing::Directed;
 use crate::node_id::NodeId;
 use crate::{choice, record};
+
+use super::stop::StopOrder;
 
 record! {
     /// The latency of the link from the node that reports it to another one.
@@ -136,7 +139,7 @@ choice! {
             /// Version of the map.
             map_version: u32,
         },
-        /// It cannot be moved.
+        /// It cannot be moved, or not be directed.
         Refused = 2 {
             /// Which instrument.
             instrument: InstrumentId,
@@ -158,6 +161,18 @@ choice! {
         /// What a session or an owner has in a cell.
         Holdings = 6 {
             /// What.
+            holdings: Holdings,
+        },
+        /// What came of a direction.
+        Directed = 30 {
+            /// What.
+            directed: Directed,
+        },
+        /// Whether an owner is stopped in a cell, and what it has there.
+        Stopped = 31 {
+            /// What held before.
+            order: StopOrder,
+            /// What the owner has.
             holdings: Holdings,
         },
         /// Books whose updates are sent from now on.

@@ -13,10 +13,19 @@ message! {
     }
 }
 
+/// How the sentence begins by which a gateway ends the link of a client whose heartbeats have
+/// ended: that one connects again.
+pub const SILENCE: &str = "no heartbeat";
+
 /// Longest sentence that is sent or taken, bytes.
 const REASON_BYTES_MAX: usize = 400;
 
 impl Close {
+    /// Whether the link ends because heartbeats have ended.
+    pub fn is_of_silence(&self) -> bool {
+        self.reason.starts_with(SILENCE)
+    }
+
     /// With a reason, which is cut off if it is too long.
     pub fn because(reason: &str) -> Close {
         Close { reason: reason[..reason.floor_char_boundary(REASON_BYTES_MAX)].to_string() }

@@ -100,6 +100,9 @@ message! {
         client_seq: u64,
         /// As in the request.
         intended_ns: u64,
+        /// What would be right: the request that the session's next one on the instrument names as
+        /// its predecessor, with a number above it.
+        expected_previous: u64,
         /// Gateway of the session.
         gateway: u16,
         /// Cell of the instrument.
@@ -112,10 +115,20 @@ message! {
 }
 
 impl Refused {
-    /// The answer to a request.
+    /// The answer to a request. The next one names the same predecessor.
     pub fn of(request: &Request, reason: RefusalReason) -> Refused {
         let Request { instrument, session, client_seq, intended_ns, gateway, cell, .. } = *request;
-        Refused { instrument, session, client_seq, intended_ns, gateway, cell, reason }
+        let expected_previous = request.previous_seq;
+        Refused {
+            instrument,
+            session,
+            client_seq,
+            intended_ns,
+            expected_previous,
+            gateway,
+            cell,
+            reason,
+        }
     }
 
     /// The answer to a request in a frame.
@@ -125,6 +138,7 @@ impl Refused {
             session: request.session(),
             client_seq: request.client_seq(),
             intended_ns: request.intended_ns(),
+            expected_previous: request.previous_seq(),
             gateway: request.gateway(),
             cell: request.cell(),
             reason,

@@ -14,7 +14,8 @@ crate::message! {
         instrument: InstrumentId,
         /// The session.
         session: UserId,
-        /// Sequence number of the request within its session, from 1 on.
+        /// Sequence number of the request within its session, from 1 on. 0 stands in logs alone:
+        /// the exchange cancels the orders of a session that is away.
         client_seq: u64,
         /// Sequence number of the session's request before it on this instrument; 0 for the first.
         previous_seq: u64,
@@ -75,7 +76,7 @@ impl Request {
 }
 
 fn check(request: &Request) -> Result<(), DecodeError> {
-    if request.client_seq == 0 {
+    if request.client_seq == 0 && !matches!(request.command, Command::MassCancel { .. }) {
         return Err(DecodeError::invalid("client_seq", "is zero"));
     }
     match request.breach {

@@ -9,7 +9,7 @@ use super::common::unread;
 use crate::check::Check;
 use crate::machine::Machine;
 use crate::observed::{Observed, evidence, missing};
-use crate::sources as source;
+use nm_settings::source;
 
 /// The checks.
 pub const CHECKS: &[Check] = &[

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use nm_model::finding::Evidence;
+use nm_settings::setting::Goal;
+use nm_settings::{SettingId, setting};
 
 use crate::machine::Machine;
 use crate::observed::{Observed, evidence};
@@ -27,22 +29,42 @@ pub fn no_link(machine: &Machine<'_>) -> Observed {
     }
 }
 
-/// A setting with one value: fails with one sentence if `is_bad`, else passes with the other. In
-/// them `=` stands for the value.
-pub fn setting(
-    machine: &Machine<'_>,
-    path: &str,
-    is_bad: impl Fn(&str) -> bool,
-    bad: &str,
-    good: &str,
-) -> Observed {
-    let Some(value) = machine.text(path) else {
-        let name = path.strip_prefix("/proc/sys/").unwrap_or(path).replace('/', ".");
-        return unread(machine, name.trim_start_matches('.'), &[path]);
+/// A setting of the catalogue as the machine has it.
+pub struct Judged<'a> {
+    /// Its file.
+    pub path: String,
+    /// The text in it.
+    pub text: &'a str,
+    /// Whether the catalogue accepts that.
+    pub is_good: bool,
+    /// What it should be.
+    pub goal: Goal,
+}
+
+/// Judges a setting that is one file of the machine; absent if it could not be read.
+pub fn judge<'a>(machine: &Machine<'a>, id: SettingId) -> Option<Judged<'a>> {
+    let mut files = setting(id).files().into_iter();
+    let (path, goal) = files.find(|(path, _)| machine.text(path).is_some())?;
+    let text = machine.text(&path)?;
+    Some(Judged { is_good: goal.accepts(text)?, path, text, goal })
+}
+
+/// The file of a setting, the first one if it may be in several.
+pub fn path_of(id: SettingId) -> String {
+    setting(id).files().into_iter().next().map(|(path, _)| path).unwrap_or_default()
+}
+
+/// A check of one such setting: it fails with one sentence or passes with the other. In them `=`
+/// stands for the value.
+pub fn of_setting(machine: &Machine<'_>, id: SettingId, bad: &str, good: &str) -> Observed {
+    let Some(Judged { path, text, is_good, .. }) = judge(machine, id) else {
+        let path = path_of(id);
+        let name = path.strip_prefix("/proc/sys/").unwrap_or(&path).replace('/', ".");
+        return unread(machine, name.trim_start_matches('.'), &[&path]);
     };
-    let short: String = value.chars().take(80).collect();
+    let short: String = text.chars().take(80).collect();
     let (bad, good) = (bad.replace('=', &short), good.replace('=', &short));
-    Observed::bad_if(is_bad(value), bad, good).with([machine.evidence(path, short)])
+    Observed::bad_if(!is_good, bad, good).with([machine.evidence(&path, short)])
 }
 
 /// The word in brackets: `always [madvise] never`.

@@ -9,7 +9,7 @@ use super::common::{field, unread};
 use crate::check::Check;
 use crate::machine::{Machine, net};
 use crate::observed::{Observed, evidence, missing};
-use crate::sources as source;
+use nm_settings::source;
 use nm_sys::cpu_list;
 
 /// The checks.

@@ -2,14 +2,14 @@
 
 use nm_model::Severity;
 use nm_model::finding::Confidence::{Judgement, Measured};
-use nm_model::finding::FixKind::{Application, Command};
+use nm_model::finding::FixKind::Application;
 use nm_model::finding::{Threat, UndoClass};
 
-use super::common::unread;
+use super::common::{Judged, judge, path_of, unread};
 use crate::check::Check;
 use crate::machine::{Layer, Machine};
 use crate::observed::Observed;
-use crate::sources as source;
+use nm_settings::{SettingId, source};
 use nm_sys::cpu_list;
 
 /// The checks.
@@ -18,24 +18,15 @@ pub const CHECKS: &[Check] = &[
         id: "guest.haltpoll",
         title: "polling before a virtual CPU halts",
         severity: Severity::Medium,
-        why: "each halt exits to the hypervisor, and each wake-up comes back from there",
-        sources: &[source::K_GUEST_HALT_POLL],
-        fix: (
-            Command,
-            "echo 200000 > /sys/module/haltpoll/parameters/guest_halt_poll_ns   # or idle=poll on \
-             dedicated CPUs",
-        ),
-        undo: UndoClass::Live,
+        settings: &[SettingId::GuestHaltPoll],
         confidence: Measured,
         effect: Some(
             "nested KVM without polling: round trip over loopback 51.7 µs blocking, 7.7 µs \
              spinning; a context switch 2493 to 1486 ns (LKML, 2017)",
         ),
-        conflict: Some(
-            "polling helps under KVM; vmware-2014 found the same setting harmful on ESXi",
-        ),
         threatens: &[Threat::Wakeup, Threat::Tail],
         run: haltpoll,
+        ..Check::UNDECLARED
     },
     Check {
         id: "guest.vcpu0",
@@ -53,7 +44,7 @@ pub const CHECKS: &[Check] = &[
 ];
 
 fn haltpoll(m: &Machine<'_>) -> Observed {
-    const POLL: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
+    let path = path_of(SettingId::GuestHaltPoll);
     const GOVERNOR: &str = "/sys/devices/system/cpu/cpuidle/current_governor";
     const DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
     if m.layer == Layer::Metal {
@@ -63,20 +54,25 @@ fn haltpoll(m: &Machine<'_>) -> Observed {
         return Observed::not_applicable("polling in the guest is KVM's");
     }
     let seen = [
-        m.evidence(POLL, "ns"),
+        m.evidence(&path, "ns"),
         m.evidence(GOVERNOR, "idle governor"),
         m.evidence(DRIVER, "idle driver"),
     ];
     if m.parameter("idle") == Some("poll") {
         return Observed::pass("virtual CPUs poll and do not halt").with(seen);
     }
-    match (m.number(POLL), m.text(DRIVER)) {
-        (Some(0), _) => Observed::fail("virtual CPUs do not poll before they halt"),
-        (Some(ns), _) => Observed::pass(format!("virtual CPUs poll for at most {ns} ns")),
+    match (judge(m, SettingId::GuestHaltPoll), m.text(DRIVER)) {
+        (Some(Judged { text: "0", .. }), _) => {
+            Observed::fail("virtual CPUs do not poll before they halt")
+        }
+        (Some(Judged { text, is_good, .. }), _) => {
+            let text = format!("virtual CPUs poll for at most {text} ns");
+            Observed::bad_if(!is_good, text.clone(), text)
+        }
         (None, Some(driver)) => Observed::fail(format!(
             "virtual CPUs do not poll before they halt: the idle driver is {driver}"
         )),
-        (None, None) => return unread(m, "the idle driver", &[POLL, DRIVER]),
+        (None, None) => return unread(m, "the idle driver", &[&path, DRIVER]),
     }
     .with(seen)
 }

@@ -8,11 +8,11 @@ use nm_model::finding::FixKind::{Command, Hypervisor};
 use nm_model::finding::{Evidence, Threat, UndoClass};
 use nm_sys::hostfiles::parse_list;
 
-use super::common::{overlap, plural, unread};
+use super::common::{Judged, judge, overlap, path_of, plural, unread};
 use crate::check::Check;
 use crate::machine::{Layer, Machine};
 use crate::observed::{Observed, evidence};
-use crate::sources as source;
+use nm_settings::{SettingId, source};
 use nm_sys::cpu_list;
 
 const GUESTS: &[Threat] = &[Threat::Tail, Threat::Maximum, Threat::Throughput];
@@ -81,15 +81,12 @@ pub const CHECKS: &[Check] = &[
         id: "virt.halt_host",
         title: "polling of the host before it lets a virtual CPU sleep",
         severity: Severity::Medium,
-        why: "without it each wake-up of a guest goes through the host's scheduler",
-        sources: &[source::K_HALT_POLL],
-        fix: (Command, "echo 200000 > /sys/module/kvm/parameters/halt_poll_ns"),
-        undo: UndoClass::Live,
+        settings: &[SettingId::VirtHaltHost],
         confidence: Measured,
         effect: Some("round trip 34 to 27 µs (Linux commit aca6ff29)"),
-        conflict: Some("vmware-2014 found that the same setting of ESXi made it worse and uneven"),
         threatens: &[Threat::Wakeup],
         run: halt_poll,
+        ..Check::UNDECLARED
     },
     Check {
         id: "virt.kvm_rt",
@@ -293,17 +290,18 @@ fn overcommit(m: &Machine<'_>) -> Observed {
 }
 
 fn halt_poll(m: &Machine<'_>) -> Observed {
-    const PATH: &str = "/sys/module/kvm/parameters/halt_poll_ns";
+    const ID: SettingId = SettingId::VirtHaltHost;
     if let Err(observed) = of_host(m) {
         return observed;
     }
-    let Some(ns) = m.number(PATH) else { return unread(m, "KVM's polling", &[PATH]) };
-    Observed::bad_if(
-        ns == 0,
-        "KVM does not poll before a virtual CPU sleeps",
-        format!("KVM polls for at most {ns} ns"),
-    )
-    .with([m.evidence(PATH, "ns")])
+    let Some(Judged { path, text, is_good, .. }) = judge(m, ID) else {
+        return unread(m, "KVM's polling", &[&path_of(ID)]);
+    };
+    let polls = match text {
+        "0" => "KVM does not poll before a virtual CPU sleeps".to_string(),
+        ns => format!("KVM polls for at most {ns} ns"),
+    };
+    Observed::bad_if(!is_good, polls.clone(), polls).with([m.evidence(&path, "ns")])
 }
 
 fn periodic(m: &Machine<'_>) -> Observed {

@@ -12,7 +12,7 @@ use super::common::{no_cpu, no_link, overlap, unread};
 use crate::check::Check;
 use crate::machine::{Machine, net};
 use crate::observed::{Observed, evidence};
-use crate::sources as source;
+use nm_settings::{SettingId, source};
 use nm_sys::cpu_list;
 
 /// The checks.
@@ -38,11 +38,7 @@ pub const CHECKS: &[Check] = &[
         id: "irq.nic",
         title: "CPUs of the network device's interrupts",
         severity: Severity::High,
-        why: "on a CPU of a spinning workload they interrupt it, on another socket each packet \
-              crosses, on one CPU all queues wait for each other",
-        sources: &[source::RIGTORP, source::ENA, source::PERFTUNE],
-        fix: (Command, "echo HOUSEKEEPING > /proc/irq/NUMBER/smp_affinity_list"),
-        undo: UndoClass::Live,
+        settings: &[SettingId::IrqNic],
         threatens: &[Threat::Network, Threat::Tail],
         run: nic,
         ..Check::UNDECLARED
@@ -81,10 +77,7 @@ pub const CHECKS: &[Check] = &[
         id: "irq.rps_xps",
         title: "steering of packets between CPUs by software",
         severity: Severity::Medium,
-        why: "RPS interrupts another CPU for each packet; without XPS senders share queues",
-        sources: &[source::PERFTUNE],
-        fix: (Command, "echo 0 > /sys/class/net/LINK/queues/rx-0/rps_cpus"),
-        undo: UndoClass::Live,
+        settings: &[SettingId::IrqRps, SettingId::IrqXps],
         confidence: Judgement,
         threatens: &[Threat::Network],
         run: steering,
@@ -330,6 +323,7 @@ fn steering(m: &Machine<'_>) -> Observed {
     let mut seen = vec![];
     let mut faults = vec![];
     let mut link_at_fault = None;
+    let mut wrong = vec![];
     for link in &m.links {
         let folder = net(link, "queues");
         for queue in m.names(&folder).iter().filter(|name| name.starts_with("rx-")) {
@@ -338,6 +332,7 @@ fn steering(m: &Machine<'_>) -> Observed {
             let on_hot = overlap(&cpus, &m.hot);
             if !on_hot.is_empty() {
                 link_at_fault.get_or_insert(*link);
+                wrong.push(SettingId::IrqRps);
                 faults.push(format!(
                     "{link} {queue} steers packets to CPUs {}",
                     cpu_list::list(&on_hot)
@@ -354,6 +349,8 @@ fn steering(m: &Machine<'_>) -> Observed {
             })
             .collect();
         if senders.len() > 1 && !masks.is_empty() && masks.iter().all(Vec::is_empty) {
+            link_at_fault.get_or_insert(*link);
+            wrong.push(SettingId::IrqXps);
             faults.push(format!("{link} has {} transmit queues and no XPS", senders.len()));
             seen.push(m.evidence(&format!("{folder}/tx-0/xps_cpus"), "no CPU"));
         }
@@ -368,5 +365,6 @@ fn steering(m: &Machine<'_>) -> Observed {
     }
     Observed::bad_if(!faults.is_empty(), faults.join("; "), "no queue steers packets to others")
         .replace("LINK", link_at_fault.or(m.links.first().copied()).unwrap_or("eth0"))
+        .at_fault(wrong)
         .with(seen)
 }

@@ -5,11 +5,12 @@ use nm_model::finding::Confidence::{Judgement, Measured};
 use nm_model::finding::FixKind::{Command, KernelCommandLine, Record};
 use nm_model::finding::{Threat, UndoClass};
 
-use super::common::{chosen, no_cpu, overlap, plural, unread};
+use super::common::{Judged, chosen, judge, no_cpu, overlap, path_of, plural, unread};
 use crate::check::Check;
 use crate::machine::Machine;
 use crate::observed::{Observed, evidence};
-use crate::sources as source;
+use nm_settings::target::MachineSetting;
+use nm_settings::{SettingId, source};
 use nm_sys::cpu_list;
 
 const TAIL: &[Threat] = &[Threat::Tail, Threat::Maximum];
@@ -37,15 +38,13 @@ pub const CHECKS: &[Check] = &[
         ),
         threatens: TAIL,
         run: set,
+        ..Check::UNDECLARED
     },
     Check {
         id: "iso.nohz",
         title: "the scheduler's tick",
         severity: Severity::Medium,
-        why: "the tick interrupts a busy CPU every 1 to 4 ms",
-        sources: &[source::RIGTORP, source::K_PARAMETERS],
-        fix: (KernelCommandLine, "nohz_full=CPUS"),
-        undo: UndoClass::Boot,
+        settings: &[SettingId::IsoTick],
         confidence: Judgement,
         effect: Some("1 to 3 µs a tick on metal; 14 µs on a nested guest"),
         threatens: TAIL,
@@ -56,10 +55,7 @@ pub const CHECKS: &[Check] = &[
         id: "iso.rcu",
         title: "RCU callbacks",
         severity: Severity::Medium,
-        why: "callbacks run in soft interrupts of the workload's CPUs",
-        sources: &[source::RIGTORP, source::TUNED, source::K_PER_CPU],
-        fix: (KernelCommandLine, "rcu_nocbs=CPUS"),
-        undo: UndoClass::Boot,
+        settings: &[SettingId::IsoRcu],
         threatens: TAIL,
         run: rcu,
         ..Check::UNDECLARED
@@ -68,10 +64,7 @@ pub const CHECKS: &[Check] = &[
         id: "iso.workqueue",
         title: "the kernel's unbound threads",
         severity: Severity::Medium,
-        why: "work queues, writeback and ksmd may run on the workload's CPUs",
-        sources: &[source::TUNED, source::K_PER_CPU],
-        fix: (Command, "echo MASK > /sys/devices/virtual/workqueue/cpumask"),
-        undo: UndoClass::Live,
+        settings: &[SettingId::IsoWorkqueue],
         threatens: TAIL,
         run: workqueue,
         ..Check::UNDECLARED
@@ -80,20 +73,8 @@ pub const CHECKS: &[Check] = &[
         id: "iso.rt_throttle",
         title: "throttling of real-time threads",
         severity: Severity::Critical,
-        why: "a real-time thread that spins is stopped for 50 ms of each second; without the \
-              limit the kernel's threads on its CPU starve",
-        sources: &[source::TUNED, source::STALLD],
-        fix: (
-            Command,
-            "sysctl -w kernel.sched_rt_runtime_us=-1   # with stalld, or SCHED_OTHER on isolated \
-             CPUs",
-        ),
-        undo: UndoClass::Live,
+        settings: &[SettingId::IsoRtThrottle],
         effect: Some("50 ms a second"),
-        conflict: Some(
-            "TuneD's profile realtime sets -1; without stalld that can hang the machine, so a \
-             spinning thread is better SCHED_OTHER on an isolated CPU",
-        ),
         threatens: &[Threat::Maximum],
         run: rt_throttle,
         ..Check::UNDECLARED
@@ -102,14 +83,11 @@ pub const CHECKS: &[Check] = &[
         id: "iso.noise",
         title: "periodic work of the kernel",
         severity: Severity::Low,
-        why: "migrated timers, the statistics of the virtual memory and the watchdog run on the \
-              workload's CPUs",
-        sources: &[source::TUNED, source::K_PER_CPU],
-        fix: (
-            Command,
-            "sysctl -w kernel.timer_migration=0 vm.stat_interval=10 kernel.nmi_watchdog=0",
-        ),
-        undo: UndoClass::Live,
+        settings: &[
+            SettingId::IsoTimerMigration,
+            SettingId::IsoStatInterval,
+            SettingId::IsoNmiWatchdog,
+        ],
         threatens: TAIL,
         run: noise,
         ..Check::UNDECLARED
@@ -257,9 +235,9 @@ fn workqueue(m: &Machine<'_>) -> Observed {
     if m.hot.is_empty() {
         return no_cpu(m);
     }
-    const PATH: &str = "/sys/devices/virtual/workqueue/cpumask";
-    let Some(cpus) = m.text(PATH).and_then(cpu_list::parse_mask) else {
-        return unread(m, "the CPUs of work queues", &[PATH]);
+    let path = MachineSetting::WorkqueueMask.path();
+    let Some(cpus) = m.text(&path).and_then(cpu_list::parse_mask) else {
+        return unread(m, "the CPUs of work queues", &[&path]);
     };
     let shared = overlap(&m.hot, &cpus);
     let rest: Vec<u32> = m.online.iter().filter(|cpu| !m.hot.contains(cpu)).copied().collect();
@@ -270,17 +248,16 @@ fn workqueue(m: &Machine<'_>) -> Observed {
         format!("work queues keep off CPUs {}", cpu_list::list(&m.hot)),
     )
     .replace("MASK", cpu_list::mask(&rest))
-    .with([m.evidence(PATH, format!("CPUs {}", cpu_list::list(&cpus)))])
+    .with([m.evidence(&path, format!("CPUs {}", cpu_list::list(&cpus)))])
 }
 
 fn rt_throttle(m: &Machine<'_>) -> Observed {
-    const PATH: &str = "/proc/sys/kernel/sched_rt_runtime_us";
     const SERVER: &str = "/sys/kernel/debug/sched/fair_server/cpu0/runtime";
-    let Some(runtime) = m.number(PATH) else {
-        return unread(m, "the limit of real-time threads", &[PATH]);
+    let Some(Judged { path, is_good, .. }) = judge(m, SettingId::IsoRtThrottle) else {
+        return unread(m, "the limit of real-time threads", &[&path_of(SettingId::IsoRtThrottle)]);
     };
-    let seen = [m.evidence(PATH, "µs of each second"), m.evidence(SERVER, "fair server, ns")];
-    if runtime < 0 {
+    let seen = [m.evidence(&path, "µs of each second"), m.evidence(SERVER, "fair server, ns")];
+    if is_good {
         return match (m.sees_processes(), m.process("stalld")) {
             (true, Some(_)) => Observed::pass("real-time threads have no limit, and stalld runs"),
             (true, None) => {
@@ -325,30 +302,23 @@ fn real_time_threads(m: &Machine<'_>) -> Option<Vec<String>> {
 }
 
 fn noise(m: &Machine<'_>) -> Observed {
-    const MIGRATION: &str = "/proc/sys/kernel/timer_migration";
-    const INTERVAL: &str = "/proc/sys/vm/stat_interval";
-    const WATCHDOG: &str = "/proc/sys/kernel/nmi_watchdog";
-    let all = [MIGRATION, INTERVAL, WATCHDOG];
-    let values: Vec<Option<i64>> = all.iter().map(|path| m.number(path)).collect();
-    if values.iter().all(Option::is_none) {
-        return unread(m, "the settings of periodic work", &all);
+    let all = [
+        (SettingId::IsoTimerMigration, "timers migrate"),
+        (SettingId::IsoStatInterval, "statistics are folded more often than every 10 s"),
+        (SettingId::IsoNmiWatchdog, "the NMI watchdog runs"),
+    ];
+    let seen = all.map(|(id, _)| m.evidence(&path_of(id), ""));
+    let judged = all.map(|(id, fault)| (id, fault, judge(m, id).map(|judged| judged.is_good)));
+    if judged.iter().all(|(_, _, is_good)| is_good.is_none()) {
+        return Observed::unknown("the settings of periodic work could not be read").with(seen);
     }
-    let mut bad = vec![];
-    if values[0] == Some(1) {
-        bad.push("timers migrate");
-    }
-    if values[1].is_some_and(|seconds| seconds < 10) {
-        bad.push("statistics are folded more often than every 10 s");
-    }
-    if values[2] == Some(1) {
-        bad.push("the NMI watchdog runs");
-    }
-    let is_known = values.iter().all(Option::is_some);
-    let seen = all.map(|path| m.evidence(path, ""));
-    if bad.is_empty() && !is_known {
+    let wrong = judged.iter().filter(|(_, _, is_good)| *is_good == Some(false));
+    let (at_fault, bad): (Vec<_>, Vec<_>) = wrong.map(|(id, fault, _)| (*id, *fault)).unzip();
+    if bad.is_empty() && judged.iter().any(|(_, _, is_good)| is_good.is_none()) {
         return Observed::unknown("some settings of periodic work could not be read").with(seen);
     }
     Observed::bad_if(!bad.is_empty(), bad.join("; "), "timers, statistics and watchdog are quiet")
+        .at_fault(at_fault)
         .with(seen)
 }
 

@@ -2,14 +2,14 @@
 
 use nm_model::Severity;
 use nm_model::finding::Confidence::{Judgement, Measured};
-use nm_model::finding::FixKind::{Command, KernelCommandLine};
+use nm_model::finding::FixKind::Command;
 use nm_model::finding::{Threat, UndoClass};
 
 use super::common::{plural, unread};
 use crate::check::Check;
 use crate::machine::Machine;
 use crate::observed::{Observed, evidence};
-use crate::sources as source;
+use nm_settings::{SettingId, setting, source};
 
 /// The checks.
 pub const CHECKS: &[Check] = &[
@@ -17,11 +17,7 @@ pub const CHECKS: &[Check] = &[
         id: "kern.mitigations",
         title: "mitigations of processor vulnerabilities",
         severity: Severity::Medium,
-        why: "they make each entry into the kernel slower; switching them off is a decision about \
-              security, for machines with one tenant",
-        sources: &[source::K_VULNERABILITIES],
-        fix: (KernelCommandLine, "mitigations=off   # a security decision"),
-        undo: UndoClass::Boot,
+        settings: &[SettingId::KernMitigations],
         confidence: Measured,
         effect: Some(
             "getppid x4.1 with page-table isolation, x17 to x20 with IBRS (E5-2667 v4, 2018)",
@@ -34,11 +30,7 @@ pub const CHECKS: &[Check] = &[
         id: "kern.cmdline",
         title: "command line of the kernel",
         severity: Severity::Low,
-        why: "ticks of all CPUs at the same time contend; a limit of idle states or a chosen idle \
-              loop changes wake-ups",
-        sources: &[source::TUNED, source::RIGTORP, source::K_PARAMETERS],
-        fix: (KernelCommandLine, "skew_tick=1"),
-        undo: UndoClass::Boot,
+        settings: &[SettingId::KernSkewTick],
         threatens: &[Threat::Tail],
         run: command_line,
         ..Check::UNDECLARED
@@ -47,10 +39,7 @@ pub const CHECKS: &[Check] = &[
         id: "kern.audit",
         title: "auditing of system calls",
         severity: Severity::Medium,
-        why: "with rules loaded each system call takes the slow path",
-        sources: &[source::JUDGEMENT],
-        fix: (Command, "auditctl -D   # and audit=0 on the kernel command line"),
-        undo: UndoClass::Live,
+        settings: &[SettingId::KernAudit],
         confidence: Judgement,
         threatens: &[Threat::Median],
         run: audit,
@@ -109,7 +98,8 @@ fn command_line(m: &Machine<'_>) -> Observed {
         return unread(m, "the command line", &[PATH]);
     }
     let mut bad = vec![];
-    if m.online.len() > 8 && m.parameter("skew_tick") != Some("1") {
+    let cpus_min = setting(SettingId::KernSkewTick).cpus_min;
+    if m.online.len() >= cpus_min && m.parameter("skew_tick") != Some("1") {
         bad.push(format!("skew_tick=1 is not set, and {} CPUs tick together", m.online.len()));
     }
     for (name, value, meaning) in [

@@ -5,11 +5,14 @@ use nm_model::finding::Confidence::{Judgement, Measured};
 use nm_model::finding::FixKind::{Command, Hardware};
 use nm_model::finding::{Threat, UndoClass};
 
-use super::common::{chosen, setting, unread};
+use super::common::{chosen, judge, of_setting, path_of, unread};
 use crate::check::Check;
 use crate::machine::Machine;
 use crate::observed::Observed;
-use crate::sources as source;
+use nm_settings::setting::Action;
+use nm_settings::target::{DirtyLimit, Place, Target};
+use nm_settings::wanted::Wanted;
+use nm_settings::{SettingId, setting, source};
 
 const TAIL: &[Threat] = &[Threat::Tail, Threat::Maximum];
 
@@ -19,35 +22,18 @@ pub const CHECKS: &[Check] = &[
         id: "mem.thp",
         title: "transparent huge pages and compaction",
         severity: Severity::Medium,
-        why: "the kernel compacts memory and merges pages in the background, and a process waits \
-              for it at a page fault",
-        sources: &[
-            source::K_VM,
-            source::RIGTORP,
-            source::RIGTORP_MEMORY,
-            source::TUNED,
-            source::AWS,
-        ],
-        fix: (
-            Command,
-            "echo never > /sys/kernel/mm/transparent_hugepage/enabled; \
-             sysctl -w vm.compaction_proactiveness=0",
-        ),
-        undo: UndoClass::Live,
+        settings: &[SettingId::MemThp, SettingId::MemThpDefrag, SettingId::MemCompaction],
         confidence: Measured,
         effect: Some("stalls of 100 µs to 1 ms (AWS)"),
-        conflict: Some("guides for x86 say never; AWS found madvise better on Graviton"),
         threatens: TAIL,
         run: thp,
+        ..Check::UNDECLARED
     },
     Check {
         id: "mem.ksm",
         title: "merging of equal pages (KSM)",
         severity: Severity::Medium,
-        why: "its thread scans memory, and a write to a merged page faults",
-        sources: &[source::RIGTORP, source::TUNED],
-        fix: (Command, "echo 2 > /sys/kernel/mm/ksm/run"),
-        undo: UndoClass::Live,
+        settings: &[SettingId::MemKsm],
         threatens: TAIL,
         run: ksm,
         ..Check::UNDECLARED
@@ -84,15 +70,8 @@ pub const CHECKS: &[Check] = &[
         id: "mem.dirty",
         title: "writeback of dirty pages",
         severity: Severity::Low,
-        why: "a process that writes to a mapped file or a log stalls while the kernel writes back",
-        sources: &[source::JUDGEMENT],
-        fix: (Command, "sysctl -w vm.dirty_background_bytes=67108864 vm.dirty_bytes=268435456"),
-        undo: UndoClass::Live,
+        settings: &[SettingId::MemDirty],
         confidence: Judgement,
-        conflict: Some(
-            "vm.dirty_bytes and vm.dirty_ratio replace each other: to undo, write the ratio, since \
-             the kernel refuses 0 bytes",
-        ),
         threatens: TAIL,
         run: dirty,
         ..Check::UNDECLARED
@@ -112,33 +91,37 @@ pub const CHECKS: &[Check] = &[
 ];
 
 fn thp(m: &Machine<'_>) -> Observed {
-    const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-    const DEFRAG: &str = "/sys/kernel/mm/transparent_hugepage/defrag";
-    const PROACTIVE: &str = "/proc/sys/vm/compaction_proactiveness";
-    let Some(enabled) = m.text(ENABLED).map(chosen) else {
-        return unread(m, "transparent huge pages", &[ENABLED]);
+    let path = path_of(SettingId::MemThp);
+    let Some(enabled) = m.text(&path).map(chosen) else {
+        return unread(m, "transparent huge pages", &[&path]);
     };
     let mut bad = vec![];
-    if enabled == "always" {
-        bad.push("transparent huge pages are always used".to_string());
-    }
-    if enabled != "never" && m.text(DEFRAG).map(chosen) == Some("always") {
-        bad.push("page faults wait for compaction".to_string());
-    }
-    if let Some(value) = m.number(PROACTIVE).filter(|value| *value > 0) {
-        bad.push(format!("memory is compacted in the background ({value})"));
+    let mut at_fault = vec![];
+    for (id, fault) in [
+        (SettingId::MemThp, "transparent huge pages are always used"),
+        (SettingId::MemThpDefrag, "page faults wait for compaction"),
+        (SettingId::MemCompaction, "memory is compacted in the background (=)"),
+    ] {
+        if let Some(judged) = judge(m, id).filter(|judged| !judged.is_good) {
+            bad.push(fault.replace('=', judged.text));
+            at_fault.push(id);
+        }
     }
     Observed::bad_if(
         !bad.is_empty(),
         bad.join("; "),
         format!("transparent huge pages: {enabled}, no compaction in the background"),
     )
-    .with([m.evidence(ENABLED, enabled), m.evidence(DEFRAG, ""), m.evidence(PROACTIVE, "")])
+    .at_fault(at_fault)
+    .with([
+        m.evidence(&path, enabled),
+        m.evidence(&path_of(SettingId::MemThpDefrag), ""),
+        m.evidence(&path_of(SettingId::MemCompaction), ""),
+    ])
 }
 
 fn ksm(m: &Machine<'_>) -> Observed {
-    const PATH: &str = "/sys/kernel/mm/ksm/run";
-    setting(m, PATH, |text| text == "1", "equal pages are merged", "pages are not merged (=)")
+    of_setting(m, SettingId::MemKsm, "equal pages are merged", "pages are not merged (=)")
 }
 
 fn swap(m: &Machine<'_>) -> Observed {
@@ -173,30 +156,32 @@ fn hugepages(m: &Machine<'_>) -> Observed {
     }
     if seen.is_empty() {
         const PATH: &str = "/proc/sys/vm/nr_hugepages";
-        return setting(m, PATH, |text| text == "0", "no huge page is reserved", "= huge pages");
+        let Some(pages) = m.number(PATH) else { return unread(m, "vm.nr_hugepages", &[PATH]) };
+        total = pages;
+        seen.push(m.evidence(PATH, pages.to_string()));
     }
     Observed::bad_if(total == 0, "no huge page is reserved", format!("{total} huge pages"))
         .with(seen)
 }
 
 fn dirty(m: &Machine<'_>) -> Observed {
-    const BYTES: &str = "/proc/sys/vm/dirty_bytes";
-    const RATIO: &str = "/proc/sys/vm/dirty_ratio";
-    let (bytes, ratio) = (m.number(BYTES), m.number(RATIO));
-    let seen = [m.evidence(BYTES, ""), m.evidence(RATIO, "% of memory")];
-    match (bytes, ratio) {
-        (None, None) => unread(m, "the limits of dirty pages", &[BYTES, RATIO]),
-        (Some(bytes), _) if bytes > 0 => {
-            Observed::pass(format!("at most {bytes} bytes are dirty")).with(seen)
-        }
-        (_, Some(ratio)) => Observed::bad_if(
-            ratio >= 10,
-            format!("up to {ratio} % of the memory may be dirty before writers are stopped"),
-            format!("at most {ratio} % of the memory is dirty"),
-        )
-        .with(seen),
-        (Some(_), None) => unread(m, "the limits of dirty pages", &[RATIO]),
-    }
+    let (Place::Twins([bytes, ratio]), Action::DirtyBackgroundBytes(most)) = (
+        Target::DirtyLimit { limit: DirtyLimit::Background }.place(),
+        &setting(SettingId::MemDirty).action,
+    ) else {
+        unreachable!("the limit is two files");
+    };
+    let (Some(of_bytes), Some(of_ratio)) = (m.text(&bytes), m.text(&ratio)) else {
+        return unread(m, "the limits of dirty pages", &[&bytes, &ratio]);
+    };
+    let is_good = Wanted::DirtyBytes(*most).accepts(&format!("{of_bytes}\n{of_ratio}\n"));
+    let limit = match of_bytes {
+        "0" => format!("{of_ratio} % of the memory"),
+        bytes => format!("{bytes} bytes"),
+    };
+    let text = format!("the kernel writes back when {limit} are dirty");
+    Observed::bad_if(is_good != Some(true), text.clone(), text)
+        .with([m.evidence(&bytes, "bytes"), m.evidence(&ratio, "% of memory")])
 }
 
 fn edac(m: &Machine<'_>) -> Observed {

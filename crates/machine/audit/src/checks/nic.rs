@@ -1,16 +1,20 @@
 //! Network devices: coalescing, queues, offloads, pause frames, link, losses, bypass.
 
+use std::cell::{Cell, RefCell};
+
 use nm_model::Severity;
 use nm_model::finding::Confidence::{Documented, Judgement, Measured};
 use nm_model::finding::FixKind::{Application, Command, Firmware, Hardware, Record};
 use nm_model::finding::{Evidence, Threat, UndoClass};
 use nm_model::snapshot::LinkCalls;
 
-use super::common::{no_link, unread};
+use super::common::{judge, no_link, path_of, unread};
 use crate::check::Check;
 use crate::machine::{Layer, Machine, net};
 use crate::observed::{Observed, evidence, missing};
-use crate::sources as source;
+use nm_settings::setting::Action;
+use nm_settings::target::{LinkFile, LinkSetting};
+use nm_settings::{SettingId, setting, source};
 
 const NETWORK: &[Threat] = &[Threat::Network];
 const NETWORK_TAIL: &[Threat] = &[Threat::Network, Threat::Tail];
@@ -21,24 +25,18 @@ pub const CHECKS: &[Check] = &[
         id: "nic.coalesce",
         title: "interrupt coalescing",
         severity: Severity::High,
-        why: "the device waits before it interrupts, and a message waits with it",
-        sources: &[source::VMWARE, source::SOLARFLARE, source::ENA, source::AWS],
-        fix: (Command, "ethtool -C LINK rx-usecs 0 tx-usecs 0"),
-        undo: UndoClass::Live,
+        settings: &[SettingId::NicCoalesce],
         confidence: Measured,
         effect: Some("e1000: never below 125 µs; ENA waits 64 µs before it reports sent packets"),
-        conflict: Some("AWS advises 1 to 2 µs in place of 0, as a compromise"),
         threatens: NETWORK_TAIL,
         run: coalesce,
+        ..Check::UNDECLARED
     },
     Check {
         id: "nic.adaptive",
         title: "adaptive interrupt coalescing",
         severity: Severity::High,
-        why: "the driver raises the waiting time under load",
-        sources: &[source::AWS, source::VMWARE],
-        fix: (Command, "ethtool -C LINK adaptive-rx off adaptive-tx off"),
-        undo: UndoClass::Live,
+        settings: &[SettingId::NicAdaptive],
         threatens: NETWORK_TAIL,
         run: adaptive,
         ..Check::UNDECLARED
@@ -87,11 +85,7 @@ pub const CHECKS: &[Check] = &[
         id: "nic.queues",
         title: "queues and ring sizes",
         severity: Severity::Medium,
-        why: "more queues than CPUs that serve them spread flows over CPUs; short rings lose \
-              bursts",
-        sources: &[source::TUNED, source::ENA],
-        fix: (Command, "ethtool -L LINK combined COUNT; ethtool -G LINK rx RING   # short outage"),
-        undo: UndoClass::Live,
+        settings: &[SettingId::NicChannels, SettingId::NicRings],
         threatens: &[Threat::Network, Threat::Loss],
         run: queues,
         ..Check::UNDECLARED
@@ -100,11 +94,7 @@ pub const CHECKS: &[Check] = &[
         id: "nic.offload",
         title: "receive offloads",
         severity: Severity::Medium,
-        why: "they gather packets before the stack sees them",
-        sources: &[source::SOLARFLARE, source::AWS],
-        fix: (Command, "ethtool -K LINK lro off gro off"),
-        undo: UndoClass::Live,
-        conflict: Some("GRO and segmentation offloads raise throughput; change them by experiment"),
+        settings: &[SettingId::NicLro, SettingId::NicGro],
         threatens: NETWORK,
         run: offload,
         ..Check::UNDECLARED
@@ -113,10 +103,7 @@ pub const CHECKS: &[Check] = &[
         id: "nic.pause",
         title: "pause frames",
         severity: Severity::Medium,
-        why: "a pause stops the sender, whatever it sends",
-        sources: &[source::JUDGEMENT],
-        fix: (Command, "ethtool -A LINK rx off tx off"),
-        undo: UndoClass::Live,
+        settings: &[SettingId::NicPause],
         confidence: Judgement,
         threatens: NETWORK_TAIL,
         run: pause,
@@ -141,11 +128,7 @@ pub const CHECKS: &[Check] = &[
         id: "nic.busy_poll",
         title: "busy polling of sockets",
         severity: Severity::High,
-        why: "a blocking receiver of the kernel's stack saves the interrupt and the wake-up if it \
-              polls the device first",
-        sources: &[source::ENA, source::TUNED, source::AWS, source::K_NAPI],
-        fix: (Command, "sysctl -w net.core.busy_read=50 net.core.busy_poll=50"),
-        undo: UndoClass::Live,
+        settings: &[SettingId::NicBusyRead, SettingId::NicBusyPoll],
         confidence: Measured,
         effect: Some("mean round trip 42.05 to 31.75 µs (commit of io_uring's NAPI support)"),
         threatens: &[Threat::Network, Threat::Wakeup],
@@ -156,14 +139,7 @@ pub const CHECKS: &[Check] = &[
         id: "nic.defer",
         title: "deferred interrupts and threads of NAPI",
         severity: Severity::Medium,
-        why: "software waits before it serves the device, or the scheduler decides when",
-        sources: &[source::K_NAPI],
-        fix: (
-            Command,
-            "echo 0 > /sys/class/net/LINK/napi_defer_hard_irqs; \
-             echo 0 > /sys/class/net/LINK/gro_flush_timeout; echo 0 > /sys/class/net/LINK/threaded",
-        ),
-        undo: UndoClass::Live,
+        settings: &[SettingId::NicDefer, SettingId::NicThreaded],
         threatens: NETWORK_TAIL,
         run: defer,
         ..Check::UNDECLARED
@@ -263,6 +239,44 @@ fn each_link<'a>(
         .with(seen)
 }
 
+/// A number of a link's setting, by the index that the catalogue gives it.
+fn number(link: &LinkCalls, setting: LinkSetting, index: usize) -> Option<u32> {
+    let feature = |name: &str| link.features.get(name).copied().map(u32::from);
+    match setting {
+        LinkSetting::Coalescing => {
+            let c = link.coalescing?;
+            let adaptive = [c.adaptive_rx, c.adaptive_tx].map(u32::from);
+            [
+                (0, c.rx_usecs),
+                (1, c.rx_frames),
+                (4, c.tx_usecs),
+                (5, c.tx_frames),
+                (9, adaptive[0]),
+                (10, adaptive[1]),
+            ]
+            .into_iter()
+            .find_map(|(at, number)| (at == index).then_some(number))
+        }
+        LinkSetting::Pause => {
+            let pause = link.pause?;
+            [(1, pause.rx), (2, pause.tx)]
+                .into_iter()
+                .find_map(|(at, on)| (at == index).then_some(u32::from(on)))
+        }
+        LinkSetting::Gro => feature("rx-gro"),
+        LinkSetting::Lro => feature("rx-lro"),
+        LinkSetting::Rings | LinkSetting::Channels | LinkSetting::Gso | LinkSetting::Tso => None,
+    }
+}
+
+/// Whether a number of a driver's setting is not as the catalogue wants it; absent if none is
+/// known.
+fn is_at_fault(link: &LinkCalls, id: SettingId) -> Option<bool> {
+    let Action::Driver(of, goals) = &setting(id).action else { return None };
+    let known = goals.iter().filter_map(|(at, goal)| Some(goal.accepts(number(link, *of, *at)?)));
+    known.map(|is_good| !is_good).reduce(|one, other| one || other)
+}
+
 fn ethtool(name: &str, command: &str, raw: &str, parsed: &str) -> Evidence {
     evidence(format!("SIOCETHTOOL {name} {command}"), raw, parsed)
 }
@@ -274,11 +288,12 @@ fn coalesce(m: &Machine<'_>) -> Observed {
             "rx-usecs={} rx-frames={} tx-usecs={} tx-frames={}",
             c.rx_usecs, c.rx_frames, c.tx_usecs, c.tx_frames
         );
-        let fault = match (c.rx_usecs, c.rx_frames, c.tx_usecs) {
-            (0, 0..=1, 0) => None,
-            (0, frames, 0) => Some(format!("waits for {frames} packets")),
-            (rx, _, tx) => Some(format!("waits {rx} µs on receive and {tx} µs on send")),
-        };
+        let fault = is_at_fault(link, SettingId::NicCoalesce)?.then(|| {
+            match (c.rx_usecs, c.tx_usecs, c.rx_frames.max(c.tx_frames)) {
+                (0, 0, frames) => format!("waits for {frames} packets"),
+                (rx, tx, _) => format!("waits {rx} µs on receive and {tx} µs on send"),
+            }
+        });
         Some((fault, ethtool(name, "GCOALESCE", &raw, "µs and packets before an interrupt")))
     })
 }
@@ -287,7 +302,8 @@ fn adaptive(m: &Machine<'_>) -> Observed {
     each_link(m, "adaptive coalescing", "no driver adapts its coalescing", |name, link| {
         let c = link.coalescing?;
         let raw = format!("adaptive-rx={} adaptive-tx={}", c.adaptive_rx, c.adaptive_tx);
-        let fault = (c.adaptive_rx || c.adaptive_tx).then(|| format!("adapts ({raw})"));
+        let is_bad = is_at_fault(link, SettingId::NicAdaptive)?;
+        let fault = is_bad.then(|| format!("adapts ({raw})"));
         Some((fault, ethtool(name, "GCOALESCE", &raw, "")))
     })
 }
@@ -346,6 +362,10 @@ fn queues(m: &Machine<'_>) -> Observed {
         true => m.online.iter().filter(|cpu| !m.hot.contains(cpu)).count().max(1),
         false => m.online.len(),
     };
+    let Action::RingEntries(entries) = setting(SettingId::NicRings).action else {
+        unreachable!("rings have entries");
+    };
+    let at_fault = RefCell::new(vec![]);
     let observed = each_link(m, "the queues", "queues and rings fit", |name, link| {
         let mut faults = vec![];
         let mut raw = vec![];
@@ -354,26 +374,31 @@ fn queues(m: &Machine<'_>) -> Observed {
             raw.push(format!("queues={n} of {}", channels.combined_max));
             if n_serving > 0 && n as usize > n_serving {
                 faults.push(format!("{n} queues for {n_serving} CPUs that serve them"));
+                at_fault.borrow_mut().push(SettingId::NicChannels);
             }
         }
         if let Some(rings) = link.rings {
             raw.push(format!("ring rx={} of {}", rings.rx, rings.rx_max));
-            if rings.rx < 256 && rings.rx_max > rings.rx {
-                faults.push(format!("the receive ring has {} entries", rings.rx));
+            for (name, now, max) in
+                [("receive", rings.rx, rings.rx_max), ("transmit", rings.tx, rings.tx_max)]
+            {
+                if now < entries.min(max) {
+                    faults.push(format!("the {name} ring has {now} entries"));
+                    at_fault.borrow_mut().push(SettingId::NicRings);
+                }
             }
         }
         let evidence = ethtool(name, "GCHANNELS GRINGPARAM", &raw.join(" "), "in use of most");
         (!raw.is_empty()).then(|| ((!faults.is_empty()).then(|| faults.join(", ")), evidence))
     });
-    observed.replace("COUNT", n_serving.to_string()).replace("RING", "1024")
+    observed.replace("COUNT", n_serving.to_string()).at_fault(at_fault.into_inner())
 }
 
 fn offload(m: &Machine<'_>) -> Observed {
     let observed = each_link(m, "the offloads", "no receive offload is on", |name, link| {
-        let is_on = |feature: &str| link.features.get(feature).copied();
-        let lro = is_on("rx-lro");
-        let gro = is_on("rx-gro");
-        let hardware = is_on("rx-gro-hw");
+        let lro = is_at_fault(link, SettingId::NicLro);
+        let gro = is_at_fault(link, SettingId::NicGro);
+        let hardware = link.features.get("rx-gro-hw").copied();
         if lro.is_none() && gro.is_none() {
             return None;
         }
@@ -387,12 +412,16 @@ fn offload(m: &Machine<'_>) -> Observed {
         let raw = raw.replace("Some(true)", "on").replace("Some(false)", "off");
         Some((fault, ethtool(name, "GFEATURES", &raw.replace("None", "unknown"), "")))
     });
-    let is_lro = m
-        .links
-        .iter()
-        .any(|name| m.link(name).is_some_and(|link| link.features.get("rx-lro") == Some(&true)));
+    let is_on = |id| {
+        let mut links = m.links.iter().filter_map(|name| m.link(name));
+        links.any(|link| is_at_fault(link, id) == Some(true))
+    };
     // GRO alone delays a message only if more packets arrive in the same turn.
-    if is_lro { observed } else { observed.severity(Severity::Low) }
+    match (is_on(SettingId::NicLro), is_on(SettingId::NicGro)) {
+        (true, true) => observed,
+        (true, false) => observed.at_fault(vec![SettingId::NicLro]),
+        (false, _) => observed.at_fault(vec![SettingId::NicGro]).severity(Severity::Low),
+    }
 }
 
 /// How much a counter of a link rose during the snapshot; absent with one sample.
@@ -402,7 +431,8 @@ fn risen(m: &Machine<'_>, link: &str, name: &str, first: u64) -> Option<u64> {
 }
 
 fn pause(m: &Machine<'_>) -> Observed {
-    each_link(m, "pause frames", "no device was paused", |name, link| {
+    let counted = Cell::new(false);
+    let observed = each_link(m, "pause frames", "no device sends or obeys pauses", |name, link| {
         let pause = link.pause?;
         let counts: Vec<(&String, u64)> = link
             .statistics
@@ -411,11 +441,16 @@ fn pause(m: &Machine<'_>) -> Observed {
             .map(|(name, count)| (name, *count))
             .collect();
         let text: Vec<String> = counts.iter().map(|(name, n)| format!("{name}={n}")).collect();
-        let fault = ((pause.rx || pause.tx) && !counts.is_empty())
-            .then(|| format!("pauses are on and were counted: {}", text.join(", ")));
+        let is_on = is_at_fault(link, SettingId::NicPause)?;
+        counted.set(counted.get() || is_on && !counts.is_empty());
+        let fault = is_on.then(|| match text.is_empty() {
+            true => "pauses are on, and none was counted".to_string(),
+            false => format!("pauses are on and were counted: {}", text.join(", ")),
+        });
         let raw = format!("rx={} tx={} {}", pause.rx, pause.tx, text.join(" "));
         Some((fault, ethtool(name, "GPAUSEPARAM", &raw, "since the driver was loaded")))
-    })
+    });
+    if counted.get() { observed } else { observed.severity(Severity::Low) }
 }
 
 fn flow_rules(m: &Machine<'_>) -> Observed {
@@ -429,41 +464,47 @@ fn flow_rules(m: &Machine<'_>) -> Observed {
 }
 
 fn busy_poll(m: &Machine<'_>) -> Observed {
-    const READ: &str = "/proc/sys/net/core/busy_read";
-    const POLL: &str = "/proc/sys/net/core/busy_poll";
-    let (Some(read), Some(poll)) = (m.number(READ), m.number(POLL)) else {
-        return unread(m, "busy polling", &[READ, POLL]);
+    const IDS: [SettingId; 2] = [SettingId::NicBusyRead, SettingId::NicBusyPoll];
+    let [Some(read), Some(poll)] = IDS.map(|id| judge(m, id)) else {
+        let [read, poll] = IDS.map(path_of);
+        return unread(m, "busy polling", &[&read, &poll]);
     };
-    Observed::bad_if(
-        read == 0,
-        "blocking receivers do not poll the device",
-        format!("receivers poll the device for {read} µs, poll and select for {poll} µs"),
-    )
-    .with([m.evidence(READ, "µs"), m.evidence(POLL, "µs")])
+    let text = match read.text {
+        "0" => "blocking receivers do not poll the device".to_string(),
+        us => {
+            format!("receivers poll the device for {us} µs, poll and select for {} µs", poll.text)
+        }
+    };
+    let both = IDS.into_iter().zip([read.is_good, poll.is_good]);
+    let at_fault: Vec<SettingId> = both.filter(|(_, is_good)| !is_good).map(|(id, _)| id).collect();
+    Observed::bad_if(!at_fault.is_empty(), text.clone(), text)
+        .at_fault(at_fault)
+        .with([m.evidence(&read.path, "µs"), m.evidence(&poll.path, "µs")])
 }
 
 fn defer(m: &Machine<'_>) -> Observed {
     let mut faults = vec![];
     let mut seen = vec![];
     let mut at_fault = None;
-    let busy = m.number("/proc/sys/net/core/busy_read").unwrap_or(0) > 0;
+    let mut wrong = vec![];
     for name in &m.links {
-        for (file, meaning) in [
-            ("napi_defer_hard_irqs", "interrupts deferred"),
-            ("gro_flush_timeout", "ns before gathered packets are passed on"),
-            ("threaded", "1: NAPI runs in threads"),
-        ] {
-            let path = net(name, file);
-            let Some(value) = m.number(&path) else { continue };
-            if value > 0 && (file == "threaded" || !busy) {
-                at_fault.get_or_insert(*name);
-                faults.push(format!("{name}: {file} is {value}"));
+        for id in [SettingId::NicDefer, SettingId::NicThreaded] {
+            let Action::LinkFiles(files) = setting(id).action else { continue };
+            for (file, goal) in files {
+                let path = net(name, file.file());
+                let Some(value) = m.text(&path) else { continue };
+                if goal.accepts(value) == Some(false) {
+                    at_fault.get_or_insert(*name);
+                    wrong.push(id);
+                    faults.push(format!("{name}: {} is {value}", file.file()));
+                }
+                seen.push(m.evidence(&path, meaning(*file)));
             }
-            seen.push(m.evidence(&path, meaning));
         }
     }
     if seen.is_empty() {
-        let path = net(m.links.first().copied().unwrap_or("eth0"), "napi_defer_hard_irqs");
+        let path =
+            net(m.links.first().copied().unwrap_or("eth0"), LinkFile::NapiDeferHardIrqs.file());
         return match m.links.is_empty() {
             true => no_link(m),
             false => unread(m, "deferred interrupts", &[&path]),
@@ -471,7 +512,16 @@ fn defer(m: &Machine<'_>) -> Observed {
     }
     Observed::bad_if(!faults.is_empty(), faults.join("; "), "NAPI runs at once, in interrupts")
         .replace("LINK", at_fault.or(m.links.first().copied()).unwrap_or("eth0"))
+        .at_fault(wrong)
         .with(seen)
+}
+
+fn meaning(file: LinkFile) -> &'static str {
+    match file {
+        LinkFile::NapiDeferHardIrqs => "interrupts deferred",
+        LinkFile::GroFlushTimeout => "ns before gathered packets are passed on",
+        LinkFile::Threaded => "1: NAPI runs in threads",
+    }
 }
 
 fn link(m: &Machine<'_>) -> Observed {

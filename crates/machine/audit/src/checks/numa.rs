@@ -2,14 +2,14 @@
 
 use nm_model::Severity;
 use nm_model::finding::Confidence::{Documented, Judgement};
-use nm_model::finding::FixKind::{Application, Command, Hypervisor};
+use nm_model::finding::FixKind::{Application, Hypervisor};
 use nm_model::finding::{Threat, UndoClass};
 
-use super::common::{by_content, group_evidence, no_cpu, no_link, setting, unread};
+use super::common::{by_content, group_evidence, no_cpu, no_link, of_setting, path_of, unread};
 use crate::check::Check;
 use crate::machine::{Machine, cpu, net};
 use crate::observed::Observed;
-use crate::sources as source;
+use nm_settings::{SettingId, source};
 use nm_sys::cpu_list;
 
 /// The checks.
@@ -48,10 +48,7 @@ pub const CHECKS: &[Check] = &[
         id: "numa.balance",
         title: "automatic NUMA balancing",
         severity: Severity::Medium,
-        why: "it unmaps pages to see who uses them, moves them, and interrupts other CPUs for it",
-        sources: &[source::RIGTORP, source::RIGTORP_MEMORY, source::TUNED],
-        fix: (Command, "sysctl -w kernel.numa_balancing=0"),
-        undo: UndoClass::Live,
+        settings: &[SettingId::NumaBalance],
         threatens: &[Threat::Tail, Threat::Maximum],
         run: balance,
         ..Check::UNDECLARED
@@ -148,11 +145,11 @@ fn unknown(m: &Machine<'_>) -> Observed {
 }
 
 fn balance(m: &Machine<'_>) -> Observed {
-    const PATH: &str = "/proc/sys/kernel/numa_balancing";
-    if nodes(m).len() == 1 && m.text(PATH).is_none() {
+    let id = SettingId::NumaBalance;
+    if nodes(m).len() == 1 && m.text(&path_of(id)).is_none() {
         return Observed::not_applicable("there is one NUMA node");
     }
-    setting(m, PATH, |text| text != "0", "NUMA balancing is on (=)", "NUMA balancing is off")
+    of_setting(m, id, "NUMA balancing is on (=)", "NUMA balancing is off")
 }
 
 fn layout(m: &Machine<'_>) -> Observed {

@@ -9,7 +9,7 @@ use super::common::{chosen, no_link, plural, unread};
 use crate::check::Check;
 use crate::machine::{Machine, net};
 use crate::observed::{Observed, evidence};
-use crate::sources as source;
+use nm_settings::{SettingId, source};
 
 /// The checks.
 pub const CHECKS: &[Check] = &[
@@ -42,10 +42,7 @@ pub const CHECKS: &[Check] = &[
         id: "iommu.mode",
         title: "translation mode of the IOMMU",
         severity: Severity::Medium,
-        why: "in strict mode each buffer is mapped and unmapped, and the translation cache flushed",
-        sources: &[source::K_PARAMETERS],
-        fix: (KernelCommandLine, "iommu=pt"),
-        undo: UndoClass::Boot,
+        settings: &[SettingId::IommuMode],
         threatens: &[Threat::Network, Threat::Throughput],
         run: mode,
         ..Check::UNDECLARED

@@ -5,11 +5,15 @@ use nm_model::finding::Confidence::{Documented, Judgement, Measured};
 use nm_model::finding::FixKind::{Command, Firmware, Hardware, Record};
 use nm_model::finding::{Threat, UndoClass};
 
-use super::common::{by_content, group_evidence, no_cpu, plural, unread};
+use super::common::{Judged, by_content, group_evidence, judge, no_cpu, plural, unread};
 use crate::check::Check;
 use crate::machine::{Layer, Machine, cpu};
 use crate::observed::{Observed, evidence, missing};
-use crate::sources as source;
+use nm_settings::catalogue::IDLE_EXIT_US_MAX;
+use nm_settings::setting::Action;
+use nm_settings::target::{CpuSetting, MachineSetting};
+use nm_settings::wanted::Wanted;
+use nm_settings::{SettingId, setting, source};
 use nm_sys::cpu_list;
 
 /// The checks.
@@ -18,45 +22,22 @@ pub const CHECKS: &[Check] = &[
         id: "cpu.cstate",
         title: "idle states that take long to leave",
         severity: Severity::High,
-        why: "a CPU that sleeps deeply when a message arrives has to wake up first; this delays \
-              receivers that block, and not those that spin",
-        sources: &[source::MONTEREY, source::RIGTORP, source::K_CPUIDLE, source::AWS],
-        fix: (
-            Command,
-            "for c in CPULIST; do echo 1 > /sys/devices/system/cpu/cpu$c/power/\
-             pm_qos_resume_latency_us; done",
-        ),
-        undo: UndoClass::Live,
+        settings: &[SettingId::CpuIdle],
         confidence: Measured,
         effect: Some(
             "+40 % round trip with idle states and frequency scaling (monterey-2010); wake-ups of \
              10 to 200 µs (AWS)",
         ),
-        conflict: Some(
-            "guides switch idle states off everywhere; that costs turbo frequency, so limit them \
-             on the CPUs of the workload and of its interrupts only",
-        ),
         threatens: &[Threat::Wakeup, Threat::Tail],
         run: cstate,
+        ..Check::UNDECLARED
     },
     Check {
         id: "cpu.governor",
         title: "frequency governor and energy preference",
         severity: Severity::High,
-        why: "a governor that saves energy lets the clock fall while a CPU is idle, and it rises \
-              late",
-        sources: &[source::RIGTORP, source::TUNED, source::K_CPUFREQ, source::AWS],
-        fix: (
-            Command,
-            "for c in CPULIST; do echo performance > /sys/devices/system/cpu/cpu$c/cpufreq/\
-             scaling_governor; done",
-        ),
-        undo: UndoClass::Live,
+        settings: &[SettingId::CpuGovernor, SettingId::CpuEnergy],
         effect: Some("changes of frequency take 10 to 50 µs (AWS)"),
-        conflict: Some(
-            "TuneD's profiles also set intel_pstate=disable; the kernel's documents prefer the \
-             hardware's own control with the preference `performance`",
-        ),
         threatens: &[Threat::Median, Threat::Wakeup, Threat::Tail],
         run: governor,
         ..Check::UNDECLARED
@@ -65,12 +46,8 @@ pub const CHECKS: &[Check] = &[
         id: "cpu.boost",
         title: "turbo frequencies",
         severity: Severity::Medium,
-        why: "without them the CPU runs at its base clock",
-        sources: &[source::RIGTORP],
-        fix: (Command, "echo VALUE > PATH"),
-        undo: UndoClass::Live,
+        settings: &[SettingId::CpuBoost],
         confidence: Judgement,
-        conflict: Some("some prefer turbo off, for a clock that is always the same"),
         threatens: &[Threat::Median],
         run: boost,
         ..Check::UNDECLARED
@@ -79,14 +56,7 @@ pub const CHECKS: &[Check] = &[
         id: "cpu.min_max",
         title: "range of frequencies",
         severity: Severity::Medium,
-        why: "a change of frequency stops the core for microseconds",
-        sources: &[source::AWS],
-        fix: (
-            Command,
-            "for c in CPULIST; do cat /sys/devices/system/cpu/cpu$c/cpufreq/scaling_max_freq > \
-             /sys/devices/system/cpu/cpu$c/cpufreq/scaling_min_freq; done",
-        ),
-        undo: UndoClass::Live,
+        settings: &[SettingId::CpuMinFrequency],
         confidence: Documented,
         threatens: &[Threat::Median, Threat::Tail],
         run: min_max,
@@ -111,6 +81,7 @@ pub const CHECKS: &[Check] = &[
         ),
         threatens: &[Threat::Median, Threat::Tail],
         run: smt,
+        ..Check::UNDECLARED
     },
     Check {
         id: "cpu.throttle",
@@ -196,7 +167,6 @@ fn idle_states(m: &Machine<'_>, of: u32) -> Vec<(usize, String, i64, bool, Optio
 }
 
 fn cstate(m: &Machine<'_>) -> Observed {
-    const LATENCY_US_MAX: i64 = 2;
     let mut slow = vec![];
     let mut seen = vec![];
     let mut n_known = 0;
@@ -204,7 +174,7 @@ fn cstate(m: &Machine<'_>) -> Observed {
         let states = idle_states(m, one);
         n_known += usize::from(!states.is_empty());
         // -1 stands for `n/a`: no idle state at all.
-        let limit = match m.text(&cpu(one, "power/pm_qos_resume_latency_us")) {
+        let limit = match m.text(&cpu(one, CpuSetting::PmQosResumeLatency.file())) {
             Some("n/a") => 0,
             Some(text) => text.parse().ok().filter(|us| *us > 0).unwrap_or(i64::MAX),
             None => i64::MAX,
@@ -212,7 +182,7 @@ fn cstate(m: &Machine<'_>) -> Observed {
         let deepest = states
             .iter()
             .filter(|(_, _, latency, is_disabled, _)| {
-                !is_disabled && *latency > LATENCY_US_MAX && *latency <= limit
+                !is_disabled && *latency > IDLE_EXIT_US_MAX as i64 && *latency <= limit
             })
             .max_by_key(|(_, _, latency, ..)| *latency);
         if let Some((state, name, latency, _, entries)) = deepest {
@@ -235,11 +205,11 @@ fn cstate(m: &Machine<'_>) -> Observed {
     Observed::bad_if(
         !slow.is_empty(),
         format!(
-            "CPUs {} may enter idle states of more than {LATENCY_US_MAX} µs",
+            "CPUs {} may enter idle states of more than {IDLE_EXIT_US_MAX} µs",
             cpu_list::list(&slow)
         ),
         format!(
-            "CPUs {} enter no idle state of more than {LATENCY_US_MAX} µs",
+            "CPUs {} enter no idle state of more than {IDLE_EXIT_US_MAX} µs",
             cpu_list::list(&m.hot)
         ),
     )
@@ -248,49 +218,44 @@ fn cstate(m: &Machine<'_>) -> Observed {
 }
 
 fn governor(m: &Machine<'_>) -> Observed {
-    let path = |one| cpu(one, "cpufreq/scaling_governor");
-    let governors = by_content(m, &m.hot, path);
-    if governors.is_empty() {
-        return no_driver(m, "frequency driver", &path(0));
-    }
-    let preferences =
-        by_content(m, &m.hot, |one| cpu(one, "cpufreq/energy_performance_preference"));
     let mut slow: Vec<u32> = vec![];
-    for (text, _, cpus) in &governors {
-        if *text != "performance" {
+    let mut at_fault = vec![];
+    let mut seen = vec![];
+    for id in [SettingId::CpuGovernor, SettingId::CpuEnergy] {
+        let Action::AllCpus(file, goal) = setting(id).action else { continue };
+        let groups = by_content(m, &m.online, |one| cpu(one, file.file()));
+        if id == SettingId::CpuGovernor && groups.is_empty() {
+            return no_driver(m, "frequency driver", &cpu(0, file.file()));
+        }
+        let wrong = groups.iter().filter(|(text, ..)| goal.accepts(text) == Some(false));
+        let cpus: Vec<u32> = wrong.flat_map(|(_, _, cpus)| cpus.clone()).collect();
+        if !cpus.is_empty() {
+            at_fault.push(id);
             slow.extend(cpus);
         }
-    }
-    for (text, _, cpus) in &preferences {
-        if !matches!(*text, "performance" | "0") {
-            slow.extend(cpus);
-        }
+        seen.extend(group_evidence(&groups));
     }
     slow.sort_unstable();
     slow.dedup();
     Observed::bad_if(
         !slow.is_empty(),
         format!("CPUs {} save energy", cpu_list::list(&slow)),
-        format!("CPUs {} prefer performance", cpu_list::list(&m.hot)),
+        format!("CPUs {} prefer performance", cpu_list::list(&m.online)),
     )
     .replace("CPULIST", words(&slow))
-    .with(group_evidence(&governors))
-    .with(group_evidence(&preferences))
+    .at_fault(at_fault)
+    .with(seen)
 }
 
 fn boost(m: &Machine<'_>) -> Observed {
-    const BOOST: &str = "/sys/devices/system/cpu/cpufreq/boost";
-    const NO_TURBO: &str = "/sys/devices/system/cpu/intel_pstate/no_turbo";
-    let (path, off, on) = match (m.text(NO_TURBO), m.text(BOOST)) {
-        (Some(_), _) => (NO_TURBO, "1", "0"),
-        (None, Some(_)) => (BOOST, "0", "1"),
-        (None, None) => return no_driver(m, "switch for turbo frequencies", BOOST),
+    let Some(Judged { path, is_good, goal, .. }) = judge(m, SettingId::CpuBoost) else {
+        let path = MachineSetting::Boost.path();
+        return no_driver(m, "switch for turbo frequencies", &path);
     };
-    let is_off = m.text(path) == Some(off);
-    Observed::bad_if(is_off, "turbo frequencies are off", "turbo frequencies are on")
-        .replace("VALUE", on)
-        .replace("PATH", path)
-        .with([m.evidence(path, if is_off { "off" } else { "on" })])
+    Observed::bad_if(!is_good, "turbo frequencies are off", "turbo frequencies are on")
+        .replace("VALUE", goal.word())
+        .replace("PATH", path.as_str())
+        .with([m.evidence(&path, if is_good { "on" } else { "off" })])
 }
 
 fn min_max(m: &Machine<'_>) -> Observed {
@@ -305,12 +270,12 @@ fn min_max(m: &Machine<'_>) -> Observed {
     let Some(first) = known.first().copied() else {
         return no_driver(m, "frequency driver", &cpu(0, "cpufreq/scaling_min_freq"));
     };
-    // The floor need not be the top: the base frequency is what all cores can always have.
-    let wide: Vec<(u32, i64, i64)> = known
-        .iter()
-        .copied()
-        .filter(|(one, min, max)| *min < khz(*one, "base_frequency").unwrap_or(*max))
-        .collect();
+    let number = |khz: i64| u64::try_from(khz).unwrap_or_default();
+    let is_wide = |(one, min, max): &(u32, i64, i64)| {
+        let base = khz(*one, "base_frequency").map(number);
+        Wanted::frequency(base, number(*max)).accepts(&min.to_string()) == Some(false)
+    };
+    let wide: Vec<(u32, i64, i64)> = known.iter().copied().filter(is_wide).collect();
     let cpus: Vec<u32> = wide.iter().map(|(one, ..)| *one).collect();
     let (shown, min, max) = wide.first().copied().unwrap_or(first);
     let range = format!("{} to {} MHz", min / 1_000, max / 1_000);

@@ -9,7 +9,7 @@ use super::common::unread;
 use crate::check::Check;
 use crate::machine::Machine;
 use crate::observed::Observed;
-use crate::sources as source;
+use nm_settings::source;
 use nm_sys::cpu_list;
 
 /// The checks.

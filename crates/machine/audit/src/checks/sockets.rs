@@ -2,14 +2,14 @@
 
 use nm_model::Severity;
 use nm_model::finding::Confidence::{Documented, Judgement};
-use nm_model::finding::FixKind::{Application, Command, Record};
+use nm_model::finding::FixKind::{Command, Record};
 use nm_model::finding::{Threat, UndoClass};
 
-use super::common::{setting, unread};
+use super::common::{of_setting, unread};
 use crate::check::Check;
 use crate::machine::Machine;
 use crate::observed::{Observed, evidence};
-use crate::sources as source;
+use nm_settings::{SettingId, source};
 
 /// The checks.
 pub const CHECKS: &[Check] = &[
@@ -29,10 +29,7 @@ pub const CHECKS: &[Check] = &[
         id: "net.idle_cwnd",
         title: "congestion window after a pause",
         severity: Severity::Medium,
-        why: "a connection that was idle starts slowly again",
-        sources: &[source::TUNED, source::K_IP],
-        fix: (Command, "sysctl -w net.ipv4.tcp_slow_start_after_idle=0"),
-        undo: UndoClass::Live,
+        settings: &[SettingId::NetIdleCwnd],
         threatens: &[Threat::Network, Threat::Tail],
         run: idle_window,
         ..Check::UNDECLARED
@@ -41,11 +38,7 @@ pub const CHECKS: &[Check] = &[
         id: "net.cork",
         title: "gathering of small writes",
         severity: Severity::Low,
-        why: "the kernel may hold a small write while an earlier one is queued; without \
-              TCP_NODELAY Nagle's algorithm and delayed acknowledgements add 40 ms",
-        sources: &[source::K_IP, source::JUDGEMENT],
-        fix: (Application, "TCP_NODELAY on each connection; sysctl -w net.ipv4.tcp_autocorking=0"),
-        undo: UndoClass::Live,
+        settings: &[SettingId::NetAutocork],
         confidence: Judgement,
         effect: Some("40 ms without TCP_NODELAY"),
         threatens: &[Threat::Tail],
@@ -97,20 +90,18 @@ fn buffers(m: &Machine<'_>) -> Observed {
 }
 
 fn idle_window(m: &Machine<'_>) -> Observed {
-    setting(
+    of_setting(
         m,
-        "/proc/sys/net/ipv4/tcp_slow_start_after_idle",
-        |text| text == "1",
+        SettingId::NetIdleCwnd,
         "connections start slowly after a pause",
         "connections keep their window over a pause",
     )
 }
 
 fn cork(m: &Machine<'_>) -> Observed {
-    setting(
+    of_setting(
         m,
-        "/proc/sys/net/ipv4/tcp_autocorking",
-        |text| text == "1",
+        SettingId::NetAutocork,
         "the kernel may gather small writes",
         "the kernel does not gather small writes",
     )

@@ -4,6 +4,7 @@
 use std::process::Command;
 
 use nm_generate::{PairError, PairNetwork, PairRequest, libvirt_pair, place_pair, read};
+use nm_test_support::skip::can_run;
 
 use crate::host::{Host, server};
 use crate::schema::{has_schemas, validate_all};
@@ -105,10 +106,8 @@ fn a_mutation_of_any_part_is_not_valid() {
 
 #[test]
 fn the_script_of_libvirt_agrees_where_it_is_installed() {
-    if Command::new("virt-xml-validate").arg("--version").output().is_err() {
-        let missing = "virt-xml-validate is not installed (package libvirt-clients)";
-        assert!(std::env::var_os("CI").is_none(), "{missing}");
-        eprintln!("not checked: {missing}");
+    let is_there = Command::new("virt-xml-validate").arg("--version").output().is_ok();
+    if !can_run(is_there, "virt-xml-validate is not installed (package libvirt-clients)") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

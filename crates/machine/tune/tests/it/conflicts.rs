@@ -1,13 +1,13 @@
 //! What somebody else has changed is never overwritten unless the user names the step.
 
+use nm_settings::setting::{NumberGoal, SettingId};
+use nm_settings::target::{LinkSetting, MachineSetting, Target};
+use nm_settings::value::Value;
 use nm_tune::apply::Outcome;
 use nm_tune::plan::Wanted;
 use nm_tune::record::Record;
 use nm_tune::run::Status;
-use nm_tune::step::{NumberGoal, StepId};
-use nm_tune::target::{LinkSetting, MachineSetting, Target};
 use nm_tune::undo::{self, Choices, UndoError};
-use nm_tune::value::Value;
 
 use crate::simulated::{Bench, FRAMES_MAX, State, link, step_change};
 
@@ -62,7 +62,7 @@ fn undo_stops_at_a_conflict_with_three_values_and_writes_nothing_there() {
 #[test]
 fn a_named_step_is_kept_or_overwritten() {
     let mut bench = in_conflict();
-    let keep = Choices { keep_theirs: vec![StepId::MemThp], ..Choices::default() };
+    let keep = Choices { keep_theirs: vec![SettingId::MemThp], ..Choices::default() };
     let undone = bench.undo(&keep).unwrap();
     assert_eq!(undone.outcomes[1].2, undo::Outcome::KeptTheirs);
     let state = bench.machine.state();
@@ -71,7 +71,7 @@ fn a_named_step_is_kept_or_overwritten() {
 
     let mut bench = in_conflict();
     let before = Bench::new().machine.state();
-    let force = Choices { force: vec![StepId::MemThp], ..Choices::default() };
+    let force = Choices { force: vec![SettingId::MemThp], ..Choices::default() };
     bench.undo(&force).unwrap();
     let values = |state: &State| -> Vec<Vec<u8>> { state.0.values().cloned().collect() };
     assert_eq!(values(&bench.machine.state()), values(&before));
@@ -235,7 +235,7 @@ fn undoing_that_the_kernel_has_not_finished_goes_on_when_it_ends() {
 #[test]
 fn a_step_that_is_still_being_written_can_be_left() {
     let (mut bench, _) = unfinished();
-    let keep = Choices { keep_theirs: vec![StepId::MemThp], ..Choices::default() };
+    let keep = Choices { keep_theirs: vec![SettingId::MemThp], ..Choices::default() };
     let undone = bench.undo(&keep).unwrap();
     assert_eq!(undone.outcomes[0].2, undo::Outcome::KeptTheirs);
     assert_eq!(undone.outcomes.len(), 2, "the step before it is restored");

@@ -1,9 +1,9 @@
 //! The process ends at every operation, in every way: undo restores what was there.
 
+use nm_settings::setting::NumberGoal;
+use nm_settings::target::{CpuSetting, DirtyLimit, LinkSetting, MachineSetting, Target};
 use nm_tune::plan::{StepChange, Wanted};
 use nm_tune::run::{ChangeState, Status};
-use nm_tune::step::NumberGoal;
-use nm_tune::target::{CpuSetting, DirtyLimit, LinkSetting, MachineSetting, Target};
 use nm_tune::undo::{Choices, UndoError};
 
 use crate::simulated::{Bench, End, Fuse, link, step_change};

@@ -3,9 +3,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use nm_settings::target::{MachineSetting, Target};
 use nm_tune::journal::{Folder, JOURNAL_BYTES_MAX, JOURNALS_MAX, JournalError};
 use nm_tune::plan::Wanted;
-use nm_tune::target::{MachineSetting, Target};
 use nm_tune::undo::Choices;
 
 use crate::simulated::{Bench, folder, step_change};

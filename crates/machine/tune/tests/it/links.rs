@@ -3,9 +3,9 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use nm_settings::target::Target;
+use nm_settings::value::Value;
 use nm_tune::machine::{HostMachine, Machine};
-use nm_tune::target::Target;
-use nm_tune::value::Value;
 
 #[test]
 fn nothing_behind_a_link_out_of_a_tree_is_read_or_written() {

@@ -1,5 +1,6 @@
 //! Tests of journal, apply and undo on machines that stop, round, reset and restart.
 
+mod agrees;
 mod conflicts;
 mod faults;
 mod folder;

@@ -4,16 +4,17 @@
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
+use nm_settings::setting::{NumberGoal, SettingId};
+use nm_settings::target::{LinkSetting, QueueSetting, Target};
+use nm_settings::value::Value;
+use nm_test_support::skip::can_run;
 use nm_tune::apply::Outcome;
 use nm_tune::journal::Folder;
 use nm_tune::machine::{HostMachine, Machine};
 use nm_tune::plan::{Choice, Planned, Selection, StepChange, Wanted, plan};
 use nm_tune::record::{Begin, FORMAT};
 use nm_tune::run::{Run, Status};
-use nm_tune::step::{NumberGoal, StepId};
-use nm_tune::target::{LinkSetting, QueueSetting, Target};
 use nm_tune::undo::Choices;
-use nm_tune::value::Value;
 
 use crate::simulated::{folder, link, step_change};
 
@@ -26,8 +27,7 @@ const LINKS: &str = "mount -t sysfs sysfs /sys && ip tuntap add dev tap0 mode ta
 
 #[test]
 fn real_settings_of_a_namespace_are_changed_and_restored() {
-    let may_skip = std::env::var_os("CI").is_none();
-    if may_skip && !nm_sys::namespace::privileged() {
+    if !can_run(nm_sys::namespace::privileged(), "it takes root to make namespaces") {
         return;
     }
     let program = std::env::current_exe().unwrap();
@@ -103,6 +103,6 @@ fn inside() {
     assert_eq!(run.status(), Status::Closed);
     let choice = Choice { cpus: vec![], link: Some(link("tap0")) };
     let steps = plan(&Selection { choice, ..Selection::default() }, &machine).unwrap();
-    let gro = steps.iter().find(|step| step.step.id == StepId::NicGro).unwrap();
+    let gro = steps.iter().find(|step| step.step.id == SettingId::NicGro).unwrap();
     assert!(matches!(gro.planned, Planned::Changes(_)), "{:?}", gro.planned);
 }

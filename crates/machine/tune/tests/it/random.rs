@@ -1,9 +1,9 @@
 //! Random plans: whatever is applied, undo restores every byte.
 
+use nm_settings::setting::NumberGoal;
+use nm_settings::target::{CpuSetting, DirtyLimit, LinkSetting, MachineSetting, Target};
 use nm_tune::plan::{StepChange, Wanted};
 use nm_tune::run::Status;
-use nm_tune::step::NumberGoal;
-use nm_tune::target::{CpuSetting, DirtyLimit, LinkSetting, MachineSetting, Target};
 use nm_tune::undo::Choices;
 use proptest::prelude::*;
 

@@ -10,6 +10,9 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use nm_settings::SettingId;
+use nm_settings::target::{LinkName, LinkSetting, Place, Target};
+use nm_settings::value::Value;
 use nm_sys::hostfiles::HostFiles;
 use nm_tune::apply::{Applied, ApplyError};
 use nm_tune::journal::{FileLog, Folder, JournalError, Lock, Log};
@@ -17,10 +20,7 @@ use nm_tune::machine::{AccessError, Device, HostMachine, Machine, Origin, Writer
 use nm_tune::plan::{StepChange, Wanted, WantedChange};
 use nm_tune::record::{Begin, FORMAT, Record, RunId};
 use nm_tune::run::Run;
-use nm_tune::step::StepId;
-use nm_tune::target::{LinkName, LinkSetting, Place, Target};
 use nm_tune::undo::{Choices, UndoError, Undone};
-use nm_tune::value::Value;
 
 /// Largest number of packets that the simulated driver takes; it rounds down to it.
 pub const FRAMES_MAX: u32 = 64;
@@ -379,13 +379,13 @@ pub fn step_change(target: Target, wanted: Wanted) -> StepChange {
     StepChange { step: step_of(&target), change: WantedChange { target, wanted } }
 }
 
-pub fn step_of(target: &Target) -> StepId {
+pub fn step_of(target: &Target) -> SettingId {
     match target {
-        Target::Link { setting: LinkSetting::Coalescing, .. } => StepId::NicCoalesce,
-        Target::Link { setting: LinkSetting::Rings, .. } => StepId::NicRings,
-        Target::Link { setting: LinkSetting::Channels, .. } => StepId::NicChannels,
-        Target::Link { .. } => StepId::NicGro,
-        Target::Irq { .. } => StepId::IrqNic,
-        _ => StepId::MemThp,
+        Target::Link { setting: LinkSetting::Coalescing, .. } => SettingId::NicCoalesce,
+        Target::Link { setting: LinkSetting::Rings, .. } => SettingId::NicRings,
+        Target::Link { setting: LinkSetting::Channels, .. } => SettingId::NicChannels,
+        Target::Link { .. } => SettingId::NicGro,
+        Target::Irq { .. } => SettingId::IrqNic,
+        _ => SettingId::MemThp,
     }
 }

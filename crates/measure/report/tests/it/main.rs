@@ -19,4 +19,8 @@ mod reference;
 mod reports;
 mod sentences;
 mod trend;
+mod trial_log;
 mod v1;
+
+#[global_allocator]
+static ALLOCATOR: nm_test_support::CountingAllocator = nm_test_support::CountingAllocator;

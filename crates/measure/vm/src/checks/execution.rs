@@ -2,12 +2,13 @@
 
 use nm_model::GuestExecution;
 use nm_model::lab_plan::{ExpectedExecution, LabCheck};
+use nm_settings::target::MachineSetting;
+use nm_settings::{SettingId, setting};
 
 use super::report::{command, firmware, good, hypervisor, unknown, with, worse};
-use super::view::View;
+use super::view::{View, accepts};
 
 const DEVICE: &str = "/dev/kvm";
-const HALT_POLL: &str = "/sys/module/kvm/parameters/halt_poll_ns";
 
 /// What is seen of KVM without opening it.
 enum Signs {
@@ -125,15 +126,19 @@ fn interrupts(view: &View<'_>) -> LabCheck {
 
 fn halt_poll(view: &View<'_>) -> LabCheck {
     const ID: &str = "kvm.halt_poll";
-    let check = match view.text(HALT_POLL).as_str() {
-        "" => unknown(ID, "halt polling: KVM is not loaded"),
-        "0" => worse(
-            ID,
-            "the host does not poll before a virtual CPU sleeps: modes that sleep pay a wake-up of \
-             the host's scheduler",
-            command(format!("echo 200000 > {HALT_POLL}")),
-        ),
-        ns => good(ID, format!("the host polls up to {ns} ns before a virtual CPU sleeps")),
+    let path = MachineSetting::HostHaltPoll.path();
+    let polls = match view.text(&path).as_str() {
+        "0" => "the host does not poll before a virtual CPU sleeps".to_string(),
+        ns => format!("the host polls up to {ns} ns before a virtual CPU sleeps"),
     };
-    with(check, view, &[HALT_POLL])
+    let check = match accepts(view, SettingId::VirtHaltHost) {
+        None => unknown(ID, "halt polling: KVM is not loaded"),
+        Some(true) => good(ID, polls),
+        Some(false) => worse(
+            ID,
+            format!("{polls}: modes that sleep pay a wake-up of the host's scheduler"),
+            command(setting(SettingId::VirtHaltHost).fix().1),
+        ),
+    };
+    with(check, view, &[&path])
 }

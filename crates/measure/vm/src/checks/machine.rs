@@ -1,10 +1,14 @@
 //! Cores, memory, power and mitigations of the host.
 
 use nm_model::lab_plan::LabCheck;
+use nm_settings::catalogue::IDLE_EXIT_US_MAX;
+use nm_settings::setting::Action;
+use nm_settings::target::{CpuSetting, MachineSetting};
+use nm_settings::{SettingId, setting};
 use nm_sys::cpu_list;
 
 use super::report::{boot, command, good, unknown, with, worse};
-use super::view::View;
+use super::view::{View, accepts};
 
 const CPUS: &str = "/sys/devices/system/cpu";
 /// Two guests with one spinning virtual CPU each, and one CPU for all other work.
@@ -91,17 +95,16 @@ fn huge_pages(view: &View<'_>) -> LabCheck {
 
 fn merging(view: &View<'_>) -> LabCheck {
     const ID: &str = "memory.merging";
-    const PATH: &str = "/sys/kernel/mm/ksm/run";
-    let check = match view.text(PATH).as_str() {
-        "1" => worse(
+    let check = match accepts(view, SettingId::MemKsm) {
+        Some(false) => worse(
             ID,
             "the host merges equal pages: a write to one stops the guest",
-            command(format!("echo 2 > {PATH}")),
+            command(setting(SettingId::MemKsm).fix().1),
         ),
-        "" => unknown(ID, "merging of pages: this kernel has none, or hides it"),
-        _ => good(ID, "the host merges no pages"),
+        None => unknown(ID, "merging of pages: this kernel has none, or hides it"),
+        Some(true) => good(ID, "the host merges no pages"),
     };
-    with(check, view, &[PATH])
+    with(check, view, &[&MachineSetting::Ksm.path()])
 }
 
 fn locking(view: &View<'_>) -> LabCheck {
@@ -123,8 +126,6 @@ fn locking(view: &View<'_>) -> LabCheck {
 
 fn idle(view: &View<'_>) -> LabCheck {
     const ID: &str = "power.idle";
-    /// C1 wakes up within a few microseconds.
-    const LATENCY_US_MAX: u64 = 10;
     let folder = format!("{CPUS}/cpu0/cpuidle");
     let states = view.files.names(&folder);
     let deep: Vec<String> = states
@@ -133,12 +134,12 @@ fn idle(view: &View<'_>) -> LabCheck {
         .filter_map(|state| {
             let us: u64 = view.files.value(&format!("{folder}/{state}/latency"))?;
             let name = view.text(&format!("{folder}/{state}/name"));
-            (us > LATENCY_US_MAX).then(|| format!("{name} ({us} µs)"))
+            (us > IDLE_EXIT_US_MAX).then(|| format!("{name} ({us} µs)"))
         })
         .collect();
     match (states.is_empty(), deep.is_empty()) {
         (true, _) => unknown(ID, "idle states: the kernel shows none"),
-        (false, true) => good(ID, "idle CPUs wake up within 10 µs"),
+        (false, true) => good(ID, format!("idle CPUs wake up within {IDLE_EXIT_US_MAX} µs")),
         (false, false) => worse(
             ID,
             format!("idle CPUs may sleep deeply: {}", deep.join(", ")),
@@ -149,10 +150,13 @@ fn idle(view: &View<'_>) -> LabCheck {
 
 fn governor(view: &View<'_>) -> LabCheck {
     const ID: &str = "power.governor";
-    let path = format!("{CPUS}/cpu0/cpufreq/scaling_governor");
+    let path = format!("{CPUS}/cpu0/{}", CpuSetting::Governor.file());
+    let Action::AllCpus(_, goal) = setting(SettingId::CpuGovernor).action else {
+        unreachable!("each CPU has a governor");
+    };
     let check = match view.text(&path).as_str() {
         "" => unknown(ID, "frequency governor: the kernel shows none"),
-        "performance" => good(ID, "frequency governor: performance"),
+        text if goal.accepts(text) == Some(true) => good(ID, format!("frequency governor: {text}")),
         other => worse(
             ID,
             format!("frequency governor: {other}"),

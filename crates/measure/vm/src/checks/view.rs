@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use nm_model::GuestExecution;
+use nm_settings::{SettingId, setting};
 use nm_sys::ethtool::Links;
 use nm_sys::hostfiles::HostFiles;
 
@@ -71,4 +72,11 @@ impl View<'_> {
             })
         })
     }
+}
+
+/// Whether a setting that is one file of the host is as the catalogue wants it; absent if it could
+/// not be read.
+pub(crate) fn accepts(view: &View<'_>, id: SettingId) -> Option<bool> {
+    let mut files = setting(id).files().into_iter();
+    files.find_map(|(path, goal)| goal.accepts(&view.files.text(&path)?))
 }

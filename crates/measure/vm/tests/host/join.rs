@@ -141,9 +141,10 @@ fn every_check_is_declared_completely() {
     let mut ids = BTreeSet::new();
     for check in join::checks() {
         assert!(ids.insert(check.id) && check.id.starts_with("guests."), "{}", check.id);
-        assert!(!check.title.is_empty() && !check.why.is_empty(), "{}", check.id);
-        assert!(!check.sources.is_empty() && !check.fix.1.is_empty(), "{}", check.id);
-        assert!(!check.threatens.is_empty() && check.undo != UndoClass::Nothing, "{}", check.id);
+        let reasons = check.reasons(&[]);
+        assert!(!check.title.is_empty() && !reasons.why.is_empty(), "{}", check.id);
+        assert!(!reasons.sources.is_empty() && !reasons.fix.text.is_empty(), "{}", check.id);
+        assert!(!check.threatens.is_empty() && reasons.undo != UndoClass::Nothing, "{}", check.id);
         assert_eq!(check.confidence == Confidence::Measured, check.effect.is_some());
     }
 }

@@ -9,10 +9,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use nm_settings::target::{LinkName, PciSetting, Target};
+use nm_settings::value::Value;
 use nm_sys::hostfiles::HostFiles;
 use nm_tune::machine::{AccessError, Device, HostMachine, Machine, Origin, Writer};
-use nm_tune::target::{LinkName, PciSetting, Target};
-use nm_tune::value::Value;
 use nm_vm::sriov::Host;
 use tempfile::TempDir;
 

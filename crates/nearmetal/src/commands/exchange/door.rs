@@ -4,18 +4,25 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
 use nm_doors::gateway::GatewayError;
 use nm_doors::limits::LINES_BYTES_MAX;
 use nm_doors::line::Line;
+use nm_doors::market::Board;
 use nm_doors::server::{self, Options, ServerError};
-use nm_doors::settings::{Settings, SettingsError};
+use nm_doors::settings::{self, Settings, SettingsError};
+use nm_doors::symbols::Symbols;
 use nm_doors::{fix, ouch};
 use nm_exchange::master::Master;
 use nm_exchange::network::Network;
 use nm_exchange::output_queue::OutputQueue;
+use nm_feed::market;
+use nm_feed::node_link::NetworkFile;
 use nm_operate::instruments;
 use nm_sys::process;
 
@@ -26,15 +33,27 @@ use crate::output;
 
 use super::status;
 
+/// How often the network is asked what may be traded.
+const MASTER_PAUSE: Duration = Duration::from_secs(1);
+
 /// How long a door that ends waits for the reader of its lines.
 const LINES_LIMIT: Duration = Duration::from_secs(1);
 
 /// Runs a door for FIX until Ctrl-C.
 pub fn fix(args: &FixArgs) -> Result<Exit> {
-    let FixArgs { door, store } = args;
+    let FixArgs { door, store, market_credentials } = args;
     let master = master(&door.running, &door.credentials)?;
     let settings = fix::settings::read(&door.sessions, master.as_deref()).map_err(wrong)?;
-    run::<fix::line::Line>(door, store, settings)
+    let symbols =
+        master.map(|master| watch(&door.running, &door.credentials, &master)).transpose()?;
+    let board = Arc::new(Board::new()?);
+    let key = market_credentials.clone().or(door.credentials.credentials.clone());
+    let network = NetworkFile { path: status::file(&door.running)?, credentials: key };
+    let over = Arc::new(AtomicBool::new(false));
+    market::start(network, Arc::clone(&board), Arc::clone(&over))?;
+    let ended = run::<fix::line::Line>(door, store, settings, symbols, Some(board));
+    over.store(true, Ordering::Relaxed);
+    ended
 }
 
 /// Runs a door for OUCH until Ctrl-C.
@@ -42,7 +61,9 @@ pub fn ouch(args: &OuchArgs) -> Result<Exit> {
     let OuchArgs { door, store } = args;
     let master = master(&door.running, &door.credentials)?;
     let settings = ouch::settings::read(&door.sessions, master.as_deref()).map_err(wrong)?;
-    run::<ouch::line::Line>(door, store, settings)
+    let symbols =
+        master.map(|master| watch(&door.running, &door.credentials, &master)).transpose()?;
+    run::<ouch::line::Line>(door, store, settings, symbols, None)
 }
 
 /// What may be traded now, if the network has an instrument master. The file of a network that
@@ -64,11 +85,47 @@ pub fn master(running: &RunningArgs, credentials: &CredentialsArgs) -> Result<Op
     }))
 }
 
+/// Asks the network now and then what may be traded, in a thread of its own, and tells what has
+/// changed. A network that cannot be asked is asked again.
+pub fn watch(
+    running: &RunningArgs,
+    credentials: &CredentialsArgs,
+    first: &Master,
+) -> Result<Receiver<Symbols>> {
+    let file = status::file(running)?;
+    let credentials = credentials.credentials.clone();
+    let mut known = settings::symbols_of_master(first).map_err(Stop::usage)?;
+    let (sender, receiver) = channel();
+    let look = move || {
+        loop {
+            thread::sleep(MASTER_PAUSE);
+            let Ok(mut network) = Network::read(&file) else { continue };
+            network.secret = credentials.clone().or(network.secret);
+            let Ok(master) = instruments::master(&network) else { continue };
+            let Ok(symbols) = settings::symbols_of_master(&master) else { continue };
+            if symbols != known {
+                known = symbols.clone();
+                if sender.send(symbols).is_err() {
+                    return;
+                }
+            }
+        }
+    };
+    thread::Builder::new().name("instruments".to_string()).spawn(look)?;
+    Ok(receiver)
+}
+
 fn wrong(error: SettingsError) -> anyhow::Error {
     Stop::usage(error.to_string())
 }
 
-fn run<L: Line>(door: &DoorArgs, store: &Path, settings: Settings<L::Profile>) -> Result<Exit> {
+fn run<L: Line>(
+    door: &DoorArgs,
+    store: &Path,
+    settings: Settings<L::Profile>,
+    symbols: Option<Receiver<Symbols>>,
+    market: Option<Arc<Board>>,
+) -> Result<Exit> {
     let DoorArgs { running, credentials, listen, .. } = door;
     let interrupted = interrupt::flag()?;
     let options = Options {
@@ -77,6 +134,8 @@ fn run<L: Line>(door: &DoorArgs, store: &Path, settings: Settings<L::Profile>) -
         listen: *listen,
         store: store.into(),
         settings,
+        market,
+        symbols,
     };
     // With the limit of the shell, 1024 on most systems, a door accepts nobody at 1024 clients.
     let _ = process::raise_file_limit();

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -34,7 +35,7 @@ const CATCH_UP_LIMIT: Duration = Duration::from_millis(20);
 
 /// Publishes until Ctrl-C.
 pub fn publish(args: &FeedPublishArgs) -> Result<Exit> {
-    let FeedPublishArgs { running, credentials, lines, keep_mib } = args;
+    let FeedPublishArgs { running, credentials, lines, keep_mib, top_of_book, top_interval } = args;
     let interrupted = interrupt::flag()?;
     let options = publish::Options {
         network: network(running, credentials)?,
@@ -44,6 +45,8 @@ pub fn publish(args: &FeedPublishArgs) -> Result<Exit> {
         requests: lines.requests,
         snapshots: lines.snapshots,
         kept_bytes: keep_mib << 20,
+        top: top_of_book.map(|to| (to, top_interval * 1_000_000)),
+        listed: listed(lines.symbols.as_deref(), running, credentials)?,
     };
     let mut note = |line: &str| drop(output::data(&format!("{line}\n")));
     let ended = publish::run(options, &interrupted, &mut note);
@@ -70,6 +73,19 @@ fn symbols(
     master.map(|master| settings::symbols_of_master(&master).map_err(Stop::usage)).transpose()
 }
 
+/// What the network's instrument master lists later, if it says what is shown.
+fn listed(
+    file: Option<&Path>,
+    running: &RunningArgs,
+    credentials: &CredentialsArgs,
+) -> Result<Option<Receiver<Symbols>>> {
+    if file.is_some() {
+        return Ok(None);
+    }
+    let master = door::master(running, credentials)?;
+    master.map(|master| door::watch(running, credentials, &master)).transpose()
+}
+
 fn publish_exit(error: &PublishError) -> Exit {
     match error {
         PublishError::Address { source, .. } => address_exit(source),
@@ -78,7 +94,7 @@ fn publish_exit(error: &PublishError) -> Exit {
     }
 }
 
-fn consume_exit(error: &ConsumeError) -> Exit {
+pub fn consume_exit(error: &ConsumeError) -> Exit {
     match error {
         ConsumeError::Listen { source, .. } => address_exit(source),
         ConsumeError::Thread(_) => Exit::Environment,
@@ -216,6 +232,6 @@ fn summary(consumer: &Consumer, top: usize) -> String {
     text
 }
 
-fn price_text(price: u32) -> String {
+pub fn price_text(price: u32) -> String {
     format!("{}.{:04}", price / 10_000, price % 10_000)
 }

@@ -1,6 +1,7 @@
 //! `nearmetal exchange`: the commands of the exchange, one file each.
 
 pub mod add;
+pub mod directions;
 mod door;
 mod feed;
 mod host;
@@ -10,12 +11,15 @@ mod node;
 pub mod policy;
 mod ramp;
 mod ramp_text;
+mod replay;
 pub mod retire;
 mod run;
+mod schedule;
 pub mod search;
 mod secret;
 mod setup;
 pub mod status;
+mod top;
 pub mod torture;
 pub mod verify;
 
@@ -44,12 +48,22 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Replace(args) => moves::replace(args),
         ExchangeCommand::Retire(args) => retire::run(args),
         ExchangeCommand::Instruments(command) => instruments::run(command),
-        ExchangeCommand::Resume(args) => moves::resume(args),
+        ExchangeCommand::Resume(args) => directions::resume(args),
+        ExchangeCommand::Halt(args) => directions::halt(args),
+        ExchangeCommand::Auction(args) => directions::auction(args),
+        ExchangeCommand::EndOfDay(args) => directions::end_of_day(args),
+        ExchangeCommand::KillFirm(args) => directions::kill_firm(args),
+        ExchangeCommand::RestoreFirm(args) => directions::restore_firm(args),
+        ExchangeCommand::MassCancel(args) => directions::mass_cancel(args),
+        ExchangeCommand::Schedule(args) => schedule::run(args),
         ExchangeCommand::Policy(args) => policy::run(args),
         ExchangeCommand::Fix(args) => door::fix(args),
         ExchangeCommand::Ouch(args) => door::ouch(args),
         ExchangeCommand::FeedPublish(args) => feed::publish(args),
         ExchangeCommand::Feed(args) => feed::consume(args),
+        ExchangeCommand::TopOfBook(args) => top::show(args),
+        ExchangeCommand::Replay(args) => replay::run(args),
+        ExchangeCommand::MakeDay(args) => replay::make_day(args),
         ExchangeCommand::Assign(args) => moves::assign(args),
         ExchangeCommand::Secret(command) => secret::run(command),
     }

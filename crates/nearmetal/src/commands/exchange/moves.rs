@@ -54,18 +54,6 @@ impl Document for DrainedDocument {
     const NAME: &'static str = "exchange-drained";
 }
 
-/// A node that works again.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct ResumedDocument {
-    #[serde(flatten)]
-    node: NodeId,
-    was_drained: bool,
-}
-
-impl Document for ResumedDocument {
-    const NAME: &'static str = "exchange-resumed";
-}
-
 /// A replica that was replaced.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ReplacedDocument {
@@ -149,21 +137,6 @@ pub fn drain(args: &ChosenNodeArgs) -> Result<Exit> {
         }
     }
     Ok(if refused > 0 { Exit::Conflict } else { Exit::Pass })
-}
-
-/// Lets a drained node work again.
-pub fn resume(args: &ChosenNodeArgs) -> Result<Exit> {
-    let network = status::current(&args.access)?;
-    let node = args.node;
-    let was_drained = drain::resume(&network, node)?;
-    match args.access.format.format {
-        Format::Json => output::json(&ResumedDocument { node, was_drained })?,
-        Format::Text => {
-            let word = if was_drained { "works again" } else { "was not drained" };
-            output::data(&format!("{node} {word}\n"))?;
-        }
-    }
-    Ok(Exit::Pass)
 }
 
 /// Replaces a replica of a cell by one of another node.

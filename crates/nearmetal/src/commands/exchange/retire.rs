@@ -1,9 +1,8 @@
 //! `nearmetal exchange retire`: what a session or an owner has in a running network goes.
 
 use anyhow::Result;
-use nm_exchange::control::{Holdings, Owner, Retired};
+use nm_exchange::control::{Holdings, Retired};
 use nm_exchange::firms::Firm;
-use nm_exchange::network::Network;
 use nm_operate::retire;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -11,10 +10,10 @@ use serde::Serialize;
 use crate::cli::exchange::RetireArgs;
 use crate::cli::format::Format;
 use crate::document::Document;
-use crate::exit::{Exit, Stop};
+use crate::exit::Exit;
 use crate::output;
 
-use super::status;
+use super::{directions, status};
 
 /// What was removed.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -42,21 +41,11 @@ impl Document for RetiredDocument {
     const NAME: &'static str = "exchange-retired";
 }
 
-/// The firm of this name as an owner.
-fn owner_of_firm(network: &Network, name: &str) -> Result<Owner> {
-    let firms = network.firms.as_ref().map_or(&[][..], |firms| firms.all());
-    let found = firms.iter().find(|firm| firm.name == name).map(Firm::owner);
-    found.ok_or_else(|| {
-        let names: Vec<&str> = firms.iter().map(|firm| firm.name.as_str()).collect();
-        let known = if names.is_empty() { "no firms".to_string() } else { names.join(", ") };
-        Stop::usage(format!("there is no firm {name}: the network has {known}"))
-    })
-}
-
 /// Removes what a session or an owner has.
 pub fn run(args: &RetireArgs) -> Result<Exit> {
     let network = status::current(&args.access)?;
-    let of_firm = args.firm.as_deref().map(|name| owner_of_firm(&network, name)).transpose()?;
+    let of_firm = args.firm.as_deref().map(|name| directions::firm(&network, name)).transpose()?;
+    let of_firm = of_firm.map(Firm::owner);
     let args_owner = of_firm.or(args.owner);
     let (retired, name) = match (args.session, args_owner) {
         (Some(session), _) => (Retired::Session { session }, format!("session {session}")),

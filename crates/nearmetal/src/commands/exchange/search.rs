@@ -33,7 +33,10 @@ pub fn run(args: &SearchArgs) -> Result<Exit> {
     // Without targets: rates above the bracket are expected to break the limit.
     let row = setup::plan(&base, None, plan.repeats, None)?;
     let mut runner = setup::begin(&args.network, &base, row, false)?;
-    let bracket = run_rounds(&mut runner, &plan, &base, args.network.limit)?;
+    let limit_ms = args.network.limit;
+    let bracket = run_rounds(&mut runner, &plan, &base, limit_ms, |setup, rate_per_s| {
+        setup.spec.rate_per_s = rate_per_s;
+    })?;
     let sentence = sentence(&bracket, args.network.limit);
     runner.recorder.note("search", &sentence);
     let run = runner.finish()?;
@@ -84,8 +87,14 @@ fn least_per_s(seconds: f64) -> f64 {
     (SAMPLES_SPARE * samples_needed(99.0) as f64 / seconds).ceil().max(Plan::default().least_per_s)
 }
 
-/// Runs the rounds of a search, until the user ends it.
-fn run_rounds(runner: &mut Runner, plan: &Plan, base: &Setup, limit_ms: f64) -> Result<Bracket> {
+/// Runs the rounds of a search, until the user ends it. `prepare` gives a round its rate.
+pub fn run_rounds(
+    runner: &mut Runner,
+    plan: &Plan,
+    base: &Setup,
+    limit_ms: f64,
+    prepare: impl Fn(&mut Setup, f64),
+) -> Result<Bracket> {
     let sla = Sla::of_ms(limit_ms);
     let mut round = 0;
     search::search(plan, |rate_per_s| {
@@ -94,7 +103,7 @@ fn run_rounds(runner: &mut Runner, plan: &Plan, base: &Setup, limit_ms: f64) -> 
         let goes_on = runner.trial("", &row, |context| {
             let folder = context.folder.unwrap_or(Path::new(""));
             let mut setup = setup::of_round(base, folder, round);
-            setup.spec.rate_per_s = rate_per_s;
+            prepare(&mut setup, rate_per_s);
             let result = exchange_round::run(&setup, round, context);
             if let TrialResult::Completed(completed) = &result {
                 let judged = judge(&sla, completed);
@@ -183,7 +192,7 @@ impl Document for SearchReport {
     const NAME: &'static str = "exchange-search";
 }
 
-fn report(bracket: &Bracket, limit_ms: f64) -> SearchReport {
+pub fn report(bracket: &Bracket, limit_ms: f64) -> SearchReport {
     let rate = |tried: &Tried| RateReport {
         rate_per_s: tried.rate_per_s,
         rounds: tried.rounds,

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Result;
 use nm_model::Metric;
 use nm_model::verdict::Relation;
+use nm_settings::setting::{Scope, SettingId};
 use nm_stats::experiment::{Decision, Effect, decide};
 use nm_tune::apply::{apply_some, record};
 use nm_tune::journal::{FileLog, Log};
@@ -12,7 +13,6 @@ use nm_tune::machine::HostMachine;
 use nm_tune::plan::{Choice, Planned, Selection, StepChange, changes};
 use nm_tune::record::{self as records, Figure, Record};
 use nm_tune::run::Run;
-use nm_tune::step::{Scope, StepId};
 use nm_tune::undo::{Choices, undo_from};
 
 use super::experiment::{Ends, Rounds, probe, trial};
@@ -83,7 +83,7 @@ fn announce(args: &AbArgs, blocks: u64) {
 
 /// The changes of the step, if the ping-pong can show their effect.
 fn wanted(args: &AbArgs, machine: &HostMachine) -> Result<Vec<StepChange>> {
-    let step = nm_tune::catalogue::step(args.step);
+    let step = nm_settings::setting(args.step);
     let selection = Selection {
         only: vec![args.step],
         allow: args.allow.into_iter().collect(),
@@ -205,7 +205,7 @@ impl Document for DecisionDocument {
     const NAME: &'static str = "tune-decision";
 }
 
-fn as_record(step: StepId, decision: &Decision, rounds: [usize; 2]) -> records::Decision {
+fn as_record(step: SettingId, decision: &Decision, rounds: [usize; 2]) -> records::Decision {
     let all = || std::iter::once(&decision.chosen).chain(&decision.guards);
     let names = |relation| -> Vec<String> {
         let guards = decision.guards.iter().filter(|guard| guard.relation == relation);

@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use anyhow::Result;
+use nm_model::finding::UndoClass;
+use nm_settings::setting::{Risk, Scope, SettingId};
+use nm_settings::target::Target;
 use nm_tune::plan::{Planned, PlannedChange, PlannedStep};
-use nm_tune::step::{Risk, Scope, StepId, UndoClass};
-use nm_tune::target::Target;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -26,7 +27,7 @@ pub struct PlanDocument {
 #[derive(Debug, Serialize, JsonSchema)]
 struct StepDocument {
     #[schemars(with = "String")]
-    step: StepId,
+    step: SettingId,
     /// How far it reaches: `namespace` or `machine`.
     #[schemars(with = "String")]
     scope: Scope,
@@ -37,12 +38,12 @@ struct StepDocument {
     undo: UndoClass,
     why: &'static str,
     /// Who says so.
-    source: &'static str,
+    source: String,
     /// Where sources disagree.
     disputed: Option<&'static str>,
     /// Steps that cannot be in force with it.
     #[schemars(with = "Vec<String>")]
-    conflicts: Vec<StepId>,
+    conflicts: Vec<SettingId>,
     /// `changes`, `nothing_to_do` or `not_available`.
     status: &'static str,
     /// Why it is not available.
@@ -93,7 +94,7 @@ fn text(steps: &[PlannedStep]) -> String {
                 false => add(format!("  {target}: {current} -> {new}")),
             }
         }
-        add(format!("  why: {} [{}]", step.why, step.source));
+        add(format!("  why: {} [{}]", step.why, step.source_titles()));
         if let Some(disputed) = step.disputed {
             add(format!("  sources disagree: {disputed}"));
         }
@@ -148,7 +149,7 @@ fn step(planned: &PlannedStep) -> StepDocument {
         risk: step.risk,
         undo: step.undo(),
         why: step.why,
-        source: step.source,
+        source: step.source_titles(),
         disputed: step.disputed,
         conflicts: step.conflicts.to_vec(),
         status,

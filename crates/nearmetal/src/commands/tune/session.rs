@@ -5,13 +5,13 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use jiff::Timestamp;
+use nm_settings::SettingId;
 use nm_tune::apply::ApplyError;
 use nm_tune::journal::{FOLDER, Folder, JournalError, Lock};
 use nm_tune::machine::{HostMachine, Machine, Origin};
 use nm_tune::plan::{Choice, Planned, PlannedStep, Selection, plan};
 use nm_tune::record::{Begin, FORMAT, RunId};
 use nm_tune::run::{Change, Run, Status};
-use nm_tune::step::StepId;
 use nm_tune::undo::{Choices, UndoError};
 
 use crate::cli::tune::{PlaceArgs, SelectionArgs};
@@ -61,7 +61,7 @@ pub fn steps(selection: &Selection, machine: &dyn Machine) -> Result<Vec<Planned
 /// Refuses steps that the user named and that cannot be made here: without them the others may be
 /// of no use. Without names, says how many of the profile's are left out.
 pub fn check_available(selection: &Selection, steps: &[PlannedStep]) -> Result<()> {
-    let missing: Vec<(StepId, &String)> = steps
+    let missing: Vec<(SettingId, &String)> = steps
         .iter()
         .filter_map(|PlannedStep { step, planned }| match planned {
             Planned::NotAvailable(reason) => Some((step.id, reason)),

@@ -306,6 +306,9 @@ fn reject_text(reason: RejectReason) -> &'static str {
         RejectReason::TooManyCellOrders => "the cell has as many live orders as it may have",
         RejectReason::NotListed => "the symbol is not listed any more",
         RejectReason::OutsideCollar => "the price lies outside the prices of the symbol's listing",
+        RejectReason::OwnerStopped => {
+            "the exchange has stopped your firm: orders are cancelled only"
+        }
         RejectReason::TooLarge => "the quantity is above the largest one of the symbol's listing",
     }
 }
@@ -322,5 +325,6 @@ fn cancel_text(reason: CancelReason) -> Option<&'static str> {
         CancelReason::Day => Some("the day has ended"),
         CancelReason::Expired => Some("ExpireTime has passed"),
         CancelReason::TooManyTrades => Some("it has made as many trades as it may make"),
+        CancelReason::Disconnected => Some("its session was away for too long"),
     }
 }

@@ -300,7 +300,7 @@ fn reject_code(reason: RejectReason) -> u16 {
 
 fn cancel_code(reason: CancelReason) -> u8 {
     match reason {
-        CancelReason::User | CancelReason::Mass => cancel::USER,
+        CancelReason::User | CancelReason::Mass | CancelReason::Disconnected => cancel::USER,
         CancelReason::Unfilled | CancelReason::Killed | CancelReason::BelowMinimum => {
             cancel::IMMEDIATE
         }

@@ -13,7 +13,7 @@ use crate::control::{
     self, AdminRequest, AdminResponse, CellLeader, Command, EndedMove, InstrumentMap,
     MembershipMonitor, MembershipReport, RoutingTable, State, Work,
 };
-use crate::limits::MOVES_ORDERED_MAX;
+use crate::limits::{MOVES_ORDERED_MAX, SCHEDULE_GROUPS_MAX};
 use crate::moves::{MoveEnded, MoveId, MoveOrder};
 use crate::network::{CONTROL, Durability, NODES_MAX, Network, Node, NodeId, Role};
 use crate::time::Time;
@@ -76,6 +76,8 @@ pub struct Control<L> {
     removals: BTreeSet<NodeId>,
     /// How operators want instruments to be listed, none for no more; not logged yet.
     listings: BTreeMap<InstrumentId, Option<Listing>>,
+    /// Phases of the schedule that have begun; not logged yet.
+    begun: BTreeMap<String, u64>,
     /// Moves that have ended, as the cells say; not logged yet.
     ended: BTreeMap<InstrumentId, Command>,
     /// When they are to be proposed, ns; none if that was done, or there are none.
@@ -114,6 +116,7 @@ impl<L: Log> Control<L> {
             adds: vec![],
             removals: BTreeSet::new(),
             listings: BTreeMap::new(),
+            begun: BTreeMap::new(),
             ended: BTreeMap::new(),
             ends_ns: None,
             ordered: BTreeMap::new(),
@@ -199,6 +202,7 @@ impl<L: Log> Control<L> {
         self.adds.clear();
         self.removals.clear();
         self.listings.clear();
+        self.begun.clear();
         (self.ended, self.ends_ns) = (BTreeMap::new(), None);
         self.ordered.clear();
         for Waiting { operator, .. } in std::mem::take(&mut self.waiting) {
@@ -288,6 +292,8 @@ impl<L: Log> Control<L> {
             AdminRequest::Replicas { .. }
             | AdminRequest::Replace { .. }
             | AdminRequest::Retire { .. }
+            | AdminRequest::Direct { .. }
+            | AdminRequest::Stop { .. }
             | AdminRequest::Follow
             | AdminRequest::Image { .. } => AdminResponse::NotLeading,
             AdminRequest::Drain { .. }
@@ -295,6 +301,7 @@ impl<L: Log> Control<L> {
             | AdminRequest::Remove { .. }
             | AdminRequest::List { .. }
             | AdminRequest::Delist { .. }
+            | AdminRequest::Begun { .. }
                 if self.log.leading_term().is_none() =>
             {
                 AdminResponse::NotLeading
@@ -303,14 +310,8 @@ impl<L: Log> Control<L> {
                 let node = control::node_of(&addresses);
                 let node = node.map_err(PeerError::decode(peer, Kind::AdminRequest))?;
                 let lacks_replication = node.replication.is_none() && self.has_replicas;
-                let is_possible = self.state.plan_add(role, &node) == Ok(None)
-                    && !self.monitor.is_taken(&node)
-                    && (role != Role::Mediator || !lacks_replication)
-                    && self.adds.len() < NODES_MAX;
-                let add = (role, node);
-                if is_possible && !self.adds.contains(&add) {
-                    self.adds.push(add);
-                    (self.is_changed, self.proposed_ns) = (true, 0);
+                if role != Role::Mediator || !lacks_replication {
+                    self.add(role, node);
                 }
                 self.status(links.now_ns)
             }
@@ -326,6 +327,10 @@ impl<L: Log> Control<L> {
             }
             AdminRequest::Delist { instrument } => {
                 self.set_listing(instrument, None);
+                self.status(links.now_ns)
+            }
+            AdminRequest::Begun { group, at_s } => {
+                self.note_begun(group, at_s);
                 self.status(links.now_ns)
             }
             AdminRequest::Drain { node, is_drained } => {
@@ -344,6 +349,26 @@ impl<L: Log> Control<L> {
         };
         links.send(from, &response);
         Ok(())
+    }
+
+    /// An operator wants to add a node that has all addresses that it needs.
+    fn add(&mut self, role: Role, node: Node) {
+        let is_possible = self.state.plan_add(role, &node) == Ok(None)
+            && !self.monitor.is_taken(&node)
+            && self.adds.len() < NODES_MAX;
+        let add = (role, node);
+        if is_possible && !self.adds.contains(&add) {
+            self.adds.push(add);
+            (self.is_changed, self.proposed_ns) = (true, 0);
+        }
+    }
+
+    /// A phase of the schedule has begun.
+    fn note_begun(&mut self, group: String, at_s: u64) {
+        if self.state.is_later(&group, at_s) && self.begun.len() < SCHEDULE_GROUPS_MAX {
+            self.begun.insert(group, at_s);
+            (self.is_changed, self.proposed_ns) = (true, 0);
+        }
     }
 
     /// An operator wants an instrument to be listed like this, or no more. What is not possible is
@@ -373,6 +398,14 @@ impl<L: Log> Control<L> {
             None => Command::Delist(*instrument),
         };
         self.listings.iter().map(command).collect()
+    }
+
+    /// The phases of the schedule that are not logged yet.
+    fn new_phases(&mut self) -> Vec<Command> {
+        let state = &self.state;
+        self.begun.retain(|group, at_s| state.is_later(group, *at_s));
+        let begun = self.begun.iter();
+        begun.map(|(group, at_s)| Command::Begun { group: group.clone(), at_s: *at_s }).collect()
     }
 
     fn status(&self, now_ns: u64) -> AdminResponse {
@@ -463,6 +496,7 @@ impl<L: Log> Control<L> {
             commands.extend(self.new_drains());
             commands.extend(self.new_nodes());
             commands.extend(self.new_listings());
+            commands.extend(self.new_phases());
         }
         self.track_unlogged(links, !commands.is_empty());
         if leading_term.is_some() {
@@ -638,15 +672,9 @@ pub fn answer<L: Log>(
     add_work: impl FnOnce(&mut Work),
 ) -> Result<(), PeerError> {
     let is_allowed = from.1 == Peer::Operator
-        || !matches!(
-            request,
-            AdminRequest::Drain { .. }
-                | AdminRequest::Replace { .. }
-                | AdminRequest::Add { .. }
-                | AdminRequest::Remove { .. }
-                | AdminRequest::Follow
-                | AdminRequest::Image { .. }
-        );
+        || !request.is_change()
+        // It is refused in a sentence.
+        || matches!(request, AdminRequest::Move { .. });
     match (control, request) {
         (_, AdminRequest::Work) => {
             let mut work = links.work_until_now();

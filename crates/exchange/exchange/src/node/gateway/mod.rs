@@ -26,7 +26,9 @@
 //! knows the leaders of all cells, and goes around one that lets requests wait ([`silence`]).
 
 mod clients;
+mod orders_requests;
 mod pending;
+mod presence;
 mod resend_requests;
 mod silence;
 
@@ -36,11 +38,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use nm_book::order::{InstrumentId, UserId};
 use nm_codec::DecodeError;
 use nm_wire::{
-    Breach, EventsLost, Frame, FrameMut, GoAway, Hello, Kind, Leader, Misdirected, Nak, Owner,
-    RefusalReason, Refused, RepliesLost, Request, ResendRequest, Shape, Who, private, public,
-    refused, reply, request, resent,
+    Breach, EventsLost, Frame, FrameMut, GoAway, Hello, Kind, Leader, LoggedOn, Logon, Misdirected,
+    Nak, OrdersRequest, Owner, Presence, RefusalReason, Refused, RepliesLost, Request,
+    ResendRequest, Shape, Who, open_orders, private, public, refused, reply, request, resent,
 };
 
+use crate::cell::DESK;
 use crate::control::{InstrumentMap, MembershipReport, Placement, RoutingTable, Work};
 use crate::limits::{OWNER_REQUESTS_BYTES_MAX, OWNER_REQUESTS_MAX};
 use crate::moves::{MoveEnded, MoveId};
@@ -52,7 +55,9 @@ use crate::node::runtime::behaviour::Behaviour;
 use crate::node::runtime::links::{LinkId, Links};
 use crate::node::runtime::peer::{Peer, PeerError};
 use clients::ClientLinks;
+use orders_requests::OrdersRequests;
 use pending::{AfterNak, Numbers, PendingRequests, Place, Route};
+use presence::Named;
 use resend_requests::ResendRequests;
 use silence::Silence;
 
@@ -112,6 +117,8 @@ pub struct Gateway {
     arrivals: u64,
     requests: u64,
     resent: u64,
+    named: Named,
+    orders_requests: OrdersRequests,
 }
 
 impl Gateway {
@@ -138,6 +145,8 @@ impl Gateway {
             arrivals: 0,
             requests: 0,
             resent: 0,
+            named: Named::default(),
+            orders_requests: OrdersRequests::default(),
         }
     }
 
@@ -166,8 +175,51 @@ impl Gateway {
         if self.network.firms.as_ref().is_some_and(|firms| !firms.admits(session)) {
             return Err(PeerError::NoFirm(session));
         }
+        if session == DESK {
+            return Err(PeerError::OwnSession);
+        }
         self.clients.add(from, links.owner(from));
         self.claim(session, from).map_err(|reason| PeerError::SessionNotAdded { session, reason })
+    }
+
+    /// A session logs on: it is answered with the cells that it may ask.
+    fn logon(&mut self, links: &mut Links, from: LinkId, logon: &Logon) -> Result<(), PeerError> {
+        let Logon { session, heartbeat_ms, cancel_after_s } = *logon;
+        self.check_owner(session, from)?;
+        if let Some(fault) = presence::fault_of(logon) {
+            return Err(PeerError::Logon { session, fault });
+        }
+        self.named.add(logon);
+        links.set_heartbeat(from, heartbeat_ms);
+        let (gateway, cells) = (self.index, self.cells());
+        links.send(from, &LoggedOn { session, heartbeat_ms, cancel_after_s, gateway, cells });
+        Ok(())
+    }
+
+    /// The cells of the network.
+    fn cells(&self) -> Vec<u16> {
+        (0..self.map.cells()).filter(|cell| self.map.has_cell(*cell)).collect()
+    }
+
+    /// Names the sessions to all cells whose orders are cancelled when they are away.
+    fn send_presence(&mut self, links: &mut Links) {
+        for message in self.named.take_due(self.index, links.now_ns) {
+            let routers = links.all_to(Role::Router);
+            for cell in self.cells() {
+                links.send_to_all(routers.clone(), &Presence { cell, ..message.clone() });
+            }
+        }
+    }
+
+    /// Sends on what sessions ask for their open orders, as far as it may.
+    fn send_orders_requests(&mut self, links: &mut Links) {
+        while let Some(request) = self.orders_requests.pop(links.now_ns) {
+            let processors = self.network.processors_of(request.cell).into_iter();
+            let mut up = processors.filter_map(|it| links.to(Role::Processor.node(it)));
+            if let Some(processor) = up.next() {
+                links.send(processor, &OrdersRequest { gateway: self.index, ..request });
+            }
+        }
     }
 
     fn router(&self, links: &Links) -> Option<LinkId> {
@@ -203,6 +255,7 @@ impl Gateway {
         {
             led_cells.insert(cell);
         }
+        self.named.on_leader();
         let is_resent = self.choose_router(links);
         if router == self.router && !is_resent {
             self.resend(links, |gateway, instrument| gateway.cell_of(instrument) == cell);
@@ -229,6 +282,9 @@ impl Gateway {
         let undecodable = PeerError::decode(Peer::Client, Kind::Request);
         let request: Request = frame.read().map_err(&undecodable)?;
         let (key, numbers) = ((request.instrument, request.session), Numbers::of(&request));
+        if numbers.client_seq == 0 {
+            return Err(undecodable(DecodeError::invalid("client_seq", "is zero")));
+        }
         self.check_owner(key.1, from)?;
         self.requests += 1;
         let route = self.route(key.0);
@@ -239,7 +295,13 @@ impl Gateway {
             Ok(place) => place,
             Err(reason) => {
                 self.spare_again(kept);
-                let refused = Refused { gateway: route.gateway, ..Refused::of(&request, reason) };
+                let mut refused = Refused::of(&request, reason);
+                refused.gateway = route.gateway;
+                if reason == RefusalReason::UnknownPredecessor
+                    && let Some(stream) = self.streams.get(&key)
+                {
+                    refused.expected_previous = stream.last_seq();
+                }
                 refuse(links, from, &refused, frame.shared().is_stamped());
                 return Ok(());
             }
@@ -320,6 +382,8 @@ impl Gateway {
     }
 
     fn drop_session(&mut self, session: UserId) {
+        self.named.remove(session);
+        self.orders_requests.remove(session);
         for instrument in self.clients.remove_session(session) {
             if let Some(stream) = self.streams.remove(&(instrument, session)) {
                 let (requests, bytes) = (stream.len(), stream.held_bytes());
@@ -390,7 +454,8 @@ impl Gateway {
     fn on_refused(&mut self, links: &mut Links, frame: Frame<'_>, refused: &refused::View<'_>) {
         let key = (refused.instrument(), refused.session());
         if let Some(place) = self.place_of(key, refused.client_seq(), links.now_ns) {
-            self.refuse_pending(links, key, place, Some(frame.bytes));
+            let expected_previous = refused.expected_previous();
+            self.refuse_pending(links, (key, place), Some(frame.bytes), expected_previous);
         }
     }
 
@@ -400,20 +465,22 @@ impl Gateway {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         self.silence.end();
         match stream.on_nak(nak) {
-            AfterNak::Refuse(place) => self.refuse_pending(links, key, place, None),
+            AfterNak::Refuse(place) => {
+                self.refuse_pending(links, (key, place), None, nak.executed_seq);
+            }
             AfterNak::Resend(from) => queue(&mut self.resends, key, stream, from, links.now_ns),
             AfterNak::Nothing => {}
         }
     }
 
     /// Refuses a pending request, by the cell's answer if there is one, and those that depend on
-    /// it.
+    /// it. The next request is to name another predecessor.
     fn refuse_pending(
         &mut self,
         links: &mut Links,
-        key: StreamKey,
-        place: usize,
+        (key, place): (StreamKey, usize),
         mut answer: Option<&[u8]>,
+        expected_previous: u64,
     ) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         let client = stream.client;
@@ -424,7 +491,9 @@ impl Gateway {
             } else if let Ok(Some(frame)) = nm_wire::read(&gone.bytes)
                 && let Ok(request) = request::View::of(frame)
             {
-                let refused = Refused::of_frame(&request, RefusalReason::UnknownPredecessor);
+                let unknown = RefusalReason::UnknownPredecessor;
+                let refused = Refused::of_frame(&request, unknown);
+                let refused = Refused { expected_previous, ..refused };
                 refuse(links, client, &refused, frame.is_stamped());
             }
         }
@@ -725,6 +794,13 @@ impl Gateway {
                 }
             }
             Kind::Resent => self.forward_resent(links, frame)?,
+            Kind::OpenOrders => {
+                let session = open_orders::View::of(frame.shared())?.session();
+                self.orders_requests.answered(session);
+                if let Some(client) = self.clients.link_of(session) {
+                    links.forward(client, frame.bytes);
+                }
+            }
             Kind::Public => {
                 let events = public::View::of(frame.shared())?;
                 if !self.is_duplicate(events.instrument(), events.output_seq(), true) {
@@ -822,6 +898,15 @@ impl Behaviour for Gateway {
                     self.hello(links, session, from.0)?;
                 }
             }
+            (Peer::Client, Kind::Heartbeat) => links.contacted(from.0),
+            (Peer::Client, Kind::Logon) => {
+                self.logon(links, from.0, &frame.read().map_err(undecodable)?)?;
+            }
+            (Peer::Client, Kind::OrdersRequest) => {
+                let request: OrdersRequest = frame.read().map_err(undecodable)?;
+                self.check_owner(request.session, from.0)?;
+                self.orders_requests.push(&request);
+            }
             (Peer::Client, Kind::ResendRequest) => {
                 let request = frame.read().map_err(undecodable)?;
                 self.resend_request(from.0, &request, links.now_ns)?;
@@ -863,11 +948,15 @@ impl Behaviour for Gateway {
         }
         self.send_waiting(links);
         self.send_resend_requests(links);
+        self.send_orders_requests(links);
+        self.send_presence(links);
         Ok(())
     }
 
     fn deadline_ns(&self, _now_ns: u64) -> Option<u64> {
-        self.has_checks().then_some(self.next_check_ns)
+        let check = self.has_checks().then_some(self.next_check_ns);
+        let named = self.named.deadline_ns();
+        [check, named, self.orders_requests.deadline_ns()].into_iter().flatten().min()
     }
 
     fn is_full(&self, owner: Owner) -> bool {
@@ -1148,5 +1237,79 @@ mod tests {
         assert_eq!(rounds, 1 + UNKNOWN_PREDECESSOR_NAKS_MAX);
         assert_eq!(simulated.gateway.counts(), (2, 2 * u64::from(UNKNOWN_PREDECESSOR_NAKS_MAX)));
         assert!(simulated.links.now_ns - begin_ns < CHECK_NS, "no time-out was looked for");
+    }
+
+    /// What is refused at once names the last request that the gateway knows, and what the cell
+    /// does not know names the one that the cell has executed last.
+    #[test]
+    fn a_refused_request_is_sent_the_predecessor_of_the_next_one() {
+        let mut simulated = Simulated::new();
+        let expected = |simulated: &mut Simulated| -> Vec<(u64, u64)> {
+            let output = simulated.links.take_output();
+            let refused: Vec<Refused> = messages_of(&output, simulated.client);
+            refused.iter().map(|it| (it.client_seq, it.expected_previous)).collect()
+        };
+        let requests = [request(9, 8), request(20, 15)].concat();
+        simulated.receive((simulated.client, Peer::Client), requests);
+        assert_eq!(expected(&mut simulated), [(20, 9)]);
+        let processor = Peer::Node(Role::Processor.node(0));
+        let mut refused = vec![];
+        while refused.is_empty() {
+            let (client_seq, executed_seq, gateway, cell) = (9, 3, 0, 0);
+            let stream = simulated.gateway.streams.get_mut(&(0, SESSION)).unwrap();
+            let attempt = stream.attempt();
+            let nak = Nak {
+                instrument: 0,
+                session: SESSION,
+                client_seq,
+                executed_seq,
+                gateway,
+                cell,
+                attempt,
+            };
+            let mut bytes = vec![];
+            nm_wire::write(&nak, &mut bytes);
+            simulated.receive((simulated.router, processor), bytes);
+            refused = expected(&mut simulated);
+        }
+        assert_eq!(refused, [(9, 3)]);
+    }
+
+    /// A client cannot send what stands in logs alone.
+    #[test]
+    fn a_client_that_sends_a_request_with_number_zero_is_sent_away() {
+        let mut simulated = Simulated::new();
+        let cancels = testing::request(SESSION, 0, Command::MassCancel { user: SESSION });
+        let mut bytes = vec![];
+        nm_wire::write(&Request { client_seq: 0, previous_seq: 0, ..cancels }, &mut bytes);
+        let mut frame = FrameMut::of(&mut bytes).unwrap();
+        let from = (simulated.client, Peer::Client);
+        let refused = simulated.gateway.on_frame(&mut simulated.links, from, &mut frame);
+        assert!(refused.unwrap_err().to_string().contains("is zero"));
+    }
+
+    /// Each session is named to each cell over each router; one that has left is not.
+    #[test]
+    fn a_session_that_logs_on_is_answered_and_named_to_all_cells() {
+        let mut simulated = Simulated::of("1-2-2-2", Durability::MemoryQuorum);
+        let other = simulated.links.link_to(Role::Router.node(1));
+        let logon = Logon { session: SESSION, heartbeat_ms: 500, cancel_after_s: 3 };
+        let mut bytes = vec![];
+        nm_wire::write(&logon, &mut bytes);
+        simulated.receive((simulated.client, Peer::Client), bytes);
+        let output = simulated.links.take_output();
+        let answers: Vec<LoggedOn> = messages_of(&output, simulated.client);
+        assert_eq!((answers[0].cells.clone(), answers[0].cancel_after_s), (vec![0, 1], 3));
+        for router in [simulated.router, other] {
+            let named: Vec<Presence> = messages_of(&output, router);
+            let cells: Vec<u16> = named.iter().map(|it| it.cell).collect();
+            assert_eq!(cells, [0, 1]);
+            assert!(named.iter().all(|it| it.sessions[0].session == SESSION));
+        }
+        simulated.gateway.on_disconnected(&mut simulated.links, Peer::Client, simulated.client);
+        simulated.links.now_ns += 1 << 32;
+        simulated.gateway.on_iteration(&mut simulated.links).unwrap();
+        let named: Vec<Presence> = messages_of(&simulated.links.take_output(), other);
+        assert!(named.is_empty());
     }
 }

@@ -219,7 +219,7 @@ impl PendingRequests {
         if previous_seq >= client_seq {
             return Err(RefusalReason::UnknownPredecessor);
         }
-        let last_seq = self.pending.back().map_or(self.answered, |last| last.client_seq);
+        let last_seq = self.last_seq();
         let place = match self.find(client_seq) {
             Ok(_) => return Ok(Place::Known),
             Err(place) if client_seq <= self.answered => place,
@@ -230,6 +230,11 @@ impl PendingRequests {
             return Err(RefusalReason::TooManyPendingRequests);
         }
         Ok(Place::At(place))
+    }
+
+    /// The request that the next one names as its predecessor.
+    pub fn last_seq(&self) -> u64 {
+        self.pending.back().map_or(self.answered, |last| last.client_seq)
     }
 
     /// Keeps a request; `bytes` is its frame. Whether it is to be sent now: it waits for its turn

@@ -16,7 +16,7 @@ use nm_model::agent::Failure;
 use nm_replica::Log;
 use nm_wire::{
     AdminRequest, AdminResponse, CatchUp, DecodeError, FrameMut, Kind, MoveEnded, MoveOrder,
-    MoveProgress, ResendRequest, move_parts, request,
+    MoveProgress, OrdersRequest, Presence, ResendRequest, move_parts, request,
 };
 
 use crate::control::{InstrumentMap, MembershipReport, RoutingTable};
@@ -296,6 +296,23 @@ impl<L: Log> Mediator<L> {
                 links.send(from.0, &answer);
                 Ok(())
             }
+            AdminRequest::Direct { cell, instrument, direction } if from.1 == Peer::Operator => {
+                let replica = replicas.iter_mut().find(|replica| replica.number == cell);
+                let answer = replica.map_or(Some(AdminResponse::NotLeading), |replica| {
+                    replica.direct(from.0, (instrument, direction), &self.map)
+                });
+                answer.iter().for_each(|answer| links.send(from.0, answer));
+                Ok(())
+            }
+            AdminRequest::Stop { cell, order } if from.1 == Peer::Operator => {
+                let leads =
+                    |replica: &&mut Replica<L>| replica.number == cell && replica.is_leading();
+                let replica = replicas.iter_mut().find(leads);
+                let answer = replica
+                    .map_or(AdminResponse::NotLeading, |replica| replica.stop(order, links.time()));
+                links.send(from.0, &answer);
+                Ok(())
+            }
             AdminRequest::Follow if from.1 == Peer::Operator => {
                 self.cells.follow(links, from.0);
                 Ok(())
@@ -367,6 +384,12 @@ impl<L: Log> Behaviour for Mediator<L> {
                 Kind::MoveOrder | Kind::MoveParts | Kind::MoveProgress | Kind::MoveEnded,
                 _,
             ) => self.move_frame(links, frame).map_err(undecodable)?,
+            (Peer::Node(NodeId { class: Role::Router, .. }), Kind::Presence, _) => {
+                let presence: Presence = frame.read().map_err(undecodable)?;
+                if let Some(replica) = self.cells.replica(presence.cell) {
+                    replica.on_presence(&presence, links.time());
+                }
+            }
             // Routers send reports to all mediators; those without control ignore them.
             (
                 Peer::Node(NodeId { class: Role::Router, index }),
@@ -389,6 +412,12 @@ impl<L: Log> Behaviour for Mediator<L> {
                     let mut answer = vec![];
                     self.responses.resend(&replica.cell, &request, &mut answer);
                     links.forward(from.0, &answer);
+                }
+            }
+            (Peer::Node(NodeId { class: Role::Processor, .. }), Kind::OrdersRequest, _) => {
+                let request: OrdersRequest = frame.read().map_err(undecodable)?;
+                if let Some(replica) = self.cells.voter(request.cell) {
+                    links.send(from.0, &replica.cell.open_orders(&request));
                 }
             }
             (Peer::Node(NodeId { class: Role::Processor, index }), Kind::CatchUp, _) => {

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use nm_model::agent::Failure;
 use nm_replica::Log;
 use nm_wire::{
-    AdminRequest, CatchUp, DecodeError, Frame, FrameMut, Kind, Leader, Message, Nak, Private,
-    Refused, Reply, ResendRequest, misdirected, nak, private, refused, replies_lost, reply, resent,
+    AdminRequest, CatchUp, DecodeError, Frame, FrameMut, Kind, Leader, Message, Nak, OrdersRequest,
+    Private, Refused, Reply, ResendRequest, misdirected, nak, open_orders, private, refused,
+    replies_lost, reply, resent,
 };
 
 use crate::control::{InstrumentMap, RoutingTable};
@@ -161,16 +162,40 @@ impl<L: Log> Processor<L> {
             links.forward(gateway, &answer);
             return Ok(());
         }
+        if let Some(mediator) = self.mediator_of(links, cell) {
+            links.forward(mediator, frame.bytes);
+        }
+        Ok(())
+    }
+}
+
+impl<L: Log> Processor<L> {
+    /// Answers a session that asks for its open orders; if the cell is none of its own, a mediator
+    /// does that has it.
+    fn answer_orders(
+        &mut self,
+        links: &mut Links,
+        gateway: LinkId,
+        frame: &FrameMut<'_>,
+    ) -> Result<(), DecodeError> {
+        let request: OrdersRequest = frame.read()?;
+        if let Some(replica) = self.cells.voter(request.cell) {
+            links.send(gateway, &replica.cell.open_orders(&request));
+        } else if let Some(mediator) = self.mediator_of(links, request.cell) {
+            links.forward(mediator, frame.bytes);
+        }
+        Ok(())
+    }
+
+    /// The link to a mediator that has a replica of a cell, if there is one.
+    fn mediator_of(&self, links: &Links, cell: u16) -> Option<LinkId> {
         let leader = self.leaders.get(&cell).map(|(_, mediator)| *mediator);
         let first = [cell, cell.wrapping_add(1) % self.founders];
         let mut up = leader
             .into_iter()
             .chain(first)
             .filter_map(|mediator| links.to(Role::Mediator.node(mediator)));
-        if let Some(mediator) = up.next() {
-            links.forward(mediator, frame.bytes);
-        }
-        Ok(())
+        up.next()
     }
 }
 
@@ -198,6 +223,9 @@ impl<L: Log> Behaviour for Processor<L> {
         match (peer, kind) {
             (Peer::Node(NodeId { class: Role::Gateway, .. }), Kind::ResendRequest) => {
                 self.resend(links, from.0, frame).map_err(undecodable)?;
+            }
+            (Peer::Node(NodeId { class: Role::Gateway, .. }), Kind::OrdersRequest) => {
+                self.answer_orders(links, from.0, frame).map_err(undecodable)?;
             }
             (Peer::Node(NodeId { class: Role::Gateway, index }), Kind::Private) => {
                 forward_elsewhere(links, frame.bytes, index);
@@ -370,6 +398,7 @@ fn gateway_of(frame: Frame<'_>) -> Result<Option<u16>, DecodeError> {
         Kind::Private => private::View::of(frame)?.gateway(),
         Kind::Resent => resent::View::of(frame)?.gateway(),
         Kind::Nak => nak::View::of(frame)?.gateway(),
+        Kind::OpenOrders => open_orders::View::of(frame)?.gateway(),
         Kind::Misdirected => misdirected::View::of(frame)?.gateway(),
         Kind::RepliesLost => replies_lost::View::of(frame)?.gateway(),
         _ => return Ok(None),

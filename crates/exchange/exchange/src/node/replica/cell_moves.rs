@@ -192,7 +192,7 @@ impl Leaving {
         }
         let is_last = self.is_copied && self.requests.is_empty() && self.phase == Phase::Released;
         if is_last {
-            cell.end_of_transfer(self.order.id.instrument).put(&mut parts);
+            cell.put_end(self.order.id.instrument, &mut parts);
             self.phase = Phase::Sent;
         }
         parts

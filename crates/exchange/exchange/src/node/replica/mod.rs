@@ -1,14 +1,16 @@
 //! The replicas of cells that a node has: what their logs commit is applied, what was received is
 //! proposed, and snapshots are copied.
 
+pub mod absence;
 pub mod cell_log;
 pub mod cell_moves;
+pub mod directions;
 pub mod followers;
 pub mod logs;
 pub mod responses;
 pub mod workload;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 
 use nm_book::book::Book;
@@ -17,22 +19,27 @@ use nm_codec::DecodeError;
 use nm_model::agent::{Failure, FailureKind};
 use nm_replica::journal::{self, Recorder};
 use nm_replica::{Log, LogEvent, Refused};
-use nm_wire::{Frame, Holdings, Leader, Retire, Retired};
+use nm_wire::{
+    AdminResponse, Direction, Frame, Holdings, Leader, Presence, Retire, Retired, Stop, StopOrder,
+};
 
 use crate::background;
 use crate::batch;
-use crate::cell::{self, Admitted, Cell, Handled, Request};
+use crate::cell::{self, Admitted, Cell, DESK, Handled, Request};
 use crate::control::{CellReplicas, InstrumentMap, Work};
 use crate::hashes::StateHashes;
 use crate::leader_clock::LeaderClock;
+use crate::limits::DIRECTIONS_WAITING_MAX;
 use crate::moves::{MoveEnded, MoveOrder, MoveProgress};
 use crate::network::{CONTROL, Durability, Network, NodeId, Role};
 use crate::time::Time;
 
 use crate::node::control::Control;
 use crate::node::runtime::links::{LinkId, Links};
+use absence::Absence;
 use cell_log::{CellLog, SingleLog};
 use cell_moves::CellMoves;
+use directions::Directions;
 use followers::Followers;
 use logs::{LogSource, Logs};
 use responses::report_loss;
@@ -68,7 +75,9 @@ pub struct Replica<L> {
     /// Where its state hashes are recorded, if anything is.
     hashes: Option<StateHashes>,
     pub(super) moves: CellMoves,
+    directions: Directions,
     workload: Workload,
+    absence: Absence,
     /// Index of the state with which it began.
     begun_at: u64,
     /// The time of the batches that it proposes.
@@ -110,7 +119,9 @@ impl<L: Log> Replica<L> {
             recorder,
             hashes,
             moves: CellMoves::default(),
+            directions: Directions::default(),
             workload: Workload::default(),
+            absence: Absence::default(),
         }
     }
 
@@ -147,6 +158,69 @@ impl<L: Log> Replica<L> {
             self.enqueue(&entry, now);
         }
         holdings
+    }
+
+    /// What holds on whether an owner may send orders. A later decision is proposed.
+    pub fn stop(&mut self, order: StopOrder, now: Time) -> AdminResponse {
+        let (stops, owner) = (self.cell.stops(), order.owner);
+        let known = stops.of(owner);
+        let is_later = (order.version, order.is_stopped) > (known.version, known.is_stopped);
+        let instrument = 0;
+        if is_later && !stops.has_room(owner) {
+            let reason = format!("cell {} knows as many stopped owners as it may", self.number);
+            return AdminResponse::Refused { instrument, reason };
+        }
+        if is_later {
+            let mut entry = vec![];
+            nm_wire::write(&Stop { cell: self.number, order }, &mut entry);
+            self.enqueue(&entry, now);
+        }
+        let holdings = self.cell.holdings_of(Retired::Owner { owner });
+        AdminResponse::Stopped { order: known, holdings }
+    }
+
+    /// Begins what an operator directs on an instrument, or on all that are here or are listed; the
+    /// answer, if it cannot begin.
+    pub fn direct(
+        &mut self,
+        operator: LinkId,
+        (instrument, direction): (Option<InstrumentId>, Direction),
+        map: &InstrumentMap,
+    ) -> Option<AdminResponse> {
+        let cell = &self.cell;
+        if !self.is_leading() || instrument.is_some_and(|it| !cell.owns(it)) {
+            return Some(AdminResponse::NotLeading);
+        }
+        let instruments = match instrument {
+            Some(instrument) => vec![instrument],
+            None => {
+                let listed = map.master().into_iter().flat_map(|it| it.listings());
+                let listed = listed.map(|it| it.instrument).filter(|it| cell.owns(*it));
+                let all = cell.executed().map(|(it, _)| it).chain(listed);
+                all.collect::<BTreeSet<InstrumentId>>().into_iter().collect()
+            }
+        };
+        if self.directions.begin(cell, operator, direction, instruments) {
+            return None;
+        }
+        let (instrument, cell) = (instrument.unwrap_or_default(), self.number);
+        let reason = format!("cell {cell} has {DIRECTIONS_WAITING_MAX} directions to carry out");
+        Some(AdminResponse::Refused { instrument, reason })
+    }
+
+    /// Proposes what is missing for the directions of operators, if this replica leads.
+    fn advance_directions(&mut self, links: &mut Links) {
+        if !self.is_leading() {
+            return self.directions.clear(links);
+        }
+        let requests = self.directions.advance(&self.cell, links);
+        for group in requests.chunk_by(|one, next| one.instrument == next.instrument) {
+            let mut bytes = vec![];
+            group.iter().for_each(|request| nm_wire::write(request, &mut bytes));
+            if !self.enqueue(&bytes, links.time()) {
+                self.directions.put_back(group[0].instrument);
+            }
+        }
     }
 
     /// What operators may know of the cell's replicas.
@@ -190,6 +264,7 @@ impl<L: Log> Replica<L> {
                 LogEvent::LeadershipGained { .. } => {
                     self.drop_backlog();
                     self.clock.begin_term();
+                    self.absence.clear();
                     for role in [Role::Router, Role::Processor] {
                         let peers = links.all_to(role);
                         self.announce(links, &peers);
@@ -197,6 +272,7 @@ impl<L: Log> Replica<L> {
                 }
                 LogEvent::LeadershipLost => {
                     self.drop_backlog();
+                    self.directions.clear(links);
                     self.moves.clear(&mut self.cell);
                 }
                 LogEvent::CaughtUp => {}
@@ -279,6 +355,9 @@ impl<L: Log> Replica<L> {
                         false => self.cell.handle(&request, |_| {}),
                     };
                     followers.after(&self.cell, &request, followed, handled);
+                    if is_leader && request.session == DESK {
+                        self.directions.on_request(&self.cell, &request, handled);
+                    }
                     if is_leader {
                         self.workload.count(&request, &handled, (before, clock_ns));
                     }
@@ -286,7 +365,10 @@ impl<L: Log> Replica<L> {
                         self.moves.on_request(&mut self.cell, &request, handled);
                     }
                 }
-                Admitted::NotOwned | Admitted::Undecodable => {}
+                Admitted::NotOwned
+                | Admitted::Undecodable
+                | Admitted::Watched
+                | Admitted::Stopped(_) => {}
                 Admitted::Retired(_) => followers.retired(&self.cell),
                 Admitted::Move(step) => self.moves.on_step(frame, step, now_ns),
             }
@@ -329,6 +411,31 @@ impl<L: Log> Replica<L> {
         self.moves.advance(&mut self.cell, map, links, |entry| entries.push(entry.to_vec()));
         for entry in entries {
             self.enqueue(&entry, links.time());
+        }
+    }
+
+    /// A gateway names the sessions that are linked to it.
+    pub fn on_presence(&mut self, presence: &Presence, now: Time) {
+        if self.is_leading() {
+            let mut entries: Vec<Vec<u8>> = vec![];
+            let keep = |entry: &[u8]| entries.push(entry.to_vec());
+            self.absence.on_presence(&self.cell, presence, keep);
+            for entry in entries {
+                self.enqueue(&entry, now);
+            }
+        }
+    }
+
+    /// Cancels the orders of sessions that are away, if this replica leads.
+    fn advance_absence(&mut self, now: Time) {
+        if self.cell.watched().is_empty() || !self.is_leading() {
+            return;
+        }
+        let mut entries: Vec<Vec<u8>> = vec![];
+        let keep = |entry: &[u8]| entries.push(entry.to_vec());
+        self.absence.advance(&self.cell, now.monotonic_ns, keep);
+        for entry in entries {
+            self.enqueue(&entry, now);
         }
     }
 
@@ -630,6 +737,8 @@ impl<L: Log> ReplicaSet<L> {
         let mut has_committed = false;
         for replica in &mut self.replicas {
             replica.advance_moves(map, links);
+            replica.advance_absence(links.time());
+            replica.advance_directions(links);
             replica.propose()?;
             replica.clock.warnings.drain(..).for_each(|warning| links.warnings.push(warning));
             if replica.can_continue() {
@@ -666,11 +775,12 @@ impl<L: Log> ReplicaSet<L> {
             false => background::next_check_ns(now_ns),
         });
         let leading = self.replicas.iter().filter(|replica| replica.is_leading());
+        let absence = leading.clone().filter_map(|it| it.absence.deadline_ns(&it.cell)).min();
         let moves = leading.filter_map(|it| it.moves.deadline_ns(&it.cell, now_ns)).min();
         let control = self.control.as_ref().and_then(Control::deadline_ns);
         let holds = self.replicas.iter().any(|replica| replica.held.is_some());
         let held = holds.then(|| background::next_check_ns(now_ns));
-        [snapshot.min(), moves, control, held].into_iter().flatten().min()
+        [snapshot.min(), moves, control, held, absence].into_iter().flatten().min()
     }
 }
 

@@ -7,7 +7,7 @@ use nm_wire::{
     Request, ResendRequest, Resent, STAMPS, Series, Shape, Value,
 };
 
-use crate::cell::{Cell, Handled, Outcome};
+use crate::cell::{self, Cell, Handled, Outcome};
 use crate::limits::{FRAME_EVENTS_MAX, PADDING_BYTES_MAX};
 use crate::network::Role;
 
@@ -100,7 +100,7 @@ impl Responses {
         self.public.clear();
         let public = &mut self.public;
         let handled = cell.handle(request, |event| {
-            if request.is_public {
+            if cell::is_broadcast(request, event) {
                 public.push(*event);
             }
         });
@@ -117,6 +117,8 @@ impl Responses {
         }
         let Request { instrument, session, client_seq, gateway, attempt, .. } = *request;
         match handled {
+            // The exchange itself has sent it.
+            _ if client_seq == 0 && !matches!(handled, Handled::Executed(_)) => {}
             Handled::Executed(outcome) => self.send_outcome(cell, request, &outcome, &mut to),
             Handled::Duplicate(outcome) => to.send(Message::Reply(Reply {
                 output_seq: outcome.map_or(0, |outcome| outcome.output_seq),
@@ -157,6 +159,9 @@ impl Responses {
                 [from..from + notifications[from..].partition_point(|(user, _)| *user == session)]
         };
         let own = of(requester);
+        // A session that is away gets events alone.
+        let is_asked = request.client_seq > 0;
+        let own = if is_asked { own } else { &[] };
         let mut previous_event = cell.last_event_seq(instrument, requester) - own.len() as u64;
         let full_frames = own.len().saturating_sub(1) / FRAME_EVENTS_MAX * FRAME_EVENTS_MAX;
         let (before, last) = own.split_at(full_frames);
@@ -166,16 +171,18 @@ impl Responses {
             previous_event += part.len() as u64;
         }
         encode(last.iter().map(|(_, event)| event), &mut self.bytes);
-        to.send(Message::Reply(Reply {
-            output_seq: outcome.output_seq,
-            previous_event,
-            events_hash: outcome.events_hash,
-            events: Series::of(&self.bytes),
-            ..reply(request)
-        }));
+        if is_asked {
+            to.send(Message::Reply(Reply {
+                output_seq: outcome.output_seq,
+                previous_event,
+                events_hash: outcome.events_hash,
+                events: Series::of(&self.bytes),
+                ..reply(request)
+            }));
+        }
 
         let others = cell.notifications().chunk_by(|(a, _), (b, _)| a == b);
-        for events in others.filter(|events| events[0].0 != requester) {
+        for events in others.filter(|events| !is_asked || events[0].0 != requester) {
             let session = events[0].0;
             let Some(gateway) = cell.gateway_of(instrument, session) else { continue };
             let mut previous_event = cell.last_event_seq(instrument, session) - events.len() as u64;

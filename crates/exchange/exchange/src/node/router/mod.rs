@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use nm_model::agent::Failure;
-use nm_wire::{FrameMut, Kind, Leader, move_order, move_parts, move_progress, request};
+use nm_wire::{FrameMut, Kind, Leader, move_order, move_parts, move_progress, presence, request};
 
 use crate::control::{CellLeader, InstrumentMap, MembershipReport, RoutingTable, is_superseded};
 use crate::network::{CONTROL, Network, NodeId, Role};
@@ -203,6 +203,10 @@ impl Behaviour for Router {
                 nm_wire::stamp(frame.bytes, 1, links.now_ns);
                 let request = request::View::of(frame.shared()).map_err(undecodable)?;
                 self.forward_to_leader(links, request.cell(), frame.bytes);
+            }
+            (Peer::Node(NodeId { class: Role::Gateway, .. }), Kind::Presence) => {
+                let presence = presence::View::of(frame.shared()).map_err(undecodable)?;
+                self.forward_to_leader(links, presence.cell(), frame.bytes);
             }
             (Peer::Node(NodeId { class: Role::Mediator, index: mediator }), Kind::Leader) => {
                 let start = links.start_of(Role::Mediator.node(mediator)).unwrap_or_default();

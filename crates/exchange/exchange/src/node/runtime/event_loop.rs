@@ -232,6 +232,14 @@ impl EventLoop<'_> {
     /// Writes what is to be sent, closes the links that failed, and makes those that are wanted.
     fn write(&mut self, failed: &mut Vec<(LinkId, PeerError)>) {
         self.links.check(failed);
+        failed.retain(|(id, reason)| {
+            // Its owner's turn has not come: the heartbeats are there, and nobody has read them.
+            let is_unread = matches!(reason, PeerError::Silent(..)) && self.sockets.is_held(*id);
+            if is_unread {
+                self.links.contacted(*id);
+            }
+            !is_unread
+        });
         // What is written because a link failed goes out in this iteration, too.
         self.sockets.flush(&mut self.links, failed);
         while !failed.is_empty() {

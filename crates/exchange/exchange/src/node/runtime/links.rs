@@ -9,8 +9,8 @@ use std::time::Duration;
 use nm_auth::{Nonces, Secret};
 use nm_book::order::UserId;
 use nm_wire::{
-    Challenge, Close, Evidence, Format, FrameMut, Hello, Kind, Listed, Owner, Value, Welcome, Who,
-    hello, welcome,
+    Challenge, Close, Evidence, Format, FrameMut, Heartbeat, Hello, Kind, Listed, Owner, Value,
+    Welcome, Who, hello, welcome,
 };
 
 use crate::client::{Meant, introduce, say_hello_to};
@@ -21,6 +21,7 @@ use crate::time::{Meters, Time};
 
 use super::accepted::Accepted;
 use super::authenticator::Authenticator;
+use super::heartbeat::Heartbeats;
 use super::limits::Limits;
 use super::peer::{Peer, PeerError, QUOTA_BYTES};
 use super::peer_format::PeerFormat;
@@ -132,6 +133,8 @@ struct Entry {
     /// The nonces of the link, if the peer's challenge was answered.
     nonces: Option<Nonces>,
     stall: Option<Stall>,
+    /// Heartbeats, if a session of it has asked for them.
+    heartbeats: Option<Heartbeats>,
     /// Whether it is among the links that are checked.
     is_watched: bool,
     /// What it counts for among the bytes of its owner.
@@ -147,7 +150,9 @@ impl Entry {
 
     /// Whether it has to be checked for the limits on time.
     fn needs_watching(&self) -> bool {
-        !self.is_established || (self.stall.is_some() && !self.is_node())
+        !self.is_established
+            || (self.stall.is_some() && !self.is_node())
+            || self.heartbeats.is_some()
     }
 
     /// Why it is to be closed, if its peer takes too long.
@@ -159,7 +164,8 @@ impl Entry {
             return Some(PeerError::HandshakeTimeout(limits.hello_timeout));
         }
         let stall = self.stall.filter(|stall| exceeds(stall.since_ns, limits.slow_timeout));
-        stall.filter(|_| !self.is_node()).map(|_| PeerError::Slow(limits.slow_timeout))
+        let slow = stall.filter(|_| !self.is_node()).map(|_| PeerError::Slow(limits.slow_timeout));
+        slow.or_else(|| self.heartbeats.as_ref()?.overdue())
     }
 }
 
@@ -411,6 +417,7 @@ impl Links {
             challenge: None,
             nonces: None,
             stall: None,
+            heartbeats: None,
             is_watched: false,
             held_bytes: 0,
             has_failed: false,
@@ -445,15 +452,37 @@ impl Links {
         if self.watched.is_empty() || self.now_ns < self.next_check_ns {
             return;
         }
+        let late_ns = self.now_ns - self.next_check_ns;
         self.next_check_ns = self.now_ns + CHECK_NS;
         let Links { watched, entries, limits, now_ns, .. } = self;
+        let mut beats = vec![];
         watched.retain(|id| {
             let entry = entries.get_mut(id.slot()).and_then(Option::as_mut);
             let Some(entry) = entry.filter(|entry| entry.id == *id) else { return false };
+            if let Some(heartbeats) = &mut entry.heartbeats {
+                let due = heartbeats.advance(CHECK_NS + late_ns.min(CHECK_NS));
+                beats.extend(due.map(|number| (*id, Heartbeat { number })));
+            }
             failed.extend(entry.overdue(limits, *now_ns).map(|error| (*id, error)));
             entry.is_watched = entry.needs_watching();
             entry.is_watched
         });
+        beats.iter().for_each(|(id, heartbeat)| self.send(*id, heartbeat));
+    }
+
+    /// Both ends of a link send heartbeats from now on, each after so long, ms; 0 for never.
+    pub fn set_heartbeat(&mut self, id: LinkId, interval_ms: u32) {
+        if let Some(entry) = self.entry(id) {
+            entry.heartbeats = (interval_ms > 0).then(|| Heartbeats::new(interval_ms));
+            self.watch_if_needed(id);
+        }
+    }
+
+    /// A heartbeat has come, or cannot come because the link is not read.
+    pub fn contacted(&mut self, id: LinkId) {
+        if let Some(heartbeats) = self.entry(id).and_then(|entry| entry.heartbeats.as_mut()) {
+            heartbeats.contacted();
+        }
     }
 
     fn entry(&mut self, id: LinkId) -> Option<&mut Entry> {

@@ -13,6 +13,7 @@ pub mod event_queue;
 #[cfg(feature = "next-format")]
 mod greeting;
 pub mod groups;
+mod heartbeat;
 pub mod limits;
 pub mod links;
 pub mod membership;

@@ -6,9 +6,10 @@ use std::time::Duration;
 use nm_auth::{RandomError, Right};
 use nm_book::order::UserId;
 use nm_codec::DecodeError;
-use nm_wire::{Difference, Kind, Owner, PROGRAM, RefusalReason, VERSION};
+use nm_wire::{Difference, Kind, Owner, PROGRAM, RefusalReason, SILENCE, VERSION};
 use thiserror::Error;
 
+use crate::cell::DESK;
 use crate::client::Meant;
 use crate::link::LinkError;
 use crate::network::{NodeId, Role};
@@ -177,6 +178,9 @@ pub enum PeerError {
          the sessions that may connect"
     )]
     NoFirm(UserId),
+    /// No client may have the session of the exchange itself.
+    #[error("session {DESK} is the exchange's own, which no client may have")]
+    OwnSession,
     /// A session exceeds a limit of the link that has said hello for it.
     #[error("session {session} cannot be added to this link: {reason}")]
     SessionNotAdded {
@@ -191,6 +195,17 @@ pub enum PeerError {
     /// A client comes to a gateway that is to carry nothing.
     #[error("gateway {0} is drained and takes no more sessions: connect to another gateway")]
     Drained(u16),
+    /// A session logs on with wishes that cannot be met.
+    #[error("session {session} cannot log on like this: {fault}")]
+    Logon {
+        /// Which one.
+        session: UserId,
+        /// Why, and what would be right.
+        fault: String,
+    },
+    /// Its heartbeats have ended.
+    #[error("{SILENCE} came for {} s: one is due each {} s", .0.as_secs_f64(), .1.as_secs_f64())]
+    Silent(Duration, Duration),
     /// The peer closes the link; why, in its words.
     #[error("it refuses this node: {0}")]
     Refused(String),
@@ -250,6 +265,7 @@ impl PeerError {
             PeerError::Mistaken { .. } => "mistaken",
             PeerError::TooManyClients(_) => "clients",
             PeerError::NoFirm(_) => "no firm",
+            PeerError::OwnSession => "own session",
             PeerError::TooManyObservers(_) => "observers",
             PeerError::NoProof(_) => "no proof",
             PeerError::WrongProof(_) => "wrong proof",
@@ -260,6 +276,8 @@ impl PeerError {
             PeerError::SessionNotAdded { .. } => "session not added",
             PeerError::TooManyResendRequests(_) => "resend requests",
             PeerError::Drained(_) => "drained",
+            PeerError::Logon { .. } => "logon",
+            PeerError::Silent(..) => "heartbeats",
             PeerError::Refused(_) => "refused by peer",
         }
     }

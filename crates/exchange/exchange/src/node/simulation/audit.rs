@@ -8,13 +8,14 @@ use nm_book::order::{InstrumentId, UserId};
 use nm_wire::Kind;
 
 use crate::batch;
-use crate::cell::{Admitted, Cell, Handled, MoveStep, Outcome};
+use crate::cell::{Admitted, Cell, DESK, Handled, MoveStep, Outcome};
 use crate::control::{self, InstrumentMap, State};
 use crate::limits::CellLimits;
 use crate::moves::{MoveId, MoveParts, Part};
 use crate::network::{Durability, Network, Role};
 
 use super::group::Entry;
+use super::oracle::AllDirected;
 
 /// A step of the protocol, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,6 +68,8 @@ pub struct Audit {
     /// Hash of the state of an instrument when it was released.
     released: BTreeMap<MoveId, Option<u64>>,
     adopted: BTreeMap<MoveId, u16>,
+    /// What operators had done.
+    pub directed: AllDirected,
     /// Outcomes by instrument and session.
     outcomes: BTreeMap<(InstrumentId, UserId), BTreeMap<u64, Outcome>>,
     /// Whether it sees what cells commit: without durability they have no log that it could read.
@@ -95,6 +98,7 @@ impl Audit {
             control: State::new(InstrumentMap::of(network)),
             released: BTreeMap::new(),
             adopted: BTreeMap::new(),
+            directed: AllDirected::new(),
             outcomes: BTreeMap::new(),
             sees_cells: network.durability != Durability::None,
             last: BTreeMap::new(),
@@ -114,7 +118,8 @@ impl Audit {
 
     /// How many requests were executed.
     pub fn executed(&self) -> usize {
-        self.outcomes.values().map(BTreeMap::len).sum()
+        let of_clients = self.outcomes.iter().filter(|((_, session), _)| *session != DESK);
+        of_clients.map(|(_, outcomes)| outcomes.len()).sum()
     }
 
     /// How many moves ended in another cell.
@@ -153,10 +158,18 @@ impl Audit {
                 Admitted::Request(request) => {
                     let handled = cell.handle(&request, |_| {});
                     if let Handled::Executed(outcome) = handled {
+                        if request.session == DESK {
+                            let Outcome { output_seq, events_hash, .. } = outcome;
+                            let known = self.directed.entry(request.instrument).or_default();
+                            known.push((request.command, output_seq, events_hash));
+                        }
                         self.on_executed(request.instrument, request.session, outcome);
                     }
                 }
-                Admitted::NotOwned | Admitted::Retired(_) => {}
+                Admitted::NotOwned
+                | Admitted::Retired(_)
+                | Admitted::Watched
+                | Admitted::Stopped(_) => {}
                 Admitted::Undecodable => panic!("a request that cannot be read"),
                 Admitted::Move(step) => {
                     let is_parts = frame.kind() == Kind::MoveParts;
@@ -174,6 +187,10 @@ impl Audit {
         let last = self.last.entry(instrument).or_default();
         assert_eq!(outcome.output_seq, *last + 1, "number of the outcome on {instrument}");
         *last += 1;
+        if outcome.client_seq == 0 {
+            // The exchange has cancelled the orders of a session that is away.
+            return;
+        }
         let known = self.outcomes.entry((instrument, session)).or_default();
         let before = known.last_key_value().map_or(0, |(seq, _)| *seq);
         assert!(

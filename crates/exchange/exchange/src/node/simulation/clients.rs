@@ -8,7 +8,7 @@ use nm_book::order::{
     UserId,
 };
 use nm_book::testing::Random;
-use nm_wire::{Frame, Message, Reply, Request, ResendRequest, Series, Who};
+use nm_wire::{Frame, Heartbeat, Logon, Message, Reply, Request, ResendRequest, Series, Who};
 
 use crate::client::say_hello;
 use crate::control::{
@@ -24,6 +24,12 @@ const WINDOW: usize = 4;
 
 /// Pause until the same events are asked for again, ns.
 const ASK_AGAIN_NS: u64 = 300_000_000;
+
+/// How often its ends of a link send heartbeats, ms.
+const HEARTBEAT_MS: u32 = 500;
+
+/// After how long without a link its orders are cancelled, s: longer than any fault lasts.
+pub const CANCEL_AFTER_S: u32 = 5;
 
 /// What a client sends on one instrument.
 #[derive(Debug, Default)]
@@ -73,6 +79,10 @@ pub struct Client {
     streams: BTreeMap<(UserId, InstrumentId), Stream>,
     /// Requests that it sends on each instrument.
     count: u64,
+    /// Whether it has left for good.
+    pub has_left: bool,
+    /// When its gateway sent a heartbeat last, or it connected, ns.
+    contact_ns: u64,
 }
 
 /// What a client does about a frame.
@@ -99,6 +109,8 @@ impl Client {
             sessions: sessions.iter().map(|session| (*session, 0)).collect(),
             streams: streams.map(|(key, ())| (key, Stream::default())).collect(),
             count,
+            has_left: false,
+            contact_ns: 0,
         }
     }
 
@@ -132,6 +144,12 @@ impl Client {
         let mut bytes = vec![];
         let hello = |session: &UserId| Who::Client { session: *session };
         self.sessions.keys().for_each(|session| say_hello(hello(session), None, &mut bytes));
+        for session in self.sessions.keys() {
+            let (heartbeat_ms, cancel_after_s) = (HEARTBEAT_MS, CANCEL_AFTER_S);
+            let logon = Logon { session: *session, heartbeat_ms, cancel_after_s };
+            nm_wire::write(&logon, &mut bytes);
+        }
+        self.contact_ns = now_ns;
         for (_, pending) in self.streams.values().flat_map(|stream| &stream.pending) {
             bytes.extend_from_slice(pending);
         }
@@ -152,6 +170,23 @@ impl Client {
             &mut bytes,
         );
         bytes
+    }
+
+    /// What it sends to show that it is there.
+    pub fn heartbeat(&self) -> Vec<u8> {
+        let mut bytes = vec![];
+        nm_wire::write(&Heartbeat { number: 1 }, &mut bytes);
+        bytes
+    }
+
+    /// Whether its gateway has sent no heartbeat for three intervals.
+    pub fn misses_gateway(&self, now_ns: u64) -> bool {
+        now_ns > self.contact_ns + 3 * u64::from(HEARTBEAT_MS) * 1_000_000
+    }
+
+    /// Its sessions.
+    pub fn sessions(&self) -> impl Iterator<Item = UserId> {
+        self.sessions.keys().copied()
     }
 
     /// Asks for all events that it does not have.
@@ -211,6 +246,10 @@ impl Client {
             }
             Message::Refused(refused) => panic!("{refused:?}"),
             Message::EventsLost(_) => return Reaction::AskAll,
+            Message::Heartbeat(_) => {
+                self.contact_ns = now_ns;
+                return Reaction::None;
+            }
             Message::GoAway(_) | Message::Close(_) => return Reaction::Leave,
             _ => return Reaction::None,
         };

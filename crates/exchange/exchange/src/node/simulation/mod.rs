@@ -28,6 +28,7 @@ use crate::moves::MoveId;
 use crate::network::{CONTROL, Durability, Network, Node, NodeId, Role};
 
 use audit::Step;
+use clients::CANCEL_AFTER_S;
 use ring::{Event, Load, Ring};
 
 const SECOND: u64 = 1_000_000_000;
@@ -149,6 +150,12 @@ impl Trial {
     /// Runs until all is done.
     fn run(mut self) -> Outcome {
         let _named = Named(self.plan);
+        self.settle();
+        self.end()
+    }
+
+    /// Lets the faults and all that follows from them happen.
+    fn settle(&mut self) {
         if self.plan.faults_ns > 0 {
             self.ring.after(20_000_000, Event::Trial);
         }
@@ -175,7 +182,40 @@ impl Trial {
                 assert!(now_ns < quiet_ns + RECOVERY_NS, "after {now_ns} ns: {unsettled:?}");
             }
         }
-        self.end()
+    }
+
+    /// All clients leave for good, and with them a gateway or the leader of a cell; whether that
+    /// had orders. None of them is left in time, and not too early.
+    fn leave(&mut self) -> bool {
+        // A cell whose leader has just come learns who is watched at once.
+        let settled_ns = self.ring.now_ns;
+        while self.ring.now_ns < settled_ns + SECOND {
+            self.ring.step();
+        }
+        let (before, _) = self.ring.live_orders();
+        let left_ns = self.ring.now_ns;
+        let until = |trial: &mut Trial, at_ns: u64| {
+            while trial.ring.now_ns < left_ns + at_ns {
+                trial.ring.step();
+            }
+        };
+        (0..self.ring.clients.len()).for_each(|at| self.ring.leave(at));
+        let leader = {
+            let group = self.ring.groups[&0].borrow();
+            group.leader_node().unwrap_or(group.nodes[0])
+        };
+        let victims = [Role::Gateway.node(0), leader, Role::Router.node(1)];
+        let cancel_ns = u64::from(CANCEL_AFTER_S) * SECOND;
+        until(self, self.plan.number % 3 * SECOND);
+        self.crash(victims[self.plan.number as usize % 3]);
+        until(self, cancel_ns - SECOND / 2);
+        assert_eq!(self.ring.live_orders().0, before, "too early");
+        // A leader that came two seconds later gives each session its whole time.
+        until(self, cancel_ns + 5 * SECOND);
+        assert_eq!(self.ring.live_orders().0, 0, "{}", self.ring.describe_cells());
+        until(self, cancel_ns + 75 * SECOND);
+        assert_eq!(self.ring.live_orders(), (0, 0), "nobody is watched any more");
+        before > 0
     }
 
     fn end(self) -> Outcome {
@@ -366,7 +406,7 @@ fn a_crash_at_any_step_of_a_move_loses_nothing() {
             number,
             seed: round * 1_000 + at * 10 + victim_at,
             durability: durability(round + at + victim_at),
-            load: Load { instruments: 3, requests: 6, moves: 6, changes: 0 },
+            load: Load { instruments: 3, requests: 6, moves: 6, changes: 0, directions: 0 },
             crash: Some((Step::ALL[at as usize], Victim::ALL[victim_at as usize])),
             faults_ns: 0,
             is_narrow: false,
@@ -382,7 +422,7 @@ fn moving(number: u64) -> Plan {
         number,
         seed: number,
         durability: durability(number),
-        load: Load { instruments: 4, requests: 20, moves: 30, changes: 0 },
+        load: Load { instruments: 4, requests: 20, moves: 30, changes: 0, directions: 0 },
         crash: None,
         faults_ns: SECOND,
         is_narrow: number % 3 == 2,
@@ -405,7 +445,7 @@ fn network_of_faults(number: u64) -> Plan {
             3 => Durability::None,
             _ => durability(number),
         },
-        load: Load { instruments: 3, requests: 16, moves: 12, changes: 6 },
+        load: Load { instruments: 3, requests: 16, moves: 12, changes: 6, directions: 0 },
         crash: None,
         faults_ns: SECOND / 2,
         is_narrow: false,
@@ -418,13 +458,28 @@ fn no_fault_of_a_network_shows_in_what_clients_see() {
     run_all(number("NM_TRIALS").unwrap_or(40), network_of_faults);
 }
 
+/// The same, while operators direct what they like.
+fn network_of_directions(number: u64) -> Plan {
+    Plan {
+        test: "no_fault_loses_or_doubles_what_operators_direct",
+        durability: durability(number),
+        load: Load { instruments: 3, requests: 30, moves: 12, changes: 0, directions: 24 },
+        ..network_of_faults(number)
+    }
+}
+
+#[test]
+fn no_fault_loses_or_doubles_what_operators_direct() {
+    run_all(number("NM_TRIALS").unwrap_or(24), network_of_directions);
+}
+
 /// Before, its gateways sent the requests to it again and again until it went on.
 #[test]
 fn requests_go_around_a_router_that_stands_still() {
     for number in 0..16 {
         let plan = Plan {
             test: "requests_go_around_a_router_that_stands_still",
-            load: Load { instruments: 3, requests: 60, moves: 0, changes: 0 },
+            load: Load { instruments: 3, requests: 60, moves: 0, changes: 0, directions: 0 },
             faults_ns: 0,
             are_links_bad: false,
             ..network_of_faults(number)
@@ -444,6 +499,26 @@ fn requests_go_around_a_router_that_stands_still() {
             assert!(ring.now_ns < begin_ns + 10 * SECOND, "{:?}", waiting());
         }
     }
+}
+
+/// A kill at the same time as that of the gateway, the leader or a router does not save them.
+#[test]
+fn orders_of_clients_that_leave_are_cancelled_whatever_fails() {
+    let mut with_orders = 0;
+    for number in 0..9 {
+        let plan = Plan {
+            test: "orders_of_clients_that_leave_are_cancelled_whatever_fails",
+            load: Load { instruments: 3, requests: 16, moves: 6, changes: 0, directions: 0 },
+            durability: durability(number),
+            are_links_bad: false,
+            ..network_of_faults(number)
+        };
+        let _named = Named(plan);
+        let mut trial = Trial::new(plan);
+        trial.settle();
+        with_orders += usize::from(trial.leave());
+    }
+    assert!(with_orders >= 6, "{with_orders}");
 }
 
 #[test]

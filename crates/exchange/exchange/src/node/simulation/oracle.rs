@@ -8,6 +8,8 @@ use nm_book::order::{Command, Event, InstrumentId, Matching, UserId};
 use nm_book::reference::ReferenceBook;
 use nm_codec::fnv1a;
 
+use crate::cell::DESK;
+
 /// What a client knows of one of its requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
@@ -44,24 +46,36 @@ pub struct Seen {
 /// Of all sessions.
 pub type Histories<'a> = BTreeMap<(InstrumentId, UserId), &'a Seen>;
 
+/// What operators had done on an instrument: the command, and its number with the hash of its
+/// events.
+pub type Directed = Vec<(Command, u64, u64)>;
+
+/// On all instruments.
+pub type AllDirected = BTreeMap<InstrumentId, Directed>;
+
 /// What is wrong with the histories, if anything is. All requests have to be answered.
 ///
-/// - Each request was executed once: the numbers of the replies are all numbers from 1 on.
+/// - Each request was executed once: the numbers of the replies, and of what operators directed,
+///   are all numbers from 1 on.
 /// - Those of a session on an instrument were executed in the order sent.
 /// - A request that was sent after another one was answered was executed after it.
 /// - Each reply has the hash of the events that the reference book has for it, and each session got
 ///   those that concern it, all of them, in order.
-pub fn fault_of(histories: &Histories<'_>) -> Option<String> {
+pub fn fault_of(histories: &Histories<'_>, directed: &AllDirected) -> Option<String> {
     let instruments: BTreeSet<InstrumentId> = histories.keys().map(|(it, _)| *it).collect();
     instruments.into_iter().find_map(|instrument| {
         let of_it = histories.range((instrument, 0)..=(instrument, UserId::MAX));
         let sessions: BTreeMap<UserId, &Seen> = of_it.map(|((_, at), seen)| (*at, *seen)).collect();
-        let fault = fault_of_instrument(&sessions).err()?;
+        let directed = directed.get(&instrument).map_or(&[][..], Vec::as_slice);
+        let fault = fault_of_instrument(&sessions, directed).err()?;
         Some(format!("instrument {instrument}: {fault}"))
     })
 }
 
-fn fault_of_instrument(sessions: &BTreeMap<UserId, &Seen>) -> Result<(), String> {
+fn fault_of_instrument(
+    sessions: &BTreeMap<UserId, &Seen>,
+    directed: &[(Command, u64, u64)],
+) -> Result<(), String> {
     let mut executed: Vec<(Answer, UserId, Request)> = vec![];
     for (session, seen) in sessions {
         let mut last = 0;
@@ -74,6 +88,13 @@ fn fault_of_instrument(sessions: &BTreeMap<UserId, &Seen>) -> Result<(), String>
             last = answer.output_seq;
             executed.push((answer, *session, *request));
         }
+    }
+    for (command, output_seq, events_hash) in directed {
+        // Nobody knows when it was asked for.
+        let answer = Answer { at_ns: u64::MAX, output_seq: *output_seq, events_hash: *events_hash };
+        let request =
+            Request { client_seq: 0, command: *command, sent_ns: 0, answer: Some(answer) };
+        executed.push((answer, DESK, request));
     }
     executed.sort_by_key(|(answer, _, _)| answer.output_seq);
     for ((answer, session, request), number) in executed.iter().zip(1..) {
@@ -176,7 +197,8 @@ mod tests {
     fn found(change: impl FnOnce(&mut BTreeMap<(InstrumentId, UserId), Seen>)) -> String {
         let mut histories = good();
         change(&mut histories);
-        fault_of(&histories.iter().map(|(key, seen)| (*key, seen)).collect()).unwrap_or_default()
+        let histories = histories.iter().map(|(key, seen)| (*key, seen)).collect();
+        fault_of(&histories, &AllDirected::new()).unwrap_or_default()
     }
 
     #[test]

@@ -5,12 +5,14 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
+use nm_book::book::Book;
 use nm_book::testing::Random;
 use nm_codec::fnv1a_on;
 use nm_replica::Shared;
-use nm_wire::{AdminResponse, Frame, FrameMut, Kind, Message};
+use nm_wire::{AdminResponse, Direction, Frame, FrameMut, Kind, Message, Retired};
 
 use crate::batch;
+use crate::cell::Cell;
 use crate::limits::CellLimits;
 use crate::link::ReceiveBuffer;
 use crate::moves::{MoveId, MoveParts, Part, Release};
@@ -103,6 +105,8 @@ pub enum Event {
     Move,
     /// The operator changes the nodes of the network, or goes on with that.
     Change,
+    /// The operator directs something in a cell.
+    Direct,
     /// A client asks again for events that it misses.
     Ask(usize),
     /// What the trial does.
@@ -142,6 +146,8 @@ pub struct Ring {
     limits: CellLimits,
     /// Instruments that are traded.
     pub instruments: u32,
+    /// How often the operator directs something.
+    directions: usize,
     /// Depends on everything that happened.
     pub trace: u64,
     /// Whether it prints what happens.
@@ -163,6 +169,8 @@ pub struct Load {
     pub moves: usize,
     /// How often nodes are drained, added or removed.
     pub changes: usize,
+    /// How often an operator directs something in a cell.
+    pub directions: usize,
 }
 
 impl Ring {
@@ -206,6 +214,7 @@ impl Ring {
             frame_bytes,
             limits,
             instruments: load.instruments,
+            directions: load.directions,
             trace: 0,
             is_shown: false,
             events: BTreeMap::new(),
@@ -230,6 +239,36 @@ impl Ring {
         self.after(8_000_000, Event::Enter(End::Operator));
         self.after(10_000_000, Event::Move);
         self.after(30_000_000, Event::Change);
+        for _ in 0..self.directions {
+            self.after(600_000_000, Event::Direct);
+        }
+    }
+
+    /// An operator directs something on all instruments of a cell, whoever leads it.
+    fn direct(&mut self) {
+        let cells: Vec<u16> = self.groups.keys().copied().filter(|it| *it != CONTROL).collect();
+        let Some(cell) = self.random.of(&cells).copied() else { return };
+        let whose = Retired::Session { session: self.random.below(4) as u32 + 1 };
+        let all = [
+            Direction::Halt,
+            Direction::Resume,
+            Direction::Resume,
+            Direction::Auction,
+            Direction::Uncross,
+            Direction::Close,
+            Direction::EndOfDay,
+            Direction::Cancel { whose },
+            Direction::Cancel { whose },
+        ];
+        let Some(direction) = self.random.of(&all).copied() else { return };
+        let Some(leader) = self.groups[&cell].borrow().leader_node() else { return };
+        let map = self.audit.control.routes().map.clone();
+        if let Some(Node { running: Running::Mediator(mediator), .. }) = self.nodes.get_mut(&leader)
+            && let Some(replica) = mediator.cells.replica(cell)
+        {
+            replica.direct(LinkId::none(), (None, direction), &map);
+            self.turn(leader, |_, _| {});
+        }
     }
 
     /// Something happens after up to so many ns.
@@ -292,6 +331,7 @@ impl Ring {
             Event::Request(client) => self.request(*client),
             Event::Move => self.begin_move(),
             Event::Change => self.change(),
+            Event::Direct => self.direct(),
             Event::Ask(client) => self.ask(*client),
             Event::Trial => {}
         }
@@ -586,9 +626,13 @@ impl Ring {
 
     /// A client asks again for what it has not got.
     fn ask(&mut self, at: usize) {
-        let asked = self.clients[at].ask_again(self.now_ns);
-        if let Some(wire) = self.clients[at].wire.filter(|_| !asked.is_empty()) {
-            self.send(wire, 1, &asked);
+        let mut asked = self.clients[at].ask_again(self.now_ns);
+        asked.extend(self.clients[at].heartbeat());
+        if let Some(wire) = self.clients[at].wire {
+            match self.clients[at].misses_gateway(self.now_ns) {
+                true => self.cut(wire),
+                false => self.send(wire, 1, &asked),
+            }
         }
         self.after(100_000_000, Event::Ask(at));
     }
@@ -733,6 +777,7 @@ impl Ring {
     /// A client or the operator connects.
     fn enter(&mut self, end: End) {
         let (to, hello) = match end {
+            End::Client(at) if self.clients[at].has_left => return,
             End::Client(at) => {
                 let client = &mut self.clients[at];
                 (Role::Gateway.node(client.gateway), client.hello(self.now_ns))
@@ -757,6 +802,39 @@ impl Ring {
             _ => self.operator.wire = Some(wire),
         }
         self.send(wire, 1, &hello);
+    }
+
+    /// A client leaves for good: its host is lost, or the program was killed.
+    pub fn leave(&mut self, at: usize) {
+        self.clients[at].has_left = true;
+        if let Some(wire) = self.clients[at].wire {
+            self.cut(wire);
+        }
+    }
+
+    /// Live orders of all sessions, and how many sessions the cells watch.
+    pub fn live_orders(&self) -> (u32, usize) {
+        let sessions: Vec<u32> = self.clients.iter().flat_map(|it| it.sessions()).collect();
+        let live = |cell: &Cell<Book>| -> u32 {
+            let owned = (0..self.instruments).filter(|it| cell.owns(*it));
+            owned.flat_map(|it| sessions.iter().map(move |at| cell.standing(it, *at).1)).sum()
+        };
+        let cells = self.audit.cells.iter();
+        (cells.clone().map(live).sum(), cells.map(|cell| cell.watched().len()).sum())
+    }
+
+    /// Where the cells are led, whom they watch, and what their sessions have.
+    pub fn describe_cells(&self) -> String {
+        let cell = |cell: &Cell<Book>| {
+            let group = self.groups.get(&cell.number()).map(|it| it.borrow().leader_node());
+            let live = (0..self.instruments).map(|it| {
+                let of = |at: &u32| (*at, cell.standing(it, *at).1);
+                (it, cell.owns(it), [1, 2, 3, 4].iter().map(of).collect::<Vec<_>>())
+            });
+            let (live, watched) = (live.collect::<Vec<_>>(), cell.watched());
+            format!("cell {}: leader {group:?}, {watched:?}, {live:?}\n", cell.number())
+        };
+        self.audit.cells.iter().map(cell).collect()
     }
 
     fn request(&mut self, at: usize) {
@@ -1032,7 +1110,7 @@ impl Ring {
         if !self.operator.is_done() {
             return Some(format!("not done: {:?}", self.operator));
         }
-        if let Some(fault) = oracle::fault_of(&self.histories()) {
+        if let Some(fault) = oracle::fault_of(&self.histories(), &self.audit.directed) {
             return Some(fault);
         }
         self.audit

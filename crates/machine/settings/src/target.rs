@@ -111,6 +111,18 @@ pub enum CpuSetting {
     MinFrequency,
 }
 
+impl CpuSetting {
+    /// Its file in the CPU's folder.
+    pub fn file(self) -> &'static str {
+        match self {
+            CpuSetting::PmQosResumeLatency => "power/pm_qos_resume_latency_us",
+            CpuSetting::Governor => "cpufreq/scaling_governor",
+            CpuSetting::EnergyPreference => "cpufreq/energy_performance_preference",
+            CpuSetting::MinFrequency => "cpufreq/scaling_min_freq",
+        }
+    }
+}
+
 /// A setting of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -151,6 +163,19 @@ pub enum LinkFile {
     NapiDeferHardIrqs,
     /// Longest time that packets wait to be merged, ns.
     GroFlushTimeout,
+    /// Whether packets are received in threads of the kernel.
+    Threaded,
+}
+
+impl LinkFile {
+    /// Its file in the link's folder.
+    pub fn file(self) -> &'static str {
+        match self {
+            LinkFile::NapiDeferHardIrqs => "napi_defer_hard_irqs",
+            LinkFile::GroFlushTimeout => "gro_flush_timeout",
+            LinkFile::Threaded => "threaded",
+        }
+    }
 }
 
 /// A setting of a link's driver, by ethtool.
@@ -194,6 +219,51 @@ impl LinkSetting {
         matches!(self, LinkSetting::Rings | LinkSetting::Channels)
     }
 
+    /// The option of ethtool(8) that writes it.
+    pub fn option(self) -> &'static str {
+        match self {
+            LinkSetting::Coalescing => "-C",
+            LinkSetting::Rings => "-G",
+            LinkSetting::Channels => "-L",
+            LinkSetting::Pause => "-A",
+            LinkSetting::Gro | LinkSetting::Gso | LinkSetting::Tso | LinkSetting::Lro => "-K",
+        }
+    }
+
+    /// The words of ethtool(8) for the numbers that `number` knows by their index.
+    pub fn words(self, number: impl Fn(usize) -> Option<u32>) -> String {
+        let of = |(index, word, is_switch): &(usize, &str, bool)| {
+            let number = number(*index)?;
+            Some(match (is_switch, number) {
+                (true, 0) => format!("{word} off"),
+                (true, _) => format!("{word} on"),
+                (false, number) => format!("{word} {number}"),
+            })
+        };
+        self.numbers().iter().filter_map(of).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Numbers that steps set: index, the word of ethtool(8), and whether it is `on` or `off`.
+    fn numbers(self) -> &'static [(usize, &'static str, bool)] {
+        match self {
+            LinkSetting::Coalescing => &[
+                (9, "adaptive-rx", true),
+                (10, "adaptive-tx", true),
+                (0, "rx-usecs", false),
+                (1, "rx-frames", false),
+                (4, "tx-usecs", false),
+                (5, "tx-frames", false),
+            ],
+            LinkSetting::Rings => &[(0, "rx", false), (3, "tx", false)],
+            LinkSetting::Channels => &[(3, "combined", false)],
+            LinkSetting::Pause => &[(1, "rx", true), (2, "tx", true)],
+            LinkSetting::Gro => &[(0, "gro", true)],
+            LinkSetting::Gso => &[(0, "gso", true)],
+            LinkSetting::Tso => &[(0, "tso", true)],
+            LinkSetting::Lro => &[(0, "lro", true)],
+        }
+    }
+
     /// The setting in terms of the system call.
     pub fn for_ethtool(self) -> nm_sys::ethtool::LinkSetting {
         use nm_sys::ethtool::LinkSetting as Ethtool;
@@ -234,7 +304,6 @@ pub enum Place {
 impl Target {
     /// Where the setting is.
     pub fn place(&self) -> Place {
-        let cpu_folder = |cpu: &u32| format!("/sys/devices/system/cpu/cpu{cpu}");
         Place::File(match self {
             Target::Sysctl { name } => format!("/proc/sys/{}", name.as_str().replace('.', "/")),
             Target::DirtyLimit { limit } => {
@@ -244,15 +313,9 @@ impl Target {
                 );
             }
             Target::Cpu { cpu, setting } => {
-                let file = match setting {
-                    CpuSetting::PmQosResumeLatency => "power/pm_qos_resume_latency_us",
-                    CpuSetting::Governor => "cpufreq/scaling_governor",
-                    CpuSetting::EnergyPreference => "cpufreq/energy_performance_preference",
-                    CpuSetting::MinFrequency => "cpufreq/scaling_min_freq",
-                };
-                format!("{}/{file}", cpu_folder(cpu))
+                format!("/sys/devices/system/cpu/cpu{cpu}/{}", setting.file())
             }
-            Target::Machine { setting } => return machine_place(*setting),
+            Target::Machine { setting } => return setting.place(),
             Target::Irq { irq } => format!("/proc/irq/{irq}/smp_affinity_list"),
             Target::Queue { link, queue, setting } => {
                 let file = match setting {
@@ -262,11 +325,7 @@ impl Target {
                 format!("/sys/class/net/{link}/queues/{file}")
             }
             Target::LinkFile { link, setting } => {
-                let file = match setting {
-                    LinkFile::NapiDeferHardIrqs => "napi_defer_hard_irqs",
-                    LinkFile::GroFlushTimeout => "gro_flush_timeout",
-                };
-                format!("/sys/class/net/{link}/{file}")
+                format!("/sys/class/net/{link}/{}", setting.file())
             }
             Target::Link { link, setting } => return Place::Driver(link.clone(), *setting),
             Target::Pci { address, setting } => return pci_place(*address, *setting),
@@ -333,19 +392,30 @@ fn pci_place(address: PciAddress, setting: PciSetting) -> Place {
     }
 }
 
-fn machine_place(setting: MachineSetting) -> Place {
-    const THP: &str = "/sys/kernel/mm/transparent_hugepage";
-    let file = match setting {
-        MachineSetting::ThpEnabled => return Place::Choice(format!("{THP}/enabled")),
-        MachineSetting::ThpDefrag => return Place::Choice(format!("{THP}/defrag")),
-        MachineSetting::Boost => "/sys/devices/system/cpu/cpufreq/boost",
-        MachineSetting::NoTurbo => "/sys/devices/system/cpu/intel_pstate/no_turbo",
-        MachineSetting::Ksm => "/sys/kernel/mm/ksm/run",
-        MachineSetting::WorkqueueMask => "/sys/devices/virtual/workqueue/cpumask",
-        MachineSetting::HostHaltPoll => "/sys/module/kvm/parameters/halt_poll_ns",
-        MachineSetting::GuestHaltPoll => "/sys/module/haltpoll/parameters/guest_halt_poll_ns",
-    };
-    Place::File(file.to_string())
+impl MachineSetting {
+    /// The path of its file.
+    pub fn path(self) -> String {
+        match self.place() {
+            Place::File(path) | Place::Choice(path) => path,
+            place => unreachable!("{place:?} is no file of the machine"),
+        }
+    }
+
+    /// Where it is.
+    pub fn place(self) -> Place {
+        const THP: &str = "/sys/kernel/mm/transparent_hugepage";
+        let file = match self {
+            MachineSetting::ThpEnabled => return Place::Choice(format!("{THP}/enabled")),
+            MachineSetting::ThpDefrag => return Place::Choice(format!("{THP}/defrag")),
+            MachineSetting::Boost => "/sys/devices/system/cpu/cpufreq/boost",
+            MachineSetting::NoTurbo => "/sys/devices/system/cpu/intel_pstate/no_turbo",
+            MachineSetting::Ksm => "/sys/kernel/mm/ksm/run",
+            MachineSetting::WorkqueueMask => "/sys/devices/virtual/workqueue/cpumask",
+            MachineSetting::HostHaltPoll => "/sys/module/kvm/parameters/halt_poll_ns",
+            MachineSetting::GuestHaltPoll => "/sys/module/haltpoll/parameters/guest_halt_poll_ns",
+        };
+        Place::File(file.to_string())
+    }
 }
 
 impl fmt::Display for Target {

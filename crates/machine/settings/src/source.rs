@@ -1,4 +1,4 @@
-//! The documents that say why a finding matters.
+//! The documents that say what a setting should be, and why a finding matters.
 
 use nm_model::finding::Citation;
 
@@ -16,6 +16,11 @@ impl Source {
 
     const fn named(title: &'static str) -> Source {
         Source { title, url: None }
+    }
+
+    /// Name of the document.
+    pub fn title(&self) -> &'static str {
+        self.title
     }
 
     /// As findings carry it.
@@ -106,6 +111,23 @@ pub const K_PER_CPU: Source = Source::at(
 /// Linux kernel: settings of the virtual memory.
 pub const K_VM: Source =
     Source::at("Linux kernel, /proc/sys/vm", "https://docs.kernel.org/admin-guide/sysctl/vm.html");
+/// Linux kernel: transparent huge pages.
+pub const K_THP: Source = Source::at(
+    "Linux kernel, transparent hugepage support",
+    "https://docs.kernel.org/admin-guide/mm/transhuge.html",
+);
+/// Linux kernel: settings of the network core.
+pub const K_NET: Source = Source::at(
+    "Linux kernel, /proc/sys/net",
+    "https://docs.kernel.org/admin-guide/sysctl/net.html",
+);
+/// Linux kernel: wake-up times of Intel's idle states.
+pub const K_INTEL_IDLE: Source = Source::at(
+    "Linux kernel, drivers/idle/intel_idle.c",
+    "https://github.com/torvalds/linux/blob/master/drivers/idle/intel_idle.c",
+);
+/// Intel's guides to its network devices.
+pub const INTEL_NIC: Source = Source::named("Intel, guides to the 700 and 800 series");
 /// Linux kernel: settings of IP.
 pub const K_IP: Source =
     Source::at("Linux kernel, IP sysctl", "https://docs.kernel.org/networking/ip-sysctl.html");

@@ -1,20 +1,23 @@
-//! Steps: what can be tuned, how far it reaches, what it risks, and why it may help.
+//! An entry of the catalogue: where a setting is, what it should be, what a change costs, and why.
 
 use std::fmt;
 use std::str::FromStr;
 
+use nm_model::finding::UndoClass;
 use nm_model::words::UnknownWord;
 use serde::{Deserialize, Serialize};
 
+pub use crate::goal::{Goal, NumberGoal};
+use crate::source::Source;
 use crate::target::{CpuSetting, LinkFile, LinkSetting, MachineSetting, QueueSetting};
 
-macro_rules! step_ids {
+macro_rules! setting_ids {
     ($($variant:ident $name:literal,)* ; $($lab:ident $lab_name:literal,)*) => {
-        /// The name of a step.
+        /// The name of a setting.
         #[derive(
             Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
         )]
-        pub enum StepId {
+        pub enum SettingId {
             $(
                 #[doc = concat!("`", $name, "`")]
                 #[serde(rename = $name)]
@@ -27,25 +30,25 @@ macro_rules! step_ids {
             )*
         }
 
-        impl StepId {
+        impl SettingId {
             /// Those that tune the machine.
-            pub const ALL: &'static [StepId] = &[$(StepId::$variant,)*];
+            pub const ALL: &'static [SettingId] = &[$(SettingId::$variant,)*];
 
             /// Those that hand devices to virtual machines.
-            pub const LAB: &'static [StepId] = &[$(StepId::$lab,)*];
+            pub const LAB: &'static [SettingId] = &[$(SettingId::$lab,)*];
 
             /// Its name.
             pub fn name(self) -> &'static str {
                 match self {
-                    $(StepId::$variant => $name,)*
-                    $(StepId::$lab => $lab_name,)*
+                    $(SettingId::$variant => $name,)*
+                    $(SettingId::$lab => $lab_name,)*
                 }
             }
         }
     };
 }
 
-step_ids! {
+setting_ids! {
     CpuIdle "cpu.cstate",
     CpuEnergy "cpu.energy",
     CpuGovernor "cpu.governor",
@@ -72,6 +75,7 @@ step_ids! {
     NicGro "nic.gro",
     NicPause "nic.pause",
     NicDefer "nic.defer",
+    NicThreaded "nic.threaded",
     NicBusyRead "nic.busy_read",
     NicBusyPoll "nic.busy_poll",
     IrqNic "irq.nic",
@@ -91,30 +95,30 @@ step_ids! {
     PciDriver "pci.driver",
 }
 
-impl fmt::Display for StepId {
+impl fmt::Display for SettingId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl StepId {
+impl SettingId {
     /// The step of `nearmetal lab` with this name.
     ///
     /// # Errors
     /// If there is none.
-    pub fn of_lab(text: &str) -> Result<StepId, UnknownWord> {
-        let names: Vec<&str> = StepId::LAB.iter().map(|id| id.name()).collect();
-        let found = StepId::LAB.iter().copied().find(|id| id.name() == text);
+    pub fn of_lab(text: &str) -> Result<SettingId, UnknownWord> {
+        let names: Vec<&str> = SettingId::LAB.iter().map(|id| id.name()).collect();
+        let found = SettingId::LAB.iter().copied().find(|id| id.name() == text);
         found.ok_or_else(|| UnknownWord::new("step", text, &names))
     }
 }
 
-impl FromStr for StepId {
+impl FromStr for SettingId {
     type Err = UnknownWord;
 
-    fn from_str(text: &str) -> Result<StepId, UnknownWord> {
-        let names: Vec<&str> = StepId::ALL.iter().map(|id| id.name()).collect();
-        let found = StepId::ALL.iter().copied().find(|id| id.name() == text);
+    fn from_str(text: &str) -> Result<SettingId, UnknownWord> {
+        let names: Vec<&str> = SettingId::ALL.iter().map(|id| id.name()).collect();
+        let found = SettingId::ALL.iter().copied().find(|id| id.name() == text);
         found.ok_or_else(|| UnknownWord::new("step", text, &names))
     }
 }
@@ -141,38 +145,30 @@ pub enum Risk {
     Security,
 }
 
-/// How a change can be undone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum UndoClass {
-    /// At once, by writing the old value.
-    Live,
-    /// By a restart of the machine with another kernel command line.
-    Boot,
-}
-
-/// A step.
+/// An entry of the catalogue.
 #[derive(Debug, Clone)]
-pub struct Step {
+pub struct Setting {
     /// Its name.
-    pub id: StepId,
+    pub id: SettingId,
     /// What it affects.
     pub scope: Scope,
     /// What it can cost.
     pub risk: Risk,
     /// Why it may help.
     pub why: &'static str,
-    /// Where that is from.
-    pub source: &'static str,
-    /// What sources disagree about.
+    /// Who says so.
+    pub sources: &'static [Source],
+    /// What sources disagree about, and what was decided.
     pub disputed: Option<&'static str>,
-    /// Steps that must not be in the same run.
-    pub conflicts: &'static [StepId],
-    /// What it does.
+    /// Settings that must not be changed in the same run.
+    pub conflicts: &'static [SettingId],
+    /// Machines with fewer CPUs do not need it.
+    pub cpus_min: usize,
+    /// Where it is, and what it should be.
     pub action: Action,
 }
 
-impl Step {
+impl Setting {
     /// How it is undone.
     pub fn undo(&self) -> UndoClass {
         match self.action {
@@ -180,9 +176,29 @@ impl Step {
             _ => UndoClass::Live,
         }
     }
+
+    /// The titles of its sources.
+    pub fn source_titles(&self) -> String {
+        let titles: Vec<&str> = self.sources.iter().map(Source::title).collect();
+        titles.join("; ")
+    }
+
+    /// The files that it may be in, where these follow from no CPU and no link: the first one that
+    /// exists counts.
+    pub fn files(&self) -> Vec<(String, Goal)> {
+        match &self.action {
+            Action::Sysctl(name, goal) => {
+                vec![(format!("/proc/sys/{}", name.replace('.', "/")), *goal)]
+            }
+            Action::Machine(files) => {
+                files.iter().map(|(file, goal)| (file.path(), *goal)).collect()
+            }
+            _ => vec![],
+        }
+    }
 }
 
-/// What a step writes.
+/// Where a setting is, and what it should be.
 #[derive(Debug, Clone)]
 pub enum Action {
     /// A sysctl.
@@ -213,37 +229,4 @@ pub enum Action {
     RingEntries(u32),
     /// A word of the kernel's command line, which only a restart can change.
     CommandLine(&'static str),
-}
-
-/// What a text should be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Goal {
-    /// This word.
-    Is(&'static str),
-    /// The first of these, unless it is another one of them already.
-    OneOf(&'static [&'static str]),
-    /// A number of at least this.
-    AtLeast(u64),
-}
-
-/// What a number of a driver's setting should be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NumberGoal {
-    /// Exactly this.
-    Is(u32),
-    /// At most this.
-    AtMost(u32),
-    /// At least this.
-    AtLeast(u32),
-}
-
-impl NumberGoal {
-    /// The number that meets the goal and is nearest to `old`.
-    pub fn resolve(self, old: u32) -> u32 {
-        match self {
-            NumberGoal::Is(number) => number,
-            NumberGoal::AtMost(number) => old.min(number),
-            NumberGoal::AtLeast(number) => old.max(number),
-        }
-    }
 }
