@@ -44,7 +44,7 @@ pub struct FleetRunArgs {
     /// Most trials at once; no host is ever in two.
     #[arg(long, default_value_t = 8, value_parser = number(1_usize..=64))]
     pub parallel: usize,
-    /// Seed of the sample.
+    /// Seed of everything random; the same seed gives the same draws.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Folder for the results, which is created; `nearmetal-fleet` without it.

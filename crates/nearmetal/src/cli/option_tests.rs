@@ -9,11 +9,14 @@ use super::Cli;
 /// Options that have several meanings, and why.
 const SEVERAL_MEANINGS: &[(&str, &str)] = &[
     ("allow", "`tune ab` has one step, the other commands of `tune` have several"),
+    ("hosts", "a fleet measures between them, the exchange runs nodes on them"),
     ("link", "a step is applied to one link, an audit reads several"),
     ("nic", "`generate` gives a guest one device, a pair of guests may get two"),
     ("only", "selects rows of a plan, or steps of `tune`"),
     ("out", "a folder, but a file for texts of `generate` and for keys; `torture` empties it"),
+    ("pairs", "of hosts of a fleet, or the number of those of virtual machines"),
     ("percentile", "is recorded by `pingpong`, and decides in `tune ab`"),
+    ("plan", "a fleet reads it again for each pair, so it cannot be stdin"),
     ("profile", "a set of steps of `tune`, or of values of the accelerator"),
     ("record", "is a switch of the exchange, and a folder of `audit`"),
     ("rounds", "the number without the option is another one for each kind of run"),

@@ -374,6 +374,7 @@ guides! {
     exchange_controls: "exchange-controls.md",
     exchange_internals: "exchange-internals.md",
     feed: "feed.md",
+    fleet: "fleet.md",
     first_report: "first-report.md",
     fix: "fix.md",
     in_ci: "in-ci.md",
