@@ -65,7 +65,7 @@ pub struct Limits {
     pub host: f64,
     /// Of pairs.
     pub pair: f64,
-    /// Half of a host's 95 % interval, in standard errors as [`Fit::error`] has them.
+    /// Half of a host's 95 % interval, in standard errors as `Fit::error` has them.
     pub half_interval: f64,
 }
 

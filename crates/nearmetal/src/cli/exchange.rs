@@ -517,7 +517,7 @@ pub struct LinesArgs {
     /// Where snapshots are given, by SoupBinTCP.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:26004")]
     pub snapshots: SocketAddr,
-    /// Address of the interface that multicast takes; that of the default route if not given.
+    /// Address of the interface for multicast; that of the default route if not given.
     #[arg(long, value_name = "IP")]
     pub interface: Option<IpAddr>,
     /// What is shown, a TOML file with `[[symbol]]` as doors have it. If not given, what the
@@ -550,7 +550,7 @@ pub struct TopOfBookArgs {
     /// Where best prices come: an own address, or a multicast group.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:26005")]
     pub line: SocketAddr,
-    /// Address of the interface at which multicast comes; that of the default route if not given.
+    /// Address of the interface for multicast; that of the default route if not given.
     #[arg(long, value_name = "IP")]
     pub interface: Option<IpAddr>,
     /// How long it receives; until Ctrl-C if not given.
@@ -852,7 +852,7 @@ pub struct MakeDayArgs {
     /// Length of the day, s; a multiple of seven, else a little longer.
     #[arg(long, value_name = "S", default_value_t = 70, value_parser = number(7..=86_394_u32))]
     pub seconds: u32,
-    /// Requests a second on average.
+    /// Requests a second.
     #[arg(long, value_name = "RATE", default_value_t = 10_000.0)]
     pub rate: f64,
     /// Stocks.
@@ -861,7 +861,7 @@ pub struct MakeDayArgs {
     /// How many requests one causes directly, on average: bursts.
     #[arg(long, value_name = "N", default_value_t = 0.7)]
     pub caused: f64,
-    /// Seed of everything random; the same seed gives the same day.
+    /// Seed of everything random; the same seed gives the same draws.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }

@@ -8,7 +8,9 @@ use super::Cli;
 
 /// Options that have several meanings, and why.
 const SEVERAL_MEANINGS: &[(&str, &str)] = &[
+    ("all", "what `compare` prints, or the instruments of a direction"),
     ("allow", "`tune ab` has one step, the other commands of `tune` have several"),
+    ("from", "the first rate of a search, or the time of a day that is replayed"),
     ("hosts", "a fleet measures between them, the exchange runs nodes on them"),
     ("link", "a step is applied to one link, an audit reads several"),
     ("nic", "`generate` gives a guest one device, a pair of guests may get two"),

@@ -107,7 +107,7 @@ kinds! {
     directions::ResumedDocument: "exchange resume";
     moves::ReplacedDocument: "exchange replace";
     directions::DirectedDocument: "exchange halt", "exchange auction", "exchange end-of-day",
-        "exchange kill-firm", "exchange restore-firm", "exchange mass-cancel";
+        "exchange kill-firm", "exchange restore-firm", "exchange mass-cancel", "exchange schedule";
     retire::RetiredDocument: "exchange retire";
     moves::AssignedDocument: "exchange assign";
     instruments::InstrumentsDocument: "exchange instruments list", "exchange instruments add",
@@ -115,7 +115,7 @@ kinds! {
     add::AddedDocument: "exchange add";
     add::RemovedDocument: "exchange remove";
     policy::PolicyLine<'_>: "exchange policy";
-    search::SearchReport: "exchange search";
+    search::SearchReport: "exchange search", "exchange replay";
     torture::TortureDocument<'_>: "exchange torture";
     verify::VerifiedDocument<'_>: "exchange verify";
 }
