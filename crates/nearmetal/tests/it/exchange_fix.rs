@@ -393,7 +393,7 @@ fn a_door_has_keys_for_its_sessions_alone() {
     derive.args(["exchange", "secret", "derive", "--secret"]).arg(&secret);
     derive.args(["--sessions", "9001-9003", "--out"]).arg(&keys);
     assert_eq!(finish(&mut derive).code, 0);
-    net.network.secret = Some(secret);
+    net.network.secret = Some(secret.clone());
     fs::write(net.path().join("network.toml"), net.network.to_toml().unwrap()).unwrap();
     net.start_all(|_, command| command);
     // The door knows nothing but the keys.
@@ -403,15 +403,32 @@ fn a_door_has_keys_for_its_sessions_alone() {
     fs::write(&network, net.network.to_toml().unwrap()).unwrap();
     sessions(elsewhere.path(), "");
     let port = free_port();
-    let mut command = command(&network, port, elsewhere.path());
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let folder = elsewhere.path().to_path_buf();
-    let _door = Door { child: command.spawn().unwrap(), port, folder };
-    wait_for("the door to listen", || listens(port).then_some(()));
+    let start = |mut command: Command, port| {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let folder = elsewhere.path().to_path_buf();
+        let door = Door { child: command.spawn().unwrap(), port, folder };
+        wait_for("the door to listen", || listens(port).then_some(()));
+        door
+    };
+    let door = start(command(&network, port, elsewhere.path()), port);
     let mut alice = Client::new("ALICE", port);
     assert!(alice.log_on());
     alice.order("a1", 1, 10, "10");
     alice.wait(&[(11, "a1"), (150, "0")]);
+    // Such a key does not say what the books have.
+    let market = "263=1|264=5|265=1|267=2|269=0|269=1|146=1|55=ACME";
+    alice.send("V", &format!("262=m1|{market}"));
+    let refused = alice.wait(&[(35, "Y"), (262, "m1")]);
+    assert!(refused.get(58).unwrap().contains("does not say what its books have"));
+    drop(door);
+    let port = free_port();
+    let mut command = self::command(&network, port, elsewhere.path());
+    command.arg("--market-credentials").arg(&secret);
+    let _door = start(command, port);
+    let mut bob = Client::new("BOB", port);
+    assert!(bob.log_on());
+    bob.send("V", &format!("262=m2|{market}"));
+    bob.wait(&[(35, "W"), (262, "m2"), (268, "1")]);
     net.stop();
 }
 
