@@ -629,6 +629,11 @@ const REFUSED: u32 = u32::MAX;
 /// The message of an end that does not refuse.
 const GREETING: Message = [VERSION, CONDUIT_BYTES as u32];
 
+/// Whether one more connection may be in memory.
+fn has_room() -> bool {
+    socket::mapped_regions() < memory_limit::joined_max()
+}
+
 /// The connecting end: if the other one listens, proves what it holds; then looks for the answer.
 fn meet_server(
     socket: &'static Socket,
@@ -643,7 +648,7 @@ fn meet_server(
     if !is_trusted(unix) {
         return Err(Refusal::Own(KernelReason::PeerOfAnotherUser));
     }
-    if socket::mapped_regions() >= memory_limit::joined_max() {
+    if !has_room() {
         return Err(Refusal::Own(KernelReason::TooManyJoined));
     }
     let number = possession::channel_number(unix, false)
@@ -679,6 +684,10 @@ fn look_for_memory(
     let is_taken = match receive_message(unix) {
         Received::Message(message, _) if message[0] == REFUSED => {
             return Err(Refusal::OfPeer(reason_of(message)));
+        }
+        // Others have joined since this end has asked.
+        Received::Message(..) if !has_room() => {
+            return Err(Refusal::Own(KernelReason::TooManyJoined));
         }
         Received::Message(message, sent) => take_memory((socket, fd), address, message, sent),
         Received::End => false,
@@ -926,7 +935,7 @@ fn meet_client(
     }
     let refusal = match () {
         () if message != GREETING => KernelReason::OtherVersion,
-        () if socket::mapped_regions() >= memory_limit::joined_max() => KernelReason::TooManyJoined,
+        () if !has_room() => KernelReason::TooManyJoined,
         () => KernelReason::None,
     };
     if refusal != KernelReason::None {
