@@ -17,7 +17,9 @@ use nm_sys::clock::Deadline;
 use nm_test_support::skip::can_run;
 use serde_json::Value;
 
-use crate::support::{Run, Running, command, json, processes, root, run, signal, wait_gone};
+use crate::support::{
+    Run, Running, command, json, processes, root, run, signal, so_far, wait_gone,
+};
 
 const QEMU: &str = "qemu-system-x86_64";
 
@@ -130,10 +132,9 @@ fn holders_of_memory() -> Vec<String> {
 
 /// Both guests of a run, once it has a result of theirs.
 fn measuring(lab: &Lab, run: &Running) -> Vec<u32> {
-    let out = lab.path("out/result.json");
+    let out = lab.path("out");
     let has_rounds = || {
-        let text = fs::read_to_string(&out).unwrap_or_default();
-        let result: Value = serde_json::from_str(&text).ok()?;
+        let result = so_far(&out)?;
         (!result["series"].as_array()?.is_empty()).then_some(())
     };
     wait_long("the first result", has_rounds);
