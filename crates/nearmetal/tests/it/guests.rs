@@ -253,7 +253,7 @@ fn two_pairs_on_a_switch_have_a_figure_each_and_a_sum() {
     ];
     let mut qualify = lab.qualify(&plan.concat());
     let file = lab.path("guests.toml");
-    let text = fs::read_to_string(&file).unwrap().replace("384", "256\npairs = 2");
+    let text = fs::read_to_string(&file).unwrap().replace("384", "320\npairs = 2");
     fs::write(&file, text).unwrap();
     let run = finished(&mut qualify);
     let result = lab.result();
@@ -283,7 +283,7 @@ fn two_pairs_on_a_switch_have_a_figure_each_and_a_sum() {
     let undivided = &result["notes"][case];
     assert!(undivided.as_str().is_some_and(|why| why.contains("2 pairs")), "{}", result["notes"]);
     let guests = &result["guests"][0];
-    assert_eq!((&guests["pairs"], &guests["memory_mib"]), (&2.into(), &256.into()));
+    assert_eq!((&guests["pairs"], &guests["memory_mib"]), (&2.into(), &320.into()));
     let logs = fs::read_dir(lab.path("out")).unwrap().flatten().map(|one| one.file_name());
     assert_eq!(logs.filter(|name| name.to_string_lossy().ends_with(".log")).count(), 4);
     lab.assert_nothing_left(&[]);

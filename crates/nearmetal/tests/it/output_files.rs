@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::{BINARY, Run, command, finish, root, run_in};
+use crate::support::{BINARY, Run, command, finish, finish_started, root, run_in};
 
 /// Two published runs.
 const RUNS: [&str; 2] = ["reference:deftech-hft-vm-pf", "reference:deftech-hft-bm-sfc9250"];
@@ -66,7 +66,8 @@ fn a_full_stdout_has_one_exit_code_in_every_command() {
         &["import", "pingpong.txt"],
     ] {
         let full = File::options().write(true).open("/dev/full").unwrap();
-        let run = finish(command(words).current_dir(folder.path()).stdout(full));
+        let mut command = command(words);
+        let run = finish_started(command.current_dir(folder.path()).stdout(full).spawn().unwrap());
         assert_eq!(run.code, 2, "{words:?}: {}", run.stderr);
         let why = "the output cannot be written to stdout: No space left on device";
         assert!(run.stderr.contains(why), "{words:?}: {}", run.stderr);

@@ -1,7 +1,7 @@
 //! Running the binary: its output and exit code, its children, and plans that take a second.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::Duration;
@@ -47,7 +47,15 @@ pub fn run_in(folder: &Path, args: &[&str]) -> Run {
 
 /// Runs a prepared command to its end.
 pub fn finish(command: &mut Command) -> Run {
-    let output = limit::output(command, PROCESS_LIMIT);
+    run_of(&limit::output(command, PROCESS_LIMIT))
+}
+
+/// The same of a process that was started, with what it wrote to its pipes.
+pub fn finish_started(child: Child) -> Run {
+    run_of(&limit::wait(child, PROCESS_LIMIT))
+}
+
+fn run_of(output: &Output) -> Run {
     Run {
         code: output.status.code().unwrap_or(-1),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -95,13 +103,7 @@ impl Running {
 
     /// Waits for the end and gives back what was written.
     pub fn finish(mut self) -> Run {
-        let child = std::mem::replace(&mut self.0, placeholder());
-        let output = limit::wait(child, PROCESS_LIMIT);
-        Run {
-            code: output.status.code().unwrap_or(-1),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        finish_started(std::mem::replace(&mut self.0, placeholder()))
     }
 }
 
