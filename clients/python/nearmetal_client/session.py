@@ -16,6 +16,10 @@ IN_FLIGHT_MAX = 64
 ASK_AGAIN_S = 1.0
 """After how long a resend request without an answer is repeated."""
 
+LOOK_AGAIN_S = (2.0, 8.0)
+"""How long after it is linked a session asks again for all that it lacks: the gateway that it has
+left may have read its requests late, and got events that nobody took."""
+
 REJECT_REASONS = [
     "DuplicateId", "UnknownOrder", "BadQuantity", "BadCombination", "WouldTake", "OutsideBands",
     "Halted", "InAuction", "WrongState", "Expired", "NotAllowed", "TooManyParts", "TooManyOrders",
@@ -186,6 +190,7 @@ class Session:
         self._queue: deque[Happened] = deque()
         self._handling: Happened | None = None
         self._is_connected = False
+        self._looks_at: list[float] = []
 
     def _stream(self, instrument: int) -> _Stream:
         return self._streams.setdefault(instrument, _Stream())
@@ -295,6 +300,7 @@ class Session:
     def connected(self, now: float) -> None:
         """There is a link to a gateway over which the session has said hello."""
         self._is_connected = True
+        self._looks_at = [now + after for after in LOOK_AGAIN_S]
         self.frames.clear()
         for instrument, stream in self._streams.items():
             stream.sent = 0
@@ -308,8 +314,12 @@ class Session:
 
     def tick(self, now: float) -> None:
         """Time has passed."""
+        looks_again = bool(self._looks_at) and self._looks_at[0] <= now
+        if looks_again:
+            self._looks_at.pop(0)
         for instrument, stream in self._streams.items():
-            if stream.asked_at is not None and now - stream.asked_at >= ASK_AGAIN_S:
+            is_late = stream.asked_at is not None and now - stream.asked_at >= ASK_AGAIN_S
+            if looks_again or is_late:
                 self._ask(instrument, now)
 
     def next(self) -> Happened | None:

@@ -20,6 +20,11 @@ const IN_FLIGHT_MAX: usize = 64;
 /// After how long a resend request without an answer is repeated, ns.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
 
+/// How long after it is linked a session asks again for all that it lacks, ns. The gateway that it
+/// has left may have read its requests late: then the exchange sent events there that nobody took.
+/// The second time is longer than any gateway may stand still with heartbeats of 2 s.
+const LOOK_AGAIN_NS: [u64; 2] = [2_000_000_000, 8_000_000_000];
+
 /// What the exchange has sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Happened {
@@ -157,6 +162,8 @@ pub struct Session {
     /// What was given out last, and counts as handled when the next one is asked for.
     handling: Option<Happened>,
     is_connected: bool,
+    /// When it asks again for all that it lacks, the latest time first, ns.
+    looks_ns: Vec<u64>,
     /// Frames for the gateway.
     pub frames: Vec<u8>,
     /// Changes that must be kept before the frames are sent.
@@ -180,6 +187,7 @@ impl Session {
             queue: VecDeque::new(),
             handling: None,
             is_connected: false,
+            looks_ns: vec![],
             frames: vec![],
             changes: vec![],
         }
@@ -367,6 +375,7 @@ impl Session {
     /// There is a link to a gateway over which the session has said hello.
     pub fn connected(&mut self, now_ns: u64) {
         self.is_connected = true;
+        self.looks_ns = LOOK_AGAIN_NS.iter().rev().map(|after_ns| now_ns + after_ns).collect();
         self.frames.clear();
         let instruments: Vec<u32> = self.streams.keys().copied().collect();
         for instrument in instruments {
@@ -384,8 +393,10 @@ impl Session {
 
     /// Time has passed.
     pub fn tick(&mut self, now_ns: u64) {
+        let looks_again = self.looks_ns.pop_if(|at_ns| *at_ns <= now_ns).is_some();
         let is_late = |stream: &Stream| {
-            stream.asked_ns.is_some_and(|asked| now_ns.saturating_sub(asked) >= ASK_AGAIN_NS)
+            let asked = stream.asked_ns;
+            looks_again || asked.is_some_and(|ns| now_ns.saturating_sub(ns) >= ASK_AGAIN_NS)
         };
         let late = self.streams.iter().filter(|(_, stream)| is_late(stream));
         let late: Vec<u32> = late.map(|(instrument, _)| *instrument).collect();

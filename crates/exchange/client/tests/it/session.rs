@@ -284,3 +284,30 @@ fn events_say_in_words_why_orders_are_rejected_and_cancelled() {
     let cancelled = words(Event::Cancelled { id, user, left, reason });
     assert!(cancelled.ends_with(": its session was away for longer than it had asked for"));
 }
+
+/// The gateway that it has left read its requests late, so the exchange sent the last event there.
+#[test]
+fn a_session_looks_twice_for_what_another_gateway_may_have_got() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut session = Session::new(SESSION);
+    session.connected(SECOND);
+    session.submit(ON, 1, CANCEL_ALL, SECOND);
+    resent(&mut session, 0, 0, 0);
+    reply(&mut session, 1, 0, 2);
+    sent(&mut session);
+    session.disconnected();
+    session.connected(10 * SECOND);
+    resent(&mut session, 2, 0, 1);
+    sent(&mut session);
+    let mut asks = |at_ns: u64| {
+        session.tick(at_ns);
+        let asked = sent(&mut session).1;
+        asked.iter().for_each(|_| resent(&mut session, 2, 1, 1));
+        asked.iter().map(|it| (it.instrument, it.acknowledged)).collect::<Vec<_>>()
+    };
+    assert_eq!(asks(12 * SECOND - 1), []);
+    assert_eq!(asks(12 * SECOND), [(ON, 2)]);
+    assert_eq!(asks(12 * SECOND + 1), [], "the event has come");
+    assert_eq!(asks(18 * SECOND), [(ON, 3)]);
+    assert_eq!(asks(60 * SECOND), []);
+}

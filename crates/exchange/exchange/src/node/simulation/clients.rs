@@ -25,6 +25,10 @@ const WINDOW: usize = 4;
 /// Pause until the same events are asked for again, ns.
 const ASK_AGAIN_NS: u64 = 300_000_000;
 
+/// How long after it is linked it asks again for all that it lacks, ns: longer than a gateway stands
+/// still here.
+const LOOK_AGAIN_NS: u64 = 2_000_000_000;
+
 /// How often its ends of a link send heartbeats, ms.
 const HEARTBEAT_MS: u32 = 500;
 
@@ -83,6 +87,9 @@ pub struct Client {
     pub has_left: bool,
     /// When its gateway sent a heartbeat last, or it connected, ns.
     contact_ns: u64,
+    /// When it asks again for all that it lacks, ns: the gateway that it has left may have read its
+    /// requests late, and got events that nobody took.
+    look_ns: Option<u64>,
 }
 
 /// What a client does about a frame.
@@ -111,6 +118,7 @@ impl Client {
             count,
             has_left: false,
             contact_ns: 0,
+            look_ns: None,
         }
     }
 
@@ -150,6 +158,7 @@ impl Client {
             nm_wire::write(&logon, &mut bytes);
         }
         self.contact_ns = now_ns;
+        self.look_ns = Some(now_ns + LOOK_AGAIN_NS);
         for (_, pending) in self.streams.values().flat_map(|stream| &stream.pending) {
             bytes.extend_from_slice(pending);
         }
@@ -196,8 +205,11 @@ impl Client {
         keys.into_iter().flat_map(|key| self.ask(key, now_ns)).collect()
     }
 
-    /// Asks again for what it has asked for long ago.
+    /// Asks again for what it has asked for long ago, and for all some time after it was linked.
     pub fn ask_again(&mut self, now_ns: u64) -> Vec<u8> {
+        if self.look_ns.take_if(|at_ns| *at_ns <= now_ns).is_some() {
+            return self.ask_all(now_ns);
+        }
         let is_late = |it: &Stream| it.asked_ns.is_some_and(|ns| now_ns > ns + ASK_AGAIN_NS);
         let late = self.streams.iter().filter(|(_, stream)| is_late(stream));
         let keys: Vec<(UserId, InstrumentId)> = late.map(|(key, _)| *key).collect();
