@@ -25,8 +25,8 @@ const WINDOW: usize = 4;
 /// Pause until the same events are asked for again, ns.
 const ASK_AGAIN_NS: u64 = 300_000_000;
 
-/// How long after it is linked it asks again for all that it lacks, ns: longer than a gateway stands
-/// still here.
+/// How long after it is linked it asks again for all that it lacks, ns: longer than a gateway
+/// stands still here.
 const LOOK_AGAIN_NS: u64 = 2_000_000_000;
 
 /// How often its ends of a link send heartbeats, ms.
