@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use nm_sys::clock::Moment;
 
 use crate::suite::{self, Counts};
-use crate::{rolling_upgrade, setup, shell, tidy};
+use crate::{rolling_upgrade, setup, shell};
 
 /// Version of itchfeed that is known to work.
 const ITCHFEED: &str = "itchfeed==1.6.4";
@@ -51,12 +51,12 @@ fn run_parts(
     beside: &Parts,
     installing: ScopedJoinHandle<'_, Result<()>>,
 ) -> Result<Counts> {
-    parts.run("tidy", || tidy::run(&[]))?;
+    // The short lane, which has nothing to test here.
+    parts.run("tidy and fmt", || shell::run("cargo xtask check --base HEAD"))?;
     // Its lock file does not follow a change of our dependencies, and is needed at the very end.
     parts.run("lock file of fuzz", || {
         shell::run("cargo tree --locked --depth 0 --quiet --manifest-path fuzz/Cargo.toml")
     })?;
-    parts.run("fmt", || shell::run("cargo fmt --all --check"))?;
     parts.run("clippy", || {
         shell::run("cargo clippy --workspace --all-targets --locked -- -D warnings")
     })?;
