@@ -4,8 +4,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use nm_model::agent::{Failure, FailureKind};
-use nm_sys::clock;
 use nm_sys::poll::{Readiness, Waker};
+use nm_sys::{bind, clock};
 use nm_wire::{FrameMut, Kind, Owner};
 
 use crate::control::{self, InstrumentMap};
@@ -25,6 +25,9 @@ use super::peer::{Peer, PeerError};
 use super::sockets::Sockets;
 use super::turns::{ALONE_NS, TURN_BYTES, Turns};
 use crate::node::{gateway, mediator, processor, router};
+
+/// How long a node waits for its address: a large process that was killed has it for a while.
+const BIND_LIMIT: Duration = Duration::from_secs(3);
 
 /// How long a node that the network file lacks asks where it listens.
 const FIND_LIMIT: Duration = Duration::from_secs(10);
@@ -84,7 +87,8 @@ pub fn run_with_limits(
     let unusable = |error: NetworkError| Failure::new(FailureKind::BadRequest, error.to_string());
     let secret = network.secret_of_nodes().map_err(unusable)?;
     let system = |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
-    let listener = Listener::bind(&own.address).map_err(|error| {
+    let bound = bind::patiently(BIND_LIMIT, || Listener::bind(&own.address));
+    let listener = bound.map_err(|error| {
         let message = format!("{node} cannot listen at {}: {error}", own.address);
         Failure::new(FailureKind::AddressInUse, message)
     })?;
