@@ -77,8 +77,6 @@ use crate::master::Master;
 
 mod file;
 
-pub use file::schema;
-
 /// Number of the control group, which is not a cell.
 pub const CONTROL: u16 = u16::MAX;
 

@@ -3,8 +3,10 @@
 //! [`round`] is one round: [`place`] chooses addresses, [`supervise`] starts the nodes and restarts
 //! them, and [`nm_load`] simulates the clients. [`search`] finds the highest rate within an
 //! [`sla`], [`torture`] draws which nodes are killed and when. A [`day`] is one run whose load
-//! changes by a script. [`serve`] keeps the nodes of one host running until it is ended, by the file
-//! of a network that [`layout`] makes. A run that is to be checked leaves a recording for [`nm_verify`].
+//! changes by a script. A run that is to be checked leaves a recording for [`nm_verify`].
+//!
+//! Without a load, [`serve`] keeps the nodes of a host running until it is ended; [`layout`] makes
+//! the network's file for that.
 #![forbid(unsafe_code)]
 
 mod bounded_lines;

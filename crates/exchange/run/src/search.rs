@@ -51,8 +51,8 @@ pub enum RoundResult {
 
 /// Fewest late rounds at a rate, and how many for each round on time, from which on the load
 /// generator does not manage the rate.
-const LATE_MIN: u32 = 5;
-const LATE_PER_ROUND: u32 = 2;
+const LATE_MIN: u32 = 6;
+const LATE_PER_ROUND: u32 = 3;
 
 /// Results of all rounds at one rate.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

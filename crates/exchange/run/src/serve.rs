@@ -110,7 +110,7 @@ fn changes(
 ) {
     for (node, is_ready, start) in supervisor.states() {
         let (was_ready, last_start) = before.insert(node, (is_ready, start)).unwrap_or_default();
-        if was_ready && (!is_ready || start != last_start) || !was_ready && start != last_start {
+        if was_ready && !is_ready || start != last_start {
             let why = supervisor.why_ended(node);
             say(ServeEvent::Ended { node, why });
         }

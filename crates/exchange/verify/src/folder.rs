@@ -29,15 +29,13 @@ use nm_sys::text_file;
 
 use crate::recording::{Comparison, NETWORK, Recording};
 
+use crate::client_logs::{CLIENT_LOG_BYTES_MAX, client_logs, unreadable};
 use crate::cuts::{self, Cuts};
 use crate::findings::{Findings, Violation};
 use crate::history;
 use crate::judge::{Clients, check_deliveries, judge};
 use crate::ownership::Owners;
 use crate::replay::{self, Replay};
-
-/// Longest client log, bytes: that of the longest run. A request and its reply take 75 bytes.
-pub const CLIENT_LOG_BYTES_MAX: u64 = 80 * nm_model::limits::SAMPLES_MAX;
 
 /// Verifies a run's folder.
 ///
@@ -216,11 +214,6 @@ fn bad(message: impl std::fmt::Display) -> Failure {
     Failure::new(FailureKind::BadRequest, message.to_string())
 }
 
-pub(crate) fn unreadable(path: &Path, error: impl std::fmt::Display) -> Failure {
-    let message = format!("{} cannot be read: {error}", path.display());
-    Failure::new(FailureKind::System, message)
-}
-
 /// What the logs of clients say; none if there are none, or if one is damaged.
 fn clients(path: &Path, findings: &mut Findings) -> Result<Option<Clients>, Failure> {
     let logs = client_logs(path)?;
@@ -251,20 +244,6 @@ fn clients(path: &Path, findings: &mut Findings) -> Result<Option<Clients>, Fail
         );
     }
     Ok((!is_empty && findings.damage.is_empty()).then_some(clients))
-}
-
-/// The logs of clients in a folder, in the order of their names.
-pub(crate) fn client_logs(path: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let mut paths: Vec<PathBuf> = vec![];
-    for entry in std::fs::read_dir(path).map_err(|error| unreadable(path, error))? {
-        let entry = entry.map_err(|error| unreadable(path, error))?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        let is_log = name.starts_with("client") && name.ends_with(".log");
-        paths.extend(is_log.then(|| entry.path()));
-    }
-    paths.sort();
-    Ok(paths)
 }
 
 /// The journals of a cell's replicas, in order, and the replicas that have none.

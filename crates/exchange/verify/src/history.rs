@@ -15,8 +15,8 @@ use nm_model::{Failure, FailureKind};
 use nm_sys::text_file;
 use serde::Serialize;
 
+use crate::client_logs::{CLIENT_LOG_BYTES_MAX, client_logs, unreadable};
 use crate::findings::{Findings, Violation};
-use crate::folder::{CLIENT_LOG_BYTES_MAX, client_logs, unreadable};
 
 /// What a log has said of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

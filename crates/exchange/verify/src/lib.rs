@@ -12,6 +12,7 @@
 //! manifest that was made when the run ended ([`recording`]).
 #![forbid(unsafe_code)]
 
+mod client_logs;
 mod cuts;
 mod findings;
 mod folder;
@@ -22,7 +23,8 @@ pub mod recording;
 mod replay;
 mod rules;
 
+pub use client_logs::CLIENT_LOG_BYTES_MAX;
 pub use cuts::Cuts;
 pub use findings::{Findings, Verdict, Violation};
-pub use folder::{CLIENT_LOG_BYTES_MAX, folder, folder_cut};
+pub use folder::{folder, folder_cut};
 pub use history::write_history;

@@ -78,7 +78,8 @@ pub enum ExchangeCommand {
     /// Kill nodes at random under load, again and again, and verify each time: of all durabilities
     /// and classes in turn, where options name none.
     Torture(TortureArgs),
-    /// Show whether a running network trades, its members and leaders, and the cells of instruments.
+    /// Show whether a running network trades, its members and leaders, and the cells of
+    /// instruments.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange status --network network.toml\n  \
         nearmetal exchange status --folder nearmetal-out/RUN --format json\n\n\

@@ -44,7 +44,7 @@ fn day() -> Value {
 
 /// The schema of a network's file, as JSON; the file in TOML has the same shape.
 fn network_file() -> Value {
-    let mut schema = nm_exchange::network::schema();
+    let mut schema = schemars::schema_for!(nm_exchange::network::Network);
     schema.insert("title".to_string(), "nearmetal network".into());
     schema.to_value()
 }

@@ -1,10 +1,11 @@
 //! A network as its file has it: the fields of each class side by side.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -75,9 +76,15 @@ struct NetworkFile {
     firm: Vec<Firm>,
 }
 
-/// The schema of a network's file: that of the same content in JSON.
-pub fn schema() -> schemars::Schema {
-    schemars::schema_for!(NetworkFile)
+/// That of a network's file: of the same content in JSON.
+impl JsonSchema for Network {
+    fn schema_name() -> Cow<'static, str> {
+        "network".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        NetworkFile::json_schema(generator)
+    }
 }
 
 fn is_no_number(number: &u64) -> bool {
