@@ -268,6 +268,20 @@ mod tests {
     }
 
     #[test]
+    fn reserved_files_have_room_at_once_as_far_as_the_limit_allows() {
+        let room = || {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap();
+            line.trim().parse::<u64>().unwrap()
+        };
+        let wanted = file_limit().min(700);
+        reserve_files(wanted).unwrap();
+        assert!(room() >= wanted, "{}", room());
+        // The limit of most shells is lower than that.
+        reserve_files(u64::MAX >> 33).unwrap_or_else(|error| panic!("{error}: {}", file_limit()));
+    }
+
+    #[test]
     fn child_outlives_the_thread_that_requested_it() {
         let mut process =
             thread::spawn(|| ChildProcess::spawn(sleeper()).unwrap()).join().expect("no panic");

@@ -420,6 +420,19 @@ fn refused_while<T>(gateway: SocketAddr, work: impl FnOnce() -> T) -> (T, u64, u
     (done, of(MADE), of(WHY))
 }
 
+/// Else the kernel lets the node stand still each time that twice as many clients have come.
+#[test]
+fn a_node_has_room_for_all_its_clients_before_they_come() {
+    let (mut net, _) = network();
+    net.start_all(|_, command| command);
+    let status = format!("/proc/{}/status", net.pid(Role::Gateway.node(0)));
+    let status = fs::read_to_string(status).unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap();
+    let (files, limit) = (size.trim().parse::<u64>().unwrap(), nm_sys::process::file_limit());
+    assert!(files >= limit.min(5_120), "{files} of {limit}");
+    net.stop();
+}
+
 /// Before, the node read and refused all of them, tens of thousands in this time.
 #[test]
 fn who_is_refused_again_and_again_is_not_answered_and_others_connect() {
