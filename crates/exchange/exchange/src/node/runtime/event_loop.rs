@@ -9,7 +9,7 @@ use nm_sys::{bind, clock};
 use nm_wire::{FrameMut, Kind, Owner};
 
 use crate::control::{self, InstrumentMap};
-use crate::link::{LinkError, Listener, READ_BYTES};
+use crate::link::{Address, LinkError, Listener, READ_BYTES};
 use crate::network::{Network, NetworkError, NodeId, PerClass, Role};
 
 use super::acceptor::Acceptor;
@@ -87,11 +87,7 @@ pub fn run_with_limits(
     let unusable = |error: NetworkError| Failure::new(FailureKind::BadRequest, error.to_string());
     let secret = network.secret_of_nodes().map_err(unusable)?;
     let system = |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
-    let bound = bind::patiently(BIND_LIMIT, || Listener::bind(&own.address));
-    let listener = bound.map_err(|error| {
-        let message = format!("{node} cannot listen at {}: {error}", own.address);
-        Failure::new(FailureKind::AddressInUse, message)
-    })?;
+    let listener = listen(node, &own.address)?;
     // Else it stands still for 15 ms each time that twice as many clients have come. Where it has
     // no effect, the node does that.
     let _ = nm_sys::process::reserve_files(limits.files() as u64);
@@ -131,6 +127,14 @@ pub fn run_with_limits(
         events,
     }
     .run()
+}
+
+/// Listens at the address of a node.
+fn listen(node: NodeId, address: &Address) -> Result<Listener, Failure> {
+    bind::patiently(BIND_LIMIT, || Listener::bind(address)).map_err(|error| {
+        let message = format!("{node} cannot listen at {address}: {error}");
+        Failure::new(FailureKind::AddressInUse, message)
+    })
 }
 
 /// What a node of this class does in this network; its logs wake it.
