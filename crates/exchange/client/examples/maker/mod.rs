@@ -1,5 +1,5 @@
-//! What a maker does: a bid and an ask around a price. After a fill it cancels what is left of both,
-//! moves its price against its position and quotes again. It does not wait for anything.
+//! What a maker does: a bid and an ask around a price. After a fill it cancels what is left of
+//! both, moves its price against its position and quotes again. It does not wait for anything.
 
 use nm_client::order::{Event, Side};
 use nm_client::{ClientError, Happened, Trader};
