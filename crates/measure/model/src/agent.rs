@@ -23,7 +23,7 @@ use crate::facts::Facts;
 use crate::jitter::JitterSpec;
 use crate::limits::{self, SpecError};
 use crate::named_enum::{named_enum, text_serde};
-use crate::probe::{Pattern, PingpongSpec, RrSize, RrSpec, Side, StreamSpec};
+use crate::probe::{Case, Pattern, PingpongSpec, RrSize, RrSpec, Side, StreamSpec};
 use crate::result::{Flow, LatencyRound, Placement, Statistic};
 use crate::setting::Settings;
 use crate::stack::Stack;
@@ -195,6 +195,27 @@ pub enum Work {
         /// Counts; its lists of workloads and layouts are ignored.
         spec: ComputeSpec,
     },
+}
+
+impl Work {
+    /// The case that it measures.
+    pub fn case(&self) -> Case {
+        match self {
+            Work::Pingpong { size_bytes, spec } => {
+                Case::of_message(*size_bytes, spec.think_time_us)
+            }
+            Work::Stream { pattern, spec } => {
+                Case::Flows { pattern: *pattern, write_bytes: spec.write_bytes }
+            }
+            Work::Rr { size, rate_per_s, .. } => {
+                Case::Request { size: *size, rate_per_s: *rate_per_s }
+            }
+            Work::Jitter(_) => Case::Total,
+            Work::Compute { workload, layout, .. } => {
+                Case::Layout { workload: *workload, layout: *layout }
+            }
+        }
+    }
 }
 
 /// What the agent sends.

@@ -174,12 +174,6 @@ pub struct PingpongSpec {
 pub const PINGPONG_SIZES: [u32; 17] =
     [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536];
 
-/// Largest message over UDP.
-pub const UDP_SIZE_BYTES_MAX: u32 = 32768;
-
-/// Largest message over AF_XDP: what fits into one frame of an MTU of 1500 over IPv4.
-pub const XDP_SIZE_BYTES_MAX: u32 = 1472;
-
 impl Default for PingpongSpec {
     fn default() -> PingpongSpec {
         PingpongSpec {
@@ -397,10 +391,7 @@ impl ProbeSpec {
     pub fn cases(&self) -> Vec<Case> {
         match self {
             ProbeSpec::Pingpong(spec) => {
-                let case = |&size_bytes| match spec.think_time_us {
-                    0 => Case::Message { size_bytes },
-                    think_time_us => Case::Paced { size_bytes, think_time_us },
-                };
+                let case = |&size_bytes| Case::of_message(size_bytes, spec.think_time_us);
                 spec.sizes.iter().map(case).collect()
             }
             ProbeSpec::Stream(spec) => spec
@@ -456,10 +447,8 @@ impl PingpongSpec {
     /// Checks the ranges; only a datagram may be empty.
     pub(crate) fn check(&self, protocol: Protocol) -> Result<(), SpecError> {
         check_not_empty("sizes", &self.sizes)?;
-        let may_be_empty = matches!(protocol, Protocol::Udp | Protocol::Multicast);
-        let size_bytes_min = u32::from(!may_be_empty);
         for &size in &self.sizes {
-            limits::check("sizes", size, size_bytes_min..=SIZE_BYTES_MAX)?;
+            limits::check("sizes", size, protocol.message_bytes_min()..=SIZE_BYTES_MAX)?;
         }
         limits::check_each_once("sizes", &self.sizes)?;
         limits::check("max_iterations", self.max_iterations, 1..=limits::ITERATIONS_MAX)?;
@@ -571,6 +560,14 @@ pub enum Case {
 }
 
 impl Case {
+    /// The case of a ping-pong message, with the pause before it, if there is one.
+    pub(crate) fn of_message(size_bytes: u32, think_time_us: u64) -> Case {
+        match think_time_us {
+            0 => Case::Message { size_bytes },
+            think_time_us => Case::Paced { size_bytes, think_time_us },
+        }
+    }
+
     /// Message or request size in bytes, where the case has one.
     pub fn size_bytes(&self) -> Option<u32> {
         match self {

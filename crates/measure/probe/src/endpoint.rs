@@ -6,9 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use nm_model::agent::{Task, TaskReport, Work};
-use nm_model::probe::{Pattern, Side, StreamSpec, UDP_SIZE_BYTES_MAX, XDP_SIZE_BYTES_MAX};
+use nm_model::capability::end_case_obstacle;
+use nm_model::probe::{Pattern, Side, StreamSpec};
 use nm_model::setting::{SettingKind, SettingValue};
-use nm_model::stack::Protocol;
 use nm_model::{Failure, FailureKind};
 use nm_transport::{Connection, Listener, Options, Transport, Visitor, connect};
 
@@ -185,7 +185,7 @@ impl Endpoint {
         }
         flows.sort_by_key(|flow| flow.index);
         let Some(first) = flows.first() else { return Err(ProbeError::NotConnected) };
-        let write_bytes = stream::write_bytes(&spec, &first.connection, UDP_SIZE_BYTES_MAX);
+        let write_bytes = stream::write_bytes(&spec, &first.connection);
         let mut report = stream::run(self.side, flows, &spec, write_bytes, control)?;
         let settings = &mut report.settings;
         if write_bytes != spec.write_bytes as usize {
@@ -295,32 +295,10 @@ fn nth_address(address: &str, number: usize) -> Result<String, Failure> {
 
 /// Refuses a task that is beyond the limits, or impossible over its stack.
 fn check(task: &Task) -> Result<(), Failure> {
-    task.check().map_err(|error| Failure::new(FailureKind::BadRequest, error.to_string()))?;
-    let protocol = task.stack.protocol;
-    let datagram_bytes_max = match protocol {
-        Protocol::Udp | Protocol::Multicast => Some(UDP_SIZE_BYTES_MAX),
-        Protocol::Xdp => Some(XDP_SIZE_BYTES_MAX),
-        Protocol::Tcp | Protocol::XdpTcp | Protocol::Unix | Protocol::Shm | Protocol::Cpu => None,
-    };
-    let bad = |what: String, hint: &str| {
-        Err(Failure::new(FailureKind::BadRequest, what).hint(hint.to_string()))
-    };
-    let size_bytes = match &task.work {
-        Work::Pingpong { size_bytes, .. } => *size_bytes,
-        Work::Rr { size, .. } => size.request_bytes.max(size.response_bytes),
-        Work::Stream { .. } | Work::Jitter(_) | Work::Compute { .. } => 0,
-    };
-    if let Some(largest) = datagram_bytes_max.filter(|largest| size_bytes > *largest) {
-        let what = format!("{size_bytes} B do not fit into one datagram of {protocol}");
-        return bad(what, &format!("use sizes up to {largest} B, or a stream"));
-    }
-    match &task.work {
-        Work::Stream { .. } if protocol == Protocol::Xdp => {
-            bad("a stream over xdp is not possible".to_string(), "use xdp-tcp, or another probe")
-        }
-        Work::Stream { pattern, .. } if protocol == Protocol::XdpTcp && pattern.flows > 1 => {
-            bad(format!("{} flows over xdp-tcp are not possible", pattern.flows), "use 1-uni-1")
-        }
-        _ => Ok(()),
+    let bad = |message: String| Failure::new(FailureKind::BadRequest, message);
+    task.check().map_err(|error| bad(error.to_string()))?;
+    match end_case_obstacle(task.stack.protocol, &task.work.case()) {
+        Some(obstacle) => Err(bad(obstacle.to_string())),
+        None => Ok(()),
     }
 }

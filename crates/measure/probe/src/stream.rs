@@ -70,15 +70,13 @@ pub struct ConnectedFlow {
 
 /// Bytes of one write over `connection`: those of the spec, but a datagram that no link carries is
 /// reduced to what the route's MTU carries without fragmentation.
-pub fn write_bytes(spec: &StreamSpec, connection: &Connection, datagram_max: u32) -> usize {
+pub fn write_bytes(spec: &StreamSpec, connection: &Connection) -> usize {
     let requested = spec.write_bytes.max(1);
-    let datagram = matches!(
-        connection.stack().protocol,
-        nm_model::Protocol::Udp | nm_model::Protocol::Multicast
-    );
-    match !datagram || requested <= datagram_max {
-        true => requested as usize,
-        false => connection.datagram_bytes_max().unwrap_or(1_200) as usize,
+    match connection.stack().protocol.datagram_bytes_max() {
+        Some(bytes_max) if requested > bytes_max => {
+            connection.datagram_bytes_max().unwrap_or(1_200) as usize
+        }
+        _ => requested as usize,
     }
 }
 
