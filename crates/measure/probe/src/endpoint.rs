@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nm_model::agent::{Task, TaskReport, Work};
 use nm_model::capability::end_case_obstacle;
-use nm_model::probe::{Pattern, Side, StreamSpec};
+use nm_model::probe::{Pattern, Side, StreamSpec, StreamWork};
 use nm_model::setting::{SettingKind, SettingValue};
 use nm_model::{Failure, FailureKind};
 use nm_transport::{Connection, Listener, Options, Transport, Visitor, connect};
@@ -122,15 +122,13 @@ impl Endpoint {
     /// [`FailureKind::Cancelled`] if the work was cancelled.
     pub fn run(self, control: &Control) -> Result<TaskReport, Failure> {
         let plan = match &self.task.work {
-            Work::Stream { .. } => return Ok(self.run_stream(control)?),
-            Work::Jitter(_) | Work::Compute { .. } => return self.run_alone(control),
-            Work::Pingpong { size_bytes, spec } => {
-                LatencyPlan::pingpong(*size_bytes, spec, self.task.stack.mode)
+            Work::Stream(work) => {
+                let work = work.clone();
+                return Ok(self.run_stream(&work, control)?);
             }
-            Work::Rr { size, rate_per_s, seconds, warmup_ms, deadline_ms } => {
-                let (rate_per_s, seconds) = (*rate_per_s, *seconds);
-                LatencyPlan::request_response(*size, rate_per_s, seconds, *warmup_ms, *deadline_ms)
-            }
+            Work::Jitter(_) | Work::Compute(_) => return self.run_alone(control),
+            Work::Pingpong(work) => LatencyPlan::pingpong(work, self.task.stack.mode),
+            Work::Rr(work) => LatencyPlan::request_response(work),
         };
         Ok(self.run_latency(&plan, control)?)
     }
@@ -142,9 +140,7 @@ impl Endpoint {
         }
         match &self.task.work {
             Work::Jitter(spec) => Ok(jitter::run(spec, self.task.raw_samples, control)?),
-            Work::Compute { workload, layout, spec } => {
-                Ok(compute::round::run((*workload, *layout), spec, self.task.seed, control)?)
-            }
+            Work::Compute(work) => Ok(compute::round::run(work, self.task.seed, control)?),
             _ => Err(ProbeError::NotConnected.into()),
         }
     }
@@ -166,18 +162,19 @@ impl Endpoint {
         })
     }
 
-    fn run_stream(mut self, control: &Control) -> Result<TaskReport, ProbeError> {
-        let Work::Stream { pattern, spec } = self.task.work.clone() else {
-            unreachable!("only a stream has flows");
-        };
-        // Both ends know the size of the spec, but not yet the size that the route allows.
+    fn run_stream(
+        mut self,
+        work: &StreamWork,
+        control: &Control,
+    ) -> Result<TaskReport, ProbeError> {
+        // Both ends know the size that was asked for, but not yet the size that the route allows.
         let Connections { sending, receiving } =
-            self.complete_connections(&[spec.write_bytes as usize], control)?;
+            self.complete_connections(&[work.write_bytes as usize], control)?;
         let mut flows = vec![];
         for (sender, connections, verb) in
             [(self.side, sending, "sender"), (self.side.other(), receiving, "receiver")]
         {
-            for (index, connection) in flows_of(pattern, sender).zip(connections) {
+            for (index, connection) in flows_of(work.pattern, sender).zip(connections) {
                 let name = format!("{verb} {index}");
                 let thread = PinnedThread::of(&self.task, self.side, name, index as usize);
                 flows.push(ConnectedFlow { index, sender, connection, thread });
@@ -185,18 +182,18 @@ impl Endpoint {
         }
         flows.sort_by_key(|flow| flow.index);
         let Some(first) = flows.first() else { return Err(ProbeError::NotConnected) };
-        let write_bytes = stream::write_bytes(&spec, &first.connection);
-        let mut report = stream::run(self.side, flows, &spec, write_bytes, control)?;
+        let write_bytes = stream::write_bytes(work, &first.connection);
+        let mut report = stream::run(self.side, flows, work, write_bytes, control)?;
         let settings = &mut report.settings;
-        if write_bytes != spec.write_bytes as usize {
-            let requested = SettingValue::Bytes(u64::from(spec.write_bytes));
+        if write_bytes != work.write_bytes as usize {
+            let requested = SettingValue::Bytes(u64::from(work.write_bytes));
             settings.set(SettingKind::RequestedWriteSize, requested);
         }
-        if let Some(preset) = spec.preset {
+        if let Some(preset) = work.preset {
             settings.set(SettingKind::Preset, SettingValue::text(preset.name()));
         }
-        if spec.max_cv_percent != StreamSpec::default().max_cv_percent {
-            settings.set(SettingKind::MaxCv, SettingValue::Percent(spec.max_cv_percent));
+        if work.max_cv_percent != StreamSpec::default().max_cv_percent {
+            settings.set(SettingKind::MaxCv, SettingValue::Percent(work.max_cv_percent));
         }
         Ok(report)
     }
@@ -256,9 +253,9 @@ impl Visitor for LatencyEnd<'_> {
 
 fn pattern(work: &Work) -> Pattern {
     match work {
-        Work::Stream { pattern, .. } => *pattern,
-        Work::Pingpong { .. } | Work::Rr { .. } => ONE_FLOW,
-        Work::Jitter(_) | Work::Compute { .. } => NO_FLOW,
+        Work::Stream(work) => work.pattern,
+        Work::Pingpong(_) | Work::Rr(_) => ONE_FLOW,
+        Work::Jitter(_) | Work::Compute(_) => NO_FLOW,
     }
 }
 
@@ -270,9 +267,9 @@ fn flows_of(pattern: Pattern, sender: Side) -> impl Iterator<Item = u32> {
 fn options(task: &Task) -> Options {
     let token = task.token;
     match &task.work {
-        Work::Stream { spec, .. } => {
-            let congestion = spec.congestion.clone();
-            Options { buffer_bytes: spec.buffer_bytes, congestion, token }
+        Work::Stream(work) => {
+            let congestion = work.congestion.clone();
+            Options { buffer_bytes: work.buffer_bytes, congestion, token }
         }
         _ => Options { token, ..Options::default() },
     }
