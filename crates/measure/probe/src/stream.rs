@@ -68,8 +68,8 @@ pub struct ConnectedFlow {
     pub thread: PinnedThread,
 }
 
-/// Bytes of one write over `connection`: those that were asked for, but a datagram that no link carries is
-/// reduced to what the route's MTU carries without fragmentation.
+/// Bytes of one write over `connection`: those that were asked for, but a datagram that no link
+/// carries is reduced to what the route's MTU carries without fragmentation.
 pub fn write_bytes(work: &StreamWork, connection: &Connection) -> usize {
     let requested = work.write_bytes.max(1);
     match connection.stack().protocol.datagram_bytes_max() {
