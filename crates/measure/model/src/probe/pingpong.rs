@@ -164,6 +164,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_pause_makes_another_case() {
+        let spec = PingpongSpec { sizes: vec![64], ..PingpongSpec::default() };
+        assert_eq!(spec.cases(), [Case::Message { size_bytes: 64 }]);
+        let paced = PingpongSpec { think_time_us: 5, ..spec };
+        assert_eq!(paced.cases(), [Case::Paced { size_bytes: 64, think_time_us: 5 }]);
+    }
+
+    #[test]
     fn numbers_beyond_the_limits_are_refused_with_their_field() {
         let pingpong = |spec: PingpongSpec| spec.check(Protocol::Tcp).unwrap_err().to_string();
         assert_eq!(PingpongSpec::default().check(Protocol::Tcp), Ok(()));

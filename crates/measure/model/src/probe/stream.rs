@@ -186,6 +186,8 @@ mod tests {
             stream(large),
             "write_bytes is 16777216, must be at most 4194304 in 256-uni-256"
         );
+        let nothing = StreamSpec { write_bytes: 0, ..default.clone() };
+        assert_eq!(stream(nothing), "write_bytes is 0, must be 1 to 16777216");
         let name = StreamSpec { congestion: Some("x".repeat(16)), ..default.clone() };
         assert!(stream(name).starts_with("congestion is xxxxxxxxxxxxxxxx, must be a name of"));
         let buffer = StreamSpec { buffer_bytes: Some(u32::MAX), ..default.clone() };
