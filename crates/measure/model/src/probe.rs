@@ -14,6 +14,7 @@ pub mod stream;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::compute::ComputeSpec;
 use crate::exchange::ExchangeSpec;
@@ -23,6 +24,7 @@ use crate::limits::SpecError;
 use crate::metric::Metric;
 use crate::named_enum::named_enum;
 use crate::stack::{Protocol, StackPair};
+use crate::value_type;
 pub use case::{Case, Pattern, PatternError, RrSize, RrSizeError, Side};
 pub use compute::ComputeWork;
 use definition::{OneCase, Probe};
@@ -39,6 +41,11 @@ macro_rules! probes {
         );
 
         impl ProbeKind {
+            /// The parameters of a probe with their defaults.
+            pub(crate) fn default_fields(self) -> serde_json::Result<Value> {
+                match self { $(ProbeKind::$name => serde_json::to_value($spec::default())),+ }
+            }
+
             /// Whether both ends exchange bytes over a stack. The other probes measure the
             /// client's machine alone.
             pub fn uses_network(self) -> bool {
@@ -58,6 +65,18 @@ macro_rules! probes {
         }
 
         impl ProbeSpec {
+            /// Reads the parameters of a probe; without one it has its default.
+            pub(crate) fn decode(
+                kind: ProbeKind,
+                fields: Map<String, Value>,
+            ) -> Result<ProbeSpec, String> {
+                let given: Vec<String> = fields.keys().cloned().collect();
+                match kind {
+                    $(ProbeKind::$name => value_type::decode::<$spec>(fields)
+                        .map(|spec| ProbeSpec::$name(spec.completed(&given)))),+
+                }
+            }
+
             /// The kind of this probe.
             pub fn kind(&self) -> ProbeKind {
                 match self { $(ProbeSpec::$name(_) => ProbeKind::$name),+ }

@@ -6,13 +6,19 @@ use crate::probe::case::Case;
 use crate::stack::{Protocol, StackPair};
 
 /// The specification of a probe, as a plan or a command's flags give it.
-pub(crate) trait Probe {
+pub(crate) trait Probe: Sized {
     /// What an agent is asked to do for one case.
     type Work;
 
     /// Whether both ends exchange bytes over a stack. The other probes measure the client's
     /// machine alone.
     const USES_NETWORK: bool = true;
+
+    /// Fills in what follows from other parameters and is not among those that were `given`.
+    fn completed(self, given: &[String]) -> Self {
+        let _ = given;
+        self
+    }
 
     /// Checks what types cannot: ranges and combinations with `protocol`.
     fn check(&self, protocol: Protocol) -> Result<(), SpecError>;

@@ -110,6 +110,16 @@ impl StreamSpec {
 impl Probe for StreamSpec {
     type Work = StreamWork;
 
+    /// A preset is another tool's write size, unless it is given itself.
+    fn completed(self, given: &[String]) -> StreamSpec {
+        match self.preset {
+            Some(preset) if !given.iter().any(|name| name == "write_bytes") => {
+                StreamSpec { write_bytes: preset.write_bytes(), ..self }
+            }
+            _ => self,
+        }
+    }
+
     fn check(&self, protocol: Protocol) -> Result<(), SpecError> {
         limits::check_not_empty("patterns", &self.patterns)?;
         limits::check_each_once("patterns", &self.patterns)?;
