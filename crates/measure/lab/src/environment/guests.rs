@@ -190,13 +190,14 @@ impl Host {
     fn new(kind: EnvironmentKind, spec: &GuestSpec) -> Result<Host, GuestsUnavailable> {
         let determined = execution::determine(spec.execution)?;
         let packet_threads = network::packet_threads(kind, 2 * spec.pairs);
-        let (allowed, siblings) = (nm_sys::cpu::allowed(), nm_sys::cpu::siblings());
+        let topology = nm_host::topology::read(&HostFiles::default());
+        let topology = topology.within(&nm_sys::cpu::allowed());
         Ok(Host {
             pairs: spec.pairs,
             qemu: Qemu::find()?,
             parts: GuestParts::of(kind, spec)?,
             memory: plan_memory(spec, determined.execution)?,
-            budget: Budget::new(spec.pairs, spec.cpus, packet_threads, &allowed, &siblings),
+            budget: Budget::new(spec.pairs, spec.cpus, packet_threads, &topology),
             determined,
         })
     }
