@@ -382,6 +382,25 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_of_a_package_outlives_its_folder() {
+        let temporary = folder();
+        let unpacked = PrivateFolder::create(temporary.path(), UNPACKED).unwrap();
+        let path = unpacked.path().to_path_buf();
+        fs::create_dir_all(path.join("boot")).unwrap();
+        fs::write(path.join("boot/vmlinuz-6.1"), "image").unwrap();
+        write_modules(&path, &[("lib/modules/6.1/kernel/a.ko", "")]);
+        let mut kernel = GuestKernel::in_folder(&path, "x.deb").unwrap();
+        kernel.unpacked = Some(Arc::new(unpacked));
+        let kernel = kernel.without_folder().unwrap();
+        assert!(!path.exists(), "a kill from now on leaves nothing");
+        assert_eq!(fs::read_to_string(&kernel.image).unwrap(), "image");
+        assert_eq!(kernel.release, "6.1");
+        // Another process, such as QEMU, opens it by the same path.
+        let cat = Command::new("cat").arg(&kernel.image).output().unwrap();
+        assert_eq!(cat.stdout, b"image");
+    }
+
+    #[test]
     fn next_package_removes_what_a_killed_process_has_left() {
         let root = folder();
         let left = root.path().join(format!("{UNPACKED}{}", "0a".repeat(8)));
