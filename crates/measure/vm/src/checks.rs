@@ -31,7 +31,8 @@ pub fn lab_plan(view: &View<'_>) -> LabPlan {
 
 /// Folders of which one must be in a tree of files before something that is not there is missing:
 /// a recording need not have all that its host has.
-const SHOWN_BY: [(&str, &[&str]); 7] = [
+const SHOWN_BY: [(&str, &[&str]); 8] = [
+    ("kvm.usable", &["/dev"]),
     (
         "iommu.present",
         &["/sys/class/iommu", "/sys/kernel/iommu_groups", "/sys/firmware", "/sys/class"],
@@ -46,11 +47,12 @@ const SHOWN_BY: [(&str, &[&str]); 7] = [
 
 /// Makes a check unknown whose finding rests on the absence of files that the tree does not show.
 fn unless_shown(view: &View<'_>, check: &mut LabCheck) {
+    let is_bad = matches!(check.status, LabStatus::Missing | LabStatus::Worse);
     let by = SHOWN_BY.iter().find(|(id, _)| *id == check.id);
-    let Some((_, folders)) = by.filter(|_| check.status == LabStatus::Missing) else { return };
+    let Some((_, folders)) = by.filter(|_| is_bad) else { return };
     if !view.shows(folders) {
         check.status = LabStatus::Unknown;
-        check.summary = format!("the tree does not show whether: {}", check.summary);
+        check.summary = format!("{}, or the tree does not show it", check.summary);
         check.fix = None;
     }
 }

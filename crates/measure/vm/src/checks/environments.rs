@@ -79,8 +79,9 @@ fn unavailable_reason(check: &LabCheck) -> UnavailableReason {
 /// What stands in the way of any pass-through: programs, rights, the IOMMU, and KVM.
 fn common(checks: &[LabCheck], execution: &ExpectedExecution) -> Vec<UnavailableReason> {
     let mut reasons = unavailable_reasons(checks, &[GUESTS.as_slice(), &PASSED].concat());
-    if !preconditions::can_pass_through(execution.execution) {
-        let usable = checks.iter().find(|check| check.id == "kvm.usable");
+    let usable = checks.iter().find(|check| check.id == "kvm.usable");
+    let is_known = usable.is_none_or(|check| check.status != LabStatus::Unknown);
+    if is_known && !preconditions::can_pass_through(execution.execution) {
         let fix = usable.and_then(|check| check.fix.clone());
         let nothing = || Fix { kind: FixKind::Record, text: "nothing is known".to_string() };
         reasons.push(UnavailableReason {
@@ -135,7 +136,7 @@ fn passed(
     execution: &ExpectedExecution,
 ) -> Vec<LabEnvironment> {
     let is_emulated = execution.execution.is_emulated();
-    let common_unknown = unknown(checks, &[GUESTS.as_slice(), &PASSED].concat());
+    let common_unknown = unknown(checks, &[GUESTS.as_slice(), &PASSED, &["kvm.usable"]].concat());
     let own_ids = |nic: &Nic, whats: &[&str]| -> Vec<String> {
         whats.iter().map(|what| format!("{}.{what}", nic.name)).collect()
     };
