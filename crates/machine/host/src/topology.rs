@@ -10,8 +10,8 @@ use crate::cpu;
 
 const CPUS: &str = "/sys/devices/system/cpu";
 
-/// Below this share of the fastest type's figure a core is of another type. Cores of one type differ
-/// by a few percent, those of Intel's and ARM's slower types by more than a quarter.
+/// Below this share of the fastest type's figure a core is of another type. Cores of one type
+/// differ by a few percent, those of Intel's and ARM's slower types by more than a quarter.
 const SAME_TYPE_SHARE: f64 = 0.8;
 
 /// Reads the cores. What nothing tells is absent, never guessed.

@@ -26,8 +26,8 @@ pub struct Chosen {
     pub reserved: Vec<u32>,
     /// The other threads of all those cores: nothing may run there.
     pub idle_siblings: Vec<u32>,
-    /// Cores beside them on a last-level cache that the system does not use: nothing should run there
-    /// that the workload would notice.
+    /// Cores beside them on a last-level cache that the system does not use: nothing should run
+    /// there that the workload would notice.
     pub spare: Vec<u32>,
     /// The node's other CPUs: for interrupts, the kernel, emulators.
     pub housekeeping: Vec<u32>,

@@ -161,7 +161,8 @@ pub fn one_kernel(client: &Facts, server: &Facts) -> bool {
 }
 
 /// Up to `count` CPUs: one CPU of each core by the rule of all placements. Where a node has too few
-/// cores, first one CPU of each core, starting with the best pair, then the other CPUs of the cores.
+/// cores, first one CPU of each core, starting with the best pair, then the other CPUs of the
+/// cores.
 fn by_preference(cpu: &CpuFacts, count: usize) -> Vec<u32> {
     let topology = Topology::of_threads(&cpu.allowed, &cpu.siblings, &cpu.numa_nodes);
     if let Ok(chosen) = choose(&topology, &Wish { cores: count, ..Wish::default() }) {

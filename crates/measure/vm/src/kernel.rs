@@ -143,8 +143,8 @@ impl GuestKernel {
         GuestKernel::of_image(path)
     }
 
-    /// The same kernel without its modules, if it is one of a package: its image lies in memory, and
-    /// what was unpacked is removed, so that a killed process leaves nothing of it.
+    /// The same kernel without its modules, if it is one of a package: its image lies in memory,
+    /// and what was unpacked is removed, so that a killed process leaves nothing of it.
     ///
     /// # Errors
     /// If the image cannot be read or the memory not be had.

@@ -1,5 +1,5 @@
-//! What a pair of guests needs of a host, decided without a call: `lab plan`, `lab run` and plans ask
-//! the same functions.
+//! What a pair of guests needs of a host, decided without a call: `lab plan`, `lab run` and plans
+//! ask the same functions.
 
 use nm_model::GuestExecution;
 
@@ -26,8 +26,8 @@ pub fn function_driver(driver: &str) -> &str {
     }
 }
 
-/// The driver that a guest needs for `nic`: that of its virtual functions, or its own. Absent if the
-/// host does not show which one it has.
+/// The driver that a guest needs for `nic`: that of its virtual functions, or its own. Absent if
+/// the host does not show which one it has.
 pub fn guest_driver(nic: &Nic, is_function: bool) -> Option<&str> {
     let driver = nic.driver.as_deref()?;
     Some(if is_function { function_driver(driver) } else { driver })

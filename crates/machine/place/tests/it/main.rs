@@ -185,7 +185,8 @@ proptest! {
     #[test]
     fn every_choice_has_reasons_of_one_sentence(shape in shapes(), cores in 1usize..10) {
         let topology = topology(&shape);
-        let Ok(chosen) = choose(&topology, &Wish { cores, ..Wish::default() }) else { return Ok(()) };
+        let wish = Wish { cores, ..Wish::default() };
+        let Ok(chosen) = choose(&topology, &wish) else { return Ok(()) };
         prop_assert!(chosen.reasons.len() >= 3, "{:?}", chosen.reasons);
         for reason in &chosen.reasons {
             let n_words = reason.split_whitespace().count();

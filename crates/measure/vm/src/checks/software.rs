@@ -40,8 +40,8 @@ fn qemu(view: &View<'_>) -> LabCheck {
     }
 }
 
-/// The release of the kernel that guests would run, if nobody names one: the host's own, or the last
-/// one that has an image and modules.
+/// The release of the kernel that guests would run, if nobody names one: the host's own, or the
+/// last one that has an image and modules.
 pub fn guest_release(view: &View<'_>) -> Option<String> {
     let has_modules = |release: &str| {
         ["/lib/modules", "/usr/lib/modules"]

@@ -79,7 +79,8 @@ pub fn run(args: &AbArgs) -> Result<Exit> {
     finish(args, switch, &rounds)
 }
 
-/// Rounds that are long enough for the guard p99.9, by one that is not counted. Absent after Ctrl-C.
+/// Rounds that are long enough for the guard p99.9, by one that is not counted. Absent after
+/// Ctrl-C.
 fn long_enough(
     args: &AbArgs,
     spec: PingpongSpec,

@@ -129,8 +129,8 @@ impl Rounds {
         Rounds { figures: all.map(values).collect() }
     }
 
-    /// Leaves out percentiles beyond p99.9 that not all rounds have: their samples do not carry them.
-    /// p99.9 and what lies below it must be measured.
+    /// Leaves out percentiles beyond p99.9 that not all rounds have: their samples do not carry
+    /// them. p99.9 and what lies below it must be measured.
     pub fn leave_out_beyond_samples(&mut self) {
         let n_rounds = |values: &Values| -> usize {
             values.blocks.iter().map(|block| block.with.len() + block.without.len()).sum()
