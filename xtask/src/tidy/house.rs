@@ -8,7 +8,7 @@ const WINGS: [(&str, &[&str]); 4] = [
         "measure",
         &["report", "judge", "fleet", "lab", "probe", "vm", "transport", "ring", "stats", "model"],
     ),
-    ("machine", &["generate", "tune", "audit", "host", "settings"]),
+    ("machine", &["generate", "tune", "audit", "host", "place", "settings"]),
     (
         "exchange",
         &[
@@ -25,9 +25,10 @@ const SINGLE: [(&str, &str); 2] = [("nearmetal", "nearmetal"), ("nm-accel", "acc
 /// Edges between wings, beside those of the program, which may use all, and those to the ground:
 /// the wing or the crate that depends, and the crate on which it may. The first three are meant to
 /// stay; each of the others waits for a part of the lower crate to move.
-const BETWEEN: [(&str, &str); 13] = [
+const BETWEEN: [(&str, &str); 14] = [
     ("accel", "nm-ring"),
     ("measure", "nm-host"),
+    ("measure", "nm-place"),
     ("nm-lab", "nm-run"),
     ("nm-lab", "nm-exchange"),
     ("nm-vm", "nm-audit"),

@@ -111,7 +111,8 @@ impl Check {
     /// The finding for what was observed.
     pub fn with(&self, observed: Observed) -> Finding {
         let mut reasons = self.reasons(&observed.at_fault);
-        for (word, text) in &observed.replacements {
+        // Where nothing was found, the word stays: `for c in ; do` is no command.
+        for (word, text) in observed.replacements.iter().filter(|(_, text)| !text.is_empty()) {
             reasons.fix.text = reasons.fix.text.replace(word, text);
         }
         Finding {

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use nm_model::finding::Evidence;
 use nm_model::snapshot::LinkCalls;
 use nm_model::{Facts, Snapshot};
-use nm_sys::hostfiles::parse_list;
+use nm_place::Topology;
+use nm_sys::hostfiles::{HostFiles, parse_list};
 
 use crate::observed::{evidence, missing};
 use nm_sys::cpu_list;
@@ -30,6 +31,8 @@ pub struct Machine<'a> {
     pub facts: Facts,
     /// What the kernel runs on.
     pub layer: Layer,
+    /// The cores.
+    pub topology: Topology,
     /// CPUs that are online.
     pub online: Vec<u32>,
     /// CPUs of the workload's hot threads.
@@ -45,11 +48,12 @@ pub struct Machine<'a> {
 impl<'a> Machine<'a> {
     /// The machine of a snapshot.
     pub fn new(snapshot: &'a Snapshot) -> Machine<'a> {
-        let facts = nm_host::read_from(&nm_host::snapshot::files(snapshot));
+        let files = nm_host::snapshot::files(snapshot);
         let mut machine = Machine {
             snapshot,
-            layer: layer(snapshot, &facts),
-            facts,
+            layer: layer(snapshot, &files),
+            facts: nm_host::read_from(&files),
+            topology: nm_host::topology::read(&files),
             online: vec![],
             hot: vec![],
             hot_reason: "",
@@ -67,11 +71,15 @@ impl<'a> Machine<'a> {
     }
 
     /// CPUs of the workload that can be kept free of everything else: where it has all that there
-    /// are, all but the first, as the kernel needs one.
+    /// are, all but the first, as the kernel needs one. Where it has not chosen its CPUs, those of
+    /// the fastest type.
     pub fn separable(&self) -> Vec<u32> {
         let is_all = self.online.iter().all(|cpu| self.hot.contains(cpu));
         let first = self.online.first().filter(|_| is_all);
-        self.hot.iter().copied().filter(|cpu| Some(cpu) != first).collect()
+        let all: Vec<u32> = self.hot.iter().copied().filter(|cpu| Some(cpu) != first).collect();
+        let fastest = self.topology.fastest();
+        let fast: Vec<u32> = all.iter().copied().filter(|cpu| fastest.contains(cpu)).collect();
+        if self.knows_hot() || fast.is_empty() { all } else { fast }
     }
 
     fn hot_cpus(&self) -> (Vec<u32>, &'static str) {
@@ -152,7 +160,10 @@ impl<'a> Machine<'a> {
         let hypervisor = self.hypervisor();
         let layer = match self.layer {
             Layer::Metal => "bare metal".to_string(),
-            Layer::Guest => format!("{} guest", hypervisor.unwrap_or("unknown hypervisor's")),
+            Layer::Guest => match hypervisor {
+                None | Some("unknown") => "unknown hypervisor's guest".to_string(),
+                Some(name) => format!("{name} guest"),
+            },
             Layer::Unknown => "unknown layer".to_string(),
         };
         match &self.facts.virtualization.container {
@@ -309,17 +320,14 @@ pub fn cpu(cpu: u32, file: &str) -> String {
     format!("/sys/devices/system/cpu/cpu{cpu}/{file}")
 }
 
-fn layer(snapshot: &Snapshot, facts: &Facts) -> Layer {
-    if let Some(cpuid) = &snapshot.calls.cpuid {
-        return if cpuid.has_hypervisor { Layer::Guest } else { Layer::Metal };
+fn layer(snapshot: &Snapshot, files: &HostFiles) -> Layer {
+    let is_metal = match &snapshot.calls.cpuid {
+        Some(cpuid) => Some(!cpuid.has_hypervisor),
+        None => nm_host::is_metal(files),
+    };
+    match is_metal {
+        Some(true) => Layer::Metal,
+        Some(false) => Layer::Guest,
+        None => Layer::Unknown,
     }
-    if facts.virtualization.hypervisor.is_some() {
-        return Layer::Guest;
-    }
-    let has_flags = snapshot
-        .files
-        .get("/proc/cpuinfo")
-        .is_some_and(|text| text.lines().any(|line| line.starts_with("flags")));
-    let has_tables = snapshot.files.contains_key("/sys/class/dmi/id/sys_vendor");
-    if has_flags || has_tables { Layer::Metal } else { Layer::Unknown }
 }

@@ -1,12 +1,18 @@
 //! What of a host matters to the placement of a guest: cores, memory nodes, network devices.
 
+use std::collections::BTreeSet;
+
 pub use nm_model::pci_address::PciAddress;
+pub use nm_place::Core;
+use nm_place::Topology;
 
 /// The host as a placement sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostLayout {
     /// Physical cores, by their first CPU.
     pub cores: Vec<Core>,
+    /// CPUs that the scheduler leaves alone.
+    pub isolated: BTreeSet<u32>,
     /// Reserved huge pages, by node and size.
     pub huge_pages: Vec<HugePages>,
     /// Network devices on PCI, by address.
@@ -30,19 +36,15 @@ impl HostLayout {
         nodes
     }
 
+    /// The cores, for the rule that chooses among them.
+    pub fn topology(&self) -> Topology {
+        Topology { cores: self.cores.clone(), isolated: self.isolated.clone() }
+    }
+
     /// Whether a core has more than one thread.
     pub fn has_siblings(&self) -> bool {
         self.cores.iter().any(|core| core.cpus.len() > 1)
     }
-}
-
-/// A physical core.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Core {
-    /// Its online CPUs, the lowest first; never empty.
-    pub cpus: Vec<u32>,
-    /// Its NUMA node.
-    pub node: u32,
 }
 
 /// Huge pages of one size on one node.

@@ -4,7 +4,9 @@ use nm_model::Side;
 use nm_model::guest::GuestSpec;
 use nm_model::pci_address::PciAddress;
 
-use crate::layout::{Core, HostLayout};
+use nm_place::{Refusal, Wish};
+
+use crate::layout::HostLayout;
 
 /// What connects the guests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,39 +129,37 @@ pub struct PairPlacement {
     pub notes: Vec<String>,
 }
 
-/// Places both guests on one node, every virtual CPU on a core of its own, if the host has enough
-/// cores; the first core stays with the host.
+/// Places both guests on one node, every virtual CPU on a core of its own, by the rule of all
+/// placements, if the host has enough cores.
 pub fn place_pair(host: &HostLayout, request: &PairRequest) -> PairPlacement {
+    let topology = host.topology();
     let wanted = 2 * request.cpus as usize;
-    let cores_of = |node: u32| -> Vec<&Core> {
-        let mut cores: Vec<&Core> = host.cores.iter().filter(|core| core.node == node).collect();
-        cores.sort_by_key(|core| core.cpus[0]);
-        cores
+    let wish = Wish { cores: wanted, node: request.network.node(), reserve: 0 };
+    let chosen = nm_place::choose(&topology, &wish);
+    let node = match &chosen {
+        Ok(chosen) => Some(chosen.node),
+        Err(Refusal::TooFewCores { node, .. }) => Some(*node),
+        Err(_) => request.network.node(),
     };
-    let best = || host.nodes().into_iter().max_by_key(|node| (cores_of(*node).len(), !node));
-    let node = request.network.node().or_else(best);
-    let cores = node.map(cores_of).unwrap_or_default();
     let mut placement = PairPlacement {
         node,
         has_invariant_tsc: host.has_invariant_tsc,
         has_huge_pages: has_huge_pages(host, request, node),
         ..PairPlacement::default()
     };
-    if cores.len() > wanted {
-        let (kept, mut used) = cores.split_at(cores.len() - wanted);
-        for cpus in &mut placement.virtual_cpus {
-            let (own, rest) = used.split_at(request.cpus as usize);
-            *cpus = own.iter().map(|core| core.cpus[0]).collect();
-            used = rest;
+    match chosen {
+        Ok(chosen) => {
+            // The virtual CPUs of a guest share a cache before those of different guests do.
+            let mut cpus = chosen.hot;
+            cpus.sort_by_key(|cpu| (topology.core_of(*cpu).and_then(|core| core.cache), *cpu));
+            let (client, server) = cpus.split_at(request.cpus as usize);
+            placement.virtual_cpus = [client.to_vec(), server.to_vec()];
+            placement.others = chosen.housekeeping;
         }
-        placement.others = kept.iter().flat_map(|core| &core.cpus).copied().collect();
-        placement.others.sort_unstable();
-    } else {
-        placement.notes.push(format!(
+        Err(error) => placement.notes.push(format!(
             "The virtual CPUs are not pinned: {wanted} cores and one for the host are needed, and \
-             there are {}.",
-            cores.len()
-        ));
+             {error}."
+        )),
     }
     if !placement.has_huge_pages {
         placement.notes.push(format!(

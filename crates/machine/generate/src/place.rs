@@ -1,6 +1,8 @@
 //! Decides where a guest runs, or says why the host cannot carry it.
 
-use crate::layout::{Core, HostLayout, Nic, NicFunction, PciAddress};
+use nm_place::{Chosen, Wish};
+
+use crate::layout::{HostLayout, Nic, NicFunction, PciAddress};
 use crate::request::{Request, RequestError};
 
 /// Where everything of a guest is.
@@ -16,8 +18,12 @@ pub struct Placement {
     pub idle_siblings: Vec<u32>,
     /// Those of them that are on the cores of this guest's vCPUs.
     pub vcpu_siblings: Vec<u32>,
+    /// Cores that use a last-level cache of the guest's: nothing should run there.
+    pub spare: Vec<u32>,
     /// The node's other CPUs: for the emulator, its I/O thread and the host.
     pub shared: Vec<u32>,
+    /// One sentence for each decision about the CPUs.
+    pub reasons: Vec<String>,
     /// The device.
     pub nic: Nic,
     /// Pages of the memory.
@@ -172,19 +178,18 @@ pub fn place(host: &HostLayout, request: &Request) -> Result<Placement, PlaceErr
     let nic = find_nic(host, &request.nic)?;
     check_nic(nic)?;
     let node = node_of(host, nic)?;
-    let (kept, dedicated) = split_cores(host, request, nic, node)?;
+    let chosen = choose_cores(host, request, nic, node)?;
     let pages = pages(host, request, node)?;
-    let first = |core: &Core| core.cpus[0];
-    let dedicated_cpus: Vec<u32> = dedicated.iter().map(|core| first(core)).collect();
-    let n_vcpus = request.vcpus as usize;
-    let siblings = |cores: &[&Core]| sorted(cores.iter().flat_map(|core| &core.cpus[1..]).copied());
+    let own = host.cores.iter().filter(|core| chosen.hot.contains(&core.first()));
     Ok(Placement {
         node,
-        vcpus: dedicated_cpus.iter().copied().take(n_vcpus).collect(),
-        dedicated: dedicated_cpus,
-        idle_siblings: siblings(&dedicated),
-        vcpu_siblings: siblings(&dedicated[..n_vcpus]),
-        shared: sorted(kept.iter().flat_map(|core| &core.cpus).copied()),
+        vcpu_siblings: sorted(own.flat_map(|core| &core.cpus[1..]).copied()),
+        dedicated: sorted(chosen.hot.iter().chain(&chosen.reserved).copied()),
+        vcpus: chosen.hot,
+        idle_siblings: chosen.idle_siblings,
+        spare: chosen.spare,
+        shared: chosen.housekeeping,
+        reasons: chosen.reasons,
         nic: nic.clone(),
         pages,
         has_siblings: host.has_siblings(),
@@ -251,28 +256,31 @@ fn node_of(host: &HostLayout, nic: &Nic) -> Result<u32, PlaceError> {
     }
 }
 
-/// The cores of the node that the host keeps, and those for guests: the highest ones, because CPU 0
-/// has work that cannot be moved.
-fn split_cores<'a>(
-    host: &'a HostLayout,
+/// The cores for guests: by the rule of all placements. Where nobody says how many, all that share
+/// no last-level cache with the host, or all but one where those are too few.
+fn choose_cores(
+    host: &HostLayout,
     request: &Request,
     nic: &Nic,
     node: u32,
-) -> Result<(Vec<&'a Core>, Vec<&'a Core>), PlaceError> {
-    let mut cores: Vec<&Core> = host.cores.iter().filter(|core| core.node == node).collect();
-    cores.sort_by_key(|core| core.cpus[0]);
-    let (max, vcpus) = (cores.len().saturating_sub(1), request.vcpus);
+) -> Result<Chosen, PlaceError> {
+    let topology = host.topology();
+    let n_cores = host.cores.iter().filter(|core| core.node == node).count();
+    let (max, vcpus) = (n_cores.saturating_sub(1), request.vcpus);
+    let too_few = PlaceError::TooFewCores { node, nic: nic.address, cores: n_cores, vcpus };
     if (vcpus as usize) > max {
-        let (nic, cores) = (nic.address, cores.len());
-        return Err(PlaceError::TooFewCores { node, nic, cores, vcpus });
+        return Err(too_few);
     }
+    let apart = nm_place::cores_apart(&topology, node);
     let dedicated = match request.dedicated_cores {
+        None if apart >= vcpus as usize => apart,
         None => max,
         Some(asked) if (vcpus as usize..=max).contains(&(asked as usize)) => asked as usize,
         Some(asked) => return Err(PlaceError::DedicatedCores { asked, node, vcpus, max }),
     };
-    let for_guests = cores.split_off(cores.len() - dedicated);
-    Ok((cores, for_guests))
+    let cores = vcpus as usize;
+    let wish = Wish { cores, node: Some(node), reserve: dedicated - cores };
+    nm_place::choose(&topology, &wish).map_err(|_| too_few)
 }
 
 fn pages(host: &HostLayout, request: &Request, node: u32) -> Result<u64, PlaceError> {

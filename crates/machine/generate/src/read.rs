@@ -1,14 +1,12 @@
 //! Reads a host's layout from the files of the running kernel, or of a recorded tree.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use nm_model::limits;
 use nm_sys::hostfiles::HostFiles;
 
-use crate::layout::{Core, HostLayout, HugePages, Nic, NicFunction, PciAddress};
+use crate::layout::{HostLayout, HugePages, Nic, NicFunction, PciAddress};
 
-const CPUS: &str = "/sys/devices/system/cpu";
 const NODES: &str = "/sys/devices/system/node";
 const DEVICES: &str = "/sys/bus/pci/devices";
 const GROUPS: &str = "/sys/kernel/iommu_groups";
@@ -18,8 +16,10 @@ pub fn read(root: &Path) -> HostLayout {
     let files = HostFiles::new(root);
     let flags = flags(&files);
     let has = |name: &str| flags.iter().any(|flag| flag == name);
+    let topology = nm_host::topology::read(&files);
     HostLayout {
-        cores: cores(&files, root),
+        cores: topology.cores,
+        isolated: topology.isolated,
         huge_pages: huge_pages(&files),
         nics: nics(&files),
         is_x86: !flags.is_empty(),
@@ -35,27 +35,6 @@ fn flags(files: &HostFiles) -> Vec<String> {
     let line = text.lines().filter_map(|line| line.split_once(':'));
     let flags = line.filter(|(name, _)| name.trim() == "flags").map(|(_, flags)| flags).next();
     flags.unwrap_or_default().split_whitespace().map(str::to_string).collect()
-}
-
-fn cores(files: &HostFiles, root: &Path) -> Vec<Core> {
-    let online = files.list(&format!("{CPUS}/online")).unwrap_or_default();
-    let online: BTreeSet<u32> = online.into_iter().take(limits::CPUS_MAX).collect();
-    let nodes = nm_host::read(root).cpu.numa_nodes;
-    let mut cores: Vec<Core> = vec![];
-    for cpu in &online {
-        let siblings = files.list(&format!("{CPUS}/cpu{cpu}/topology/thread_siblings_list"));
-        let mut cpus = siblings.unwrap_or_default();
-        cpus.retain(|sibling| online.contains(sibling));
-        cpus.push(*cpu);
-        cpus.sort_unstable();
-        cpus.dedup();
-        // A kernel without NUMA has one node, which it does not list.
-        let node = nodes.get(cpu).copied().unwrap_or(0);
-        if cpus[0] == *cpu {
-            cores.push(Core { cpus, node });
-        }
-    }
-    cores
 }
 
 fn huge_pages(files: &HostFiles) -> Vec<HugePages> {

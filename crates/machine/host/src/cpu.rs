@@ -28,7 +28,7 @@ pub fn read(files: &HostFiles) -> CpuFacts {
 }
 
 /// CPUs online by sysfs, or by `/proc/cpuinfo` where a container hides sysfs.
-fn online(files: &HostFiles) -> Vec<u32> {
+pub(crate) fn online(files: &HostFiles) -> Vec<u32> {
     files.list(&format!("{CPUS}/online")).unwrap_or_else(|| {
         cpuinfo(files, "processor").iter().filter_map(|text| text.parse().ok()).collect()
     })
@@ -68,7 +68,7 @@ fn siblings(files: &HostFiles, online: &[u32]) -> Vec<Vec<u32>> {
     groups.into_iter().collect()
 }
 
-fn numa_nodes(files: &HostFiles, online: &[u32]) -> BTreeMap<u32, u32> {
+pub(crate) fn numa_nodes(files: &HostFiles, online: &[u32]) -> BTreeMap<u32, u32> {
     const NODES: &str = "/sys/devices/system/node";
     let mut nodes = BTreeMap::new();
     for name in files.names(NODES) {

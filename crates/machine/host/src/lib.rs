@@ -21,6 +21,7 @@ mod patterns;
 pub mod record;
 mod settings;
 pub mod snapshot;
+pub mod topology;
 mod virtualization;
 mod walk;
 
@@ -32,6 +33,7 @@ use nm_sys::clock::{Clock, ClockInfo};
 use nm_sys::hostfiles::HostFiles;
 
 pub use interrupt_time::accounts_interrupt_time;
+pub use virtualization::is_metal;
 
 /// Facts of this machine, as seen from this process and its namespaces.
 pub fn facts() -> Facts {

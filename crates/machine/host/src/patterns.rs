@@ -132,6 +132,7 @@ fn system() -> Vec<Pattern> {
             "Cpus_allowed_list:",
             "Mems_allowed_list:",
         ]),
+        Pattern::text("/proc/sysinfo").keep(&["LPAR Number:", "VM00 Control Program:"]),
         present("/.dockerenv"),
         present("/run/.containerenv"),
         Pattern::text("/run/systemd/container"),
@@ -142,7 +143,8 @@ fn system() -> Vec<Pattern> {
         "cmdline loadavg meminfo swaps uptime self/limits self/cgroup \
          sys/kernel/hostname sys/kernel/osrelease sys/kernel/arch \
          sys/kernel/random/boot_id sys/kernel/watchdog_cpumask sys/kernel/tainted \
-         sys/kernel/watchdog_thresh sys/net/netfilter/nf_conntrack_count \
+         sys/kernel/watchdog_thresh sys/kernel/watchdog sys/kernel/soft_watchdog \
+         sys/kernel/split_lock_mitigate sys/net/netfilter/nf_conntrack_count \
          sys/net/ipv4/tcp_no_metrics_save sys/vm/dirty_bytes \
          sys/vm/dirty_background_bytes",
     ));
@@ -156,6 +158,11 @@ fn system() -> Vec<Pattern> {
          bios_date board_name chassis_asset_tag",
     ));
     all.extend(in_folder(What::Text, "/sys/hypervisor", "type uuid"));
+    all.extend(in_folder(
+        What::Text,
+        "/sys/firmware/devicetree/base",
+        "model compatible hypervisor/compatible",
+    ));
     all
 }
 
@@ -174,9 +181,21 @@ fn processor() -> Vec<Pattern> {
     ));
     all.extend(in_folder(
         What::Text,
+        "/sys/devices",
+        "cpu_core/cpus cpu_atom/cpus cpu_lowpower/cpus \
+         system/machinecheck/machinecheck#/check_interval \
+         system/cpu/intel_uncore_frequency/*/min_freq_khz \
+         system/cpu/intel_uncore_frequency/*/max_freq_khz \
+         virtual/workqueue/writeback/cpumask",
+    ));
+    all.extend(in_folder(What::Text, "/sys/fs/resctrl", "schemata */schemata */cpus_list"));
+    all.push(present("/sys/fs/resctrl"));
+    all.extend(in_folder(
+        What::Text,
         "/sys/devices/system/cpu/cpu#",
         "topology/thread_siblings_list topology/physical_package_id \
-         cache/index3/shared_cpu_list cpufreq/scaling_governor cpufreq/scaling_driver \
+         cache/index2/shared_cpu_list cache/index3/shared_cpu_list cpu_capacity \
+         cpufreq/scaling_governor cpufreq/scaling_driver \
          cpufreq/scaling_min_freq cpufreq/scaling_max_freq cpufreq/cpuinfo_max_freq \
          cpufreq/base_frequency cpufreq/energy_performance_preference \
          power/energy_perf_bias power/pm_qos_resume_latency_us",
@@ -218,7 +237,7 @@ fn network() -> Vec<Pattern> {
         in_folder(
             What::Text,
             "/sys/class/net/*",
-            "address mtu speed duplex operstate napi_defer_hard_irqs gro_flush_timeout \
+            "address mtu type speed duplex operstate napi_defer_hard_irqs gro_flush_timeout \
          threaded device/numa_node device/local_cpulist device/current_link_speed \
          device/max_link_speed device/current_link_width device/max_link_width \
          device/sriov_numvfs device/sriov_totalvfs device/vendor device/device \
@@ -247,7 +266,7 @@ fn network() -> Vec<Pattern> {
     all.extend(in_folder(
         What::Presence,
         "/sys/class/net/*",
-        "bridge bonding tun_flags device/msi_irqs/# upper_* lower_*",
+        "bridge bonding tun_flags device/msi_irqs/# device/infiniband/* upper_* lower_*",
     ));
     all
 }
@@ -256,6 +275,7 @@ fn devices() -> Vec<Pattern> {
     let mut all = vec![];
     all.extend(in_folder(What::Text, "/sys/bus/pci/devices/*", "numa_node class"));
     all.extend(in_folder(What::Symlink, "/sys/bus/pci/devices/*", "driver physfn"));
+    all.extend(in_folder(What::Symlink, "/sys/class/infiniband/*", "device"));
     all.extend(in_folder(
         What::Text,
         "/sys",
@@ -361,6 +381,11 @@ const DOMAIN: &[&str] = &[
     "<cpu mode",
     "<timer name",
 ];
+
+/// The priority of a thread of the kernel, by its process id.
+pub fn kernel_thread(pid: u32) -> Pattern {
+    Pattern::of_path(format!("/proc/{pid}/stat"), What::Text)
+}
 
 /// Files of the workload's process.
 pub fn process() -> Vec<Pattern> {

@@ -213,6 +213,8 @@ impl Scrub {
             {
                 scrub.programs.insert(pid.to_string());
             }
+            let group = path.strip_prefix("/sys/fs/resctrl/").and_then(|rest| rest.split_once('/'));
+            group.iter().for_each(|(name, _)| scrub.group(name));
             let machine = path.strip_prefix("/run/libvirt/qemu/");
             if let Some(name) = machine.and_then(|name| name.strip_suffix(".xml")) {
                 let number = scrub.names.len() + 1;
@@ -243,7 +245,9 @@ impl Scrub {
 
     /// A name in a folder.
     fn name(&mut self, folder: &str, name: &str) -> String {
-        let is_named = ["/sys/fs/cgroup", "/run/libvirt"].iter().any(|at| folder.starts_with(at));
+        let is_named = ["/sys/fs/cgroup", "/sys/fs/resctrl", "/run/libvirt"]
+            .iter()
+            .any(|at| folder.starts_with(at));
         let (stem, end) = name.strip_suffix(".xml").map_or((name, ""), |stem| (stem, ".xml"));
         match self.names.get(stem).filter(|_| is_named) {
             Some(replaced) => format!("{replaced}{end}"),

@@ -67,6 +67,8 @@ fn read_files(files: &HostFiles, workload: &Workload) -> Snapshot {
     patterns::all().iter().for_each(|pattern| walk.read(pattern));
     let groups = walk.snapshot().files.get("/proc/self/cgroup").cloned().unwrap_or_default();
     group_patterns(&groups).iter().for_each(|pattern| walk.read(pattern));
+    let threads = kernel_threads(walk.snapshot());
+    threads.iter().for_each(|pid| walk.read(&patterns::kernel_thread(*pid)));
     let process = workload.pid.map(|pid| (pid, patterns::process()));
     let machines = virtual_machines(walk.snapshot());
     let machines = machines.into_iter().map(|pid| (pid, patterns::virtual_machine()));
@@ -98,6 +100,16 @@ fn virtual_machines(snapshot: &Snapshot) -> Vec<u32> {
     let is_machine = |name: &str| name.starts_with("qemu") || name == "firecracker";
     let found = snapshot.files.iter().filter(|(_, text)| is_machine(text));
     found.filter_map(|(path, _)| pid_of(path)).take(MACHINES_MAX).collect()
+}
+
+/// Threads of the kernel that do the work of a CPU's soft interrupts and callbacks.
+fn kernel_threads(snapshot: &Snapshot) -> Vec<u32> {
+    /// Two for each CPU of the largest machines.
+    const THREADS_MAX: usize = 8_192;
+    let pid_of = |path: &str| path.strip_prefix("/proc/")?.strip_suffix("/comm")?.parse().ok();
+    let is_one = |name: &str| name.starts_with("ksoftirqd/") || name.starts_with("rcuc/");
+    let found = snapshot.files.iter().filter(|(_, text)| is_one(text));
+    found.filter_map(|(path, _)| pid_of(path)).take(THREADS_MAX).collect()
 }
 
 /// Waits, and reads the files that count and the statistics of links again.

@@ -19,17 +19,54 @@ pub fn read(files: &HostFiles) -> VirtualizationFacts {
     }
 }
 
+const TREE: &str = "/sys/firmware/devicetree/base";
+
 /// The hypervisor by its files and the firmware's tables; absent if there is no sign of one.
 fn hypervisor(files: &HostFiles) -> Option<String> {
     if let Some(kind) = files.text("/sys/hypervisor/type") {
         return Some(if kind == "xen" { "Xen".to_string() } else { kind });
     }
+    let known = by_tables(files).or_else(|| by_device_tree(files)).or_else(|| by_platform(files));
+    let is_flagged = || has_flag(files) == Some(true);
+    known.map(str::to_string).or_else(|| is_flagged().then(|| "unknown".to_string()))
+}
+
+/// Whether the hardware itself is below the kernel; absent where nothing tells.
+///
+/// x86 processors say so. Elsewhere tables of the firmware or a device tree must describe a machine
+/// that is none of a hypervisor's.
+pub fn is_metal(files: &HostFiles) -> Option<bool> {
+    if hypervisor(files).is_some() {
+        return Some(false);
+    }
+    let has_tables = files.text("/sys/class/dmi/id/sys_vendor").is_some();
+    let has_model = files.text(&format!("{TREE}/model")).is_some();
+    let is_native = cpuinfo(files, "platform").as_deref() == Some("PowerNV");
+    let is_known = has_flag(files) == Some(false) || has_tables || has_model || is_native;
+    is_known.then_some(true)
+}
+
+/// The first value of a field of `/proc/cpuinfo`.
+fn cpuinfo(files: &HostFiles, field: &str) -> Option<String> {
+    let text = files.text("/proc/cpuinfo")?;
+    let fields = text.lines().filter_map(|line| line.split_once(':'));
+    let value = fields.filter(|(name, _)| name.trim() == field).map(|(_, value)| value).next();
+    value.map(|value| value.trim().to_string())
+}
+
+/// Whether an x86 processor says that it is a hypervisor's; absent on others.
+fn has_flag(files: &HostFiles) -> Option<bool> {
+    let flags = cpuinfo(files, "flags")?;
+    Some(flags.split_whitespace().any(|flag| flag == "hypervisor"))
+}
+
+fn by_tables(files: &HostFiles) -> Option<&'static str> {
     let tables: String = ["sys_vendor", "product_name", "bios_vendor"]
         .iter()
         .filter_map(|name| files.text(&format!("/sys/class/dmi/id/{name}")))
         .collect::<Vec<_>>()
         .join(" ");
-    let by_tables = [
+    const ANYWHERE: &[(&str, &str)] = &[
         ("VMware", "VMware"),
         ("Xen", "Xen"),
         ("VirtualBox", "VirtualBox"),
@@ -38,16 +75,48 @@ fn hypervisor(files: &HostFiles) -> Option<String> {
         ("OpenStack", "KVM"),
         ("Google Compute Engine", "KVM"),
         ("QEMU", "QEMU"),
-    ]
-    .iter()
-    .find(|(sign, _)| tables.contains(sign))
-    .map(|(_, name)| (*name).to_string());
-    let flagged = || {
-        let text = files.text("/proc/cpuinfo")?;
-        let flags = text.lines().find(|line| line.starts_with("flags"))?;
-        flags.split_whitespace().any(|flag| flag == "hypervisor").then(|| "unknown".to_string())
+    ];
+    // Clouds rent out whole machines under the same name: on x86 the processor's flag decides.
+    const CLOUDS: &[(&str, &str)] = &[
+        ("Amazon EC2", "KVM"),
+        ("Alibaba Cloud", "KVM"),
+        ("Huawei Cloud", "KVM"),
+        ("Hetzner vServer", "KVM"),
+        ("Apple Virtualization", "Apple"),
+        ("Parallels", "Parallels"),
+    ];
+    let by = |signs: &[(&str, &'static str)]| {
+        signs.iter().find(|(sign, _)| tables.contains(sign)).map(|(_, name)| *name)
     };
-    by_tables.or_else(flagged)
+    let is_rented_whole = has_flag(files).is_some() || tables.contains(".metal");
+    by(ANYWHERE).or_else(|| by(if is_rented_whole { &[] } else { CLOUDS }))
+}
+
+/// The hypervisor by the device tree that it gives its guests.
+fn by_device_tree(files: &HostFiles) -> Option<&'static str> {
+    if let Some(text) = files.text(&format!("{TREE}/hypervisor/compatible")) {
+        let known = [("kvm", "KVM"), ("xen", "Xen"), ("vmware", "VMware")];
+        let found = known.iter().find(|(sign, _)| text.contains(sign));
+        return Some(found.map_or("unknown", |(_, name)| name));
+    }
+    let text = files.text(&format!("{TREE}/compatible"))?;
+    let made_up = ["linux,dummy-virt", "qemu,pseries", "riscv-virtio"];
+    made_up.iter().any(|sign| text.contains(sign)).then_some("QEMU")
+}
+
+/// The hypervisor of machines that never run without one, or say so in their own files.
+fn by_platform(files: &HostFiles) -> Option<&'static str> {
+    if let Some(text) = files.text("/proc/sysinfo") {
+        let program = text.lines().find_map(|line| line.strip_prefix("VM00 Control Program:"));
+        return match program {
+            Some(name) if name.contains("KVM") => Some("KVM"),
+            Some(_) => Some("z/VM"),
+            None => text.contains("LPAR").then_some("PR/SM"),
+        };
+    }
+    let is_partition = cpuinfo(files, "platform").as_deref() == Some("pSeries");
+    let machine = cpuinfo(files, "machine").unwrap_or_default();
+    is_partition.then_some(if machine.contains("qemu") { "QEMU" } else { "PowerVM" })
 }
 
 /// The hypervisor by the signature of CPUID leaf 0x40000000, if leaf 1 reports one.
@@ -91,10 +160,13 @@ fn name_of(signature: &str) -> &str {
 
 /// The container engine by the files and variables that engines create.
 fn container(files: &HostFiles) -> Option<String> {
-    if files.exists("/.dockerenv") {
+    // Images of virtual machines are made from those of containers, with their marks: who sees the
+    // kernel's own threads is in no container of its own by these marks.
+    let sees_kernel = files.text("/proc/2/comm").as_deref() == Some("kthreadd");
+    if files.exists("/.dockerenv") && !sees_kernel {
         return Some("docker".to_string());
     }
-    if files.exists("/run/.containerenv") {
+    if files.exists("/run/.containerenv") && !sees_kernel {
         return Some("podman".to_string());
     }
     if let Some(name) = files.text("/run/systemd/container") {
@@ -106,6 +178,9 @@ fn container(files: &HostFiles) -> Option<String> {
     });
     let from_groups = || {
         let text = files.text("/proc/self/cgroup")?;
+        // A process that the engine's own service started is in no container.
+        let parts = text.split(['/', '\n']).filter(|part| !part.ends_with(".service"));
+        let text = parts.collect::<Vec<_>>().join("/");
         ["kubepods", "docker", "libpod", "containerd", "lxc"]
             .iter()
             .find(|sign| text.contains(*sign))

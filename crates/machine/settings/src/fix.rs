@@ -50,10 +50,11 @@ impl Setting {
             }
             Action::Interrupts => "echo HOUSEKEEPING > /proc/irq/NUMBER/smp_affinity_list".into(),
             Action::Queues(QueueSetting::Rps) => {
-                "echo 0 > /sys/class/net/LINK/queues/rx-0/rps_cpus".into()
+                "for q in /sys/class/net/LINK/queues/rx-*; do echo 0 > $q/rps_cpus; done".into()
             }
             Action::Queues(QueueSetting::Xps) => {
-                "echo 1 > /sys/class/net/LINK/queues/tx-0/xps_cpus, and other CPUs for other queues"
+                "n=0; for q in /sys/class/net/LINK/queues/tx-*; do printf '%x\\n' \
+                 $((1 << n % 32)) > $q/xps_cpus; n=$((n + 1)); done"
                     .into()
             }
             Action::LinkFiles(files) => {

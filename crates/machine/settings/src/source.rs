@@ -174,3 +174,35 @@ pub const PERFTUNE: Source = Source::at(
 );
 /// stalld.
 pub const STALLD: Source = Source::at("stalld", "https://gitlab.com/rt-linux-tools/stalld");
+/// Linux kernel: settings of the kernel itself.
+pub const K_KERNEL: Source = Source::at(
+    "Linux kernel, /proc/sys/kernel",
+    "https://docs.kernel.org/admin-guide/sysctl/kernel.html",
+);
+/// Linux kernel: work queues.
+pub const K_WORKQUEUE: Source =
+    Source::at("Linux kernel, work queues", "https://docs.kernel.org/core-api/workqueue.html");
+/// Linux kernel: settings of machine checks.
+pub const K_MACHINE_CHECK: Source = Source::at(
+    "Linux kernel, machine checks",
+    "https://docs.kernel.org/arch/x86/x86_64/machinecheck.html",
+);
+/// Linux kernel: frequency of Intel's uncore.
+pub const K_UNCORE: Source = Source::at(
+    "Linux kernel, Intel uncore frequency scaling",
+    "https://docs.kernel.org/admin-guide/pm/intel_uncore_frequency_scaling.html",
+);
+/// Linux kernel: shares of caches and memory bandwidth.
+pub const K_RESCTRL: Source =
+    Source::at("Linux kernel, resctrl", "https://docs.kernel.org/filesystems/resctrl.html");
+/// Linux kernel: split and bus locks.
+pub const K_BUS_LOCK: Source =
+    Source::at("Linux kernel, bus lock detection", "https://docs.kernel.org/arch/x86/buslock.html");
+/// Linux kernel: processors with cores of several types.
+pub const K_CAPACITY: Source = Source::at(
+    "Linux kernel, capacity aware scheduling",
+    "https://docs.kernel.org/scheduler/sched-capacity.html",
+);
+/// AMD's guide to settings of the firmware for low latency.
+pub const AMD_LATENCY: Source =
+    Source::named("AMD 57037, Low latency response on EPYC 7002 series processors");

@@ -1,5 +1,6 @@
 //! What a step means on a machine: its changes, or why it cannot be made.
 
+use nm_place::Wish;
 use nm_settings::setting::{Action, NumberGoal, Setting};
 use nm_settings::target::{
     CpuSetting, DirtyLimit, LinkName, LinkSetting, MachineSetting, QueueSetting, SysctlName, Target,
@@ -127,13 +128,25 @@ pub fn online(machine: &dyn Machine) -> Vec<u32> {
 
 fn application_cpus(choice: &Choice, machine: &dyn Machine) -> Result<Vec<u32>, String> {
     if choice.cpus.is_empty() {
-        return Err("name the application's CPUs with --cpus".to_string());
+        return Err(name_cpus(machine));
     }
     let online = online(machine);
     match choice.cpus.iter().find(|cpu| !online.contains(cpu)) {
         Some(cpu) => Err(format!("CPU {cpu} is not online")),
         None => Ok(choice.cpus.clone()),
     }
+}
+
+/// That the CPUs are to be named, and which ones the rule of all placements would take.
+fn name_cpus(machine: &dyn Machine) -> String {
+    let topology = nm_host::topology::read(machine.files());
+    let best = nm_place::choose(&topology, &Wish { cores: 1, ..Wish::default() });
+    let advice = best.map_or(String::new(), |best| {
+        let others = best.reasons.iter().skip(1).map(String::as_str);
+        let why = others.take(1).collect::<String>();
+        format!("; for one thread CPU {} is best: {why}", nm_sys::cpu_list::list(&best.hot))
+    });
+    format!("name the application's CPUs with --cpus{advice}")
 }
 
 /// CPUs that are left for the system.

@@ -49,7 +49,12 @@ pub enum JournalError {
     #[error("another nearmetal works on {}; wait until it has ended", .0.display())]
     Busy(PathBuf),
     /// A line that is not the last one cannot be read.
-    #[error("line {line} of {} is damaged: {reason}", .path.display())]
+    #[error(
+        "line {line} of {path} is damaged ({reason}): `mv {path} {path}.damaged` lets other runs \
+         begin, and each `old` in its lines is a value to put back by hand; a restart of the \
+         machine resets them too",
+        path = .path.display()
+    )]
     Damaged {
         /// The journal.
         path: PathBuf,
@@ -175,6 +180,21 @@ impl Folder {
     /// If a journal cannot be read or is damaged.
     pub fn runs(&self) -> Result<Vec<Run>, JournalError> {
         self.ids()?.iter().filter_map(|id| self.run(id).transpose()).collect()
+    }
+
+    /// All runs that can be read, oldest first, and why the others cannot.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn readable_runs(&self) -> Result<(Vec<Run>, Vec<JournalError>), JournalError> {
+        let (mut runs, mut errors) = (vec![], vec![]);
+        for id in self.ids()? {
+            match self.run(&id) {
+                Ok(run) => runs.extend(run),
+                Err(error) => errors.push(error),
+            }
+        }
+        Ok((runs, errors))
     }
 
     /// Reads one run. Absent if its first line was never completed, so that nothing was changed.

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use nm_model::facts::{CpuFacts, Facts};
 use nm_model::{Failure, FailureKind};
+use nm_place::{Topology, Wish, choose};
 use nm_sys::cpu::choose_pair;
 use nm_sys::hostfiles::parse_list;
 
@@ -159,9 +160,14 @@ pub fn one_kernel(client: &Facts, server: &Facts) -> bool {
     client.host.boot_id.is_some() && client.host.boot_id == server.host.boot_id
 }
 
-/// Up to `count` CPUs: first one CPU of each core, starting with the best pair, then the other CPUs
-/// of the cores.
+/// Up to `count` CPUs: one CPU of each core by the rule of all placements. Where a node has too few
+/// cores, first one CPU of each core, starting with the best pair, then the other CPUs of the
+/// cores.
 fn by_preference(cpu: &CpuFacts, count: usize) -> Vec<u32> {
+    let topology = Topology::of_threads(&cpu.allowed, &cpu.siblings, &cpu.numa_nodes);
+    if let Ok(chosen) = choose(&topology, &Wish { cores: count, ..Wish::default() }) {
+        return chosen.hot.into_iter().rev().collect();
+    }
     let mut left = cpu.allowed.clone();
     let mut order: Vec<u32> = vec![];
     while order.len() < count && !left.is_empty() {

@@ -95,6 +95,9 @@ pub struct LabEnvironment {
     /// Why it cannot run; empty if it can.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unavailable_reasons: Vec<UnavailableReason>,
+    /// What is not known of the host and would stand in the way, as clauses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<String>,
 }
 
 impl LabEnvironment {

@@ -5,8 +5,9 @@
 //! time of the experiment does not decide. The interval of the ratio is that of Hodges and Lehmann
 //! within blocks, which excludes 1 exactly when the stratified Mann-Whitney test finds a
 //! difference. The change is kept if the whole interval of the chosen figure lies on its better
-//! side, and no other figure's lies on its worse side. A change without effect is therefore kept in
-//! at most 2.5 of 100 experiments, whatever the distribution of the rounds.
+//! side, every other figure is measured, and none of their intervals lies on its worse side. A
+//! change without effect is therefore kept in at most 2.5 of 100 experiments, whatever the
+//! distribution of the rounds.
 
 use nm_model::Metric;
 use nm_model::verdict::{Interval, Relation};
@@ -66,7 +67,8 @@ pub fn decide(chosen: (Metric, &[Block]), guards: &[(Metric, Vec<Block>)]) -> De
     let chosen = effect(chosen.0, chosen.1);
     let guards: Vec<Effect> =
         guards.iter().map(|(metric, blocks)| effect(*metric, blocks)).collect();
-    let is_guarded = guards.iter().all(|guard| guard.relation != Some(Relation::Worse));
+    let is_safe = |guard: &Effect| guard.relation.is_some_and(|found| found != Relation::Worse);
+    let is_guarded = guards.iter().all(is_safe);
     Decision { keeps: chosen.relation == Some(Relation::Better) && is_guarded, chosen, guards }
 }
 
@@ -189,6 +191,14 @@ mod tests {
     fn a_change_that_worsens_a_guard_is_not_kept() {
         let kept = kept(0.95, 1.05);
         assert!(kept < 10, "{kept} of 200");
+    }
+
+    #[test]
+    fn a_change_is_not_kept_while_a_guard_is_unmeasured() {
+        let few = steady(100.0, 100.0)[..2].to_vec();
+        let decision = decide((P99, &steady(100.0, 90.0)), &[(Metric::Percentile(99.9), few)]);
+        assert_eq!(decision.chosen.relation, Some(Relation::Better));
+        assert!(!decision.keeps && decision.guards[0].relation.is_none());
     }
 
     fn steady(without: f64, with: f64) -> Vec<Block> {

@@ -3,6 +3,7 @@
 
 use nm_model::guest::GuestPlacement;
 use nm_model::{GuestId, GuestSpec};
+use nm_place::{Topology, Wish};
 
 /// Virtual CPUs of a guest where the host has cores for them: one that measures, one for the rest.
 const CPUS_WANTED: u32 = 2;
@@ -24,24 +25,21 @@ pub struct Budget {
 
 impl Budget {
     /// For `pairs` pairs of guests with a measuring thread each, `packet_threads` threads of the
-    /// host that move packets, `wanted` virtual CPUs, and the CPUs `allowed`, of which `siblings`
-    /// share cores.
+    /// host that move packets, `wanted` virtual CPUs, and the cores that this process may use.
     pub fn new(
         pairs: u32,
         wanted: Option<u32>,
         packet_threads: u32,
-        allowed: &[u32],
-        siblings: &[Vec<u32>],
+        topology: &Topology,
     ) -> Budget {
-        let by_core = by_core(allowed, siblings);
-        let cores = by_core.len() as u32;
+        let cores = topology.cores.len() as u32;
         let guests = 2 * pairs;
         let others = packet_threads + 1;
         let cpus = wanted.unwrap_or_else(|| {
             if cores >= guests * CPUS_WANTED + others { CPUS_WANTED } else { 1 }
         });
         let cpus = cpus.clamp(1, GuestSpec::CPUS_MAX);
-        let placement = placement(pairs, cpus, &by_core);
+        let placement = placement(pairs, cpus, topology);
         Budget { guests, cpus, needed_cores: guests + others, cores, placement }
     }
 
@@ -67,38 +65,25 @@ impl Budget {
     }
 }
 
-/// The CPUs `allowed`, those of a core together, the lowest core first.
-fn by_core(allowed: &[u32], siblings: &[Vec<u32>]) -> Vec<Vec<u32>> {
-    let mut cores: Vec<Vec<u32>> = vec![];
-    for &cpu in allowed {
-        let group = siblings.iter().find(|group| group.contains(&cpu));
-        let known = cores.iter_mut().find(|core| group.is_some_and(|g| g.contains(&core[0])));
-        match known {
-            Some(core) => core.push(cpu),
-            None => cores.push(vec![cpu]),
-        }
-    }
-    cores
-}
-
-/// A core for each virtual CPU, the highest first, and the others for QEMU's other threads: the
-/// lowest handles interrupts as a rule. Nothing is pinned if no core is left for the others.
-fn placement(pairs: u32, cpus: u32, cores: &[Vec<u32>]) -> Vec<GuestPlacement> {
+/// A core for each virtual CPU by the rule of all placements, the highest first, and the others for
+/// QEMU's other threads. Nothing is pinned if no core is left for the others.
+fn placement(pairs: u32, cpus: u32, topology: &Topology) -> Vec<GuestPlacement> {
     let guests = GuestId::all(pairs);
-    let busy = guests.len() * cpus as usize;
-    if cores.len() <= busy {
-        return vec![GuestPlacement::default()];
-    }
-    let (rest, of_guests) = cores.split_at(cores.len() - busy);
-    let other_threads: Vec<u32> = rest.iter().flatten().copied().collect();
-    let mut free = of_guests.iter().rev().map(|core| core[0]);
+    let wish = Wish { cores: guests.len() * cpus as usize, ..Wish::default() };
+    // Many guests may need more cores than a node has.
+    let chosen = nm_place::choose(topology, &wish)
+        .or_else(|_| nm_place::choose(&topology.as_one_node(), &wish));
+    let Ok(mut chosen) = chosen else { return vec![GuestPlacement::default()] };
+    // The virtual CPUs of a guest share a cache before those of different guests do.
+    chosen.hot.sort_by_key(|cpu| (topology.core_of(*cpu).and_then(|core| core.cache), *cpu));
+    let mut free = chosen.hot.into_iter().rev();
     guests
         .iter()
         .map(|guest| GuestPlacement {
             side: Some(guest.side),
             pair: (pairs > 1).then_some(guest.pair + 1),
             virtual_cpus: free.by_ref().take(cpus as usize).collect(),
-            other_threads: other_threads.clone(),
+            other_threads: chosen.housekeeping.clone(),
         })
         .collect()
 }
@@ -109,8 +94,12 @@ mod tests {
     use nm_model::Side;
     use proptest::prelude::*;
 
+    fn cores(cpus: &[u32], siblings: &[Vec<u32>]) -> Topology {
+        Topology::of_threads(cpus, siblings, &std::collections::BTreeMap::new())
+    }
+
     fn budget(wanted: Option<u32>, packet_threads: u32, cpus: u32) -> Budget {
-        Budget::new(1, wanted, packet_threads, &(0..cpus).collect::<Vec<_>>(), &[])
+        Budget::new(1, wanted, packet_threads, &cores(&(0..cpus).collect::<Vec<_>>(), &[]))
     }
 
     #[test]
@@ -138,7 +127,7 @@ mod tests {
 
     #[test]
     fn every_guest_of_every_pair_counts() {
-        let of = |cpus: u32| Budget::new(4, None, 8, &(0..cpus).collect::<Vec<_>>(), &[]);
+        let of = |cpus: u32| Budget::new(4, None, 8, &cores(&(0..cpus).collect::<Vec<_>>(), &[]));
         let why = of(16).shortage().unwrap();
         assert_eq!(why, "16 cores of the host may be used, and 8 spinning guests need 17");
         assert!(of(17).shortage().is_none());
@@ -151,10 +140,10 @@ mod tests {
     fn threads_of_one_core_are_one_core() {
         let siblings = [vec![0, 4], vec![1, 5], vec![2, 6], vec![3, 7]];
         let all: Vec<u32> = (0..8).collect();
-        let budget = Budget::new(1, None, 0, &all, &siblings);
+        let budget = Budget::new(1, None, 0, &cores(&all, &siblings));
         assert_eq!((budget.cores, budget.cpus), (4, 1));
         assert_eq!(budget.placement[0].virtual_cpus, [3]);
-        assert_eq!(budget.placement[0].other_threads, [0, 4, 1, 5]);
+        assert_eq!(budget.placement[0].other_threads, [0, 1, 4, 5]);
     }
 
     proptest! {
@@ -167,7 +156,8 @@ mod tests {
             let allowed: Vec<u32> = cpus.iter().copied().collect();
             let siblings: Vec<Vec<u32>> =
                 (0..64 / width).map(|core| (core * width..(core + 1) * width).collect()).collect();
-            let budget = Budget::new(pairs, wanted, packet_threads, &allowed, &siblings);
+            let topology = cores(&allowed, &siblings);
+            let budget = Budget::new(pairs, wanted, packet_threads, &topology);
             prop_assert!(budget.cpus >= 1 && budget.cpus == wanted.unwrap_or(budget.cpus));
             let mut pinned: Vec<u32> =
                 budget.placement.iter().flat_map(|one| one.virtual_cpus.clone()).collect();

@@ -4,10 +4,12 @@
 use std::cmp::Ordering;
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use nm_sys::memory_file;
 use nm_sys::private_folder::{FolderError, PrivateFolder, remove_abandoned};
 
 /// How to get a kernel.
@@ -96,7 +98,9 @@ pub struct GuestKernel {
     /// Its release, such as `6.1.0-1-amd64`.
     pub release: String,
     /// Where a package was unpacked; removed with the last copy of this value.
-    _unpacked: Option<Arc<PrivateFolder>>,
+    unpacked: Option<Arc<PrivateFolder>>,
+    /// The image of a package in memory; it ends with the last copy of this value.
+    _in_memory: Option<Arc<OwnedFd>>,
 }
 
 impl GuestKernel {
@@ -106,6 +110,8 @@ impl GuestKernel {
     /// # Errors
     /// What is missing, and how to get it.
     pub fn find(choice: Option<&str>) -> Result<GuestKernel, KernelError> {
+        // Also a run that unpacks nothing removes what a killed one has left.
+        remove_abandoned(&std::env::temp_dir(), UNPACKED);
         let release = rustix::system::uname().release().to_string_lossy().into_owned();
         match choice {
             None => GuestKernel::of_host(Path::new("/"), &release),
@@ -132,9 +138,26 @@ impl GuestKernel {
         if path.extension().is_some_and(|extension| extension == "deb") {
             let folder = unpack(path, &std::env::temp_dir())?;
             let kernel = GuestKernel::in_folder(folder.path(), &text())?;
-            return Ok(GuestKernel { _unpacked: Some(Arc::new(folder)), ..kernel });
+            return Ok(GuestKernel { unpacked: Some(Arc::new(folder)), ..kernel });
         }
         GuestKernel::of_image(path)
+    }
+
+    /// The same kernel without its modules, if it is one of a package: its image lies in memory,
+    /// and what was unpacked is removed, so that a killed process leaves nothing of it.
+    ///
+    /// # Errors
+    /// If the image cannot be read or the memory not be had.
+    pub fn without_folder(mut self) -> io::Result<GuestKernel> {
+        if self.unpacked.is_none() {
+            return Ok(self);
+        }
+        let file = memory_file::with_contents("nearmetal-kernel", &fs::read(&self.image)?)?;
+        // QEMU is another process, which may open what this one has open.
+        self.image = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into();
+        self._in_memory = Some(Arc::new(file));
+        self.unpacked = None;
+        Ok(self)
     }
 
     fn in_folder(folder: &Path, name: &str) -> Result<GuestKernel, KernelError> {
@@ -161,7 +184,9 @@ impl GuestKernel {
             // `lib/modules/RELEASE/vmlinuz`, or modules right beside the image.
             .or_else(|| folder.join("kernel").is_dir().then(|| folder.to_path_buf()));
         match modules {
-            Some(modules) => Ok(GuestKernel { image, modules, release, _unpacked: None }),
+            Some(modules) => {
+                Ok(GuestKernel { image, modules, release, unpacked: None, _in_memory: None })
+            }
             None => Err(KernelError::NoModules { image: text, release }),
         }
     }
@@ -204,7 +229,7 @@ fn kernels_below(root: &Path) -> Vec<GuestKernel> {
         .filter(|(_, image)| image.is_file())
         .filter_map(|(release, image)| {
             let modules = modules_below(root, &release)?;
-            Some(GuestKernel { image, modules, release, _unpacked: None })
+            Some(GuestKernel { image, modules, release, unpacked: None, _in_memory: None })
         })
         .collect();
     kernels.sort_by(|a, b| compare_releases(&a.release, &b.release));
@@ -354,6 +379,25 @@ mod tests {
         fs::write(&package, "no package").unwrap();
         let error = GuestKernel::find(package.to_str()).unwrap_err().to_string();
         assert!(error.contains("cannot unpack") && error.contains("dpkg-deb"), "{error}");
+    }
+
+    #[test]
+    fn the_kernel_of_a_package_outlives_its_folder() {
+        let temporary = folder();
+        let unpacked = PrivateFolder::create(temporary.path(), UNPACKED).unwrap();
+        let path = unpacked.path().to_path_buf();
+        fs::create_dir_all(path.join("boot")).unwrap();
+        fs::write(path.join("boot/vmlinuz-6.1"), "image").unwrap();
+        write_modules(&path, &[("lib/modules/6.1/kernel/a.ko", "")]);
+        let mut kernel = GuestKernel::in_folder(&path, "x.deb").unwrap();
+        kernel.unpacked = Some(Arc::new(unpacked));
+        let kernel = kernel.without_folder().unwrap();
+        assert!(!path.exists(), "a kill from now on leaves nothing");
+        assert_eq!(fs::read_to_string(&kernel.image).unwrap(), "image");
+        assert_eq!(kernel.release, "6.1");
+        // Another process, such as QEMU, opens it by the same path.
+        let cat = Command::new("cat").arg(&kernel.image).output().unwrap();
+        assert_eq!(cat.stdout, b"image");
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod memory;
 pub mod modules;
 pub mod network;
 pub mod nic;
+pub mod preconditions;
 pub mod qemu;
 pub mod refusal;
 pub mod sriov;

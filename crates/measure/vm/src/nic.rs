@@ -52,6 +52,8 @@ pub struct Nic {
     pub group_mates: Vec<PciAddress>,
     /// NUMA node, where the firmware tells.
     pub numa_node: Option<u32>,
+    /// Speed of the link, Mb/s, where it has one.
+    pub speed_mbps: Option<u32>,
     /// Connections over addresses of the link scope: both ends.
     pub link_connections: Vec<String>,
 }
@@ -131,6 +133,7 @@ pub fn read(files: &HostFiles, address: PciAddress, known: &dyn Fn(&str) -> Vec<
         numa_node: files
             .value::<i32>(&format!("{folder}/numa_node"))
             .and_then(|node| u32::try_from(node).ok()),
+        speed_mbps: None,
         link_connections: vec![],
         name,
     };
@@ -170,6 +173,7 @@ fn read_link(files: &HostFiles, link: &str, nic: &mut Nic) {
     let flags = files.text(&format!("{folder}/flags"));
     let flags = flags.and_then(|text| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok());
     nic.is_up = flags.is_some_and(|flags| flags & 1 != 0);
+    nic.speed_mbps = files.value(&format!("{folder}/speed"));
     nic.has_carrier = files.value::<u8>(&format!("{folder}/carrier")).map(|carrier| carrier == 1);
     let master = files.link_name(&format!("{folder}/master"));
     let above = files.names(&folder).into_iter();

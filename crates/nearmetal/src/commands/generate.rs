@@ -58,7 +58,7 @@ fn place(guest: &GuestArgs, request: &Request) -> Result<Placement> {
         return Err(Stop::usage(format!("--root: there is no folder {root}")));
     }
     let layout = nm_generate::read(&guest.root);
-    nm_generate::place(&layout, request).map_err(|error| {
+    let placement = nm_generate::place(&layout, request).map_err(|error| {
         let exit = match error {
             PlaceError::Request(_)
             | PlaceError::NoCpus
@@ -67,7 +67,11 @@ fn place(guest: &GuestArgs, request: &Request) -> Result<Placement> {
             _ => Exit::Environment,
         };
         Stop::with(exit, error.to_string())
-    })
+    })?;
+    for reason in &placement.reasons {
+        output::message(&format!("CPUs: {reason}"));
+    }
+    Ok(placement)
 }
 
 fn write(out: Option<&Path>, text: &str) -> Result<()> {

@@ -44,9 +44,15 @@ fn the_plan_of_a_recorded_tree_names_what_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir_all(folder.path().join("root/proc")).unwrap();
     fs::write(folder.path().join("root/proc/cpuinfo"), "flags : svm\n").unwrap();
+    // What is not in a folder that the tree shows is missing; of the rest nothing is known.
+    for path in ["root/usr/bin", "root/dev"] {
+        fs::create_dir_all(folder.path().join(path)).unwrap();
+        fs::write(folder.path().join(path).join("other"), "").unwrap();
+    }
     let plan = run_in(folder.path(), &["lab", "plan", "--root", "root"]);
     assert_eq!(plan.code, 0, "{}", plan.stderr);
-    for part in ["modprobe kvm_amd", "apt install qemu-system-x86", "nothing was written"] {
+    for part in ["modprobe kvm_amd", "apt install qemu-system-x86", "or the tree does not show it"]
+    {
         assert!(plan.stdout.contains(part), "{part}: {}", plan.stdout);
     }
     let none = run_in(folder.path(), &["lab", "plan", "--root", "elsewhere"]);

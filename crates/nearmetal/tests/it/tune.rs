@@ -440,6 +440,82 @@ fn a_confirmed_run_stays() {
     assert_eq!(tree.read(THP), FILES[6].1);
 }
 
+/// The text of `tune status`.
+fn status_text(tree: &Tree) -> Run {
+    let state = tree.state();
+    run(&["tune", "status", "--state", state.to_str().unwrap()])
+}
+
+#[test]
+fn status_says_what_is_in_force_after_a_restart() {
+    let tree = Tree::new();
+    assert_eq!(tree.tune(&["apply", "--only", "mem.thp,numa.balance"]).code, 0);
+    let run = &tree.status()[0];
+    assert_eq!((run["open_changes"].as_u64(), run["in_force"].as_u64()), (Some(2), Some(2)));
+    // Somebody else changes one of them.
+    tree.write(THP, "always madvise [never]\n");
+    let text = status_text(&tree).stdout;
+    assert!(text.contains("1 change in force") && text.contains("somebody else"), "{text}");
+    // The machine restarts: nothing of the run is left, whatever the files hold.
+    tree.write("proc/sys/kernel/random/boot_id", "boot-2\n");
+    let run = &tree.status()[0];
+    assert_eq!((run["open_changes"].as_u64(), run["in_force"].as_u64()), (Some(2), Some(0)));
+    let text = status_text(&tree).stdout;
+    assert!(text.contains("2 changes no longer in force: a restart"), "{text}");
+}
+
+/// The journal of the only run.
+fn journal(tree: &Tree) -> PathBuf {
+    let mut entries = fs::read_dir(tree.state()).unwrap().map(|entry| entry.unwrap().path());
+    entries.find(|path| path.extension().is_some_and(|end| end == "jsonl")).unwrap()
+}
+
+#[test]
+fn status_notices_a_run_that_nobody_has_undone_in_time() {
+    let tree = Tree::new();
+    assert_eq!(tree.tune(&["apply", "--only", "mem.thp"]).code, 0);
+    assert!(!status_text(&tree).stdout.contains("is gone"));
+    // As if its watching process had been killed a minute ago.
+    let path = journal(&tree);
+    let text = fs::read_to_string(&path).unwrap();
+    let first: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    let started = first["started"].as_str().unwrap();
+    let begun = text.replacen(started, "2020-01-01T00:00:00Z", 1).replacen(
+        "\"confirm_within_s\":null",
+        "\"confirm_within_s\":60",
+        1,
+    );
+    assert_ne!(begun, text);
+    fs::write(&path, begun).unwrap();
+    let text = status_text(&tree).stdout;
+    assert!(text.contains("nothing has undone it") && text.contains("tune undo 2"), "{text}");
+    assert_eq!(tree.tune(&["undo"]).code, 0);
+    assert!(!status_text(&tree).stdout.contains("nothing has undone it"));
+}
+
+#[test]
+fn a_damaged_line_has_a_way_out_and_hides_no_other_run() {
+    let tree = Tree::new();
+    assert_eq!(tree.tune(&["apply", "--only", "mem.thp"]).code, 0);
+    let path = journal(&tree);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replacen("{\"state\":\"intent\"", "{\"sta", 1)).unwrap();
+    let other = tree.state().join("20200101T000000-000000-00000000.jsonl");
+    fs::write(&other, "").unwrap();
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o600)).unwrap();
+    let status = status_text(&tree);
+    assert_eq!(status.code, 2, "{status:?}");
+    let begin = format!("line 2 of {} is damaged", path.display());
+    assert!(status.stdout.contains(&begin), "{status:?}");
+    assert!(status.stdout.contains(".damaged` lets other runs begin"), "{status:?}");
+    // The way out is one.
+    let refused = tree.tune(&["apply", "--only", "numa.balance"]);
+    assert!(refused.code == 2 && refused.stderr.contains("mv "), "{refused:?}");
+    fs::rename(&path, format!("{}.damaged", path.display())).unwrap();
+    assert_eq!(tree.tune(&["apply", "--only", "numa.balance"]).code, 0);
+    assert_eq!(status_text(&tree).code, 0);
+}
+
 /// An experiment with a step that cannot have an effect: it changes a recorded tree.
 const AB: [&str; 7] = ["ab", "--step", "mem.thp", "--percentile", "median", "--ms", "20"];
 

@@ -6,7 +6,7 @@ use nm_model::finding::Evidence;
 use nm_settings::setting::Goal;
 use nm_settings::{SettingId, setting};
 
-use crate::machine::Machine;
+use crate::machine::{Layer, Machine};
 use crate::observed::{Observed, evidence};
 use nm_sys::cpu_list;
 
@@ -26,6 +26,18 @@ pub fn no_link(machine: &Machine<'_>) -> Observed {
     match machine.knows_links() {
         true => Observed::not_applicable("no network device is in use"),
         false => unread(machine, "the network devices", &["/sys/class/net"]),
+    }
+}
+
+/// Why a check of guests says nothing here: there is no hypervisor below, or nothing tells whether
+/// there is one.
+pub fn not_a_guest(machine: &Machine<'_>) -> Option<Observed> {
+    const SIGNS: [&str; 3] =
+        ["/proc/cpuinfo", "/sys/class/dmi/id/sys_vendor", "/sys/firmware/devicetree/base/model"];
+    match machine.layer {
+        Layer::Guest => None,
+        Layer::Metal => Some(Observed::not_applicable("there is no hypervisor below")),
+        Layer::Unknown => Some(unread(machine, "whether there is a hypervisor below", &SIGNS)),
     }
 }
 

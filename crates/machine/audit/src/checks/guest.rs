@@ -5,9 +5,9 @@ use nm_model::finding::Confidence::{Judgement, Measured};
 use nm_model::finding::FixKind::Application;
 use nm_model::finding::{Threat, UndoClass};
 
-use super::common::{Judged, judge, path_of, unread};
+use super::common::{Judged, judge, not_a_guest, path_of, unread};
 use crate::check::Check;
-use crate::machine::{Layer, Machine};
+use crate::machine::Machine;
 use crate::observed::Observed;
 use nm_settings::{SettingId, source};
 use nm_sys::cpu_list;
@@ -47,8 +47,8 @@ fn haltpoll(m: &Machine<'_>) -> Observed {
     let path = path_of(SettingId::GuestHaltPoll);
     const GOVERNOR: &str = "/sys/devices/system/cpu/cpuidle/current_governor";
     const DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
-    if m.layer == Layer::Metal {
-        return Observed::not_applicable("there is no hypervisor below");
+    if let Some(observed) = not_a_guest(m) {
+        return observed;
     }
     if m.hypervisor().is_some_and(|name| name != "KVM" && name != "unknown") {
         return Observed::not_applicable("polling in the guest is KVM's");
@@ -78,8 +78,8 @@ fn haltpoll(m: &Machine<'_>) -> Observed {
 }
 
 fn first_cpu(m: &Machine<'_>) -> Observed {
-    if m.layer == Layer::Metal {
-        return Observed::not_applicable("there is no hypervisor below");
+    if let Some(observed) = not_a_guest(m) {
+        return observed;
     }
     if m.snapshot.workload.cpus.is_empty() {
         return Observed::not_applicable("needs `--cpus`, the CPUs of the workload");

@@ -51,8 +51,8 @@ pub const CHECKS: &[Check] = &[
         sources: &[source::RIGTORP],
         fix: (
             KernelCommandLine,
-            "nohz_full=CPUS for row LOC; for devices /proc/irq/N/smp_affinity_list; for CAL and \
-             TLB pin the workload, and unmap nothing while it runs",
+            "nohz_full=CPUS   # for row LOC; for devices /proc/irq/N/smp_affinity_list; for CAL \
+             and TLB pin the workload, and unmap nothing while it runs",
         ),
         undo: UndoClass::Boot,
         confidence: Documented,

@@ -113,7 +113,7 @@ pub const CHECKS: &[Check] = &[
         sources: &[source::TUNED],
         fix: (
             KernelCommandLine,
-            "leave at least one CPU of each NUMA node out of the isolated set",
+            "isolcpus=managed_irq,domain,CPUS   # one CPU of each NUMA node is left out",
         ),
         undo: UndoClass::Boot,
         threatens: TAIL,
@@ -372,10 +372,14 @@ fn housekeeping(m: &Machine<'_>) -> Observed {
     let all: std::collections::BTreeSet<u32> = nodes.values().copied().collect();
     let is_left = |node: u32| nodes.iter().any(|(cpu, one)| *one == node && !m.hot.contains(cpu));
     let full: Vec<u32> = all.iter().copied().filter(|node| !is_left(*node)).collect();
+    let spare = |node: &u32| nodes.iter().find(|(_, one)| *one == node).map(|(cpu, _)| *cpu);
+    let left: Vec<u32> = full.iter().filter_map(spare).collect();
+    let kept: Vec<u32> = m.hot.iter().filter(|cpu| !left.contains(cpu)).copied().collect();
     Observed::bad_if(
         !full.is_empty(),
         format!("no CPU is left for interrupts on NUMA nodes {}", cpu_list::list(&full)),
         plural(all.len(), "NUMA node has", "NUMA nodes have") + " a CPU left for interrupts",
     )
+    .replace("CPUS", cpu_list::list(&kept))
     .with([m.evidence("/sys/devices/system/node/node0/cpulist", "CPUs of node 0")])
 }

@@ -10,10 +10,12 @@ mod isolation;
 mod kernel;
 mod memory;
 mod nic;
+mod noise;
 mod numa;
 mod pci;
 mod power;
 mod process;
+mod silicon;
 mod sockets;
 mod virtualization;
 
@@ -25,7 +27,9 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
         virtualization::CHECKS,
         host::CHECKS,
         power::CHECKS,
+        silicon::CHECKS,
         isolation::CHECKS,
+        noise::CHECKS,
         process::CHECKS,
         numa::CHECKS,
         memory::CHECKS,

@@ -340,20 +340,68 @@ fn sfc_firmware(m: &Machine<'_>) -> Observed {
     ])
 }
 
+/// The RDMA device of a link, by its place on the bus.
+fn rdma_of<'a>(m: &Machine<'a>, link: &str) -> Option<&'a str> {
+    let own = m.present_below(&net(link, "device/infiniband/"));
+    let device = m.symlink(&net(link, "device"));
+    let by_bus = || {
+        let all = m.names("/sys/class/infiniband").iter();
+        let is_of_it = |name: &str| {
+            let other = m.symlink(&format!("/sys/class/infiniband/{name}/device"));
+            other.is_some() && other == device
+        };
+        all.map(String::as_str).find(|name| is_of_it(name))
+    };
+    own.first().and_then(|path| path.rsplit('/').next()).or_else(by_bus)
+}
+
 fn bypass(m: &Machine<'_>) -> Observed {
     let found: Vec<&str> = ["/dev/onload", "/sys/module/onload", "/dev/vfio/vfio"]
         .into_iter()
         .filter(|path| m.has(path))
         .collect();
-    let rdma = m.present_below("/sys/class/infiniband/");
     let sees_dev = !m.present_below("/dev/").is_empty() || m.snapshot.calls.links.is_some();
-    let all: Vec<&str> = found.into_iter().chain(rdma).collect();
-    match (all.first(), sees_dev) {
-        (Some(_), _) => Observed::pass(format!("found: {}", all.join(", ")))
-            .with(all.iter().map(|path| evidence(*path, "there", ""))),
-        (None, true) => Observed::fail("neither Onload nor VFIO nor an RDMA device is there")
-            .with([missing("/dev/onload", "not there"), missing("/dev/vfio/vfio", "not there")]),
-        (None, false) => unread(m, "the devices", &["/dev/onload", "/dev/vfio/vfio"]),
+    if !found.is_empty() {
+        return Observed::pass(format!("found: {}", found.join(", ")))
+            .with(found.iter().map(|path| evidence(*path, "there", "")));
+    }
+    // An RDMA device serves the links of its own card alone.
+    let all = m.names("/sys/class/infiniband");
+    let (with, without): (Vec<&str>, Vec<&str>) =
+        m.links.iter().partition(|link| rdma_of(m, link).is_some());
+    let seen = with.iter().map(|link| {
+        let name = rdma_of(m, link).unwrap_or_default();
+        evidence(format!("/sys/class/infiniband/{name}"), "there", format!("of {link}"))
+    });
+    let seen: Vec<Evidence> = seen.collect();
+    if !with.is_empty() && without.is_empty() {
+        return Observed::pass(format!("RDMA devices serve {}", with.join(", "))).with(seen);
+    }
+    let absent = ["/dev/onload", "/dev/vfio/vfio"].map(|path| missing(path, "not there"));
+    let is_known =
+        |name: &String| m.symlink(&format!("/sys/class/infiniband/{name}/device")).is_some();
+    if with.is_empty() && !all.is_empty() && !all.iter().all(is_known) {
+        return Observed::unknown("an RDMA device is there, and nothing tells of which card")
+            .with([evidence("/sys/class/infiniband", &all.join(" "), "RDMA devices")]);
+    }
+    if !with.is_empty() && m.snapshot.workload.links.is_empty() {
+        return Observed::unknown(format!(
+            "RDMA devices serve {} and not {}; `--link` names those of the workload",
+            with.join(", "),
+            without.join(", ")
+        ))
+        .with(seen);
+    }
+    match (sees_dev, all.is_empty() && with.is_empty()) {
+        (true, true) => {
+            Observed::fail("neither Onload nor VFIO nor an RDMA device is there").with(absent)
+        }
+        (true, false) => Observed::fail(format!(
+            "neither Onload nor VFIO is there, and no RDMA device serves {}",
+            without.join(", ")
+        ))
+        .with(absent),
+        (false, _) => unread(m, "the devices", &["/dev/onload", "/dev/vfio/vfio"]),
     }
 }
 

@@ -9,6 +9,7 @@ use super::common::{by_content, group_evidence, no_cpu, no_link, of_setting, pat
 use crate::check::Check;
 use crate::machine::{Machine, cpu, net};
 use crate::observed::Observed;
+use nm_place::{Core, Wish, choose};
 use nm_settings::{SettingId, source};
 use nm_sys::cpu_list;
 
@@ -65,6 +66,20 @@ pub const CHECKS: &[Check] = &[
         confidence: Judgement,
         threatens: &[Threat::Median],
         run: layout,
+        ..Check::UNDECLARED
+    },
+    Check {
+        id: "numa.shared_cache",
+        title: "workload and system on one last-level cache",
+        severity: Severity::Medium,
+        why: "interrupts and other programs evict the workload's lines, although the node has \
+              cores whose cache they would not use",
+        sources: &[source::JUDGEMENT],
+        fix: (Application, "pin the workload to CPUs INSTEAD"),
+        undo: UndoClass::Live,
+        confidence: Judgement,
+        threatens: &[Threat::Tail],
+        run: shared_cache,
         ..Check::UNDECLARED
     },
 ];
@@ -169,4 +184,36 @@ fn layout(m: &Machine<'_>) -> Observed {
     Observed::bad_if(groups.len() > 1, text, "the workload's CPUs share one last-level cache")
         .replace("GROUPS", all.join(" | "))
         .with(group_evidence(&groups))
+}
+
+fn shared_cache(m: &Machine<'_>) -> Observed {
+    let path = cpu(m.hot.first().copied().unwrap_or_default(), "cache/index3/shared_cpu_list");
+    let own: Vec<&Core> = m.hot.iter().filter_map(|cpu| m.topology.core_of(*cpu)).collect();
+    if own.is_empty() || own.iter().any(|core| core.cache.is_none()) {
+        return unread(m, "which CPUs share a last-level cache", &[&path]);
+    }
+    if !m.knows_hot() {
+        return Observed::not_applicable("the CPUs of the workload are not known; `--cpus`")
+            .with([m.evidence(&path, "CPUs of one cache")]);
+    }
+    let is_own = |core: &&Core| own.iter().any(|one| one.cpus == core.cpus);
+    let others = m.topology.cores.iter().filter(|core| !is_own(core));
+    let shared: Vec<u32> = others
+        .filter(|core| own.iter().any(|one| one.cache == core.cache))
+        .map(Core::first)
+        .collect();
+    let seen = [m.evidence(&path, "CPUs of one cache")];
+    if shared.is_empty() {
+        return Observed::pass("the workload has its last-level caches alone").with(seen);
+    }
+    let cores: std::collections::BTreeSet<u32> = own.iter().map(|core| core.first()).collect();
+    let wish = Wish { cores: cores.len(), node: Some(own[0].node), reserve: 0 };
+    let text = format!("CPUs {} use a last-level cache of the workload", cpu_list::list(&shared));
+    match choose(&m.topology, &wish) {
+        Ok(chosen) if !chosen.shares_cache => {
+            Observed::fail(text).replace("INSTEAD", cpu_list::list(&chosen.hot))
+        }
+        _ => Observed::pass(format!("{text}, and the node has no other place for it")),
+    }
+    .with(seen)
 }

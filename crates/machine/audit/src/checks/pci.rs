@@ -74,10 +74,44 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
+/// Functions of Intel's network devices inside a chipset or a processor, by their drivers' lists of
+/// devices. The PCI link that they show is made up: no packet crosses it.
+const INTEGRATED: &[(std::ops::RangeInclusive<u32>, &str)] = &[
+    (0x0dda..=0x0dda, "X722"),
+    (0x124c..=0x124f, "E823-L"),
+    (0x151d..=0x151d, "E823-L"),
+    (0x15aa..=0x15ae, "X552"),
+    (0x15b0..=0x15b0, "X552"),
+    (0x15c2..=0x15c8, "X553"),
+    (0x15ce..=0x15ce, "X553"),
+    (0x15e4..=0x15e5, "X553"),
+    (0x188a..=0x188e, "E823-C"),
+    (0x1890..=0x189a, "E822"),
+    (0x1f40..=0x1f45, "I354"),
+    (0x37cc..=0x37d3, "X722"),
+    (0x579c..=0x579f, "E825-C"),
+];
+
+/// The name of a link's device, if it is one inside a chipset or a processor.
+fn integrated(m: &Machine<'_>, link: &str) -> Option<&'static str> {
+    let id = |file: &str| {
+        let text = m.text(&net(link, &format!("device/{file}")))?;
+        u32::from_str_radix(text.trim_start_matches("0x"), 16).ok()
+    };
+    let (vendor, device) = (id("vendor")?, id("device")?);
+    let found = INTEGRATED.iter().find(|(ids, _)| vendor == 0x8086 && ids.contains(&device));
+    found.map(|(_, name)| *name)
+}
+
 fn link(m: &Machine<'_>) -> Observed {
     let mut faults = vec![];
     let mut seen = vec![];
+    let mut inside = vec![];
     for name in &m.links {
+        if let Some(device) = integrated(m, name) {
+            inside.push((*name, device));
+            continue;
+        }
         let read = |file: &str| m.text(&net(name, &format!("device/{file}")));
         // `8.0 GT/s PCIe`; `Unknown` in guests.
         let speed = |file| -> Option<f64> { read(file)?.split(' ').next()?.parse().ok() };
@@ -101,6 +135,14 @@ fn link(m: &Machine<'_>) -> Observed {
                 faults.push(format!("{name} has {now} of {max} lanes"));
             }
         }
+    }
+    if let (true, Some((name, device))) = (seen.is_empty(), inside.first()) {
+        let path = net(name, "device/device");
+        return Observed::not_applicable(format!(
+            "{name} ({device}) is inside the chipset or the processor, and the PCI link that it \
+             shows is made up"
+        ))
+        .with([m.evidence(&path, *device)]);
     }
     if seen.is_empty() {
         let name = m.links.first().copied().unwrap_or("eth0");

@@ -397,6 +397,9 @@ fn bios(m: &Machine<'_>) -> Observed {
     }
     let date = "/sys/class/dmi/id/bios_date";
     let version = "/sys/class/dmi/id/bios_version";
-    Observed::unknown("the profile of the firmware cannot be read by software")
-        .with([m.evidence(version, "version"), m.evidence(date, "date")])
+    Observed::unknown(
+        "the profile of the firmware, its prefetchers and whether C1 becomes C1E cannot be read \
+         without opening a device (MSR 0x1a4, 0x1fc)",
+    )
+    .with([m.evidence(version, "version"), m.evidence(date, "date")])
 }

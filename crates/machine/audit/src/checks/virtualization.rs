@@ -5,7 +5,7 @@ use nm_model::finding::Confidence::{Documented, Judgement, Measured};
 use nm_model::finding::FixKind::{Hypervisor, Record};
 use nm_model::finding::{Threat, UndoClass};
 
-use super::common::{plural, unread};
+use super::common::{not_a_guest, plural, unread};
 use crate::check::Check;
 use crate::machine::{Layer, Machine};
 use crate::observed::{Observed, evidence, missing};
@@ -133,8 +133,6 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-const NOT_A_GUEST: &str = "there is no hypervisor below";
-
 fn layer(m: &Machine<'_>) -> Observed {
     let text = m.layer_text();
     let product = "/sys/class/dmi/id/product_name";
@@ -155,8 +153,8 @@ fn layer(m: &Machine<'_>) -> Observed {
 }
 
 fn exit_cost(m: &Machine<'_>) -> Observed {
-    if m.layer == Layer::Metal {
-        return Observed::not_applicable(NOT_A_GUEST);
+    if let Some(observed) = not_a_guest(m) {
+        return observed;
     }
     let cost = m.snapshot.calls.active.as_ref().and_then(|active| active.exit_cost_ns);
     let Some(ns) = cost else {
@@ -191,8 +189,8 @@ const VIRTUAL_DRIVERS: &[&str] = &[
 ];
 
 fn nic_path(m: &Machine<'_>) -> Observed {
-    if m.layer == Layer::Metal {
-        return Observed::not_applicable(NOT_A_GUEST);
+    if let Some(observed) = not_a_guest(m) {
+        return observed;
     }
     let drivers: Vec<(&str, &str)> =
         m.links.iter().filter_map(|name| Some((*name, m.driver(name)?))).collect();
@@ -227,8 +225,8 @@ fn ticks(text: &str) -> Option<(u64, u64)> {
 
 fn steal(m: &Machine<'_>) -> Observed {
     const PATH: &str = "/proc/stat";
-    if m.layer == Layer::Metal {
-        return Observed::not_applicable(NOT_A_GUEST);
+    if let Some(observed) = not_a_guest(m) {
+        return observed;
     }
     let Some((stolen, all)) = m.text(PATH).and_then(ticks) else {
         return unread(m, "stolen time", &[PATH]);
@@ -281,6 +279,9 @@ fn sibling(m: &Machine<'_>) -> Observed {
 }
 
 fn hints(m: &Machine<'_>) -> Observed {
+    if m.layer == Layer::Unknown {
+        return not_a_guest(m).unwrap_or_else(|| Observed::unknown("the layer is not known"));
+    }
     if m.layer == Layer::Metal || m.hypervisor().is_some_and(|name| name != "KVM") {
         return Observed::not_applicable("this is no KVM guest");
     }
@@ -298,8 +299,8 @@ fn hints(m: &Machine<'_>) -> Observed {
 }
 
 fn model(m: &Machine<'_>) -> Observed {
-    if m.layer == Layer::Metal {
-        return Observed::not_applicable(NOT_A_GUEST);
+    if let Some(observed) = not_a_guest(m) {
+        return observed;
     }
     const PATH: &str = "/proc/cpuinfo";
     let Some(name) = m.facts.cpu.model.as_deref() else {
@@ -334,8 +335,8 @@ fn model(m: &Machine<'_>) -> Observed {
 fn balloon(m: &Machine<'_>) -> Observed {
     const DRIVER: &str = "/sys/bus/virtio/drivers/virtio_balloon";
     const BUS: &str = "/sys/bus";
-    if m.layer == Layer::Metal {
-        return Observed::not_applicable(NOT_A_GUEST);
+    if let Some(observed) = not_a_guest(m) {
+        return observed;
     }
     if let Some(path) = m.present_below(DRIVER).first() {
         return Observed::fail("a memory balloon is in use").with([evidence(

@@ -51,6 +51,24 @@ fn vcpus_run_on_cores_of_the_node_of_the_device() {
     assert_eq!(placed(&server(), &by_address).unwrap().nic.names, ["ens4f1"]);
 }
 
+/// A socket of two caches of eight cores, such as a Ryzen or an EPYC has.
+#[test]
+fn eight_vcpus_are_in_the_cache_that_the_host_does_not_use() {
+    let host = Host { nodes: 1, cores: 16, ..server() };
+    let mut layout = read(host.record().path());
+    layout.nics.iter_mut().for_each(|nic| nic.node = Some(0));
+    for core in &mut layout.cores {
+        core.cache = Some(core.first() / 8 * 8);
+    }
+    let asked = Request { vcpus: 8, ..request() };
+    let placement = place(&layout, &asked).unwrap();
+    assert_eq!(placement.vcpus, [8, 9, 10, 11, 12, 13, 14, 15]);
+    assert_eq!(placement.shared, [0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23]);
+    assert!(placement.reasons.iter().any(|why| why.contains("which the system does not use")));
+    let more = place(&layout, &Request { vcpus: 9, ..request() }).unwrap();
+    assert!(more.reasons.iter().any(|why| why.contains("shared with the system")), "{more:?}");
+}
+
 #[test]
 fn what_the_host_cannot_do_is_named() {
     let asks = |change: fn(&mut Request)| {

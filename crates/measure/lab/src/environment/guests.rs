@@ -28,7 +28,9 @@ use nm_vm::join::{self, GuestFacts};
 use nm_vm::kernel::GuestKernel;
 use nm_vm::machine::{GuestNic, MACHINE, Machine};
 use nm_vm::memory::GuestMemory;
+use nm_vm::modules::ModuleTree;
 use nm_vm::network;
+use nm_vm::preconditions;
 use nm_vm::qemu::Qemu;
 use nm_vm::sriov::{self, Prepared};
 use nm_vm::threads;
@@ -77,7 +79,7 @@ pub fn spec_unavailable_reason(
 }
 
 fn check_spec(kind: EnvironmentKind, spec: &GuestSpec) -> Result<(), GuestsUnavailable> {
-    parts::find_kernel(spec)?;
+    let kernel = parts::find_kernel(spec)?;
     let execution = execution::determine(spec.execution)?.execution;
     if let Some(refusal) = spec.refusal(execution) {
         return Err(GuestsUnavailable::Emulated(refusal));
@@ -89,11 +91,19 @@ fn check_spec(kind: EnvironmentKind, spec: &GuestSpec) -> Result<(), GuestsUnava
     if spec.nics.is_empty() {
         return Err(GuestsUnavailable::NoDevice);
     }
-    if execution == GuestExecution::Tcg {
+    if !preconditions::can_pass_through(execution) {
         return Err(GuestsUnavailable::PassThroughNeedsKvm);
     }
-    sriov::check(&sriov::Host::open(Path::new("/"))?, &spec.nics, spec.pairs)?;
-    Ok(())
+    let nics = sriov::check(&sriov::Host::open(Path::new("/"))?, &spec.nics, spec.pairs)?;
+    let modules = ModuleTree::read(&kernel.modules);
+    let shortage = nics.iter().find_map(|nic| {
+        let driver = preconditions::guest_driver(nic, nics.len() == 1)?;
+        preconditions::driver_shortage(driver, &kernel.release, |name| Some(modules.has(name)))
+    });
+    match shortage {
+        Some(reason) => Err(GuestsUnavailable::PassThrough(reason)),
+        None => Ok(()),
+    }
 }
 
 /// The memory of each guest, if that of all fits into the host's.
@@ -190,13 +200,14 @@ impl Host {
     fn new(kind: EnvironmentKind, spec: &GuestSpec) -> Result<Host, GuestsUnavailable> {
         let determined = execution::determine(spec.execution)?;
         let packet_threads = network::packet_threads(kind, 2 * spec.pairs);
-        let (allowed, siblings) = (nm_sys::cpu::allowed(), nm_sys::cpu::siblings());
+        let topology = nm_host::topology::read(&HostFiles::default());
+        let topology = topology.within(&nm_sys::cpu::allowed());
         Ok(Host {
             pairs: spec.pairs,
             qemu: Qemu::find()?,
             parts: GuestParts::of(kind, spec)?,
             memory: plan_memory(spec, determined.execution)?,
-            budget: Budget::new(spec.pairs, spec.cpus, packet_threads, &allowed, &siblings),
+            budget: Budget::new(spec.pairs, spec.cpus, packet_threads, &topology),
             determined,
         })
     }

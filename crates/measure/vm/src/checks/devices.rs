@@ -3,8 +3,10 @@
 use nm_model::lab_plan::LabCheck;
 
 use super::report::{boot, command, firmware, good, hardware, missing, unknown, with, worse};
+use super::software::guest_release;
 use super::view::View;
 use crate::nic::{self, Nic};
+use crate::preconditions;
 use crate::refusal::Refusal;
 use crate::vfio;
 
@@ -32,6 +34,8 @@ pub fn checks(view: &View<'_>, nics: &[Nic]) -> Vec<LabCheck> {
         checks.push(group(view, nic, &id("group")));
         checks.push(functions(nic, &id("functions")));
         checks.push(unused(view, nic, &id("unused")));
+        checks.push(guest_driver(view, nic, &id("guest_driver"), false));
+        checks.push(guest_driver(view, nic, &id("function_driver"), true));
         checks.push(node(nic, &id("node")));
         checks.push(moderation(view, nic, &id("moderation")));
     }
@@ -159,12 +163,43 @@ fn unused(view: &View<'_>, nic: &Nic, id: &str) -> LabCheck {
         }
         _ => hardware("a network device that nobody uses"),
     };
+    let flags = format!("/sys/class/net/{}/flags", nic.name);
+    if view.is_tree() && nic.has_link && !view.files.exists(&flags) {
+        return unknown(id, format!("whether {} is up and unused: {flags} is not there", nic.name));
+    }
     match nic.refusal(view.own_connection) {
         // The group has a check of its own.
         None | Some(Refusal::SharedGroup { .. }) => {
             good(id, format!("nobody uses {}, and it has a carrier", nic.name))
         }
         Some(refusal) => missing(id, refusal.to_string(), fix(&refusal)),
+    }
+}
+
+/// The driver of the device, or of its virtual functions, in the kernel of the guests.
+fn guest_driver(view: &View<'_>, nic: &Nic, id: &str, is_function: bool) -> LabCheck {
+    let what = if is_function { "a virtual function of " } else { "" };
+    let Some(driver) = preconditions::guest_driver(nic, is_function) else {
+        return unknown(id, format!("which driver guests need for {what}{}", nic.name));
+    };
+    let release = match view.named_kernel {
+        None => guest_release(view),
+        Some(_) => None,
+    };
+    let has = |name: &str| release.as_ref().and_then(|release| view.release_has(release, name));
+    let shown = release.as_deref().unwrap_or("that is named");
+    match (preconditions::driver_shortage(driver, shown, has), has(driver)) {
+        (Some(reason), _) => missing(
+            id,
+            reason,
+            command(format!(
+                "--kernel IMAGE|FOLDER|DEB of a kernel with {driver} (Debian: linux-image-amd64)"
+            )),
+        ),
+        (None, Some(true)) => {
+            good(id, format!("the guests' kernel {shown} drives {what}{} by {driver}", nic.name))
+        }
+        (None, _) => unknown(id, format!("whether the guests' kernel has the driver {driver}")),
     }
 }
 

@@ -8,7 +8,9 @@ use nm_model::lab_plan::{
 };
 use nm_model::stack::{Protocol, Stack};
 
+use super::view::View;
 use crate::nic::Nic;
+use crate::preconditions;
 
 const GUESTS: [&str; 2] = ["software.qemu", "software.kernel"];
 const BRIDGED: [&str; 3] = ["rights.namespaces", "net.tap", "net.bridge"];
@@ -16,16 +18,18 @@ const PASSED: [&str; 4] = ["rights.root", "iommu.present", "iommu.remapping", "v
 
 /// The environments, each with what stands in its way.
 pub fn environments(
+    view: &View<'_>,
     checks: &[LabCheck],
     nics: &[Nic],
     execution: &ExpectedExecution,
 ) -> Vec<LabEnvironment> {
     let is_emulated = execution.execution.is_emulated();
     let plain = |kind: LabKind, needs: &[&[&str]], command: &str| {
+        let unknown = unknown(checks, &needs.concat());
         let unavailable_reasons = unavailable_reasons(checks, &needs.concat());
         let command = unavailable_reasons.is_empty().then(|| command.to_string());
         let is_emulated = is_emulated && kind != LabKind::Bare;
-        LabEnvironment { kind, nics: vec![], is_emulated, command, unavailable_reasons }
+        LabEnvironment { kind, nics: vec![], is_emulated, command, unavailable_reasons, unknown }
     };
     let mut all = vec![
         plain(LabKind::Bare, &[&BRIDGED[..1]], "nearmetal qualify --only netns"),
@@ -36,7 +40,7 @@ pub fn environments(
             "nearmetal lab run --env vhost",
         ),
     ];
-    all.extend(passed(checks, nics, is_emulated));
+    all.extend(passed(view, checks, nics, execution));
     if let Some(stack) = stack_of_guests(Bypass::AfXdp) {
         let command =
             format!("nearmetal qualify --plan FILE   # a row of stack {stack} in vm-vswitch");
@@ -68,6 +72,15 @@ fn unavailable_reasons(checks: &[LabCheck], ids: &[&str]) -> Vec<UnavailableReas
     ids.iter().filter_map(is_missing).collect()
 }
 
+/// What of these checks could not be read, as clauses.
+fn unknown(checks: &[LabCheck], ids: &[&str]) -> Vec<String> {
+    let is_unknown = |id: &&str| {
+        let found = checks.iter().find(|check| check.id == **id)?;
+        (found.status == LabStatus::Unknown).then(|| found.summary.clone())
+    };
+    ids.iter().filter_map(is_unknown).collect()
+}
+
 fn unavailable_reason(check: &LabCheck) -> UnavailableReason {
     let nothing = || Fix { kind: FixKind::Record, text: "nothing is known".to_string() };
     UnavailableReason {
@@ -77,52 +90,120 @@ fn unavailable_reason(check: &LabCheck) -> UnavailableReason {
     }
 }
 
+/// What stands in the way of any pass-through: programs, rights, the IOMMU, and KVM.
+fn common(checks: &[LabCheck], execution: &ExpectedExecution) -> Vec<UnavailableReason> {
+    let mut reasons = unavailable_reasons(checks, &[GUESTS.as_slice(), &PASSED].concat());
+    let usable = checks.iter().find(|check| check.id == "kvm.usable");
+    let is_known = usable.is_none_or(|check| check.status != LabStatus::Unknown);
+    if is_known && !preconditions::can_pass_through(execution.execution) {
+        let fix = usable.and_then(|check| check.fix.clone());
+        let nothing = || Fix { kind: FixKind::Record, text: "nothing is known".to_string() };
+        reasons.push(UnavailableReason {
+            check: "kvm.usable".to_string(),
+            reason: format!("{} ({})", preconditions::NEEDS_KVM, execution.evidence),
+            fix: fix.unwrap_or_else(nothing),
+        });
+    }
+    reasons
+}
+
+/// The port that stands for the other end of a cable: one that is ready and like the first, of the
+/// same card if there is one. Else why there is none.
+fn second<'a>(
+    nic: &Nic,
+    nics: &'a [Nic],
+    is_ready: impl Fn(&Nic) -> bool,
+) -> Result<&'a Nic, UnavailableReason> {
+    let others = nics.iter().filter(|other| other.address != nic.address && is_ready(other));
+    let others: Vec<&Nic> = others.collect();
+    let alike = others.iter().filter(|other| preconditions::are_alike(nic, other));
+    let best = alike.min_by_key(|other| !preconditions::are_of_one_card(nic, other));
+    best.copied().ok_or_else(|| {
+        let name = |nic: &Nic| {
+            let speed = nic.speed_mbps.map_or(String::new(), |mbps| format!(", {mbps} Mb/s"));
+            format!("{} ({}{speed})", nic.name, nic.driver.as_deref().unwrap_or("driver unknown"))
+        };
+        let reason = match others.first() {
+            None => format!("there is no second device beside {} that can be passed", nic.name),
+            Some(other) => format!(
+                "{} is not of the same kind as {}, so no cable joins them",
+                name(other),
+                name(nic)
+            ),
+        };
+        UnavailableReason {
+            check: "pci.nics".to_string(),
+            reason,
+            fix: Fix {
+                kind: FixKind::Hardware,
+                text: "a second port that nobody uses, cabled to the first".to_string(),
+            },
+        }
+    })
+}
+
 /// Pass-through of each device: of its virtual functions, and of itself with a second one.
-fn passed(checks: &[LabCheck], nics: &[Nic], is_emulated: bool) -> Vec<LabEnvironment> {
-    let of = |kind: LabKind, names: Vec<String>, unavailable_reasons: Vec<UnavailableReason>| {
+fn passed(
+    view: &View<'_>,
+    checks: &[LabCheck],
+    nics: &[Nic],
+    execution: &ExpectedExecution,
+) -> Vec<LabEnvironment> {
+    let is_emulated = execution.execution.is_emulated();
+    let common_unknown = unknown(checks, &[GUESTS.as_slice(), &PASSED, &["kvm.usable"]].concat());
+    let own_ids = |nic: &Nic, whats: &[&str]| -> Vec<String> {
+        whats.iter().map(|what| format!("{}.{what}", nic.name)).collect()
+    };
+    let of = |kind: LabKind, names: Vec<String>, ids: &[String], mut reasons: Vec<_>| {
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        reasons.extend(unavailable_reasons(checks, &ids));
+        let unknown = [common_unknown.clone(), unknown(checks, &ids)].concat();
         let nics: Vec<String> = names.iter().map(|name| format!(" --nic {name}")).collect();
         let command = format!("nearmetal lab run --env sriov{}", nics.concat());
-        let command = unavailable_reasons.is_empty().then_some(command);
-        LabEnvironment { kind, nics: names, is_emulated, command, unavailable_reasons }
+        let command = reasons.is_empty().then_some(command);
+        let unavailable_reasons = reasons;
+        LabEnvironment { kind, nics: names, is_emulated, command, unavailable_reasons, unknown }
     };
-    let common = unavailable_reasons(checks, &[GUESTS.as_slice(), &PASSED].concat());
+    let common = common(checks, execution);
     if nics.is_empty() {
-        let none = UnavailableReason {
-            check: "pci.nics".to_string(),
-            reason: "the host has no network device on PCI that could be passed through"
-                .to_string(),
-            fix: Fix { kind: FixKind::Hardware, text: "a network card with SR-IOV".to_string() },
-        };
-        let with_none = [common, vec![none]].concat();
-        return [LabKind::SriovVf, LabKind::SriovPf]
-            .map(|kind| of(kind, vec![], with_none.clone()))
-            .into();
+        return without_devices(view, &common, of);
     }
-    let own = |nic: &Nic, whats: &[&str]| {
-        let ids: Vec<String> = whats.iter().map(|what| format!("{}.{what}", nic.name)).collect();
-        unavailable_reasons(checks, &ids.iter().map(String::as_str).collect::<Vec<_>>())
+    let is_ready = |nic: &Nic| {
+        let ids = own_ids(nic, &["group", "unused", "guest_driver"]);
+        unavailable_reasons(checks, &ids.iter().map(String::as_str).collect::<Vec<_>>()).is_empty()
     };
-    let is_ready = |nic: &Nic| own(nic, &["group", "unused"]).is_empty();
     let functions = nics.iter().map(|nic| {
-        let unavailable_reasons =
-            [common.clone(), own(nic, &["functions", "group", "unused"])].concat();
-        of(LabKind::SriovVf, vec![nic.name.clone()], unavailable_reasons)
+        let ids = own_ids(nic, &["functions", "group", "unused", "function_driver"]);
+        of(LabKind::SriovVf, vec![nic.name.clone()], &ids, common.clone())
     });
     let themselves = nics.iter().map(|nic| {
-        let second = nics.iter().find(|other| other.address != nic.address && is_ready(other));
-        let mut unavailable_reasons = [common.clone(), own(nic, &["group", "unused"])].concat();
-        if second.is_none() {
-            unavailable_reasons.push(UnavailableReason {
-                check: "pci.nics".to_string(),
-                reason: format!("there is no second device beside {} that can be passed", nic.name),
-                fix: Fix {
-                    kind: FixKind::Hardware,
-                    text: "a second port that nobody uses, cabled to the first".to_string(),
-                },
-            });
+        let ids = own_ids(nic, &["group", "unused", "guest_driver"]);
+        let (mut names, mut reasons) = (vec![nic.name.clone()], common.clone());
+        match second(nic, nics, is_ready) {
+            Ok(other) => names.push(other.name.clone()),
+            Err(reason) => reasons.push(reason),
         }
-        let names = [Some(nic), second].into_iter().flatten().map(|nic| nic.name.clone());
-        of(LabKind::SriovPf, names.collect(), unavailable_reasons)
+        of(LabKind::SriovPf, names, &ids, reasons)
     });
     functions.chain(themselves).collect()
+}
+
+/// Both kinds of pass-through of a host that shows no device.
+fn without_devices(
+    view: &View<'_>,
+    common: &[UnavailableReason],
+    of: impl Fn(LabKind, Vec<String>, &[String], Vec<UnavailableReason>) -> LabEnvironment,
+) -> Vec<LabEnvironment> {
+    let is_known = view.shows(&["/sys/bus/pci/devices", "/sys/bus/pci"]);
+    let none = UnavailableReason {
+        check: "pci.nics".to_string(),
+        reason: match is_known {
+            true => "the host has no network device on PCI that could be passed through",
+            false => "the tree shows no device on PCI",
+        }
+        .to_string(),
+        fix: Fix { kind: FixKind::Hardware, text: "a network card with SR-IOV".to_string() },
+    };
+    let with_none = [common.to_vec(), vec![none]].concat();
+    [LabKind::SriovVf, LabKind::SriovPf].map(|kind| of(kind, vec![], &[], with_none.clone())).into()
 }

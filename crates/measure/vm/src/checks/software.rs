@@ -40,19 +40,9 @@ fn qemu(view: &View<'_>) -> LabCheck {
     }
 }
 
-/// A kernel image of a release whose modules are there.
-fn kernel(view: &View<'_>) -> LabCheck {
-    const ID: &str = "software.kernel";
-    if let Some(path) = view.named_kernel {
-        return match Path::new(path).exists() {
-            true => good(ID, format!("guests run the kernel {path}")),
-            false => missing(
-                ID,
-                format!("the kernel that is named for guests, {path}, is not there"),
-                command("name an image, a folder with boot/ and lib/modules/, or a Debian package"),
-            ),
-        };
-    }
+/// The release of the kernel that guests would run, if nobody names one: the host's own, or the
+/// last one that has an image and modules.
+pub fn guest_release(view: &View<'_>) -> Option<String> {
     let has_modules = |release: &str| {
         ["/lib/modules", "/usr/lib/modules"]
             .iter()
@@ -67,12 +57,29 @@ fn kernel(view: &View<'_>) -> LabCheck {
         releases.extend(all.filter(|name| view.files.exists(&format!("{folder}/{name}/vmlinuz"))));
     }
     releases.retain(|release| has_modules(release));
-    match (releases.contains(&running), releases.last()) {
-        (true, _) => good(ID, format!("guests run the host's own kernel {running}")),
-        (false, Some(other)) => {
-            good(ID, format!("guests run the kernel {other}; the host runs {running}"))
+    if releases.contains(&running) { Some(running) } else { releases.pop() }
+}
+
+/// A kernel image of a release whose modules are there.
+fn kernel(view: &View<'_>) -> LabCheck {
+    const ID: &str = "software.kernel";
+    if let Some(path) = view.named_kernel {
+        return match Path::new(path).exists() {
+            true => good(ID, format!("guests run the kernel {path}")),
+            false => missing(
+                ID,
+                format!("the kernel that is named for guests, {path}, is not there"),
+                command("name an image, a folder with boot/ and lib/modules/, or a Debian package"),
+            ),
+        };
+    }
+    let running = view.text("/proc/sys/kernel/osrelease");
+    match guest_release(view) {
+        Some(release) if release == running => {
+            good(ID, format!("guests run the host's own kernel {running}"))
         }
-        (false, None) => missing(
+        Some(other) => good(ID, format!("guests run the kernel {other}; the host runs {running}")),
+        None => missing(
             ID,
             format!("there is no kernel image with modules in /boot (the host runs {running})"),
             command("apt install linux-image-cloud-amd64, or --kernel IMAGE|FOLDER|DEB"),

@@ -23,6 +23,16 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
+    /// Whether this is a tree of files, which may lack what the host has.
+    pub(crate) fn is_tree(&self) -> bool {
+        self.files.path("/") != std::path::Path::new("/")
+    }
+
+    /// Whether the absence of a name in one of these folders says something about the host.
+    pub(crate) fn shows(&self, folders: &[&str]) -> bool {
+        !self.is_tree() || folders.iter().any(|folder| !self.files.names(folder).is_empty())
+    }
+
     /// The content of a file, or nothing.
     pub(crate) fn text(&self, path: &str) -> String {
         self.files.text(path).unwrap_or_default()
@@ -60,17 +70,24 @@ impl View<'_> {
         if self.files.exists(&format!("/sys/module/{name}")) {
             return true;
         }
-        let release = self.text("/proc/sys/kernel/osrelease");
-        ["/lib/modules", "/usr/lib/modules"].iter().any(|folder| {
+        self.release_has(&self.text("/proc/sys/kernel/osrelease"), name) == Some(true)
+    }
+
+    /// Whether a kernel has a module, built in or as a file; absent if its lists are not there.
+    pub(crate) fn release_has(&self, release: &str, name: &str) -> Option<bool> {
+        let mut is_known = false;
+        let has = ["/lib/modules", "/usr/lib/modules"].iter().any(|folder| {
             ["modules.builtin", "modules.dep"].iter().any(|list| {
                 let text = self.text(&format!("{folder}/{release}/{list}"));
+                is_known |= !text.is_empty();
                 let lines = text.lines().filter_map(|line| line.split(':').next());
                 lines.filter_map(|path| path.rsplit('/').next()).any(|file| {
                     let stem = file.split(".ko").next().unwrap_or(file);
                     stem.replace('-', "_") == name.replace('-', "_")
                 })
             })
-        })
+        });
+        is_known.then_some(has)
     }
 }
 

@@ -236,6 +236,7 @@ fn a_container_lacks_devices_and_names_how_to_get_them() {
     for path in ["/dev/kvm", "/dev/vhost-net", "/usr/bin/qemu-system-x86_64"] {
         files.remove(path);
     }
+    files.insert("/usr/bin/sh".into(), String::new());
     files.insert("/.dockerenv".into(), String::new());
     files.insert("/proc/self/status".into(), "CapEff:\t00000000a80425fb\n".into());
     files.insert("/proc/sys/user/max_user_namespaces".into(), "0".into());
@@ -252,6 +253,104 @@ fn a_container_lacks_devices_and_names_how_to_get_them() {
     let modules = format!("/lib/modules/{RELEASE}/modules.dep");
     files.insert(modules, "kernel/drivers/vhost/vhost_net.ko.xz: kernel/x.ko\n".into());
     assert_eq!(fixes(&plan(&files), LabKind::Vhost)[2], "modprobe vhost_net");
+}
+
+#[test]
+fn pass_through_needs_kvm_and_the_plan_says_so() {
+    let mut files = server(false);
+    files.remove("/dev/kvm");
+    let found = plan(&files);
+    assert!(!runnable(&found).contains(&LabKind::SriovVf));
+    let why = of(&found, LabKind::SriovVf).unavailable_reasons.last().unwrap();
+    assert_eq!(why.check, "kvm.usable");
+    assert!(why.reason.contains("only guests that KVM executes"), "{}", why.reason);
+    assert!(runnable(&found).contains(&LabKind::Vswitch), "others are emulated");
+    // An interpreter is no KVM for it, either.
+    let timed = (GuestExecution::InterpretedKvm, "1067 ns".to_string());
+    assert!(!runnable(&plan_with(&server(false), Some(timed))).contains(&LabKind::SriovPf));
+}
+
+/// A host with a third port, of another kind: driver and speed.
+fn with_management_port() -> Files {
+    let mut files = server(false);
+    let mut put = |path: String, text: &str| drop(files.insert(path, text.to_string()));
+    let device = "/sys/bus/pci/devices/0000:01:00.0";
+    put(format!("{device}/class"), "0x020000");
+    put(format!("{device}/iommu_group"), "->../../../22");
+    put(format!("{device}/net/eno1/ifindex"), "2");
+    put("/sys/kernel/iommu_groups/22/devices/0000:01:00.0".into(), "");
+    put("/sys/class/net/eno1/flags".into(), "0x1003");
+    put("/sys/class/net/eno1/carrier".into(), "1");
+    put("/sys/class/net/eno1/speed".into(), "1000");
+    for link in ["ens1f0", "ens1f1"] {
+        put(format!("/sys/class/net/{link}/speed"), "25000");
+    }
+    for (address, driver) in
+        [("0000:01:00.0", "igb"), ("0000:3b:00.0", "ice"), ("0000:3b:00.1", "ice")]
+    {
+        put(format!("/sys/bus/pci/devices/{address}/driver"), &format!("->../../drivers/{driver}"));
+    }
+    files
+}
+
+#[test]
+fn a_port_is_paired_with_one_of_its_kind_only() {
+    let files = with_management_port();
+    let found = plan(&files);
+    let pairs: Vec<&LabEnvironment> =
+        found.environments.iter().filter(|one| one.kind == LabKind::SriovPf).collect();
+    assert_eq!(pairs.len(), 3);
+    let of_port = |name: &str| pairs.iter().find(|one| one.nics[0] == name).unwrap();
+    assert_eq!(of_port("ens1f0").nics, ["ens1f0", "ens1f1"]);
+    let alone = of_port("eno1");
+    assert_eq!(alone.nics, ["eno1"], "a 1G port has no partner here");
+    let why = &alone.unavailable_reasons[0].reason;
+    assert_eq!(
+        why,
+        "ens1f0 (ice, 25000 Mb/s) is not of the same kind as eno1 (igb, 1000 Mb/s), so no cable \
+         joins them"
+    );
+}
+
+#[test]
+fn the_driver_of_the_card_must_be_in_the_guests_kernel() {
+    let mut files = with_management_port();
+    let modules = format!("/lib/modules/{RELEASE}/modules.dep");
+    files.insert(modules.clone(), "kernel/drivers/net/ethernet/intel/igbvf/igbvf.ko:\n".into());
+    let found = plan(&files);
+    let why = found.check("ens1f0.function_driver").unwrap();
+    assert_eq!(why.status, LabStatus::Missing);
+    assert_eq!(why.summary, format!("the guests' kernel {RELEASE} has no driver iavf"));
+    let vf = found.environments.iter().find(|one| one.kind == LabKind::SriovVf);
+    assert!(vf.is_some_and(|one| !one.can_run()));
+    let has = "kernel/drivers/net/ethernet/intel/iavf/iavf.ko.xz:\nkernel/ice.ko.xz:\n";
+    files.insert(modules, has.into());
+    let found = plan(&files);
+    assert_eq!(found.check("ens1f0.function_driver").unwrap().status, LabStatus::Good);
+    let is_vf = |one: &&LabEnvironment| one.kind == LabKind::SriovVf && one.nics == ["ens1f0"];
+    let vf = found.environments.iter().find(is_vf).unwrap();
+    assert!(vf.can_run() && vf.unknown.is_empty(), "{vf:?}");
+}
+
+/// A recording has what its tool records, and says nothing about the rest of the host.
+#[test]
+fn what_a_recorded_tree_does_not_show_is_unknown() {
+    let mut files = server(false);
+    files.retain(|path, _| {
+        !["/usr/", "/boot/", "/lib/", "/dev/net", "/dev/vhost", "/sys/module"]
+            .iter()
+            .any(|start| path.starts_with(start))
+    });
+    let found = plan(&files);
+    for id in ["software.qemu", "software.kernel", "net.tap", "net.vhost", "net.bridge"] {
+        let check = found.check(id).unwrap();
+        assert_eq!(check.status, LabStatus::Unknown, "{id}: {}", check.summary);
+    }
+    let vswitch = of(&found, LabKind::Vswitch);
+    assert!(vswitch.unavailable_reasons.is_empty() && vswitch.unknown.len() >= 4, "{vswitch:?}");
+    // Where the tree shows the folder, what is not in it is missing.
+    files.insert("/usr/bin/ls".into(), String::new());
+    assert_eq!(plan(&files).check("software.qemu").unwrap().status, LabStatus::Missing);
 }
 
 #[test]

@@ -78,7 +78,16 @@ fn environment_text(environment: &LabEnvironment) -> String {
     };
     let label = if environment.is_emulated { "  EMULATED" } else { "" };
     match &environment.command {
-        Some(command) => format!("yes  {name:<28} {command}{label}\n"),
+        Some(command) if environment.unknown.is_empty() => {
+            format!("yes  {name:<28} {command}{label}\n")
+        }
+        Some(command) => {
+            let mut text = format!("?    {name:<28} {command}{label}\n");
+            for unknown in &environment.unknown {
+                text += &format!("     {:<28} not known: {unknown}\n", "");
+            }
+            text
+        }
         None => {
             let mut text = String::new();
             for (at, unavailable_reason) in environment.unavailable_reasons.iter().enumerate() {

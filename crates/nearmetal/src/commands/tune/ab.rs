@@ -3,8 +3,9 @@
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
-use nm_model::Metric;
+use nm_model::probe::PingpongSpec;
 use nm_model::verdict::Relation;
+use nm_model::{Metric, ProbeSpec};
 use nm_settings::setting::{Scope, SettingId};
 use nm_stats::experiment::{Decision, Effect, decide};
 use nm_tune::apply::{apply_some, record};
@@ -15,7 +16,9 @@ use nm_tune::record::{self as records, Figure, Record};
 use nm_tune::run::Run;
 use nm_tune::undo::{Choices, undo_from};
 
-use super::experiment::{Ends, Rounds, probe, trial};
+use super::experiment::{
+    Ends, LENGTHENED_MS_MAX, Rounds, TAIL_GUARD, needed_ms, pilot, probe, trial,
+};
 use super::session;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -31,20 +34,24 @@ use crate::output;
 const OF_BLOCK: u64 = 2;
 
 pub fn run(args: &AbArgs) -> Result<Exit> {
-    let probe = probe(args)?;
+    let spec = probe(args)?;
     let mut machine = session::machine(args.place.root.root.as_deref())?;
     let (folder, lock) = session::open(&args.place)?;
     session::check_finished(&folder, &lock, &mut machine, &args.place)?;
     let changes = wanted(args, &machine)?;
     let interrupted = interrupt::flag()?;
     let mut ends = Ends::start(args.environment, args.server.as_ref(), &args.stack)?;
+    let Some(spec) = long_enough(args, spec, &mut ends, &interrupted)? else {
+        return Err(Stop::with(Exit::Interrupted, "interrupted; nothing was changed"));
+    };
+    let probe = ProbeSpec::Pingpong(spec.clone());
     let begin = session::begin(&args.place, &machine, None)?;
     let log = folder.begin(&begin, &lock).map_err(session::journal_error)?;
     let undo = args.place.command("undo", &begin.run);
     let mut switch = Switch { machine, log, run: Run::begun(begin), changes, undo };
     let mut rounds = Rounds::new(args.percentile);
     let blocks = args.rounds.div_ceil(OF_BLOCK);
-    announce(args, blocks);
+    announce(args, spec.max_ms, blocks);
     let mut goes_on = Ok(true);
     'blocks: for block in 0..blocks {
         rounds.begin_block();
@@ -68,12 +75,40 @@ pub fn run(args: &AbArgs) -> Result<Exit> {
         let message = "interrupted; the step is undone, and nothing is decided";
         return Err(Stop::with(Exit::Interrupted, message));
     }
+    rounds.leave_out_beyond_samples();
     finish(args, switch, &rounds)
 }
 
-fn announce(args: &AbArgs, blocks: u64) {
+/// Rounds that are long enough for the guard p99.9, by one that is not counted. Absent after
+/// Ctrl-C.
+fn long_enough(
+    args: &AbArgs,
+    spec: PingpongSpec,
+    ends: &mut Ends,
+    interrupted: &AtomicBool,
+) -> Result<Option<PingpongSpec>> {
+    let probe = ProbeSpec::Pingpong(spec.clone());
+    let Some(samples) = pilot(ends, (&args.stack, &probe), interrupted)? else { return Ok(None) };
+    let needed = needed_ms(args.ms, samples, args.percentile);
+    let most = LENGTHENED_MS_MAX.max(args.ms);
+    if needed > args.ms {
+        let end = match needed <= most {
+            true => String::new(),
+            false => format!(", and take {most} ms at most: nothing will be kept"),
+        };
+        output::message(&format!(
+            "rounds of {} ms have {samples} samples, too few for p{TAIL_GUARD}: they need {needed} \
+             ms{end}",
+            args.ms
+        ));
+    }
+    let max_ms = needed.min(most);
+    Ok(Some(PingpongSpec { max_ms, warmup_ms: max_ms / 10, ..spec }))
+}
+
+fn announce(args: &AbArgs, ms: u64, blocks: u64) {
     let trials = blocks * 2 * OF_BLOCK;
-    let seconds = trials as f64 * args.ms as f64 * 1.1 / 1e3;
+    let seconds = trials as f64 * ms as f64 * 1.1 / 1e3;
     output::message(&format!(
         "{}: {trials} trials with and without it, about {}; Ctrl-C undoes it",
         args.step,
@@ -216,13 +251,16 @@ fn as_record(step: SettingId, decision: &Decision, rounds: [usize; 2]) -> record
     let unmeasured = names(None).join(", ");
     let mut reason = match (decision.keeps, decision.chosen.relation) {
         (true, _) => format!("{chosen} is better, and nothing else is worse"),
+        (false, Some(Relation::Better)) if worse.is_empty() => {
+            format!("{chosen} is better, but not everything else is measured")
+        }
         (false, Some(Relation::Better)) => format!("{chosen} is better, but {worse} is worse"),
         (false, Some(Relation::Worse)) => format!("{chosen} is worse"),
         (false, Some(_)) => format!("no difference of {chosen} is shown"),
         (false, None) => format!("{chosen} has too few samples or rounds"),
     };
     if !unmeasured.is_empty() {
-        reason += &format!("; too few samples for {unmeasured}");
+        reason += &format!("; too few samples for {unmeasured}: longer rounds (--ms) have more");
     }
     let figures = all().map(figure).collect();
     records::Decision { step, kept: decision.keeps, reason, rounds, figures }

@@ -45,14 +45,17 @@ impl GuestParts {
         if let Some(parts) = made.get(&choice) {
             return Ok(parts.clone());
         }
-        let kernel = Arc::new(find_kernel(spec)?);
+        let kernel = find_kernel(spec)?;
         let build = || {
             let parts = ImageParts::of_this_program(&kernel)?;
             Image::build(&if is_passed_through { parts.with_pass_through() } else { parts })
         };
         let image =
             build().map_err(|error: ImageError| GuestsUnavailable::Image(error.to_string()))?;
-        let parts = GuestParts { kernel: kernel.clone(), image: Arc::new(image) };
+        // The image has its modules, so nothing of a package is needed on the disk any more.
+        let failed = |error: std::io::Error| GuestsUnavailable::Kernel(error.to_string());
+        let kernel = Arc::new(kernel.without_folder().map_err(failed)?);
+        let parts = GuestParts { kernel, image: Arc::new(image) };
         made.insert(choice, parts.clone());
         Ok(parts)
     }

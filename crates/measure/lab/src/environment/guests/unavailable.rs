@@ -37,7 +37,7 @@ pub enum GuestsUnavailable {
     )]
     NoDevice,
     /// Without KVM, QEMU cannot pass devices through.
-    #[error("only guests that KVM executes can have a device passed through, and there is none")]
+    #[error("{}", nm_vm::preconditions::NEEDS_KVM)]
     PassThroughNeedsKvm,
     /// The named devices cannot be passed through.
     #[error("{0}")]
