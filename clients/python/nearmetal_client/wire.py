@@ -90,7 +90,7 @@ def cancel_all(session: int) -> bytes:
 
 EVENTS: list[tuple[str, str, str]] = [
     ("accepted", "<QQ", "id user"),
-    ("rejected", "<QQB", "id user reason"),
+    ("rejected", "<QQBQQ", "id user reason most asked"),
     ("traded", "<QQIIqQQQ",
      "maker taker taker_user maker_user price quantity maker_left taker_left"),
     ("cancelled", "<QQQB", "id user left reason"),

@@ -3,8 +3,8 @@
 //! [`admin`] asks a network for its status, and for one change at a time; the others are made of
 //! these. [`add`] adds nodes, at [`addresses`] of their own, and removes them. [`drain`] lets a
 //! node carry nothing, [`replace`] gives a cell another replica, [`retire`] removes what a session
-//! or an owner has, [`instruments`] says what may be traded, [`directions`] when, and by whom, and
-//! [`scheduler`] does so by a [`schedule`]. [`resize`] changes over how many cells
+//! or an owner has, [`instruments`] says what may be traded, [`firms`] whose sessions may trade it
+//! and how much, [`directions`] when, and [`scheduler`] does so by a [`schedule`]. [`resize`] changes over how many cells
 //! the instruments are spread. [`policy_runner`] does so by policies, which take the latencies
 //! between [`sites`].
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ pub mod addresses;
 pub mod admin;
 pub mod directions;
 pub mod drain;
+pub mod firms;
 pub mod instruments;
 pub mod policy_runner;
 pub mod replace;

@@ -14,7 +14,7 @@ use nm_exchange::cell::{
 use nm_exchange::moves::{MoveId, MoveParts, Release as ReleaseEntry};
 use nm_exchange::network::{Durability, Network};
 use nm_load::log::{RequestId, command_hash};
-use nm_wire::{Claim, Forget, Frame, Kind, request};
+use nm_wire::{Claim, Firms, Forget, Frame, Kind, request};
 use thiserror::Error;
 
 use crate::cuts::{Batch, Entry, Incarnation};
@@ -146,6 +146,7 @@ impl Replay {
         if let [first] = &mut self.incarnations[..] {
             first.start = Some(saved);
         }
+        self.rules.firms(self.fast.firms().clone());
         let ownerships = self.fast.ownerships();
         let epochs = ownerships.map(|(instrument, known)| (instrument, known.epoch)).collect();
         owners.restored(self.cell, epochs);
@@ -261,6 +262,14 @@ impl Replay {
                 }
                 Ok(Admitted::Stopped(order)) => {
                     self.rules.decided(order);
+                    if self.keeps_batches {
+                        entries.push(Entry::Frame(frame.bytes.into()));
+                    }
+                }
+                Ok(Admitted::Firms(_)) => {
+                    if let Ok(entry) = frame.read::<Firms>() {
+                        self.rules.firms(entry.table);
+                    }
                     if self.keeps_batches {
                         entries.push(Entry::Frame(frame.bytes.into()));
                     }

@@ -22,6 +22,7 @@ fn ring(counts: &str, durability: Durability) -> TestRing {
         number,
         name: name.to_string(),
         sessions: vec![session.to_string()],
+        ..Firm::default()
     };
     let firms = Firms::of(vec![firm(7, "A", "1-2"), firm(8, "B", "3-4")]).unwrap();
     ring.network.firms = Some(Arc::new(firms));
@@ -40,7 +41,7 @@ fn events(message: &Message) -> Vec<Event> {
 }
 
 /// The events of the answer to one request.
-fn answer(client: &mut Client, session: u32, instrument: u32, command: &Command) -> Vec<Event> {
+pub fn answer(client: &mut Client, session: u32, instrument: u32, command: &Command) -> Vec<Event> {
     let deadline = Deadline::after(LIMIT);
     let before = client.replies().count();
     client.request(session, instrument, false, command);
