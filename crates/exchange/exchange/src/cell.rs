@@ -41,6 +41,7 @@ mod away;
 mod copy;
 mod desk;
 mod exposure;
+mod firms;
 mod handled;
 mod holdings;
 mod instrument;

@@ -14,7 +14,7 @@ use nm_exchange::cell::{
 use nm_exchange::moves::{MoveId, MoveParts, Release as ReleaseEntry};
 use nm_exchange::network::{Durability, Network};
 use nm_load::log::{RequestId, command_hash};
-use nm_wire::{Claim, Firms, Forget, Frame, Kind, request};
+use nm_wire::{Claim, Forget, Frame, Kind, request};
 use thiserror::Error;
 
 use crate::cuts::{Batch, Entry, Incarnation};
@@ -266,15 +266,8 @@ impl Replay {
                         entries.push(Entry::Frame(frame.bytes.into()));
                     }
                 }
-                Ok(Admitted::Firms(_)) => {
-                    if let Ok(entry) = frame.read::<Firms>() {
-                        self.rules.firms(entry.table);
-                    }
-                    if self.keeps_batches {
-                        entries.push(Entry::Frame(frame.bytes.into()));
-                    }
-                }
-                Ok(Admitted::Retired(_) | Admitted::Watched) => {
+                Ok(Admitted::Firms(_) | Admitted::Retired(_) | Admitted::Watched) => {
+                    self.rules.logged(frame);
                     if self.keeps_batches {
                         entries.push(Entry::Frame(frame.bytes.into()));
                     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nm_book::order::{Command, Event, OrderType};
 use nm_exchange::master::Master;
 use nm_load::log::RequestId;
-use nm_wire::{FirmRecord, FirmTable, Owner, Request, StopOrder};
+use nm_wire::{FirmRecord, FirmTable, Firms, Frame, Kind, Owner, Request, StopOrder};
 
 use crate::findings::{Findings, Violation};
 
@@ -38,6 +38,15 @@ impl Rules {
     pub fn decided(&mut self, order: StopOrder) {
         let known = self.decided.entry(order.owner).or_default();
         *known = (*known).max((order.version, order.is_stopped));
+    }
+
+    /// An entry of the log was carried out that is no request.
+    pub fn logged(&mut self, frame: Frame<'_>) {
+        if frame.kind() == Kind::Firms
+            && let Ok(Firms { table, .. }) = frame.read()
+        {
+            self.firms(table);
+        }
     }
 
     /// There are other firms.

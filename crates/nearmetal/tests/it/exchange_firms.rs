@@ -177,7 +177,7 @@ fn a_firm_comes_and_goes_with_its_sessions() {
             2,
             "session 9002 belongs to both ACME Capital and Newcomer",
         ),
-        (&["set", "9", "--orders", "-1"], 2, "a number without a fraction from 0"),
+        (&["set", "9", "--orders", "1.5"], 2, "a number without a fraction from 0"),
     ] {
         let refused = firms(&net, words);
         assert_eq!(refused.code, code, "{words:?}: {}{}", refused.stdout, refused.stderr);

@@ -19,16 +19,13 @@
 use std::collections::BTreeMap;
 
 use nm_book::order::{
-    Command, Event, Matching, NewOrder, OpenOrder, OrderId, Price, Quantity, Side, TradingPhase,
-    UserId,
+    Command, Event, InstrumentId, Matching, NewOrder, OpenOrder, OrderId, Price, Quantity, Side,
+    TradingPhase, UserId,
 };
 use nm_codec::{DecodeError, Put, Reader};
 use nm_wire::{
     FirmLimits, FirmTable, FirmUse, OrdersLimit, Part, Request, SessionRange, Value, Verdict,
 };
-
-use super::Cell;
-use super::instrument::InstrumentState;
 
 /// Number of a firm.
 type FirmNumber = u32;
@@ -91,12 +88,12 @@ impl Exposure {
     }
 
     /// Whether any firm has a position that is not counted any more.
-    fn has_other_positions(&self, all: &Exposures) -> bool {
+    pub fn has_other_positions(&self, all: &Exposures) -> bool {
         self.positions().any(|(firm, _)| !all.firms.contains_key(&firm))
     }
 
     /// Forgets all orders, and the positions that are not counted any more.
-    fn forget(&mut self, all: &Exposures) {
+    pub fn forget(&mut self, all: &Exposures) {
         self.orders.clear();
         self.held.retain(|firm, held| {
             held.open = [0; 2];
@@ -190,7 +187,7 @@ impl Exposures {
     }
 
     /// There are other firms from now on; whether other sessions are counted than before.
-    fn set(&mut self, table: FirmTable) -> bool {
+    pub fn set(&mut self, table: FirmTable) -> bool {
         let ranges = std::mem::take(&mut self.ranges);
         let mut firms = BTreeMap::new();
         for firm in table.firms.iter().filter(|firm| firm.limits.is_any()) {
@@ -337,18 +334,63 @@ impl Exposures {
         });
     }
 
-    /// Counts the live orders of a book.
-    fn count<M: Matching>(&mut self, state: &mut InstrumentState<M>) {
-        let InstrumentState { book, sessions, exposure, .. } = state;
-        let mut live = sessions.iter().filter(|(_, session)| session.live_orders > 0);
-        if !live.any(|(user, _)| self.firm_of(*user).is_some()) {
+    /// Counts the live orders of a book; `has_orders` are sessions that have some.
+    pub fn count<M: Matching>(
+        &mut self,
+        book: &M,
+        mut has_orders: impl Iterator<Item = UserId>,
+        on: &mut Exposure,
+    ) {
+        if !has_orders.any(|user| self.firm_of(user).is_some()) {
             return;
         }
         book.visit_open(&mut |OpenOrder { id, user, side, limit, left }| {
             if let Some(firm) = self.firm_of(user) {
-                self.put(firm, (user, id), Some(Open { side, limit, left }), exposure);
+                self.put(firm, (user, id), Some(Open { side, limit, left }), on);
             }
         });
+    }
+
+    /// Nothing is counted any more.
+    pub fn clear(&mut self) {
+        for total in self.firms.values_mut() {
+            (total.orders, total.value) = (0, 0);
+        }
+    }
+
+    /// The firms.
+    pub fn table(&self) -> &FirmTable {
+        &self.table
+    }
+
+    /// What firms with limits have in the cell, on these instruments.
+    pub fn uses<'a>(
+        &self,
+        instruments: impl Iterator<Item = (InstrumentId, &'a Exposure)> + Clone,
+    ) -> Vec<FirmUse> {
+        let uses = self.firms.iter().map(|(number, total)| {
+            let mut largest = (0, 0, false);
+            for (instrument, on) in instruments.clone() {
+                let held = on.held.get(number).copied().unwrap_or_default();
+                for side in [Side::Buy, Side::Sell] {
+                    let worst = u128::try_from(held.worst(side)).unwrap_or_default();
+                    if worst > largest.0 {
+                        largest = (worst, instrument, side == Side::Sell);
+                    }
+                }
+            }
+            let (position, instrument, is_short) = largest;
+            let shown = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
+            FirmUse {
+                number: *number,
+                orders: total.orders,
+                value: shown(total.value),
+                instrument,
+                position: shown(position),
+                is_short,
+            }
+        });
+        uses.collect()
     }
 
     /// A session is removed from an instrument, with its orders.
@@ -405,84 +447,3 @@ impl Total {
         })
     }
 }
-
-impl<M: Matching> Cell<M> {
-    /// Version of the firms that the cell knows; 0 if there never were any.
-    pub fn firms_version(&self) -> u64 {
-        self.exposures.table.version
-    }
-
-    /// The firms.
-    pub fn firms(&self) -> &FirmTable {
-        &self.exposures.table
-    }
-
-    /// There are other firms from now on, unless later ones are known; whether that is so.
-    pub(super) fn set_firms(&mut self, table: FirmTable) -> bool {
-        let is_later = table.version > self.firms_version();
-        if is_later && self.exposures.set(table) {
-            let others = self.instruments.iter();
-            let others = others.filter(|(_, it)| it.exposure.has_other_positions(&self.exposures));
-            let others: Vec<_> = others.map(|(instrument, _)| *instrument).collect();
-            others.into_iter().for_each(|instrument| self.copy_before_change(instrument));
-            self.count_exposures();
-        }
-        is_later
-    }
-
-    /// Counts again what firms have.
-    pub(super) fn count_exposures(&mut self) {
-        let Cell { exposures, instruments, .. } = self;
-        for total in exposures.firms.values_mut() {
-            (total.orders, total.value) = (0, 0);
-        }
-        for state in instruments.values_mut() {
-            state.exposure.forget(exposures);
-            if exposures.is_active() {
-                exposures.count(state);
-            }
-        }
-    }
-
-    /// An instrument is here from now on, with these positions of firms.
-    pub(super) fn enter(
-        &mut self,
-        state: &mut InstrumentState<M>,
-        positions: impl Iterator<Item = (FirmNumber, i128)>,
-    ) {
-        positions.for_each(|(firm, net)| state.exposure.set_position(firm, net));
-        if self.exposures.is_active() {
-            self.exposures.count(state);
-        }
-    }
-
-    /// What firms with limits have.
-    pub fn firm_uses(&self) -> Vec<FirmUse> {
-        let uses = self.exposures.firms.iter().map(|(number, total)| {
-            let mut largest = (0, 0, false);
-            for (instrument, state) in &self.instruments {
-                let held = state.exposure.held.get(number).copied().unwrap_or_default();
-                for side in [Side::Buy, Side::Sell] {
-                    let worst = u128::try_from(held.worst(side)).unwrap_or_default();
-                    if worst > largest.0 {
-                        largest = (worst, *instrument, side == Side::Sell);
-                    }
-                }
-            }
-            let (position, instrument, is_short) = largest;
-            let shown = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
-            FirmUse {
-                number: *number,
-                orders: total.orders,
-                value: shown(total.value),
-                instrument,
-                position: shown(position),
-                is_short,
-            }
-        });
-        uses.collect()
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -1,20 +1,16 @@
 //! Firms: their sessions alone may connect, and what they have counts for the firm.
 
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use nm_book::order::{Event, RejectReason, Side};
-use nm_exchange::client::{self, ClientError};
 use nm_exchange::control::Retired;
 use nm_exchange::firms::{Firm, FirmLimits, Firms};
-use nm_exchange::network::{Durability, Role};
+use nm_exchange::network::Durability;
 use nm_exchange::testing::{Client, LIMIT, TestRing, order};
 use nm_operate::{firms, retire};
 use nm_sys::clock::Deadline;
-use nm_wire::{Close, Kind, Who};
 
-use crate::directions::answer;
+use crate::asking::{answer, refusal};
 
 /// Firm A has sessions 1 and 2.
 fn firm_a() -> Firm {
@@ -132,42 +128,6 @@ fn a_removed_firm_leaves_nothing_and_its_sessions_are_refused() {
     // It may come again, with other sessions; the others are free for another one.
     assert!(firms::set(&network, &Firm { sessions: vec!["2".to_string()], ..firm_a() }).unwrap());
     ring.stop_all();
-}
-
-/// The sentence with which a gateway ends the link of a session.
-pub fn refusal(ring: &TestRing, session: u32) -> String {
-    let deadline = Deadline::after(LIMIT);
-    loop {
-        if let Some(why) = refusal_of_one(ring, session) {
-            return why;
-        }
-        assert!(!deadline.passed(), "session {session} is not refused");
-    }
-}
-
-/// The same of one link, if it is ended soon.
-fn refusal_of_one(ring: &TestRing, session: u32) -> Option<String> {
-    let address = &ring.network.nodes(Role::Gateway)[0].address;
-    let connected = client::connect(address, &[Who::Client { session }], None, LIMIT);
-    let mut link = match connected {
-        Ok(link) => link,
-        Err(ClientError::Refused(why)) => return Some(why),
-        Err(other) => panic!("{other}"),
-    };
-    let deadline = Deadline::after(Duration::from_millis(500));
-    while !deadline.passed() {
-        let _ = link.flush();
-        let fd = link.as_fd().as_raw_fd();
-        let is_over = nm_sys::poll::readable(fd, Duration::from_millis(5)).unwrap()
-            && link.receive().is_err();
-        if let Ok(Some(frame)) = link.input.next_frame()
-            && frame.kind() == Kind::Close
-        {
-            return Some(frame.read::<Close>().unwrap().printable());
-        }
-        assert!(!is_over, "session {session} is not refused");
-    }
-    None
 }
 
 #[test]

@@ -332,24 +332,12 @@ impl<L: Log> Control<L> {
                 }
                 self.status(links.now_ns)
             }
-            AdminRequest::List { listing } => {
-                self.set_listing(listing.instrument, Some(listing));
-                self.status(links.now_ns)
-            }
-            AdminRequest::Delist { instrument } => {
-                self.set_listing(instrument, None);
-                self.status(links.now_ns)
-            }
-            AdminRequest::SetFirm { firm } => {
-                self.want_firm(firm.number, Some(firm));
-                self.status(links.now_ns)
-            }
-            AdminRequest::RemoveFirm { number } => {
-                self.want_firm(number, None);
-                self.status(links.now_ns)
-            }
-            AdminRequest::Begun { group, at_s } => {
-                self.note_begun(group, at_s);
+            request @ (AdminRequest::List { .. }
+            | AdminRequest::Delist { .. }
+            | AdminRequest::SetFirm { .. }
+            | AdminRequest::RemoveFirm { .. }
+            | AdminRequest::Begun { .. }) => {
+                self.want(request);
                 self.status(links.now_ns)
             }
             AdminRequest::Drain { node, is_drained } => {
@@ -368,6 +356,18 @@ impl<L: Log> Control<L> {
         };
         links.send(from, &response);
         Ok(())
+    }
+
+    /// An operator wants something to be traded, to trade, or to have begun.
+    fn want(&mut self, request: AdminRequest) {
+        match request {
+            AdminRequest::List { listing } => self.set_listing(listing.instrument, Some(listing)),
+            AdminRequest::Delist { instrument } => self.set_listing(instrument, None),
+            AdminRequest::SetFirm { firm } => self.want_firm(firm.number, Some(firm)),
+            AdminRequest::RemoveFirm { number } => self.want_firm(number, None),
+            AdminRequest::Begun { group, at_s } => self.note_begun(group, at_s),
+            _ => {}
+        }
     }
 
     /// An operator wants to add a node that has all addresses that it needs.

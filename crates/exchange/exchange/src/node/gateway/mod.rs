@@ -717,10 +717,10 @@ impl Gateway {
         let pending = self.checked.iter().map(|key| (key.0, self.cell_of(key.0)));
         let cells_before: BTreeMap<InstrumentId, u16> = pending.collect();
         self.map = map;
-        self.drop_unadmitted();
         if self.is_leaving() && !was_leaving {
             self.clients.ids().for_each(|client| self.send_away(links, client));
         }
+        self.drop_unadmitted();
         if links.update_nodes(&self.map) {
             self.network = links.network().clone();
             self.choose_router(links);
