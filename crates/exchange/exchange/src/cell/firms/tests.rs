@@ -140,7 +140,8 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let wish = prop_oneof![
         20 => new_order(),
-        6 => (1..30u64, -3..6i64, 0..8u64).prop_map(|(id, price, most)| Wish::Replace(id, price, most)),
+        6 => (1..30u64, -3..6i64, 0..8u64)
+            .prop_map(|(id, price, quantity)| Wish::Replace(id, price, quantity)),
         4 => (1..30u64).prop_map(Wish::Cancel),
         1 => Just(Wish::Market(Command::MassCancel { user: 0 })),
         2 => prop::sample::select(market.to_vec()).prop_map(Wish::Market),
