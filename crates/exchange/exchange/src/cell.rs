@@ -81,6 +81,7 @@ pub use handled::{CellLoadError, Handled, Missing, Retirement};
 pub use relocation::{Arrival, Departed, MoveStep, Ownership, Staged};
 pub use request::{DESK, OPERATOR, is_broadcast, rejection};
 pub use session::{Outcome, event_recipients};
+pub use watched::{Watch, WatchedSessions};
 
 /// First bytes of a saved cell, with the version.
 const MAGIC: &[u8; 8] = b"nmcell08";
@@ -148,7 +149,7 @@ pub struct Cell<M> {
     /// What was said to the last request.
     last_verdict: Verdict,
     /// Sessions whose orders are cancelled when they are away, and after how long that is, s.
-    watched: BTreeMap<UserId, u32>,
+    watched: WatchedSessions,
     /// Sessions that the last entry of that kind has removed; no part of the state.
     retirements: Vec<Retirement>,
     /// What it has room for.
@@ -190,7 +191,7 @@ impl<M: Matching> Cell<M> {
             released: BTreeMap::new(),
             first_output_seq: 0,
             last_verdict: Verdict::NONE,
-            watched: BTreeMap::new(),
+            watched: WatchedSessions::default(),
             retirements: vec![],
             limits: CellLimits::STANDARD,
         }
@@ -236,8 +237,8 @@ impl<M: Matching> Cell<M> {
                 return Ok(Admitted::Retired(self.retire(frame.read::<Retire>()?.retired)));
             }
             Kind::AwayTime => {
-                let AwayTime { session, cancel_after_s, .. } = frame.read()?;
-                self.watch(session, cancel_after_s);
+                let AwayTime { session, cancel_after_s, owner, .. } = frame.read()?;
+                self.watched.set(session, Watch { cancel_after_s, owner });
                 return Ok(Admitted::Watched);
             }
             Kind::Stop => {
@@ -486,7 +487,7 @@ impl<M: Matching> Cell<M> {
         bytes.put_u16(self.active);
         bytes.put_u64(self.first_output_seq);
         self.ledger.save(&mut bytes);
-        watched::save(&self.watched, &mut bytes);
+        self.watched.save(&mut bytes);
         self.stops.save(&mut bytes);
         self.exposures.save(&mut bytes);
         let mut sections = vec![Section::Plain(bytes)];
@@ -542,7 +543,7 @@ impl<M: Matching> Cell<M> {
         }
         let first_output_seq = reader.u64("first_output_seq")?;
         let ledger = OwnerLedger::load(&mut reader)?;
-        let watched = watched::load(&mut reader)?;
+        let watched = WatchedSessions::load(&mut reader)?;
         let stops = Stops::load(&mut reader)?;
         let exposures = Exposures::load(&mut reader)?;
         let new = Cell::new(number, active);
