@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #define NM_VERSION 9
-#define NM_DIGEST 0x08E4C1A3BB3DA83FULL /* of the format: a gateway with another one refuses */
+#define NM_DIGEST 0x500719B681DC4326ULL /* of the format: a gateway with another one refuses */
 
 #define NM_INSTRUMENTS_MAX 16 /* that one client may use */
 #define NM_PENDING_MAX 64     /* requests on an instrument without an answer */
@@ -53,6 +53,7 @@ typedef struct nm_event {
     uint64_t id, quantity, left;
     int64_t price;
     int reason;
+    uint64_t most, asked; /* of a limit of the firm, if that is the reason of a rejection */
 } nm_event;
 
 typedef struct nm_request { uint64_t seq, previous; uint32_t size; uint8_t command[66]; } nm_request;
@@ -258,7 +259,7 @@ static int nm_take(nm_stream *s, uint64_t seq, uint64_t *previous) {
 }
 
 static int nm_event_bytes(int code) {
-    static const int bytes[] = {16, 17, 56, 25, 33, 24, 24, 16, 24, 16, 0, 0, 0, 17};
+    static const int bytes[] = {16, 33, 56, 25, 33, 24, 24, 16, 24, 16, 0, 0, 0, 17};
     return code <= NM_UNCROSSED ? bytes[code] : -1;
 }
 
@@ -273,7 +274,11 @@ static void nm_take_event(nm_client *c, nm_stream *s, uint64_t number, const uin
     const uint8_t *at = from + 1;
     event.id = nm_event_bytes(from[0]) >= 16 ? nm_get(at, 8) : 0;
     switch (from[0]) {
-    case NM_REJECTED: event.reason = at[16]; break;
+    case NM_REJECTED:
+        event.reason = at[16];
+        event.most = nm_get(at + 17, 8);
+        event.asked = nm_get(at + 25, 8);
+        break;
     case NM_TRADED: {
         int is_taker = nm_get(at + 16, 4) == c->session;
         event.id = nm_get(is_taker ? at + 8 : at, 8);

@@ -24,7 +24,8 @@ REJECT_REASONS = [
     "DuplicateId", "UnknownOrder", "BadQuantity", "BadCombination", "WouldTake", "OutsideBands",
     "Halted", "InAuction", "WrongState", "Expired", "NotAllowed", "TooManyParts", "TooManyOrders",
     "TooManyOwnOrders", "TooManyOwnerOrders", "TooManyOwnerCellOrders", "TooManyCellOrders",
-    "NotListed", "OutsideCollar", "TooLarge", "OwnerStopped"]
+    "NotListed", "OutsideCollar", "TooLarge", "OwnerStopped", "FirmQuantity", "FirmOrderValue",
+    "FirmOrders", "FirmValue", "FirmPosition", "FirmNeedsPrice"]
 """By code: why an order or command was rejected."""
 
 CANCEL_REASONS = ["User", "Mass", "Unfilled", "Killed", "BelowMinimum", "SelfTrade", "Bands", "Day",
@@ -57,7 +58,7 @@ class Event:
     def words(self) -> str:
         """Why an order was rejected or cancelled; empty for other events."""
         words = {"rejected": REJECT_WORDS, "cancelled": CANCEL_WORDS}.get(self.name)
-        return words[self.fields["reason"]] if words else ""
+        return words[self.fields["reason"]].format(**self.fields) if words else ""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import struct
 from .generated import MESSAGES
 
 VERSION = 9
-DIGEST = 0x8E4C1A3BB3DA83F
+DIGEST = 0x500719B681DC4326
 """Of the format, as docs/wire.md has it: a gateway with another one refuses."""
 
 HELLO, REQUEST, REPLY, PRIVATE, WELCOME, RESEND_REQUEST, CLOSE = 1, 2, 3, 4, 8, 15, 16
@@ -90,7 +90,7 @@ def cancel_all(session: int) -> bytes:
 
 EVENTS: list[tuple[str, str, str]] = [
     ("accepted", "<QQ", "id user"),
-    ("rejected", "<QQB", "id user reason"),
+    ("rejected", "<QQBQQ", "id user reason most asked"),
     ("traded", "<QQIIqQQQ",
      "maker taker taker_user maker_user price quantity maker_left taker_left"),
     ("cancelled", "<QQQB", "id user left reason"),

@@ -10,6 +10,7 @@ pub mod compute;
 pub mod cpu_list;
 pub mod directions;
 pub mod exchange;
+pub mod firms;
 pub mod fleet;
 pub mod format;
 pub mod generate;

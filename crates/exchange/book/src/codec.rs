@@ -36,6 +36,12 @@ codes!(RejectReason {
     OutsideCollar = 18,
     TooLarge = 19,
     OwnerStopped = 20,
+    FirmQuantity = 21,
+    FirmOrderValue = 22,
+    FirmOrders = 23,
+    FirmValue = 24,
+    FirmPosition = 25,
+    FirmNeedsPrice = 26,
 });
 codes!(CancelReason {
     User = 0,
@@ -258,10 +264,12 @@ pub fn write_event(event: &Event, out: &mut Vec<u8>) {
             kind(EventKind::Accepted);
             write_order_name(id, user, out);
         }
-        Event::Rejected { id, user, reason } => {
+        Event::Rejected { id, user, reason, most, asked } => {
             kind(EventKind::Rejected);
             write_order_name(id, user, out);
             out.put_u8(reason.code());
+            out.put_u64(most);
+            out.put_u64(asked);
         }
         Event::Traded { .. } => {
             kind(EventKind::Traded);
@@ -355,7 +363,8 @@ fn read_order_event(kind: EventKind, from: &mut Reader<'_>) -> Result<Event, Dec
         EventKind::Accepted => Event::Accepted { id, user },
         EventKind::Rejected => {
             let reason = RejectReason::from_code("reject reason", from.u8("reject reason")?)?;
-            Event::Rejected { id, user, reason }
+            let (most, asked) = (from.u64("limit")?, from.u64("asked")?);
+            Event::Rejected { id, user, reason, most, asked }
         }
         EventKind::Cancelled => {
             let left = read_open_quantity(from)?;

@@ -331,6 +331,18 @@ pub enum RejectReason {
     TooLarge,
     /// An operator has stopped the session's owner: its live orders can only be cancelled.
     OwnerStopped,
+    /// Its quantity is above the largest one that the firm's orders may have.
+    FirmQuantity,
+    /// Its value is above the largest one that the firm's orders may have.
+    FirmOrderValue,
+    /// The firm has as many live orders as it may have.
+    FirmOrders,
+    /// The firm's live orders would have a larger value than they may have.
+    FirmValue,
+    /// The firm's position could become larger than it may be.
+    FirmPosition,
+    /// It has no limit price, and the firm has a limit of value.
+    FirmNeedsPrice,
 }
 
 /// Why an order was cancelled.
@@ -375,8 +387,24 @@ pub struct LiveOrder {
     pub is_pending_stop: bool,
 }
 
+/// What is open of a live order, as limits of firms count it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenOrder {
+    /// Its id.
+    pub id: OrderId,
+    /// Its user.
+    pub user: UserId,
+    /// Side.
+    pub side: Side,
+    /// Limit price, if it has one.
+    pub limit: Option<Price>,
+    /// Open quantity, hidden part included.
+    pub left: Quantity,
+}
+
 impl RejectReason {
     /// What it means to whoever is rejected, and what would be right: a sentence without its end.
+    /// Of a limit of a firm, `{most}` and `{asked}` are where the event's numbers belong.
     pub fn words(self) -> &'static str {
         match self {
             RejectReason::DuplicateId => "a live order of the session has this id: choose another",
@@ -418,7 +446,35 @@ impl RejectReason {
             RejectReason::OwnerStopped => {
                 "an operator has stopped the session or its firm: live orders can only be cancelled"
             }
+            RejectReason::FirmQuantity => {
+                "the quantity is {asked} lots, and its firm's orders may have {most} at most"
+            }
+            RejectReason::FirmOrderValue => {
+                "the value is {asked} ticks times lots, and its firm's orders may have {most} at \
+                 most"
+            }
+            RejectReason::FirmOrders => {
+                "it would be live order {asked} of its firm in the instrument's cell, and {most} \
+                 are possible: cancel some"
+            }
+            RejectReason::FirmValue => {
+                "the value of its firm's live orders in the instrument's cell would be {asked} \
+                 ticks times lots, and may be {most} at most: cancel some"
+            }
+            RejectReason::FirmPosition => {
+                "its firm's position on the instrument could become {asked} lots, and may be \
+                 {most} at most"
+            }
+            RejectReason::FirmNeedsPrice => {
+                "its firm has a limit of value, so its orders need a limit price"
+            }
         }
+    }
+
+    /// The words with the numbers of the limit in them.
+    pub fn sentence(self, most: u64, asked: u64) -> String {
+        let words = self.words();
+        words.replace("{most}", &most.to_string()).replace("{asked}", &asked.to_string())
     }
 }
 
@@ -473,6 +529,10 @@ pub enum Event {
         user: UserId,
         /// Why.
         reason: RejectReason,
+        /// The limit of its firm that it would exceed; zero for other reasons.
+        most: u64,
+        /// What there would be then.
+        asked: u64,
     },
     /// Two orders traded.
     Traded {
@@ -574,6 +634,12 @@ pub enum Event {
 }
 
 impl Event {
+    /// A rejection by something else than a limit of a firm.
+    #[inline]
+    pub fn rejected(id: OrderId, user: UserId, reason: RejectReason) -> Event {
+        Event::Rejected { id, user, reason, most: 0, asked: 0 }
+    }
+
     /// The users whose orders it concerns: none if it concerns the market.
     pub fn users(&self) -> [Option<UserId>; 2] {
         match *self {
@@ -650,6 +716,9 @@ pub trait Matching: Clone + Send + Sized + 'static {
 
     /// Gives `visit` the user of each live order, in any order.
     fn visit_users(&self, visit: &mut impl FnMut(UserId));
+
+    /// Gives `visit` each live order with its user and side as it is now, in any order.
+    fn visit_open(&self, visit: &mut impl FnMut(OpenOrder));
 
     /// Gives `visit` each live order of a user as it is now, in any order.
     fn visit_orders_of(&self, user: UserId, visit: &mut impl FnMut(LiveOrder));

@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 
 use crate::limits;
 use crate::order::{
-    CancelReason, Command, Event, LiveOrder, Matching, NewOrder, OrderId, OrderType, PostOnly,
-    Price, Quantity, RejectReason, SelfTrade, Side, SnapshotError, TimeInForce, TradingPhase,
-    UserId,
+    CancelReason, Command, Event, LiveOrder, Matching, NewOrder, OpenOrder, OrderId, OrderType,
+    PostOnly, Price, Quantity, RejectReason, SelfTrade, Side, SnapshotError, TimeInForce,
+    TradingPhase, UserId,
 };
 use crate::snapshot::{BookSnapshot, SnapshotOrder};
 
@@ -49,7 +49,7 @@ impl Matching for ReferenceBook {
             }
             Command::Cancel { id, user } => match self.find(id, user) {
                 Some(at) => self.cancel_order(at, CancelReason::User, emit),
-                None => emit(Event::Rejected { id, user, reason: RejectReason::UnknownOrder }),
+                None => emit(Event::rejected(id, user, RejectReason::UnknownOrder)),
             },
             Command::MassCancel { user } => {
                 self.cancel_all(|order| order.order.user == user, CancelReason::Mass, emit);
@@ -88,6 +88,10 @@ impl Matching for ReferenceBook {
 
     fn visit_users(&self, visit: &mut impl FnMut(UserId)) {
         self.state.orders.iter().for_each(|order| visit(order.order.user));
+    }
+
+    fn visit_open(&self, visit: &mut impl FnMut(OpenOrder)) {
+        self.state.orders.iter().for_each(|order| visit(order.to_open()));
     }
 
     fn visit_orders_of(&self, user: UserId, visit: &mut impl FnMut(LiveOrder)) {
@@ -232,7 +236,7 @@ impl ReferenceBook {
     fn accept_order(&mut self, order: NewOrder, emit: Emit<'_>) {
         let NewOrder { id, user, quantity, .. } = order;
         if let Some(reason) = self.reject_reason(&order) {
-            return emit(Event::Rejected { id, user, reason });
+            return emit(Event::rejected(id, user, reason));
         }
         emit(Event::Accepted { id, user });
         let shown = if order.display == 0 { quantity } else { order.display };
@@ -450,7 +454,7 @@ impl ReferenceBook {
         quantity: Quantity,
         emit: Emit<'_>,
     ) {
-        let mut refuse = |reason| emit(Event::Rejected { id, user, reason });
+        let mut refuse = |reason| emit(Event::rejected(id, user, reason));
         if self.state.phase == TradingPhase::Halted {
             return refuse(RejectReason::Halted);
         }
@@ -497,7 +501,7 @@ impl ReferenceBook {
 
     fn set_bands(&mut self, low: Price, high: Price, emit: Emit<'_>) {
         if low > high {
-            return emit(Event::Rejected { id: 0, user: 0, reason: RejectReason::BadCombination });
+            return emit(Event::rejected(0, 0, RejectReason::BadCombination));
         }
         self.state.bands = Some((low, high));
         emit(Event::BandsSet { low, high });
@@ -642,5 +646,5 @@ fn reaches(order: &NewOrder, (low, high): (Price, Price)) -> bool {
 }
 
 fn wrong_state(emit: Emit<'_>) {
-    emit(Event::Rejected { id: 0, user: 0, reason: RejectReason::WrongState });
+    emit(Event::rejected(0, 0, RejectReason::WrongState));
 }

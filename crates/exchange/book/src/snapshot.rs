@@ -8,8 +8,8 @@ use nm_codec::{Put, Reader, codes, fnv1a};
 
 use crate::codec;
 use crate::order::{
-    LiveOrder, NewOrder, OrderId, OrderType, Price, Quantity, Side, SnapshotError, TradingPhase,
-    UserId,
+    LiveOrder, NewOrder, OpenOrder, OrderId, OrderType, Price, Quantity, Side, SnapshotError,
+    TradingPhase, UserId,
 };
 
 /// One live order.
@@ -34,6 +34,18 @@ impl SnapshotOrder {
             price: self.order.price,
             left: self.left,
             is_pending_stop: self.is_pending_stop,
+        }
+    }
+
+    /// What is open of it.
+    pub fn to_open(self) -> OpenOrder {
+        let NewOrder { id, user, side, order_type, price, .. } = self.order;
+        OpenOrder {
+            id,
+            user,
+            side,
+            limit: order_type.has_limit().then_some(price),
+            left: self.left,
         }
     }
 

@@ -87,7 +87,9 @@ impl fmt::Display for Happened {
             Happened::Event { instrument, number, event } => {
                 write!(f, "event {number} on instrument {instrument}: {event:?}")?;
                 match event {
-                    Event::Rejected { reason, .. } => write!(f, ": {}", reason.words()),
+                    Event::Rejected { reason, most, asked, .. } => {
+                        write!(f, ": {}", reason.sentence(*most, *asked))
+                    }
                     Event::Cancelled { reason, .. } => write!(f, ": {}", reason.words()),
                     _ => Ok(()),
                 }

@@ -42,9 +42,10 @@ impl<'a> Iterator for Frames<'a> {
 
 fn next_frame(bytes: &[u8]) -> Result<Frame<'_>, DecodeError> {
     let frame = nm_wire::read(bytes)?.ok_or(DecodeError::truncated("frame"))?;
-    use Kind::{AwayTime, Claim, Forget, MoveParts, Release, Request, Retire, Stop};
+    use Kind::{AwayTime, Claim, Firms, Forget, MoveParts, Release, Request, Retire, Stop};
     match frame.kind() {
-        Request | Release | Forget | Claim | MoveParts | Retire | AwayTime | Stop => Ok(frame),
+        Request | Release | Forget | Claim | MoveParts => Ok(frame),
+        Retire | AwayTime | Stop | Firms => Ok(frame),
         _ => Err(DecodeError::invalid("kind", "is no entry of the log of a cell")),
     }
 }

@@ -40,6 +40,8 @@
 mod away;
 mod copy;
 mod desk;
+mod exposure;
+mod firms;
 mod handled;
 mod holdings;
 mod instrument;
@@ -56,14 +58,15 @@ mod watched;
 
 use std::collections::BTreeMap;
 
+use exposure::Exposures;
 use holdings::{OwnerLedger, Places};
 use instrument::{Applied, Buffers, Circumstances, InstrumentState};
 use nm_book::order::{Command, Event, InstrumentId, Matching, UserId};
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 pub use nm_wire::Request;
 use nm_wire::{
-    AwayTime, Breach, Frame, Holdings, Kind, OrdersLimit, Owner, RefusalReason, Retire, Stop,
-    StopOrder,
+    AwayTime, Breach, Firms, Frame, Holdings, Kind, OrdersLimit, Owner, RefusalReason, Retire,
+    Stop, StopOrder, Verdict,
 };
 use session::Session;
 use snapshot::{Section, Snapshot, instrument_sections};
@@ -81,7 +84,7 @@ pub use session::{Outcome, event_recipients};
 pub use watched::{Watch, WatchedSessions};
 
 /// First bytes of a saved cell, with the version.
-const MAGIC: &[u8; 8] = b"nmcell07";
+const MAGIC: &[u8; 8] = b"nmcell08";
 
 /// What a frame of a batch is to a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +104,8 @@ pub enum Admitted {
     Watched,
     /// An owner was stopped, or may send orders again.
     Stopped(StopOrder),
+    /// There are other firms, of this version.
+    Firms(u64),
 }
 
 /// A group of instruments.
@@ -135,12 +140,14 @@ pub struct Cell<M> {
     ledger: OwnerLedger,
     /// Owners that are stopped.
     stops: Stops,
+    /// Firms, and what those with limits have.
+    exposures: Exposures,
     /// By instrument that was released: what still counts as each owner's.
     released: BTreeMap<InstrumentId, BTreeMap<Owner, Places>>,
     /// Number before that of the first request on an instrument which is new.
     first_output_seq: u64,
-    /// The limit that held for the last request.
-    last_limit: OrdersLimit,
+    /// What was said to the last request.
+    last_verdict: Verdict,
     /// Sessions whose orders are cancelled when they are away, and after how long that is, s.
     watched: WatchedSessions,
     /// Sessions that the last entry of that kind has removed; no part of the state.
@@ -180,9 +187,10 @@ impl<M: Matching> Cell<M> {
             accepts_unknown_sessions: false,
             ledger: OwnerLedger::default(),
             stops: Stops::default(),
+            exposures: Exposures::default(),
             released: BTreeMap::new(),
             first_output_seq: 0,
-            last_limit: OrdersLimit::None,
+            last_verdict: Verdict::NONE,
             watched: WatchedSessions::default(),
             retirements: vec![],
             limits: CellLimits::STANDARD,
@@ -238,6 +246,11 @@ impl<M: Matching> Cell<M> {
                 self.stops.take(order);
                 return Ok(Admitted::Stopped(order));
             }
+            Kind::Firms => {
+                let Firms { table, .. } = frame.read()?;
+                self.set_firms(table);
+                return Ok(Admitted::Firms(self.firms_version()));
+            }
             Kind::Request => {
                 let Ok(request) = frame.read::<Request>() else { return Ok(Admitted::Undecodable) };
                 let is_owned = self.owns(request.instrument);
@@ -266,10 +279,10 @@ impl<M: Matching> Cell<M> {
             }
         }
         let owner = known.unwrap_or(request.owner);
-        self.last_limit = self.orders_limit(request, owner);
-        let (now_ns, limit) = (self.now_ns, self.last_limit);
+        self.last_verdict = self.verdict(request, owner);
+        let (now_ns, verdict) = (self.now_ns, self.last_verdict);
         let accepts_unknown_sessions = self.accepts_unknown_sessions;
-        let at = Circumstances { now_ns, accepts_unknown_sessions, limit };
+        let at = Circumstances { now_ns, accepts_unknown_sessions, verdict };
         let is_known = self.instruments.contains_key(&instrument);
         if !is_known && !InstrumentState::<M>::is_first(request, at) {
             return Handled::SequenceGap;
@@ -291,6 +304,9 @@ impl<M: Matching> Cell<M> {
             for (owner, change) in &self.buffers.order_changes {
                 self.ledger.change_orders(*owner, *change);
             }
+            if self.exposures.is_active() {
+                self.exposures.follow(request, &self.buffers.notifications, &mut state.exposure);
+            }
         }
         handled
     }
@@ -300,12 +316,25 @@ impl<M: Matching> Cell<M> {
         &self.stops
     }
 
+    /// What the cell says to a request of an owner, if it has a new order or changes one.
+    #[inline]
+    fn verdict(&self, request: &Request, owner: Owner) -> Verdict {
+        if self.stops.is_stopped(owner) {
+            return Verdict::of(OrdersLimit::Stopped);
+        }
+        if self.exposures.is_active() {
+            let state = self.instruments.get(&request.instrument);
+            let on = state.map(|state| (&state.exposure, state.book.phase()));
+            if let Some(verdict) = self.exposures.verdict(request, on) {
+                return verdict;
+            }
+        }
+        Verdict::of(self.orders_limit(request, owner))
+    }
+
     /// Whether the cell takes one more live order of an owner, if the request has one.
     #[inline]
     fn orders_limit(&self, request: &Request, owner: Owner) -> OrdersLimit {
-        if self.stops.is_stopped(owner) {
-            return OrdersLimit::Stopped;
-        }
         let (orders, most) = (self.ledger.orders() as usize, self.limits.orders);
         if !matches!(request.command, Command::New(_)) {
             OrdersLimit::None
@@ -318,9 +347,9 @@ impl<M: Matching> Cell<M> {
         }
     }
 
-    /// The limit of live orders that held for the last request.
-    pub fn last_limit(&self) -> OrdersLimit {
-        self.last_limit
+    /// What was said to the last request.
+    pub fn last_verdict(&self) -> Verdict {
+        self.last_verdict
     }
 
     /// The limit that a session would exceed by its first request on an instrument. What is refused
@@ -460,6 +489,7 @@ impl<M: Matching> Cell<M> {
         self.ledger.save(&mut bytes);
         self.watched.save(&mut bytes);
         self.stops.save(&mut bytes);
+        self.exposures.save(&mut bytes);
         let mut sections = vec![Section::Plain(bytes)];
         self.save_moves(&mut sections);
         let count = self.instruments.len() as u64;
@@ -515,16 +545,19 @@ impl<M: Matching> Cell<M> {
         let ledger = OwnerLedger::load(&mut reader)?;
         let watched = WatchedSessions::load(&mut reader)?;
         let stops = Stops::load(&mut reader)?;
+        let exposures = Exposures::load(&mut reader)?;
         let new = Cell::new(number, active);
-        let mut cell = Cell { index, now_ns, first_output_seq, ledger, watched, stops, ..new };
+        let mut cell =
+            Cell { index, now_ns, first_output_seq, ledger, watched, stops, exposures, ..new };
         cell.load_moves(&mut reader)?;
         for _ in 0..reader.u64("instruments")? {
             let instrument = reader.u32("instrument")?;
             let length = usize::try_from(reader.u64("length")?).unwrap_or(usize::MAX);
             let saved = reader.bytes("state", length)?;
-            let state = InstrumentState::load(instrument, saved)?;
+            let mut state = InstrumentState::load(instrument, saved)?;
             cell.session_count += state.sessions.len();
             cell.count_holdings(&state);
+            cell.enter(&mut state, std::iter::empty());
             cell.instruments.insert(instrument, state);
         }
         reader.finish("instruments")?;
@@ -629,7 +662,7 @@ mod tests {
         let cancel = Command::Cancel { id: 2 << 32 | 1, user: 2 };
         let cancel = Request { command: cancel, ..order(2, 7, 6, 5) };
         cell.handle(&breach(Breach::NotListed, cancel), |it| events.push(*it));
-        let rejected = |seq: u64, reason| Event::Rejected { id: 2 << 32 | seq, user: 2, reason };
+        let rejected = |seq: u64, reason| Event::rejected(2 << 32 | seq, 2, reason);
         assert_eq!(
             events[..4],
             [

@@ -64,6 +64,15 @@ pub const ORDERS_REQUESTS_MAX: usize = 64;
 /// Owners that operators may have stopped, or let trade again, in a cell.
 pub const STOP_ORDERS_MAX: usize = 1 << 12;
 
+/// Firms of a network.
+pub const FIRMS_MAX: usize = 1 << 10;
+
+/// Ranges of sessions of all firms of a network.
+pub const FIRM_RANGES_MAX: usize = 1 << 12;
+
+/// Bytes of the name of a firm.
+pub const FIRM_NAME_BYTES_MAX: usize = 64;
+
 /// Directions of operators that a cell carries out one after the other; further ones are refused.
 pub const DIRECTIONS_WAITING_MAX: usize = 64;
 

@@ -1,6 +1,7 @@
 //! One request to a running network: its status, its work, a move, a node that comes, goes or
 //! carries nothing.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nm_book::order::InstrumentId;
@@ -211,7 +212,10 @@ pub fn status(network: &Network, limit: Duration) -> Result<NetworkStatus, Failu
 
 fn status_with_control(network: &Network, replica: &ControlReplica) -> NetworkStatus {
     let state = &replica.state;
-    let network = state.routes().map.extended(network);
+    let mut network = state.routes().map.extended(network);
+    if let Some(firms) = state.routes().map.firms() {
+        network.to_mut().firms = Some(Arc::clone(firms));
+    }
     let nodes = network.all().map(|(id, node)| {
         let known = state.nodes().get(&id);
         NodeStatus {

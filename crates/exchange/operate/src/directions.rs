@@ -139,7 +139,7 @@ fn directed(
 }
 
 /// Asks the leader of a cell until it answers.
-fn asked(
+pub(crate) fn asked(
     network: &Network,
     cell: u16,
     request: &AdminRequest,
@@ -168,6 +168,7 @@ fn ask(network: &Network, cell: u16, request: &AdminRequest) -> Result<AdminResp
             Ok(
                 answer @ (AdminResponse::Directed { .. }
                 | AdminResponse::Stopped { .. }
+                | AdminResponse::FirmUses { .. }
                 | AdminResponse::Refused { .. }),
             ) => return Ok(answer),
             Ok(_) => why = access.named(mediator, &ClientError::Unexpected),
@@ -278,6 +279,17 @@ fn stop(
     }
 }
 
+/// How many live orders an owner has in all cells.
+///
+/// # Errors
+/// If a cell has no leader that answers.
+pub fn live_orders(network: &Network, owner: Owner) -> Result<u64, Failure> {
+    let deadline = Deadline::after(LIMIT);
+    let nothing = StopOrder { owner, ..StopOrder::default() };
+    let of_cell = |cell| Ok(stop(network, cell, nothing, deadline)?.1.orders);
+    network.cells().map(of_cell).sum()
+}
+
 /// Cancels the orders of a stopped owner until none is left.
 fn cancel_stopped(
     network: &Network,
@@ -293,11 +305,7 @@ fn cancel_stopped(
                 None => all.push((cell, directed)),
             }
         }
-        let mut left = 0;
-        let nothing = StopOrder { owner, ..StopOrder::default() };
-        for cell in network.cells() {
-            left += stop(network, cell, nothing, deadline)?.1.orders;
-        }
+        let left = live_orders(network, owner)?;
         if left == 0 {
             return Ok(all);
         }

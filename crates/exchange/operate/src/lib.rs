@@ -4,9 +4,10 @@
 //! these. [`health`] says which instruments can be traded, as the nodes themselves answer. [`add`]
 //! adds nodes, at [`addresses`] of their own, and removes them. [`drain`] lets a node carry
 //! nothing, [`replace`] gives a cell another replica, [`retire`] removes what a session or an owner
-//! has, [`instruments`] says what may be traded, [`directions`] when, and by whom, and
-//! [`scheduler`] does so by a [`schedule`]. [`resize`] changes over how many cells the instruments
-//! are spread. [`policy_runner`] does so by policies, which take the latencies between [`sites`].
+//! has, [`instruments`] says what may be traded, [`firms`] whose sessions may trade it and how
+//! much, [`directions`] when, and [`scheduler`] does so by a [`schedule`]. [`resize`] changes over
+//! how many cells the instruments are spread. [`policy_runner`] does so by policies, which take the
+//! latencies between [`sites`].
 #![forbid(unsafe_code)]
 
 pub mod add;
@@ -14,6 +15,7 @@ pub mod addresses;
 pub mod admin;
 pub mod directions;
 pub mod drain;
+pub mod firms;
 pub mod health;
 pub mod instruments;
 pub mod policy_runner;

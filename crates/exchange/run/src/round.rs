@@ -215,7 +215,8 @@ impl Setup {
         let of_flow = |flow: &Arc<Flow>| flow.requests.iter().map(|(_, it)| it.session).max();
         let last = self.replay_flow.as_ref().map_or(Some(Settings::default().sessions), of_flow);
         let sessions = vec![format!("1-{}", last.unwrap_or_default().max(1))];
-        let load = Firm { number: LOAD_FIRM, name: LOAD_FIRM_NAME.to_string(), sessions };
+        let (number, name) = (LOAD_FIRM, LOAD_FIRM_NAME.to_string());
+        let load = Firm { number, name, sessions, ..Firm::default() };
         let bad = |error: FirmsError| Failure::new(FailureKind::BadRequest, error.to_string());
         firms.with(load).map(Some).map_err(bad)
     }
@@ -663,7 +664,8 @@ mod tests {
         assert!(listed(64).check().is_ok());
         let firms = |session: u32| {
             let (name, sessions) = ("A".to_string(), vec![session.to_string()]);
-            let firms = Firms::of(vec![Firm { number: 7, name, sessions }]).unwrap();
+            let firms =
+                Firms::of(vec![Firm { number: 7, name, sessions, ..Firm::default() }]).unwrap();
             Setup { firms: Some(Arc::new(firms)), ..setup() }
         };
         assert!(firms(257).check().is_ok());

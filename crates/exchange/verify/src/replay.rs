@@ -149,6 +149,7 @@ impl Replay {
         if let [first] = &mut self.incarnations[..] {
             first.start = Some(saved);
         }
+        self.rules.firms(self.fast.firms().clone());
         let ownerships = self.fast.ownerships();
         let epochs = ownerships.map(|(instrument, known)| (instrument, known.epoch)).collect();
         owners.restored(self.cell, epochs);
@@ -268,7 +269,8 @@ impl Replay {
                         entries.push(Entry::Frame(frame.bytes.into()));
                     }
                 }
-                Ok(Admitted::Retired(_) | Admitted::Watched) => {
+                Ok(Admitted::Firms(_) | Admitted::Retired(_) | Admitted::Watched) => {
+                    self.rules.logged(frame);
                     if self.keeps_batches {
                         entries.push(Entry::Frame(frame.bytes.into()));
                     }

@@ -1,5 +1,5 @@
-//! Whether orders that were executed obeyed the instrument master: read here once more, by no code
-//! of gateways and cells.
+//! Whether orders that were executed obeyed the instrument master, and what operators have decided
+//! on owners and firms: read here once more, by no code of gateways and cells.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nm_book::order::{Command, Event, OrderType};
 use nm_exchange::master::Master;
 use nm_load::log::RequestId;
-use nm_wire::{Owner, Request, StopOrder};
+use nm_wire::{FirmRecord, FirmTable, Firms, Frame, Kind, Owner, Request, StopOrder};
 
 use crate::findings::{Findings, Violation};
 
@@ -19,6 +19,8 @@ pub struct Rules {
     passed: u64,
     /// What operators have decided on owners in this cell, the highest number of each.
     decided: BTreeMap<Owner, (u64, bool)>,
+    /// The firms of the highest version.
+    firms: FirmTable,
 }
 
 impl Rules {
@@ -36,6 +38,44 @@ impl Rules {
     pub fn decided(&mut self, order: StopOrder) {
         let known = self.decided.entry(order.owner).or_default();
         *known = (*known).max((order.version, order.is_stopped));
+    }
+
+    /// An entry of the log was carried out that is no request.
+    pub fn logged(&mut self, frame: Frame<'_>) {
+        if frame.kind() == Kind::Firms
+            && let Ok(Firms { table, .. }) = frame.read()
+        {
+            self.firms(table);
+        }
+    }
+
+    /// There are other firms.
+    pub fn firms(&mut self, table: FirmTable) {
+        if table.version > self.firms.version {
+            self.firms = table;
+        }
+    }
+
+    /// How a new order breaks the limits of an order of its firm, if it does.
+    fn broken_limit(&self, request: &Request) -> Option<String> {
+        let Command::New(order) = request.command else { return None };
+        let has_session = |firm: &&FirmRecord| {
+            let session = request.session;
+            firm.sessions.iter().any(|it| it.first <= session && session <= it.last)
+        };
+        let FirmRecord { name, limits, .. } = self.firms.firms.iter().find(has_session)?;
+        let is_limit = matches!(order.order_type, OrderType::Limit | OrderType::StopLimit);
+        let value = u128::from(order.price.unsigned_abs()) * u128::from(order.quantity);
+        let most = |limit: Option<u64>| limit.map_or(u128::MAX, u128::from);
+        if u128::from(order.quantity) > most(limits.order_quantity) {
+            Some(format!("of {} lots, above the limit of firm {name}", order.quantity))
+        } else if is_limit && value > most(limits.order_value).min(most(limits.value)) {
+            Some(format!("of value {value}, above the limit of firm {name}"))
+        } else if !is_limit && limits.order_value.or(limits.value).is_some() {
+            Some(format!("without a limit price, though firm {name} has a limit of value"))
+        } else {
+            None
+        }
     }
 
     /// A request was executed in a batch, with such events or without.
@@ -56,6 +96,10 @@ impl Rules {
             findings.add(Violation::RuleBroken, || {
                 format!("batch {index} has {name} of {owner}, which an operator had stopped")
             });
+        } else if let Some(why) = self.broken_limit(request) {
+            let Request { instrument, session, client_seq, .. } = *request;
+            let name = RequestId { instrument, session, client_seq };
+            findings.add(Violation::RuleBroken, || format!("batch {index} has {name} {why}"));
         } else if request.breach != 0 {
             let Request { instrument, session, client_seq, breach, .. } = *request;
             let name = RequestId { instrument, session, client_seq };
@@ -101,7 +145,7 @@ impl Rules {
 mod tests {
     use super::*;
     use nm_book::order::{NewOrder, PostOnly, SelfTrade, Side, TimeInForce};
-    use nm_wire::{Breach, Owner};
+    use nm_wire::{Breach, FirmLimits, Owner, SessionRange};
 
     const NEW: Command = Command::New(NewOrder {
         id: 1,
@@ -118,29 +162,63 @@ mod tests {
         self_trade: SelfTrade::Allow,
     });
 
+    const REQUEST: Request = Request {
+        instrument: 7,
+        session: 1,
+        client_seq: 1,
+        previous_seq: 0,
+        acknowledged: 0,
+        intended_ns: 0,
+        owner: Owner::NOBODY,
+        map_version: 0,
+        gateway: 0,
+        cell: 0,
+        attempt: 0,
+        is_public: false,
+        is_previous_answered: false,
+        breach: 0,
+        command: Command::Tick,
+    };
+
+    /// How many of these orders of a session are found to be above limits.
+    fn above(limits: FirmLimits, session: u32, orders: &[(OrderType, i64, u64)]) -> u64 {
+        let sessions = vec![SessionRange { first: 1, last: 3 }];
+        let firm = FirmRecord { number: 7, name: "A".to_string(), sessions, limits };
+        let (mut rules, mut findings) = (Rules::default(), Findings::default());
+        rules.firms(FirmTable { version: 2, firms: vec![firm] });
+        rules.firms(FirmTable { version: 1, firms: vec![] });
+        let Command::New(new) = NEW else { panic!("it is an order") };
+        for (order_type, price, quantity) in orders.iter().copied() {
+            let command = Command::New(NewOrder { order_type, price, quantity, ..new });
+            let request = Request { session, command, ..REQUEST };
+            rules.executed(&request, false, 1, &mut findings);
+            rules.executed(&request, true, 1, &mut findings);
+        }
+        findings.count(Violation::RuleBroken)
+    }
+
+    #[test]
+    fn an_order_above_the_limits_of_its_firm_is_a_violation() {
+        use OrderType::{Limit, Market};
+        let none = FirmLimits::default();
+        let orders = [(Limit, -5, 9), (Limit, 5, 10), (Limit, 5, 11), (Market, 5, 1)];
+        assert_eq!(above(none, 1, &orders), 0);
+        assert_eq!(above(FirmLimits { order_quantity: Some(10), ..none }, 3, &orders), 1);
+        for of_value in
+            [FirmLimits { order_value: Some(49), ..none }, FirmLimits { value: Some(49), ..none }]
+        {
+            assert_eq!(above(of_value, 1, &orders), 3);
+            assert_eq!(above(of_value, 4, &orders), 0, "another session");
+        }
+    }
+
     #[test]
     fn an_order_that_breaks_a_rule_and_takes_effect_is_a_violation() {
         let accepted = Event::Accepted { id: 1, user: 1 };
         let reason = nm_book::order::RejectReason::TooLarge;
-        let rejected = Event::Rejected { id: 1, user: 1, reason };
+        let rejected = Event::rejected(1, 1, reason);
         assert!(Rules::is_effect(&accepted) && !Rules::is_effect(&rejected));
-        let mut request = Request {
-            instrument: 7,
-            session: 1,
-            client_seq: 1,
-            previous_seq: 0,
-            acknowledged: 0,
-            intended_ns: 0,
-            owner: Owner::NOBODY,
-            map_version: 0,
-            gateway: 0,
-            cell: 0,
-            attempt: 0,
-            is_public: false,
-            is_previous_answered: false,
-            breach: 0,
-            command: Command::Tick,
-        };
+        let mut request = REQUEST;
         let (mut rules, mut findings) = (Rules::default(), Findings::default());
         rules.executed(&request, true, 3, &mut findings);
         request.breach = Breach::TooLarge.code();

@@ -72,6 +72,8 @@ const EVENTS: &[Described] = &[
             ("id", "u64", "The order; 0 for none."),
             ("user", "user", "Its session; 0 for a command of the exchange."),
             ("reason", "RejectReason", "Why."),
+            ("most", "u64", "The limit of its firm that it would exceed; 0 for other reasons."),
+            ("asked", "u64", "What there would be then; 0 for other reasons."),
         ],
     ),
     (
@@ -177,7 +179,7 @@ const SELF_TRADES: [&str; 5] = [
     "The larger one loses the smaller one's quantity, and the smaller one is cancelled.",
 ];
 
-const REJECT_REASONS: [&str; 21] = [
+const REJECT_REASONS: [&str; 27] = [
     "A live order of the session has this id.",
     "No live order of the session has this id.",
     "Quantity 0, or display or minimum larger than the quantity.",
@@ -199,6 +201,12 @@ const REJECT_REASONS: [&str; 21] = [
     "The limit lies outside the prices that the instrument is listed with.",
     "The quantity is above the largest one that the instrument is listed with.",
     "An operator has stopped the session's owner: its live orders can only be cancelled.",
+    "Its quantity is above the largest one that orders of its firm may have, lots.",
+    "Its value is above the largest one that orders of its firm may have, ticks times lots.",
+    "Its firm has as many live orders in the instrument's cell as it may have.",
+    "The value of its firm's live orders in the cell would be too large, ticks times lots.",
+    "Its firm's position on the instrument could become larger than it may be, lots.",
+    "It has no limit price, and its firm has a limit of value.",
 ];
 
 const CANCEL_REASONS: [&str; 11] = [

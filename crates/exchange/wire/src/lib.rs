@@ -39,6 +39,7 @@ mod book;
 mod declare;
 mod directing;
 mod document;
+mod firm;
 mod frame;
 mod listing;
 mod messages;
@@ -58,6 +59,7 @@ pub use nm_codec::{DecodeError, Random, Reader};
 
 pub use directing::{Directed, Direction};
 pub use document::{digest_of, document};
+pub use firm::{FirmLimits, FirmRecord, FirmTable, FirmUse, SessionRange};
 pub use frame::{
     FRAME_BYTES_MAX, Frame, FrameMut, Listed, PREFIX, PREFIX_BYTES, STAMPS, Sealed, Shape, VERSION,
     overhead_bytes, read_mut_with, read_with, stamp, write_with,
@@ -78,7 +80,7 @@ pub use messages::retire::Retired;
 pub use messages::routing_table::LedCell;
 pub use messages::stop::StopOrder;
 pub use messages::*;
-pub use moving::{Attempt, CopyStart, MoveId, MoveRefusal, OrdersLimit, Part};
+pub use moving::{Attempt, CopyStart, MoveId, MoveRefusal, OrdersLimit, Part, Verdict};
 pub use node_id::{NodeId, NodeIdError, PerClass, Role, UnknownRole};
 pub use nodes::{AddedNode, CellLeader, ClassNodes, MapContent, Moved, NodeAddresses};
 pub use owner::{Owner, UnknownOwner};

@@ -65,6 +65,7 @@ macro_rules! table {
         Processor > Gateway > Client
         | Mediator > Processor > Gateway > Client;
     stop::Stop = 47, Mediator > Log;
+    firms::Firms = 48, Mediator > Log;
     $($more)*
     } };
 }

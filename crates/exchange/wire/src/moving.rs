@@ -72,7 +72,7 @@ codes! {
 }
 
 codes! {
-    /// Whether a cell takes one more live order of a session.
+    /// Whether a cell takes one more live order of a session, or a change of one.
     pub enum OrdersLimit {
         /// It does.
         None = 0,
@@ -82,6 +82,41 @@ codes! {
         Cell = 2,
         /// An operator has stopped the session's owner: it may replace no order either.
         Stopped = 3,
+        /// The quantity is above the largest one of an order of the session's firm.
+        FirmQuantity = 4,
+        /// The value is above the largest one of an order of the firm.
+        FirmOrderValue = 5,
+        /// The firm has as many live orders as it may have.
+        FirmOrders = 6,
+        /// The firm's live orders would have a larger value than they may have.
+        FirmValue = 7,
+        /// The firm's position could become larger than it may be.
+        FirmPosition = 8,
+        /// It has no limit price, and the firm has a limit of value.
+        FirmNeedsPrice = 9,
+    }
+}
+
+record! {
+    /// What a cell says to one more order, or to a change of one.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Verdict {
+        /// The limit that was reached.
+        limit: OrdersLimit,
+        /// Of a limit of the session's firm: the limit; else 0.
+        most: u64,
+        /// What there would be then; 0 for other limits.
+        asked: u64,
+    }
+}
+
+impl Verdict {
+    /// No limit was reached.
+    pub const NONE: Verdict = Verdict::of(OrdersLimit::None);
+
+    /// One of a limit that is not a firm's.
+    pub const fn of(limit: OrdersLimit) -> Verdict {
+        Verdict { limit, most: 0, asked: 0 }
     }
 }
 
@@ -150,8 +185,8 @@ choice! {
             now_ns: u64,
             /// The request.
             request: Request,
-            /// Whether the old cell took one more order of the session's owner.
-            limit: OrdersLimit,
+            /// What the old cell said to it.
+            verdict: Verdict,
         },
         /// Last of all: what the instrument was when it was released.
         End = 5 {
@@ -168,6 +203,16 @@ choice! {
         Stop = 6 {
             /// The decision.
             stop: StopOrder,
+        },
+        /// Before the last one: what a firm with limits has bought on the instrument less what it
+        /// has sold, lots, as a number of 128 bits.
+        Position = 48 {
+            /// Number of the firm.
+            firm: u32,
+            /// The lower 64 bits.
+            low: u64,
+            /// The upper ones; the highest bit is the sign.
+            high: u64,
         },
     }
 }

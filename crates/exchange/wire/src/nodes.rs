@@ -1,5 +1,6 @@
 //! Nodes, and which cell an instrument belongs to, as messages and the log of control have them.
 
+use crate::firm::FirmTable;
 use crate::listing::Listing;
 use crate::node_id::NodeId;
 use crate::record;
@@ -68,6 +69,8 @@ record! {
         drained: Vec<NodeId>,
         /// The instrument master: all that may be traded. None if anything may.
         listed: Option<Vec<Listing>>,
+        /// The firms, whose sessions alone may connect. None if any session may.
+        firms: Option<FirmTable>,
     }
 }
 

@@ -20,6 +20,7 @@ pub use crate::cli::access::{AccessArgs, CredentialsArgs, RunningArgs};
 use crate::cli::directions::{
     AuctionArgs, DirectionArgs, FirmArgs, MassCancelArgs, ResumeArgs, ScheduleArgs,
 };
+use crate::cli::firms::FirmsCommand;
 use crate::cli::format::{FormatArgs, ShowArgs};
 use crate::cli::number::number;
 use crate::cli::percent::percent;
@@ -206,6 +207,9 @@ pub enum ExchangeCommand {
     /// Show and change what may be traded on a running network: its instrument master.
     #[command(subcommand)]
     Instruments(InstrumentsCommand),
+    /// Show and change the firms of a running network: their sessions, and what each may have.
+    #[command(subcommand, alias = "firm")]
+    Firms(FirmsCommand),
     /// Begin the phases of the day at their times: pre-open, open, closing auction, close.
     #[command(after_help = "Example:\n  \
         nearmetal exchange schedule schedule.toml --network network.toml\n\n\

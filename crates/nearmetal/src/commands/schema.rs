@@ -14,7 +14,8 @@ use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use super::exchange::{
-    add, directions, instruments, moves, network, policy, retire, search, status, torture, verify,
+    add, directions, firms, instruments, moves, network, policy, retire, search, status, torture,
+    verify,
 };
 use super::tune::{ab, plan, status as tune_status};
 use super::{accel, baseline, compute_pairs, doctor, dry_run, fleet, lab, list_plans, reference};
@@ -121,6 +122,7 @@ kinds! {
     moves::AssignedDocument: "exchange assign";
     instruments::InstrumentsDocument: "exchange instruments list", "exchange instruments add",
         "exchange instruments remove";
+    firms::FirmsDocument: "exchange firms list", "exchange firms set", "exchange firms remove";
     add::AddedDocument: "exchange add";
     add::RemovedDocument: "exchange remove";
     policy::PolicyLine<'_>: "exchange policy";

@@ -55,10 +55,11 @@ pub fn schema_of(command: &str, document: &Value) -> Result<String, String> {
     Err(faults.join("\n"))
 }
 
-/// The command that the words begin with: two words, or one.
+/// The command that the words begin with: three words, two, or one.
 pub fn command_of(args: &[&str]) -> String {
-    let two = args.iter().take(2).copied().collect::<Vec<_>>().join(" ");
-    if schemas().contains_key(&two) { two } else { args[0].to_string() }
+    let first = |count| args.iter().take(count).copied().collect::<Vec<_>>().join(" ");
+    let known = [3, 2].map(first).into_iter().find(|words| schemas().contains_key(words));
+    known.unwrap_or_else(|| args[0].to_string())
 }
 
 /// Fails if a command was asked for JSON and has printed something that its schema refuses.

@@ -16,6 +16,7 @@ mod exchange_client;
 mod exchange_control;
 mod exchange_faults;
 mod exchange_feed;
+mod exchange_firms;
 mod exchange_fix;
 mod exchange_hostile;
 mod exchange_hosts;

@@ -55,7 +55,7 @@ impl Book {
     pub(super) fn accept_order(&mut self, new: &NewOrder, emit: &mut impl FnMut(Event)) {
         let NewOrder { id, user, .. } = *new;
         if let Some(reason) = self.reject_reason(new) {
-            return emit(Event::Rejected { id, user, reason });
+            return emit(Event::rejected(id, user, reason));
         }
         emit(Event::Accepted { id, user });
         let mut order = Order::incoming(new);
@@ -349,7 +349,7 @@ impl Book {
     ) {
         let slot = match self.may_replace(id, user, price, quantity) {
             Ok(slot) => slot,
-            Err(reason) => return emit(Event::Rejected { id, user, reason }),
+            Err(reason) => return emit(Event::rejected(id, user, reason)),
         };
         let order = &mut self.orders[slot];
         let Order { side, order_type, is_pending_stop, post_only, .. } = *order;
@@ -363,7 +363,7 @@ impl Book {
         }
         let would_cross = order_type == OrderType::Limit && self.would_cross(side, price);
         if would_cross && post_only == PostOnly::Reject {
-            return emit(Event::Rejected { id, user, reason: RejectReason::WouldTake });
+            return emit(Event::rejected(id, user, RejectReason::WouldTake));
         }
         emit(Event::Replaced { id, user, price, quantity, kept_priority: false });
         self.dequeue(slot);

@@ -36,8 +36,9 @@ use timers::Timers;
 
 use crate::limits;
 use crate::order::{
-    CancelReason, Command, Event, LiveOrder, Matching, NewOrder, OrderId, OrderType, PostOnly,
-    Price, Quantity, RejectReason, Side, SnapshotError, TimeInForce, TradingPhase, UserId,
+    CancelReason, Command, Event, LiveOrder, Matching, NewOrder, OpenOrder, OrderId, OrderType,
+    PostOnly, Price, Quantity, RejectReason, Side, SnapshotError, TimeInForce, TradingPhase,
+    UserId,
 };
 use crate::snapshot::BookSnapshot;
 
@@ -130,6 +131,10 @@ impl Matching for Book {
 
     fn visit_users(&self, visit: &mut impl FnMut(UserId)) {
         self.orders.live().for_each(|(_, order)| visit(order.user));
+    }
+
+    fn visit_open(&self, visit: &mut impl FnMut(OpenOrder)) {
+        self.orders.live().for_each(|(_, order)| visit(order.to_snapshot().to_open()));
     }
 
     fn visit_orders_of(&self, user: UserId, visit: &mut impl FnMut(LiveOrder)) {
@@ -309,7 +314,7 @@ impl Book {
     fn cancel(&mut self, id: OrderId, user: UserId, emit: &mut impl FnMut(Event)) {
         match self.find(id, user) {
             Some(slot) => self.cancel_order(slot, CancelReason::User, emit),
-            None => emit(Event::Rejected { id, user, reason: RejectReason::UnknownOrder }),
+            None => emit(Event::rejected(id, user, RejectReason::UnknownOrder)),
         }
     }
 
@@ -326,7 +331,7 @@ impl Book {
                 self.cancel_all(|order| order.user == user, CancelReason::Mass, emit);
             }
             Command::Bands { low, high } if low > high => {
-                emit(Event::Rejected { id: 0, user: 0, reason: RejectReason::BadCombination });
+                emit(Event::rejected(0, 0, RejectReason::BadCombination));
             }
             Command::Bands { low, high } => {
                 self.bands = Some((low, high));
@@ -353,7 +358,7 @@ impl Book {
             }
             Command::Uncross if self.phase == TradingPhase::Auction => self.uncross(emit),
             Command::Halt | Command::Resume | Command::BeginAuction | Command::Uncross => {
-                emit(Event::Rejected { id: 0, user: 0, reason: RejectReason::WrongState });
+                emit(Event::rejected(0, 0, RejectReason::WrongState));
             }
             Command::EndOfDay => {
                 self.cancel_all(

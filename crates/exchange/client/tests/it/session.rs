@@ -278,7 +278,7 @@ fn a_session_resumes_with_its_orders_where_the_exchange_has_it() {
 #[test]
 fn events_say_in_words_why_orders_are_rejected_and_cancelled() {
     let words = |event| Happened::Event { instrument: ON, number: 1, event }.to_string();
-    let rejected = Event::Rejected { id: 1, user: SESSION, reason: RejectReason::UnknownOrder };
+    let rejected = Event::rejected(1, SESSION, RejectReason::UnknownOrder);
     assert!(words(rejected).ends_with(": no live order of the session has this id"));
     let (id, user, left, reason) = (1, SESSION, 2, CancelReason::Disconnected);
     let cancelled = words(Event::Cancelled { id, user, left, reason });

@@ -310,7 +310,7 @@ fn requests_that_come_too_late_are_refused_with_the_state() {
     desk.cancel("y", "z");
     let asked = desk.asked();
     assert_eq!(asked.len(), 1, "the cancel waits for the replacement");
-    let rejected = Event::Rejected { id: id(1), user: SESSION, reason: RejectReason::UnknownOrder };
+    let rejected = Event::rejected(id(1), SESSION, RejectReason::UnknownOrder);
     desk.answer(2, &[traded(1, 100, 0), rejected]);
     let reported = desk.reported(&[35, 11, 39, 434, 102]);
     assert_eq!(reported, ["8 x 2 - -", "9 y 2 2 0", "9 z 2 1 0"]);

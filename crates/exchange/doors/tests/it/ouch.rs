@@ -286,7 +286,7 @@ fn cancelled(number: u32, left: u64) -> Event {
 }
 
 fn rejected(number: u32, reason: RejectReason) -> Event {
-    Event::Rejected { id: id(number), user: SESSION, reason }
+    Event::rejected(id(number), SESSION, reason)
 }
 
 #[test]

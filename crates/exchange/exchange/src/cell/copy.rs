@@ -137,8 +137,8 @@ mod tests {
             let mut state = InstrumentState::<ReferenceBook>::new(5, 0);
             let mut buffers = Buffers::default();
             let mut last = BTreeMap::<UserId, u64>::new();
-            let limit = nm_wire::OrdersLimit::None;
-            let at = Circumstances { now_ns: 9, accepts_unknown_sessions: false, limit };
+            let verdict = nm_wire::Verdict::NONE;
+            let at = Circumstances { now_ns: 9, accepts_unknown_sessions: false, verdict };
             let mut next = |session: UserId| {
                 let seq = last.entry(session).or_default();
                 *seq += 1;
@@ -167,7 +167,7 @@ mod tests {
                 state.handle(&next(session), at, &mut buffers, Some(&mut copy), |_| {});
             }
             while take(&mut copy, &state) {}
-            let header = 5 * size_of::<u64>();
+            let header = 5 * size_of::<u64>() + size_of::<u32>();
             prop_assert_eq!(&saved[header..], [of_sessions, of_book].concat());
         }
     }

@@ -13,9 +13,10 @@ use crate::limits::{ORDERS_MAX, SESSION_ORDERS_MAX};
 use crate::moves::CopyStart;
 
 use super::copy::InstrumentCopy;
+use super::exposure::Exposure;
 use super::handled::{CellLoadError, Handled};
 use super::holdings::OwnerLedger;
-use nm_wire::{Holdings, OrdersLimit, Owner, Request, Value};
+use nm_wire::{Holdings, OrdersLimit, Owner, Request, Value, Verdict};
 
 use super::request::{authorized_command, is_broadcast, rejection};
 use super::session::{Outcome, Session, event_recipients, read_session, write_session};
@@ -60,8 +61,8 @@ pub struct Circumstances {
     pub now_ns: u64,
     /// Whether a session that is not known may begin at any sequence number.
     pub accepts_unknown_sessions: bool,
-    /// Whether the cell has no room for one more order of the session's owner.
-    pub limit: OrdersLimit,
+    /// What the cell says to one more order of the session, or to a change of one.
+    pub verdict: Verdict,
 }
 
 /// One instrument.
@@ -83,6 +84,8 @@ pub struct InstrumentState<M> {
     pub sessions: BTreeMap<UserId, Session>,
     /// Live orders of each owner. Not saved: the book has them.
     orders_of: BTreeMap<Owner, u32>,
+    /// What firms with limits have here.
+    pub exposure: Exposure,
 }
 
 impl<M: Matching> InstrumentState<M> {
@@ -96,6 +99,7 @@ impl<M: Matching> InstrumentState<M> {
             maker: Owner::NOBODY,
             sessions: BTreeMap::new(),
             orders_of: BTreeMap::new(),
+            exposure: Exposure::default(),
         }
     }
 
@@ -179,7 +183,7 @@ impl<M: Matching> InstrumentState<M> {
         mut emit: impl FnMut(&Event),
     ) -> Outcome {
         let now_ns = at.now_ns;
-        let full = self.full(request, at.limit);
+        let full = self.full(request, at.verdict);
         let mut events = 0;
         codes.clear();
         notifications.clear();
@@ -194,11 +198,11 @@ impl<M: Matching> InstrumentState<M> {
             emit(&event);
         };
         match authorized_command(request) {
-            Ok(_) if let Some(reason) = full => {
+            Ok(_) if let Some(rejected) = full => {
                 // Its orders that have expired leave all the same.
                 *applied = Applied::Tick;
                 self.book.apply(&Command::Tick, now_ns, &mut on_event);
-                on_event(rejection(request, reason));
+                on_event(rejected);
             }
             Ok(command) => self.book.apply(&command, now_ns, &mut on_event),
             Err(rejected) => {
@@ -234,24 +238,32 @@ impl<M: Matching> InstrumentState<M> {
         outcome
     }
 
-    /// Why a new order that may rest is rejected, if so: `limit` is what the cell says.
-    fn full(&self, request: &Request, limit: OrdersLimit) -> Option<RejectReason> {
-        match request.command {
-            Command::New(_) | Command::Replace { .. } if limit == OrdersLimit::Stopped => {
-                return Some(RejectReason::OwnerStopped);
+    /// The rejection of a new order or of a replacement, if a limit is reached: `verdict` is what
+    /// the cell says.
+    fn full(&self, request: &Request, verdict: Verdict) -> Option<Event> {
+        let of_owner = of_owner(verdict.limit);
+        let reason = match request.command {
+            Command::New(_) | Command::Replace { .. } if of_owner.is_some() => of_owner?,
+            Command::New(order) if order.may_rest(self.book.phase()) => {
+                self.too_many(request, verdict.limit)?
             }
-            Command::New(order) if order.may_rest(self.book.phase()) => {}
             _ => return None,
-        }
+        };
+        let Event::Rejected { id, user, .. } = rejection(request, reason) else { return None };
+        Some(Event::Rejected { id, user, reason, most: verdict.most, asked: verdict.asked })
+    }
+
+    /// Why a new order that may rest is rejected, if so: `limit` is what the cell says.
+    fn too_many(&self, request: &Request, limit: OrdersLimit) -> Option<RejectReason> {
         let session = self.sessions.get(&request.session)?;
         let own = self.orders_of(session.owner);
         let has_room = || OwnerLedger::has_room(session.owner, own, self.book.len(), ORDERS_MAX);
         match limit {
             _ if session.live_orders >= SESSION_ORDERS_MAX => Some(RejectReason::TooManyOwnOrders),
             _ if !has_room() => Some(RejectReason::TooManyOwnerOrders),
-            OrdersLimit::None | OrdersLimit::Stopped => None,
             OrdersLimit::OwnerInCell => Some(RejectReason::TooManyOwnerCellOrders),
             OrdersLimit::Cell => Some(RejectReason::TooManyCellOrders),
+            _ => None,
         }
     }
 
@@ -349,6 +361,7 @@ impl<M: Matching> InstrumentState<M> {
         let sessions = self.sessions.len() as u64;
         bytes.put_u64s(&[self.output_seq, self.public_seq, self.history]);
         self.maker.put(&mut bytes);
+        self.exposure.save(&mut bytes);
         bytes.put_u64(sessions);
         for (session, known) in &self.sessions {
             write_session(*session, known, &mut bytes);
@@ -389,6 +402,7 @@ impl<M: Matching> InstrumentState<M> {
         state.public_seq = reader.u64("public_seq")?;
         state.history = reader.u64("history")?;
         state.maker = Owner::take("maker", &mut reader)?;
+        state.exposure = Exposure::load(&mut reader)?;
         for _ in 0..reader.u64("sessions")? {
             let (session, known) = read_session(&mut reader)?;
             state.sessions.insert(session, known);
@@ -396,6 +410,22 @@ impl<M: Matching> InstrumentState<M> {
         let loaded = LoadedBook::load(reader.rest());
         state.set_book(loaded.map_err(|source| CellLoadError::Book { instrument, source })?);
         Ok(state)
+    }
+}
+
+/// Why a new order or a replacement is rejected by what holds for the firm or owner of its session,
+/// if so.
+#[inline]
+fn of_owner(limit: OrdersLimit) -> Option<RejectReason> {
+    match limit {
+        OrdersLimit::None | OrdersLimit::OwnerInCell | OrdersLimit::Cell => None,
+        OrdersLimit::Stopped => Some(RejectReason::OwnerStopped),
+        OrdersLimit::FirmQuantity => Some(RejectReason::FirmQuantity),
+        OrdersLimit::FirmOrderValue => Some(RejectReason::FirmOrderValue),
+        OrdersLimit::FirmOrders => Some(RejectReason::FirmOrders),
+        OrdersLimit::FirmValue => Some(RejectReason::FirmValue),
+        OrdersLimit::FirmPosition => Some(RejectReason::FirmPosition),
+        OrdersLimit::FirmNeedsPrice => Some(RejectReason::FirmNeedsPrice),
     }
 }
 

@@ -11,7 +11,7 @@ use std::task::Poll;
 
 use nm_book::order::{InstrumentId, Matching};
 use nm_codec::{DecodeError, Put, Reader};
-use nm_wire::{Frame, Holdings, OrdersLimit, Owner, Series, StopOrder, Value};
+use nm_wire::{Frame, Holdings, Owner, Series, StopOrder, Value, Verdict};
 
 use crate::background::{self, Background};
 use crate::limits::REFUSED_MOVES_MAX;
@@ -19,6 +19,7 @@ use crate::moves::{Attempt, CopyStart, MoveId, MoveParts, MoveRefusal, Part, Rel
 
 use super::Cell;
 use super::copy::CopyPiece;
+use super::exposure::net_of;
 use super::handled::CellLoadError;
 use super::holdings::Places;
 use super::instrument::{Circumstances, InstrumentState};
@@ -30,6 +31,15 @@ fn stops_in(body: &[u8]) -> impl Iterator<Item = StopOrder> {
     let parts: Series<'_, Part<'_>> = Series::of(body);
     parts.filter_map(|part| match part {
         Ok(Part::Stop { stop }) => Some(stop),
+        _ => None,
+    })
+}
+
+/// The positions of firms that it has.
+fn positions_in(body: &[u8]) -> impl Iterator<Item = (u32, i128)> {
+    let parts: Series<'_, Part<'_>> = Series::of(body);
+    parts.filter_map(|part| match part {
+        Ok(Part::Position { firm, low, high }) => Some((firm, net_of(low, high))),
         _ => None,
     })
 }
@@ -83,9 +93,12 @@ impl<M: Matching> Cell<M> {
         Part::End { now_ns: self.now_ns, output_seq, public_seq, history }
     }
 
-    /// Appends the last parts of a transfer: what was decided on owners here, and its end.
+    /// Appends the last parts of a transfer: what was decided on owners here, the positions of
+    /// firms, and its end.
     pub fn put_end(&self, instrument: InstrumentId, parts: &mut Vec<u8>) {
         self.stops.all().for_each(|stop| Part::Stop { stop }.put(parts));
+        let state = self.present_or_departed(instrument);
+        state.iter().flat_map(|it| it.exposure.parts()).for_each(|part| part.put(parts));
         self.end_of_transfer(instrument).put(parts);
     }
 
@@ -144,7 +157,8 @@ impl<M: Matching> Cell<M> {
         }
         self.copy_before_change(instrument);
         let state = self.instruments.remove(&instrument);
-        let state = state.unwrap_or_else(|| self.unused());
+        let mut state = state.unwrap_or_else(|| self.unused());
+        self.exposures.leave(&mut state.exposure);
         let sessions = state.sessions.len() as u32;
         self.count_released(instrument, &state);
         self.released_count += usize::from(sessions > 0);
@@ -224,7 +238,8 @@ impl<M: Matching> Cell<M> {
             Ok(Some(end_ns)) => {
                 // Before any request is executed here.
                 stops_in(body).for_each(|stop| self.stops.take(stop));
-                if let Some(state) = self.finish_staged(id.instrument) {
+                if let Some(mut state) = self.finish_staged(id.instrument) {
+                    self.enter(&mut state, positions_in(body));
                     return Ok(self.adopt(id, state, end_ns));
                 }
             }
@@ -236,10 +251,10 @@ impl<M: Matching> Cell<M> {
         Ok(MoveStep::Refused(id, attempt, MoveRefusal::Damaged))
     }
 
-    /// The time of each request is in its part, and the limit that held for it.
+    /// The time of each request is in its part, and what was said to it.
     fn circumstances_of_parts(&self) -> Circumstances {
         let accepts_unknown_sessions = self.accepts_unknown_sessions;
-        Circumstances { now_ns: 0, accepts_unknown_sessions, limit: OrdersLimit::None }
+        Circumstances { now_ns: 0, accepts_unknown_sessions, verdict: Verdict::NONE }
     }
 
     /// Builds an arriving instrument as far as it can without waiting; how far it is then.

@@ -214,13 +214,13 @@ impl<M: Matching> Building<M> {
             Part::BookEnd => {
                 self.loading = Some(LoadedBook::begin_load(std::mem::take(&mut self.book)));
             }
-            Part::Request { now_ns, request, limit } => {
-                let at = Circumstances { now_ns, limit, ..at };
+            Part::Request { now_ns, request, verdict } => {
+                let at = Circumstances { now_ns, verdict, ..at };
                 let handled = state.handle(&request, at, buffers, None, |_| {});
                 debug_assert!(!matches!(handled, Handled::Refused(_)));
             }
-            // The cell takes it, as soon as the instrument is complete.
-            Part::Stop { .. } => {}
+            // The cell takes them, as soon as the instrument is complete.
+            Part::Stop { .. } | Part::Position { .. } => {}
             Part::End { output_seq, public_seq, history, .. } => {
                 let own = (state.output_seq, state.public_seq, state.history);
                 if own != (output_seq, public_seq, history) {

@@ -58,5 +58,5 @@ pub fn rejection(request: &Request, reason: RejectReason) -> Event {
         | Command::Cancel { id, .. } => id,
         _ => 0,
     };
-    Event::Rejected { id, user: request.session, reason }
+    Event::rejected(id, request.session, reason)
 }

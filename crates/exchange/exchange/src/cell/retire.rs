@@ -71,7 +71,9 @@ impl<M: Matching> Cell<M> {
     /// Removes what a session or an owner has on an instrument, as far as the work allows.
     fn retire_on(&mut self, instrument: InstrumentId, retired: Retired, work: &mut usize) -> u64 {
         self.copy_before_change(instrument);
-        let Cell { instruments, copies, ledger, now_ns, session_count, retirements, .. } = self;
+        let Cell {
+            instruments, copies, ledger, now_ns, session_count, retirements, exposures, ..
+        } = self;
         let Some(state) = instruments.get_mut(&instrument) else { return 0 };
         let all = state.sessions.iter().filter(|(user, at)| is_retired(retired, **user, at));
         let users: Vec<UserId> = all.map(|(user, _)| *user).collect();
@@ -82,6 +84,7 @@ impl<M: Matching> Cell<M> {
             }
             let (looked_at, previous_history) = (state.book.len(), state.history);
             let Some(session) = state.retire(*user, copies.get_mut(&instrument)) else { continue };
+            exposures.remove(*user, &mut state.exposure);
             let (output_seq, history) = (state.output_seq, state.history);
             let position = BookPosition { instrument, output_seq, history };
             retirements.push(Retirement { user: *user, previous_history, position });

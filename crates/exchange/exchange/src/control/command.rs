@@ -2,7 +2,7 @@
 
 use nm_book::order::InstrumentId;
 use nm_codec::{DecodeError, Put, Reader};
-use nm_wire::{Listing, Value};
+use nm_wire::{FirmRecord, Listing, Value};
 
 use crate::moves::{MoveId, MoveRefusal};
 use crate::network::{Node, NodeId, Role};
@@ -77,6 +77,10 @@ pub enum Command {
         /// When it was due, s since 1970.
         at_s: u64,
     },
+    /// There is a firm, or it is like this from now on.
+    SetFirm(FirmRecord),
+    /// There is no firm of this number any more.
+    RemoveFirm(u32),
     /// A newer map than the state has: all replicas of control have lost their memory.
     RestoreMap(InstrumentMap),
 }
@@ -96,6 +100,8 @@ enum CommandCode {
     List,
     Delist,
     Begun,
+    SetFirm,
+    RemoveFirm,
 }
 
 nm_codec::codes!(CommandCode {
@@ -113,6 +119,8 @@ nm_codec::codes!(CommandCode {
     List = 13,
     Delist = 14,
     Begun = 15,
+    SetFirm = 48,
+    RemoveFirm = 49,
 });
 
 impl Command {
@@ -130,6 +138,8 @@ impl Command {
             Command::List(_) => CommandCode::List,
             Command::Delist(_) => CommandCode::Delist,
             Command::Begun { .. } => CommandCode::Begun,
+            Command::SetFirm(_) => CommandCode::SetFirm,
+            Command::RemoveFirm(_) => CommandCode::RemoveFirm,
         }
     }
 
@@ -174,6 +184,8 @@ impl Command {
             Command::Remove(node) => node.write(out),
             Command::List(listing) => listing.put(out),
             Command::Delist(instrument) => out.put_u32(*instrument),
+            Command::SetFirm(firm) => firm.put(out),
+            Command::RemoveFirm(number) => out.put_u32(*number),
             Command::Begun { group, at_s } => {
                 group.put(out);
                 out.put_u64(*at_s);
@@ -222,6 +234,8 @@ impl Command {
             CommandCode::Remove => Command::Remove(NodeId::read(reader)?),
             CommandCode::List => Command::List(Listing::take("listing", reader)?),
             CommandCode::Delist => Command::Delist(reader.u32("instrument")?),
+            CommandCode::SetFirm => Command::SetFirm(FirmRecord::take("firm", reader)?),
+            CommandCode::RemoveFirm => Command::RemoveFirm(reader.u32("firm")?),
             CommandCode::Begun => {
                 Command::Begun { group: String::take("group", reader)?, at_s: reader.u64("at_s")? }
             }

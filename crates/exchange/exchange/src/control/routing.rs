@@ -10,6 +10,7 @@ pub use nm_wire::CellLeader;
 use nm_wire::routing_table::map_version;
 use nm_wire::{ClassNodes, LedCell, Listing, MapContent, Moved, Value};
 
+use crate::firms::{Firm, Firms};
 use crate::limits::MOVED_INSTRUMENTS_MAX;
 use crate::master::Master;
 use crate::network::{AddedNode, NODES_MAX, Network, Node, NodeId, PerClass, Role};
@@ -38,6 +39,8 @@ pub struct InstrumentMap {
     drained: BTreeSet<NodeId>,
     /// What may be traded; anything if there is none.
     master: Option<Arc<Master>>,
+    /// Whose sessions may connect; any session if there are no firms.
+    firms: Option<Arc<Firms>>,
 }
 
 /// The nodes of a class, as the map has them.
@@ -67,7 +70,7 @@ impl InstrumentMap {
             });
             NodeClass { founded: founded as u16, added: added.collect() }
         });
-        map.with_master(network.master.clone())
+        map.with_master(network.master.clone()).with_firms(network.firms.clone())
     }
 
     /// The same as [`InstrumentMap::new`], where the last `spares` cells have no instruments at
@@ -81,6 +84,7 @@ impl InstrumentMap {
             moved: BTreeMap::new(),
             drained: BTreeSet::new(),
             master: None,
+            firms: None,
         };
         map.classes[Role::Mediator].founded = count(cells);
         map
@@ -244,6 +248,30 @@ impl InstrumentMap {
         self.version += u32::from(is_changed);
     }
 
+    /// Whose sessions may connect; any session if there are no firms.
+    pub fn firms(&self) -> Option<&Arc<Firms>> {
+        self.firms.as_ref()
+    }
+
+    /// The same map with firms, as that of a network which begins with them.
+    pub fn with_firms(self, firms: Option<Arc<Firms>>) -> InstrumentMap {
+        InstrumentMap { firms, ..self }
+    }
+
+    /// Adds a firm or changes it, in the next version, if that is possible.
+    pub fn set_firm(&mut self, firm: &Firm, now_ms: u64) {
+        let firms = self.firms.as_mut();
+        let is_changed = firms.is_some_and(|it| Arc::make_mut(it).set(firm, now_ms));
+        self.version += u32::from(is_changed);
+    }
+
+    /// Removes a firm, in the next version, if that is possible.
+    pub fn remove_firm(&mut self, number: u32, now_ms: u64) {
+        let firms = self.firms.as_mut();
+        let is_changed = firms.is_some_and(|it| Arc::make_mut(it).remove(number, now_ms));
+        self.version += u32::from(is_changed);
+    }
+
     /// Whether another map of the same network is newer.
     pub fn is_older_than(&self, other: &InstrumentMap) -> bool {
         let role = Role::Mediator;
@@ -282,6 +310,7 @@ impl InstrumentMap {
             moved: self.moved.iter().map(moved).collect(),
             drained: self.drained.iter().copied().collect(),
             listed: self.master().map(|master| master.listings().cloned().collect()),
+            firms: self.firms().map(|firms| firms.table()),
         }
     }
 
@@ -290,8 +319,8 @@ impl InstrumentMap {
     /// # Errors
     /// If no map has it.
     pub fn of_content(content: &MapContent) -> Result<InstrumentMap, DecodeError> {
-        let MapContent { version, active_cells: active, classes, moved, drained, listed } = content;
-        let (version, active) = (*version, *active);
+        let MapContent { classes, moved, drained, listed, firms, .. } = content;
+        let (version, active) = (content.version, content.active_cells);
         let mut map = InstrumentMap { version, active, ..InstrumentMap::new(1) };
         if classes.len() != Role::ALL.len() {
             return Err(DecodeError::invalid("classes", "are not those of nodes"));
@@ -324,6 +353,9 @@ impl InstrumentMap {
         let is_none = |_| DecodeError::invalid("listed", "are no instrument master");
         let master = listed.clone().map(Master::of).transpose().map_err(is_none)?;
         map.master = master.map(Arc::new);
+        let is_none = |_| DecodeError::invalid("firms", "are none of a network");
+        let firms = firms.as_ref().map(Firms::of_table).transpose().map_err(is_none)?;
+        map.firms = firms.map(Arc::new);
         Ok(map)
     }
 

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use nm_wire::Value;
 
+use crate::firms::Firm;
 use crate::limits::{
     MOVED_INSTRUMENTS_MAX, MOVES_PENDING_MAX, SCHEDULE_GROUPS_MAX, SCHEDULE_NAME_BYTES_MAX,
 };
@@ -25,7 +26,7 @@ use super::routing::{CellLeader, InstrumentMap, Placement, RoutingTable, is_supe
 const LOST_EPOCHS: u32 = 1 << 16;
 
 /// First bytes of a saved state, with the version.
-const MAGIC: &[u8; 8] = b"nmctrl10";
+const MAGIC: &[u8; 8] = b"nmctrl11";
 
 /// What is known of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -297,6 +298,8 @@ impl State {
             }
             Command::List(listing) => self.routes.map.list(listing),
             Command::Delist(instrument) => self.routes.map.delist(*instrument),
+            Command::SetFirm(firm) => self.routes.map.set_firm(&Firm::of(firm), now_ms),
+            Command::RemoveFirm(number) => self.routes.map.remove_firm(*number, now_ms),
             Command::Begun { group, at_s } => {
                 if self.is_later(group, *at_s) {
                     self.schedule.insert(group.clone(), *at_s);

@@ -111,6 +111,7 @@ fn moves_of(ring: &TestRing) -> Moves {
                     Admitted::Move(_)
                     | Admitted::Retired(_)
                     | Admitted::Watched
+                    | Admitted::Firms(_)
                     | Admitted::Stopped(_) => {}
                 }
             }

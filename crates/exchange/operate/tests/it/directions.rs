@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nm_book::order::{CancelReason, Command, Event, RejectReason, Side};
+use nm_book::order::{CancelReason, Event, RejectReason, Side};
 use nm_exchange::cell::DESK;
 use nm_exchange::control::Retired;
 use nm_exchange::firms::{Firm, Firms};
@@ -11,9 +11,9 @@ use nm_exchange::network::{Durability, Role};
 use nm_exchange::testing::{Client, LIMIT, Message, TestRing, order};
 use nm_operate::{admin, directions};
 use nm_sys::clock::Deadline;
-use nm_wire::{Direction, Kind, Owner, Series};
+use nm_wire::{Direction, Kind, Owner};
 
-use crate::firms::refusal;
+use crate::asking::{answer, events, refusal};
 
 /// Two firms, A with sessions 1 and 2, B with 3 and 4.
 fn ring(counts: &str, durability: Durability) -> TestRing {
@@ -22,6 +22,7 @@ fn ring(counts: &str, durability: Durability) -> TestRing {
         number,
         name: name.to_string(),
         sessions: vec![session.to_string()],
+        ..Firm::default()
     };
     let firms = Firms::of(vec![firm(7, "A", "1-2"), firm(8, "B", "3-4")]).unwrap();
     ring.network.firms = Some(Arc::new(firms));
@@ -32,23 +33,6 @@ fn ring(counts: &str, durability: Durability) -> TestRing {
 /// The firm of sessions 1 and 2.
 fn firm_a() -> Owner {
     Owner::of_firm(7)
-}
-
-fn events(message: &Message) -> Vec<Event> {
-    let all: Series<'_, Event> = Series::of(&message.events);
-    all.map(|event| event.unwrap()).collect()
-}
-
-/// The events of the answer to one request.
-fn answer(client: &mut Client, session: u32, instrument: u32, command: &Command) -> Vec<Event> {
-    let deadline = Deadline::after(LIMIT);
-    let before = client.replies().count();
-    client.request(session, instrument, false, command);
-    while client.waiting() > 0 {
-        client.turn();
-        assert!(!deadline.passed(), "no answer");
-    }
-    client.replies().nth(before).map(events).unwrap()
 }
 
 fn is_accepted(client: &mut Client, session: u32, instrument: u32, seq: u64, price: i64) -> bool {

@@ -1,6 +1,7 @@
 //! Tests of operating a network, in one binary.
 
 mod added_nodes;
+mod asking;
 mod directions;
 mod firms;
 mod instruments;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nm_book::book::Book;
 use nm_book::codec;
-use nm_book::order::Matching;
+use nm_book::order::{Event, Matching};
 use nm_codec::{FNV1A, fnv1a_on};
 use nm_exchange::batch;
 use nm_exchange::cell::{Admitted, Cell, CopyPiece, Handled, MoveStep, Request, event_recipients};
@@ -28,7 +28,10 @@ use nm_sys::clock::Deadline;
 use nm_sys::poll::{Interest, Poller, Waker};
 use nm_verify::recording::Recording;
 use nm_verify::{CLIENT_LOG_BYTES_MAX, Cuts, Findings, Verdict, Violation, folder, folder_cut};
-use nm_wire::{Block, Message, Reply, Series, Shape, Value};
+use nm_wire::{
+    Block, FirmLimits, FirmRecord, FirmTable, Firms, Message, Reply, Series, SessionRange, Shape,
+    Value,
+};
 
 const CELLS: usize = 2;
 const INSTRUMENTS: usize = 8;
@@ -84,6 +87,8 @@ struct Cells {
     leaving: Option<Leaving>,
     moves: u32,
     events: Events,
+    /// Orders that were rejected by a limit of a firm.
+    above_limits: usize,
 }
 
 /// By instrument and session: number and hash of the events.
@@ -108,6 +113,7 @@ impl Cells {
             leaving: None,
             moves: 0,
             events: Events::new(),
+            above_limits: 0,
         }
     }
 
@@ -140,6 +146,7 @@ impl Cells {
                 assert_ne!(step, MoveStep::Ignored);
                 return;
             }
+            Admitted::Firms(_) => return,
             Admitted::Retired(_)
             | Admitted::Watched
             | Admitted::Stopped(_)
@@ -150,6 +157,8 @@ impl Cells {
         };
         let mut events = vec![];
         let handled = cell.handle(&request, |event| events.push(*event));
+        let is_above = |event: &Event| matches!(event, Event::Rejected { most: 1.., .. });
+        self.above_limits += events.iter().filter(|event| is_above(event)).count();
         for event in events {
             let mut code = vec![];
             codec::write_event(&event, &mut code);
@@ -166,8 +175,8 @@ impl Cells {
         if let Some(leaving) = &mut self.leaving
             && leaving.id.instrument == request.instrument
         {
-            let (now_ns, limit) = (cell.now_ns(), cell.last_limit());
-            Part::Request { now_ns, request, limit }.put(&mut leaving.requests);
+            let (now_ns, verdict) = (cell.now_ns(), cell.last_verdict());
+            Part::Request { now_ns, request, verdict }.put(&mut leaving.requests);
         }
         let reply = Message::Reply(Reply {
             instrument: request.instrument,
@@ -241,7 +250,7 @@ impl Cells {
             nm_wire::write(&Release { cell: from as u16, to: to as u16, id }, out);
         });
         let mut parts = self.leaving.take().unwrap().requests;
-        self.cells[from].end_of_transfer(id.instrument).put(&mut parts);
+        self.cells[from].put_end(id.instrument, &mut parts);
         let mut frame = vec![];
         self.parts(id, 1, &parts, &mut frame);
         self.log(to, |out| *out = frame);
@@ -253,19 +262,27 @@ impl Cells {
 impl Run {
     /// Some thousand requests in batches of ten; some are retransmitted, some within one batch.
     pub fn new(durability: Durability) -> Run {
-        Run::of(durability, false)
+        Run::of(durability, false, None)
     }
 
     /// The same, and instruments move to the other cell and back.
     pub fn with_moves(durability: Durability) -> Run {
-        Run::of(durability, true)
+        Run::of(durability, true, None)
     }
 
-    fn of(durability: Durability, moves: bool) -> Run {
+    /// The same, where a firm has limits, which reject some orders.
+    fn with_firms(limits: FirmLimits) -> Run {
+        Run::of(Durability::MemoryQuorum, true, Some(limits))
+    }
+
+    fn of(durability: Durability, moves: bool, limits: Option<FirmLimits>) -> Run {
         let sizes = Sizes::new(200, 200, 200).unwrap();
         let instruments = INSTRUMENTS as u32;
         let settings = Settings { sessions: 20, instruments, sizes, ..Settings::default() };
         let (mut orders, mut all) = (OrderGenerator::new(&settings), Cells::new());
+        for (cell, limits) in limits.iter().flat_map(|limits| [(0, limits), (1, limits)]) {
+            all.log(cell, |out| firms(cell, *limits, out));
+        }
         for number in 0..3_000 {
             all.now_ns = number;
             match number % 100 {
@@ -285,6 +302,7 @@ impl Run {
                 all.flush(cell);
             }
         }
+        assert_eq!(all.above_limits > 100, limits.is_some(), "{}", all.above_limits);
         let hashes = all.cells.iter().map(Cell::hash).collect();
         let folder = tempfile::tempdir().unwrap();
         let Cells { entries, mut records, events, clients, .. } = all;
@@ -374,6 +392,42 @@ impl Run {
             .iter()
             .position(|entry| entry.kind == RecordKind::Batch)
             .unwrap()
+    }
+}
+
+/// The entry of a cell's log by which some sessions belong to a firm.
+fn firms(cell: usize, limits: FirmLimits, out: &mut Vec<u8>) {
+    let sessions = vec![SessionRange { first: 1, last: 10 }];
+    let firm = FirmRecord { number: 7, name: "A".to_string(), sessions, limits };
+    let table = FirmTable { version: 1, firms: vec![firm] };
+    nm_wire::write(&Firms { cell: cell as u16, table }, out);
+}
+
+const LIMITS: FirmLimits = FirmLimits {
+    order_quantity: None,
+    order_value: None,
+    orders: Some(30),
+    value: None,
+    position: Some(60),
+};
+
+/// Replayed with other limits than the cell had, its orders have other outcomes.
+#[test]
+fn an_outcome_that_the_limits_of_a_firm_do_not_allow_is_found() {
+    let mut run = Run::with_firms(LIMITS);
+    let findings = run.check();
+    assert!(findings.is_clean(), "{findings:?}");
+    let cuts = folder_cut(run.path(), Cuts { count: 30, seed: 3 }).unwrap();
+    assert!(cuts.is_clean(), "{cuts:?}");
+    for other in
+        [FirmLimits { orders: Some(29), ..LIMITS }, FirmLimits { position: Some(59), ..LIMITS }]
+    {
+        let entry = &mut run.entries[0][0].bytes;
+        entry.truncate(batch::HEADER_BYTES);
+        firms(0, other, entry);
+        let findings = run.check();
+        assert!(findings.count(Violation::WrongResult) > 0, "{other:?}: {findings:?}");
+        assert!(findings.count(Violation::HashDiffers) > 0, "{other:?}: {findings:?}");
     }
 }
 

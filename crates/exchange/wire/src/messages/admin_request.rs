@@ -3,6 +3,7 @@
 use nm_book::order::InstrumentId;
 
 use crate::directing::Direction;
+use crate::firm::FirmRecord;
 use crate::listing::Listing;
 use crate::node_id::{NodeId, Role};
 use crate::nodes::NodeAddresses;
@@ -106,6 +107,22 @@ choice! {
             /// When it was due, s since 1970.
             at_s: u64,
         },
+        /// To add a firm, or to change it. The answer is the state before; the status shows when it
+        /// is done.
+        SetFirm = 48 {
+            /// The firm as it is to be.
+            firm: FirmRecord,
+        },
+        /// To remove a firm. The answer is the state before.
+        RemoveFirm = 49 {
+            /// Its number.
+            number: u32,
+        },
+        /// For what firms with limits have in a cell, as its leader knows it.
+        FirmUses = 50 {
+            /// Which cell.
+            cell: u16,
+        },
         /// To send what books execute from now on, as `BookUpdate` messages: a mediator or
         /// processor does that for its replicas. The answer is where they stand.
         Follow = 20,
@@ -131,6 +148,9 @@ impl AdminRequest {
             | AdminRequest::Direct { .. }
             | AdminRequest::Stop { .. }
             | AdminRequest::Begun { .. }
+            | AdminRequest::SetFirm { .. }
+            | AdminRequest::RemoveFirm { .. }
+            | AdminRequest::FirmUses { .. }
             | AdminRequest::Follow
             | AdminRequest::Image { .. }
             | AdminRequest::List { .. }

@@ -3,6 +3,7 @@
 use nm_book::order::InstrumentId;
 
 use crate::directing::Directed;
+use crate::firm::FirmUse;
 use crate::node_id::NodeId;
 use crate::{choice, record};
 
@@ -174,6 +175,13 @@ choice! {
             order: StopOrder,
             /// What the owner has.
             holdings: Holdings,
+        },
+        /// What firms have in a cell.
+        FirmUses = 48 {
+            /// Version of the firms that the cell knows.
+            version: u64,
+            /// Of each firm with limits.
+            uses: Vec<FirmUse>,
         },
         /// Books whose updates are sent from now on.
         Following = 20 {

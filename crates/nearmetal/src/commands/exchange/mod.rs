@@ -4,6 +4,7 @@ pub mod add;
 pub mod directions;
 mod door;
 mod feed;
+pub mod firms;
 mod host;
 pub mod instruments;
 pub mod moves;
@@ -52,6 +53,7 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Replace(args) => moves::replace(args),
         ExchangeCommand::Retire(args) => retire::run(args),
         ExchangeCommand::Instruments(command) => instruments::run(command),
+        ExchangeCommand::Firms(command) => firms::run(command),
         ExchangeCommand::Resume(args) => directions::resume(args),
         ExchangeCommand::Halt(args) => directions::halt(args),
         ExchangeCommand::Auction(args) => directions::auction(args),

@@ -88,9 +88,9 @@ impl Desk {
                     self.traded(order, (quantity, price), taker_left, format!("{id}t"));
                 }
             }
-            Event::Rejected { id: order, user, reason } => {
+            Event::Rejected { id: order, user, reason, most, asked } => {
                 if let Some(order) = self.order(order, user) {
-                    self.rejected(order, &id, reason);
+                    self.rejected(order, &id, (reason, reject_text(reason, most, asked)));
                 }
             }
             Event::Cancelled { id: order, user, left, reason } => {
@@ -143,24 +143,23 @@ impl Desk {
         self.keep_and_report(order, &what);
     }
 
-    fn rejected(&mut self, mut order: Order, id: &str, reason: RejectReason) {
+    fn rejected(&mut self, mut order: Order, id: &str, (reason, text): (RejectReason, String)) {
         if order.status == Status::PendingNew {
             order.status = Status::Rejected;
-            let text = reject_text(reason);
             let what = Execution {
                 kind: '8',
                 id: id.to_string(),
                 reject: Some(reject_code(reason)),
-                text: Some(text),
+                text: Some(&text),
                 ..Execution::default()
             };
             self.keep_and_report(order, &what);
         } else if !order.changes.is_empty() {
             let (reason, text) = match reason {
-                RejectReason::UnknownOrder => (TOO_LATE, "the order has ended"),
-                reason => (OTHER, reject_text(reason)),
+                RejectReason::UnknownOrder => (TOO_LATE, "the order has ended".to_string()),
+                _ => (OTHER, text),
             };
-            self.refuse_change(order, Refusal { reason, text: text.to_string() });
+            self.refuse_change(order, Refusal { reason, text });
         }
     }
 
@@ -280,13 +279,18 @@ fn reject_code(reason: RejectReason) -> u32 {
         | RejectReason::TooManyOwnOrders
         | RejectReason::TooManyOwnerOrders
         | RejectReason::TooManyOwnerCellOrders
-        | RejectReason::TooManyCellOrders => 3,
+        | RejectReason::TooManyCellOrders
+        | RejectReason::FirmQuantity
+        | RejectReason::FirmOrderValue
+        | RejectReason::FirmOrders
+        | RejectReason::FirmValue
+        | RejectReason::FirmPosition => 3,
         _ => REJECT_OTHER,
     }
 }
 
-fn reject_text(reason: RejectReason) -> &'static str {
-    match reason {
+fn reject_text(reason: RejectReason, most: u64, asked: u64) -> String {
+    let text = match reason {
         RejectReason::DuplicateId => "an order with this id is live",
         RejectReason::UnknownOrder => "the order is not live",
         RejectReason::BadQuantity => "the quantity is zero, or MaxFloor or MinQty are above it",
@@ -310,7 +314,14 @@ fn reject_text(reason: RejectReason) -> &'static str {
             "the exchange has stopped your firm: orders are cancelled only"
         }
         RejectReason::TooLarge => "the quantity is above the largest one of the symbol's listing",
-    }
+        RejectReason::FirmQuantity
+        | RejectReason::FirmOrderValue
+        | RejectReason::FirmOrders
+        | RejectReason::FirmValue
+        | RejectReason::FirmPosition
+        | RejectReason::FirmNeedsPrice => return reason.sentence(most, asked),
+    };
+    text.to_string()
 }
 
 fn cancel_text(reason: CancelReason) -> Option<&'static str> {

@@ -68,7 +68,7 @@ impl Desk {
                     self.traded(order, &event, taker_left == 0, b'R', number);
                 }
             }
-            Event::Rejected { id, user, reason } => {
+            Event::Rejected { id, user, reason, .. } => {
                 if let Some(order) = self.order(id, user) {
                     self.rejected(order, reason);
                 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nm_model::agent::Failure;
 use nm_replica::{Log, LogEvent};
-use nm_wire::{Frame, Kind, Listing};
+use nm_wire::{FirmRecord, Frame, Kind, Listing};
 
 use nm_book::order::InstrumentId;
 
@@ -13,6 +13,7 @@ use crate::control::{
     self, AdminRequest, AdminResponse, CellLeader, Command, EndedMove, InstrumentMap,
     MembershipMonitor, MembershipReport, RoutingTable, State, Work,
 };
+use crate::firms::Firm;
 use crate::limits::{MOVES_ORDERED_MAX, SCHEDULE_GROUPS_MAX};
 use crate::moves::{MoveEnded, MoveId, MoveOrder};
 use crate::network::{CONTROL, Durability, NODES_MAX, Network, Node, NodeId, Role};
@@ -39,6 +40,9 @@ const WAITING_MAX: usize = 1_024;
 
 /// Listings that may wait to be logged; operators ask again for the others.
 const LISTINGS_WAITING_MAX: usize = 256;
+
+/// Firms that may wait to be logged; operators ask again for the others.
+const FIRMS_WAITING_MAX: usize = 64;
 
 /// An operator that waits for a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +80,8 @@ pub struct Control<L> {
     removals: BTreeSet<NodeId>,
     /// How operators want instruments to be listed, none for no more; not logged yet.
     listings: BTreeMap<InstrumentId, Option<Listing>>,
+    /// Firms as operators want them to be, none for no more, until that is logged.
+    firms: BTreeMap<u32, Option<FirmRecord>>,
     /// Phases of the schedule that have begun; not logged yet.
     begun: BTreeMap<String, u64>,
     /// Moves that have ended, as the cells say; not logged yet.
@@ -116,6 +122,7 @@ impl<L: Log> Control<L> {
             adds: vec![],
             removals: BTreeSet::new(),
             listings: BTreeMap::new(),
+            firms: BTreeMap::new(),
             begun: BTreeMap::new(),
             ended: BTreeMap::new(),
             ends_ns: None,
@@ -202,6 +209,7 @@ impl<L: Log> Control<L> {
         self.adds.clear();
         self.removals.clear();
         self.listings.clear();
+        self.firms.clear();
         self.begun.clear();
         (self.ended, self.ends_ns) = (BTreeMap::new(), None);
         self.ordered.clear();
@@ -294,6 +302,7 @@ impl<L: Log> Control<L> {
             | AdminRequest::Retire { .. }
             | AdminRequest::Direct { .. }
             | AdminRequest::Stop { .. }
+            | AdminRequest::FirmUses { .. }
             | AdminRequest::Follow
             | AdminRequest::Image { .. } => AdminResponse::NotLeading,
             AdminRequest::Drain { .. }
@@ -302,6 +311,8 @@ impl<L: Log> Control<L> {
             | AdminRequest::List { .. }
             | AdminRequest::Delist { .. }
             | AdminRequest::Begun { .. }
+            | AdminRequest::SetFirm { .. }
+            | AdminRequest::RemoveFirm { .. }
                 if self.log.leading_term().is_none() =>
             {
                 AdminResponse::NotLeading
@@ -321,16 +332,12 @@ impl<L: Log> Control<L> {
                 }
                 self.status(links.now_ns)
             }
-            AdminRequest::List { listing } => {
-                self.set_listing(listing.instrument, Some(listing));
-                self.status(links.now_ns)
-            }
-            AdminRequest::Delist { instrument } => {
-                self.set_listing(instrument, None);
-                self.status(links.now_ns)
-            }
-            AdminRequest::Begun { group, at_s } => {
-                self.note_begun(group, at_s);
+            request @ (AdminRequest::List { .. }
+            | AdminRequest::Delist { .. }
+            | AdminRequest::SetFirm { .. }
+            | AdminRequest::RemoveFirm { .. }
+            | AdminRequest::Begun { .. }) => {
+                self.want(request);
                 self.status(links.now_ns)
             }
             AdminRequest::Drain { node, is_drained } => {
@@ -349,6 +356,18 @@ impl<L: Log> Control<L> {
         };
         links.send(from, &response);
         Ok(())
+    }
+
+    /// An operator wants something to be traded, to trade, or to have begun.
+    fn want(&mut self, request: AdminRequest) {
+        match request {
+            AdminRequest::List { listing } => self.set_listing(listing.instrument, Some(listing)),
+            AdminRequest::Delist { instrument } => self.set_listing(instrument, None),
+            AdminRequest::SetFirm { firm } => self.want_firm(firm.number, Some(firm)),
+            AdminRequest::RemoveFirm { number } => self.want_firm(number, None),
+            AdminRequest::Begun { group, at_s } => self.note_begun(group, at_s),
+            _ => {}
+        }
     }
 
     /// An operator wants to add a node that has all addresses that it needs.
@@ -398,6 +417,34 @@ impl<L: Log> Control<L> {
             None => Command::Delist(*instrument),
         };
         self.listings.iter().map(command).collect()
+    }
+
+    /// An operator wants a firm to be like this, or no more. What is not possible is dropped: the
+    /// operator sees that in the state.
+    fn want_firm(&mut self, number: u32, firm: Option<FirmRecord>) {
+        if self.firms.contains_key(&number) || self.firms.len() < FIRMS_WAITING_MAX {
+            self.firms.insert(number, firm);
+            (self.is_changed, self.proposed_ns) = (true, 0);
+        }
+    }
+
+    /// The firms that are not logged yet, and would change something.
+    fn new_firms(&mut self) -> Vec<Command> {
+        let map = &self.state.routes().map;
+        if self.firms.is_empty() || self.monitor.has_newer_map(map) {
+            return vec![];
+        }
+        self.firms.retain(|number, firm| {
+            map.firms().is_some_and(|firms| match firm {
+                Some(firm) => firms.plan_set(&Firm::of(firm)).unwrap_or(false),
+                None => firms.plan_remove(*number).unwrap_or(false),
+            })
+        });
+        let command = |(number, firm): (&u32, &Option<FirmRecord>)| match firm {
+            Some(firm) => Command::SetFirm(firm.clone()),
+            None => Command::RemoveFirm(*number),
+        };
+        self.firms.iter().map(command).collect()
     }
 
     /// The phases of the schedule that are not logged yet.
@@ -496,6 +543,7 @@ impl<L: Log> Control<L> {
             commands.extend(self.new_drains());
             commands.extend(self.new_nodes());
             commands.extend(self.new_listings());
+            commands.extend(self.new_firms());
             commands.extend(self.new_phases());
         }
         self.track_unlogged(links, !commands.is_empty());

@@ -61,6 +61,11 @@ impl ClientLinks {
         self.sessions.len()
     }
 
+    /// All sessions.
+    pub fn sessions(&self) -> impl Iterator<Item = UserId> {
+        self.sessions.keys().copied()
+    }
+
     /// The link of a session.
     pub fn link_of(&self, session: UserId) -> Option<LinkId> {
         self.sessions.get(&session).map(|known| known.link)

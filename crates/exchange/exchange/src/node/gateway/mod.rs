@@ -172,7 +172,7 @@ impl Gateway {
             self.send_away(links, from);
             return Err(PeerError::Drained(self.index));
         }
-        if self.network.firms.as_ref().is_some_and(|firms| !firms.admits(session)) {
+        if !self.admits(session) {
             return Err(PeerError::NoFirm(session));
         }
         if session == DESK {
@@ -338,10 +338,16 @@ impl Gateway {
         }
     }
 
+    /// Whether a session may connect, as far as firms decide that.
+    fn admits(&self, session: UserId) -> bool {
+        self.map.firms().is_none_or(|firms| firms.admits(session))
+    }
+
     /// Whether a link has said hello for a session, and no later one has.
     fn check_owner(&self, session: UserId, from: LinkId) -> Result<(), PeerError> {
         match self.clients.link_of(session) {
             Some(owner) if owner == from => Ok(()),
+            _ if !self.admits(session) => Err(PeerError::NoFirm(session)),
             _ => Err(PeerError::ForeignSession(session)),
         }
     }
@@ -391,6 +397,19 @@ impl Gateway {
                 let (requests, bytes) = (stream.len(), stream.held_bytes());
                 self.clients.release_requests(stream.client, requests, bytes);
             }
+        }
+    }
+
+    /// Drops the sessions that no firm has any more: their links end with the next request.
+    fn drop_unadmitted(&mut self) {
+        if self.map.firms().is_none() {
+            return;
+        }
+        let all = self.clients.sessions();
+        let dropped: Vec<UserId> = all.filter(|session| !self.admits(*session)).collect();
+        if !dropped.is_empty() {
+            dropped.into_iter().for_each(|session| self.drop_session(session));
+            self.forget_dropped();
         }
     }
 
@@ -703,6 +722,7 @@ impl Gateway {
         if self.is_leaving() && !was_leaving {
             self.clients.ids().for_each(|client| self.send_away(links, client));
         }
+        self.drop_unadmitted();
         if links.update_nodes(&self.map) {
             self.network = links.network().clone();
             self.choose_router(links);

@@ -313,6 +313,13 @@ impl<L: Log> Mediator<L> {
                 links.send(from.0, &answer);
                 Ok(())
             }
+            AdminRequest::FirmUses { cell } if from.1 == Peer::Operator => {
+                let leads = |replica: &&Replica<L>| replica.number == cell && replica.is_leading();
+                let replica = replicas.iter().find(leads);
+                let answer = replica.map_or(AdminResponse::NotLeading, Replica::firm_uses);
+                links.send(from.0, &answer);
+                Ok(())
+            }
             AdminRequest::Follow if from.1 == Peer::Operator => {
                 self.cells.follow(links, from.0);
                 Ok(())

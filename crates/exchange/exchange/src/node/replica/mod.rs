@@ -20,13 +20,15 @@ use nm_model::agent::{Failure, FailureKind};
 use nm_replica::journal::{self, Recorder};
 use nm_replica::{Log, LogEvent, Refused};
 use nm_wire::{
-    AdminResponse, Direction, Frame, Holdings, Leader, Presence, Retire, Retired, Stop, StopOrder,
+    AdminResponse, Direction, Firms as FirmsEntry, Frame, Holdings, Leader, Presence, Retire,
+    Retired, Stop, StopOrder,
 };
 
 use crate::background;
 use crate::batch;
 use crate::cell::{self, Admitted, Cell, DESK, Handled, Request};
 use crate::control::{CellReplicas, InstrumentMap, Work};
+use crate::firms::Firms;
 use crate::hashes::StateHashes;
 use crate::leader_clock::LeaderClock;
 use crate::limits::DIRECTIONS_WAITING_MAX;
@@ -78,6 +80,8 @@ pub struct Replica<L> {
     directions: Directions,
     workload: Workload,
     absence: Absence,
+    /// Version of the firms that it has proposed last.
+    proposed_firms: u64,
     /// Index of the state with which it began.
     begun_at: u64,
     /// The time of the batches that it proposes.
@@ -122,6 +126,7 @@ impl<L: Log> Replica<L> {
             directions: Directions::default(),
             workload: Workload::default(),
             absence: Absence::default(),
+            proposed_firms: 0,
         }
     }
 
@@ -177,6 +182,23 @@ impl<L: Log> Replica<L> {
         }
         let holdings = self.cell.holdings_of(Retired::Owner { owner });
         AdminResponse::Stopped { order: known, holdings }
+    }
+
+    /// Proposes firms that are newer than those of the cell, if this replica leads.
+    fn advance_firms(&mut self, firms: Option<&Firms>, now: Time) {
+        let known = self.cell.firms_version().max(self.proposed_firms);
+        let Some(firms) = firms.filter(|firms| firms.version() > known) else { return };
+        let mut entry = vec![];
+        nm_wire::write(&FirmsEntry { cell: self.number, table: firms.table() }, &mut entry);
+        if self.enqueue(&entry, now) {
+            self.proposed_firms = firms.version();
+        }
+    }
+
+    /// What firms with limits have in the cell.
+    pub fn firm_uses(&self) -> AdminResponse {
+        let (version, uses) = (self.cell.firms_version(), self.cell.firm_uses());
+        AdminResponse::FirmUses { version, uses }
     }
 
     /// Begins what an operator directs on an instrument, or on all that are here or are listed; the
@@ -265,6 +287,10 @@ impl<L: Log> Replica<L> {
                     self.drop_backlog();
                     self.clock.begin_term();
                     self.absence.clear();
+                    // Before any request, so that limits hold for the first one.
+                    self.proposed_firms = 0;
+                    let firms = links.network().firms.clone();
+                    self.advance_firms(firms.as_deref(), links.time());
                     for role in [Role::Router, Role::Processor] {
                         let peers = links.all_to(role);
                         self.announce(links, &peers);
@@ -368,6 +394,7 @@ impl<L: Log> Replica<L> {
                 Admitted::NotOwned
                 | Admitted::Undecodable
                 | Admitted::Watched
+                | Admitted::Firms(_)
                 | Admitted::Stopped(_) => {}
                 Admitted::Retired(_) => followers.retired(&self.cell),
                 Admitted::Move(step) => self.moves.on_step(frame, step, now_ns),
@@ -739,6 +766,7 @@ impl<L: Log> ReplicaSet<L> {
             replica.advance_moves(map, links);
             replica.advance_absence(links.time());
             replica.advance_directions(links);
+            replica.advance_firms(map.firms().map(|firms| &**firms), links.time());
             replica.propose()?;
             replica.clock.warnings.drain(..).for_each(|warning| links.warnings.push(warning));
             if replica.can_continue() {

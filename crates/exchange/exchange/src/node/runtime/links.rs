@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nm_auth::{Nonces, Secret};
@@ -307,8 +308,12 @@ impl Links {
         &self.network
     }
 
-    /// Takes over the added nodes that a map has; whether they are others than before.
+    /// Takes over the firms and the added nodes that a map has; whether these are others than
+    /// before.
     pub fn update_nodes(&mut self, map: &InstrumentMap) -> bool {
+        if let Some(firms) = map.firms() {
+            self.network.firms = Some(Arc::clone(firms));
+        }
         let is_changed = !map.has_nodes_of(&self.network);
         if is_changed {
             self.update_network(map.extended(&self.network).into_owned());

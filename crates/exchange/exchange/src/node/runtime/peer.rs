@@ -174,8 +174,8 @@ pub enum PeerError {
     ForeignSession(UserId),
     /// The network has firms, and none of them has the session.
     #[error(
-        "session {0} belongs to no firm of this network: the `[[firm]]` tables of its file list \
-         the sessions that may connect"
+        "session {0} belongs to no firm of this network: `nearmetal exchange firms list` shows the \
+         sessions that may connect"
     )]
     NoFirm(UserId),
     /// No client may have the session of the exchange itself.

@@ -169,6 +169,7 @@ impl Audit {
                 Admitted::NotOwned
                 | Admitted::Retired(_)
                 | Admitted::Watched
+                | Admitted::Firms(_)
                 | Admitted::Stopped(_) => {}
                 Admitted::Undecodable => panic!("a request that cannot be read"),
                 Admitted::Move(step) => {
