@@ -208,7 +208,7 @@ pub fn sentence(bracket: &Bracket, limit_ms: f64) -> String {
     }
     if bracket.is_interrupted {
         text += "; the search was interrupted";
-    } else if !bracket.is_done {
+    } else if !bracket.is_done && bracket.too_late.is_none() {
         text += "; the search ran out of rounds before the bracket was as close and as often tried \
                  as asked for";
     }
