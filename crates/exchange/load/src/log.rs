@@ -2,13 +2,15 @@
 //! verify` compares it with the journals of the network.
 //!
 //! ```text
-//! "nmclnt01", then records: kind u8, then
+//! "nmclnt02", then records: kind u8, then
 //!  1 sent      session u32, instrument u32, client_seq u64, intended_ns u64, command_hash u64
 //!  2 answered  session u32, instrument u32, client_seq u64, at_ns u64, output_seq u64,
 //!              events_hash u64, flags u8 (1: repeated, 2: the outcome has expired)
 //!  3 delivered session u32, instrument u32, events u64, events_hash u64, flags u8 (1: with a gap
 //!              that no replica could fill)
 //!  4 refused   session u32, instrument u32, client_seq u64
+//!  5 broadcast gateway u32, instrument u32, number u64, output_seq u64, content_hash u64,
+//!              flags u8 (1: others before it may have been lost)
 //! ```
 
 use std::fmt;
@@ -17,13 +19,13 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use nm_book::codec;
-use nm_book::order::{Command, InstrumentId, UserId};
+use nm_book::order::{Command, InstrumentId, Price, UserId};
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 use nm_model::agent::{Failure, FailureKind};
 use thiserror::Error;
 
 /// First bytes of a file, with the version.
-const FORMAT: &[u8; 8] = b"nmclnt01";
+const FORMAT: &[u8; 8] = b"nmclnt02";
 
 /// Bytes per write.
 const WRITE_BYTES: usize = 1 << 20;
@@ -89,6 +91,24 @@ pub struct Delivered {
     pub has_gap: bool,
 }
 
+/// A broadcast that a gateway passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Broadcast {
+    /// Which gateway.
+    pub gateway: u32,
+    /// Instrument.
+    pub instrument: InstrumentId,
+    /// Number of the last event in it among the broadcast ones of the instrument.
+    pub number: u64,
+    /// Number of the request that caused it among all that were executed on the instrument.
+    pub output_seq: u64,
+    /// Hash of what it says: see [`events_hash`] and [`best_hash`].
+    pub content_hash: u64,
+    /// Whether others before it may have been lost: a link was made again, or the network has
+    /// reported that events may be lost.
+    pub may_lack: bool,
+}
+
 /// Kinds of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RecordKind {
@@ -96,9 +116,10 @@ enum RecordKind {
     Answered,
     Delivered,
     Refused,
+    Broadcast,
 }
 
-nm_codec::codes!(RecordKind { Sent = 1, Answered = 2, Delivered = 3, Refused = 4 });
+nm_codec::codes!(RecordKind { Sent = 1, Answered = 2, Delivered = 3, Refused = 4, Broadcast = 5 });
 
 /// Flags of an answered record.
 const REPEATED: u8 = 1;
@@ -115,6 +136,23 @@ pub enum Record {
     Delivered(Delivered),
     /// The network refused a request: it is not executed, and never will be.
     Refused(RequestId),
+    /// A broadcast.
+    Broadcast(Broadcast),
+}
+
+/// Hash of broadcast events, from their bytes.
+pub fn events_hash(bytes: &[u8]) -> u64 {
+    fnv1a(bytes)
+}
+
+/// Hash of a broadcast of the best bid and the best offer.
+pub fn best_hash(prices: [Option<Price>; 2]) -> u64 {
+    let mut bytes = vec![];
+    for price in prices {
+        bytes.put_bool(price.is_some());
+        bytes.put_i64(price.unwrap_or_default());
+    }
+    fnv1a(&bytes)
 }
 
 /// Hash of an encoded command.
@@ -136,6 +174,7 @@ impl Record {
                 (RecordKind::Delivered, delivered.session, delivered.instrument)
             }
             Record::Refused(name) => (RecordKind::Refused, name.session, name.instrument),
+            Record::Broadcast(one) => (RecordKind::Broadcast, one.gateway, one.instrument),
         };
         out.put_u8(kind.code());
         out.put_u32(session);
@@ -161,6 +200,12 @@ impl Record {
                 out.put_bool(delivered.has_gap);
             }
             Record::Refused(name) => out.put_u64(name.client_seq),
+            Record::Broadcast(one) => {
+                out.put_u64(one.number);
+                out.put_u64(one.output_seq);
+                out.put_u64(one.content_hash);
+                out.put_bool(one.may_lack);
+            }
         }
     }
 
@@ -205,6 +250,14 @@ impl Record {
                 has_gap: from.bool("flags")?,
             }),
             RecordKind::Refused => Record::Refused(name()?),
+            RecordKind::Broadcast => Record::Broadcast(Broadcast {
+                gateway: session,
+                instrument,
+                number: from.u64("number")?,
+                output_seq: from.u64("output_seq")?,
+                content_hash: from.u64("content_hash")?,
+                may_lack: from.bool("flags")?,
+            }),
         })
     }
 }

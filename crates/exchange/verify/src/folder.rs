@@ -29,14 +29,16 @@ use nm_sys::text_file;
 
 use crate::recording::{Comparison, NETWORK, Recording};
 
+use crate::broadcasts;
 use crate::cuts::{self, Cuts};
 use crate::findings::{Findings, Violation};
 use crate::judge::{Clients, check_deliveries, judge};
 use crate::ownership::Owners;
 use crate::replay::{self, Replay};
 
-/// Longest client log, bytes: that of the longest run. A request and its reply take 75 bytes.
-pub const CLIENT_LOG_BYTES_MAX: u64 = 80 * nm_model::limits::SAMPLES_MAX;
+/// Longest client log, bytes: that of the longest run. A request and its reply take 75 bytes, and a
+/// broadcast at each gateway 34.
+pub const CLIENT_LOG_BYTES_MAX: u64 = 160 * nm_model::limits::SAMPLES_MAX;
 
 /// Verifies a run's folder.
 ///
@@ -108,7 +110,8 @@ fn check_all(
     let sessions = clients.sessions();
     let has_purged = all.iter().any(|files| files.log.start.is_some());
     let (mut owners, mut random) = (Owners::new(network), Random::new(cuts.seed));
-    let (mut executed, mut replayed, mut moved) = (vec![], HashMap::new(), vec![]);
+    let (mut executed, mut due) = (vec![], vec![]);
+    let (mut replayed, mut moved) = (HashMap::new(), vec![]);
     for files in &all {
         let CellFiles { cell, journals, log, .. } = files;
         let mut replay = Replay::new(*cell, network, cuts.count > 0);
@@ -133,6 +136,7 @@ fn check_all(
             owners.lost_books(*cell);
         }
         executed.append(&mut replay.executed);
+        due.append(&mut replay.due);
         replayed.extend(std::mem::take(&mut replay.delivered));
         moved.push(std::mem::take(&mut replay.moved_events));
         for incarnation in replay.into_incarnations() {
@@ -145,6 +149,7 @@ fn check_all(
     judge(&mut executed, &clients, &owners, findings);
     replay::fold(&moved, &mut replayed);
     check_deliveries(&replayed, &clients, &owners, findings);
+    broadcasts::check(&due, &clients, &owners, findings);
     Ok(())
 }
 

@@ -6,10 +6,12 @@
 //! in which clients sent, not the one that requests claim. State hashes that replicas recorded
 //! ([`nm_exchange::hashes`]) must equal those of the replay, and so must a replay from snapshots
 //! (`cuts`). An instrument that moves between cells has one of them as its owner at any time, and
-//! arrives as it left (`ownership`). Before anything is replayed, each file is compared with the
-//! manifest that was made when the run ended ([`recording`]).
+//! arrives as it left (`ownership`). Clients got the broadcasts that follow (`broadcasts`). Before
+//! anything is replayed, each file is compared with the manifest that was made when the run ended
+//! ([`recording`]).
 #![forbid(unsafe_code)]
 
+mod broadcasts;
 mod cuts;
 mod findings;
 mod folder;

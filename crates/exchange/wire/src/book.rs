@@ -201,9 +201,9 @@ const REJECT_REASONS: [&str; 21] = [
     "An operator has stopped the session's owner: its live orders can only be cancelled.",
 ];
 
-const CANCEL_REASONS: [&str; 11] = [
+const CANCEL_REASONS: [&str; 12] = [
     "Its session asked for it.",
-    "Its session or an operator cancelled all orders.",
+    "Its session cancelled all orders.",
     "What an order could not trade at once.",
     "A fill-or-kill order that cannot be filled.",
     "Less than its minimum quantity could trade.",
@@ -213,6 +213,7 @@ const CANCEL_REASONS: [&str; 11] = [
     "It expired.",
     "It has made as many trades as it may.",
     "Its session was away for longer than it had asked for.",
+    "An operator cancelled all orders of its session or firm.",
 ];
 
 /// Adds the types of codes that commands and events have.

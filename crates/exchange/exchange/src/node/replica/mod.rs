@@ -20,7 +20,8 @@ use nm_model::agent::{Failure, FailureKind};
 use nm_replica::journal::{self, Recorder};
 use nm_replica::{Log, LogEvent, Refused};
 use nm_wire::{
-    AdminResponse, Direction, Frame, Holdings, Leader, Presence, Retire, Retired, Stop, StopOrder,
+    AdminResponse, Direction, Frame, Holdings, Leader, Presence, Retire, Retired, Standing, Stop,
+    StopOrder,
 };
 
 use crate::background;
@@ -39,7 +40,7 @@ use crate::node::runtime::links::{LinkId, Links};
 use absence::Absence;
 use cell_log::{CellLog, SingleLog};
 use cell_moves::CellMoves;
-use directions::Directions;
+use directions::{Directions, tell_gateways};
 use followers::Followers;
 use logs::{LogSource, Logs};
 use responses::report_loss;
@@ -76,6 +77,8 @@ pub struct Replica<L> {
     hashes: Option<StateHashes>,
     pub(super) moves: CellMoves,
     directions: Directions,
+    /// Decisions on owners of which their sessions are to be told.
+    decided: Vec<StopOrder>,
     workload: Workload,
     absence: Absence,
     /// Index of the state with which it began.
@@ -120,6 +123,7 @@ impl<L: Log> Replica<L> {
             hashes,
             moves: CellMoves::default(),
             directions: Directions::default(),
+            decided: vec![],
             workload: Workload::default(),
             absence: Absence::default(),
         }
@@ -206,6 +210,14 @@ impl<L: Log> Replica<L> {
         let (instrument, cell) = (instrument.unwrap_or_default(), self.number);
         let reason = format!("cell {cell} has {DIRECTIONS_WAITING_MAX} directions to carry out");
         Some(AdminResponse::Refused { instrument, reason })
+    }
+
+    /// Tells gateways whose sessions were stopped, or may trade again.
+    fn tell_decided(&mut self, links: &mut Links) {
+        for StopOrder { owner, is_stopped, .. } in self.decided.drain(..) {
+            let cell = self.number;
+            tell_gateways(links, &Standing { session: 0, owner, cell, is_stopped });
+        }
     }
 
     /// Proposes what is missing for the directions of operators, if this replica leads.
@@ -354,7 +366,8 @@ impl<L: Log> Replica<L> {
                         true => apply(&mut self.cell, &request, frame, applied_ns),
                         false => self.cell.handle(&request, |_| {}),
                     };
-                    followers.after(&self.cell, &request, followed, handled);
+                    let received_ns = frame.stamps().map_or(0, |stamps| stamps[0]);
+                    followers.after(&self.cell, (&request, received_ns), followed, handled);
                     if is_leader && request.session == DESK {
                         self.directions.on_request(&self.cell, &request, handled);
                     }
@@ -365,10 +378,11 @@ impl<L: Log> Replica<L> {
                         self.moves.on_request(&mut self.cell, &request, handled);
                     }
                 }
-                Admitted::NotOwned
-                | Admitted::Undecodable
-                | Admitted::Watched
-                | Admitted::Stopped(_) => {}
+                Admitted::NotOwned | Admitted::Undecodable | Admitted::Watched => {}
+                Admitted::Stopped(order) => {
+                    let holds = self.cell.stops().of(order.owner) == order;
+                    self.decided.extend((is_leader && holds).then_some(order));
+                }
                 Admitted::Retired(_) => followers.retired(&self.cell),
                 Admitted::Move(step) => self.moves.on_step(frame, step, now_ns),
             }
@@ -738,6 +752,7 @@ impl<L: Log> ReplicaSet<L> {
         for replica in &mut self.replicas {
             replica.advance_moves(map, links);
             replica.advance_absence(links.time());
+            replica.tell_decided(links);
             replica.advance_directions(links);
             replica.propose()?;
             replica.clock.warnings.drain(..).for_each(|warning| links.warnings.push(warning));
