@@ -9,9 +9,10 @@ use crate::tidy::fault::{Check, Fault};
 use crate::tidy::house;
 use crate::tidy::workspace::{list, members, relative, text};
 
-/// Dependencies that one crate of ours alone may name: consensus and its async runtime stay in the
-/// replicated log.
-const RESERVED: [(&str, &str); 2] = [("openraft", "nm-replica"), ("tokio", "nm-replica")];
+/// Dependencies that few crates of ours may name: consensus and its async runtime stay in the
+/// replicated log, and the client has a face for programs on that runtime.
+const RESERVED: [(&str, &[&str]); 2] =
+    [("openraft", &["nm-replica"]), ("tokio", &["nm-replica", "nm-client"])];
 
 /// Crates that are loaded into other programs, or lie below what is, and what must not come with
 /// them.
@@ -29,9 +30,10 @@ pub fn check(metadata: &Value) -> Vec<Fault> {
         }
         for dependency in list(package, "dependencies") {
             let on = text(dependency, "name");
-            for (_, owner) in RESERVED.iter().filter(|(reserved, _)| *reserved == on) {
-                if *owner != name {
-                    add(format!("{name} depends on {on}, which only {owner} may; go through it"));
+            for (_, owners) in RESERVED.iter().filter(|(reserved, _)| *reserved == on) {
+                if !owners.contains(&name) {
+                    let owners = owners.join(" and ");
+                    add(format!("{name} depends on {on}, which only {owners} may; go through it"));
                 }
             }
         }
@@ -134,7 +136,9 @@ mod tests {
     fn reserved_dependency_of_another_crate_is_a_fault() {
         let faults = texts(&[("nm-lab", &["tokio"])]);
         assert_eq!(faults.len(), 1, "{faults:?}");
-        assert!(faults[0].contains("nm-lab depends on tokio, which only nm-replica may"));
+        assert!(
+            faults[0].contains("nm-lab depends on tokio, which only nm-replica and nm-client may")
+        );
     }
 
     #[test]

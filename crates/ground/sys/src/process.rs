@@ -11,7 +11,7 @@ use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 pub use rustix::process::Signal;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 
@@ -167,6 +167,21 @@ pub fn file_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+/// Has the kernel's table of this process hold so many open files, as far as its limit allows.
+///
+/// The table grows by doubling, and in a process of several threads the kernel then waits until
+/// none of them reads the old one: whoever opens that file, or accepts that connection, stands
+/// still for 10 to 20 ms (expand_files in Linux's fs/file.c).
+///
+/// # Errors
+/// Those of the system calls. Files are opened all the same.
+pub fn reserve_files(count: u64) -> io::Result<()> {
+    let last = count.min(file_limit()).saturating_sub(1);
+    let any = eventfd(0, EventfdFlags::CLOEXEC)?;
+    rustix::io::fcntl_dupfd_cloexec(&any, RawFd::try_from(last).unwrap_or(RawFd::MAX))?;
+    Ok(())
+}
+
 /// Whether no process `pid` runs: it never existed, has been waited for, or is a zombie. A process
 /// that we may not access counts as running.
 pub fn is_dead(pid: u32) -> bool {
@@ -250,6 +265,20 @@ mod tests {
     fn the_file_of_this_program_is_known_without_proc() {
         let started = started_file().unwrap().canonicalize().unwrap();
         assert_eq!(started, std::env::current_exe().unwrap());
+    }
+
+    #[test]
+    fn reserved_files_have_room_at_once_as_far_as_the_limit_allows() {
+        let room = || {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap();
+            line.trim().parse::<u64>().unwrap()
+        };
+        let wanted = file_limit().min(700);
+        reserve_files(wanted).unwrap();
+        assert!(room() >= wanted, "{}", room());
+        // The limit of most shells is lower than that.
+        reserve_files(u64::MAX >> 33).unwrap_or_else(|error| panic!("{error}: {}", file_limit()));
     }
 
     #[test]

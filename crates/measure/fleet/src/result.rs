@@ -76,7 +76,8 @@ pub struct FleetResult {
 pub struct HostResult {
     /// The host.
     pub host: FleetHost,
-    /// Verdict: pass if all its pairs pass, fail if more than half of them fail.
+    /// Verdict: pass if all its pairs pass, fail if more than half of them fail. Pairs with a host
+    /// that was set aside do not count.
     pub outcome: Outcome,
     /// Why it was set aside, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -174,15 +175,21 @@ pub fn result(
         figures.extend(figure(request, metric, trials, &facts, &mut ratios));
     }
     let pairs: Vec<PairResult> = trials.iter().map(|trial| pair(&names, trial)).collect();
-    let outcomes = |host: Option<usize>| -> Vec<Outcome> {
-        let of_host = trials.iter().zip(&pairs);
-        let chosen =
-            of_host.filter(|((pair, ..), _)| host.is_none_or(|it| pair.ends().contains(&it)));
-        chosen.map(|(_, pair)| pair.outcome.unwrap_or(Outcome::Inconclusive)).collect()
+    let outcomes = |is_counted: &dyn Fn(&Pair, &Fate) -> bool| -> Vec<Outcome> {
+        let counted =
+            trials.iter().zip(&pairs).filter(|((pair, fate, _), _)| is_counted(pair, fate));
+        counted.map(|(_, pair)| pair.outcome.unwrap_or(Outcome::Inconclusive)).collect()
+    };
+    // That another host was set aside says nothing about this one.
+    let of_host = |host: usize| {
+        outcomes(&|pair, fate| {
+            let is_others = matches!(fate, Fate::NotTried(aside) if *aside != host);
+            pair.ends().contains(&host) && !is_others
+        })
     };
     let host = |(at, host): (usize, &FleetHost)| HostResult {
         host: host.clone(),
-        outcome: outcome_of_host(&outcomes(Some(at))),
+        outcome: outcome_of_host(&of_host(at)),
         set_aside: aside.iter().find(|(it, _)| *it == at).map(|(_, reason)| reason.clone()),
         n_measured: trials.iter().filter(|it| it.2.is_some() && it.0.ends().contains(&at)).count(),
         ratios: std::mem::take(&mut ratios[at]),
@@ -195,15 +202,18 @@ pub fn result(
         both_ways: request.both_ways,
         seed: request.seed,
         state,
-        outcome: Outcome::all(outcomes(None)),
+        outcome: Outcome::all(outcomes(&|_, _| true)),
         hosts: request.hosts.iter().enumerate().map(host).collect(),
         pairs,
         figures,
     }
 }
 
-/// A slow host fails; one whose partner fails does not.
+/// A slow host fails; one whose partner fails does not. Nothing is known of one without pairs.
 fn outcome_of_host(outcomes: &[Outcome]) -> Outcome {
+    if outcomes.is_empty() {
+        return Outcome::Inconclusive;
+    }
     let n_failed = outcomes.iter().filter(|one| **one == Outcome::Fail).count();
     match Outcome::all(outcomes.iter().copied()) {
         Outcome::Fail if n_failed * 2 <= outcomes.len() => Outcome::Inconclusive,
@@ -443,6 +453,9 @@ mod tests {
         assert_eq!(found.outcome, Outcome::Inconclusive);
         assert_eq!(found.set_aside().collect::<Vec<_>>(), [("h5", "no route")]);
         assert_eq!((found.n_measured(), found.hosts[4].n_measured), (10, 0));
+        let outcomes: Vec<Outcome> = found.hosts.iter().map(|host| host.outcome).collect();
+        let [pass, none] = [Outcome::Pass, Outcome::Inconclusive];
+        assert_eq!(outcomes, [pass, pass, pass, pass, none, pass], "it says nothing of others");
         let reason = found.pairs.last().unwrap().reason.as_deref();
         assert_eq!(reason, Some("not tried, as h5 was set aside"));
         let nothing = result(&request(6), "1", RunState::Interrupted, &[], &[]);

@@ -1,4 +1,7 @@
-//! A fleet as text, as CSV and as tables. The page is in `html`.
+//! A fleet as text, as CSV, for CI and monitoring, and as tables. The page is in `html`.
+
+pub mod junit;
+pub mod openmetrics;
 
 use nm_fleet::result::{FleetResult, HostResult, PairResult, Ratio};
 use nm_model::result::RunState;
@@ -13,6 +16,12 @@ pub const FLEET: &str = "fleet.json";
 
 /// File with the pairs, for tables.
 pub const FLEET_CSV: &str = "fleet.csv";
+
+/// File with a test case for each host and trial.
+pub const FLEET_JUNIT: &str = "junit.xml";
+
+/// File with the figures for monitoring.
+pub const FLEET_METRICS: &str = "metrics.prom";
 
 /// File with the page.
 pub const FLEET_PAGE: &str = "fleet.html";
@@ -226,6 +235,31 @@ mod tests {
         assert_eq!(text.lines().count(), 1 + 28);
         assert!(text.contains("not tried, as node003 was set aside"), "{text}");
         assert!(text.lines().all(|line| !line.is_empty()));
+    }
+
+    #[test]
+    fn junit_has_a_case_for_each_host_and_trial_and_never_passes_what_has_no_result() {
+        let mut found = constructed(8);
+        found.hosts[3].outcome = Outcome::Fail;
+        found.pairs[0].outcome = Some(Outcome::Fail);
+        let text = junit::document(&found);
+        assert!(text.contains("tests=\"36\" failures=\"2\" errors=\"1\" skipped=\"7\""), "{text}");
+        let aside = "<error type=\"failed\" message=\"set aside: host node003 cannot be reached: \
+                     &lt;b&gt;no route&lt;/b&gt;\"/>";
+        assert!(text.contains(aside), "{text}");
+        assert!(text.contains("message=\"0 of 6 measured pairs missed a target\""), "{text}");
+        assert!(text.contains("not tried, as node003 was set aside"), "{text}");
+    }
+
+    #[test]
+    fn metrics_have_each_host_and_each_measured_pair() {
+        let text = openmetrics::text(&constructed(8));
+        let n_lines = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
+        assert_eq!(n_lines("nearmetal_fleet_host_verdict{"), 8 * 3);
+        assert_eq!(n_lines("nearmetal_fleet_pair_latency_seconds{"), 21 * 2);
+        assert_eq!(n_lines("nearmetal_fleet_host_ratio{"), 7 * 2 * 3);
+        let aside = "nearmetal_fleet_host_set_aside{host=\"node003\"} 1.0";
+        assert!(text.contains(aside) && text.ends_with("# EOF\n"), "{text}");
     }
 
     /// All pairs of 256 hosts: 32,640.

@@ -10,19 +10,23 @@ use crate::style::clean;
 use crate::view;
 
 /// Labels of one sample.
-type Labels<'a> = Vec<(&'a str, String)>;
+pub(crate) type Labels = Vec<(&'static str, String)>;
 
 /// One metric family.
-struct Family<'a> {
-    name: &'static str,
-    unit: &'static str,
-    help: &'static str,
-    samples: Vec<(Labels<'a>, f64)>,
+pub(crate) struct Family {
+    /// Its name, which ends in its unit.
+    pub(crate) name: &'static str,
+    /// Its unit, if it has one.
+    pub(crate) unit: &'static str,
+    /// What it is, in a sentence.
+    pub(crate) help: &'static str,
+    /// Its samples.
+    pub(crate) samples: Vec<(Labels, f64)>,
 }
 
 /// The text, closed by `# EOF`.
 pub fn text(result: &RunResult) -> String {
-    let families = [
+    families_text(&[
         run(result),
         verdicts(result),
         latency(result),
@@ -64,7 +68,11 @@ pub fn text(result: &RunResult) -> String {
             "The longest gap of the thread on a CPU.",
             |total| total.longest_ns() as f64 / 1e9,
         ),
-    ];
+    ])
+}
+
+/// The text of some families; one without samples is left out.
+pub(crate) fn families_text(families: &[Family]) -> String {
     let mut text = String::new();
     for family in families.iter().filter(|family| !family.samples.is_empty()) {
         text += &format!("# TYPE {} gauge\n", family.name);
@@ -79,7 +87,7 @@ pub fn text(result: &RunResult) -> String {
     text + "# EOF\n"
 }
 
-fn braces(labels: &Labels<'_>) -> String {
+fn braces(labels: &Labels) -> String {
     if labels.is_empty() {
         return String::new();
     }
@@ -104,7 +112,7 @@ fn number(value: f64) -> String {
     }
 }
 
-fn labels(series: &Series) -> Labels<'static> {
+fn labels(series: &Series) -> Labels {
     let key = &series.key;
     let mut labels = vec![
         ("environment", key.environment.clone()),
@@ -119,7 +127,7 @@ fn labels(series: &Series) -> Labels<'static> {
     labels
 }
 
-fn run(result: &RunResult) -> Family<'_> {
+fn run(result: &RunResult) -> Family {
     let labels = vec![
         ("name", result.name.clone()),
         ("source", view::source_text(&result.source)),
@@ -135,7 +143,7 @@ fn run(result: &RunResult) -> Family<'_> {
     }
 }
 
-fn verdicts(result: &RunResult) -> Family<'_> {
+fn verdicts(result: &RunResult) -> Family {
     let mut samples = vec![];
     for (index, verdict) in result.verdicts.iter().enumerate() {
         for outcome in Outcome::ALL {
@@ -160,7 +168,7 @@ fn is_latency(series: &&Series) -> bool {
     series.key.statistic != Statistic::Throughput
 }
 
-fn latency(result: &RunResult) -> Family<'_> {
+fn latency(result: &RunResult) -> Family {
     let quantiles = [
         ("0", Metric::Min),
         ("0.5", Metric::Median),
@@ -188,29 +196,29 @@ fn latency(result: &RunResult) -> Family<'_> {
     }
 }
 
-fn latency_figure<'a>(
-    result: &'a RunResult,
+fn latency_figure(
+    result: &RunResult,
     name: &'static str,
     help: &'static str,
     metric: Metric,
-) -> Family<'a> {
+) -> Family {
     let sample = |series: &Series| Some((labels(series), view::value(series, metric)? / 1e9));
     let samples = result.series.iter().filter(is_latency).filter_map(sample).collect();
     Family { name, unit: "seconds", help, samples }
 }
 
-fn counts<'a>(
-    result: &'a RunResult,
+fn counts(
+    result: &RunResult,
     name: &'static str,
     help: &'static str,
     count: impl Fn(&Series) -> Option<u64>,
-) -> Family<'a> {
+) -> Family {
     let sample = |series: &Series| Some((labels(series), count(series)? as f64));
     let samples = result.series.iter().filter(is_latency).filter_map(sample).collect();
     Family { name, unit: "", help, samples }
 }
 
-fn throughput(result: &RunResult) -> Family<'_> {
+fn throughput(result: &RunResult) -> Family {
     let sample =
         |series: &Series| Some((labels(series), view::value(series, Metric::Throughput)? * 1e9));
     Family {
@@ -222,7 +230,7 @@ fn throughput(result: &RunResult) -> Family<'_> {
 }
 
 /// What each CPU lost, and the parts that are known.
-fn lost_time(result: &RunResult) -> Family<'_> {
+fn lost_time(result: &RunResult) -> Family {
     let mut samples = vec![];
     for series in jitter::series(result) {
         for total in CpuTotal::of_series(series) {
@@ -251,13 +259,13 @@ fn lost_time(result: &RunResult) -> Family<'_> {
     }
 }
 
-fn jitter_figure<'a>(
-    result: &'a RunResult,
+fn jitter_figure(
+    result: &RunResult,
     name: &'static str,
     unit: &'static str,
     help: &'static str,
     value: impl Fn(&CpuTotal<'_>) -> f64,
-) -> Family<'a> {
+) -> Family {
     let mut samples = vec![];
     for series in jitter::series(result) {
         for total in CpuTotal::of_series(series) {

@@ -24,7 +24,7 @@ fn plan(hosts: &Hosts, ms: u32) -> String {
 /// What runs have left: files and agents on the hosts, and children here.
 fn left(hosts: &Hosts, out: &Path) -> Vec<String> {
     let mut left = vec![];
-    for number in 1..=4 {
+    for number in 1..=hosts.count() {
         let entries = fs::read_dir(hosts.path(&format!("tmp{number}"))).unwrap().flatten();
         left.extend(entries.map(|entry| entry.path().display().to_string()));
         for process in hosts.host(number).processes() {
@@ -77,6 +77,11 @@ fn a_host_that_cannot_be_reached_is_set_aside_and_measured_when_the_run_goes_on(
     let page = fs::read_to_string(out.join("fleet.html")).unwrap();
     assert!(page.contains("host h4 cannot be reached") && page.contains("<svg"), "the page");
     assert_eq!(fs::read_to_string(out.join("fleet.csv")).unwrap().lines().count(), 7);
+    let junit = fs::read_to_string(out.join("junit.xml")).unwrap();
+    assert!(junit.contains("tests=\"10\"") && junit.contains("set aside: host h4"), "{junit}");
+    let metrics = fs::read_to_string(out.join("metrics.prom")).unwrap();
+    let aside = "nearmetal_fleet_host_set_aside{host=\"h4\"} 1.0";
+    assert!(metrics.contains(aside) && metrics.ends_with("# EOF\n"), "{metrics}");
     assert_eq!(left(&hosts, &out), Vec::<String>::new());
 
     let again = finish(&mut hosts.nearmetal(&[&words[..], &[out.to_str().unwrap()]].concat()));
@@ -93,6 +98,36 @@ fn a_host_that_cannot_be_reached_is_set_aside_and_measured_when_the_run_goes_on(
     assert!(found["hosts"][3].get("set_aside").is_none(), "{}", found["hosts"][3]);
     assert!([0, 3].contains(&ended.code), "{}", ended.stderr);
     assert_eq!(left(&hosts, &out), Vec::<String>::new());
+}
+
+/// The others are measured, each fault is named with its host, and nothing is left.
+#[test]
+fn hosts_with_a_full_disk_without_permission_and_cut_in_the_middle_are_set_aside() {
+    let hosts = Hosts::new(5);
+    let (plan, out) = (plan(&hosts, 400), hosts.path("out"));
+    let mounted = hosts.ssh(3, "mount -t tmpfs -o size=4k none $TMPDIR");
+    assert_eq!(mounted.code, 0, "{mounted:?}");
+    let mounted = hosts.ssh(4, "mount -t tmpfs -o noexec none $TMPDIR");
+    assert_eq!(mounted.code, 0, "{mounted:?}");
+    let words = ["fleet", "run", "--hosts", "h[1-5]", "--plan", &plan, "--out"];
+    let words = [&words[..], &[out.to_str().unwrap()]].concat();
+    let mut running = Running(hosts.nearmetal(&words).spawn().unwrap());
+    wait_for("a trial on host 5", || {
+        assert!(running.0.try_wait().unwrap().is_none(), "the run has ended");
+        left(&hosts, &out).iter().any(|it| it.ends_with("on host 5")).then_some(())
+    });
+    hosts.set_link(5, "down");
+    let ended = running.finish();
+    assert_eq!(ended.code, 3, "{}{}", ended.stdout, ended.stderr);
+    let found = json(&out.join("fleet.json"));
+    let reason = |host: usize| found["hosts"][host - 1]["set_aside"].as_str().unwrap_or_default();
+    assert!(reason(3).contains("host h3"), "{}", found["hosts"][2]);
+    let sentence = "host h4 executes no program in its temporary folder";
+    assert!(reason(4).contains(sentence), "{}", found["hosts"][3]);
+    assert!(reason(5).contains("host h5"), "{}", found["hosts"][4]);
+    assert_eq!((reason(1), reason(2), measured(&out).len()), ("", "", 1), "{}", ended.stderr);
+    hosts.set_link(5, "up");
+    wait_for("the end of the agents", || left(&hosts, &out).is_empty().then_some(()));
 }
 
 #[test]

@@ -137,6 +137,11 @@ impl Hosts {
         std::os::unix::fs::symlink(BINARY, self.path("installed/nearmetal")).unwrap();
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.hosts.len()
+    }
+
     /// A host, from 1 on.
     pub fn host(&self, number: usize) -> &Namespace {
         &self.hosts[number - 1]

@@ -37,6 +37,10 @@ use super::status;
 /// How often the network is asked what may be traded.
 const MASTER_PAUSE: Duration = Duration::from_secs(1);
 
+/// Files for which the kernel has room from the start: with more, a door stands still for a moment
+/// each time that twice as many clients have come.
+const FILES: u64 = 8_192;
+
 /// How long a door that ends waits for the reader of its lines.
 const LINES_LIMIT: Duration = Duration::from_secs(1);
 
@@ -154,6 +158,7 @@ fn run<L: Line>(
     };
     // With the limit of the shell, 1024 on most systems, a door accepts nobody at 1024 clients.
     let _ = process::raise_file_limit();
+    let _ = process::reserve_files(FILES);
     // Whoever reads the lines may have stopped or gone, and strangers cause lines.
     let write = |line: &String| drop(output::text(&format!("{line}\n")));
     let dropped = |n_dropped| format!("{n_dropped} lines were dropped: nobody read them");

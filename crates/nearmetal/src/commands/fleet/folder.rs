@@ -140,7 +140,7 @@ impl FleetFolder {
         all.filter_map(|pair| Some((*pair, self.measured(request, *pair).ok()?))).collect()
     }
 
-    /// Writes the result, its table and its page.
+    /// Writes the result, its tables and its page.
     ///
     /// # Errors
     /// If a file cannot be written.
@@ -149,6 +149,8 @@ impl FleetFolder {
         let files = [
             (fleet::FLEET, json),
             (fleet::FLEET_CSV, fleet::csv(found)),
+            (fleet::FLEET_JUNIT, fleet::junit::document(found)),
+            (fleet::FLEET_METRICS, fleet::openmetrics::text(found)),
             (fleet::FLEET_PAGE, html::fleet(found)),
         ];
         for (name, text) in files {

@@ -51,6 +51,11 @@ impl Limits {
         refused_pause: Duration::from_millis(500),
     };
 
+    /// Files that a node has open at most.
+    pub fn files(&self) -> usize {
+        self.clients_max + self.observers_max + self.unauthenticated_max + OWN_FILES_MAX
+    }
+
     /// These limits, as far as a process can have them that may have so many files open: and a
     /// sentence about it if they are lower.
     pub fn within_descriptors(self, files: u64) -> (Limits, Option<String>) {
@@ -75,7 +80,7 @@ impl Limits {
             limits.clients_max,
             limits.observers_max,
             limits.unauthenticated_max,
-            links + OWN_FILES_MAX
+            self.files()
         );
         (limits, Some(message))
     }
