@@ -78,6 +78,7 @@ pub use handled::{CellLoadError, Handled, Missing, Retirement};
 pub use relocation::{Arrival, Departed, MoveStep, Ownership, Staged};
 pub use request::{DESK, OPERATOR, is_broadcast, rejection};
 pub use session::{Outcome, event_recipients};
+pub use watched::{Watch, WatchedSessions};
 
 /// First bytes of a saved cell, with the version.
 const MAGIC: &[u8; 8] = b"nmcell07";
@@ -141,7 +142,7 @@ pub struct Cell<M> {
     /// The limit that held for the last request.
     last_limit: OrdersLimit,
     /// Sessions whose orders are cancelled when they are away, and after how long that is, s.
-    watched: BTreeMap<UserId, u32>,
+    watched: WatchedSessions,
     /// Sessions that the last entry of that kind has removed; no part of the state.
     retirements: Vec<Retirement>,
     /// What it has room for.
@@ -182,7 +183,7 @@ impl<M: Matching> Cell<M> {
             released: BTreeMap::new(),
             first_output_seq: 0,
             last_limit: OrdersLimit::None,
-            watched: BTreeMap::new(),
+            watched: WatchedSessions::default(),
             retirements: vec![],
             limits: CellLimits::STANDARD,
         }
@@ -228,8 +229,8 @@ impl<M: Matching> Cell<M> {
                 return Ok(Admitted::Retired(self.retire(frame.read::<Retire>()?.retired)));
             }
             Kind::AwayTime => {
-                let AwayTime { session, cancel_after_s, .. } = frame.read()?;
-                self.watch(session, cancel_after_s);
+                let AwayTime { session, cancel_after_s, owner, .. } = frame.read()?;
+                self.watched.set(session, Watch { cancel_after_s, owner });
                 return Ok(Admitted::Watched);
             }
             Kind::Stop => {
@@ -462,7 +463,7 @@ impl<M: Matching> Cell<M> {
         bytes.put_u16(self.active);
         bytes.put_u64(self.first_output_seq);
         self.ledger.save(&mut bytes);
-        watched::save(&self.watched, &mut bytes);
+        self.watched.save(&mut bytes);
         self.stops.save(&mut bytes);
         let mut sections = vec![Section::Plain(bytes)];
         self.save_moves(&mut sections);
@@ -517,7 +518,7 @@ impl<M: Matching> Cell<M> {
         }
         let first_output_seq = reader.u64("first_output_seq")?;
         let ledger = OwnerLedger::load(&mut reader)?;
-        let watched = watched::load(&mut reader)?;
+        let watched = WatchedSessions::load(&mut reader)?;
         let stops = Stops::load(&mut reader)?;
         let new = Cell::new(number, active);
         let mut cell = Cell { index, now_ns, first_output_seq, ledger, watched, stops, ..new };

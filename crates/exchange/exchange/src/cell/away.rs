@@ -6,30 +6,21 @@
 //! requests on the instrument and none among those of the session, which goes on where it was.
 //! There is one for each instrument, so replicas, copies and replays treat it as any other.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use nm_book::order::{Command, InstrumentId, LiveOrder, Matching, OrderId, UserId};
 use nm_wire::{NextPart, OpenOrders, OrdersRequest, Owner, Request, SessionPosition};
 
-use crate::limits::{OPEN_ORDERS_INSTRUMENTS_MAX, OPEN_ORDERS_MAX, WATCHED_MAX};
+use crate::limits::{OPEN_ORDERS_INSTRUMENTS_MAX, OPEN_ORDERS_MAX};
 
 use super::Cell;
-use super::watched::EXCHANGE_SEQ;
+use super::watched::{EXCHANGE_SEQ, WatchedSessions};
 
 impl<M: Matching> Cell<M> {
-    /// Sessions whose orders are cancelled when they are away, and after how long, s.
-    pub fn watched(&self) -> &BTreeMap<UserId, u32> {
+    /// Sessions whose orders are cancelled when they are away.
+    pub fn watched(&self) -> &WatchedSessions {
         &self.watched
-    }
-
-    /// A session is watched from now on, or no longer. One too many is not.
-    pub(super) fn watch(&mut self, session: UserId, cancel_after_s: u32) {
-        if cancel_after_s == 0 {
-            self.watched.remove(&session);
-        } else if self.watched.len() < WATCHED_MAX || self.watched.contains_key(&session) {
-            self.watched.insert(session, cancel_after_s);
-        }
     }
 
     /// Looks for live orders of sessions from an instrument on, until it has done so much work: the
@@ -224,7 +215,8 @@ mod tests {
         let mut cell = cell::<Book>();
         let watch = |cell: &mut Cell<Book>, session, cancel_after_s| {
             let mut entry = vec![];
-            nm_wire::write(&AwayTime { cell: 0, session, cancel_after_s }, &mut entry);
+            let owner = Owner::of_user(1);
+            nm_wire::write(&AwayTime { cell: 0, session, cancel_after_s, owner }, &mut entry);
             let admitted = cell.admit(nm_wire::read(&entry).unwrap().unwrap());
             assert_eq!(admitted, Ok(Admitted::Watched));
         };
@@ -232,10 +224,10 @@ mod tests {
         watch(&mut cell, 3, 7);
         watch(&mut cell, 3, 0);
         let loaded = Cell::<Book>::load(&cell.save()).unwrap();
-        assert_eq!(loaded.watched(), &[(2, 5)].into());
+        assert_eq!(loaded.watched(), cell.watched());
+        let watched = cell.watched().iter().map(|(session, it)| (session, it.cancel_after_s));
+        assert_eq!(watched.collect::<Vec<_>>(), [(2, 5)]);
         assert_eq!(loaded.hash(), cell.hash());
-        (0..WATCHED_MAX as u32 + 5).for_each(|session| watch(&mut cell, session, 9));
-        assert_eq!((cell.watched().len(), cell.watched()[&2]), (WATCHED_MAX, 9));
     }
 
     #[test]

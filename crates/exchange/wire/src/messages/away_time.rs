@@ -2,6 +2,8 @@
 
 use nm_book::order::UserId;
 
+use crate::Owner;
+
 crate::message! {
     /// An entry of a cell's log: whoever leads the cell from now on cancels the orders of a session
     /// that no gateway has named for so long.
@@ -14,6 +16,8 @@ crate::message! {
         session: UserId,
         /// After how long without a link its orders are cancelled, s; 0 for never.
         cancel_after_s: u32,
+        /// Whose quota of such sessions it counts for.
+        owner: Owner,
     }
     tail {}
 }

@@ -2,7 +2,7 @@
 
 use nm_book::order::UserId;
 
-use crate::{message, record};
+use crate::{Owner, message, record};
 
 record! {
     /// A session that is at a gateway.
@@ -12,6 +12,8 @@ record! {
         session: UserId,
         /// After how long without a link its orders are cancelled, s; 0 for never.
         cancel_after_s: u32,
+        /// Whose quota of such sessions it counts for.
+        owner: Owner,
     }
 }
 

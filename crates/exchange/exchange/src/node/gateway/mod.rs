@@ -193,7 +193,9 @@ impl Gateway {
         if let Some(fault) = presence::fault_of(logon) {
             return Err(PeerError::Logon { session, fault });
         }
-        self.named.add(logon);
+        if let Some(fault) = self.named.add(logon, links.owner_of(from, session)) {
+            return Err(PeerError::Logon { session, fault });
+        }
         links.set_heartbeat(from, heartbeat_ms);
         let (gateway, cells) = (self.index, self.cells());
         links.send(from, &LoggedOn { session, heartbeat_ms, cancel_after_s, gateway, cells });

@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 
 use nm_book::order::UserId;
-use nm_wire::{Logon, Presence, Present};
+use nm_wire::{Logon, Owner, Presence, Present};
 
+use crate::cell::{Watch, WatchedSessions};
 use crate::limits::{CANCEL_AFTER_S_MAX, CANCEL_AFTER_S_MIN, HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN};
 use crate::node::replica::absence::NAMED_EACH_NS as NAME_NS;
 
@@ -24,18 +25,31 @@ const GOODBYES: u8 = 8;
 /// Sessions at a gateway that are named to the cells.
 #[derive(Debug, Default)]
 pub struct Named {
-    /// After how long their orders are cancelled, s, and how often they are named still; always, if
-    /// that is not 0.
-    sessions: BTreeMap<UserId, (u32, u8)>,
+    /// Those whose orders are cancelled when they are away.
+    watched: WatchedSessions,
+    /// Those that ask for it no more, and how often they are named still.
+    goodbyes: BTreeMap<UserId, u8>,
     last_ns: u64,
     is_changed: bool,
 }
 
 impl Named {
-    /// A session has logged on.
-    pub fn add(&mut self, logon: &Logon) {
-        self.sessions.insert(logon.session, (logon.cancel_after_s, GOODBYES));
+    /// A session of an owner has logged on. Why that is not possible, if it is not.
+    pub fn add(&mut self, logon: &Logon, owner: Owner) -> Option<String> {
+        let Logon { session, cancel_after_s, .. } = *logon;
+        if cancel_after_s > 0 && !self.watched.has_room(session, owner) {
+            return Some(format!(
+                "your quota of sessions whose orders are cancelled when they are away is full: \
+                 {owner}"
+            ));
+        }
+        self.watched.set(session, Watch { cancel_after_s, owner });
+        match cancel_after_s {
+            0 => drop(self.goodbyes.insert(session, GOODBYES)),
+            _ => drop(self.goodbyes.remove(&session)),
+        }
         self.is_changed = true;
+        None
     }
 
     /// A cell has another leader, which may lack them: they are named soon.
@@ -45,13 +59,15 @@ impl Named {
 
     /// A session has no link here any more.
     pub fn remove(&mut self, session: UserId) {
-        self.sessions.remove(&session);
+        self.watched.remove(session);
+        self.goodbyes.remove(&session);
     }
 
     /// When [`Named::take_due`] has something.
     pub fn deadline_ns(&self) -> Option<u64> {
         let pause_ns = if self.is_changed { PAUSE_NS } else { NAME_NS };
-        (!self.sessions.is_empty()).then_some(self.last_ns + pause_ns)
+        let has_some = !self.watched.is_empty() || !self.goodbyes.is_empty();
+        has_some.then_some(self.last_ns + pause_ns)
     }
 
     /// The sessions, in messages without a cell, if it is time to name them.
@@ -60,14 +76,15 @@ impl Named {
             return vec![];
         }
         (self.last_ns, self.is_changed) = (now_ns, false);
-        let present = |(session, (cancel_after_s, _)): (&UserId, &(u32, u8))| Present {
-            session: *session,
-            cancel_after_s: *cancel_after_s,
+        let present = |(session, watch): (UserId, Watch)| {
+            let Watch { cancel_after_s, owner } = watch;
+            Present { session, cancel_after_s, owner }
         };
-        let all: Vec<Present> = self.sessions.iter().map(present).collect();
-        self.sessions.retain(|_, (cancel_after_s, left)| {
-            *left = left.saturating_sub(1);
-            *cancel_after_s > 0 || *left > 0
+        let no_longer = self.goodbyes.keys().map(|session| (*session, Watch::NO_LONGER));
+        let all: Vec<Present> = self.watched.iter().chain(no_longer).map(present).collect();
+        self.goodbyes.retain(|_, left| {
+            *left -= 1;
+            *left > 0
         });
         let message = |part: &[Present]| Presence { cell: 0, gateway, sessions: part.to_vec() };
         all.chunks(NAMES_MAX).map(message).collect()
@@ -123,8 +140,9 @@ mod tests {
     fn sessions_are_named_again_and_again_and_those_that_ask_no_more_a_few_times() {
         let mut named = Named::default();
         assert_eq!((named.deadline_ns(), named.take_due(3, 1 << 40).len()), (None, 0));
-        named.add(&logon(1, 500, 5));
-        named.add(&logon(2, 500, 0));
+        let owner = Owner::of_user(1);
+        assert_eq!(named.add(&logon(1, 500, 5), owner), None);
+        assert_eq!(named.add(&logon(2, 500, 0), owner), None);
         let mut now_ns = 1 << 40;
         let mut names = |named: &mut Named| -> Vec<(UserId, u32)> {
             now_ns += NAME_NS;
@@ -139,10 +157,14 @@ mod tests {
         assert_eq!(names(&mut named), [(1, 5)]);
         named.remove(1);
         assert_eq!(named.deadline_ns(), None);
-        (0..10_000).for_each(|session| named.add(&logon(session, 500, 5)));
+        (0..10_000).for_each(|it| assert_eq!(named.add(&logon(it, 500, 5), owner), None));
         let parts = named.take_due(3, 1 << 50);
         assert_eq!(parts.iter().map(|it| it.sessions.len()).sum::<usize>(), 10_000);
         assert_eq!(parts.len(), 3);
         assert!(named.take_due(3, (1 << 50) + NAME_NS - 1).is_empty(), "not before its time");
+        let full = (10_000..u32::MAX).find_map(|it| named.add(&logon(it, 500, 5), owner)).unwrap();
+        assert!(full.ends_with("when they are away is full: user:1"), "{full}");
+        assert_eq!(named.add(&logon(u32::MAX, 500, 5), Owner::of_user(2)), None);
+        assert_eq!(named.add(&logon(1, 500, 7), owner), None, "it is there already");
     }
 }

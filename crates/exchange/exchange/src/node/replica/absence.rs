@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use nm_book::order::{InstrumentId, Matching, UserId};
 use nm_wire::{AwayTime, Presence, Present};
 
-use crate::cell::Cell;
+use crate::cell::{Cell, Watch};
 use crate::limits::WATCHED_AFTER_S;
 
 /// How often gateways name sessions, ns.
@@ -62,13 +62,16 @@ impl Absence {
         presence: &Presence,
         mut enqueue: impl FnMut(&[u8]),
     ) {
-        for Present { session, cancel_after_s } in &presence.sessions {
-            let watched = cell.watched().get(session).copied().unwrap_or_default();
-            if watched != *cancel_after_s {
-                enqueue(&watch(cell.number(), *session, *cancel_after_s));
+        let watched = cell.watched();
+        for Present { session, cancel_after_s, owner } in presence.sessions.iter().copied() {
+            let known = watched.get(session);
+            let known_s = known.map_or(0, |known| known.cancel_after_s);
+            let may_change = cancel_after_s == 0 || watched.has_room(session, owner);
+            if known_s != cancel_after_s && may_change {
+                enqueue(&watch(cell.number(), session, Watch { cancel_after_s, owner }));
             }
-            if *cancel_after_s > 0 {
-                self.named.insert(*session, self.run_ns);
+            if cancel_after_s > 0 && (known.is_some() || may_change) {
+                self.named.insert(session, self.run_ns);
             }
         }
     }
@@ -113,36 +116,35 @@ impl Absence {
             return;
         }
         for session in self.away(cell, WATCHED_AFTER_S).difference(&with_orders) {
-            enqueue(&watch(cell.number(), *session, 0));
+            enqueue(&watch(cell.number(), *session, Watch::NO_LONGER));
         }
     }
 
     /// Sessions that are away for `more_s` longer than they may be.
     fn away<M: Matching>(&mut self, cell: &Cell<M>, more_s: u32) -> BTreeSet<UserId> {
-        self.named.retain(|session, _| cell.watched().contains_key(session));
-        let is_away = |session: &UserId, after_s: u32| {
-            let named_ns = self.named.get(session).copied().unwrap_or_default();
+        self.named.retain(|session, _| cell.watched().get(*session).is_some());
+        let is_away = |session: UserId, after_s: u32| {
+            let named_ns = self.named.get(&session).copied().unwrap_or_default();
             let most_ns = (u64::from(after_s) + u64::from(more_s)) * 1_000_000_000;
             self.run_ns - named_ns >= most_ns + MARGIN_NS
         };
         let watched = cell.watched().iter();
-        watched
-            .filter(|(session, after_s)| is_away(session, **after_s))
-            .map(|(it, _)| *it)
-            .collect()
+        let away = watched.filter(|(session, watch)| is_away(*session, watch.cancel_after_s));
+        away.map(|(session, _)| session).collect()
     }
 }
 
-fn watch(cell: u16, session: UserId, cancel_after_s: u32) -> Vec<u8> {
+fn watch(cell: u16, session: UserId, watch: Watch) -> Vec<u8> {
     let mut entry = vec![];
-    nm_wire::write(&AwayTime { cell, session, cancel_after_s }, &mut entry);
+    let Watch { cancel_after_s, owner } = watch;
+    nm_wire::write(&AwayTime { cell, session, cancel_after_s, owner }, &mut entry);
     entry
 }
 
 #[cfg(test)]
 mod tests {
     use nm_book::book::Book;
-    use nm_wire::{Kind, Request};
+    use nm_wire::{Kind, Owner, Request};
 
     use super::*;
     use crate::cell::Handled;
@@ -191,6 +193,7 @@ mod tests {
             let present = |(session, cancel_after_s): &(UserId, u32)| Present {
                 session: *session,
                 cancel_after_s: *cancel_after_s,
+                owner: Owner::of_user(1),
             };
             let sessions = sessions.iter().map(present).collect();
             let presence = Presence { cell: 0, gateway: 1, sessions };
@@ -227,9 +230,10 @@ mod tests {
         leader.pass(2, &[(4, 3)]);
         assert_eq!(leader.cancelled, [(2, 20), (2, 20), (2, 20)]);
         leader.pass(57, &[(4, 3)]);
-        assert!(leader.cell.watched().contains_key(&2), "an order may be on its way");
+        assert!(leader.cell.watched().get(2).is_some(), "an order may be on its way");
         leader.pass(6, &[(4, 3)]);
-        assert_eq!(leader.cell.watched(), &[(4, 3)].into());
+        let watched = leader.cell.watched().iter().map(|(session, _)| session);
+        assert_eq!(watched.collect::<Vec<_>>(), [4]);
     }
 
     #[test]
