@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #define NM_VERSION 9
-#define NM_DIGEST 0x500719B681DC4326ULL /* of the format: a gateway with another one refuses */
+#define NM_DIGEST 0x69A3B599E321C580ULL /* of the format: a gateway with another one refuses */
 
 #define NM_INSTRUMENTS_MAX 16 /* that one client may use */
 #define NM_PENDING_MAX 64     /* requests on an instrument without an answer */
@@ -160,16 +160,16 @@ static void nm_ask(nm_client *c, nm_stream *s) {
 static void nm_send_waiting(nm_client *c, nm_stream *s) {
     while (c->socket >= 0 && s->is_known && s->sent < s->count) {
         const nm_request *next = &s->pending[s->sent];
-        uint8_t message[60 + 66] = {0};
+        uint8_t message[59 + 66] = {0};
         nm_put(message, s->instrument, 4);
         nm_put(message + 4, c->session, 4);
         nm_put(message + 8, next->seq, 8);
         nm_put(message + 16, next->previous, 8);
         nm_put(message + 24, s->handled, 8);
-        message[58] = s->sent == 0; /* what was before it is answered */
-        memcpy(message + 60, next->command, next->size);
+        message[57] = s->sent == 0; /* what was before it is answered */
+        memcpy(message + 59, next->command, next->size);
         s->sent++;
-        nm_send(c, 2, message, 60 + next->size);
+        nm_send(c, 2, message, 59 + next->size);
     }
 }
 

@@ -29,7 +29,7 @@ REJECT_REASONS = [
 """By code: why an order or command was rejected."""
 
 CANCEL_REASONS = ["User", "Mass", "Unfilled", "Killed", "BelowMinimum", "SelfTrade", "Bands", "Day",
-                  "Expired", "TooManyTrades", "Disconnected"]
+                  "Expired", "TooManyTrades", "Disconnected", "Operator"]
 """By code: why an order was cancelled."""
 
 REFUSAL_REASONS = [
@@ -432,8 +432,8 @@ class Session:
                and stream.sent < min(IN_FLIGHT_MAX, len(stream.pending))):
             it = stream.pending[stream.sent]
             self.frames += wire.frame(wire.REQUEST, struct.pack(
-                "<IIQQQQQIHHB??B", on, self.number, it.seq, it.previous, stream.handled, 0, 0, 0, 0,
-                0, 0, False, stream.sent == 0, 0) + it.command)
+                "<IIQQQQQIHHB?B", on, self.number, it.seq, it.previous, stream.handled, 0, 0, 0, 0,
+                0, 0, stream.sent == 0, 0) + it.command)
             stream.sent += 1
 
     def _track(self, event: Event) -> None:

@@ -55,6 +55,7 @@ codes!(CancelReason {
     Expired = 8,
     TooManyTrades = 9,
     Disconnected = 10,
+    Operator = 11,
 });
 
 /// Which command follows.

@@ -350,7 +350,7 @@ pub enum RejectReason {
 pub enum CancelReason {
     /// Its user asked for it.
     User,
-    /// Its user, or an operator, cancelled all of its user's orders.
+    /// Its user cancelled all of its orders.
     Mass,
     /// What an immediate-or-cancel or market order could not trade.
     Unfilled,
@@ -370,6 +370,8 @@ pub enum CancelReason {
     TooManyTrades,
     /// Its user was away for longer than it had asked for.
     Disconnected,
+    /// An operator cancelled all orders of its user, or of its user's firm.
+    Operator,
 }
 
 /// A live order as it is now.
@@ -493,6 +495,7 @@ impl CancelReason {
             CancelReason::Expired => "it has expired",
             CancelReason::TooManyTrades => "it has made as many trades as it may make",
             CancelReason::Disconnected => "its session was away for longer than it had asked for",
+            CancelReason::Operator => "an operator cancelled all orders of its session or firm",
         }
     }
 }
@@ -710,6 +713,11 @@ pub trait Matching: Clone + Send + Sized + 'static {
 
     /// Best price of a side with the quantity shown there (saturating).
     fn best(&self, side: Side) -> Option<(Price, Quantity)>;
+
+    /// Best price of a side.
+    fn best_price(&self, side: Side) -> Option<Price> {
+        self.best(side).map(|(price, _)| price)
+    }
 
     /// Phase of trading.
     fn phase(&self) -> TradingPhase;

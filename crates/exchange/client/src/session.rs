@@ -549,7 +549,6 @@ impl Session {
                 gateway: 0,
                 cell: 0,
                 attempt: 0,
-                is_public: false,
                 is_previous_answered: stream.sent == 0,
                 breach: 0,
                 command: next.command,

@@ -15,7 +15,7 @@ use nm_wire::Owner;
 
 use crate::limits::{LOGON_LIMIT_NS, MARKET_SLOW_NS, MESSAGES_PER_SECOND, UNKNOWN_CONNECTIONS_MAX};
 use crate::line::{Cut as _, Input, Line, MessageOf, Next, Output};
-use crate::market::Views;
+use crate::market::{Market, Views};
 use crate::settings::{SessionSettings, Settings};
 use crate::symbols::Symbols;
 
@@ -91,8 +91,8 @@ pub struct Door<L: Line> {
     refusals: Refusals,
     /// Lines that strangers cause.
     warnings: Warnings,
-    /// What books show, as far as a session wants to know it.
-    views: Views,
+    symbols: Arc<Symbols>,
+    market: Market,
     /// When all clients were notified of the market last, ns.
     notified_ns: u64,
     acts: Vec<Act<L::Record>>,
@@ -115,7 +115,8 @@ impl<L: Line> Door<L> {
             connections: BTreeMap::new(),
             refusals: Refusals::default(),
             warnings: Warnings::default(),
-            views: Views::new(),
+            symbols: Arc::clone(&settings.symbols),
+            market: Market::default(),
             notified_ns: 0,
             acts: vec![],
         }
@@ -154,6 +155,7 @@ impl<L: Line> Door<L> {
 
     /// Other symbols are traded from now on.
     pub fn set_symbols(&mut self, symbols: &Arc<Symbols>) {
+        self.symbols = Arc::clone(symbols);
         self.places.iter_mut().for_each(|place| place.line.set_symbols(Arc::clone(symbols)));
     }
 
@@ -331,24 +333,25 @@ impl<L: Line> Door<L> {
 
     /// Books show something else than before.
     pub fn market_changed(&mut self, changed: Views, now_ns: u64) {
+        self.market.show(changed.clone());
         for line in 0..self.places.len() {
             if self.places[line].slow_ns.is_none() {
-                let outputs = self.places[line].line.tell_market(&changed, Some(&changed), now_ns);
+                let place = &mut self.places[line];
+                let outputs = place.line.tell_market(&self.market, Some(&changed), now_ns);
                 self.follow(line, outputs, now_ns);
             }
         }
-        self.views.extend(changed);
     }
 
     /// Nobody wants to know of other instruments than these.
     pub fn forget_views(&mut self, wanted: &BTreeSet<u32>) {
-        self.views.retain(|instrument, _| wanted.contains(instrument));
+        self.market.views.retain(|instrument, _| wanted.contains(instrument));
     }
 
     /// Tells a client all that it does not know of the market.
     fn tell_market(&mut self, line: usize, now_ns: u64) {
         if self.places[line].slow_ns.is_none() {
-            let outputs = self.places[line].line.tell_market(&self.views, None, now_ns);
+            let outputs = self.places[line].line.tell_market(&self.market, None, now_ns);
             self.follow(line, outputs, now_ns);
         }
     }
@@ -398,16 +401,22 @@ impl<L: Line> Door<L> {
 
     /// The link has ended.
     pub fn link_down(&mut self) {
+        self.market.forget_phases();
         self.places.iter_mut().for_each(|place| place.line.exchange().disconnected());
     }
 
     /// The gateway has sent a message.
     pub fn received_frame(&mut self, frame: &Frame<'_>, now_ns: u64) {
+        self.market.hear(frame);
+        if matches!(frame, Frame::BestPrices(_)) {
+            return;
+        }
         let session = match frame {
             Frame::Reply(it) => Some(it.session),
             Frame::Private(it) => Some(it.session),
             Frame::Resent(it) => Some(it.session),
             Frame::Refused(it) => Some(it.session),
+            Frame::Standing(it) => Some(it.session),
             _ => None,
         };
         for line in 0..self.places.len() {
@@ -448,6 +457,7 @@ impl<L: Line> Door<L> {
         let is_telling = now_ns.saturating_sub(self.notified_ns) >= TELL_NS;
         if is_telling {
             self.notified_ns = now_ns;
+            self.market.look(self.symbols.0.values().map(|symbol| symbol.instrument));
         }
         for line in 0..self.places.len() {
             self.check_away(line, now_ns);

@@ -8,7 +8,7 @@ use nm_wire::Message as Frame;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::market::Views;
+use crate::market::{Market, Views};
 use crate::settings::Settings;
 use crate::symbols::Symbols;
 use nm_client::{Change, Session};
@@ -152,10 +152,11 @@ pub trait Line: Sized + Debug {
     /// Adds the instruments of which it wants to know what their books show.
     fn wanted(&self, _to: &mut BTreeSet<u32>) {}
 
-    /// Tells its client what books show: of all, or of those that have changed.
+    /// Tells its client what books show and what was announced: of all, or of the books that have
+    /// changed.
     fn tell_market(
         &mut self,
-        _views: &Views,
+        _market: &Market,
         _changed: Option<&Views>,
         _now_ns: u64,
     ) -> Vec<Output<Self::Record>> {

@@ -61,7 +61,7 @@ use std::collections::BTreeMap;
 use exposure::Exposures;
 use holdings::{OwnerLedger, Places};
 use instrument::{Applied, Buffers, Circumstances, InstrumentState};
-use nm_book::order::{Command, Event, InstrumentId, Matching, UserId};
+use nm_book::order::{Command, Event, InstrumentId, Matching, Price, UserId};
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 pub use nm_wire::Request;
 use nm_wire::{
@@ -401,6 +401,11 @@ impl<M: Matching> Cell<M> {
     /// order.
     pub fn notifications(&self) -> &[(UserId, Event)] {
         &self.buffers.notifications
+    }
+
+    /// The best bid and offer, if the request that was executed last has changed them.
+    pub fn new_best(&self) -> Option<[Option<Price>; 2]> {
+        self.buffers.new_best
     }
 
     /// What the book executed of the request that was executed last, which is this one; none if

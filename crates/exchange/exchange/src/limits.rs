@@ -91,6 +91,9 @@ pub const EVENTS_KEPT_MAX: usize = 1024;
 /// Events in one frame; more are sent in several.
 pub const FRAME_EVENTS_MAX: usize = 4096;
 
+/// Instruments in one message that the day has ended; more are sent in several.
+pub const FRAME_INSTRUMENTS_MAX: usize = 4096;
+
 /// Padding of all frames that follow from one request, bytes. They are as long as the request until
 /// this is used up.
 pub const PADDING_BYTES_MAX: usize = 1 << 20;

@@ -159,7 +159,6 @@ pub fn request(session: u32, instrument: u32, command: Command) -> Request {
         gateway: 0,
         cell: 0,
         attempt: 0,
-        is_public: false,
         is_previous_answered: false,
         breach: 0,
         command,
@@ -259,6 +258,10 @@ impl Message {
                 events: it.events.bytes.to_vec(),
                 ..with!(it, instrument, output_seq, previous_event, gateway, cell)
             },
+            AnyMessage::BestPrices(it) => {
+                with!(it, instrument, output_seq, previous_event, gateway, cell)
+            }
+            AnyMessage::Standing(it) => with!(it, session, cell),
             AnyMessage::EventsLost(it) => with!(it, cell, gateway),
             AnyMessage::GoAway(it) => with!(it, gateway),
             AnyMessage::Nak(it) => with!(it, instrument, session, client_seq, gateway, cell),
@@ -309,7 +312,7 @@ impl Client {
     }
 
     /// Sends a request.
-    pub fn request(&mut self, session: u32, instrument: u32, is_public: bool, command: &Command) {
+    pub fn request(&mut self, session: u32, instrument: u32, command: &Command) {
         let seq = self.sessions.get_mut(&session).unwrap();
         *seq += 1;
         let pending = self.pending.entry((session, instrument)).or_default();
@@ -317,7 +320,6 @@ impl Client {
             client_seq: *seq,
             previous_seq: pending.last,
             intended_ns: *seq,
-            is_public,
             is_previous_answered: pending.requests.is_empty(),
             ..request(session, instrument, *command)
         };
@@ -418,12 +420,7 @@ fn send(client: &mut Client, session: u32, instrument: u32, sent: &mut u64, coun
         let is_buy = (u64::from(session) + *sent).is_multiple_of(2);
         let side = if is_buy { Side::Buy } else { Side::Sell };
         let price = 100 + (*sent * 7 % 5) as i64;
-        client.request(
-            session,
-            instrument,
-            sent.is_multiple_of(50),
-            &order(session, *sent, side, price),
-        );
+        client.request(session, instrument, &order(session, *sent, side, price));
     }
 }
 

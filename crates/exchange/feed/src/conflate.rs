@@ -91,6 +91,7 @@ mod tests {
                 cell: 0,
                 output_seq: self.0,
                 now_ns: self.0,
+                received_ns: 0,
                 previous_history: self.0 - 1,
                 history: self.0,
                 is_retirement: false,

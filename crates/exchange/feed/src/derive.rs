@@ -312,8 +312,9 @@ impl Derivation {
 
     /// What the auction would trade now.
     pub fn imbalance(&self, indicative: Indicative) -> Message {
-        let Indicative { price, volume, surplus, surplus_side } = indicative;
-        let near = price.and_then(|price| self.listing.price(price)).unwrap_or_default();
+        let Indicative { price, volume, surplus, surplus_side, far } = indicative;
+        let in_itch = |price: Option<Price>| price.and_then(|price| self.listing.price(price));
+        let near = in_itch(price).unwrap_or_default();
         self.message(Body::Imbalance {
             paired: self.listing.all_shares(volume),
             imbalance: self.listing.all_shares(surplus),
@@ -324,7 +325,7 @@ impl Derivation {
                 (_, None) => b'N',
             },
             stock: self.listing.stock,
-            far: near,
+            far: in_itch(far).unwrap_or_default(),
             near,
             reference: near,
             cross: b'O',

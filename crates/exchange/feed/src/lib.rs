@@ -15,6 +15,7 @@ pub mod conflate;
 pub mod consume;
 pub mod derive;
 pub mod displayed;
+mod entry_latency;
 pub mod follow;
 pub mod glimpse;
 pub mod itch;

@@ -13,6 +13,7 @@ use nm_sys::{clock, socket};
 use thiserror::Error;
 
 use crate::conflate::Conflation;
+use crate::entry_latency::EntryLatency;
 use crate::follow::{Books, Source};
 use crate::glimpse;
 use crate::itch::{Body, MESSAGE_BYTES_MAX, Message};
@@ -124,6 +125,7 @@ struct Publisher {
     messages: Vec<Message>,
     snapshot: Kept,
     top: Option<TopLine>,
+    latency: EntryLatency,
 }
 
 /// Publishes until `stop`. `note` gets each line that an operator should know.
@@ -167,6 +169,7 @@ pub fn run(
         messages: vec![],
         snapshot: Kept::default(),
         top,
+        latency: EntryLatency::new(),
     };
     note(&format!("publishing session {}", String::from_utf8_lossy(&session)));
     publisher.events(b"OSQ");
@@ -184,6 +187,7 @@ pub fn run(
         publisher.books.notes.drain(..).for_each(|line| note(&line));
     }
     publisher.end();
+    publisher.latency.line().iter().for_each(|line| note(line));
     note(&format!("ended after message {}", publisher.lock().next() - 1));
     Ok(())
 }
@@ -248,7 +252,13 @@ impl Publisher {
     fn take(&mut self, source: Source, input: FromNode, now_ns: u64) {
         let (books, out) = (&mut self.books, &mut self.messages);
         match input {
-            FromNode::Update(update) => books.on_update(source, update, now_ns, out),
+            FromNode::Update(update) => {
+                let (before, received_ns) = (out.len(), update.received_ns);
+                books.on_update(source, update, now_ns, out);
+                if out.len() > before {
+                    self.latency.follow(received_ns);
+                }
+            }
             FromNode::Positions(all) => {
                 all.into_iter().for_each(|it| books.on_position(source, it, now_ns, out));
             }
@@ -289,6 +299,7 @@ impl Publisher {
         if !self.draft.is_empty() {
             self.send();
         }
+        self.latency.sent(clock::monotonic_ns());
     }
 
     /// Sends best prices; without a line for them, nobody asks which books have changed.

@@ -22,11 +22,11 @@ use nm_book::order::UserId;
 use nm_codec::{FNV1A, Reader, fnv1a_on};
 use nm_exchange::resend::ResendQueue;
 use nm_wire::{
-    EventsLost, Message, Private, Public, RefusalReason, Refused, Request, ResendRequest, Resent,
-    Shape, Who,
+    BestPrices, EventsLost, Message, Private, Public, RefusalReason, Refused, Request,
+    ResendRequest, Resent, Shape, Who,
 };
 
-use crate::log::{Answered, Delivered, Record, RequestId, Sent, command_hash};
+use crate::log::{self, Answered, Broadcast, Delivered, Record, RequestId, Sent, command_hash};
 use crate::settings::OrderRequest;
 
 /// Most requests of one session on one instrument in flight: the network keeps this many outcomes
@@ -155,8 +155,11 @@ pub struct Clients {
     pairs: Vec<PairState>,
     /// By link: indices of pairs that wait to send requests again.
     resends: Vec<ResendQueue<usize>>,
-    /// Number of the last event that was broadcast, by gateway, then by instrument.
-    broadcast: Vec<u64>,
+    /// Number of the last event that was broadcast, by gateway, then by instrument; and how often
+    /// broadcasts may have been lost before it.
+    broadcast: Vec<(u64, u64)>,
+    /// How often broadcasts may have been lost: with a link, or as the network has reported.
+    losses: u64,
     submitted: u64,
     pending: u64,
     /// Received messages.
@@ -177,7 +180,8 @@ impl Clients {
             is_behind: vec![false; sessions],
             pairs: vec![NEW; sessions * instruments],
             resends: (0..links).map(|_| ResendQueue::default()).collect(),
-            broadcast: vec![NO_BROADCAST_YET; links * instruments],
+            broadcast: vec![(NO_BROADCAST_YET, 0); links * instruments],
+            losses: 0,
             submitted: 0,
             pending: 0,
             counts: Counts::default(),
@@ -187,7 +191,7 @@ impl Clients {
     /// There are so many gateways now. Sessions stay spread over as many links as before.
     pub fn set_gateways(&mut self, gateways: usize) {
         let count = gateways.max(self.links) * self.instruments;
-        self.broadcast.resize(count, NO_BROADCAST_YET);
+        self.broadcast.resize(count, (NO_BROADCAST_YET, 0));
     }
 
     /// Requests submitted so far; the number of the next one.
@@ -289,7 +293,6 @@ impl Clients {
             gateway: 0,
             cell: 0,
             attempt: 0,
-            is_public: request.is_public,
             is_previous_answered: is_settled,
             breach: 0,
             command: request.command,
@@ -314,13 +317,27 @@ impl Clients {
                 self.deliver(Events::of_private(private), out);
             }
             Message::Resent(resent) => self.deliver_resent(resent, out),
-            Message::Public(public) => self.broadcast(public),
+            Message::Public(public) => {
+                let count = public.events.take_while(Result::is_ok).count() as u64;
+                let Public { gateway, instrument, output_seq, previous_event, .. } = *public;
+                let numbers = (previous_event, previous_event + count);
+                let content_hash = log::events_hash(public.events.bytes);
+                let one = (gateway, instrument, output_seq, content_hash);
+                return (None, self.broadcast(one, numbers));
+            }
+            Message::BestPrices(best) => {
+                let BestPrices { gateway, instrument, output_seq, previous_event, .. } = *best;
+                let numbers = (previous_event, previous_event + 1);
+                let one = (gateway, instrument, output_seq, log::best_hash([best.bid, best.offer]));
+                return (None, self.broadcast(one, numbers));
+            }
             Message::Refused(refused) => return self.refused(refused, out),
             Message::Reply(reply) => {
                 self.deliver(Events::of_reply(reply), out);
                 return self.reply(reply, at_ns, out);
             }
             Message::EventsLost(EventsLost { cell, .. }) => {
+                self.losses += 1;
                 self.request_resends(link, Some(*cell), out);
             }
             _ => {}
@@ -341,7 +358,10 @@ impl Clients {
     ) -> (Option<Reply>, Option<Record>) {
         let events = match message {
             // When a session moves, it asks for the events that it lacks.
-            Message::EventsLost(_) => return (None, None),
+            Message::EventsLost(_) => {
+                self.losses += 1;
+                return (None, None);
+            }
             Message::Refused(refused)
                 if self.moved(refused.session, refused.instrument).is_some() =>
             {
@@ -482,18 +502,31 @@ impl Clients {
         })
     }
 
-    fn broadcast(&mut self, public: &Public<'_>) {
-        let (gateway, instrument) = (usize::from(public.gateway), public.instrument as usize);
-        let last = self.broadcast.get_mut(gateway * self.instruments + instrument);
-        let Some(last) = last.filter(|_| instrument < self.instruments) else { return };
-        let count = public.events.take_while(Result::is_ok).count();
-        let number = public.previous_event + count as u64;
+    /// A gateway has passed on a broadcast: its record, if it is none that came before.
+    fn broadcast(
+        &mut self,
+        (gateway, instrument, output_seq, content_hash): (u16, u32, u64, u64),
+        (previous, number): (u64, u64),
+    ) -> Option<Record> {
+        let at = usize::from(gateway) * self.instruments + instrument as usize;
+        let last = self.broadcast.get_mut(at);
+        let (last, losses) = last.filter(|_| (instrument as usize) < self.instruments)?;
         if *last != NO_BROADCAST_YET && number <= *last {
-            return;
+            return None;
         }
         self.counts.public += 1;
-        self.counts.public_gaps += u64::from(public.previous_event > *last);
+        self.counts.public_gaps += u64::from(previous > *last);
+        let may_lack = std::mem::replace(losses, self.losses) != self.losses;
         *last = number;
+        let gateway = gateway.into();
+        Some(Record::Broadcast(Broadcast {
+            gateway,
+            instrument,
+            number,
+            output_seq,
+            content_hash,
+            may_lack,
+        }))
     }
 
     fn reply(
@@ -586,6 +619,7 @@ impl Clients {
     /// Handles a link that was made again, after the hellos of its sessions: they begin to
     /// retransmit pending requests in order, and send resend requests.
     pub fn connected(&mut self, link: usize, out: &mut Vec<u8>) {
+        self.losses += 1;
         let mut resends = ResendQueue::default();
         resends.restart();
         for session in self.sessions_of(link) {
@@ -605,6 +639,7 @@ impl Clients {
 
     /// The sessions of a link begin to move to a new one, over which they have said hello.
     pub fn begin_move(&mut self, link: usize, out: &mut Vec<u8>) {
+        self.losses += 1;
         self.resends[link] = ResendQueue::default();
         for session in self.sessions_of(link) {
             self.is_behind[session] = true;
@@ -691,13 +726,7 @@ mod tests {
     }
 
     fn tick(session: u32, instrument: u32) -> OrderRequest {
-        OrderRequest {
-            session,
-            instrument,
-            command: Command::Tick,
-            size_bytes: 300,
-            is_public: false,
-        }
+        OrderRequest { session, instrument, command: Command::Tick, size_bytes: 300 }
     }
 
     fn reply_to(request: &Request) -> Message<'static> {
@@ -840,6 +869,42 @@ mod tests {
         assert_eq!(receive(7, 76, 77), (5, 1));
     }
 
+    /// What `verify` has to know of a broadcast.
+    #[test]
+    fn a_broadcast_is_recorded_with_whether_others_may_have_been_lost_before_it() {
+        let mut clients = Clients::new(1, 1, 1, true);
+        let best = |number: u64, bid: Option<i64>| {
+            Message::BestPrices(BestPrices {
+                instrument: 0,
+                output_seq: 10 * number,
+                previous_event: number - 1,
+                gateway: 0,
+                cell: 3,
+                bid,
+                offer: None,
+            })
+        };
+        let record = |clients: &mut Clients, message: &Message<'_>| {
+            let (_, record) = clients.receive(0, message, 1, &mut vec![]);
+            record.map(|record| match record {
+                Record::Broadcast(it) => (it.number, it.output_seq, it.content_hash, it.may_lack),
+                other => panic!("{other:?}"),
+            })
+        };
+        let hash = |bid| log::best_hash([bid, None]);
+        assert_ne!(hash(None), hash(Some(0)));
+        assert_eq!(record(&mut clients, &best(4, Some(7))), Some((4, 40, hash(Some(7)), false)));
+        assert_eq!(record(&mut clients, &best(4, Some(7))), None, "it came before");
+        assert_eq!(record(&mut clients, &best(5, None)), Some((5, 50, hash(None), false)));
+        let lost = Message::EventsLost(EventsLost { cell: 3, gateway: 0 });
+        clients.receive(0, &lost, 1, &mut vec![]);
+        assert_eq!(record(&mut clients, &best(9, None)), Some((9, 90, hash(None), true)));
+        assert_eq!(record(&mut clients, &best(10, None)), Some((10, 100, hash(None), false)));
+        clients.connected(0, &mut vec![]);
+        assert_eq!(record(&mut clients, &best(11, None)), Some((11, 110, hash(None), true)));
+        assert_eq!((clients.counts.public, clients.counts.public_gaps), (5, 1));
+    }
+
     #[test]
     fn requests_are_numbered_by_session_and_name_their_predecessor_on_the_instrument() {
         let mut clients = Clients::new(2, 3, 2, false);
@@ -959,7 +1024,8 @@ mod tests {
             Message::Leader(Leader { cell: 3, term: 0 }),
         ] {
             let (reply, record) = clients.receive(0, &message, 1, &mut vec![]);
-            assert!(reply.is_none() && record.is_none());
+            assert!(reply.is_none());
+            assert_eq!(record.is_some(), matches!(message, Message::Public(_)));
         }
         assert_eq!((clients.counts.private, clients.counts.public), (1, 2));
         // A reply to an unknown session is recorded, too.

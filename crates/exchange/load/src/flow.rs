@@ -4,7 +4,7 @@
 //! "nmflow01", then records:
 //!  0 at_ns u64      since the beginning of the flow, rising
 //!  8 session u32   12 instrument u32   16 size_bytes u32
-//! 20 flags u8 (1: public)           21 command_bytes u8   22 command
+//! 20 flags u8, 0                    21 command_bytes u8   22 command
 //! ```
 
 use std::collections::BTreeSet;
@@ -22,6 +22,9 @@ use crate::settings::OrderRequest;
 
 /// First bytes of a file, with the version.
 const FORMAT: &[u8; 8] = b"nmflow01";
+
+/// No flag of a request has a meaning.
+const NO_FLAGS: u8 = 0;
 
 /// Hash of a stream of requests: sessions, instruments, commands and sizes in order, without times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +54,7 @@ fn write_request(request: &OrderRequest, out: &mut Vec<u8>) {
     out.put_u32(request.session);
     out.put_u32(request.instrument);
     out.put_u32(request.size_bytes);
-    out.put_bool(request.is_public);
+    out.put_u8(NO_FLAGS);
     // The length of the command is known only after it is written.
     out.put_u8(0);
     let start = out.len();
@@ -63,12 +66,14 @@ fn write_request(request: &OrderRequest, out: &mut Vec<u8>) {
 
 fn read_request(from: &mut Reader<'_>) -> Result<OrderRequest, DecodeError> {
     let (session, instrument) = (from.u32("session")?, from.u32("instrument")?);
-    let (size_bytes, is_public) = (from.u32("size_bytes")?, from.bool("flags")?);
+    let size_bytes = from.u32("size_bytes")?;
+    // Older files have a flag there, which has no meaning any more.
+    from.bool("flags")?;
     let command_bytes = from.u8("command_bytes")?;
     let mut body = Reader::new(from.bytes("command", usize::from(command_bytes))?);
     let command = codec::read_command(&mut body)?;
     body.finish("command")?;
-    Ok(OrderRequest { session, instrument, command, size_bytes, is_public })
+    Ok(OrderRequest { session, instrument, command, size_bytes })
 }
 
 /// Writes a flow to a file.
@@ -275,12 +280,12 @@ mod tests {
     proptest! {
         #[test]
         fn a_request_survives_a_round_trip(
-            seed in any::<u64>(), (size_bytes, is_public) in any::<(u32, bool)>(),
+            seed in any::<u64>(), size_bytes in any::<u32>(),
         ) {
             let mut generator = OrderGenerator::new(&Settings { seed, ..Settings::default() });
             for _ in 0..20 {
                 let request =
-                    OrderRequest { size_bytes, is_public, ..generator.next_request() };
+                    OrderRequest { size_bytes, ..generator.next_request() };
                 let mut bytes = vec![];
                 write_request(&request, &mut bytes);
                 let mut reader = Reader::new(&bytes);

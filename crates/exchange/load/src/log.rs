@@ -10,7 +10,10 @@
 //!               that no replica could fill)
 //!  4 refused    session u32, instrument u32, client_seq u64
 //!  5 unanswered session u32, instrument u32, client_seq u64
-//!  6 end        sent u64, answered u64, delivered u64, refused u64, unanswered u64
+//!  6 end        sent u64, answered u64, delivered u64, refused u64, unanswered u64,
+//!               broadcasts u64
+//!  7 broadcast  gateway u32, instrument u32, number u64, output_seq u64, content_hash u64,
+//!               flags u8 (1: others before it may have been lost)
 //! ```
 //!
 //! Records are in the order in which one thread did what they say. A client that ends writes what
@@ -23,7 +26,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use nm_book::codec;
-use nm_book::order::{Command, InstrumentId, UserId};
+use nm_book::order::{Command, InstrumentId, Price, UserId};
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 use nm_model::agent::{Failure, FailureKind};
 use thiserror::Error;
@@ -110,6 +113,8 @@ pub struct End {
     pub refused: u64,
     /// Requests that have neither a reply nor a refusal.
     pub unanswered: u64,
+    /// Broadcasts.
+    pub broadcasts: u64,
 }
 
 impl End {
@@ -121,9 +126,28 @@ impl End {
             Record::Delivered(_) => self.delivered += 1,
             Record::Refused(_) => self.refused += 1,
             Record::Unanswered(_) => self.unanswered += 1,
+            Record::Broadcast(_) => self.broadcasts += 1,
             Record::End(_) => {}
         }
     }
+}
+
+/// A broadcast that a gateway passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Broadcast {
+    /// Which gateway.
+    pub gateway: u32,
+    /// Instrument.
+    pub instrument: InstrumentId,
+    /// Number of the last event in it among the broadcast ones of the instrument.
+    pub number: u64,
+    /// Number of the request that caused it among all that were executed on the instrument.
+    pub output_seq: u64,
+    /// Hash of what it says: see [`events_hash`] and [`best_hash`].
+    pub content_hash: u64,
+    /// Whether others before it may have been lost: a link was made again, or the network has
+    /// reported that events may be lost.
+    pub may_lack: bool,
 }
 
 /// Kinds of records.
@@ -135,6 +159,7 @@ enum RecordKind {
     Refused,
     Unanswered,
     End,
+    Broadcast,
 }
 
 nm_codec::codes!(RecordKind {
@@ -144,6 +169,7 @@ nm_codec::codes!(RecordKind {
     Refused = 4,
     Unanswered = 5,
     End = 6,
+    Broadcast = 7,
 });
 
 /// Flags of an answered record.
@@ -166,6 +192,23 @@ pub enum Record {
     Unanswered(RequestId),
     /// The client ended.
     End(End),
+    /// A broadcast.
+    Broadcast(Broadcast),
+}
+
+/// Hash of broadcast events, from their bytes.
+pub fn events_hash(bytes: &[u8]) -> u64 {
+    fnv1a(bytes)
+}
+
+/// Hash of a broadcast of the best bid and the best offer.
+pub fn best_hash(prices: [Option<Price>; 2]) -> u64 {
+    let mut bytes = vec![];
+    for price in prices {
+        bytes.put_bool(price.is_some());
+        bytes.put_i64(price.unwrap_or_default());
+    }
+    fnv1a(&bytes)
 }
 
 /// Hash of an encoded command.
@@ -213,10 +256,19 @@ impl Record {
                 out.put_u64(name.client_seq);
             }
             Record::End(end) => {
-                let End { sent, answered, delivered, refused, unanswered } = *end;
+                let End { sent, answered, delivered, refused, unanswered, broadcasts } = *end;
                 out.put_u8(RecordKind::End.code());
-                let counts = [sent, answered, delivered, refused, unanswered];
+                let counts = [sent, answered, delivered, refused, unanswered, broadcasts];
                 counts.into_iter().for_each(|count| out.put_u64(count));
+            }
+            Record::Broadcast(one) => {
+                out.put_u8(RecordKind::Broadcast.code());
+                out.put_u32(one.gateway);
+                out.put_u32(one.instrument);
+                out.put_u64(one.number);
+                out.put_u64(one.output_seq);
+                out.put_u64(one.content_hash);
+                out.put_bool(one.may_lack);
             }
         }
     }
@@ -273,6 +325,15 @@ impl Record {
                 delivered: from.u64("delivered")?,
                 refused: from.u64("refused")?,
                 unanswered: from.u64("unanswered")?,
+                broadcasts: from.u64("broadcasts")?,
+            }),
+            RecordKind::Broadcast => Record::Broadcast(Broadcast {
+                gateway: session,
+                instrument,
+                number: from.u64("number")?,
+                output_seq: from.u64("output_seq")?,
+                content_hash: from.u64("content_hash")?,
+                may_lack: from.bool("flags")?,
             }),
         })
     }
@@ -464,11 +525,12 @@ mod tests {
         fn records_of_refusals_and_of_the_end_survive_a_round_trip(
             (instrument, session, client_seq) in any::<(u32, u32, u64)>(),
             (sent, answered, delivered) in any::<(u64, u64, u64)>(),
-            (refused, unanswered) in any::<(u64, u64)>(),
+            (refused, unanswered, broadcasts) in any::<(u64, u64, u64)>(),
         ) {
             round_trip(Record::Refused(RequestId { instrument, session, client_seq }));
             round_trip(Record::Unanswered(RequestId { instrument, session, client_seq }));
-            round_trip(Record::End(End { sent, answered, delivered, refused, unanswered }));
+            let end = End { sent, answered, delivered, refused, unanswered, broadcasts };
+            round_trip(Record::End(end));
         }
 
         #[test]

@@ -56,7 +56,6 @@ pub struct OrderGenerator {
     demand: Arc<Demand>,
     sizes: Sizes,
     sessions: u32,
-    public_share: f64,
     next_id: OrderId,
 }
 
@@ -91,7 +90,6 @@ impl OrderGenerator {
             demand: Arc::new(Demand::new(settings.instruments, settings.zipf, &[], None)),
             sizes: settings.sizes,
             sessions: settings.sessions.max(1),
-            public_share: settings.public_share,
             next_id: 0,
         }
     }
@@ -116,7 +114,6 @@ impl OrderGenerator {
             session: user_of(&command),
             instrument,
             size_bytes: self.sizes.draw(&mut self.random),
-            is_public: self.random.unit() < self.public_share,
             command,
         }
     }
@@ -361,8 +358,6 @@ mod tests {
         let once = stream(&settings, 5_000);
         assert_eq!(once, stream(&settings, 5_000));
         assert_ne!(once, stream(&Settings { seed: 2, ..settings }, 5_000));
-        let public = once.iter().filter(|ask| ask.is_public).count();
-        assert!((20..100).contains(&public), "{public}");
         assert!(once.iter().all(|ask| ask.session == user_of(&ask.command) && ask.session > 0));
     }
 }

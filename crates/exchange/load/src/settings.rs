@@ -18,8 +18,6 @@ pub struct OrderRequest {
     pub command: Command,
     /// Size that the message is padded to, bytes.
     pub size_bytes: u32,
-    /// Whether its events are broadcast.
-    pub is_public: bool,
 }
 
 /// Settings of the load.
@@ -37,8 +35,6 @@ pub struct Settings {
     pub mix: OrderMix,
     /// Sizes of messages.
     pub sizes: Sizes,
-    /// Share of requests whose events are broadcast.
-    pub public_share: f64,
     /// Whether each node stamps its time, so that a round trip can be split by hop.
     pub is_stamped: bool,
 }
@@ -52,7 +48,6 @@ impl Default for Settings {
             zipf: 1.0,
             mix: OrderMix::Default,
             sizes: Sizes::study(),
-            public_share: 0.01,
             is_stamped: true,
         }
     }
@@ -76,9 +71,6 @@ pub enum SettingsError {
     /// The Zipf exponent.
     #[error("the Zipf exponent is {0}, must be 0 to 10")]
     Zipf(f64),
-    /// The share of public requests.
-    #[error("the share of public requests is {0}, must be 0 to 1")]
-    PublicShare(f64),
     /// The rate.
     #[error("the rate is {0}, must be 1 to 1e7 a second")]
     Rate(f64),
@@ -106,9 +98,6 @@ impl Settings {
         }
         if !(0.0..=10.0).contains(&self.zipf) {
             return Err(SettingsError::Zipf(self.zipf));
-        }
-        if !(0.0..=1.0).contains(&self.public_share) {
-            return Err(SettingsError::PublicShare(self.public_share));
         }
         Ok(())
     }
@@ -178,7 +167,6 @@ mod tests {
         refused(Settings { sessions: 0, ..settings }, "0 sessions");
         refused(Settings { sessions: 1 << 20, instruments: 1 << 20, ..settings }, "at most");
         refused(Settings { zipf: f64::NAN, ..settings }, "Zipf");
-        refused(Settings { public_share: 1.5, ..settings }, "share");
         let refused = |bad: Pace, why: &str| {
             assert!(bad.check().unwrap_err().to_string().contains(why), "{why}");
         };

@@ -368,7 +368,7 @@ fn new_order(order: &Live, time_in_force: TimeInForce) -> NewOrder {
 
 fn request(order: &Live, command: Command) -> OrderRequest {
     let Live { user, instrument, .. } = *order;
-    OrderRequest { session: user, instrument, command, size_bytes: REQUEST_BYTES, is_public: false }
+    OrderRequest { session: user, instrument, command, size_bytes: REQUEST_BYTES }
 }
 
 #[cfg(test)]

@@ -537,6 +537,13 @@ impl<'a> AimedKills<'a> {
     }
 }
 
+/// Broadcasts for each answered request, if any was answered. Each comes from all gateways.
+fn broadcast_share(setup: &Setup, load: &nm_load::Round) -> Option<f64> {
+    let gateways = f64::from(setup.spec.nodes.of_class[0]);
+    let answered = load.answered as f64;
+    (load.answered > 0).then(|| load.public as f64 / gateways / answered)
+}
+
 fn outcome(
     setup: &Setup,
     load: nm_load::Round,
@@ -552,6 +559,7 @@ fn outcome(
         .collect();
     let lateness_p99_ns = load.lateness.value(nm_model::Metric::Percentile(99.0));
     let lateness_es10_ns = load.lateness.value(nm_model::Metric::Es10);
+    let broadcast_share = broadcast_share(setup, &load);
     let mut latency = load.latency;
     let unfinished = moves.as_ref().map_or(0, |moves| moves.due - moves.done - moves.refused);
     let due = moves.as_ref().map_or(0, |moves| moves.due);
@@ -561,6 +569,7 @@ fn outcome(
         lateness_es10_ns,
         stream_hash: Some(format!("{:016x}", load.stream_hash)),
         resent: load.resent,
+        broadcast_share,
         cpu: cpu_per_class(setup, ends, load_cpu_us),
         hops: load.hops,
         faults,

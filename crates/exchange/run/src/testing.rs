@@ -135,7 +135,6 @@ pub fn samples(seed: u64) -> Vec<Vec<u8>> {
             gateway: 0,
             cell: 0,
             attempt: 0,
-            is_public: false,
             is_previous_answered: false,
             breach: 0,
             command,

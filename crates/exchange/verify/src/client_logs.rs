@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use nm_model::{Failure, FailureKind};
 
-/// Longest client log, bytes: that of the longest run. A request and its reply take 75 bytes.
-pub const CLIENT_LOG_BYTES_MAX: u64 = 80 * nm_model::limits::SAMPLES_MAX;
+/// Longest client log, bytes: that of the longest run. A request and its reply take 75 bytes, and a
+/// broadcast at each gateway 34.
+pub const CLIENT_LOG_BYTES_MAX: u64 = 160 * nm_model::limits::SAMPLES_MAX;
 
 /// The logs of clients in a folder, in the order of their names.
 ///

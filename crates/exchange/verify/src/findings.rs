@@ -39,6 +39,11 @@ pub enum Violation {
     Diverged,
     /// An event on a session's own order, such as a fill, was never delivered to it.
     NotDelivered,
+    /// A gateway has left out a change of the best prices or of the phase, although nothing was
+    /// lost with a link or a node.
+    NotBroadcast,
+    /// A broadcast that no request has caused, or that says something else than its replay.
+    WrongBroadcast,
     /// Two cells owned an instrument, or one executed requests on an instrument of another cell.
     WrongOwner,
     /// A cell released an instrument, and none adopted it.
@@ -63,6 +68,8 @@ impl fmt::Display for Violation {
             Violation::TooFewCopies => "too few copies",
             Violation::Diverged => "diverged",
             Violation::NotDelivered => "not delivered",
+            Violation::NotBroadcast => "not broadcast",
+            Violation::WrongBroadcast => "wrong broadcast",
             Violation::WrongOwner => "wrong owner",
             Violation::NoOwner => "no owner",
             Violation::RuleBroken => "rule broken",
@@ -105,6 +112,8 @@ pub struct Findings {
     pub hashes: u64,
     /// Snapshots from which a replay was continued to the end.
     pub cuts: u64,
+    /// Broadcasts that executed requests must have caused.
+    pub broadcasts: u64,
     /// Requests known to be executed only because a snapshot includes them.
     pub in_snapshots: u64,
     /// Moves of instruments to another cell.

@@ -29,6 +29,7 @@ use nm_sys::text_file;
 
 use crate::recording::{Comparison, NETWORK, Recording};
 
+use crate::broadcasts;
 use crate::client_logs::{CLIENT_LOG_BYTES_MAX, client_logs, unreadable};
 use crate::cuts::{self, Cuts};
 use crate::findings::{Findings, Violation};
@@ -110,7 +111,8 @@ fn check_all(
     let sessions = clients.sessions();
     let has_purged = all.iter().any(|files| files.log.start.is_some());
     let (mut owners, mut random) = (Owners::new(network), Random::new(cuts.seed));
-    let (mut executed, mut replayed, mut moved) = (vec![], HashMap::new(), vec![]);
+    let (mut executed, mut due) = (vec![], vec![]);
+    let (mut replayed, mut moved) = (HashMap::new(), vec![]);
     for files in &all {
         let CellFiles { cell, journals, log, .. } = files;
         let mut replay = Replay::new(*cell, network, cuts.count > 0);
@@ -137,6 +139,7 @@ fn check_all(
             owners.lost_books(*cell);
         }
         executed.append(&mut replay.executed);
+        due.append(&mut replay.due);
         replayed.extend(std::mem::take(&mut replay.delivered));
         moved.push(std::mem::take(&mut replay.moved_events));
         for incarnation in replay.into_incarnations() {
@@ -151,6 +154,7 @@ fn check_all(
     judge(&mut executed, &clients, &owners, findings);
     replay::fold(&moved, &mut replayed);
     check_deliveries(&replayed, &clients, &owners, findings);
+    broadcasts::check(&due, &clients, &owners, findings);
     Ok(())
 }
 

@@ -72,6 +72,8 @@ impl Reading<'_> {
             Record::Delivered(one) => self.delivered(one, findings),
             Record::Refused(name) => self.ended(*name, State::Refused, findings),
             Record::Unanswered(name) => self.ended(*name, State::Unanswered, findings),
+            // What they say is judged with the books.
+            Record::Broadcast(_) => {}
             Record::End(end) => self.end = Some(*end),
         }
     }
@@ -180,10 +182,10 @@ impl Reading<'_> {
 }
 
 fn counts(end: &End) -> String {
-    let End { sent, answered, delivered, refused, unanswered } = end;
+    let End { sent, answered, delivered, refused, unanswered, broadcasts } = end;
     format!(
         "{sent} requests, {answered} answers, {refused} refusals, {unanswered} requests without \
-         either, and {delivered} records of deliveries"
+         either, {broadcasts} broadcasts, and {delivered} records of deliveries"
     )
 }
 

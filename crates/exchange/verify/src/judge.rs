@@ -1,13 +1,13 @@
 //! Compares executed requests with the requests and replies in the clients' logs.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use nm_book::order::{InstrumentId, UserId};
 use nm_codec::FNV1A;
 use nm_exchange::cell::DESK;
 use nm_exchange::moves::MoveId;
-use nm_load::log::{Answered, Delivered, Record, RequestId};
+use nm_load::log::{Answered, Broadcast, Delivered, Record, RequestId};
 
 use crate::findings::{Findings, Violation};
 use crate::ownership::{Owners, Place};
@@ -50,6 +50,9 @@ pub struct Clients {
     sent: HashMap<(InstrumentId, UserId), Vec<(u64, u64)>>,
     answered: HashMap<RequestId, Vec<Answered>>,
     delivered: Vec<Delivered>,
+    /// Broadcasts with the number of the log that has them, in the order of the logs.
+    broadcasts: Vec<(usize, Broadcast)>,
+    logs: usize,
     count: u64,
     /// By log: the requests as they were sent, and their replies as they came.
     histories: Vec<Vec<(RequestId, Step)>>,
@@ -58,6 +61,8 @@ pub struct Clients {
     /// Where the replay of an instrument has a hole, by the move after it: the last requests of
     /// sessions before.
     holes: BTreeMap<MoveId, HashMap<UserId, u64>>,
+    /// Instruments of which the replay lacks something.
+    with_holes: HashSet<InstrumentId>,
 }
 
 /// What a client did.
@@ -71,6 +76,7 @@ impl Clients {
     /// Adds the records of one log.
     pub fn add_log(&mut self, records: &[Record]) {
         let mut history = vec![];
+        self.logs += 1;
         for record in records {
             match record {
                 Record::Sent(sent) => {
@@ -85,6 +91,7 @@ impl Clients {
                     self.answered.entry(answered.name).or_default().push(*answered);
                 }
                 Record::Delivered(delivered) => self.delivered.push(*delivered),
+                Record::Broadcast(broadcast) => self.broadcasts.push((self.logs, *broadcast)),
                 // It must not be executed, as if nobody had sent it.
                 Record::Refused(name) => {
                     let pair = self.sent.entry((name.instrument, name.session)).or_default();
@@ -111,6 +118,22 @@ impl Clients {
         self.sent.keys().map(|(instrument, _)| *instrument)
     }
 
+    /// Instruments with requests, all of which are replayed; each once.
+    pub fn instruments_once(&self) -> impl Iterator<Item = InstrumentId> {
+        let all: BTreeSet<InstrumentId> = self.instruments().collect();
+        all.into_iter().filter(|it| !self.with_holes.contains(it))
+    }
+
+    /// Broadcasts, each with the number of its log.
+    pub fn broadcasts(&self) -> impl Iterator<Item = (usize, &Broadcast)> {
+        self.broadcasts.iter().map(|(log, one)| (*log, one))
+    }
+
+    /// Whether a request was answered again: something was lost.
+    pub fn has_repeats(&self) -> bool {
+        self.answered.values().flatten().any(|answered| answered.is_repeated)
+    }
+
     /// Takes note of requests that are not replayed, because snapshots replace them.
     pub fn skip(&mut self, owners: &Owners) {
         for (id, last_requests) in owners.holes() {
@@ -119,6 +142,8 @@ impl Clients {
         // Events in a hole cannot be replayed, so their hash cannot be compared.
         let with_holes: HashSet<InstrumentId> = self.holes.keys().map(|id| id.instrument).collect();
         self.delivered.retain(|one| !with_holes.contains(&one.instrument));
+        self.broadcasts.retain(|(_, one)| !with_holes.contains(&one.instrument));
+        self.with_holes = with_holes;
     }
 
     /// Sessions of each instrument that have sent requests on it.

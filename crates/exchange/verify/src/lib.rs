@@ -8,10 +8,12 @@
 //! written ([`history`]). State hashes that replicas recorded
 //! ([`nm_exchange::hashes`]) must equal those of the replay, and so must a replay from snapshots
 //! (`cuts`). An instrument that moves between cells has one of them as its owner at any time, and
-//! arrives as it left (`ownership`). Before anything is replayed, each file is compared with the
-//! manifest that was made when the run ended ([`recording`]).
+//! arrives as it left (`ownership`). Clients got the broadcasts that follow (`broadcasts`). Before
+//! anything is replayed, each file is compared with the manifest that was made when the run ended
+//! ([`recording`]).
 #![forbid(unsafe_code)]
 
+mod broadcasts;
 mod client_logs;
 mod cuts;
 mod findings;

@@ -9,14 +9,15 @@ use nm_book::reference::ReferenceBook;
 use nm_codec::{DecodeError, FNV1A, Put, Reader, fnv1a_on};
 use nm_exchange::batch;
 use nm_exchange::cell::{
-    Admitted, Cell, CellLoadError, Handled, MoveStep, Request, event_recipients,
+    Admitted, Cell, CellLoadError, Handled, MoveStep, Request, event_recipients, is_broadcast,
 };
 use nm_exchange::moves::{MoveId, MoveParts, Release as ReleaseEntry};
 use nm_exchange::network::{Durability, Network};
-use nm_load::log::{RequestId, command_hash};
+use nm_load::log::{self, RequestId, command_hash};
 use nm_wire::{Claim, Forget, Frame, Kind, request};
 use thiserror::Error;
 
+use crate::broadcasts::Due;
 use crate::cuts::{Batch, Entry, Incarnation};
 use crate::findings::{Findings, Violation};
 use crate::judge::Executed;
@@ -74,6 +75,8 @@ pub struct Replay {
     reference: Cell<ReferenceBook>,
     fast: Cell<book::Book>,
     term: Option<u64>,
+    /// Time of the present batch, ns since 1970.
+    time_ns: u64,
     /// Incarnations so far, the current one last; with their batches only if these are kept.
     incarnations: Vec<Incarnation>,
     keeps_batches: bool,
@@ -83,6 +86,8 @@ pub struct Replay {
     pub expired: HashSet<RequestId>,
     /// Events of instruments that are here by the rule.
     pub delivered: Delivered,
+    /// Broadcasts that the executed requests must have caused.
+    pub due: Vec<Due>,
     /// Events of those that came from another cell.
     pub moved_events: MovedEvents,
     code: Vec<u8>,
@@ -101,11 +106,13 @@ impl Replay {
             reference: Cell::new(cell, active_cells),
             fast: Cell::new(cell, active_cells),
             term: None,
+            time_ns: 0,
             incarnations: vec![],
             keeps_batches,
             executed: vec![],
             expired: HashSet::new(),
             delivered: HashMap::new(),
+            due: vec![],
             moved_events: BTreeMap::new(),
             code: vec![],
             rules: Rules::of(network.master.clone()),
@@ -233,6 +240,7 @@ impl Replay {
         }
         self.term = Some(term);
         let (time_ns, frames) = batch::decode(bytes).map_err(undecodable)?;
+        self.time_ns = time_ns;
         self.reference.begin(index, time_ns);
         self.fast.begin(index, time_ns);
         findings.batches += 1;
@@ -290,11 +298,14 @@ impl Replay {
         let (delivered, code) = (&mut self.delivered, &mut self.code);
         let id = MoveId { instrument, epoch };
         let mut moved = (epoch > 0).then(|| self.moved_events.entry(id).or_default());
-        let mut has_effect = false;
+        let (mut has_effect, mut public) = (false, vec![]);
         let handled = self.reference.handle(request, |event| {
             has_effect |= Rules::is_effect(event);
             code.clear();
             codec::write_event(event, code);
+            if is_broadcast(event) {
+                public.extend_from_slice(code);
+            }
             for user in event_recipients(event, session) {
                 match &mut moved {
                     None => add(delivered, instrument, user, code),
@@ -319,6 +330,7 @@ impl Replay {
         }
         if let Handled::Executed(outcome) = handled {
             self.rules.executed(request, has_effect, index, findings);
+            self.add_due(instrument, outcome.output_seq, &public);
             self.executed.push(Executed {
                 name,
                 output_seq: outcome.output_seq,
@@ -329,6 +341,20 @@ impl Replay {
                 epoch,
             });
         }
+    }
+
+    /// Adds the broadcasts of the request that was executed last: its events for all, and the best
+    /// prices if they are others.
+    fn add_due(&mut self, instrument: InstrumentId, output_seq: u64, public: &[u8]) {
+        let (last, best) = (self.reference.last_public_seq(instrument), self.reference.new_best());
+        let time_ns = self.time_ns;
+        let due =
+            |number, content_hash| Due { instrument, number, output_seq, content_hash, time_ns };
+        if !public.is_empty() {
+            let number = last - u64::from(best.is_some());
+            self.due.push(due(number, log::events_hash(public)));
+        }
+        self.due.extend(best.map(|best| due(last, log::best_hash(best))));
     }
 
     /// A step of a move was carried out, before which the last move of its instrument was another.

@@ -174,7 +174,6 @@ mod tests {
         gateway: 0,
         cell: 0,
         attempt: 0,
-        is_public: false,
         is_previous_answered: false,
         breach: 0,
         command: Command::Tick,

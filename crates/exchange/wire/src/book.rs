@@ -209,9 +209,9 @@ const REJECT_REASONS: [&str; 27] = [
     "It has no limit price, and its firm has a limit of value.",
 ];
 
-const CANCEL_REASONS: [&str; 11] = [
+const CANCEL_REASONS: [&str; 12] = [
     "Its session asked for it.",
-    "Its session or an operator cancelled all orders.",
+    "Its session cancelled all orders.",
     "What an order could not trade at once.",
     "A fill-or-kill order that cannot be filled.",
     "Less than its minimum quantity could trade.",
@@ -221,6 +221,7 @@ const CANCEL_REASONS: [&str; 11] = [
     "It expired.",
     "It has made as many trades as it may.",
     "Its session was away for longer than it had asked for.",
+    "An operator cancelled all orders of its session or firm.",
 ];
 
 /// Adds the types of codes that commands and events have.

@@ -66,6 +66,11 @@ macro_rules! table {
         | Mediator > Processor > Gateway > Client;
     stop::Stop = 47, Mediator > Log;
     firms::Firms = 48, Mediator > Log;
+    best_prices::BestPrices = 56,
+        Mediator > Processor > Gateway > Client
+        | Processor > Gateway > Client;
+    day_ended::DayEnded = 57, Mediator > Processor > Gateway > Client;
+    standing::Standing = 58, Mediator > Processor > Gateway > Client;
     $($more)*
     } };
 }

@@ -152,6 +152,11 @@ impl<'a> Value<'a> for String {
 impl<'a, T: Value<'a>> Value<'a> for Option<T> {
     const SIZE: Option<usize> = None;
 
+    #[inline]
+    fn bytes(&self) -> usize {
+        1 + self.as_ref().map_or(0, Value::bytes)
+    }
+
     fn put(&self, out: &mut Vec<u8>) {
         out.put_bool(self.is_some());
         if let Some(value) = self {

@@ -191,6 +191,9 @@ pub struct ExchangeRound {
     pub stream_hash: Option<String>,
     /// Requests that were sent again.
     pub resent: u64,
+    /// Broadcasts for each answered request, as a share: how many of them have changed the best
+    /// price or the phase.
+    pub broadcast_share: Option<f64>,
     /// CPU time by class of node.
     pub cpu: Vec<ClassCpu>,
     /// Latency of each hop; empty unless all nodes share a clock.

@@ -159,6 +159,14 @@ fn cpu_table(own: &[&Series], names: Names) -> Table {
     columns.extend(titles.into_iter().zip(CLASSES.map(class)));
     columns.push(("#sum", column(&sums, 3, 2)));
     columns.push(("#load", class(LOAD)));
+    let shares = known.iter().map(|series| {
+        let shares = rounds(series).iter().filter_map(|round| round.broadcast_share).collect();
+        median(shares).map(|share| share * 100.0)
+    });
+    let shares: Vec<_> = shares.collect();
+    if shares.iter().any(Option::is_some) {
+        columns.push(("#broadcasts %", column(&shares, 3, 1)));
+    }
     Table::of_columns(
         "Exchange: CPU time for one transaction, µs, all nodes of a class together (median of \
          rounds; their start and warm-up included)",

@@ -135,7 +135,12 @@ fn messages_that_both_lines_lose_are_asked_for() {
     // A publisher that starts again has another session, and its consumers another snapshot.
     let consumer = feed.consume("0%");
     load.all_answered("before the end", 50);
-    assert_eq!(interrupt(publisher).code, 0);
+    let published = interrupt(publisher);
+    assert_eq!(published.code, 0);
+    // The load has timestamps, and all run on one host.
+    let (_, latency) = published.stdout.split_once("order entry to ITCH out: ").unwrap();
+    let requests: u64 = latency.split(' ').next().unwrap().parse().unwrap();
+    assert!(requests > 400 && latency.contains("p99"), "{latency}");
     let publisher = feed.publish();
     load.all_answered("after it", 400);
     assert_equal_books(&interrupt(consumer));

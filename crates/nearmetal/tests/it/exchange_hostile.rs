@@ -288,7 +288,6 @@ fn request(
         gateway: 0,
         cell: 0,
         attempt: 0,
-        is_public: false,
         is_previous_answered: previous_seq == 0,
         breach: 0,
         command,

@@ -21,8 +21,10 @@ impl Book {
     /// What an uncross would do now; the book stays as it is.
     pub fn indicative(&mut self) -> Indicative {
         let narrow = |wide: u128| Quantity::try_from(wide).unwrap_or(Quantity::MAX);
+        let has_both = self.markets.iter().all(|queue| !queue.is_empty());
+        let far = self.reference().filter(|_| has_both);
         let Some(Found { price, volume, buy, sell }) = self.auction_price() else {
-            return Indicative { price: None, volume: 0, surplus: 0, surplus_side: None };
+            return Indicative { price: None, volume: 0, surplus: 0, surplus_side: None, far };
         };
         Indicative {
             price: Some(price),
@@ -33,7 +35,16 @@ impl Book {
                 Ordering::Less => Some(Side::Sell),
                 Ordering::Equal => None,
             },
+            far,
         }
+    }
+
+    /// The price from which that of an auction is as near as it can be.
+    fn reference(&self) -> Option<Price> {
+        self.last.map(|last| match self.bands {
+            Some((low, high)) => last.clamp(low, high),
+            None => last,
+        })
     }
 
     pub(super) fn uncross(&mut self, emit: &mut impl FnMut(Event)) {
@@ -55,10 +66,7 @@ impl Book {
 
     /// The auction price and its volume, if anything trades.
     fn auction_price(&mut self) -> Option<Found> {
-        let reference = self.last.map(|last| match self.bands {
-            Some((low, high)) => last.clamp(low, high),
-            None => last,
-        });
+        let reference = self.reference();
         let mut steps = std::mem::take(&mut self.steps);
         steps.clear();
         for side in [Side::Buy, Side::Sell] {

@@ -121,7 +121,7 @@ impl Book {
     /// Moves an order one tick away from the best price of the other side. Returns whether that
     /// price is allowed.
     fn slide(&self, order: &mut Order, emit: &mut impl FnMut(Event)) -> bool {
-        let Some(best) = self.best_price(order.side.opposite()) else { return true };
+        let Some(best) = self.best_limit(order.side.opposite()) else { return true };
         let away = match order.side {
             Side::Buy => best.checked_sub(1),
             Side::Sell => best.checked_add(1),

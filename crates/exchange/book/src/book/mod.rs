@@ -125,6 +125,11 @@ impl Matching for Book {
         Some((key(side, best), shown.fold(0, Quantity::saturating_add)))
     }
 
+    #[inline]
+    fn best_price(&self, side: Side) -> Option<Price> {
+        self.best_limit(side)
+    }
+
     fn phase(&self) -> TradingPhase {
         self.phase
     }
@@ -193,13 +198,13 @@ impl Book {
     }
 
     fn is_crossed(&self) -> bool {
-        let [buy, sell] = [Side::Buy, Side::Sell].map(|side| self.best_price(side));
+        let [buy, sell] = [Side::Buy, Side::Sell].map(|side| self.best_limit(side));
         self.phase == TradingPhase::Continuous
             && buy.zip(sell).is_some_and(|(buy, sell)| buy >= sell)
     }
 
     #[inline]
-    fn best_price(&self, side: Side) -> Option<Price> {
+    fn best_limit(&self, side: Side) -> Option<Price> {
         self.resting[side as usize].best().map(|(best, _)| key(side, best))
     }
 

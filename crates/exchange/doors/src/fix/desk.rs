@@ -110,7 +110,6 @@ impl Desk {
             "H" => self.tell_status(message),
             "q" => self.cancel_all(message),
             "x" => self.list_symbols(message),
-            "g" => self.tell_session(message),
             kind => unreachable!("{kind} is no type of the application"),
         }
         self.take_effects()

@@ -11,10 +11,11 @@ use super::record::Record;
 use super::session::{self, Profile, Session};
 use super::tag;
 use crate::line::{self, Cut, Input, Next, Output};
-use crate::market::Views;
+use crate::market::{Market, Views};
 use crate::settings::Settings;
 use crate::symbols::Symbols;
 use nm_client::Change;
+use nm_wire::{Message as Frame, Standing};
 
 impl Cut for Framer {
     type Message = Message;
@@ -120,6 +121,15 @@ impl Line {
     }
 }
 
+/// News: the exchange has stopped the firm of a session, or lets it trade again.
+fn news(standing: &Standing) -> Body {
+    let (headline, text) = match standing.is_stopped {
+        true => ("your firm is stopped", "new orders are rejected, and live ones are cancelled"),
+        false => ("your firm may trade again", "new orders are taken"),
+    };
+    Body::default().with(tag::HEADLINE, headline).with(tag::LINES_OF_TEXT, 1).with(tag::TEXT, text)
+}
+
 impl line::Line for Line {
     type Cut = Framer;
     type Profile = Profile;
@@ -174,6 +184,9 @@ impl line::Line for Line {
     fn step(&mut self, input: Input<'_, Message>, now_ns: u64) -> Vec<Output<Record>> {
         match input {
             Input::Message(message) => self.session(session::Input::Message(message), now_ns),
+            Input::Frame(Frame::Standing(standing)) => {
+                self.session(session::Input::Send("B", news(standing)), now_ns);
+            }
             Input::Frame(frame) => {
                 let effects = self.desk.hear(frame, now_ns);
                 self.follow(effects, now_ns);
@@ -254,11 +267,11 @@ impl line::Line for Line {
 
     fn tell_market(
         &mut self,
-        views: &Views,
+        market: &Market,
         changed: Option<&Views>,
         now_ns: u64,
     ) -> Vec<Output<Record>> {
-        let reports = self.market.tell(views, changed, now_ns);
+        let reports = self.market.tell(market, changed, now_ns);
         self.tell(reports, now_ns);
         std::mem::take(&mut self.outputs)
     }

@@ -7,6 +7,7 @@
 mod entries;
 mod reject;
 mod requests;
+mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,11 +16,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::message::{Body, Message};
 use super::tag;
 use crate::limits::MARKET_WAIT_NS;
-use crate::market::{TradingPhase, View, Views};
+use crate::market::{Market, View, Views};
 use crate::symbols::{Symbol, Symbols};
 use entries::Shown;
 pub use reject::Report;
-use reject::{BANDWIDTH, UNKNOWN_STATUS, reject};
+use reject::{BANDWIDTH, TRADING_SESSION, Told, VENUE_UNKNOWN, no_status, no_venue, reject};
 
 /// Symbols that all sessions of a firm ask for; of a session without a firm, its own.
 pub type FirmUse = Arc<AtomicUsize>;
@@ -42,7 +43,7 @@ struct Item {
     sent: Option<Arc<View>>,
 }
 
-/// A request for market data, or for the trading status of a symbol.
+/// A request for market data, or for the trading status of a symbol or of the venue.
 #[derive(Debug)]
 struct Subscription {
     route: Body,
@@ -50,15 +51,19 @@ struct Subscription {
     shown: Shown,
     items: BTreeMap<u32, Item>,
     since_ns: u64,
+    /// The latest status that the client was sent.
+    told: Option<Told>,
 }
 
-/// Requests of two kinds have names of their own.
+/// Requests of each kind have names of their own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Name {
     /// MDReqID.
     Data(String),
     /// SecurityStatusReqID.
     Status(String),
+    /// TradSesReqID.
+    Venue(String),
 }
 
 /// What one session has asked for.
@@ -89,6 +94,7 @@ impl MarketDesk {
         match message.kind() {
             "V" => self.request(message),
             "e" => self.request_status(message),
+            "g" => self.request_venue(message),
             _ => return None,
         }
         Some(std::mem::take(&mut self.reports))
@@ -134,40 +140,36 @@ impl MarketDesk {
     fn refuse_known(&mut self, name: &Name, reason: Option<char>, why: &str) {
         let route = self.subscriptions.get(name).map(|it| it.route.clone()).unwrap_or_default();
         self.remove(name);
-        match name {
-            Name::Data(id) => self.reports.push(reject(route, id, reason, why)),
-            Name::Status(id) => {
-                let mut body = route.with(tag::SECURITY_STATUS_REQ_ID, id);
-                body.push(tag::SYMBOL, "[N/A]");
-                body.push(tag::SECURITY_TRADING_STATUS, UNKNOWN_STATUS);
-                self.reports.push(("f", body.with(tag::TEXT, why)));
-            }
-        }
+        self.reports.push(match name {
+            Name::Data(id) => reject(route, id, reason, why),
+            Name::Status(id) => no_status(route, id, "[N/A]", why),
+            Name::Venue(id) => no_venue(route, id, TRADING_SESSION, VENUE_UNKNOWN, why),
+        });
     }
 
     /// What is to be notified now. Only the given instruments have changed, if any are given.
-    pub fn tell(&mut self, views: &Views, changed: Option<&Views>, now_ns: u64) -> Vec<Report> {
+    pub fn tell(&mut self, market: &Market, changed: Option<&Views>, now_ns: u64) -> Vec<Report> {
         self.now_ns = now_ns;
         let (mut over, mut late) = (vec![], vec![]);
         for (name, subscription) in &mut self.subscriptions {
-            match changed {
-                Some(changed) => {
-                    for (instrument, view) in changed {
-                        subscription.tell(name, *instrument, view, &mut self.reports);
-                    }
+            let is_late = now_ns.saturating_sub(subscription.since_ns) >= MARKET_WAIT_NS;
+            let is_known = match name {
+                Name::Data(id) => {
+                    subscription.tell_all(id, market, changed, &mut self.reports);
+                    subscription.items.values().all(|item| item.sent.is_some())
                 }
-                None => {
-                    let wanted: Vec<u32> = subscription.items.keys().copied().collect();
-                    let known = wanted.iter().filter_map(|it| Some((it, views.get(it)?)));
-                    known.for_each(|(it, view)| {
-                        subscription.tell(name, *it, view, &mut self.reports);
-                    });
+                Name::Status(id) => {
+                    subscription.tell_status(id, market, is_late, &mut self.reports);
+                    subscription.told.is_some()
                 }
-            }
-            let is_unknown = subscription.items.values().any(|item| item.sent.is_none());
-            if !is_unknown && subscription.mode == Mode::Once {
+                Name::Venue(id) => {
+                    subscription.tell_venue(id, market, &mut self.reports);
+                    true
+                }
+            };
+            if is_known && subscription.mode == Mode::Once {
                 over.push(name.clone());
-            } else if is_unknown && now_ns.saturating_sub(subscription.since_ns) >= MARKET_WAIT_NS {
+            } else if !is_known && is_late {
                 late.push(name.clone());
             }
         }
@@ -186,32 +188,33 @@ impl Drop for MarketDesk {
     }
 }
 
-/// SecurityTradingStatus of a phase: ready to trade, pre-open, halt.
-fn status(phase: TradingPhase) -> u32 {
-    match phase {
-        TradingPhase::Continuous => 17,
-        TradingPhase::Auction => 21,
-        TradingPhase::Halted => 2,
-    }
-}
-
 impl Subscription {
+    /// Tells of all instruments, or of those that have changed.
+    fn tell_all(
+        &mut self,
+        id: &str,
+        market: &Market,
+        changed: Option<&Views>,
+        to: &mut Vec<Report>,
+    ) {
+        if let Some(changed) = changed {
+            for (instrument, view) in changed {
+                self.tell(id, *instrument, view, to);
+            }
+            return;
+        }
+        let wanted: Vec<u32> = self.items.keys().copied().collect();
+        for (instrument, view) in wanted.iter().filter_map(|it| Some((it, market.views.get(it)?))) {
+            self.tell(id, *instrument, view, to);
+        }
+    }
+
     /// Tells of one instrument, if it is one of its own and the client has not that view.
-    fn tell(&mut self, name: &Name, instrument: u32, view: &Arc<View>, to: &mut Vec<Report>) {
+    fn tell(&mut self, id: &str, instrument: u32, view: &Arc<View>, to: &mut Vec<Report>) {
         let Subscription { route, mode, shown, items, .. } = self;
         let Some(item) = items.get_mut(&instrument) else { return };
         let before = item.sent.replace(Arc::clone(view));
-        let (id, symbol) = match name {
-            Name::Data(id) => (id, &item.symbol),
-            Name::Status(id) => {
-                if before.is_none_or(|it| it.phase != view.phase) {
-                    let body = route.clone().with(tag::SECURITY_STATUS_REQ_ID, id);
-                    let body = body.with(tag::SYMBOL, &item.symbol.name);
-                    to.push(("f", body.with(tag::SECURITY_TRADING_STATUS, status(view.phase))));
-                }
-                return;
-            }
-        };
+        let symbol = &item.symbol;
         let changes = match &before {
             Some(before) if Arc::ptr_eq(before, view) => return,
             Some(before) => shown.changes(before, view),

@@ -12,6 +12,8 @@ pub mod cancel {
     pub const COLLARS: u8 = b'K';
     /// It would have traded with an own order.
     pub const SELF_MATCH: u8 = b'Q';
+    /// The exchange has ordered it: it was cancelled by an operator.
+    pub const SUPERVISORY: u8 = b'S';
     /// Its time has passed.
     pub const TIMEOUT: u8 = b'T';
     /// Its user asked for it.

@@ -133,6 +133,11 @@ impl Desk {
         orders.find(is_lost).map(|order| order.symbol.as_str())
     }
 
+    /// What is traded.
+    pub fn symbols(&self) -> &Symbols {
+        &self.symbols
+    }
+
     /// Handles a request of the client.
     pub fn receive(&mut self, request: Inbound, options: &Appendage, now_ns: u64) -> Vec<Effect> {
         self.now_ns = now_ns;

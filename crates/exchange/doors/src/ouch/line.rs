@@ -1,5 +1,6 @@
 //! OUCH as a protocol of a door: a session of SoupBinTCP, and its orders.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::appendage::Appendage;
@@ -8,11 +9,13 @@ use super::message::{Inbound, Outbound, SystemEvent};
 use super::record::Record;
 use super::settings::{Profile, check_symbol};
 use crate::line::{self, Input, Output};
+use crate::market::begins_day;
 use crate::settings::Settings;
 use crate::soup::packet::{self, Framer, Packet, packet};
 use crate::soup::session::{self, LoginRequest, Session};
 use crate::symbols::Symbols;
 use nm_client::Change;
+use nm_wire::Message as Frame;
 
 /// ns of a day.
 const DAY_NS: u64 = 86_400_000_000_000;
@@ -22,7 +25,42 @@ const DAY_NS: u64 = 86_400_000_000_000;
 pub struct Line {
     session: Session,
     desk: Desk,
+    day: Day,
     outputs: Vec<Output<Record>>,
+}
+
+/// The day of a session: it ends when that of all symbols has, and begins with the first of them.
+#[derive(Debug, Default)]
+struct Day {
+    /// Instruments whose day has ended, as the door has heard.
+    ended: BTreeSet<u32>,
+    /// Whether the client was told that the day has ended.
+    is_over: bool,
+}
+
+impl Day {
+    /// The event that follows from a message of the gateway.
+    fn hear(&mut self, frame: &Frame<'_>, symbols: &Symbols) -> Option<u8> {
+        match frame {
+            Frame::DayEnded(ended) => self.ended.extend(&ended.instruments),
+            Frame::Public(public) => {
+                let mut events = public.events.take_while(Result::is_ok).flatten();
+                if !events.any(|event| begins_day(&event)) {
+                    return None;
+                }
+                self.ended.remove(&public.instrument);
+                let is_own = symbols.of(public.instrument).is_some();
+                return (is_own && std::mem::take(&mut self.is_over)).then_some(b'S');
+            }
+            _ => return None,
+        }
+        let mut all = symbols.0.values();
+        let has_any = !symbols.0.is_empty();
+        let is_over = has_any && all.all(|symbol| self.ended.contains(&symbol.instrument));
+        let was_over = self.is_over;
+        self.is_over |= is_over;
+        (is_over && !was_over).then_some(b'E')
+    }
 }
 
 impl Line {
@@ -65,7 +103,11 @@ impl Line {
     /// A session that nobody has used gets its name, and tells that a day begins.
     fn begin(&mut self, now_ns: u64) {
         self.session.begin(now_ns);
-        let event = Outbound::from(SystemEvent { at: now_ns % DAY_NS, event: b'S' });
+        self.tell_event(b'S', now_ns);
+    }
+
+    fn tell_event(&mut self, event: u8, now_ns: u64) {
+        let event = Outbound::from(SystemEvent { at: now_ns % DAY_NS, event });
         self.session.send(event.write(&Appendage::default()), now_ns);
     }
 }
@@ -82,6 +124,7 @@ impl line::Line for Line {
         Line {
             session: Session::new(one.profile.login.clone()),
             desk: Desk::new(one.session, one.profile.firm, settings.symbols.clone()),
+            day: Day::default(),
             outputs: vec![],
         }
     }
@@ -123,6 +166,10 @@ impl line::Line for Line {
         match input {
             Input::Message(packet) => self.session.receive(packet, now_ns),
             Input::Frame(frame) => {
+                if let Some(event) = self.day.hear(frame, self.desk.symbols()) {
+                    self.outputs.push(Output::Keep(Record::DayOver(event == b'E')));
+                    self.tell_event(event, now_ns);
+                }
                 let effects = self.desk.hear(frame, now_ns);
                 self.follow(effects, now_ns);
             }
@@ -159,13 +206,15 @@ impl line::Line for Line {
             Record::Ended(first) => self.desk.forget(first),
             Record::Used(used) => self.desk.restore_used(used),
             Record::Disabled(is_disabled) => self.desk.restore_disabled(is_disabled),
+            Record::DayOver(is_over) => self.day.is_over = is_over,
         }
     }
 
     fn snapshot(&self) -> impl Iterator<Item = Record> {
         let of_session = self.session.snapshot().map(Record::Session);
         let of_exchange = self.desk.exchange.snapshot().into_iter().map(Record::Exchange);
-        of_session.chain(of_exchange).chain(self.desk.snapshot())
+        let day = Record::DayOver(self.day.is_over);
+        of_session.chain(of_exchange).chain(self.desk.snapshot()).chain([day])
     }
 
     fn set_symbols(&mut self, symbols: Arc<Symbols>) {

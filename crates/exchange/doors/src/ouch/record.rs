@@ -21,4 +21,6 @@ pub enum Record {
     Used(u32),
     /// Whether new orders are rejected, because the client wants it.
     Disabled(bool),
+    /// Whether the client was told that the day has ended, and nothing since.
+    DayOver(bool),
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use nm_book::codec;
+use nm_book::order::Event;
 use nm_doors::door::{Act, ConnectionId, Door};
 use nm_doors::fix::line::Line;
 use nm_doors::fix::message::{Message, seal};
@@ -14,7 +16,7 @@ use nm_doors::limits::{
 };
 use nm_doors::market::{Level, Trade, TradingPhase, View};
 use nm_doors::settings::read_symbols;
-use nm_wire::Owner;
+use nm_wire::{DayEnded, Message as Frame, Owner, Public, Series, Standing};
 
 const NOW_NS: u64 = 1_796_000_000_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -99,6 +101,27 @@ impl Market {
         self.now_ns += ns;
         self.door.tick(self.now_ns);
         self.collect();
+    }
+
+    fn hear(&mut self, frame: &Frame<'_>) {
+        self.door.received_frame(frame, self.now_ns);
+        self.wait(SECOND_NS);
+    }
+
+    /// Something is announced of an instrument.
+    fn announce(&mut self, instrument: u32, event: Event) {
+        let mut bytes = vec![];
+        codec::write_event(&event, &mut bytes);
+        let (output_seq, previous_event, gateway, cell) = (1, 0, 0, 0);
+        let events = Series::of(&bytes);
+        self.hear(&Frame::Public(Public {
+            instrument,
+            output_seq,
+            previous_event,
+            gateway,
+            cell,
+            events,
+        }));
     }
 
     /// What a client was sent since the last call.
@@ -309,13 +332,87 @@ fn trading_status_is_sent_when_it_changes() {
     assert_eq!(market.bodies(1), ["f 324=s 55=A1 326=17", "f 324=t 55=A1 326=17"]);
     market.show([(1, View { volume: 1, ..View::empty() })]);
     assert!(market.take(1).is_empty());
-    for (phase, status) in [(TradingPhase::Halted, 2), (TradingPhase::Auction, 21)] {
+    for (phase, status) in [
+        (TradingPhase::Halted, 2),
+        (TradingPhase::Continuous, 3),
+        (TradingPhase::Auction, 21),
+        (TradingPhase::Continuous, 17),
+    ] {
         market.show([(1, View { phase, ..View::empty() })]);
-        assert_eq!(market.bodies(1), [format!("f 324=s 55=A1 326={status}")]);
+        assert_eq!(market.bodies(1), [format!("f 324=s 55=A1 325=Y 326={status}")]);
     }
     market.send(1, "e", "324=s|263=2|55=A1");
-    market.show([(1, View::empty())]);
+    market.show([(1, View { phase: TradingPhase::Halted, ..View::empty() })]);
     assert!(market.take(1).is_empty());
+}
+
+/// A door that sees no books has what is announced to all clients.
+#[test]
+fn halts_auctions_and_the_end_of_the_day_reach_those_who_subscribed() {
+    let mut market = Market::new(2, 2);
+    market.send(1, "g", "335=x|263=1");
+    market.send(1, "e", "324=s|263=1|55=A1");
+    market.send(1, "e", "324=t|263=0|55=A2");
+    market.send(2, "g", "335=x|263=0");
+    assert_eq!(market.bodies(1), ["h 335=x 336=DAY 340=2"]);
+    assert_eq!(market.bodies(2), ["h 335=x 336=DAY 340=2"]);
+    market.wait(MARKET_WAIT_NS);
+    let unknown = "f 324=s 55=A1 326=20 58=this door sees no books: the next change of the status \
+                   is reported";
+    let refused = "f 324=t 55=[N/A] 326=20 58=the exchange does not say what its books have: ask \
+                   again";
+    assert_eq!(market.bodies(1), [unknown, refused]);
+    market.announce(1, Event::Halted);
+    assert_eq!(market.bodies(1), ["f 324=s 55=A1 325=Y 326=2"]);
+    market.announce(2, Event::Halted);
+    assert_eq!(market.bodies(1), ["h 335=x 336=DAY 325=Y 340=1"]);
+    market.announce(1, Event::Resumed);
+    assert_eq!(market.bodies(1), ["f 324=s 55=A1 325=Y 326=3", "h 335=x 336=DAY 325=Y 340=2"]);
+    market.announce(1, Event::Halted);
+    market.take(1);
+    market.hear(&Frame::DayEnded(DayEnded { cell: 0, instruments: vec![1, 2] }));
+    assert_eq!(market.bodies(1), ["f 324=s 55=A1 325=Y 326=18", "h 335=x 336=DAY 325=Y 340=3"]);
+    market.announce(1, Event::AuctionBegun);
+    market.take(1);
+    market.announce(2, Event::AuctionBegun);
+    assert_eq!(market.bodies(1), ["h 335=x 336=DAY 325=Y 340=4"]);
+    market.send(1, "g", "335=x|263=2");
+    market.announce(2, Event::Uncrossed { price: None, volume: 0 });
+    assert!(market.take(1).is_empty() && market.take(2).is_empty());
+    market.send(1, "g", "335=x|263=2");
+    assert_eq!(market.bodies(1), ["h 335=x 336=DAY 340=6 58=no subscription has TradSesReqID x"]);
+}
+
+#[test]
+fn a_firm_that_is_stopped_gets_news_that_are_kept() {
+    let mut market = Market::new(1, 2);
+    market.door.disconnected(1, market.now_ns);
+    let (owner, cell) = (Owner::NOBODY, 0);
+    for is_stopped in [true, false] {
+        market.hear(&Frame::Standing(Standing { session: 1, owner, cell, is_stopped }));
+    }
+    assert!(market.take(2).is_empty(), "it is of another session");
+    assert!(market.door.connected(9, Owner::NOBODY, NOW_NS));
+    let now = time::format(market.now_ns);
+    let logon = format!("35=A|34=2|49=C1|52={now}|56=VENUE|98=0|108=0|");
+    market.door.received(9, &seal("FIX.4.4", &logon.replace('|', "\u{1}")), market.now_ns);
+    market.collect();
+    market.take(9);
+    let ask = format!("35=2|34=3|49=C1|52={now}|56=VENUE|7=2|16=3|");
+    market.door.received(9, &seal("FIX.4.4", &ask.replace('|', "\u{1}")), market.now_ns);
+    market.collect();
+    let news: Vec<_> = market
+        .take(9)
+        .iter()
+        .map(|it| (it.kind().to_string(), it.get(148).map(str::to_string)))
+        .collect();
+    let headline = |text: &str| ("B".to_string(), Some(text.to_string()));
+    assert_eq!(news, [headline("your firm is stopped"), headline("your firm may trade again")]);
+}
+
+#[test]
+fn a_session_that_is_unknown_has_no_status() {
+    let mut market = Market::new(1, 1);
     market.send(1, "g", "335=x|263=0");
     assert_eq!(market.bodies(1), ["h 335=x 336=DAY 340=2"]);
     market.send(1, "g", "335=y|263=0|336=NIGHT");

@@ -8,7 +8,7 @@ use nm_doors::limits::{CLIENT_SILENCE_NS, LIVE_ORDERS_MAX, WAITING_CHANGES_MAX};
 use nm_doors::ouch::line::Line;
 use nm_doors::ouch::record::Record;
 use nm_doors::ouch::settings;
-use nm_wire::{Message as Frame, Owner, Reply, Request, Resent, Series};
+use nm_wire::{DayEnded, Message as Frame, Owner, Private, Public, Reply, Request, Resent, Series};
 
 const NOW_NS: u64 = 1_796_000_000_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -238,6 +238,24 @@ impl Desk {
             events: Series::of(&bytes),
         }));
         request.command
+    }
+
+    /// Events that others caused.
+    fn private(&mut self, events: &[Event]) {
+        let mut bytes = vec![];
+        events.iter().for_each(|event| codec::write_event(event, &mut bytes));
+        let previous_event = self.events;
+        self.events += events.len() as u64;
+        self.hear(&Frame::Private(Private {
+            instrument: 1,
+            session: SESSION,
+            output_seq: 1,
+            previous_event,
+            gateway: 0,
+            cell: 0,
+            is_astray: false,
+            events: Series::of(&bytes),
+        }));
     }
 
     /// An order rests.
@@ -624,4 +642,56 @@ fn requests_that_wait_for_an_order_are_limited() {
     assert!(desk.take().is_empty());
     desk.send(&replace(2 + most, 3 + most, 100, 15_000));
     assert_eq!(desk.take(), [format!("J {} 0a", 3 + most)]);
+}
+
+fn public(event: Event, instrument: u32, bytes: &mut Vec<u8>) -> Frame<'_> {
+    codec::write_event(&event, bytes);
+    let (output_seq, previous_event, gateway, cell) = (1, 0, 0, 0);
+    let events = Series::of(bytes);
+    Frame::Public(Public { instrument, output_seq, previous_event, gateway, cell, events })
+}
+
+fn day_ended(instruments: &[u32]) -> Frame<'static> {
+    Frame::DayEnded(DayEnded { cell: 0, instruments: instruments.to_vec() })
+}
+
+#[test]
+fn a_day_ends_and_begins_once_also_after_a_restart_of_the_door() {
+    let mut desk = Desk::ready();
+    desk.rest(2, 500);
+    desk.hear(&day_ended(&[4, 5]));
+    assert!(desk.take().is_empty(), "nobody trades them here");
+    desk.hear(&day_ended(&[1]));
+    desk.hear(&day_ended(&[1]));
+    assert_eq!(desk.take(), ["S E"]);
+    let was_told = desk.records.clone();
+    desk.hear(&public(Event::Halted, 1, &mut vec![]));
+    desk.hear(&public(Event::AuctionBegun, 4, &mut vec![]));
+    assert!(desk.take().is_empty(), "nothing of it begins");
+    desk.hear(&public(Event::AuctionBegun, 1, &mut vec![]));
+    desk.hear(&public(Event::Uncrossed { price: None, volume: 0 }, 1, &mut vec![]));
+    assert_eq!(desk.take(), ["S S"]);
+    // A door that was killed between.
+    let mut other = door();
+    was_told.into_iter().for_each(|record| other.restore(0, record));
+    let told = |door: &mut Door<Line>, frame: &Frame<'_>| {
+        door.received_frame(frame, NOW_NS);
+        door.take_acts()
+            .iter()
+            .filter(|act| matches!(act, Act::Keep(_, Record::DayOver(_))))
+            .count()
+    };
+    assert_eq!(told(&mut other, &day_ended(&[1])), 0, "the client was told");
+    assert_eq!(told(&mut other, &public(Event::Resumed, 1, &mut vec![])), 1);
+}
+
+#[test]
+fn an_order_that_an_operator_cancels_has_the_supervisory_reason() {
+    let mut desk = Desk::ready();
+    desk.rest(2, 500);
+    desk.rest(3, 500);
+    let gone =
+        |number, reason| Event::Cancelled { id: id(number), user: SESSION, left: 50, reason };
+    desk.private(&[gone(2, CancelReason::Operator), gone(3, CancelReason::Day)]);
+    assert_eq!(desk.take(), ["C 2 500 S", "C 3 500 E"]);
 }

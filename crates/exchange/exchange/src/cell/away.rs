@@ -119,7 +119,6 @@ fn cancellation(cell: u16, instrument: InstrumentId, session: UserId) -> Request
         gateway: 0,
         cell,
         attempt: 0,
-        is_public: false,
         is_previous_answered: false,
         breach: 0,
         command: Command::MassCancel { user: session },

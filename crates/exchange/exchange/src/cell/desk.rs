@@ -99,7 +99,6 @@ impl<M: Matching> Cell<M> {
             gateway: NO_GATEWAY,
             cell: self.number(),
             attempt: 0,
-            is_public: !matches!(command, Command::MassCancel { .. } | Command::EndOfDay),
             is_previous_answered: true,
             breach: 0,
             command: *command,

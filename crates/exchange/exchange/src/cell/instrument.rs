@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use nm_book::codec;
 use nm_book::order::{
-    CancelReason, Command, Event, InstrumentId, Matching, RejectReason, SnapshotError, UserId,
+    CancelReason, Command, Event, InstrumentId, Matching, Price, RejectReason, Side, SnapshotError,
+    UserId,
 };
 use nm_codec::{Put, Reader, fnv1a, fnv1a_on};
 
@@ -18,7 +19,7 @@ use super::handled::{CellLoadError, Handled};
 use super::holdings::OwnerLedger;
 use nm_wire::{Holdings, OrdersLimit, Owner, Request, Value, Verdict};
 
-use super::request::{authorized_command, is_broadcast, rejection};
+use super::request::{DESK, authorized_command, is_broadcast, rejection};
 use super::session::{Outcome, Session, event_recipients, read_session, write_session};
 use super::watched::EXCHANGE_SEQ;
 
@@ -40,7 +41,12 @@ pub struct Buffers {
     pub applied: Applied,
     /// By how much the present request has changed the live orders of owners.
     pub order_changes: Vec<(Owner, i64)>,
+    /// The best prices, if the present request has changed them.
+    pub new_best: Option<Best>,
 }
+
+/// The best bid and the best offer.
+pub type Best = [Option<Price>; 2];
 
 /// What a book executed of a request.
 #[derive(Debug, Clone, Copy, Default)]
@@ -72,7 +78,7 @@ pub struct InstrumentState<M> {
     pub book: M,
     /// Sequence number of the last request that was executed.
     pub output_seq: u64,
-    /// Sequence number of the last broadcast event. It begins at the time of the first request, ns,
+    /// Sequence number of the last broadcast. It begins at the time of the first request, ns,
     /// so that a book that begins again does not repeat the numbers of the one before.
     pub public_seq: u64,
     /// Hash of all requests that were executed, in order, and of their events. The state follows
@@ -178,7 +184,7 @@ impl<M: Matching> InstrumentState<M> {
         &mut self,
         request: &Request,
         at: Circumstances,
-        Buffers { codes, notifications, order_changes, applied }: &mut Buffers,
+        Buffers { codes, notifications, order_changes, applied, new_best }: &mut Buffers,
         mut copy: Option<&mut InstrumentCopy>,
         mut emit: impl FnMut(&Event),
     ) -> Outcome {
@@ -189,10 +195,15 @@ impl<M: Matching> InstrumentState<M> {
         notifications.clear();
         order_changes.clear();
         *applied = Applied::Command;
+        let best_before = self.best();
         let mut on_event = |event: Event| {
-            let event = if IS_OWN { event } else { disconnected(event) };
+            let event = match request.session {
+                _ if !IS_OWN => cancelled_by(CancelReason::Disconnected, event),
+                DESK => cancelled_by(CancelReason::Operator, event),
+                _ => event,
+            };
             codec::write_event(&event, codes);
-            events += u64::from(is_broadcast(request, &event));
+            events += u64::from(is_broadcast(&event));
             let recipients = event_recipients(&event, request.session);
             notifications.extend(recipients.map(|user| (user, event)));
             emit(&event);
@@ -217,7 +228,9 @@ impl<M: Matching> InstrumentState<M> {
             events_hash: fnv1a(codes),
         };
         self.record(request, &outcome);
-        self.public_seq += events;
+        let best = self.best();
+        *new_best = (best != best_before).then_some(best);
+        self.public_seq += events + u64::from(new_best.is_some());
         notifications.sort_by_key(|(user, _)| *user);
         for (user, event) in notifications.iter() {
             // The owner of an order has sent a request here before.
@@ -236,6 +249,10 @@ impl<M: Matching> InstrumentState<M> {
             self.change_orders(*owner, *change);
         }
         outcome
+    }
+
+    fn best(&self) -> Best {
+        [Side::Buy, Side::Sell].map(|side| self.book.best_price(side))
     }
 
     /// The rejection of a new order or of a replacement, if a limit is reached: `verdict` is what
@@ -429,11 +446,11 @@ fn of_owner(limit: OrdersLimit) -> Option<RejectReason> {
     }
 }
 
-/// The same event, where an order is cancelled because its session is away.
-fn disconnected(event: Event) -> Event {
+/// The same event, where not the session itself cancels all of its orders: its owner learns why.
+fn cancelled_by(reason: CancelReason, event: Event) -> Event {
     match event {
         Event::Cancelled { id, user, left, reason: CancelReason::Mass } => {
-            Event::Cancelled { id, user, left, reason: CancelReason::Disconnected }
+            Event::Cancelled { id, user, left, reason }
         }
         other => other,
     }

@@ -43,11 +43,11 @@ pub(super) fn authorized_command(request: &Request) -> Result<Command, Event> {
     })
 }
 
-/// Whether an event of a request is sent to all clients. Of what the desk does they learn what
-/// concerns the market, and not whose orders trade or are cancelled by it.
+/// Whether an event is sent to all clients: they learn what concerns the market, and not whose
+/// orders trade or are cancelled.
 #[inline]
-pub fn is_broadcast(request: &Request, event: &Event) -> bool {
-    request.is_public && (request.session != DESK || event.users() == [None, None])
+pub fn is_broadcast(event: &Event) -> bool {
+    event.users() == [None, None]
 }
 
 /// The event of the rejection of a request.

@@ -30,7 +30,6 @@ pub fn order(
         previous_seq,
         intended_ns: 0,
         acknowledged: 0,
-        is_public: false,
         is_previous_answered: false,
         breach: 0,
         command: Command::New(NewOrder {

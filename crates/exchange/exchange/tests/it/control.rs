@@ -51,7 +51,7 @@ fn wait_for_map(ring: &TestRing, gateway: usize, version: u32) {
         if routed_by >= Some(version) {
             return;
         }
-        probe.request(99, 1_000, false, &order(99, number, Side::Buy, 100));
+        probe.request(99, 1_000, &order(99, number, Side::Buy, 100));
         while probe.waiting() > 0 {
             assert!(!deadline.passed(), "the gateway has map version {routed_by:?}");
             probe.turn();
@@ -267,7 +267,7 @@ fn move_while_trading(victims: &[NodeId]) {
             if may_begin && *sent < COUNT && client.waiting() < 40 {
                 *sent += 1;
                 let side = if *sent % 2 == 0 { Side::Buy } else { Side::Sell };
-                client.request(session, *instrument, false, &order(session, *sent, side, 100));
+                client.request(session, *instrument, &order(session, *sent, side, 100));
                 begun[at].store(true, Ordering::Release);
             }
         }

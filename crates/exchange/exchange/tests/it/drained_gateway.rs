@@ -23,7 +23,7 @@ fn wait_for(client: &mut Client, what: &str, is_done: impl Fn(&Client) -> bool) 
 /// A session trades, and has its reply.
 fn trade(client: &mut Client, session: u32, seq: u64) {
     let replies = client.replies().count();
-    client.request(session, 0, false, &order(session, seq, Side::Sell, 100));
+    client.request(session, 0, &order(session, seq, Side::Sell, 100));
     wait_for(client, "a reply", |client| client.replies().count() > replies);
 }
 

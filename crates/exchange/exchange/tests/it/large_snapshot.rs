@@ -26,7 +26,6 @@ fn order(instrument: u32, session: u32, seq: u64) -> Request {
         previous_seq: seq - 1,
         intended_ns: 0,
         acknowledged: u64::MAX,
-        is_public: false,
         is_previous_answered: false,
         breach: 0,
         command: Command::New(NewOrder {

@@ -157,7 +157,7 @@ fn does_not_read(limits: Limits, warning: &str) {
         assert!(!deadline.passed(), "no `{warning}`: {:?}", ring.warnings.lock().unwrap());
         for instrument in 0..5 {
             let side = if seq % 2 == 0 { Side::Buy } else { Side::Sell };
-            active.request(1, instrument, true, &order(1, seq, side, 100));
+            active.request(1, instrument, &order(1, seq, side, 100));
         }
         while active.waiting() > 0 {
             assert!(!deadline.passed(), "no reply");
@@ -199,8 +199,9 @@ fn clients_that_do_not_read_are_ended_before_they_hold_too_much_together() {
         }
         assert!(!deadline.passed(), "no `{warning}`: {:?}", ring.warnings.lock().unwrap());
         for number in 0..50 {
-            let order = order(1, seq * 50 + number, Side::Buy, 100);
-            active.request(1, number as u32 % 5, true, &order);
+            // Each of them is the best bid: all clients are told.
+            let order = order(1, seq * 50 + number, Side::Buy, (seq * 50 + number) as i64);
+            active.request(1, number as u32 % 5, &order);
         }
         while active.waiting() > 0 {
             assert!(!deadline.passed(), "no reply");
@@ -219,7 +220,7 @@ fn a_client_that_sends_resend_requests_without_end_holds_up_nobody() {
     let ring = ring(Limits::STANDARD);
     let mut greedy = Client::new(&ring, 0, &[7]);
     for seq in 1..=500 {
-        greedy.request(7, 1, false, &order(7, seq, Side::Buy, 100));
+        greedy.request(7, 1, &order(7, seq, Side::Buy, 100));
     }
     let deadline = Deadline::after(LIMIT);
     while greedy.waiting() > 0 {

@@ -50,7 +50,7 @@ fn a_gateway_sends_requests_again_when_their_processor_reports_a_loss() {
     while client.link.is_none() {
         client.connect();
     }
-    client.request(1, 0, false, &order(1, 1, Side::Buy, 100));
+    client.request(1, 0, &order(1, 1, Side::Buy, 100));
     client.turn();
     assert_eq!(router.next().0, Kind::Request);
 

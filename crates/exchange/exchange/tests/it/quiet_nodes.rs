@@ -55,7 +55,6 @@ impl Client {
             client_seq: self.requested,
             previous_seq: self.last_seqs[at],
             acknowledged: self.acknowledged[at],
-            is_public: self.requested.is_multiple_of(10),
             ..testing::request(1, at as u32, command)
         };
         self.last_seqs[at] = self.requested;

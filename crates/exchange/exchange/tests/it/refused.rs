@@ -235,6 +235,7 @@ fn the_page_of_limits_has_the_numbers_of_the_code() {
         EVENTS_KEPT_MAX,
         EVENTS_WAITING_MAX,
         FRAME_EVENTS_MAX,
+        FRAME_INSTRUMENTS_MAX,
         PADDING_BYTES_MAX,
         LINK_SESSIONS_MAX,
         SESSION_INSTRUMENTS_MAX,
@@ -281,7 +282,7 @@ fn orders_of_a_trillion_parts_are_rejected_and_the_cell_trades_also_after_restar
         if let Command::New(new) = &mut command {
             (new.quantity, new.display) = (quantity, display);
         }
-        client.request(session, 0, false, &command);
+        client.request(session, 0, &command);
         let deadline = Deadline::after(LIMIT);
         while client.replies().count() == before {
             assert!(!deadline.passed(), "no reply");

@@ -150,6 +150,8 @@ proptest! {
                 book.apply(&command, stream.now_ns, &mut |_| {});
             }
         }
+        // What expires until then leaves before.
+        book.apply(&Command::Tick, stream.now_ns, &mut |_| {});
         let sent = book.indicative();
         let mut found = None;
         book.apply(&Command::Uncross, stream.now_ns, &mut |event| {
@@ -171,6 +173,38 @@ fn bodies(messages: &[Message]) -> Vec<Body> {
 /// The reference that is the nth of its instrument.
 fn nth(number: u64) -> u64 {
     u64::from(LOCATE) << 48 | number
+}
+
+/// As published: the far price is that of the orders for the auction alone, the near price that of
+/// all orders, and the shares are those at the reference price.
+#[test]
+fn an_imbalance_has_the_far_the_near_and_the_reference_price() {
+    let chain = Chain::new();
+    let mut book = Book::new();
+    let add = |book: &mut Book, user: u32, side, price: Option<i64>, quantity| {
+        let order =
+            NewOrder { id: user.into(), ..limit(1, user, side, price.unwrap_or(0), quantity) };
+        let order_type = if price.is_some() { OrderType::Limit } else { OrderType::Market };
+        let order = NewOrder { order_type, time_in_force: TimeInForce::Day, ..order };
+        book.apply(&Command::New(order), 0, &mut |event| {
+            assert!(!matches!(event, Event::Rejected { .. }), "{event:?}");
+        });
+    };
+    let prices = |book: &mut Book| match chain.feed.imbalance(book.indicative()).body {
+        Body::Imbalance { far, near, reference, paired, .. } => (far, near, reference, paired),
+        other => panic!("{other:?}"),
+    };
+    // The last trade is at 100.
+    add(&mut book, 1, Side::Sell, Some(100), 5);
+    add(&mut book, 2, Side::Buy, Some(100), 5);
+    book.apply(&Command::BeginAuction, 0, &mut |_| {});
+    add(&mut book, 3, Side::Buy, Some(110), 9);
+    add(&mut book, 4, Side::Sell, Some(105), 9);
+    assert_eq!(prices(&mut book), (0, 10_500, 10_500, 9), "no order is for the auction alone");
+    add(&mut book, 5, Side::Buy, None, 4);
+    assert_eq!(prices(&mut book).0, 0, "nor would it trade with another one of its kind");
+    add(&mut book, 6, Side::Sell, None, 2);
+    assert_eq!(prices(&mut book), (10_000, 10_500, 10_500, 11));
 }
 
 #[test]

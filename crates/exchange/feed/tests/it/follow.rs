@@ -47,6 +47,7 @@ impl Cell {
             cell: 0,
             output_seq: self.output_seq,
             now_ns,
+            received_ns: 0,
             previous_history,
             history: self.history,
             is_retirement: false,

@@ -122,8 +122,7 @@ impl TwoSessions {
     fn submit(&mut self, session: u32, side: Side, quantity: u64) {
         self.submitted += 1;
         let command = Command::New(limit(self.submitted, session, side, 100, quantity));
-        let request =
-            OrderRequest { session, instrument: 0, command, size_bytes: 200, is_public: false };
+        let request = OrderRequest { session, instrument: 0, command, size_bytes: 200 };
         let link = self.links[session as usize % 2].as_mut().unwrap();
         self.clients.submit(&request, 1, &mut link.output).unwrap();
     }

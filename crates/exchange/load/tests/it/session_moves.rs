@@ -251,8 +251,8 @@ impl Simulation {
     fn step(&mut self, step: Step) {
         match step {
             Step::Submit(session, instrument) => {
-                let (command, size_bytes, is_public) = (Command::Tick, 9_000, false);
-                let request = OrderRequest { session, instrument, command, size_bytes, is_public };
+                let (command, size_bytes) = (Command::Tick, 9_000);
+                let request = OrderRequest { session, instrument, command, size_bytes };
                 assert!(self.clients.submit(&request, 1, &mut self.out).is_some());
             }
             Step::Execute { is_before: true } => {

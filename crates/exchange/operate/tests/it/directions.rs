@@ -62,7 +62,7 @@ fn cancelled(received: &[Message], session: u32) -> Vec<(u32, u64)> {
     let of_it = received.iter().filter(|it| it.kind == Kind::Private && it.session == session);
     let all = of_it.flat_map(|it| events(it).into_iter().map(|event| (it.instrument, event)));
     let ids = all.filter_map(|(instrument, event)| match event {
-        Event::Cancelled { id, reason: CancelReason::Mass, .. } => Some((instrument, id)),
+        Event::Cancelled { id, reason: CancelReason::Operator, .. } => Some((instrument, id)),
         _ => None,
     });
     ids.collect()
@@ -113,7 +113,11 @@ fn a_halt_and_an_auction_of_all_cells_reach_all_clients_and_can_be_repeated() {
     assert_eq!(directions::direct(&network, 9, Direction::Halt).unwrap().1.changed, 1);
     let refused = answer(&mut client, 4, 9, &order(4, 1, Side::Sell, 100));
     assert_eq!(rejection(&refused), Some(RejectReason::Halted));
+    let told = |received: &[Message], kind| received.iter().filter(|it| it.kind == kind).count();
+    assert_eq!(told(&client.received, Kind::DayEnded), 0);
     let ended = directions::direct_all(&network, Direction::EndOfDay).unwrap();
+    // Both processors pass on what each of two cells says.
+    until(&mut client, "the end of the day", |received| told(received, Kind::DayEnded) == 4);
     assert!(ended.iter().map(|(_, it)| it.orders).sum::<u64>() >= 3, "{ended:?}");
     ring.stop_all();
 }
@@ -140,6 +144,11 @@ fn a_stopped_firm_sends_no_orders_in_any_cell_whoever_leads_and_wherever_instrum
         assert_eq!((got.len(), got.into_iter().collect()), (6, all), "each order once");
     }
     assert!(cancelled(&client.received, 3).is_empty());
+    let told = |received: &[Message]| -> Vec<u32> {
+        received.iter().filter(|it| it.kind == Kind::Standing).map(|it| it.session).collect()
+    };
+    until(&mut client, "the news", |received| told(received).len() >= 2);
+    assert_eq!(told(&client.received), [1, 2], "each session of the firm once");
     let again = directions::set_stopped(&network, firm_a(), true).unwrap();
     assert!(again.was_so && again.cells.iter().all(|(_, it)| it.orders == 0), "{again:?}");
     // Both leaders die, and a cell is added that gets an instrument.

@@ -138,7 +138,7 @@ fn only_sessions_of_firms_connect_and_a_firm_has_what_its_sessions_have() {
     let mut client = Client::new(&ring, 0, &[1, 2, 3]);
     client.connect();
     for session in [1, 2, 3] {
-        client.request(session, 0, false, &order(session, 1, Side::Buy, 100));
+        client.request(session, 0, &order(session, 1, Side::Buy, 100));
     }
     let deadline = Deadline::after(LIMIT);
     while client.waiting() > 0 {

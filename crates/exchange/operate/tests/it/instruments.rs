@@ -36,7 +36,7 @@ fn answer(client: &mut Client, instrument: u32, command: &Command) -> Message {
     let deadline = Deadline::after(LIMIT);
     let session = *client.sessions.keys().next().unwrap();
     client.received.clear();
-    client.request(session, instrument, false, command);
+    client.request(session, instrument, command);
     loop {
         client.turn();
         let is_answer = |it: &&Message| matches!(it.kind, Kind::Reply | Kind::Refused);

@@ -41,7 +41,7 @@ fn fill(client: &mut Client) {
                     0 => (Side::Buy, price),
                     _ => (Side::Sell, price + 1_000),
                 };
-                client.request(*session, INSTRUMENT, false, &order(*session, seq, side, price));
+                client.request(*session, INSTRUMENT, &order(*session, seq, side, price));
             }
         }
         while client.waiting() > 0 {
@@ -68,7 +68,7 @@ fn trade_until_moved(
         }
         let seq = client.sessions[&session] + 1;
         let begin_ns = monotonic_ns();
-        client.request(session, instrument, false, &order(session, seq, Side::Buy, 7));
+        client.request(session, instrument, &order(session, seq, Side::Buy, 7));
         while client.waiting() > 0 {
             client.turn();
         }

@@ -28,7 +28,7 @@ fn answer(client: &mut Client, command: &Command) -> Vec<Event> {
     let deadline = Deadline::after(LIMIT);
     let before = client.replies().count();
     let session = *client.sessions.keys().next().unwrap();
-    client.request(session, 0, false, command);
+    client.request(session, 0, command);
     while client.waiting() > 0 {
         client.turn();
         assert!(!deadline.passed(), "no answer");

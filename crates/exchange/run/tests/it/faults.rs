@@ -26,9 +26,7 @@ impl Load {
         let folder = ring.folder.path().to_path_buf();
         std::fs::write(folder.join("network.toml"), ring.network.to_toml().unwrap()).unwrap();
         let sizes = Sizes::new(300, 300, 300).unwrap();
-        let public_share = 0.1;
-        let settings =
-            Settings { sessions: 12, instruments: 6, sizes, public_share, ..Settings::default() };
+        let settings = Settings { sessions: 12, instruments: 6, sizes, ..Settings::default() };
         let (log, limit) = (folder.join("client-0.log"), Duration::from_secs(30));
         let credentials = ring.network.credentials().unwrap();
         let (network, known) = (ring.network.cluster, Arc::default());

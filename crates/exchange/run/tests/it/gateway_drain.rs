@@ -166,7 +166,7 @@ fn clients_that_stay_at_a_drained_gateway_are_counted_when_the_time_is_over() {
     ring.start();
     let network = ring.network.clone();
     let mut client = Client::new(&ring, 1, &[1, 2, 3]);
-    client.request(1, 0, false, &order(1, 1, Side::Buy, 100));
+    client.request(1, 0, &order(1, 1, Side::Buy, 100));
     let deadline = Deadline::after(LIMIT);
     while client.waiting() > 0 {
         assert!(!deadline.passed(), "no reply");

@@ -796,7 +796,7 @@ fn incomplete_folders_are_refused() {
     fs::write(&log, "").unwrap();
     doubted("client-0.log is empty");
     fs::File::create(&log).unwrap().set_len(CLIENT_LOG_BYTES_MAX + 1).unwrap();
-    refused("it has more than 16000000000 bytes");
+    refused("it has more than 32000000000 bytes");
     fs::remove_file(&log).unwrap();
     doubted("no client*.log");
 }

@@ -18,6 +18,9 @@ crate::message! {
         output_seq: u64,
         /// Time of the request's batch, ns since 1970.
         now_ns: u64,
+        /// When the gateway received the request, ns on the monotonic clock of its host; 0 if the
+        /// frame of the request has no timestamps.
+        received_ns: u64,
         /// Hash of all that the instrument had executed before.
         previous_history: u64,
         /// The same with this.

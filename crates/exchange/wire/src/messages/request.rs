@@ -33,8 +33,6 @@ crate::message! {
         cell: u16,
         /// Tells apart how often the gateway has sent it; 0 from a client.
         attempt: u8,
-        /// Whether its events are broadcast.
-        is_public: bool,
         /// Whether the session's request before it on this instrument was answered.
         is_previous_answered: bool,
         /// Which rule of the instrument master it breaks, as the gateway that takes it from its

@@ -108,7 +108,7 @@ class Client:
         (session, instrument), stream = key, self.streams[key]
         previous, command = stream.unanswered[seq]
         self.link.socket.sendall(frame(REQUEST, struct.pack(
-            "<IIQQQQQIHHB??B", instrument, session, seq, previous, stream.seen, 0, 0, 0, 0, 0, 0, False,
+            "<IIQQQQQIHHB?B", instrument, session, seq, previous, stream.seen, 0, 0, 0, 0, 0, 0,
             is_previous_answered, 0) + command))
 
     def ask(self, key):

@@ -21,7 +21,6 @@ fn request() -> Request {
         gateway: 8,
         cell: 9,
         attempt: 10,
-        is_public: true,
         is_previous_answered: false,
         breach: 0,
         command: Command::Cancel { id: 11, user: 12 },
@@ -56,7 +55,7 @@ fn a_changed_and_stamped_frame_is_read_back() {
     };
     assert_eq!(routed.read(), Ok(expected));
     let view = request::View::of(routed.shared()).unwrap();
-    assert_eq!((view.gateway(), view.client_seq(), view.is_public()), (700, 3, true));
+    assert_eq!((view.gateway(), view.client_seq()), (700, 3));
     bytes.extend_from_slice(b"the next frame");
     let read_back = read(&bytes).unwrap().unwrap();
     assert_eq!((read_back.kind(), read_back.read()), (Kind::Request, Ok(expected)));

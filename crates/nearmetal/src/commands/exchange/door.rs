@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
+use nm_auth::Right;
 use nm_doors::gateway::GatewayError;
 use nm_doors::limits::LINES_BYTES_MAX;
 use nm_doors::line::Line;
@@ -53,11 +54,25 @@ pub fn fix(args: &FixArgs) -> Result<Exit> {
     let board = Arc::new(Board::new()?);
     let key = market_credentials.clone().or(door.credentials.credentials.clone());
     let network = NetworkFile { path: status::file(&door.running)?, credentials: key };
+    if let Some(line) = without_books(&network) {
+        output::message(&line);
+    }
     let over = Arc::new(AtomicBool::new(false));
     market::start(network, Arc::clone(&board), Arc::clone(&over))?;
     let ended = run::<fix::line::Line>(door, store, settings, symbols, Some(board));
     over.store(true, Ordering::Relaxed);
     ended
+}
+
+/// What an operator should know of a door whose keys are of sessions alone, if they are.
+fn without_books(file: &NetworkFile) -> Option<String> {
+    let keys = file.read().ok()?.credentials().ok()??;
+    keys.key(Right::Operator).is_none().then(|| {
+        let why = "its keys are those of sessions, and only an operator may follow books";
+        let what = "requests for market data are refused, and a trading status is known once a \
+                    change of it is announced";
+        format!("this door has no market data: {why}; {what} (--market-credentials FILE)")
+    })
 }
 
 /// Runs a door for OUCH until Ctrl-C.

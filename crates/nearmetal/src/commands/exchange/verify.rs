@@ -139,6 +139,7 @@ fn text(checked: &Checked) -> String {
     if findings.cuts > 0 {
         line("replayed from a snapshot", format!("{} times", findings.cuts));
     }
+    line("broadcasts", findings.broadcasts.to_string());
     if findings.in_snapshots > 0 {
         line("known from a snapshot only", findings.in_snapshots.to_string());
     }

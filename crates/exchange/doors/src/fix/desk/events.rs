@@ -337,5 +337,6 @@ fn cancel_text(reason: CancelReason) -> Option<&'static str> {
         CancelReason::Expired => Some("ExpireTime has passed"),
         CancelReason::TooManyTrades => Some("it has made as many trades as it may make"),
         CancelReason::Disconnected => Some("its session was away for too long"),
+        CancelReason::Operator => Some("the exchange has cancelled all orders of your firm"),
     }
 }

@@ -27,9 +27,6 @@ const DUPLICATE_ID: u32 = 6;
 /// BusinessRejectReason: the application is not available.
 const NOT_AVAILABLE: u32 = 4;
 
-/// The only trading session.
-const TRADING_SESSION: &str = "DAY";
-
 /// Why an order is not taken: OrdRejReason and a sentence.
 type No = (u32, String);
 
@@ -301,22 +298,6 @@ impl Desk {
             names.iter().for_each(|name| body.push(tag::SYMBOL, name));
         }
         self.effects.push(Effect::Report("y", body));
-    }
-
-    /// A TradingSessionStatus. There is one session; what each symbol does in it is in its trading
-    /// status.
-    pub(super) fn tell_session(&mut self, message: &Message) {
-        let id = message.get(tag::TRAD_SES_REQ_ID).unwrap_or_default();
-        let mut body = message.route_back().with(tag::TRAD_SES_REQ_ID, id);
-        let asked = message.get(tag::TRADING_SESSION_ID).unwrap_or(TRADING_SESSION);
-        let is_known = asked == TRADING_SESSION;
-        body.push(tag::TRADING_SESSION_ID, asked);
-        // 2: open; 6: the request is rejected.
-        body.push(tag::TRAD_SES_STATUS, if is_known { 2 } else { 6 });
-        if !is_known {
-            body.push(tag::TEXT, format!("the only trading session is {TRADING_SESSION}"));
-        }
-        self.effects.push(Effect::Report("h", body));
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::reject::{
-    AGGREGATED, BANDWIDTH, DEPTH, DUPLICATE, ENTRY_TYPE, UNKNOWN_STATUS, UNKNOWN_SYMBOL,
-    UPDATE_TYPE, reject,
+    AGGREGATED, BANDWIDTH, DEPTH, DUPLICATE, ENTRY_TYPE, UNKNOWN_SYMBOL, UPDATE_TYPE, no_status,
+    reject,
 };
 use super::{Item, MarketDesk, Mode, Name, Shown, Subscription};
 use crate::fix::message::Message;
@@ -46,7 +46,7 @@ impl MarketDesk {
         let items = self.named(message)?;
         self.check_room(&name, items.len())?;
         let (route, since_ns) = (message.route_back(), self.now_ns);
-        self.insert(name, Subscription { route, mode, shown, items, since_ns });
+        self.insert(name, Subscription { route, mode, shown, items, since_ns, told: None });
         Ok(())
     }
 
@@ -65,8 +65,8 @@ impl MarketDesk {
     }
 
     /// Whether there is room for one more request.
-    fn check_room(&self, name: &Name, symbols: usize) -> Result<(), No> {
-        let (Name::Data(id) | Name::Status(id)) = name;
+    pub(super) fn check_room(&self, name: &Name, symbols: usize) -> Result<(), No> {
+        let (Name::Data(id) | Name::Status(id) | Name::Venue(id)) = name;
         let no = |reason, text| Err((Some(reason), text));
         if self.subscriptions.contains_key(name) {
             return no(DUPLICATE, format!("a subscription has the id {id} already"));
@@ -101,10 +101,7 @@ impl MarketDesk {
             _ => self.watch(message, name, symbol, Mode::Incremental),
         };
         if let Err(text) = refused {
-            let mut body = message.route_back().with(tag::SECURITY_STATUS_REQ_ID, id);
-            body.push(tag::SYMBOL, symbol);
-            body.push(tag::SECURITY_TRADING_STATUS, UNKNOWN_STATUS);
-            self.reports.push(("f", body.with(tag::TEXT, text)));
+            self.reports.push(no_status(message.route_back(), id, symbol, &text));
         }
     }
 
@@ -120,7 +117,7 @@ impl MarketDesk {
         let items = [(symbol.instrument, Item { symbol, sent: None })].into();
         let (route, since_ns) = (message.route_back(), self.now_ns);
         let shown = Shown::default();
-        self.insert(name, Subscription { route, mode, shown, items, since_ns });
+        self.insert(name, Subscription { route, mode, shown, items, since_ns, told: None });
         Ok(())
     }
 }

@@ -309,5 +309,6 @@ fn cancel_code(reason: CancelReason) -> u8 {
         CancelReason::Day => cancel::CLOSED,
         CancelReason::Expired => cancel::TIMEOUT,
         CancelReason::TooManyTrades => cancel::SYSTEM,
+        CancelReason::Operator => cancel::SUPERVISORY,
     }
 }

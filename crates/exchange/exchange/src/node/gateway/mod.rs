@@ -40,7 +40,8 @@ use nm_codec::DecodeError;
 use nm_wire::{
     Breach, EventsLost, Frame, FrameMut, GoAway, Hello, Kind, Leader, LoggedOn, Logon, Misdirected,
     Nak, OrdersRequest, Owner, Presence, RefusalReason, Refused, RepliesLost, Request,
-    ResendRequest, Shape, Who, open_orders, private, public, refused, reply, request, resent,
+    ResendRequest, Shape, Standing, Who, best_prices, open_orders, private, public, refused, reply,
+    request, resent,
 };
 
 use crate::cell::DESK;
@@ -119,6 +120,8 @@ pub struct Gateway {
     resent: u64,
     named: Named,
     orders_requests: OrdersRequests,
+    /// Owners that were stopped, as it has heard.
+    stopped: BTreeSet<Owner>,
 }
 
 impl Gateway {
@@ -147,6 +150,7 @@ impl Gateway {
             resent: 0,
             named: Named::default(),
             orders_requests: OrdersRequests::default(),
+            stopped: BTreeSet::new(),
         }
     }
 
@@ -802,6 +806,28 @@ impl Gateway {
         Ok(())
     }
 
+    fn forward_to_all(&self, links: &mut Links, frame: &FrameMut<'_>) {
+        self.clients.ids().for_each(|client| links.forward(client, frame.bytes));
+    }
+
+    /// Tells the sessions of an owner that they were stopped, or may trade again. Each cell says
+    /// it, and the first one counts.
+    fn tell_standing(&mut self, links: &mut Links, standing: Standing) {
+        let Standing { owner, is_stopped, .. } = standing;
+        let is_news = match is_stopped {
+            true => self.stopped.insert(owner),
+            false => self.stopped.remove(&owner),
+        };
+        for client in self.clients.ids().filter(|_| is_news) {
+            let mut sessions = self.clients.sessions_of(client);
+            sessions.retain(|session| links.owner_of(client, *session) == owner);
+            sessions.sort_unstable();
+            for session in sessions {
+                links.send(client, &Standing { session, owner: Owner::NOBODY, ..standing });
+            }
+        }
+    }
+
     /// Whether the processor sent these events before its restart: a restarted one applies again
     /// what it had applied since the last snapshot. Without replicas nothing is applied twice.
     /// Events of a session are none if it may have come after they were forwarded: at the restarted
@@ -845,15 +871,23 @@ impl Gateway {
                     links.forward(client, frame.bytes);
                 }
             }
+            // A client counts the missing broadcasts of each gateway, so they carry the gateway.
             Kind::Public => {
                 let events = public::View::of(frame.shared())?;
                 if !self.is_duplicate(events.instrument(), events.output_seq(), true) {
-                    // A client counts the missing broadcasts of each gateway, so they carry the
-                    // gateway.
                     public::Edit::of(frame)?.gateway(self.index);
-                    self.clients.ids().for_each(|client| links.forward(client, frame.bytes));
+                    self.forward_to_all(links, frame);
                 }
             }
+            Kind::BestPrices => {
+                let best = best_prices::View::of(frame.shared())?;
+                if !self.is_duplicate(best.instrument(), best.output_seq(), true) {
+                    best_prices::Edit::of(frame)?.gateway(self.index);
+                    self.forward_to_all(links, frame);
+                }
+            }
+            Kind::DayEnded => self.forward_to_all(links, frame),
+            Kind::Standing => self.tell_standing(links, frame.read()?),
             Kind::Nak => self.nak(links, &frame.read()?),
             Kind::Misdirected => {
                 let Misdirected { instrument, session, acknowledged, gateway, cell } =
@@ -1197,6 +1231,28 @@ mod tests {
         let request = testing::request(SESSION, 0, Command::Tick);
         nm_wire::write(&Request { client_seq, previous_seq, ..request }, &mut bytes);
         bytes
+    }
+
+    /// Each cell says it.
+    #[test]
+    fn the_sessions_of_a_stopped_owner_are_told_once() {
+        let owner = Owner::of_user(7);
+        let mut simulated = Simulated::of_owner(owner);
+        let mut told = |owner, cell, is_stopped| {
+            let (mut bytes, session) = (vec![], 0);
+            nm_wire::write(&Standing { session, owner, cell, is_stopped }, &mut bytes);
+            simulated.receive((simulated.router, Peer::Node(Role::Processor.node(0))), bytes);
+            let output = simulated.links.take_output();
+            let told: Vec<Standing> = messages_of(&output, simulated.client);
+            assert!(told.iter().all(|it| it.owner == Owner::NOBODY), "{told:?}");
+            told.iter().map(|it| (it.session, it.is_stopped)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(Owner::of_user(8), 0, true), []);
+        assert_eq!(told(owner, 0, false), []);
+        assert_eq!(told(owner, 0, true), [(SESSION, true)]);
+        assert_eq!(told(owner, 1, true), []);
+        assert_eq!(told(owner, 1, false), [(SESSION, false)]);
+        assert_eq!(told(owner, 0, false), []);
     }
 
     /// The link's owner is full at the limit, and no longer once a request is answered.

@@ -367,15 +367,16 @@ fn is_answer(kind: Kind) -> bool {
 /// If it is damaged.
 fn forward(links: &mut Links, frame: &mut FrameMut<'_>) -> Result<bool, DecodeError> {
     nm_wire::stamp(frame.bytes, 3, links.now_ns);
-    let is_public = frame.kind() == Kind::Public;
+    let for_all = [Kind::Public, Kind::BestPrices, Kind::DayEnded, Kind::Standing];
+    let is_for_all = for_all.contains(&frame.kind());
     let Some(gateway) = gateway_of(frame.shared())? else {
         let gateways = links.network().nodes(Role::Gateway).len() as u16;
-        for gateway in (0..gateways).filter(|_| is_public) {
+        for gateway in (0..gateways).filter(|_| is_for_all) {
             if let Some(link) = links.to(Role::Gateway.node(gateway)) {
                 links.forward(link, frame.bytes);
             }
         }
-        return Ok(is_public);
+        return Ok(is_for_all);
     };
     match links.to(Role::Gateway.node(gateway)) {
         Some(link) => links.forward(link, frame.bytes),

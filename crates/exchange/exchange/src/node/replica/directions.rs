@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use nm_book::book::Book;
 use nm_book::order::{Event, InstrumentId};
-use nm_wire::{AdminResponse, Directed, Direction};
+use nm_wire::{AdminResponse, DayEnded, Directed, Direction, Listed, Value};
 
 use crate::cell::{Cell, Handled, Missing, Request};
-use crate::limits::DIRECTIONS_WAITING_MAX;
+use crate::limits::{DIRECTIONS_WAITING_MAX, FRAME_INSTRUMENTS_MAX};
+use crate::network::Role;
 
 use crate::node::runtime::links::{LinkId, Links};
 
@@ -37,6 +38,8 @@ struct Job {
     /// Instruments that are to be looked at, and how often they were.
     left: Vec<(InstrumentId, u32)>,
     under_way: BTreeMap<InstrumentId, UnderWay>,
+    /// Instruments that are as it directs.
+    done: Vec<InstrumentId>,
     directed: Directed,
 }
 
@@ -57,7 +60,7 @@ impl Job {
                 continue;
             }
             match cell.missing(instrument, self.direction) {
-                Missing::Nothing => {}
+                Missing::Nothing => self.done.push(instrument),
                 Missing::Unfit => directed.unfit += 1,
                 Missing::Commands(_) if attempts == ATTEMPTS_MAX => directed.failed += 1,
                 Missing::Commands(commands) => {
@@ -70,6 +73,15 @@ impl Job {
             }
         }
         requests
+    }
+
+    /// Tells all clients that it is done, if no event of an instrument says that.
+    fn tell_clients(&self, cell: u16, links: &mut Links) {
+        if matches!(self.direction, Direction::EndOfDay | Direction::Close) {
+            for instruments in self.done.chunks(FRAME_INSTRUMENTS_MAX) {
+                tell_gateways(links, &DayEnded { cell, instruments: instruments.to_vec() });
+            }
+        }
     }
 
     /// A request of the desk was handled.
@@ -106,9 +118,20 @@ impl Job {
             {
                 self.left.push((instrument, 0));
             }
-            (true, _) => self.directed.changed += 1,
+            (true, _) => {
+                self.directed.changed += 1;
+                self.done.push(instrument);
+            }
             (false, _) => self.left.push((instrument, attempts)),
         }
+    }
+}
+
+/// Sends a message to all processors, and so to all gateways. Where there are several processors it
+/// comes several times.
+pub fn tell_gateways<'m, M: Listed + Value<'m>>(links: &mut Links, message: &M) {
+    for processor in links.all_to(Role::Processor) {
+        links.send(processor, message);
     }
 }
 
@@ -137,8 +160,8 @@ impl Directions {
         let count = instruments.len() as u64;
         let directed = Directed { instruments: count, sessions, ..Directed::default() };
         let left = instruments.into_iter().map(|it| (it, 0)).collect();
-        let under_way = BTreeMap::new();
-        self.0.push_back(Job { operator, direction, left, under_way, directed });
+        let (under_way, done) = (BTreeMap::new(), vec![]);
+        self.0.push_back(Job { operator, direction, left, under_way, done, directed });
         true
     }
 
@@ -152,6 +175,7 @@ impl Directions {
                 return requests;
             }
             links.send(job.operator, &AdminResponse::Directed { directed: job.directed });
+            job.tell_clients(cell.number(), links);
             self.0.pop_front();
         }
         vec![]
@@ -270,6 +294,25 @@ mod tests {
         ];
         let answers = answers(&mut links);
         assert_eq!(answers, expected.map(|directed| AdminResponse::Directed { directed }));
+    }
+
+    /// Also of those that had nothing to cancel.
+    #[test]
+    fn the_end_of_a_day_is_told_of_all_instruments_when_it_is_carried_out() {
+        let (mut links, operator) = links();
+        let (mut cell, mut directions) = (cell(1, 2), Directions::default());
+        for direction in [Direction::Halt, Direction::EndOfDay] {
+            directions.begin(&cell, operator, direction, vec![0, 1, 9]);
+        }
+        carry_out(&mut directions, &mut cell, &mut links, |_, _| {});
+        let bytes: Vec<u8> = links.take_output().into_iter().flat_map(|(_, it)| it).collect();
+        let (mut told, mut rest) = (vec![], &bytes[..]);
+        while let Some(frame) = nm_wire::read(rest).unwrap() {
+            told.extend(frame.read::<DayEnded>());
+            rest = &rest[frame.bytes.len()..];
+        }
+        told.iter_mut().for_each(|it| it.instruments.sort_unstable());
+        assert_eq!(told, [DayEnded { cell: 0, instruments: vec![0, 1, 9] }]);
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Followers {
     pub fn after(
         &mut self,
         cell: &Cell<Book>,
-        request: &Request,
+        (request, received_ns): (&Request, u64),
         before: Option<u64>,
         handled: Handled,
     ) {
@@ -70,6 +70,7 @@ impl Followers {
                 cell: cell.number(),
                 output_seq: outcome.output_seq,
                 now_ns: cell.now_ns(),
+                received_ns,
                 previous_history,
                 history: cell.history(request.instrument).1,
                 is_retirement: false,
@@ -90,6 +91,7 @@ impl Followers {
                 cell: cell.number(),
                 output_seq: position.output_seq,
                 now_ns: cell.now_ns(),
+                received_ns: 0,
                 previous_history: *previous_history,
                 history: position.history,
                 is_retirement: true,
@@ -165,7 +167,7 @@ mod tests {
         let request = order(2, INSTRUMENT, 1, 0);
         let before = followers.before(&cell, &request);
         let handled = cell.handle(&request, |_| {});
-        followers.after(&cell, &request, before, handled);
+        followers.after(&cell, (&request, 7), before, handled);
         assert!(before.is_none() && followers.bytes.is_empty());
     }
 
@@ -198,7 +200,7 @@ mod tests {
                     let request = Request { command, ..own };
                     let before = followers.before(&cell, &request);
                     let handled = cell.handle(&request, |_| {});
-                    followers.after(&cell, &request, before, handled);
+                    followers.after(&cell, (&request, 7), before, handled);
                 }
                 for update in updates(&mut followers) {
                     prop_assert_eq!(update.previous_history, history);

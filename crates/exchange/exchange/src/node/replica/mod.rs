@@ -21,7 +21,7 @@ use nm_replica::journal::{self, Recorder};
 use nm_replica::{Log, LogEvent, Refused};
 use nm_wire::{
     AdminResponse, Direction, Firms as FirmsEntry, Frame, Holdings, Leader, Presence, Retire,
-    Retired, Stop, StopOrder,
+    Retired, Standing, Stop, StopOrder,
 };
 
 use crate::background;
@@ -41,7 +41,7 @@ use crate::node::runtime::links::{LinkId, Links};
 use absence::Absence;
 use cell_log::{CellLog, SingleLog};
 use cell_moves::CellMoves;
-use directions::Directions;
+use directions::{Directions, tell_gateways};
 use followers::Followers;
 use logs::{LogSource, Logs};
 use responses::report_loss;
@@ -78,6 +78,8 @@ pub struct Replica<L> {
     hashes: Option<StateHashes>,
     pub(super) moves: CellMoves,
     directions: Directions,
+    /// Decisions on owners of which their sessions are to be told.
+    decided: Vec<StopOrder>,
     workload: Workload,
     absence: Absence,
     /// Version of the firms that it has proposed last.
@@ -124,6 +126,7 @@ impl<L: Log> Replica<L> {
             hashes,
             moves: CellMoves::default(),
             directions: Directions::default(),
+            decided: vec![],
             workload: Workload::default(),
             absence: Absence::default(),
             proposed_firms: 0,
@@ -228,6 +231,14 @@ impl<L: Log> Replica<L> {
         let (instrument, cell) = (instrument.unwrap_or_default(), self.number);
         let reason = format!("cell {cell} has {DIRECTIONS_WAITING_MAX} directions to carry out");
         Some(AdminResponse::Refused { instrument, reason })
+    }
+
+    /// Tells gateways whose sessions were stopped, or may trade again.
+    fn tell_decided(&mut self, links: &mut Links) {
+        for StopOrder { owner, is_stopped, .. } in self.decided.drain(..) {
+            let cell = self.number;
+            tell_gateways(links, &Standing { session: 0, owner, cell, is_stopped });
+        }
     }
 
     /// Proposes what is missing for the directions of operators, if this replica leads.
@@ -380,7 +391,8 @@ impl<L: Log> Replica<L> {
                         true => apply(&mut self.cell, &request, frame, applied_ns),
                         false => self.cell.handle(&request, |_| {}),
                     };
-                    followers.after(&self.cell, &request, followed, handled);
+                    let received_ns = frame.stamps().map_or(0, |stamps| stamps[0]);
+                    followers.after(&self.cell, (&request, received_ns), followed, handled);
                     if is_leader && request.session == DESK {
                         self.directions.on_request(&self.cell, &request, handled);
                     }
@@ -394,8 +406,11 @@ impl<L: Log> Replica<L> {
                 Admitted::NotOwned
                 | Admitted::Undecodable
                 | Admitted::Watched
-                | Admitted::Firms(_)
-                | Admitted::Stopped(_) => {}
+                | Admitted::Firms(_) => {}
+                Admitted::Stopped(order) => {
+                    let holds = self.cell.stops().of(order.owner) == order;
+                    self.decided.extend((is_leader && holds).then_some(order));
+                }
                 Admitted::Retired(_) => followers.retired(&self.cell),
                 Admitted::Move(step) => self.moves.on_step(frame, step, now_ns),
             }
@@ -765,6 +780,7 @@ impl<L: Log> ReplicaSet<L> {
         for replica in &mut self.replicas {
             replica.advance_moves(map, links);
             replica.advance_absence(links.time());
+            replica.tell_decided(links);
             replica.advance_directions(links);
             replica.advance_firms(map.firms().map(|firms| &**firms), links.time());
             replica.propose()?;

@@ -3,8 +3,8 @@
 
 use nm_book::order::{Event, Matching, UserId};
 use nm_wire::{
-    EventsLost, Frame, Message, Misdirected, Nak, Private, Public, Refused, RepliesLost, Reply,
-    Request, ResendRequest, Resent, STAMPS, Series, Shape, Value,
+    BestPrices, EventsLost, Frame, Message, Misdirected, Nak, Private, Public, Refused,
+    RepliesLost, Reply, Request, ResendRequest, Resent, STAMPS, Series, Shape, Value,
 };
 
 use crate::cell::{self, Cell, Handled, Outcome};
@@ -100,7 +100,7 @@ impl Responses {
         self.public.clear();
         let public = &mut self.public;
         let handled = cell.handle(request, |event| {
-            if cell::is_broadcast(request, event) {
+            if cell::is_broadcast(event) {
                 public.push(*event);
             }
         });
@@ -191,7 +191,19 @@ impl Responses {
                 previous_event += part.len() as u64;
             }
         }
-        self.send_public(at, cell.last_public_seq(instrument), to);
+        let (last_event, best) = (cell.last_public_seq(instrument), cell.new_best());
+        self.send_public(at, last_event - u64::from(best.is_some()), to);
+        if let Some([bid, offer]) = best {
+            to.send(Message::BestPrices(BestPrices {
+                instrument,
+                output_seq: at.output_seq,
+                previous_event: last_event - 1,
+                gateway: request.gateway,
+                cell: request.cell,
+                bid,
+                offer,
+            }));
+        }
     }
 
     /// Sends a session at a gateway events of its orders.
@@ -332,7 +344,6 @@ mod tests {
             client_seq: seq,
             previous_seq: seq - 1,
             intended_ns: 5,
-            is_public: true,
             ..testing::request(session, 1, command)
         };
         let mut bytes = vec![];
@@ -360,15 +371,18 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_of_a_trade_and_all_clients_are_notified() {
+    fn both_sides_of_a_trade_are_notified_and_all_clients_learn_of_the_prices() {
         let mut cell = Cell::<ReferenceBook>::default();
         cell.begin(1, 1);
-        handle(&mut cell, &request(7, 1, Side::Buy, 5));
-        let sent = handle(&mut cell, &request(9, 1, Side::Sell, 3));
-        let kinds: Vec<_> = sent.iter().map(|it| (it.kind, it.session, it.gateway)).collect();
+        let kinds = |sent: &[testing::Message]| -> Vec<_> {
+            sent.iter().map(|it| (it.kind, it.session, it.gateway)).collect()
+        };
+        use Kind::{BestPrices, Private, Reply};
+        let sent = handle(&mut cell, &request(7, 1, Side::Buy, 5));
         // A broadcast is of no session.
-        use Kind::{Private, Public, Reply};
-        assert_eq!(kinds, [(Reply, 9, 9), (Private, 7, 7), (Public, 0, 9)]);
+        assert_eq!(kinds(&sent), [(Reply, 7, 7), (BestPrices, 0, 7)]);
+        let sent = handle(&mut cell, &request(9, 1, Side::Sell, 3));
+        assert_eq!(kinds(&sent), [(Reply, 9, 9), (Private, 7, 7)]);
         assert_eq!((sent[0].client_seq, sent[0].output_seq, sent[0].intended_ns), (1, 2, 5));
         let reply = events(&sent[0].events);
         assert!(matches!(reply[0], Event::Accepted { user: 9, .. }));
@@ -386,7 +400,7 @@ mod tests {
 
         // Events are numbered by recipient, and resent from any number on.
         let before: Vec<u64> = sent.iter().map(|it| it.previous_event).collect();
-        assert_eq!(before, [0, 1, 2]);
+        assert_eq!(before, [0, 1]);
         assert_eq!(again[0].previous_event, 2);
         let resend = |session, acknowledged| {
             let (instrument, gateway, number) = (1, 4, 0);
@@ -401,6 +415,66 @@ mod tests {
         assert_eq!(resend(9, 0), (0, sent[0].events.clone()));
         assert_eq!(resend(9, 2), (2, vec![]));
         assert_eq!(resend(5, 0), (0, vec![]));
+    }
+
+    /// Whoever sends it; a change of the quantity is none.
+    #[test]
+    fn all_clients_are_told_of_each_change_of_the_best_prices_once() {
+        let mut cell = Cell::<ReferenceBook>::default();
+        cell.begin(1, 1);
+        let mut seqs = [0; 10];
+        let mut last = None;
+        let mut told = |session: u32, command: Command| {
+            let seq = &mut seqs[session as usize];
+            *seq += 1;
+            let numbers = Request {
+                client_seq: *seq,
+                previous_seq: *seq - 1,
+                ..testing::request(session, 1, command)
+            };
+            let mut bytes = vec![];
+            nm_wire::write_shaped(
+                &numbers,
+                Shape { is_stamped: true, size_bytes: 300 },
+                &mut bytes,
+            );
+            let frame = nm_wire::read(&bytes).unwrap().unwrap();
+            let (mut all, mut count) = (vec![], 0);
+            Responses::default().handle(&mut cell, &numbers, frame, &[(2, 77)], |out| {
+                match out.message {
+                    Message::BestPrices(best) => {
+                        assert!(last.is_none_or(|last| last == best.previous_event), "no gap");
+                        last = Some(best.previous_event + 1);
+                        all.push([best.bid, best.offer]);
+                    }
+                    Message::Public(public) => {
+                        count += public.events.count() as u64;
+                        last = last.map(|last| last + public.events.count() as u64);
+                    }
+                    _ => {}
+                }
+            });
+            (all, count)
+        };
+        let order = |session: u32, id: u64, side: Side, price: i64| {
+            let id = u64::from(session) << 32 | id;
+            Command::New(nm_book::testing::limit(id, session, side, price, 5))
+        };
+        let none = (vec![], 0);
+        assert_eq!(told(7, order(7, 1, Side::Buy, 100)), (vec![[Some(100), None]], 0));
+        assert_eq!(told(8, order(8, 1, Side::Buy, 100)), none, "more at the same price");
+        assert_eq!(told(7, order(7, 2, Side::Buy, 99)), none);
+        assert_eq!(told(9, order(9, 1, Side::Sell, 110)), (vec![[Some(100), Some(110)]], 0));
+        assert_eq!(told(7, Command::Cancel { id: 7 << 32 | 1, user: 7 }), none, "one is left");
+        // It takes that one, and nothing of it rests.
+        assert_eq!(told(9, order(9, 2, Side::Sell, 100)), (vec![[Some(99), Some(110)]], 0));
+        assert_eq!(
+            told(9, Command::Cancel { id: 9 << 32 | 1, user: 9 }),
+            (vec![[Some(99), None]], 0)
+        );
+        assert_eq!(told(0, Command::Halt), (vec![], 1), "a change of the phase alone");
+        assert_eq!(told(7, Command::MassCancel { user: 7 }), (vec![[None, None]], 0));
+        assert_eq!(told(7, Command::Tick), none);
     }
 
     #[test]
@@ -501,24 +575,22 @@ mod tests {
         let request = Request {
             client_seq: count_of_orders + 1,
             previous_seq: count_of_orders,
-            is_public: true,
             ..testing::request(7, 1, Command::MassCancel { user: 7 })
         };
         let mut bytes = vec![];
         let shape = Shape { is_stamped: true, size_bytes: 0 };
         nm_wire::write_shaped(&request, shape, &mut bytes);
         let sent = handle(&mut cell, &bytes);
-        let numbers: Vec<u64> = sent.iter().map(|it| it.previous_event).collect();
+        let own = sent.iter().filter(|it| it.kind != Kind::BestPrices);
+        let numbers: Vec<u64> = own.map(|it| it.previous_event).collect();
         let from = |first: u64| (0..3).map(move |at| first + at * FRAME_EVENTS_MAX as u64);
-        let expected = from(count_of_orders).chain(from(count_of_orders + 1));
-        assert_eq!(numbers, expected.collect::<Vec<u64>>());
+        assert_eq!(numbers, from(count_of_orders).collect::<Vec<u64>>());
         let count = |kind: Kind| -> usize {
             let of_kind = sent.iter().filter(|it| it.kind == kind);
             of_kind.map(|it| events(&it.events).len()).sum()
         };
         let all = 2 * FRAME_EVENTS_MAX + 1;
         assert_eq!(count(Kind::Private) + count(Kind::Reply), all);
-        assert_eq!(count(Kind::Public), all);
         assert_eq!(sent.iter().filter(|it| it.kind == Kind::Reply).count(), 1);
     }
 }

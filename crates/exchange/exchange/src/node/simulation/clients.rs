@@ -256,6 +256,13 @@ impl Client {
                 assert!(!it.has_gap || it.previous_event <= known, "{it:?} behind {known}");
                 ((it.session, it.instrument), it.previous_event, it.events)
             }
+            Message::BestPrices(it) => {
+                let mut own = self.streams.iter_mut();
+                let first = own.find(|((_, instrument), _)| *instrument == it.instrument);
+                let best = (it.output_seq, [it.bid, it.offer]);
+                first.into_iter().for_each(|(_, stream)| stream.seen.best.push(best));
+                return Reaction::None;
+            }
             Message::Refused(refused) => panic!("{refused:?}"),
             Message::EventsLost(_) => return Reaction::AskAll,
             Message::Heartbeat(_) => {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nm_book::codec::write_event;
-use nm_book::order::{Command, Event, InstrumentId, Matching, UserId};
+use nm_book::order::{CancelReason, Command, Event, InstrumentId, Matching, Price, Side, UserId};
 use nm_book::reference::ReferenceBook;
 use nm_codec::fnv1a;
 
@@ -41,7 +41,13 @@ pub struct Seen {
     pub requests: Vec<Request>,
     /// The events, each once, in the order of their numbers.
     pub events: Vec<Event>,
+    /// Broadcasts of the best prices: the number of the request among all on the instrument, and
+    /// what it has made of them. Those of a client are with one of its sessions.
+    pub best: Vec<(u64, Best)>,
 }
+
+/// The best bid and the best offer.
+pub type Best = [Option<Price>; 2];
 
 /// Of all sessions.
 pub type Histories<'a> = BTreeMap<(InstrumentId, UserId), &'a Seen>;
@@ -61,6 +67,8 @@ pub type AllDirected = BTreeMap<InstrumentId, Directed>;
 /// - A request that was sent after another one was answered was executed after it.
 /// - Each reply has the hash of the events that the reference book has for it, and each session got
 ///   those that concern it, all of them, in order.
+/// - Each broadcast of the best prices is of a request that has changed them, and says what they
+///   are then. Some may be lost.
 pub fn fault_of(histories: &Histories<'_>, directed: &AllDirected) -> Option<String> {
     let instruments: BTreeSet<InstrumentId> = histories.keys().map(|(it, _)| *it).collect();
     instruments.into_iter().find_map(|instrument| {
@@ -129,21 +137,43 @@ fn check_events(
     executed: &[(Answer, UserId, Request)],
     sessions: &BTreeMap<UserId, &Seen>,
 ) -> Result<(), String> {
+    use CancelReason::{Mass, Operator};
     let mut book = ReferenceBook::new();
     let mut expected: BTreeMap<UserId, Vec<Event>> = BTreeMap::new();
+    let best = |book: &ReferenceBook| [Side::Buy, Side::Sell].map(|side| book.best_price(side));
+    let mut changes: BTreeMap<u64, Best> = BTreeMap::new();
     for (answer, session, request) in executed {
         let mut bytes = vec![];
+        let before = best(&book);
         // No command of the clients depends on the time.
         book.apply(&request.command, 1, &mut |event| {
+            let event = match event {
+                // Of all orders at once: by the operator, if the desk has done it.
+                Event::Cancelled { id, user, left, reason: Mass } if *session == DESK => {
+                    Event::Cancelled { id, user, left, reason: Operator }
+                }
+                event => event,
+            };
             write_event(&event, &mut bytes);
             let owners = event.users().into_iter().flatten();
             owners.for_each(|owner| expected.entry(owner).or_default().push(event));
         });
+        let after = best(&book);
+        changes.extend((before != after).then_some((answer.output_seq, after)));
         if fnv1a(&bytes) != answer.events_hash {
             return Err(format!(
                 "the reply to request {} of session {session} is another one than the reference \
                  book's",
                 request.client_seq
+            ));
+        }
+    }
+    for (number, told) in sessions.values().flat_map(|seen| &seen.best) {
+        if changes.get(number) != Some(told) {
+            return Err(format!(
+                "the best prices after request {number} are broadcast as {told:?}, and changed to \
+                 {:?}",
+                changes.get(number)
             ));
         }
     }
