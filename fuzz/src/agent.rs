@@ -30,7 +30,7 @@ pub fn agent_lines(bytes: &[u8]) {
 }
 
 pub fn seeds() -> Vec<Vec<u8>> {
-    let work = Work::Pingpong { size_bytes: 64, spec: PingpongSpec::default() };
+    let work = Work::Pingpong(PingpongSpec::default().of_size(64));
     let stack = Stack::new(Protocol::Tcp, Mode::Spin);
     let token = Token([7; 16]);
     let task = Task { stack, cpus: vec![0, 1], work, seed: 1, raw_samples: true, token };

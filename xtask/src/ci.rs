@@ -66,6 +66,9 @@ fn run_parts(
         shell::run_with(line, &[("RUSTDOCFLAGS", "-D warnings")])
     })?;
     parts.run("rings under loom", check_rings_under_loom)?;
+    parts.run("another stack", || {
+        shell::run("cargo test -p nm-probe --locked --features test-stack --test it test_stack")
+    })?;
     parts.run("setup, the rest of it", || {
         installing.join().expect("the installing thread does not panic")
     })?;

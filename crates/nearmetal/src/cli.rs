@@ -23,6 +23,7 @@ mod number;
 mod option_tests;
 mod percent;
 pub mod server_address;
+pub mod service;
 pub mod shared;
 pub mod standalone;
 pub mod tune;

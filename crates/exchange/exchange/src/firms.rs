@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use nm_book::order::UserId;
 use nm_sys::text_file;
 use nm_wire::Owner;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -27,7 +28,7 @@ use crate::cell::{DESK, OPERATOR};
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// A firm, as files have it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Firm {
     /// Its number, by which owners are known.

@@ -23,6 +23,7 @@ use nm_book::order::{Command, InstrumentId, Price, Quantity};
 use nm_sys::text_file;
 pub use nm_wire::Listing;
 use nm_wire::{Breach, Request};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -36,7 +37,7 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 const SYMBOL_BYTES_MAX: usize = 8;
 
 /// An instrument, as files have it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InstrumentText {
     /// Its number.

@@ -62,6 +62,7 @@ use std::sync::Arc;
 use nm_auth::{Credentials, CredentialsError, Secret};
 use nm_book::order::InstrumentId;
 use nm_sys::text_file;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -91,14 +92,16 @@ pub const NODES_MAX: usize = NodeCounts::MAX as usize;
 pub const NETWORK_BYTES_MAX: u64 = 4 << 20;
 
 /// One node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
-    /// Where it accepts its upstream links; a gateway also its clients.
+    /// Where it accepts its upstream links, `IP:PORT` or `unix:PATH`; a gateway also its clients.
     #[serde(with = "address")]
+    #[schemars(with = "String")]
     pub address: Address,
     /// Where it accepts the other replicas of its cells.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "replica_address")]
+    #[schemars(with = "Option<String>")]
     pub replication: Option<ReplicaAddress>,
 }
 

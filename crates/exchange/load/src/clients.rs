@@ -472,6 +472,16 @@ impl Clients {
         })
     }
 
+    /// All requests without a reply, for the client log.
+    pub fn all_unanswered(&self) -> impl Iterator<Item = Record> {
+        self.pairs.iter().enumerate().flat_map(|(at, pair)| {
+            let (session, instrument) =
+                ((at / self.instruments) as u32, (at % self.instruments) as u32);
+            let name = move |client_seq| RequestId { instrument, session, client_seq };
+            pair.pending.iter().map(move |one| Record::Unanswered(name(one.client_seq)))
+        })
+    }
+
     fn broadcast(&mut self, public: &Public<'_>) {
         let (gateway, instrument) = (usize::from(public.gateway), public.instrument as usize);
         let last = self.broadcast.get_mut(gateway * self.instruments + instrument);
@@ -493,23 +503,28 @@ impl Clients {
         out: &mut Vec<u8>,
     ) -> (Option<Reply>, Option<Record>) {
         let nm_wire::Reply { session, instrument, client_seq, .. } = *reply;
-        let record = Record::Answered(Answered {
-            name: RequestId { instrument, session, client_seq },
-            at_ns,
-            output_seq: reply.output_seq,
-            events_hash: reply.events_hash,
-            is_repeated: reply.is_repeated,
-            is_expired: reply.is_expired,
-        });
-        let Some(at) = self.pair(session, instrument) else { return (None, Some(record)) };
+        let record = |is_surplus| {
+            let reply = Answered {
+                name: RequestId { instrument, session, client_seq },
+                at_ns,
+                output_seq: reply.output_seq,
+                events_hash: reply.events_hash,
+                is_repeated: reply.is_repeated,
+                is_expired: reply.is_expired,
+                is_surplus,
+            };
+            Some(Record::Answered(reply))
+        };
+        let Some(at) = self.pair(session, instrument) else { return (None, record(true)) };
         let answered = self.take_pending(at, client_seq, out);
+        let record = record(answered.is_none());
         let reply = |known: Pending| Reply {
             number: known.number,
             intended_ns: known.intended_ns,
             refused: None,
         };
         self.counts.repeats += u64::from(answered.is_none());
-        (answered.map(reply), Some(record))
+        (answered.map(reply), record)
     }
 
     /// Removes a pending request that is in flight, and sends the next one that waits.

@@ -573,11 +573,11 @@ impl Generator {
             self.wait(until_ns, false, &mut recorder)?;
         }
         self.complete_deliveries(&mut recorder)?;
-        if let Some(log) = &mut self.log {
-            for record in self.clients.all_delivered() {
+        if let Some(mut log) = self.log.take() {
+            for record in self.clients.all_delivered().chain(self.clients.all_unanswered()) {
                 log.add(&record).map_err(|error| system("writing the client log", &error))?;
             }
-            log.flush().map_err(|error| system("writing the client log", &error))?;
+            log.end().map_err(|error| system("writing the client log", &error))?;
         }
         if let Some((recorder, _)) = self.recorder.take() {
             recorder.finish().map_err(|error| system("recording", &error))?;

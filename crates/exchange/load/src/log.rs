@@ -2,14 +2,20 @@
 //! verify` compares it with the journals of the network.
 //!
 //! ```text
-//! "nmclnt01", then records: kind u8, then
-//!  1 sent      session u32, instrument u32, client_seq u64, intended_ns u64, command_hash u64
-//!  2 answered  session u32, instrument u32, client_seq u64, at_ns u64, output_seq u64,
-//!              events_hash u64, flags u8 (1: repeated, 2: the outcome has expired)
-//!  3 delivered session u32, instrument u32, events u64, events_hash u64, flags u8 (1: with a gap
-//!              that no replica could fill)
-//!  4 refused   session u32, instrument u32, client_seq u64
+//! "nmclnt02", then records: kind u8, then
+//!  1 sent       session u32, instrument u32, client_seq u64, intended_ns u64, command_hash u64
+//!  2 answered   session u32, instrument u32, client_seq u64, at_ns u64, output_seq u64,
+//!               events_hash u64, flags u8 (1: repeated, 2: the outcome has expired, 4: surplus)
+//!  3 delivered  session u32, instrument u32, events u64, events_hash u64, flags u8 (1: with a gap
+//!               that no replica could fill)
+//!  4 refused    session u32, instrument u32, client_seq u64
+//!  5 unanswered session u32, instrument u32, client_seq u64
+//!  6 end        sent u64, answered u64, delivered u64, refused u64, unanswered u64
 //! ```
+//!
+//! Records are in the order in which one thread did what they say. A client that ends writes what
+//! each session was delivered and which requests have no answer, and then how many records of each
+//! kind there are: without that last record, the log may be missing something.
 
 use std::fmt;
 use std::fs::File;
@@ -23,7 +29,7 @@ use nm_model::agent::{Failure, FailureKind};
 use thiserror::Error;
 
 /// First bytes of a file, with the version.
-const FORMAT: &[u8; 8] = b"nmclnt01";
+const FORMAT: &[u8; 8] = b"nmclnt02";
 
 /// Bytes per write.
 const WRITE_BYTES: usize = 1 << 20;
@@ -72,6 +78,8 @@ pub struct Answered {
     pub is_repeated: bool,
     /// Whether the network knows only that it was executed, and no longer the outcome.
     pub is_expired: bool,
+    /// Whether the client did not wait for it, because it had a reply already.
+    pub is_surplus: bool,
 }
 
 /// All events delivered to a session on an instrument until its end.
@@ -89,6 +97,35 @@ pub struct Delivered {
     pub has_gap: bool,
 }
 
+/// The end of a log: how many records of each kind it has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct End {
+    /// Requests sent.
+    pub sent: u64,
+    /// Replies, surplus ones included.
+    pub answered: u64,
+    /// Sessions and instruments with their events.
+    pub delivered: u64,
+    /// Requests refused.
+    pub refused: u64,
+    /// Requests that have neither a reply nor a refusal.
+    pub unanswered: u64,
+}
+
+impl End {
+    /// Counts a record.
+    pub fn count(&mut self, record: &Record) {
+        match record {
+            Record::Sent(_) => self.sent += 1,
+            Record::Answered(_) => self.answered += 1,
+            Record::Delivered(_) => self.delivered += 1,
+            Record::Refused(_) => self.refused += 1,
+            Record::Unanswered(_) => self.unanswered += 1,
+            Record::End(_) => {}
+        }
+    }
+}
+
 /// Kinds of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RecordKind {
@@ -96,13 +133,23 @@ enum RecordKind {
     Answered,
     Delivered,
     Refused,
+    Unanswered,
+    End,
 }
 
-nm_codec::codes!(RecordKind { Sent = 1, Answered = 2, Delivered = 3, Refused = 4 });
+nm_codec::codes!(RecordKind {
+    Sent = 1,
+    Answered = 2,
+    Delivered = 3,
+    Refused = 4,
+    Unanswered = 5,
+    End = 6,
+});
 
 /// Flags of an answered record.
 const REPEATED: u8 = 1;
 const EXPIRED: u8 = 2;
+const SURPLUS: u8 = 4;
 
 /// A record of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +162,10 @@ pub enum Record {
     Delivered(Delivered),
     /// The network refused a request: it is not executed, and never will be.
     Refused(RequestId),
+    /// The client ended without a reply to a request.
+    Unanswered(RequestId),
+    /// The client ended.
+    End(End),
 }
 
 /// Hash of an encoded command.
@@ -127,40 +178,46 @@ pub fn command_hash(command: &Command) -> u64 {
 impl Record {
     /// Appends it.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let (kind, session, instrument) = match self {
-            Record::Sent(Sent { name, .. }) => (RecordKind::Sent, name.session, name.instrument),
-            Record::Answered(Answered { name, .. }) => {
-                (RecordKind::Answered, name.session, name.instrument)
-            }
-            Record::Delivered(delivered) => {
-                (RecordKind::Delivered, delivered.session, delivered.instrument)
-            }
-            Record::Refused(name) => (RecordKind::Refused, name.session, name.instrument),
-        };
-        out.put_u8(kind.code());
-        out.put_u32(session);
-        out.put_u32(instrument);
         match self {
             Record::Sent(sent) => {
+                begin(RecordKind::Sent, sent.name, out);
                 out.put_u64(sent.name.client_seq);
                 out.put_u64(sent.intended_ns);
                 out.put_u64(sent.command_hash);
             }
             Record::Answered(answered) => {
+                begin(RecordKind::Answered, answered.name, out);
                 out.put_u64(answered.name.client_seq);
                 out.put_u64(answered.at_ns);
                 out.put_u64(answered.output_seq);
                 out.put_u64(answered.events_hash);
                 let repeated = u8::from(answered.is_repeated) * REPEATED;
                 let expired = u8::from(answered.is_expired) * EXPIRED;
-                out.put_u8(repeated | expired);
+                let surplus = u8::from(answered.is_surplus) * SURPLUS;
+                out.put_u8(repeated | expired | surplus);
             }
             Record::Delivered(delivered) => {
+                out.put_u8(RecordKind::Delivered.code());
+                out.put_u32(delivered.session);
+                out.put_u32(delivered.instrument);
                 out.put_u64(delivered.events);
                 out.put_u64(delivered.events_hash);
                 out.put_bool(delivered.has_gap);
             }
-            Record::Refused(name) => out.put_u64(name.client_seq),
+            Record::Refused(name) => {
+                begin(RecordKind::Refused, *name, out);
+                out.put_u64(name.client_seq);
+            }
+            Record::Unanswered(name) => {
+                begin(RecordKind::Unanswered, *name, out);
+                out.put_u64(name.client_seq);
+            }
+            Record::End(end) => {
+                let End { sent, answered, delivered, refused, unanswered } = *end;
+                out.put_u8(RecordKind::End.code());
+                let counts = [sent, answered, delivered, refused, unanswered];
+                counts.into_iter().for_each(|count| out.put_u64(count));
+            }
         }
     }
 
@@ -170,7 +227,11 @@ impl Record {
     /// The field that is not that of a record.
     pub fn read(from: &mut Reader<'_>) -> Result<Record, DecodeError> {
         let kind = RecordKind::from_code("kind", from.u8("kind")?)?;
-        let (session, instrument) = (from.u32("session")?, from.u32("instrument")?);
+        let is_about_session = kind != RecordKind::End;
+        let (session, instrument) = match is_about_session {
+            true => (from.u32("session")?, from.u32("instrument")?),
+            false => (0, 0),
+        };
         let mut name = || -> Result<RequestId, DecodeError> {
             Ok(RequestId { instrument, session, client_seq: from.u64("client_seq")? })
         };
@@ -184,17 +245,17 @@ impl Record {
                 let name = name()?;
                 let (at_ns, output_seq) = (from.u64("at_ns")?, from.u64("output_seq")?);
                 let (events_hash, flags) = (from.u64("events_hash")?, from.u8("flags")?);
-                if flags & !(REPEATED | EXPIRED) != 0 {
+                if flags & !(REPEATED | EXPIRED | SURPLUS) != 0 {
                     return Err(DecodeError::unknown_code("flags", flags.into()));
                 }
-                let (is_repeated, is_expired) = (flags & REPEATED != 0, flags & EXPIRED != 0);
                 Record::Answered(Answered {
                     name,
                     at_ns,
                     output_seq,
                     events_hash,
-                    is_repeated,
-                    is_expired,
+                    is_repeated: flags & REPEATED != 0,
+                    is_expired: flags & EXPIRED != 0,
+                    is_surplus: flags & SURPLUS != 0,
                 })
             }
             RecordKind::Delivered => Record::Delivered(Delivered {
@@ -205,8 +266,23 @@ impl Record {
                 has_gap: from.bool("flags")?,
             }),
             RecordKind::Refused => Record::Refused(name()?),
+            RecordKind::Unanswered => Record::Unanswered(name()?),
+            RecordKind::End => Record::End(End {
+                sent: from.u64("sent")?,
+                answered: from.u64("answered")?,
+                delivered: from.u64("delivered")?,
+                refused: from.u64("refused")?,
+                unanswered: from.u64("unanswered")?,
+            }),
         })
     }
+}
+
+/// Begins a record that is about a request.
+fn begin(kind: RecordKind, name: RequestId, out: &mut Vec<u8>) {
+    out.put_u8(kind.code());
+    out.put_u32(name.session);
+    out.put_u32(name.instrument);
 }
 
 /// Writes a client log, in large blocks.
@@ -214,6 +290,7 @@ impl Record {
 pub struct Log {
     file: File,
     bytes: Vec<u8>,
+    count: End,
 }
 
 impl Log {
@@ -226,7 +303,7 @@ impl Log {
             let message = format!("the client log {} cannot be created: {error}", path.display());
             Failure::new(FailureKind::System, message)
         })?;
-        Ok(Log { file, bytes: FORMAT.to_vec() })
+        Ok(Log { file, bytes: FORMAT.to_vec(), count: End::default() })
     }
 
     /// Adds a record.
@@ -235,7 +312,17 @@ impl Log {
     /// I/O errors.
     pub fn add(&mut self, record: &Record) -> io::Result<()> {
         record.write(&mut self.bytes);
+        self.count.count(record);
         if self.bytes.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// Adds how many records there are, and writes all of them.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn end(mut self) -> io::Result<()> {
+        Record::End(self.count).write(&mut self.bytes);
+        self.flush()
     }
 
     /// Writes buffered records.
@@ -301,6 +388,7 @@ mod tests {
                     events_hash: seq << 40,
                     is_repeated: seq % 2 == 0,
                     is_expired: seq % 3 == 0,
+                    is_surplus: seq % 7 == 0,
                 };
                 let (session, instrument, events_hash) = (9, 7, seq << 20);
                 let has_gap = seq % 5 == 0;
@@ -310,9 +398,11 @@ mod tests {
             })
             .collect();
         records.iter().for_each(|record| log.add(record).unwrap());
-        log.flush().unwrap();
+        log.end().unwrap();
         let bytes = std::fs::read(&path).unwrap();
-        assert_eq!(parse(&bytes), Ok(records));
+        let (sent, answered, delivered) = (40_000, 40_000, 40_000);
+        let end = Record::End(End { sent, answered, delivered, ..End::default() });
+        assert_eq!(parse(&bytes), Ok([&records[..], &[end]].concat()));
         let error = parse(&bytes[..bytes.len() - 3]).unwrap_err();
         assert!(error.to_string().contains("at byte"), "{error}");
         assert_eq!(parse(&bytes[2..]), Err(LogError::Format));
@@ -342,7 +432,7 @@ mod tests {
         fn an_answered_record_survives_a_round_trip(
             (instrument, session, client_seq) in any::<(u32, u32, u64)>(),
             (at_ns, output_seq, events_hash) in any::<(u64, u64, u64)>(),
-            (is_repeated, is_expired) in any::<(bool, bool)>(),
+            (is_repeated, is_expired, is_surplus) in any::<(bool, bool, bool)>(),
         ) {
             let name = RequestId { instrument, session, client_seq };
             round_trip(Record::Answered(Answered {
@@ -352,6 +442,7 @@ mod tests {
                 events_hash,
                 is_repeated,
                 is_expired,
+                is_surplus,
             }));
         }
 
@@ -370,10 +461,14 @@ mod tests {
         }
 
         #[test]
-        fn a_refused_record_survives_a_round_trip(
+        fn records_of_refusals_and_of_the_end_survive_a_round_trip(
             (instrument, session, client_seq) in any::<(u32, u32, u64)>(),
+            (sent, answered, delivered) in any::<(u64, u64, u64)>(),
+            (refused, unanswered) in any::<(u64, u64)>(),
         ) {
             round_trip(Record::Refused(RequestId { instrument, session, client_seq }));
+            round_trip(Record::Unanswered(RequestId { instrument, session, client_seq }));
+            round_trip(Record::End(End { sent, answered, delivered, refused, unanswered }));
         }
 
         #[test]

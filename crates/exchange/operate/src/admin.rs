@@ -1,7 +1,7 @@
 //! One request to a running network: its status, its work, a move, a node that comes, goes or
 //! carries nothing.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nm_book::order::InstrumentId;
 use nm_exchange::client::ClientError;
@@ -31,10 +31,13 @@ pub struct NodeStatus {
     pub address: String,
     /// Whether it is up.
     pub is_up: bool,
-    /// Whether it answers, if it was asked: see [`ask_nodes`]. One that stands still (SIGSTOP)
+    /// Whether it answers, if it was asked: see [`crate::health`]. One that stands still (SIGSTOP)
     /// keeps its links, and the others take it for up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answers: Option<bool>,
+    /// Whether nothing listens at its address, so that it has ended.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_gone: bool,
     /// How often it has started; none without control.
     pub starts: Option<u32>,
     /// Since when it is up or not, ms since 1970; none without control.
@@ -45,7 +48,7 @@ pub struct NodeStatus {
 
 impl NodeStatus {
     /// Whether it carries what it should, as far as that is known.
-    fn works(&self) -> bool {
+    pub fn works(&self) -> bool {
         self.is_up && self.answers != Some(false)
     }
 }
@@ -60,9 +63,12 @@ pub struct CellStatus {
     /// Term of that leader, or the last one.
     #[serde(rename = "epoch")]
     pub term: u32,
-    /// Its replicas, such as `mediator 0`, if its leader was asked: see [`ask_for_replicas`].
+    /// Its replicas, such as `mediator 0`, if its leader was asked: see [`crate::health`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub voters: Vec<String>,
+    /// Why its instruments cannot be traded, if they cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hindrance: Option<String>,
 }
 
 /// The control group.
@@ -77,6 +83,9 @@ pub struct ControlStatus {
     pub term: Option<u32>,
     /// For how long a pending change could not be logged, ms; zero if all is well.
     pub stalled_ms: u64,
+    /// How old what it says of nodes may be, ms, if nobody leads it: since its last change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_ms: Option<u64>,
     /// Index of the last entry that is part of the state.
     pub index: u64,
     /// Hash of the state.
@@ -210,6 +219,7 @@ fn status_with_control(network: &Network, replica: &ControlReplica) -> NetworkSt
             address: node.address.to_string(),
             is_up: known.is_some_and(|known| known.is_up),
             answers: None,
+            is_gone: false,
             starts: Some(known.map_or(0, |known| known.starts)),
             since_unix_ms: known.map(|known| known.since_ms),
             is_drained: state.routes().map.drained().contains(&id),
@@ -219,7 +229,8 @@ fn status_with_control(network: &Network, replica: &ControlReplica) -> NetworkSt
     let cells = network.cells().map(|cell| {
         let known = routes.leaders.get(&cell);
         let leader = known.filter(|leader| state.is_running(leader)).map(|it| it.mediator);
-        CellStatus { cell, leader, term: known.map_or(0, |leader| leader.term), voters: vec![] }
+        let term = known.map_or(0, |leader| leader.term);
+        CellStatus { cell, leader, term, voters: vec![], hindrance: None }
     });
     let exception = |instrument, cell| MapException { instrument, cell };
     let voters = network.replicas(CONTROL).into_iter();
@@ -230,6 +241,7 @@ fn status_with_control(network: &Network, replica: &ControlReplica) -> NetworkSt
             leader: replica.leading_term.map(|_| replica.mediator),
             term: replica.leading_term,
             stalled_ms: replica.stalled_ms,
+            age_ms: replica.leading_term.is_none().then(|| age_ms(state)),
             index: state.index(),
             hash: format!("{:016x}", state.hash()),
         }),
@@ -247,6 +259,13 @@ fn status_with_control(network: &Network, replica: &ControlReplica) -> NetworkSt
     }
 }
 
+/// Time since the last change of control that it knows of, ms.
+fn age_ms(state: &State) -> u64 {
+    let last_ms = state.nodes().values().map(|node| node.since_ms).max().unwrap_or(0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (now.as_millis() as u64).saturating_sub(last_ms)
+}
+
 /// The status of a network without durability: a node that answers is up, and each mediator leads
 /// its own cell.
 fn status_without_control(access: &Access<'_>, limit: Duration) -> Result<NetworkStatus, Failure> {
@@ -259,8 +278,16 @@ fn status_without_control(access: &Access<'_>, limit: Duration) -> Result<Networ
             refused = format!("{id} at {}: {error}", node.address);
         }
         let (address, is_up) = (node.address.to_string(), connected.is_ok());
-        let (answers, starts, since_unix_ms, is_drained) = (None, None, None, false);
-        nodes.push(NodeStatus { id, address, is_up, answers, starts, since_unix_ms, is_drained });
+        nodes.push(NodeStatus {
+            id,
+            address,
+            is_up,
+            answers: None,
+            is_gone: false,
+            starts: None,
+            since_unix_ms: None,
+            is_drained: false,
+        });
     }
     if nodes.iter().all(|node| !node.is_up) {
         return Err(unreachable(format!("no node of the network answers: {refused}")));
@@ -268,7 +295,8 @@ fn status_without_control(access: &Access<'_>, limit: Duration) -> Result<Networ
     let mediators = nodes.iter().filter(|node| node.id.class == Role::Mediator);
     let cells = mediators.map(|node| {
         let cell = node.id.index;
-        CellStatus { cell, leader: node.is_up.then_some(cell), term: 0, voters: vec![] }
+        let leader = node.is_up.then_some(cell);
+        CellStatus { cell, leader, term: 0, voters: vec![], hindrance: None }
     });
     Ok(NetworkStatus {
         network: network.clone(),
@@ -618,42 +646,6 @@ fn request_replicas(
         AdminResponse::NotLeading => Ok(None),
         _ => Err(failed(ClientError::Unexpected)),
     }
-}
-
-/// Asks the leaders of the cells for their replicas, which may be others than at first. What does
-/// not answer in time stays unknown.
-pub fn ask_for_replicas(status: &mut NetworkStatus, limit: Duration) {
-    let deadline = Deadline::after(limit);
-    let network = status.network.clone();
-    let is_replicated = network.durability != Durability::None;
-    for cell in status.cells.iter_mut().filter(|_| is_replicated) {
-        let Some(leader) = cell.leader.filter(|_| !deadline.passed()) else { continue };
-        let known = replicas(&network, leader, cell.cell, deadline.remaining());
-        let voters = known.ok().flatten().map_or(vec![], |known| known.voters);
-        cell.voters = voters.iter().map(NodeId::to_string).collect();
-    }
-}
-
-/// Asks each node that counts as up, all at the same time, whether it answers within `limit`. Where
-/// no key lets us ask, that stays unknown.
-pub fn ask_nodes(status: &mut NetworkStatus, limit: Duration) {
-    let network = status.network.clone();
-    let Ok(access) = Access::new(&network) else { return };
-    std::thread::scope(|scope| {
-        for node in status.nodes.iter_mut().filter(|node| node.is_up) {
-            let (id, access) = (node.id, &access);
-            let Some(known) = network.node(id) else { continue };
-            let ask = move || match access.observe(&known.address, limit) {
-                Ok(_) => node.answers = Some(true),
-                Err(ClientError::Timeout(_) | ClientError::NoChallenge(_)) => {
-                    node.answers = Some(false);
-                }
-                Err(_) => {}
-            };
-            // Without a thread for it, that stays unknown as well.
-            drop(std::thread::Builder::new().spawn_scoped(scope, ask));
-        }
-    });
 }
 
 /// What each mediator has done since it started, by index; none of those that do not answer.

@@ -1,12 +1,12 @@
 //! Operation of a running exchange: what an operator asks of a network, by hand or by policies.
 //!
 //! [`admin`] asks a network for its status, and for one change at a time; the others are made of
-//! these. [`add`] adds nodes, at [`addresses`] of their own, and removes them. [`drain`] lets a
-//! node carry nothing, [`replace`] gives a cell another replica, [`retire`] removes what a session
-//! or an owner has, [`instruments`] says what may be traded, [`directions`] when, and by whom, and
-//! [`scheduler`] does so by a [`schedule`]. [`resize`] changes over how many cells
-//! the instruments are spread. [`policy_runner`] does so by policies, which take the latencies
-//! between [`sites`].
+//! these. [`health`] says which instruments can be traded, as the nodes themselves answer. [`add`]
+//! adds nodes, at [`addresses`] of their own, and removes them. [`drain`] lets a node carry
+//! nothing, [`replace`] gives a cell another replica, [`retire`] removes what a session or an owner
+//! has, [`instruments`] says what may be traded, [`directions`] when, and by whom, and
+//! [`scheduler`] does so by a [`schedule`]. [`resize`] changes over how many cells the instruments
+//! are spread. [`policy_runner`] does so by policies, which take the latencies between [`sites`].
 #![forbid(unsafe_code)]
 
 pub mod add;
@@ -14,6 +14,7 @@ pub mod addresses;
 pub mod admin;
 pub mod directions;
 pub mod drain;
+pub mod health;
 pub mod instruments;
 pub mod policy_runner;
 pub mod replace;

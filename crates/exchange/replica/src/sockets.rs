@@ -6,11 +6,14 @@ use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::time::Duration;
 
-use nm_sys::unix;
+use nm_sys::{bind, unix};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::address::Address;
+
+/// How long an address is waited for: a large process that was killed has it for a while.
+const BIND_LIMIT: Duration = Duration::from_secs(3);
 
 /// A TCP peer that has been silent for so long is probed; one that acknowledges nothing for twice
 /// as long is taken for dead.
@@ -46,18 +49,24 @@ pub fn connect(address: &Address) -> Pending<'_, Box<dyn ByteStream>> {
     })
 }
 
-/// Listens on this machine's network. What a killed predecessor left at a Unix path is replaced.
+/// Listens on this machine's network. What a killed predecessor left at a Unix path is replaced,
+/// and one that is about to be gone is waited for.
 ///
 /// # Errors
 /// What the system says.
 pub fn listen(address: &Address) -> io::Result<Box<dyn Listener>> {
     match address {
         Address::Tcp(address) => {
-            let listener = std::net::TcpListener::bind(address)?;
+            let bind = || std::net::TcpListener::bind(address);
+            let listener = bind::patiently(BIND_LIMIT, bind)?;
             listener.set_nonblocking(true)?;
             Ok(Box::new(TcpListener::from_std(listener)?))
         }
-        Address::Unix(path) => Ok(Box::new(UnixListener::from_std(unix::listen(path)?)?)),
+        Address::Unix(path) => {
+            Ok(Box::new(UnixListener::from_std(bind::patiently(BIND_LIMIT, || {
+                unix::listen(path)
+            })?)?))
+        }
     }
 }
 

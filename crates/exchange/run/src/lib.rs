@@ -4,15 +4,20 @@
 //! them, and [`nm_load`] simulates the clients. [`search`] finds the highest rate within an
 //! [`sla`], [`torture`] draws which nodes are killed and when. A [`day`] is one run whose load
 //! changes by a script. A run that is to be checked leaves a recording for [`nm_verify`].
+//!
+//! Without a load, [`serve`] keeps the nodes of a host running until it is ended; [`layout`] makes
+//! the network's file for that.
 #![forbid(unsafe_code)]
 
 mod bounded_lines;
 pub mod day;
 pub mod hosts;
+pub mod layout;
 mod mover;
 pub mod place;
 pub mod round;
 pub mod search;
+pub mod serve;
 pub mod sla;
 pub mod supervise;
 #[cfg(feature = "test-support")]

@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 
 use nm_exchange::link::Address;
@@ -27,6 +27,15 @@ pub fn sockets_folder() -> Result<PrivateFolder, Failure> {
     remove_abandoned(&all, SOCKETS);
     PrivateFolder::create(&all, SOCKETS)
         .map_err(|error| Failure::new(FailureKind::System, error.to_string()))
+}
+
+/// Whether this machine has an address, so that what listens there runs here.
+pub fn is_here(address: &Address) -> bool {
+    match address {
+        Address::Unix(_) | Address::Shm(_) => true,
+        // The kernel binds its own addresses only.
+        Address::Tcp(address) => TcpListener::bind((address.ip(), 0)).is_ok(),
+    }
 }
 
 /// A network with these numbers of nodes, placed on hosts or on this machine, with sockets in

@@ -550,12 +550,14 @@ fn outcome(
         .map(|restart| fault(setup, &load, restart))
         .collect();
     let lateness_p99_ns = load.lateness.value(nm_model::Metric::Percentile(99.0));
+    let lateness_es10_ns = load.lateness.value(nm_model::Metric::Es10);
     let mut latency = load.latency;
     let unfinished = moves.as_ref().map_or(0, |moves| moves.due - moves.done - moves.refused);
     let due = moves.as_ref().map_or(0, |moves| moves.due);
     latency.exchange = Some(Box::new(ExchangeRound {
         offered_per_s: load.offered_per_s,
         lateness_p99_ns,
+        lateness_es10_ns,
         stream_hash: Some(format!("{:016x}", load.stream_hash)),
         resent: load.resent,
         cpu: cpu_per_class(setup, ends, load_cpu_us),

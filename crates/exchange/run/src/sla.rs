@@ -91,6 +91,13 @@ impl Sla {
         Ok(())
     }
 
+    /// Whether a load generator that sent so late, by ES10 and p99, may itself be why round trips
+    /// are beyond the limit: they count from when requests were to be sent, so half of the limit
+    /// is used up before the network has them.
+    pub fn is_late(&self, es10_ns: Option<f64>, p99_ns: Option<f64>) -> bool {
+        es10_ns.into_iter().chain(p99_ns).any(|ns| ns >= self.limit_ns as f64 / 2.0)
+    }
+
     /// Time from a fault at `at_ns` (on the samples' clock) until the service is within the limit
     /// again, and the longest round trip meanwhile, ns.
     ///
@@ -118,6 +125,13 @@ impl Sla {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_generator_is_late_that_uses_half_of_the_limit() {
+        let sla = Sla::of_ms(10.0);
+        assert!(!sla.is_late(Some(4.9e6), Some(4.9e6)) && !sla.is_late(None, None));
+        assert!(sla.is_late(Some(5.0e6), Some(0.0)) && sla.is_late(None, Some(5.0e6)));
+    }
     use nm_stats::summary::summarise;
 
     const MS: u64 = 1_000_000;

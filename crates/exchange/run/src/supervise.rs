@@ -31,6 +31,7 @@ use crate::bounded_lines::BoundedLines;
 use crate::hosts::protocol::{END_LIMIT, Report, Request, SILENCE_LIMIT};
 use crate::hosts::remote::{self, Arrival, HostError, Remote};
 use crate::hosts::{HostFiles, Placement};
+use crate::place;
 
 /// How long nodes may take until all links are up.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -201,6 +202,9 @@ pub struct Supervisor {
     delayed: Vec<(usize, u64)>,
     /// Whether all nodes are being stopped.
     is_stopping: bool,
+    /// Whether it serves until it is ended: then nothing that happens to a node is a reason to end,
+    /// and nodes that listen on other hosts are not its own.
+    is_serving: bool,
 }
 
 impl Supervisor {
@@ -267,7 +271,28 @@ impl Supervisor {
             restarts: vec![],
             delayed: vec![],
             is_stopping: false,
+            is_serving: false,
         })
+    }
+
+    /// Starts these nodes of `network`, which are on this machine, to serve until they are stopped.
+    /// Does not wait for their links.
+    ///
+    /// # Errors
+    /// If `folder` cannot be written to.
+    pub fn serve(
+        network: &Network,
+        program: &Path,
+        folder: &Path,
+        nodes: &[NodeId],
+    ) -> Result<Supervisor, Failure> {
+        let mut supervisor = Supervisor::new(network, program, &[], folder)?;
+        supervisor.is_serving = true;
+        // From the end of the ring to its start, so that most peers already listen.
+        for node in nodes.iter().rev() {
+            supervisor.add(*node, None)?;
+        }
+        Ok(supervisor)
     }
 
     /// Connects with the agents of all hosts.
@@ -538,7 +563,10 @@ impl Supervisor {
         if !std::mem::take(&mut self.is_network_changed) {
             return Ok(());
         }
-        write_network(&self.network, &self.network_file)?;
+        if let Err(failure) = write_network(&self.network, &self.network_file) {
+            self.is_network_changed = true;
+            return Err(failure);
+        }
         let by_ns = monotonic_ns() + END_LIMIT.as_nanos() as u64;
         let added = Role::ALL.iter().copied().flat_map(|role| {
             let all = self.network.founders_of(role)..self.network.nodes(role).len();
@@ -546,23 +574,32 @@ impl Supervisor {
         });
         for id in added.collect::<Vec<_>>() {
             let host = self.host_of(id);
+            let is_own = self.is_own(id, host);
             let known = self.nodes.iter_mut().find(|node| node.id == id);
             match (known, self.network.is_removed(id)) {
                 (Some(node), true) if node.ends_by_ns.is_none() => node.ends_by_ns = Some(by_ns),
-                (None, false) if self.hosts.is_empty() || host.is_some() => {
-                    self.add(id, host)?;
-                }
+                (None, false) if is_own => self.add(id, host)?,
                 _ => {}
             }
         }
         Ok(())
     }
 
+    /// Whether a node that was added, and may listen on a host, is one of those that run here.
+    fn is_own(&self, id: NodeId, host: Option<usize>) -> bool {
+        let address = self.network.node(id).map(|node| &node.address);
+        match self.is_serving {
+            true => address.is_some_and(place::is_here),
+            false => self.hosts.is_empty() || host.is_some(),
+        }
+    }
+
     /// Whether a node that has ended is not started again: it was removed from the network, or it
     /// was added and does not start, for example because its address is in use.
     fn is_given_up(&self, node: &Running) -> bool {
         let is_added = self.network.was_added(node.id);
-        self.network.is_removed(node.id) || (is_added && node.start >= RESTARTS_MAX)
+        let is_hopeless = is_added && node.start >= RESTARTS_MAX && !self.is_serving;
+        self.network.is_removed(node.id) || is_hopeless
     }
 
     /// Appends a sentence to a node's log. If that fails it is dropped, because the node keeps
@@ -677,26 +714,69 @@ impl Supervisor {
                     }
                 }
             }
-            if self.nodes[slot].start >= RESTARTS_MAX {
+            if self.nodes[slot].start >= RESTARTS_MAX && !self.is_serving {
                 return Err(self.died(&self.nodes[slot]));
             }
-            let start = self.nodes[slot].start + 1;
-            let runner = match &mut self.nodes[slot].runner {
-                Runner::Host(host) => {
-                    let host = *host;
-                    self.spawn_on(host, slot, start, id)
+            match self.start_again(slot) {
+                Ok(()) => {}
+                Err(failure) if self.is_serving => {
+                    self.append_to_log(id, &failure.to_string());
+                    self.delayed.push((slot, now_ns + BACKOFF_MAX.as_nanos() as u64));
                 }
-                Runner::Process(process, _) => {
-                    process.kill();
-                    self.spawn(&self.nodes[slot].program, (slot, start), id)?
-                }
-            };
-            let node = &mut self.nodes[slot];
-            (node.runner, node.start) = (runner, start);
-            (node.is_ready, node.has_ended, node.end) = (false, false, None);
-            node.ends_by_ns = None;
+                Err(failure) => return Err(failure),
+            }
         }
         Ok(())
+    }
+
+    /// Starts a node that has ended.
+    fn start_again(&mut self, slot: usize) -> Result<(), Failure> {
+        let (id, start) = (self.nodes[slot].id, self.nodes[slot].start + 1);
+        let runner = match &mut self.nodes[slot].runner {
+            Runner::Host(host) => {
+                let host = *host;
+                self.spawn_on(host, slot, start, id)
+            }
+            Runner::Process(process, _) => {
+                process.kill();
+                self.spawn(&self.nodes[slot].program, (slot, start), id)?
+            }
+        };
+        let node = &mut self.nodes[slot];
+        (node.runner, node.start) = (runner, start);
+        (node.is_ready, node.has_ended, node.end) = (false, false, None);
+        node.ends_by_ns = None;
+        Ok(())
+    }
+
+    /// Of each node: whether it can do its work, and how often it was started again.
+    pub fn states(&self) -> impl Iterator<Item = (NodeId, bool, u32)> {
+        self.nodes.iter().map(|node| (node.id, node.is_ready && !node.has_ended, node.start))
+    }
+
+    /// The message that a node printed last.
+    pub fn why_ended(&self, node: NodeId) -> Option<String> {
+        self.last_message(node)
+    }
+
+    /// Stops all nodes in the order of a request, so that what is under way comes to its end:
+    /// gateways take no more first, and cells keep for each session what it was not sent.
+    pub fn stop_in_order(mut self) -> Stopped {
+        self.receive_messages(Duration::ZERO);
+        self.is_stopping = true;
+        for class in [Role::Gateway, Role::Router] {
+            for node in self.nodes.iter_mut().filter(|node| node.id.class == class) {
+                if let Runner::Process(_, stdin) = &mut node.runner {
+                    *stdin = None;
+                }
+            }
+            let deadline = Deadline::after(END_LIMIT);
+            let runs = |node: &Running| node.id.class == class && !node.has_ended;
+            while self.nodes.iter().any(runs) && !deadline.passed() {
+                self.receive_messages(deadline.remaining().min(Duration::from_millis(100)));
+            }
+        }
+        self.stop()
     }
 
     /// The network with the nodes that were added to it.

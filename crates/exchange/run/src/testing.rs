@@ -31,7 +31,7 @@ pub fn codec(bytes: &[u8]) {
     // Decoders without an encoder: they must not panic.
     let with_magic = |magic: &[u8]| [magic, bytes].concat();
     let _ = Flow::parse(&with_magic(b"nmflow01"));
-    let _ = log::parse(&with_magic(b"nmclnt01"));
+    let _ = log::parse(&with_magic(b"nmclnt02"));
     let _ = format::scan(bytes, 1, None);
     if let Ok(text) = std::str::from_utf8(bytes) {
         let _ = Network::parse(text);

@@ -18,6 +18,10 @@ pub enum Violation {
     Lost,
     /// A request was executed more than once, or has two different replies.
     Twice,
+    /// A request was executed before one that had its reply before this one was sent.
+    RealTime,
+    /// The log of a client contradicts itself, or lacks what a client that ends writes.
+    ClientLog,
     /// Requests of a session on an instrument were executed in a different order than they were
     /// sent, or one was skipped.
     OutOfOrder,
@@ -49,6 +53,8 @@ impl fmt::Display for Violation {
         f.write_str(match self {
             Violation::Lost => "lost",
             Violation::Twice => "twice",
+            Violation::RealTime => "real-time order",
+            Violation::ClientLog => "client log",
             Violation::OutOfOrder => "out of order",
             Violation::WrongResult => "wrong result",
             Violation::NotSent => "not sent",

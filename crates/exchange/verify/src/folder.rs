@@ -29,14 +29,13 @@ use nm_sys::text_file;
 
 use crate::recording::{Comparison, NETWORK, Recording};
 
+use crate::client_logs::{CLIENT_LOG_BYTES_MAX, client_logs, unreadable};
 use crate::cuts::{self, Cuts};
 use crate::findings::{Findings, Violation};
+use crate::history;
 use crate::judge::{Clients, check_deliveries, judge};
 use crate::ownership::Owners;
 use crate::replay::{self, Replay};
-
-/// Longest client log, bytes: that of the longest run. A request and its reply take 75 bytes.
-pub const CLIENT_LOG_BYTES_MAX: u64 = 80 * nm_model::limits::SAMPLES_MAX;
 
 /// Verifies a run's folder.
 ///
@@ -95,15 +94,18 @@ fn check_all(
     cuts: Cuts,
     findings: &mut Findings,
 ) -> Result<(), Failure> {
-    let mut clients = clients(path)?;
+    let Some(mut clients) = clients(path, findings)? else { return Ok(()) };
     let mut all = vec![];
     for cell in 0..network.nodes(Role::Mediator).len() as u16 {
-        let (mut journals, missing) = journals(data, network, cell, findings)?;
+        let (mut journals, missing) = journals(data, network, cell, findings);
         findings.journals += journals.len() as u64;
         let log = MergedLog::new(network, cell, &journals, findings);
         // The one that is needed is in the log.
         journals.iter_mut().for_each(|journal| journal.snapshot = None);
         all.push(CellFiles { cell, journals, missing, log });
+    }
+    if !findings.damage.is_empty() {
+        return Ok(());
     }
     let sessions = clients.sessions();
     let has_purged = all.iter().any(|files| files.log.start.is_some());
@@ -124,6 +126,8 @@ fn check_all(
         let needed = has_purged.then_some(&sessions);
         log.replay(journals, &mut replay, needed, &mut owners, findings)?;
         log.copies(&replay, &clients, findings);
+        confirmed(*cell, journals, &replay, &clients, findings);
+        clients.add_expired(replay.expired.drain());
         findings.doubts.extend(replay.rules.doubt(*cell));
         if replay.lost_state() {
             findings.notes.push(format!(
@@ -139,7 +143,9 @@ fn check_all(
             cuts::check(*cell, &incarnation, cuts.count, &mut random, findings).map_err(bad)?;
         }
     }
-    check_missing(data, network, &clients, &owners, &all, findings)?;
+    if !has_journals(data, network, &clients, &owners, &all, findings) {
+        return Ok(());
+    }
     owners.check(findings);
     clients.skip(&owners);
     judge(&mut executed, &clients, &owners, findings);
@@ -148,17 +154,18 @@ fn check_all(
     Ok(())
 }
 
-/// Each replica of a cell to which a client has sent a request, or another cell an instrument, must
-/// have a journal.
-fn check_missing(
+/// Whether each cell to which a client has sent a request, or another cell an instrument, has a
+/// journal; without one, nothing can be said of its requests.
+fn has_journals(
     data: &Path,
     network: &Network,
     clients: &Clients,
     owners: &Owners,
     all: &[CellFiles],
     findings: &mut Findings,
-) -> Result<(), Failure> {
+) -> bool {
     let destinations = owners.destinations();
+    let mut has_all = true;
     for CellFiles { cell, journals, missing, .. } in all {
         let of_cell = |instrument| network.cell_of(instrument) == *cell;
         let is_used = destinations.contains(cell) || clients.instruments().any(of_cell);
@@ -166,44 +173,77 @@ fn check_missing(
             continue;
         }
         if journals.is_empty() {
-            let message = format!("there is no journal of cell {cell} below {}", data.display());
-            return Err(bad(message).hint("run the exchange with --record"));
+            has_all = false;
+            findings.doubts.push(format!(
+                "there is no journal of cell {cell} below {}, so nothing shows what it executed: \
+                 run the exchange with --record",
+                data.display()
+            ));
+            continue;
         }
         let doubt = |name: &String| format!("cell {cell}: there is no journal of {name}");
         findings.doubts.extend(missing.iter().map(doubt));
     }
-    Ok(())
+    has_all
+}
+
+/// Doubts the books of a cell if no replica has recorded their state after the last request that a
+/// client has a reply to.
+fn confirmed(
+    cell: u16,
+    journals: &[RecordedJournal],
+    replay: &Replay,
+    clients: &Clients,
+    findings: &mut Findings,
+) {
+    let replied = replay.executed.iter().filter(|one| clients.has_reply(&one.name));
+    let Some(last) = replied.map(|one| one.index).max() else { return };
+    let states = journals.iter().flat_map(|journal| &journal.states);
+    let doubt = match states.map(|(index, _)| *index).max() {
+        Some(index) if index >= last => return,
+        Some(index) => format!(
+            "cell {cell}: no replica recorded a state after batch {last}, which has answered \
+             requests; the latest is that after batch {index}"
+        ),
+        None => format!("cell {cell}: no replica recorded a state, so none confirms its books"),
+    };
+    findings.doubts.push(doubt);
 }
 
 fn bad(message: impl std::fmt::Display) -> Failure {
     Failure::new(FailureKind::BadRequest, message.to_string())
 }
 
-fn unreadable(path: &Path, error: impl std::fmt::Display) -> Failure {
-    let message = format!("{} cannot be read: {error}", path.display());
-    Failure::new(FailureKind::System, message)
-}
-
-fn clients(path: &Path) -> Result<Clients, Failure> {
-    let mut paths: Vec<PathBuf> = vec![];
-    for entry in std::fs::read_dir(path).map_err(|error| unreadable(path, error))? {
-        let entry = entry.map_err(|error| unreadable(path, error))?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        let is_log = name.starts_with("client") && name.ends_with(".log");
-        paths.extend(is_log.then(|| entry.path()));
-    }
-    paths.sort();
-    if paths.is_empty() {
-        return Err(bad(format!("{} has no client*.log", path.display())));
-    }
+/// What the logs of clients say; none if there are none, or if one is damaged.
+fn clients(path: &Path, findings: &mut Findings) -> Result<Option<Clients>, Failure> {
+    let logs = client_logs(path)?;
     let mut clients = Clients::default();
-    for path in &paths {
-        let bytes = text_file::read_bytes(path, CLIENT_LOG_BYTES_MAX)
-            .map_err(|error| unreadable(path, error))?;
-        clients.add_log(&log::parse(&bytes).map_err(|why| unreadable(path, why))?);
+    let mut is_empty = true;
+    for log in &logs {
+        let name = log.file_name().unwrap_or_default().to_string_lossy();
+        let bytes = text_file::read_bytes(log, CLIENT_LOG_BYTES_MAX)
+            .map_err(|error| unreadable(log, error))?;
+        if bytes.is_empty() {
+            findings.doubts.push(format!("{name} is empty"));
+            continue;
+        }
+        is_empty = false;
+        match log::parse(&bytes) {
+            Ok(records) => {
+                history::check(&name, &records, findings);
+                clients.add_log(&records);
+            }
+            Err(why) => findings.damage.push(format!("{name} cannot be read: {why}")),
+        }
     }
-    Ok(clients)
+    if is_empty {
+        findings.doubts.push(
+            "there is no client*.log, so nothing shows what clients saw: run the exchange with \
+             --record"
+                .to_string(),
+        );
+    }
+    Ok((!is_empty && findings.damage.is_empty()).then_some(clients))
 }
 
 /// The journals of a cell's replicas, in order, and the replicas that have none.
@@ -212,7 +252,7 @@ fn journals(
     network: &Network,
     cell: u16,
     findings: &mut Findings,
-) -> Result<(Vec<RecordedJournal>, Vec<String>), Failure> {
+) -> (Vec<RecordedJournal>, Vec<String>) {
     let (mut journals, mut missing) = (vec![], vec![]);
     let folder_of = |node: NodeId| data.join(node.file_name()).join(format!("cell-{cell}"));
     let replicas = match network.durability {
@@ -227,7 +267,11 @@ fn journals(
     for node in replicas {
         let (folder, name) = (folder_of(node), node.to_string());
         let written = folder.is_dir().then(|| RecordedJournal::read(folder, name.clone()));
-        match written.transpose()? {
+        let written = written.transpose().unwrap_or_else(|failure| {
+            findings.damage.push(format!("{name}: {}", failure.message));
+            None
+        });
+        match written {
             Some(written) if !written.marks.is_empty() => journals.push(written),
             Some(written) if !written.states.is_empty() => findings.add(Violation::Gap, || {
                 let index = written.states[0].0;
@@ -245,7 +289,7 @@ fn journals(
             "cell {cell}: the journal of {name} ends with {torn_bytes} bytes that are no record"
         ));
     }
-    Ok((journals, missing))
+    (journals, missing)
 }
 
 /// Summary of one record of a journal.
@@ -389,6 +433,7 @@ impl MergedLog {
             chain.required_copies = voters / 2 + 1;
         }
         chain.agreement(cell, journals, is_raft, findings);
+        chain.own_states(cell, journals, last, findings);
         if first > 1 && chain.start.is_none() {
             findings.add(Violation::Gap, || {
                 format!(
@@ -398,6 +443,32 @@ impl MergedLog {
             });
         }
         chain
+    }
+
+    /// Checks that each replica's journal has what its recorded states include. States beyond all
+    /// journals are named when the log is replayed.
+    fn own_states(
+        &self,
+        cell: u16,
+        journals: &[RecordedJournal],
+        last: u64,
+        findings: &mut Findings,
+    ) {
+        for journal in journals {
+            let included = journal.snapshot.as_ref().map_or(0, |(index, _)| *index);
+            let end = journal.last().max(included);
+            let states = journal.states.iter().map(|(index, _)| *index);
+            let Some(index) = states.filter(|index| (end + 1..=last).contains(index)).max() else {
+                continue;
+            };
+            findings.add(Violation::Gap, || {
+                format!(
+                    "cell {cell}: {} recorded a state after batch {index}, and its journal ends \
+                     with batch {end}",
+                    journal.name
+                )
+            });
+        }
     }
 
     /// Checks that replicas differ only at the end of a journal, in uncommitted entries.

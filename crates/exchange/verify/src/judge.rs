@@ -51,23 +51,37 @@ pub struct Clients {
     answered: HashMap<RequestId, Vec<Answered>>,
     delivered: Vec<Delivered>,
     count: u64,
+    /// By log: the requests as they were sent, and their replies as they came.
+    histories: Vec<Vec<(RequestId, Step)>>,
+    /// Requests of which the logs of cells have a repetition whose outcome was no longer known.
+    expired: HashSet<RequestId>,
     /// Where the replay of an instrument has a hole, by the move after it: the last requests of
     /// sessions before.
     holes: BTreeMap<MoveId, HashMap<UserId, u64>>,
 }
 
+/// What a client did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Sent,
+    Answered,
+}
+
 impl Clients {
     /// Adds the records of one log.
     pub fn add_log(&mut self, records: &[Record]) {
+        let mut history = vec![];
         for record in records {
             match record {
                 Record::Sent(sent) => {
+                    history.push((sent.name, Step::Sent));
                     let RequestId { instrument, session, client_seq } = sent.name;
                     let pair = self.sent.entry((instrument, session)).or_default();
                     pair.push((client_seq, sent.command_hash));
                     self.count += 1;
                 }
                 Record::Answered(answered) => {
+                    history.push((answered.name, Step::Answered));
                     self.answered.entry(answered.name).or_default().push(*answered);
                 }
                 Record::Delivered(delivered) => self.delivered.push(*delivered),
@@ -76,8 +90,15 @@ impl Clients {
                     let pair = self.sent.entry((name.instrument, name.session)).or_default();
                     pair.retain(|(client_seq, _)| *client_seq != name.client_seq);
                 }
+                Record::Unanswered(_) | Record::End(_) => {}
             }
         }
+        self.histories.push(history);
+    }
+
+    /// Adds requests of which a cell no longer knew the outcome when they were repeated.
+    pub fn add_expired(&mut self, names: impl IntoIterator<Item = RequestId>) {
+        self.expired.extend(names);
     }
 
     /// Whether a client has a reply to a request.
@@ -118,6 +139,12 @@ impl Clients {
         holes.filter_map(|(_, last)| last.get(&session)).max().copied().unwrap_or(0)
     }
 
+    /// Whether the replay of an instrument has a hole.
+    fn has_hole(&self, instrument: InstrumentId) -> bool {
+        let at = |epoch| MoveId { instrument, epoch };
+        self.holes.range(at(0)..=at(u32::MAX)).next().is_some()
+    }
+
     /// Whether a request may be in a hole, as a later state of its instrument includes it.
     fn is_in_hole(&self, name: &RequestId) -> bool {
         let instrument = name.instrument;
@@ -154,6 +181,7 @@ pub fn judge(
     }
     numbers(executed, owners, findings);
     order(executed, clients, owners, findings);
+    real_time(&done, clients, owners, findings);
     for (name, times) in &done {
         if times.len() > 1 {
             findings.add_if(!not_guaranteed(name.instrument), Violation::Twice, || {
@@ -181,6 +209,74 @@ pub fn judge(
             continue;
         }
         replied(name, replies, times, !not_guaranteed(name.instrument), findings);
+        expired(name, replies, times, clients, !not_guaranteed(name.instrument), findings);
+    }
+}
+
+/// Checks that a request which was sent after another one had its reply was executed after it, by
+/// the order in which each client wrote its log.
+fn real_time(
+    done: &HashMap<RequestId, Vec<&Executed>>,
+    clients: &Clients,
+    owners: &Owners,
+    findings: &mut Findings,
+) {
+    for history in &clients.histories {
+        // Of each instrument, the last request in its order that has a reply.
+        let mut replied: HashMap<InstrumentId, &Executed> = HashMap::new();
+        for (name, step) in history {
+            let Some(one) = done.get(name).and_then(|times| times.first()) else { continue };
+            let before = replied.get(&name.instrument);
+            match (step, before) {
+                (Step::Answered, before) => {
+                    if before.is_none_or(|before| before.output_seq < one.output_seq) {
+                        replied.insert(name.instrument, one);
+                    }
+                }
+                (Step::Sent, Some(before)) if one.output_seq < before.output_seq => {
+                    findings.add_if(!owners.is_tainted(name.instrument), Violation::RealTime, || {
+                        format!(
+                            "{name} was sent when {} had its reply, and was executed before it: \
+                             as number {}, and that one as number {}",
+                            before.name, one.output_seq, before.output_seq
+                        )
+                    });
+                }
+                (Step::Sent, _) => {}
+            }
+        }
+    }
+}
+
+/// Checks that a reply without an outcome is one to a request whose repetition came too late.
+fn expired(
+    name: &RequestId,
+    replies: &[Answered],
+    times: &[&Executed],
+    clients: &Clients,
+    is_guaranteed: bool,
+    findings: &mut Findings,
+) {
+    for reply in replies.iter().filter(|reply| reply.is_expired) {
+        let Answered { output_seq, events_hash, .. } = *reply;
+        if (output_seq, events_hash) != (0, 0) {
+            findings.add_if(is_guaranteed, Violation::WrongResult, || {
+                format!(
+                    "the reply to {name} says that its outcome has expired, and has one: number \
+                     {output_seq} with events {events_hash:016x}"
+                )
+            });
+        }
+        // Where a part of the log is replaced by a snapshot, the repetition may be in that part.
+        let is_known = times.is_empty() || clients.has_hole(name.instrument);
+        if !is_known && !clients.expired.contains(name) {
+            findings.add_if(is_guaranteed, Violation::WrongResult, || {
+                format!(
+                    "the reply to {name} says that its outcome has expired, and no journal has a \
+                     repetition that came so late"
+                )
+            });
+        }
     }
 }
 
@@ -341,6 +437,7 @@ mod tests {
                 events_hash,
                 is_repeated: false,
                 is_expired: false,
+                is_surplus: false,
             }));
         }
         (executed, records)
@@ -381,10 +478,45 @@ mod tests {
         answer(&mut again).is_repeated = true;
         records.push(again);
         answer(&mut again).is_expired = true;
-        answer(&mut again).output_seq = 0;
+        (answer(&mut again).output_seq, answer(&mut again).events_hash) = (0, 0);
         records.push(again);
-        let findings = judged(&executed, &records);
+        let (mut clients, mut findings) = (Clients::default(), Findings::default());
+        clients.add_log(&records);
+        let name = answer(&mut again).name;
+        clients.add_expired([name]);
+        judge(&mut executed.clone(), &clients, &Owners::of_cells(1), &mut findings);
         assert!(findings.is_clean(), "{findings:?}");
+    }
+
+    #[test]
+    fn an_outcome_has_expired_only_where_a_journal_has_a_late_repetition() {
+        let (executed, mut records) = world();
+        let reply = answer(&mut records[11]);
+        (reply.is_expired, reply.output_seq, reply.events_hash) = (true, 0, 0);
+        let findings = judged(&executed, &records);
+        assert_eq!(findings.violations, BTreeMap::from([(Violation::WrongResult, 1)]));
+        assert!(findings.sentences[0].contains("no journal has a repetition"), "{findings:?}");
+        // With a hash, it contradicts itself as well.
+        answer(&mut records[11]).events_hash = 9;
+        let findings = judged(&executed, &records);
+        assert_eq!(findings.violations, BTreeMap::from([(Violation::WrongResult, 2)]));
+        assert!(findings.sentences[0].contains("has expired, and has one"), "{findings:?}");
+    }
+
+    #[test]
+    fn a_request_sent_after_a_reply_is_executed_after_it() {
+        let (executed, mut records) = world();
+        // The reply to the seventh request on instrument 0 comes before the sixth is sent.
+        let reply = records.remove(2 * 12 + 1);
+        records.insert(2 * 8, reply);
+        let findings = judged(&executed, &records);
+        assert_eq!(findings.violations, BTreeMap::from([(Violation::RealTime, 1)]), "{findings:?}");
+        assert!(
+            findings.sentences[0].contains(
+                "request 3 of session 3 on instrument 0 was sent when request 5 of session 1"
+            ),
+            "{findings:?}"
+        );
     }
 
     #[test]

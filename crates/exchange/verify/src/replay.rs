@@ -1,6 +1,6 @@
 //! Applies the batches of a journal with the reference book and the fast one, side by side.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use nm_book::book;
 use nm_book::codec;
@@ -79,6 +79,8 @@ pub struct Replay {
     keeps_batches: bool,
     /// Executed requests, in order.
     pub executed: Vec<Executed>,
+    /// Requests that were repeated when the cell no longer knew their outcome.
+    pub expired: HashSet<RequestId>,
     /// Events of instruments that are here by the rule.
     pub delivered: Delivered,
     /// Events of those that came from another cell.
@@ -102,6 +104,7 @@ impl Replay {
             incarnations: vec![],
             keeps_batches,
             executed: vec![],
+            expired: HashSet::new(),
             delivered: HashMap::new(),
             moved_events: BTreeMap::new(),
             code: vec![],
@@ -308,6 +311,9 @@ impl Replay {
             findings.add(Violation::HashDiffers, || {
                 format!("{name} in batch {index}: reference book {handled:?}, fast book {fast:?}")
             });
+        }
+        if handled == Handled::Duplicate(None) {
+            self.expired.insert(name);
         }
         if let Handled::Executed(outcome) = handled {
             self.rules.executed(request, has_effect, index, findings);

@@ -138,7 +138,7 @@ pub struct TimestampInfo {
 
 /// A setting of a link that can be read and written as a whole: a list of numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LinkSetting {
+pub enum EthtoolSetting {
     /// The 22 numbers of `struct ethtool_coalesce` after the command.
     Coalescing,
     /// Ring sizes in use: rx, rx-mini, rx-jumbo, tx.
@@ -166,17 +166,17 @@ struct Layout {
     count: usize,
 }
 
-impl LinkSetting {
+impl EthtoolSetting {
     fn layout(self) -> Layout {
         let (get, set, first, count) = match self {
-            LinkSetting::Coalescing => (GCOALESCE, SCOALESCE, 1, 22),
-            LinkSetting::Rings => (GRINGPARAM, SRINGPARAM, 5, 4),
-            LinkSetting::Channels => (GCHANNELS, SCHANNELS, 5, 4),
-            LinkSetting::Pause => (GPAUSEPARAM, SPAUSEPARAM, 1, 3),
-            LinkSetting::Gro => (GGRO, SGRO, 1, 1),
-            LinkSetting::Gso => (GGSO, SGSO, 1, 1),
-            LinkSetting::Tso => (GTSO, STSO, 1, 1),
-            LinkSetting::Lro => (GFLAGS, SFLAGS, 1, 1),
+            EthtoolSetting::Coalescing => (GCOALESCE, SCOALESCE, 1, 22),
+            EthtoolSetting::Rings => (GRINGPARAM, SRINGPARAM, 5, 4),
+            EthtoolSetting::Channels => (GCHANNELS, SCHANNELS, 5, 4),
+            EthtoolSetting::Pause => (GPAUSEPARAM, SPAUSEPARAM, 1, 3),
+            EthtoolSetting::Gro => (GGRO, SGRO, 1, 1),
+            EthtoolSetting::Gso => (GGSO, SGSO, 1, 1),
+            EthtoolSetting::Tso => (GTSO, STSO, 1, 1),
+            EthtoolSetting::Lro => (GFLAGS, SFLAGS, 1, 1),
         };
         Layout { get, set, first, count }
     }
@@ -378,11 +378,11 @@ impl Links {
     ///
     /// # Errors
     /// If there is no such link, or its driver does not have the setting (`EOPNOTSUPP`).
-    pub fn setting(&self, link: &str, setting: LinkSetting) -> io::Result<Vec<u32>> {
+    pub fn setting(&self, link: &str, setting: EthtoolSetting) -> io::Result<Vec<u32>> {
         let layout = setting.layout();
         let words = self.get(link, layout.get)?;
         let mut numbers = words[layout.first..layout.first + layout.count].to_vec();
-        if setting == LinkSetting::Lro {
+        if setting == EthtoolSetting::Lro {
             numbers[0] = u32::from(numbers[0] & FLAG_LRO != 0);
         }
         Ok(numbers)
@@ -390,8 +390,8 @@ impl Links {
 
     /// Largest numbers of a setting, in the order of [`Links::setting`]; absent if the setting has
     /// no such limits.
-    pub fn setting_max(&self, link: &str, setting: LinkSetting) -> Option<Vec<u32>> {
-        matches!(setting, LinkSetting::Rings | LinkSetting::Channels)
+    pub fn setting_max(&self, link: &str, setting: EthtoolSetting) -> Option<Vec<u32>> {
+        matches!(setting, EthtoolSetting::Rings | EthtoolSetting::Channels)
             .then(|| self.ethtool(link, setting.layout().get))?
             .map(|words| words[1..5].to_vec())
     }
@@ -401,7 +401,7 @@ impl Links {
     ///
     /// # Errors
     /// Those of the driver; `EINVAL` if there are not as many numbers as the setting has.
-    pub fn set(&self, link: &str, setting: LinkSetting, numbers: &[u32]) -> io::Result<()> {
+    pub fn set(&self, link: &str, setting: EthtoolSetting, numbers: &[u32]) -> io::Result<()> {
         let layout = setting.layout();
         if numbers.len() != layout.count {
             return Err(rustix::io::Errno::INVAL.into());
@@ -409,7 +409,7 @@ impl Links {
         // The numbers that are not part of the setting go back as they were read.
         let mut words = self.get(link, layout.get)?;
         words[0] = layout.set;
-        if setting == LinkSetting::Lro {
+        if setting == EthtoolSetting::Lro {
             words[1] = if numbers[0] == 0 { words[1] & !FLAG_LRO } else { words[1] | FLAG_LRO };
         } else {
             words[layout.first..layout.first + layout.count].copy_from_slice(numbers);
@@ -598,19 +598,19 @@ mod tests {
             assert_eq!(links.mtu(name), None, "{name}");
             assert_eq!(links.driver(name), None, "{name}");
             assert!(!links.is_up(name), "{name}");
-            assert!(links.setting(name, LinkSetting::Gro).is_err(), "{name}");
-            assert!(links.set(name, LinkSetting::Gro, &[1]).is_err(), "{name}");
+            assert!(links.setting(name, EthtoolSetting::Gro).is_err(), "{name}");
+            assert!(links.set(name, EthtoolSetting::Gro, &[1]).is_err(), "{name}");
         }
     }
 
     #[test]
     fn settings_of_loopback_are_read_and_a_wrong_count_is_refused_before_the_kernel() {
         let links = Links::new().unwrap();
-        assert!(matches!(links.setting("lo", LinkSetting::Gro).unwrap()[..], [0 | 1]));
-        let error = links.setting("lo", LinkSetting::Coalescing).unwrap_err();
+        assert!(matches!(links.setting("lo", EthtoolSetting::Gro).unwrap()[..], [0 | 1]));
+        let error = links.setting("lo", EthtoolSetting::Coalescing).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP), "{error}");
-        assert_eq!(links.setting_max("lo", LinkSetting::Gro), None);
-        let error = links.set("lo", LinkSetting::Gro, &[]).unwrap_err();
+        assert_eq!(links.setting_max("lo", EthtoolSetting::Gro), None);
+        let error = links.set("lo", EthtoolSetting::Gro, &[]).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! Safe wrappers of system calls and kernel files, one family a file.
 
 pub mod beneath;
+pub mod bind;
 pub mod bounded_write;
 pub mod bpf;
 pub mod clock;

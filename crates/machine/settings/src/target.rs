@@ -265,8 +265,8 @@ impl LinkSetting {
     }
 
     /// The setting in terms of the system call.
-    pub fn for_ethtool(self) -> nm_sys::ethtool::LinkSetting {
-        use nm_sys::ethtool::LinkSetting as Ethtool;
+    pub fn for_ethtool(self) -> nm_sys::ethtool::EthtoolSetting {
+        use nm_sys::ethtool::EthtoolSetting as Ethtool;
         match self {
             LinkSetting::Coalescing => Ethtool::Coalescing,
             LinkSetting::Rings => Ethtool::Rings,

@@ -1,10 +1,10 @@
 //! From the findings of a target to its outcome: each of them must meet it, or for each case one.
 
-use nm_model::class::StackClass;
+use nm_model::class::{Bypass, StackClass};
 use nm_model::plan::{PlanTarget, Scope};
 use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::{SeriesKey, Statistic};
-use nm_model::stack::{Launcher, Mode, Protocol, Stack, StackPair};
+use nm_model::stack::{Mode, Stack, StackPair};
 use nm_model::verdict::Outcome;
 
 use crate::finding::{Finding, subject_of, tightest};
@@ -195,34 +195,11 @@ struct Needs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Bypass {
-    None,
-    SharedMemory,
-    AfXdp,
-    Launcher,
-    Unknown,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Waiting {
     Sleeping,
     Multiplexed,
     KernelSpins,
     Spinning,
-}
-
-impl Bypass {
-    fn of_end(stack: &Stack) -> Bypass {
-        match (stack.launcher, stack.protocol) {
-            (None, Protocol::Tcp | Protocol::Udp | Protocol::Multicast | Protocol::Unix) => {
-                Bypass::None
-            }
-            (None, Protocol::Cpu) => Bypass::None,
-            (Some(Launcher::Accel), _) | (None, Protocol::Shm) => Bypass::SharedMemory,
-            (None, Protocol::Xdp | Protocol::XdpTcp) => Bypass::AfXdp,
-            (Some(_), _) => Bypass::Launcher,
-        }
-    }
 }
 
 impl Waiting {
@@ -237,35 +214,33 @@ impl Waiting {
 }
 
 impl Needs {
-    fn of_stack(stack: &str) -> Needs {
-        let Ok(pair) = stack.parse::<StackPair>() else {
-            return Needs { bypass: [Bypass::Unknown; 2], waiting: [Waiting::Spinning; 2] };
-        };
+    /// Those of a stack by its name; none if it is not known, as of another tool's.
+    fn of_stack(stack: &str) -> Option<Needs> {
+        let pair: StackPair = stack.parse().ok()?;
         let ends = [pair.client, pair.server];
         let mut needs = Needs {
-            bypass: ends.map(|end| Bypass::of_end(&end)),
+            bypass: ends.map(|end| end.bypass()),
             waiting: ends.map(|end| Waiting::of_end(&end)),
         };
         needs.bypass.sort_by(|a, b| b.cmp(a));
         needs.waiting.sort_by(|a, b| b.cmp(a));
-        needs
+        Some(needs)
     }
 
     /// `no bypass, no spinning`.
-    fn words(self) -> Option<String> {
+    fn words(self) -> String {
         let bypass = match self.bypass[0] {
             Bypass::None => "no bypass",
             Bypass::SharedMemory => "shared memory of one host",
             Bypass::AfXdp => "AF_XDP",
             Bypass::Launcher => "a launcher that replaces its sockets",
-            Bypass::Unknown => return None,
         };
         let waiting = match self.waiting[0] {
             Waiting::Sleeping | Waiting::Multiplexed => "no spinning",
             Waiting::KernelSpins => "busy polling by the kernel",
             Waiting::Spinning => "a CPU that spins",
         };
-        Some(format!("{bypass}, {waiting}"))
+        format!("{bypass}, {waiting}")
     }
 }
 
@@ -289,8 +264,10 @@ fn cheapest<'a>(wanted: &PlanTarget, cases: &[OfCase<'a>]) -> Cheapest<'a> {
     };
     let mut candidates: Vec<&'a Finding> =
         cases.iter().flatten().filter(has_passed).copied().collect();
-    candidates
-        .sort_by_key(|finding| (Needs::of_stack(&finding.key.stack), finding.key.stack.clone()));
+    candidates.sort_by_key(|finding| {
+        let needs = Needs::of_stack(&finding.key.stack);
+        (needs.is_none(), needs, finding.key.stack.clone())
+    });
     let is_for_all =
         |finding: &&&Finding| cases.iter().all(|of_case| passing(of_case, &finding.key));
     let Some(winner) = candidates.iter().find(is_for_all) else {
@@ -317,7 +294,7 @@ fn cheapest<'a>(wanted: &PlanTarget, cases: &[OfCase<'a>]) -> Cheapest<'a> {
     let nearest = decisive.map_or_else(String::new, |finding| {
         format!(": {} is {}", subject_of(wanted, &finding.key), finding.evidence.reason)
     });
-    let needs = Needs::of_stack(&key.stack).words();
+    let needs = Needs::of_stack(&key.stack).map(Needs::words);
     let needs = needs
         .map_or_else(String::new, |words| format!(" and needs least of the machine ({words})"));
     Cheapest {

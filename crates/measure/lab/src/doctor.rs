@@ -288,20 +288,14 @@ fn real_time() -> Check {
 }
 
 fn launchers() -> Vec<Check> {
-    [
-        (Launcher::Accel, "accel", "the stacks accel+*, and `nearmetal accel` for any program"),
-        (Launcher::Onload, "onload", "the stacks onload+*: bypass on AMD Solarflare adapters"),
-        (Launcher::Vma, "vma", "the stacks vma+*: bypass on NVIDIA adapters"),
-        (Launcher::Smc, "smc", "the stacks smc+*: shared memory communications"),
-    ]
-    .into_iter()
-    .map(|(launcher, name, meaning)| {
+    let of_launcher = |&launcher: &Launcher| {
+        let (name, meaning) = (launcher.name(), launcher.row().purpose);
         match launcher::unavailable_reason(launcher).map(|reason| reason.to_string()) {
             None => check(name, true, "installed", meaning, ""),
             Some(reason) => parted(name, &reason, meaning),
         }
-    })
-    .collect()
+    };
+    Launcher::ALL.iter().map(of_launcher).collect()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
 use nm_exchange::network::NodeId;
+use nm_model::capability::Obstacle;
 use nm_model::link_transport::LinkTransport;
 use nm_model::plan::EnvironmentKind;
 use nm_model::probe::ProbeSpec;
@@ -19,45 +20,10 @@ use nm_model::{
 };
 use nm_run::round::{self, Setup};
 
-use crate::launcher::LauncherUnavailable;
 use crate::ledger::{Connection, DataPath, Ledger};
 use crate::trial::accelerated::KERNEL_SHARE_MAX;
 use crate::trial::types::{Measured, Options};
 use crate::{accelerator, launcher};
-
-/// Why the nodes of an exchange cannot use an environment or a stack.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ExchangeUnavailable {
-    /// Plans start nodes on this machine only.
-    #[error(
-        "the nodes of an exchange run on loopback here; on several hosts start them with \
-         `nearmetal exchange run --hosts FILE`"
-    )]
-    Environment,
-    /// Nodes wait by epoll, and over the transports of [`LinkTransport`] only.
-    #[error(
-        "the nodes of an exchange wait by epoll on sockets or shared memory; use tcp-epoll, \
-         unix-epoll, shm-epoll or accel+tcp-epoll"
-    )]
-    Stack,
-    /// The accelerator cannot be used.
-    #[error(transparent)]
-    Launcher(#[from] LauncherUnavailable),
-}
-
-/// Why a plan's exchange cannot run in an environment over such stacks; none if it can.
-pub fn unavailable_reason(
-    environment: EnvironmentKind,
-    stacks: &StackPair,
-) -> Option<ExchangeUnavailable> {
-    if environment != EnvironmentKind::Loopback {
-        return Some(ExchangeUnavailable::Environment);
-    }
-    if stacks.client != stacks.server || LinkTransport::of_stack(stacks.client).is_none() {
-        return Some(ExchangeUnavailable::Stack);
-    }
-    stacks.client.launcher.and_then(launcher::unavailable_reason).map(Into::into)
-}
 
 /// The setup of a round on this machine with default options, for a row of a plan. Journals, if the
 /// durability needs them, are kept in `folder`.
@@ -75,7 +41,7 @@ pub fn setup(
         Failure::new(FailureKind::System, format!("cannot find this program's own file: {error}"))
     })?;
     let transport = LinkTransport::of_stack(stacks.client).ok_or_else(|| {
-        Failure::new(FailureKind::BadRequest, ExchangeUnavailable::Stack.to_string())
+        Failure::new(FailureKind::BadRequest, Obstacle::ExchangeStack.to_string())
     })?;
     let accelerator = match stacks.client.launcher {
         Some(launcher) => accelerator(launcher, &program)?,
@@ -153,7 +119,7 @@ pub fn run(
             statistic: Some(statistic.name().to_string()),
             protocol: Some(stack.protocol.name().to_string()),
             mode: Some(stack.mode.name().to_string()),
-            bypass: Some(stack.bypass().to_string()),
+            bypass: Some(stack.bypass_name().to_string()),
             ..Comparability::default()
         },
         settings: settings(setup),
@@ -271,12 +237,13 @@ fn settings(setup: &Setup) -> Settings {
 mod tests {
     use super::*;
     use crate::ledger::fixture::connection;
+    use crate::resolve::unavailable_reason;
     use nm_ring::ledger::KernelReason;
 
     #[test]
     fn unusable_stacks_and_environments_have_a_reason() {
         let reason = |environment, stacks: &str| {
-            unavailable_reason(environment, &stacks.parse().unwrap())
+            unavailable_reason(environment, &stacks.parse().unwrap(), ProbeKind::Exchange)
                 .map(|reason| reason.to_string())
         };
         assert_eq!(reason(EnvironmentKind::Loopback, "tcp-epoll"), None);
@@ -296,7 +263,6 @@ mod tests {
             let reason = reason(EnvironmentKind::Loopback, stacks).expect(stacks);
             assert!(reason.contains("use tcp-epoll"), "{reason}");
         }
-        assert!(reason(EnvironmentKind::Netns, "tcp-epoll").unwrap().contains("--hosts"));
     }
 
     #[test]

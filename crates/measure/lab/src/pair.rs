@@ -3,9 +3,10 @@
 
 use std::net::IpAddr;
 
+use nm_model::environment::Distance;
 use nm_model::facts::{Facts, LinkFacts};
 use nm_model::stack::Comparability;
-use nm_model::{Case, Doubt, DoubtKind, Failure, GuestExecution, Protocol, Side, Stack, StackPair};
+use nm_model::{Case, Doubt, DoubtKind, Failure, GuestExecution, Side, Stack, StackPair};
 
 use nm_sys::process::Signal;
 
@@ -200,10 +201,10 @@ impl Pair {
     /// waits for. Memory that guests share can only be polled.
     pub(crate) fn stacks_in_use(&self, stacks: &StackPair) -> StackPair {
         let is_short = self.guests.as_ref().is_some_and(|guests| guests.shortage.is_some());
-        let in_use = |stack: Stack| match stack.protocol {
-            Protocol::Shm | Protocol::Cpu => stack,
-            _ if is_short => Stack { mode: stack.mode.sleeping(), ..stack },
-            _ => stack,
+        let in_use = |stack: Stack| {
+            let mode = stack.mode.sleeping();
+            let can_sleep = stack.protocol.modes(Distance::Guests).contains(&mode);
+            if is_short && can_sleep { Stack { mode, ..stack } } else { stack }
         };
         StackPair { client: in_use(stacks.client), server: in_use(stacks.server) }
     }

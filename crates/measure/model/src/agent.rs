@@ -17,19 +17,18 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::compute::{ComputeSpec, Layout, Workload};
 use crate::doubt::Doubt;
 use crate::facts::Facts;
-use crate::jitter::JitterSpec;
 use crate::limits::{self, SpecError};
 use crate::named_enum::{named_enum, text_serde};
-use crate::probe::{Pattern, PingpongSpec, RrSize, RrSpec, Side, StreamSpec};
+use crate::probe::Side;
+pub use crate::probe::Work;
 use crate::result::{Flow, LatencyRound, Placement, Statistic};
 use crate::setting::Settings;
 use crate::stack::Stack;
 
 /// Version of the protocol; both ends must have the same.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// Longest line that either end accepts, bytes, its newline included.
 pub const LINE_BYTES_MAX: usize = 4 << 20;
@@ -134,67 +133,8 @@ impl Task {
     /// The field that is out of range.
     pub fn check(&self) -> Result<(), SpecError> {
         limits::check_count("cpus", self.cpus.len(), limits::CPUS_MAX)?;
-        match &self.work {
-            Work::Pingpong { size_bytes, spec } => {
-                PingpongSpec { sizes: vec![*size_bytes], ..spec.clone() }.check(self.stack.protocol)
-            }
-            Work::Stream { pattern, spec } => {
-                StreamSpec { patterns: vec![*pattern], ..spec.clone() }.check()
-            }
-            Work::Jitter(spec) => spec.check(),
-            Work::Compute { workload, layout, spec } => {
-                let (workloads, layouts) = (vec![*workload], vec![*layout]);
-                ComputeSpec { workloads, layouts, ..spec.clone() }.check()
-            }
-            &Work::Rr { size, rate_per_s, seconds, warmup_ms, deadline_ms } => {
-                RrSpec { rate_per_s, seconds, sizes: vec![size], deadline_ms, warmup_ms }.check()
-            }
-        }
+        self.work.check(self.stack.protocol)
     }
-}
-
-/// The work of a task.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "work", rename_all = "lowercase")]
-pub enum Work {
-    /// Ping-pong with one size; `spec.sizes` is ignored.
-    Pingpong {
-        /// Message size.
-        size_bytes: u32,
-        /// Durations and counts.
-        spec: PingpongSpec,
-    },
-    /// Flows with one pattern; `spec.patterns` is ignored.
-    Stream {
-        /// Number and direction of flows.
-        pattern: Pattern,
-        /// Durations and settings.
-        spec: StreamSpec,
-    },
-    /// Request-response with one size.
-    Rr {
-        /// Sizes.
-        size: RrSize,
-        /// Requests a second; closed loop if absent.
-        rate_per_s: Option<f64>,
-        /// Measuring time, s.
-        seconds: f64,
-        /// Warm-up, ms.
-        warmup_ms: u64,
-        /// An answer later than this counts as lost, ms.
-        deadline_ms: u64,
-    },
-    /// Interruptions of the client's CPUs; the server has nothing to do.
-    Jitter(JitterSpec),
-    /// One workload in one layout on the client's CPUs; the server has nothing to do.
-    Compute {
-        /// What the threads do.
-        workload: Workload,
-        /// How many, and where.
-        layout: Layout,
-        /// Counts; its lists of workloads and layouts are ignored.
-        spec: ComputeSpec,
-    },
 }
 
 /// What the agent sends.
@@ -326,7 +266,11 @@ impl std::error::Error for Failure {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compute::Count;
+    use crate::compute::{Count, Layout, Workload};
+    use crate::jitter::JitterSpec;
+    use crate::probe::{
+        ComputeWork, Pattern, PingpongSpec, PingpongWork, RrSize, RrWork, StreamSpec, StreamWork,
+    };
     use proptest::prelude::*;
 
     #[test]
@@ -383,24 +327,23 @@ mod tests {
         let counts = || (any_count(), any_count(), any_count());
         let pingpong = (bytes(), counts(), (any_count(), any_count()), any_number()).prop_map(
             |(size_bytes, (max_iterations, min_iterations, max_ms), (warmup_ms, timeout_ms), p)| {
-                let percentiles = vec![p];
-                let spec =
-                    PingpongSpec { max_iterations, min_iterations, max_ms, ..Default::default() };
-                let spec = PingpongSpec { warmup_ms, timeout_ms, percentiles, ..spec };
-                Work::Pingpong { size_bytes, spec }
+                let default = PingpongSpec::default().of_size(size_bytes);
+                Work::Pingpong(PingpongWork {
+                    max_iterations,
+                    min_iterations,
+                    max_ms,
+                    warmup_ms,
+                    timeout_ms,
+                    percentiles: vec![p],
+                    ..default
+                })
             },
         );
         let stream = (bytes(), bytes(), any_count(), any_number(), prop::option::of(bytes()))
             .prop_map(|(flows, write_bytes, omit_ms, seconds, buffer_bytes)| {
                 let pattern = Pattern { flows, bidirectional: false };
-                let spec = StreamSpec {
-                    write_bytes,
-                    omit_ms,
-                    seconds,
-                    buffer_bytes,
-                    ..Default::default()
-                };
-                Work::Stream { pattern, spec }
+                let default = StreamSpec::default().of_pattern(pattern);
+                Work::Stream(StreamWork { write_bytes, omit_ms, seconds, buffer_bytes, ..default })
             });
         let rr = (bytes(), bytes(), counts(), any_number(), prop::option::of(any_number()))
             .prop_map(
@@ -412,7 +355,7 @@ mod tests {
                     rate_per_s,
                 )| {
                     let size = RrSize { request_bytes, response_bytes };
-                    Work::Rr { size, rate_per_s, seconds, warmup_ms, deadline_ms }
+                    Work::Rr(RrWork { size, rate_per_s, seconds, warmup_ms, deadline_ms })
                 },
             );
         let jitter =
@@ -421,8 +364,7 @@ mod tests {
             });
         let compute = (bytes(), bytes()).prop_map(|(repeats, cores)| {
             let layout = Layout { cores: Count::Exactly(cores), ..Layout::SOLO };
-            let spec = ComputeSpec { repeats, ..Default::default() };
-            Work::Compute { workload: Workload::Pi, layout, spec }
+            Work::Compute(ComputeWork { workload: Workload::Pi, layout, repeats, cpus: vec![] })
         });
         prop_oneof![pingpong, stream, rr, jitter, compute]
     }
@@ -431,16 +373,16 @@ mod tests {
     fn cost(work: &Work) -> (f64, f64) {
         const SAMPLE_BYTES: f64 = 16.0;
         match work {
-            Work::Pingpong { size_bytes, spec } => {
-                let samples = spec.max_iterations.max(spec.min_iterations) as f64;
-                let bytes = f64::from(*size_bytes) * 2.0 + samples * SAMPLE_BYTES;
-                (bytes, spec.max_ms.max(spec.warmup_ms).max(spec.timeout_ms) as f64 / 1e3)
+            Work::Pingpong(work) => {
+                let samples = work.max_iterations.max(work.min_iterations) as f64;
+                let bytes = f64::from(work.size_bytes) * 2.0 + samples * SAMPLE_BYTES;
+                (bytes, work.max_ms.max(work.warmup_ms).max(work.timeout_ms) as f64 / 1e3)
             }
-            Work::Stream { pattern, spec } => {
-                let bytes = f64::from(spec.write_bytes) * f64::from(pattern.flows);
-                (bytes, spec.seconds.max(spec.omit_ms as f64 / 1e3))
+            Work::Stream(work) => {
+                let bytes = f64::from(work.write_bytes) * f64::from(work.pattern.flows);
+                (bytes, work.seconds.max(work.omit_ms as f64 / 1e3))
             }
-            Work::Rr { size, rate_per_s, seconds, warmup_ms, deadline_ms } => {
+            Work::Rr(RrWork { size, rate_per_s, seconds, warmup_ms, deadline_ms }) => {
                 let messages = f64::from(size.request_bytes) + f64::from(size.response_bytes);
                 let warmup_s = *warmup_ms as f64 / 1e3;
                 let samples = rate_per_s.unwrap_or(0.0) * (seconds + warmup_s);
@@ -450,7 +392,7 @@ mod tests {
                 )
             }
             Work::Jitter(spec) => (0.0, spec.seconds),
-            Work::Compute { spec, .. } => (0.0, f64::from(spec.repeats)),
+            Work::Compute(work) => (0.0, f64::from(work.repeats)),
         }
     }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{self, SpecError};
+use crate::limits;
 use crate::named_enum::{named_enum, text_serde};
 use crate::words::UnknownWord;
 
@@ -148,25 +148,6 @@ impl Default for ComputeSpec {
     }
 }
 
-impl ComputeSpec {
-    /// Checks the ranges.
-    pub(crate) fn check(&self) -> Result<(), SpecError> {
-        for (field, count, count_max) in [
-            ("workloads", self.workloads.len(), Workload::ALL.len()),
-            ("layouts", self.layouts.len(), limits::COMPUTE_LAYOUTS_MAX),
-        ] {
-            if count == 0 {
-                return Err(SpecError::Empty { field });
-            }
-            limits::check_count(field, count, count_max)?;
-        }
-        limits::check_each_once("workloads", &self.workloads)?;
-        limits::check_each_once("layouts", &self.layouts)?;
-        limits::check("repeats", self.repeats, 1..=limits::COMPUTE_REPEATS_MAX)?;
-        limits::check_count("cpus", self.cpus.len(), limits::CPUS_MAX)
-    }
-}
-
 /// The work of one round; the CPU times of its jobs are the round's latencies.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -213,19 +194,5 @@ mod tests {
         let refused = "257x1".parse::<Layout>().unwrap_err().to_string();
         assert_eq!(refused, "layout 257x1: threads on a core and cores are 1 to 256, or N");
         assert!(matches!("1x".parse::<Layout>(), Err(LayoutError::Form(_))));
-    }
-
-    #[test]
-    fn numbers_beyond_the_limits_are_refused_with_their_field() {
-        let field = |spec: ComputeSpec| spec.check().unwrap_err().field();
-        let default = ComputeSpec::default();
-        assert_eq!(default.check(), Ok(()));
-        assert_eq!(default.layouts.len(), 4);
-        assert_eq!(field(ComputeSpec { workloads: vec![], ..default.clone() }), "workloads");
-        assert_eq!(field(ComputeSpec { repeats: 1_001, ..default.clone() }), "repeats");
-        let twice = ComputeSpec { layouts: vec![Layout::SOLO; 2], ..default.clone() };
-        assert_eq!(twice.check().unwrap_err().to_string(), "layouts has 1x1 twice");
-        let layouts = vec![Layout::SOLO; 33];
-        assert_eq!(field(ComputeSpec { layouts, ..default }), "layouts");
     }
 }

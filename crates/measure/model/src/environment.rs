@@ -25,15 +25,41 @@ named_enum!(
     }
 );
 
+/// How far apart the two ends of an environment are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Distance {
+    /// Two processes share a network namespace.
+    Loopback,
+    /// Two network namespaces of one host are joined by virtual links.
+    Namespaces,
+    /// Two virtual machines of one host have a kernel each.
+    Guests,
+    /// Two hosts are joined by a network.
+    Hosts,
+}
+
+impl Distance {
+    /// Every distance, the shortest first.
+    pub const ALL: [Distance; 4] =
+        [Distance::Loopback, Distance::Namespaces, Distance::Guests, Distance::Hosts];
+}
+
 impl EnvironmentKind {
+    /// How far apart its ends are.
+    pub fn distance(self) -> Distance {
+        match self {
+            EnvironmentKind::Loopback => Distance::Loopback,
+            EnvironmentKind::Netns | EnvironmentKind::Bridge => Distance::Namespaces,
+            EnvironmentKind::VmWire
+            | EnvironmentKind::VmSwitch
+            | EnvironmentKind::VmVhost
+            | EnvironmentKind::VmSriov => Distance::Guests,
+            EnvironmentKind::Ssh => Distance::Hosts,
+        }
+    }
+
     /// Whether the endpoints run in virtual machines that nearmetal starts.
     pub fn has_guests(self) -> bool {
-        matches!(
-            self,
-            EnvironmentKind::VmWire
-                | EnvironmentKind::VmSwitch
-                | EnvironmentKind::VmVhost
-                | EnvironmentKind::VmSriov
-        )
+        self.distance() == Distance::Guests
     }
 }

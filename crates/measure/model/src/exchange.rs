@@ -184,6 +184,9 @@ pub struct ExchangeRound {
     pub offered_per_s: f64,
     /// How late the load generator itself was at the 99th percentile, ns.
     pub lateness_p99_ns: Option<f64>,
+    /// How late it was in the mean of the latest 10 % of its requests, ns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lateness_es10_ns: Option<f64>,
     /// Hash of the stream of orders, hexadecimal: the same seed gives the same.
     pub stream_hash: Option<String>,
     /// Requests that were sent again.

@@ -186,6 +186,11 @@ impl SpecError {
     }
 }
 
+/// Checks that a list has a value.
+pub(crate) fn check_not_empty<T>(field: &'static str, list: &[T]) -> Result<(), SpecError> {
+    if list.is_empty() { Err(SpecError::Empty { field }) } else { Ok(()) }
+}
+
 /// Checks that no value is there twice.
 pub(crate) fn check_each_once<T: Display + PartialEq>(
     field: &'static str,

@@ -1,21 +1,25 @@
 //! Enums and other types that are written as text: parsing, printing, serde and schema at once.
 
 /// Defines an enum whose values have names; further names of a value are those of earlier versions.
+/// A value with `if FEATURE` exists with that feature of this crate only.
 macro_rules! named_enum {
     ($(#[$meta:meta])* $name:ident, $kind:literal, {
-        $($(#[$vmeta:meta])* $variant:ident = $text:literal $(| $former:literal)*),+ $(,)?
+        $($(#[$vmeta:meta])* $variant:ident = $text:literal $(| $former:literal)*
+            $(if $feature:tt)?),+ $(,)?
     }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $name { $($(#[$vmeta])* $variant),+ }
+        pub enum $name { $($(#[$vmeta])* $(#[cfg(feature = $feature)])? $variant),+ }
 
         impl $name {
             /// Every value, in the order in which it is shown.
-            pub const ALL: &'static [$name] = &[$($name::$variant),+];
+            pub const ALL: &'static [$name] = &[
+                $($(#[cfg(feature = $feature)])? $name::$variant),+
+            ];
 
             /// The name in plans, on the command line and in results.
             pub fn name(self) -> &'static str {
-                match self { $($name::$variant => $text),+ }
+                match self { $($(#[cfg(feature = $feature)])? $name::$variant => $text),+ }
             }
         }
 
@@ -30,8 +34,10 @@ macro_rules! named_enum {
             fn from_str(text: &str) -> Result<$name, $crate::words::UnknownWord> {
                 match text {
                     // Files of earlier versions have the former names.
-                    $($text $(| $former)* => Ok($name::$variant),)+
-                    _ => Err($crate::words::UnknownWord::new($kind, text, &[$($text),+])),
+                    $($(#[cfg(feature = $feature)])? $text $(| $former)* => Ok($name::$variant),)+
+                    _ => Err($crate::words::UnknownWord::new($kind, text, &[
+                        $($(#[cfg(feature = $feature)])? $text),+
+                    ])),
                 }
             }
         }

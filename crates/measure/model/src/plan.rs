@@ -7,17 +7,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::class::StackClass;
-use crate::compute::ComputeSpec;
 pub use crate::environment::EnvironmentKind;
-use crate::exchange::ExchangeSpec;
 use crate::factor::Factor;
 use crate::guest::GuestSpec;
 use crate::hosts::HostsSpec;
-use crate::jitter::JitterSpec;
 use crate::machine::MachineLimits;
 use crate::metric::Metric;
 use crate::named_enum::named_enum;
-use crate::probe::{PingpongSpec, ProbeKind, ProbeSpec, RrSpec, StreamSpec};
+use crate::probe::{ProbeKind, ProbeSpec};
 use crate::row_filter::RowFilter;
 use crate::selector::Selector;
 use crate::stack::{Stack, StackPair};
@@ -342,17 +339,9 @@ impl std::error::Error for PlanError {}
 
 /// All keys that a `[[trials]]` block of this probe may have.
 fn trial_keys(kind: ProbeKind) -> Vec<String> {
-    let value = match kind {
-        ProbeKind::Pingpong => serde_json::to_value(PingpongSpec::default()),
-        ProbeKind::Stream => serde_json::to_value(StreamSpec::default()),
-        ProbeKind::Rr => serde_json::to_value(RrSpec::default()),
-        ProbeKind::Exchange => serde_json::to_value(ExchangeSpec::default()),
-        ProbeKind::Compute => serde_json::to_value(ComputeSpec::default()),
-        ProbeKind::Jitter => serde_json::to_value(JitterSpec::default()),
-    };
     let mut keys: Vec<String> =
         ["environments", "stacks", "probe", "optional", "primary"].map(String::from).to_vec();
-    if let Ok(serde_json::Value::Object(fields)) = value {
+    if let Ok(serde_json::Value::Object(fields)) = kind.default_fields() {
         keys.extend(fields.keys().cloned());
     }
     keys
@@ -401,22 +390,7 @@ impl<'de> Deserialize<'de> for TrialBlock {
                 known.join(", ")
             )));
         }
-        let has_write_bytes = fields.contains_key("write_bytes");
-        let probe = match kind {
-            ProbeKind::Pingpong => value_type::decode(fields).map(ProbeSpec::Pingpong),
-            ProbeKind::Stream => value_type::decode(fields).map(|mut spec: StreamSpec| {
-                // A preset is another tool's write size, unless the block names its own.
-                if let (Some(preset), false) = (spec.preset, has_write_bytes) {
-                    spec.write_bytes = preset.write_bytes();
-                }
-                ProbeSpec::Stream(spec)
-            }),
-            ProbeKind::Rr => value_type::decode(fields).map(ProbeSpec::Rr),
-            ProbeKind::Compute => value_type::decode(fields).map(ProbeSpec::Compute),
-            ProbeKind::Jitter => value_type::decode(fields).map(ProbeSpec::Jitter),
-            ProbeKind::Exchange => value_type::decode(fields).map(ProbeSpec::Exchange),
-        }
-        .map_err(D::Error::custom)?;
+        let probe = ProbeSpec::decode(kind, fields).map_err(D::Error::custom)?;
         Ok(TrialBlock {
             environments: value_type::decode_one("environments", environments)
                 .map_err(D::Error::custom)?,

@@ -9,104 +9,13 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::class::{Bypass, StackClass};
 use crate::guest_execution::GuestExecution;
-use crate::named_enum::{named_enum, text_serde};
+pub use crate::launcher::Launcher;
+pub use crate::mode::Mode;
+use crate::named_enum::text_serde;
+pub use crate::protocol::Protocol;
 use crate::words::UnknownWord;
-
-named_enum!(
-    /// What carries the bytes.
-    Protocol, "protocol", {
-        /// Kernel TCP with `TCP_NODELAY`.
-        Tcp = "tcp",
-        /// Kernel UDP, one connected socket at each end.
-        Udp = "udp",
-        /// Kernel UDP to a multicast group, one group port for each direction.
-        Multicast = "mcast",
-        /// Unix stream socket.
-        Unix = "unix",
-        /// Rings in shared memory.
-        Shm = "shm",
-        /// AF_XDP with our own UDP endpoint.
-        Xdp = "xdp",
-        /// AF_XDP with a TCP of our own.
-        XdpTcp = "xdp-tcp",
-        /// None: the probe uses the processor alone.
-        Cpu = "cpu",
-    }
-);
-
-impl Protocol {
-    /// The protocol on the wire. Two ends with the same wire protocol can communicate, whether the
-    /// kernel or this program implements it.
-    pub fn wire_protocol(self) -> Protocol {
-        match self {
-            Protocol::Xdp => Protocol::Udp,
-            Protocol::XdpTcp => Protocol::Tcp,
-            other => other,
-        }
-    }
-
-    /// Whether this end uses AF_XDP.
-    pub fn is_af_xdp(self) -> bool {
-        matches!(self, Protocol::Xdp | Protocol::XdpTcp)
-    }
-}
-
-named_enum!(
-    /// How an endpoint waits for bytes.
-    Mode, "mode", {
-        /// A receive call that sleeps in the kernel.
-        Blocking = "blocking",
-        /// Non-blocking receive calls in a loop.
-        Spin = "spin",
-        /// A sleeping receive with `SO_BUSY_POLL`: the kernel spins on the device first.
-        BusyPoll = "busy-poll",
-        /// `select`, then receive.
-        Select = "select",
-        /// `select` with time-out zero in a loop, then receive.
-        SelectSpin = "select-spin",
-        /// `poll`, then receive.
-        Poll = "poll",
-        /// `poll` with time-out zero in a loop, then receive.
-        PollSpin = "poll-spin",
-        /// `epoll_wait`, then receive.
-        Epoll = "epoll",
-        /// `epoll_wait` with time-out zero in a loop, then receive.
-        EpollSpin = "epoll-spin",
-    }
-);
-
-named_enum!(
-    /// A program that starts the agent and replaces its sockets.
-    Launcher, "launcher", {
-        /// nearmetal's own socket accelerator.
-        Accel = "accel",
-        /// Onload with its latency profile.
-        Onload = "onload",
-        /// libvma or XLIO by preloading.
-        Vma = "vma",
-        /// Shared memory communications by `smc_run`.
-        Smc = "smc",
-    }
-);
-
-impl Mode {
-    /// Whether a waiting thread keeps its CPU busy.
-    pub fn spins(self) -> bool {
-        matches!(self, Mode::Spin | Mode::SelectSpin | Mode::PollSpin | Mode::EpollSpin)
-    }
-
-    /// The mode with the same calls that sleeps where this one spins.
-    pub fn sleeping(self) -> Mode {
-        match self {
-            Mode::Spin => Mode::Blocking,
-            Mode::SelectSpin => Mode::Select,
-            Mode::PollSpin => Mode::Poll,
-            Mode::EpollSpin => Mode::Epoll,
-            other => other,
-        }
-    }
-}
 
 /// Transport of one endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -128,13 +37,27 @@ impl Stack {
         Stack { protocol, mode, launcher: None }
     }
 
+    /// The class of this end.
+    pub fn class(&self) -> StackClass {
+        let of_protocol = self.protocol.row().class;
+        match (of_protocol, self.launcher) {
+            (StackClass::Kernel | StackClass::Bypass, Some(launcher)) => launcher.row().class,
+            _ => of_protocol,
+        }
+    }
+
+    /// What this end uses instead of the kernel's network sockets.
+    pub fn bypass(&self) -> Bypass {
+        self.launcher.map_or(self.protocol.row().bypass, |launcher| launcher.row().bypass)
+    }
+
     /// The kernel bypass of this end, as [`Comparability::bypass`] names it.
-    pub fn bypass(&self) -> &'static str {
-        match (self.launcher, self.protocol) {
+    pub fn bypass_name(&self) -> &'static str {
+        match (self.launcher, self.protocol.row().bypass) {
             (Some(launcher), _) => launcher.name(),
-            (None, Protocol::Shm) => Protocol::Shm.name(),
-            (None, protocol) if protocol.is_af_xdp() => Protocol::Xdp.name(),
-            (None, _) => "none",
+            (None, Bypass::SharedMemory) => Protocol::Shm.name(),
+            (None, Bypass::AfXdp) => Protocol::Xdp.name(),
+            (None, Bypass::None | Bypass::Launcher) => "none",
         }
     }
 }
@@ -211,6 +134,11 @@ impl StackPair {
         self.client.protocol.wire_protocol()
     }
 
+    /// The class of the pair: same-host if one end is, else bypass if one end is.
+    pub fn class(&self) -> StackClass {
+        self.client.class().max(self.server.class())
+    }
+
     /// What the stacks alone tell about comparability: protocol, mode and bypass.
     pub fn comparability(&self) -> Comparability {
         let ends = |text: fn(&Stack) -> &'static str| {
@@ -220,7 +148,7 @@ impl StackPair {
         Comparability {
             protocol: ends(|stack| stack.protocol.name()),
             mode: ends(|stack| stack.mode.name()),
-            bypass: ends(Stack::bypass),
+            bypass: ends(Stack::bypass_name),
             ..Comparability::default()
         }
     }
@@ -370,6 +298,27 @@ mod tests {
         assert_eq!(pair.to_string(), "xdp-tcp-spin:tcp-blocking");
         assert!("udp-spin:xdp-spin".parse::<StackPair>().is_ok());
         assert!("xdp-spin:xdp-tcp-spin".parse::<StackPair>().is_err());
+    }
+
+    #[test]
+    fn each_pair_has_the_class_of_the_end_that_is_further_from_the_kernel() {
+        for (text, class) in [
+            ("tcp-spin", StackClass::Kernel),
+            ("udp-blocking", StackClass::Kernel),
+            ("mcast-spin", StackClass::Kernel),
+            ("tcp-spin:tcp-blocking", StackClass::Kernel),
+            ("xdp-spin", StackClass::Bypass),
+            ("tcp-spin:xdp-tcp-spin", StackClass::Bypass),
+            ("onload+tcp-spin:tcp-spin", StackClass::Bypass),
+            ("vma+udp-spin", StackClass::Bypass),
+            ("smc+tcp-epoll", StackClass::Bypass),
+            ("accel+tcp-blocking", StackClass::SameHost),
+            ("unix-epoll", StackClass::SameHost),
+            ("shm-spin", StackClass::SameHost),
+            ("cpu-spin", StackClass::NoNetwork),
+        ] {
+            assert_eq!(text.parse::<StackPair>().unwrap().class(), class, "{text}");
+        }
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use nm_model::agent::{Task, TaskReport, Work};
-use nm_model::probe::{Pattern, Side, StreamSpec, UDP_SIZE_BYTES_MAX, XDP_SIZE_BYTES_MAX};
+use nm_model::capability::end_case_obstacle;
+use nm_model::probe::{Pattern, Side, StreamSpec, StreamWork};
 use nm_model::setting::{SettingKind, SettingValue};
-use nm_model::stack::Protocol;
 use nm_model::{Failure, FailureKind};
 use nm_transport::{Connection, Listener, Options, Transport, Visitor, connect};
 
@@ -122,15 +122,13 @@ impl Endpoint {
     /// [`FailureKind::Cancelled`] if the work was cancelled.
     pub fn run(self, control: &Control) -> Result<TaskReport, Failure> {
         let plan = match &self.task.work {
-            Work::Stream { .. } => return Ok(self.run_stream(control)?),
-            Work::Jitter(_) | Work::Compute { .. } => return self.run_alone(control),
-            Work::Pingpong { size_bytes, spec } => {
-                LatencyPlan::pingpong(*size_bytes, spec, self.task.stack.mode)
+            Work::Stream(work) => {
+                let work = work.clone();
+                return Ok(self.run_stream(&work, control)?);
             }
-            Work::Rr { size, rate_per_s, seconds, warmup_ms, deadline_ms } => {
-                let (rate_per_s, seconds) = (*rate_per_s, *seconds);
-                LatencyPlan::request_response(*size, rate_per_s, seconds, *warmup_ms, *deadline_ms)
-            }
+            Work::Jitter(_) | Work::Compute(_) => return self.run_alone(control),
+            Work::Pingpong(work) => LatencyPlan::pingpong(work, self.task.stack.mode),
+            Work::Rr(work) => LatencyPlan::request_response(work),
         };
         Ok(self.run_latency(&plan, control)?)
     }
@@ -142,9 +140,7 @@ impl Endpoint {
         }
         match &self.task.work {
             Work::Jitter(spec) => Ok(jitter::run(spec, self.task.raw_samples, control)?),
-            Work::Compute { workload, layout, spec } => {
-                Ok(compute::round::run((*workload, *layout), spec, self.task.seed, control)?)
-            }
+            Work::Compute(work) => Ok(compute::round::run(work, self.task.seed, control)?),
             _ => Err(ProbeError::NotConnected.into()),
         }
     }
@@ -166,18 +162,19 @@ impl Endpoint {
         })
     }
 
-    fn run_stream(mut self, control: &Control) -> Result<TaskReport, ProbeError> {
-        let Work::Stream { pattern, spec } = self.task.work.clone() else {
-            unreachable!("only a stream has flows");
-        };
-        // Both ends know the size of the spec, but not yet the size that the route allows.
+    fn run_stream(
+        mut self,
+        work: &StreamWork,
+        control: &Control,
+    ) -> Result<TaskReport, ProbeError> {
+        // Both ends know the size that was asked for, but not yet the size that the route allows.
         let Connections { sending, receiving } =
-            self.complete_connections(&[spec.write_bytes as usize], control)?;
+            self.complete_connections(&[work.write_bytes as usize], control)?;
         let mut flows = vec![];
         for (sender, connections, verb) in
             [(self.side, sending, "sender"), (self.side.other(), receiving, "receiver")]
         {
-            for (index, connection) in flows_of(pattern, sender).zip(connections) {
+            for (index, connection) in flows_of(work.pattern, sender).zip(connections) {
                 let name = format!("{verb} {index}");
                 let thread = PinnedThread::of(&self.task, self.side, name, index as usize);
                 flows.push(ConnectedFlow { index, sender, connection, thread });
@@ -185,18 +182,18 @@ impl Endpoint {
         }
         flows.sort_by_key(|flow| flow.index);
         let Some(first) = flows.first() else { return Err(ProbeError::NotConnected) };
-        let write_bytes = stream::write_bytes(&spec, &first.connection, UDP_SIZE_BYTES_MAX);
-        let mut report = stream::run(self.side, flows, &spec, write_bytes, control)?;
+        let write_bytes = stream::write_bytes(work, &first.connection);
+        let mut report = stream::run(self.side, flows, work, write_bytes, control)?;
         let settings = &mut report.settings;
-        if write_bytes != spec.write_bytes as usize {
-            let requested = SettingValue::Bytes(u64::from(spec.write_bytes));
+        if write_bytes != work.write_bytes as usize {
+            let requested = SettingValue::Bytes(u64::from(work.write_bytes));
             settings.set(SettingKind::RequestedWriteSize, requested);
         }
-        if let Some(preset) = spec.preset {
+        if let Some(preset) = work.preset {
             settings.set(SettingKind::Preset, SettingValue::text(preset.name()));
         }
-        if spec.max_cv_percent != StreamSpec::default().max_cv_percent {
-            settings.set(SettingKind::MaxCv, SettingValue::Percent(spec.max_cv_percent));
+        if work.max_cv_percent != StreamSpec::default().max_cv_percent {
+            settings.set(SettingKind::MaxCv, SettingValue::Percent(work.max_cv_percent));
         }
         Ok(report)
     }
@@ -256,9 +253,9 @@ impl Visitor for LatencyEnd<'_> {
 
 fn pattern(work: &Work) -> Pattern {
     match work {
-        Work::Stream { pattern, .. } => *pattern,
-        Work::Pingpong { .. } | Work::Rr { .. } => ONE_FLOW,
-        Work::Jitter(_) | Work::Compute { .. } => NO_FLOW,
+        Work::Stream(work) => work.pattern,
+        Work::Pingpong(_) | Work::Rr(_) => ONE_FLOW,
+        Work::Jitter(_) | Work::Compute(_) => NO_FLOW,
     }
 }
 
@@ -270,9 +267,9 @@ fn flows_of(pattern: Pattern, sender: Side) -> impl Iterator<Item = u32> {
 fn options(task: &Task) -> Options {
     let token = task.token;
     match &task.work {
-        Work::Stream { spec, .. } => {
-            let congestion = spec.congestion.clone();
-            Options { buffer_bytes: spec.buffer_bytes, congestion, token }
+        Work::Stream(work) => {
+            let congestion = work.congestion.clone();
+            Options { buffer_bytes: work.buffer_bytes, congestion, token }
         }
         _ => Options { token, ..Options::default() },
     }
@@ -295,32 +292,10 @@ fn nth_address(address: &str, number: usize) -> Result<String, Failure> {
 
 /// Refuses a task that is beyond the limits, or impossible over its stack.
 fn check(task: &Task) -> Result<(), Failure> {
-    task.check().map_err(|error| Failure::new(FailureKind::BadRequest, error.to_string()))?;
-    let protocol = task.stack.protocol;
-    let datagram_bytes_max = match protocol {
-        Protocol::Udp | Protocol::Multicast => Some(UDP_SIZE_BYTES_MAX),
-        Protocol::Xdp => Some(XDP_SIZE_BYTES_MAX),
-        Protocol::Tcp | Protocol::XdpTcp | Protocol::Unix | Protocol::Shm | Protocol::Cpu => None,
-    };
-    let bad = |what: String, hint: &str| {
-        Err(Failure::new(FailureKind::BadRequest, what).hint(hint.to_string()))
-    };
-    let size_bytes = match &task.work {
-        Work::Pingpong { size_bytes, .. } => *size_bytes,
-        Work::Rr { size, .. } => size.request_bytes.max(size.response_bytes),
-        Work::Stream { .. } | Work::Jitter(_) | Work::Compute { .. } => 0,
-    };
-    if let Some(largest) = datagram_bytes_max.filter(|largest| size_bytes > *largest) {
-        let what = format!("{size_bytes} B do not fit into one datagram of {protocol}");
-        return bad(what, &format!("use sizes up to {largest} B, or a stream"));
-    }
-    match &task.work {
-        Work::Stream { .. } if protocol == Protocol::Xdp => {
-            bad("a stream over xdp is not possible".to_string(), "use xdp-tcp, or another probe")
-        }
-        Work::Stream { pattern, .. } if protocol == Protocol::XdpTcp && pattern.flows > 1 => {
-            bad(format!("{} flows over xdp-tcp are not possible", pattern.flows), "use 1-uni-1")
-        }
-        _ => Ok(()),
+    let bad = |message: String| Failure::new(FailureKind::BadRequest, message);
+    task.check().map_err(|error| bad(error.to_string()))?;
+    match end_case_obstacle(task.stack.protocol, &task.work.case()) {
+        Some(obstacle) => Err(bad(obstacle.to_string())),
+        None => Ok(()),
     }
 }

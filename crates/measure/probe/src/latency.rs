@@ -4,7 +4,7 @@ use nm_model::Mode;
 use nm_model::agent::TaskReport;
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::metric::Metric;
-use nm_model::probe::{PingpongSpec, RrSize};
+use nm_model::probe::{PingpongWork, RrWork};
 use nm_model::result::{LatencyRound, Statistic};
 use nm_model::setting::{NanosecondRange, SettingKind, SettingValue};
 use nm_ring::cache_line;
@@ -43,34 +43,29 @@ pub enum LatencyPlan {
 impl LatencyPlan {
     /// Ping-pong of one size. A client that does not sleep for an answer does not sleep in the
     /// pauses either.
-    pub fn pingpong(size_bytes: u32, spec: &PingpongSpec, mode: Mode) -> LatencyPlan {
-        let pause = match spec.think_time_us {
+    pub fn pingpong(work: &PingpongWork, mode: Mode) -> LatencyPlan {
+        let pause = match work.think_time_us {
             0 => Pause::None,
             us if mode.spins() => Pause::Spin(us),
             us => Pause::Sleep(us),
         };
         let plan = ClosedLoopPlan {
-            request_bytes: size_bytes as usize,
-            response_bytes: size_bytes as usize,
-            warmup_ms: spec.warmup_ms,
-            samples_min: spec.min_iterations,
-            samples_max: spec.max_iterations,
-            time_ms: spec.max_ms,
-            timeout_ms: spec.timeout_ms,
+            request_bytes: work.size_bytes as usize,
+            response_bytes: work.size_bytes as usize,
+            warmup_ms: work.warmup_ms,
+            samples_min: work.min_iterations,
+            samples_max: work.max_iterations,
+            time_ms: work.max_ms,
+            timeout_ms: work.timeout_ms,
             pause,
             statistic: Statistic::HalfRoundTrip,
         };
-        LatencyPlan::Closed { plan, percentiles: spec.percentiles.clone() }
+        LatencyPlan::Closed { plan, percentiles: work.percentiles.clone() }
     }
 
     /// Request-response: open loop at a rate, or closed loop.
-    pub fn request_response(
-        size: RrSize,
-        rate_per_s: Option<f64>,
-        seconds: f64,
-        warmup_ms: u64,
-        deadline_ms: u64,
-    ) -> LatencyPlan {
+    pub fn request_response(work: &RrWork) -> LatencyPlan {
+        let RrWork { size, rate_per_s, seconds, warmup_ms, deadline_ms } = *work;
         let (request_bytes, response_bytes) =
             (size.request_bytes as usize, size.response_bytes as usize);
         match rate_per_s {

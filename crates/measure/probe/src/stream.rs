@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use nm_model::agent::TaskReport;
 use nm_model::doubt::{Doubt, DoubtKind};
-use nm_model::probe::{Side, StreamSpec};
+use nm_model::probe::{Side, StreamWork};
 use nm_model::result::{Flow, Placement, Statistic};
 use nm_model::setting::{Setting, SettingKind, SettingValue, Settings};
 use nm_sys::clock::{Clock, Moment};
@@ -68,17 +68,15 @@ pub struct ConnectedFlow {
     pub thread: PinnedThread,
 }
 
-/// Bytes of one write over `connection`: those of the spec, but a datagram that no link carries is
-/// reduced to what the route's MTU carries without fragmentation.
-pub fn write_bytes(spec: &StreamSpec, connection: &Connection, datagram_max: u32) -> usize {
-    let requested = spec.write_bytes.max(1);
-    let datagram = matches!(
-        connection.stack().protocol,
-        nm_model::Protocol::Udp | nm_model::Protocol::Multicast
-    );
-    match !datagram || requested <= datagram_max {
-        true => requested as usize,
-        false => connection.datagram_bytes_max().unwrap_or(1_200) as usize,
+/// Bytes of one write over `connection`: those that were asked for, but a datagram that no link
+/// carries is reduced to what the route's MTU carries without fragmentation.
+pub fn write_bytes(work: &StreamWork, connection: &Connection) -> usize {
+    let requested = work.write_bytes.max(1);
+    match connection.stack().protocol.datagram_bytes_max() {
+        Some(bytes_max) if requested > bytes_max => {
+            connection.datagram_bytes_max().unwrap_or(1_200) as usize
+        }
+        _ => requested as usize,
     }
 }
 
@@ -131,7 +129,7 @@ type FlowResult = Result<FlowReport, ProbeError>;
 pub fn run(
     side: Side,
     flows: Vec<ConnectedFlow>,
-    spec: &StreamSpec,
+    work: &StreamWork,
     write_bytes: usize,
     control: &Control,
 ) -> Result<TaskReport, ProbeError> {
@@ -141,8 +139,8 @@ pub fn run(
         failed: AtomicBool::new(false),
         ready: AtomicUsize::new(0),
         started: AtomicBool::new(false),
-        omit: Duration::from_millis(spec.omit_ms),
-        window: Duration::try_from_secs_f64(spec.seconds).unwrap_or_default(),
+        omit: Duration::from_millis(work.omit_ms),
+        window: Duration::try_from_secs_f64(work.seconds).unwrap_or_default(),
     };
     let (flows, cpu) = run_threads(side, flows, write_bytes, &shared);
     // A cancel ends the flows one by one, so the last ones may see their peers go.

@@ -4,11 +4,12 @@
 //! round trips, a sentence that has no data says why.
 
 use nm_judge::{Step, StepCost};
+use nm_model::class::Bypass;
 use nm_model::doubt::DoubtKind;
 use nm_model::environment::EnvironmentKind;
 use nm_model::metric::Metric;
 use nm_model::result::{Series, Source, Statistic};
-use nm_model::stack::{Launcher, Protocol, StackPair};
+use nm_model::stack::{Launcher, StackPair};
 use nm_model::verdict::Interval;
 use nm_model::{Case, RunResult};
 
@@ -197,7 +198,7 @@ fn bypass(stack: &str) -> &'static str {
         (Some(Launcher::Onload), _) => "Onload",
         (Some(Launcher::Vma), _) => "VMA",
         (Some(Launcher::Smc), _) => "SMC",
-        (None, Protocol::Xdp | Protocol::XdpTcp) => "AF_XDP",
+        (None, protocol) if protocol.row().bypass == Bypass::AfXdp => "AF_XDP",
         _ => "bypass",
     }
 }

@@ -7,7 +7,7 @@ use std::io;
 use nm_model::{Failure, FailureKind};
 
 use crate::address::AddressError;
-use crate::connection::ConnectionError;
+use crate::connection_error::ConnectionError;
 use crate::error::SystemError;
 use crate::guest_memory::GuestMemoryError;
 use crate::handshake::HandshakeError;
@@ -43,6 +43,9 @@ pub fn from_connection(error: ConnectionError) -> Failure {
         ConnectionError::Handshake(error) => from_handshake(error),
         ConnectionError::SharedMemory(error) => from_shared_memory(error),
         ConnectionError::Xdp(error) => from_xdp(error),
+        ConnectionError::Obstacle(obstacle) => {
+            Failure::new(FailureKind::NotAvailable, obstacle.to_string())
+        }
         ConnectionError::WrongAddress { .. } | ConnectionError::NoTransport { .. } => {
             Failure::new(FailureKind::BadRequest, error.to_string())
         }
@@ -154,11 +157,6 @@ fn from_shared_memory(error: SharedMemoryError) -> Failure {
                 _ => failure,
             }
         }
-        SharedMemoryError::Mode(_) => Failure::new(FailureKind::NotAvailable, error.to_string())
-            .hint("use shm-spin or shm-blocking"),
-        SharedMemoryError::ModeBetweenGuests => {
-            Failure::new(FailureKind::NotAvailable, error.to_string())
-        }
         SharedMemoryError::Guests(error) => from_guest_memory(error),
         SharedMemoryError::OtherUser => Failure::new(FailureKind::Permission, error.to_string())
             .hint("start both ends as the same user"),
@@ -216,11 +214,6 @@ fn from_xdp(error: XdpError) -> Failure {
 fn from_xdp_setup(error: XdpSetupError) -> Failure {
     let not_available = |what: String| Failure::new(FailureKind::NotAvailable, what);
     match error {
-        XdpSetupError::Mode(stack) => {
-            let (protocol, mode) = (stack.protocol, stack.mode);
-            not_available(format!("{protocol} does not wait by {mode}: it checks a ring or sleeps"))
-                .hint(format!("use {protocol}-spin, {protocol}-blocking or {protocol}-busy-poll"))
-        }
         XdpSetupError::Loopback(ip) => {
             not_available(format!("AF_XDP on {ip}: loopback has no device to take frames from"))
                 .hint("use the address of a network link, or udp")

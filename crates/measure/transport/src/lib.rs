@@ -14,6 +14,7 @@
 //! | --- | --- |
 //! | `transport` | the trait, its errors, its call timeout |
 //! | `listener`, `connect`, `connection` | make the two ends of a connection |
+//! | `carrier` | the table of transports, one file each: how an end listens, connects and waits |
 //! | `address`, `handshake`, `frame` | text and wire formats |
 //! | `kernel`, `wait` | kernel sockets, one type for each way of waiting |
 //! | `shm` | rings in shared memory |
@@ -24,8 +25,10 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+mod carrier;
 pub mod connect;
 pub mod connection;
+pub mod connection_error;
 pub mod error;
 pub mod failure;
 pub mod frame;
@@ -44,7 +47,8 @@ pub mod wrap;
 pub mod xdp;
 
 pub use connect::connect;
-pub use connection::{Connection, ConnectionError};
+pub use connection::Connection;
+pub use connection_error::ConnectionError;
 pub use listener::Listener;
 pub use sockets::Options;
 pub use transport::{CALL_TIMEOUT, Transport, TransportError, Visitor};

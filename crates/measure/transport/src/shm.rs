@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nm_model::setting::{SettingKind, SettingValue, Settings};
-use nm_model::stack::{Mode, Stack};
 use nm_ring::layout::AREA_BYTES;
 use nm_ring::memory::{REGION_BYTES, RegionMapping};
 use nm_ring::{Endpoint, EndpointParts, EndpointRole, TransferError};
@@ -44,12 +43,6 @@ pub enum SharedMemoryError {
         /// The error of the call.
         source: io::Error,
     },
-    /// Shared memory has no such way of waiting.
-    #[error("shared memory has no descriptor to wait for by {0}")]
-    Mode(Mode),
-    /// A thread cannot be woken by a thread of another kernel.
-    #[error("no wake-up passes from one guest to another: use shm-spin")]
-    ModeBetweenGuests,
     /// The memory of two guests cannot be used.
     #[error(transparent)]
     Guests(#[from] GuestMemoryError),
@@ -105,19 +98,6 @@ fn check_hello(bytes: &[u8]) -> Result<(), DecodeError> {
     match u64::from_le_bytes(region_bytes) {
         bytes if bytes == REGION_BYTES as u64 => Ok(()),
         bytes => Err(DecodeError::RegionBytes(bytes)),
-    }
-}
-
-/// Refuses a way of waiting that shared memory does not have.
-///
-/// # Errors
-/// [`SharedMemoryError::Mode`] for anything but blocking and spin, and
-/// [`SharedMemoryError::ModeBetweenGuests`] for blocking between guests.
-pub fn check_mode(stack: Stack) -> Result<(), SharedMemoryError> {
-    match stack.mode {
-        Mode::Blocking if guest_memory::is_in_use() => Err(SharedMemoryError::ModeBetweenGuests),
-        Mode::Blocking | Mode::Spin => Ok(()),
-        mode => Err(SharedMemoryError::Mode(mode)),
     }
 }
 

@@ -23,6 +23,7 @@ use crate::cli::directions::{
 use crate::cli::format::{FormatArgs, ShowArgs};
 use crate::cli::number::number;
 use crate::cli::percent::percent;
+use crate::cli::service::{NetworkCommand, ServeArgs};
 use crate::cli::shared::OUT;
 
 /// Instruments of one `exchange move`.
@@ -55,7 +56,17 @@ pub enum ExchangeCommand {
     #[command(after_help = "Examples:\n  nearmetal exchange search --nodes 1-1-1-1\n  \
         nearmetal exchange search --nodes 2-2-2-2 --durability memory-quorum --limit 5")]
     Search(SearchArgs),
-    /// One node of a network, until its input ends; started by `exchange run`, or by hand.
+    /// Keep the nodes of this host running, by the network's file, until SIGTERM or Ctrl-C.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange network new network.toml --nodes 1-1-1-1\n  \
+        nearmetal exchange serve --network network.toml\n  \
+        nearmetal exchange serve --network network.toml --unit > nearmetal-exchange.service")]
+    Serve(ServeArgs),
+    /// Write or check the file of a network.
+    #[command(subcommand)]
+    Network(NetworkCommand),
+    /// One node of a network, until its input ends; started by `exchange run` or `serve`, or by
+    /// hand.
     Node(NodeArgs),
     /// The agent of a run on one of its hosts, until its input ends; started by `--hosts`.
     Host(HostArgs),
@@ -67,11 +78,13 @@ pub enum ExchangeCommand {
     /// Kill nodes at random under load, again and again, and verify each time: of all durabilities
     /// and classes in turn, where options name none.
     Torture(TortureArgs),
-    /// Show the members and leaders of a running network, and the cells of instruments.
+    /// Show whether a running network trades, its members and leaders, and the cells of
+    /// instruments.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange status --network network.toml\n  \
         nearmetal exchange status --folder nearmetal-out/RUN --format json\n\n\
-        Exit code: 0 all nodes are up and lead as they should, 1 not all, 4 no node answers")]
+        Exit code: 0 healthy, 3 degraded (some instruments cannot be traded, or a node is \
+        missing), 1 no instrument can be traded")]
     Status(StatusArgs),
     /// Move instruments to another cell of a running network, while they are traded.
     #[command(after_help = "Examples:\n  \
@@ -910,6 +923,10 @@ pub struct VerifyArgs {
     /// Seed of everything random; the same seed gives the same draws.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Write the requests and answers of the round into a file, a JSON object a line, for other
+    /// checkers of histories such as Porcupine.
+    #[arg(long, value_name = "FILE")]
+    pub history: Option<PathBuf>,
     #[command(flatten)]
     pub format: FormatArgs,
 }

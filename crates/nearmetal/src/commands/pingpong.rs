@@ -1,7 +1,7 @@
 //! `nearmetal pingpong`: the client of the stand-alone ping-pong.
 
 use anyhow::Result;
-use nm_lab::trial::unavailable_case;
+use nm_model::capability::case_obstacle;
 use nm_model::limits::SIZE_BYTES_MAX;
 use nm_model::probe::{PINGPONG_SIZES, PingpongSpec};
 use nm_model::words::UnknownWord;
@@ -52,9 +52,7 @@ pub fn run(args: &PingpongClientArgs) -> Result<Exit> {
 /// The sizes that the user gave. A datagram may be empty. Text and numbers out of the range are
 /// answered alike.
 fn sizes(texts: &[String], stacks: &StackPair) -> Result<Vec<u32>> {
-    let protocol = stacks.wire_protocol();
-    let may_be_empty = matches!(protocol, Protocol::Udp | Protocol::Multicast);
-    let range = u32::from(!may_be_empty)..=SIZE_BYTES_MAX;
+    let range = stacks.wire_protocol().message_bytes_min()..=SIZE_BYTES_MAX;
     let size = |text: &String| {
         let found = text.trim().parse().ok().filter(|size| range.contains(size));
         found.ok_or_else(|| {
@@ -72,7 +70,7 @@ fn sizes(texts: &[String], stacks: &StackPair) -> Result<Vec<u32>> {
 /// the empty datagram.
 fn default_sizes(stacks: &StackPair) -> Vec<u32> {
     let is_carried =
-        |&size_bytes: &u32| unavailable_case(stacks, &Case::Message { size_bytes }).is_none();
+        |&size_bytes: &u32| case_obstacle(stacks, &Case::Message { size_bytes }).is_none();
     PINGPONG_SIZES.into_iter().filter(is_carried).collect()
 }
 

@@ -14,7 +14,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use super::exchange::{
-    add, directions, instruments, moves, policy, retire, search, status, torture, verify,
+    add, directions, instruments, moves, network, policy, retire, search, status, torture, verify,
 };
 use super::tune::{ab, plan, status as tune_status};
 use super::{accel, baseline, compute_pairs, doctor, dry_run, fleet, lab, list_plans, reference};
@@ -42,6 +42,13 @@ fn day() -> Value {
     schema.to_value()
 }
 
+/// The schema of a network's file, as JSON; the file in TOML has the same shape.
+fn network_file() -> Value {
+    let mut schema = schemars::schema_for!(nm_exchange::network::Network);
+    schema.insert("title".to_string(), "nearmetal network".into());
+    schema.to_value()
+}
+
 /// The schema of the documents of type `T`.
 fn of<T: Document>() -> Value {
     let mut schema = generator().into_root_schema_for::<Versioned<'_, T>>();
@@ -64,6 +71,8 @@ macro_rules! kinds {
                 ],
             },
             Kind { name: "exchange-day", make: day, commands: &["exchange ramp"] },
+            // A file in TOML, which commands read.
+            Kind { name: "network", make: network_file, commands: &[] },
             // The file; nothing prints it alone.
             Kind { name: "baseline", make: nm_report::schema::baseline, commands: &[] },
             Kind { name: PLAN, make: nm_report::schema::plan, commands: &["plans"] },
@@ -118,6 +127,7 @@ kinds! {
     search::SearchReport: "exchange search", "exchange replay";
     torture::TortureDocument<'_>: "exchange torture";
     verify::VerifiedDocument<'_>: "exchange verify";
+    network::CheckedNetwork: "exchange network check";
 }
 
 /// Prints the schema `name`, or the names of all.

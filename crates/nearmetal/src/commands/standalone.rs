@@ -7,7 +7,8 @@ use anyhow::Result;
 use nm_lab::affinity::Affinity;
 use nm_lab::agent::{self, Handle, IDLE_MAX, Notice};
 use nm_lab::pair::Pair;
-use nm_lab::trial::{self, Options, unavailable_case};
+use nm_lab::trial::{self, Options};
+use nm_model::capability::case_obstacle;
 use nm_model::plan::EnvironmentKind;
 use nm_model::{
     Campaign, Failure, FailureKind, Mode, ProbeKind, ProbeSpec, Protocol, RowId, Side, Stack,
@@ -148,7 +149,7 @@ pub fn measure(
 /// a run that leaves one out would have measured less than it seems.
 fn check_cases(stacks: &StackPair, probe: &ProbeSpec) -> Result<()> {
     let option = if probe.kind() == ProbeKind::Stream { "--pattern" } else { "--sizes" };
-    match probe.cases().iter().find_map(|case| Some((case, unavailable_case(stacks, case)?))) {
+    match probe.cases().iter().find_map(|case| Some((case, case_obstacle(stacks, case)?))) {
         Some((case, reason)) => Err(Stop::usage(format!("{option}: {case}: {reason}"))),
         None => Ok(()),
     }

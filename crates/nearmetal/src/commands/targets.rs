@@ -1,6 +1,6 @@
 //! Targets of a stand-alone run, given by `--target`.
 
-use nm_lab::trial::unavailable_case;
+use nm_model::capability::{Obstacle, case_obstacle};
 use nm_model::plan::{PlanTarget, Scope};
 use nm_model::target::LimitError;
 use nm_model::{Case, Metric, Plan, ProbeKind, ProbeSpec, Selector, StackPair, Target};
@@ -27,7 +27,7 @@ pub enum TargetFault {
     Limit(#[from] LimitError),
     /// A case that it covers cannot be measured.
     #[error("target `{target}` covers {case}, which cannot be measured: {reason}")]
-    Unavailable { target: String, case: Case, reason: String },
+    Unavailable { target: String, case: Case, reason: Obstacle },
 }
 
 /// The percentiles that the targets ask for.
@@ -111,7 +111,7 @@ fn check_cases(target: &Target, probe: &ProbeSpec, stacks: &StackPair) -> Result
         let cases: Vec<String> = cases.iter().map(ToString::to_string).collect();
         return Err(TargetFault::Cases { target: text, cases: cases.join(", ") });
     }
-    let unavailable = |case: Case| unavailable_case(stacks, &case).map(|reason| (case, reason));
+    let unavailable = |case: Case| case_obstacle(stacks, &case).map(|reason| (case, reason));
     match covered.into_iter().find_map(unavailable) {
         Some((case, reason)) => Err(TargetFault::Unavailable { target: text, case, reason }),
         None => Ok(()),

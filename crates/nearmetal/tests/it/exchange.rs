@@ -316,7 +316,10 @@ fn status_and_moves_of_a_running_network() {
     signal("INT", running.pid());
     assert_eq!(running.finish().code, 130);
     let gone = run(&asked);
-    assert_eq!(gone.code, 4, "{}{}", gone.stdout, gone.stderr);
+    assert_eq!(gone.code, 1, "{}{}", gone.stdout, gone.stderr);
+    let shown: Value = serde_json::from_str(&gone.stdout).unwrap();
+    assert_eq!(shown["trading"], "not-trading", "{shown}");
+    assert!(shown["nodes"].as_array().unwrap().iter().all(|node| node["is_gone"] == true));
     assert!(gone.stderr.contains("is the network running, and with"), "{}", gone.stderr);
     let empty = run(&["exchange", "status", "--folder", folder.path().to_str().unwrap()]);
     assert_eq!(empty.code, 2, "{}{}", empty.stdout, empty.stderr);
@@ -514,7 +517,7 @@ fn policies_activate_spare_mediators_and_move_instruments_to_them() {
 }
 
 #[test]
-fn status_of_a_stopped_network_is_refused() {
+fn status_of_a_stopped_network_is_that_nothing_is_traded() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("network.toml");
     let node = |class: &str| format!("[[{class}]]\naddress = \"unix:/no/{class}\"\n");
@@ -524,8 +527,11 @@ fn status_of_a_stopped_network_is_refused() {
     for (durability, nodes) in [("none", &nodes), ("memory-quorum", &replicated)] {
         fs::write(&file, format!("durability = \"{durability}\"\n{nodes}")).unwrap();
         let status = run(&["exchange", "status", "--network", file_text]);
-        assert_eq!(status.code, 4, "{}{}", status.stdout, status.stderr);
-        assert!(status.stderr.contains(" answers: "), "{}", status.stderr);
+        assert_eq!(status.code, 1, "{}{}", status.stdout, status.stderr);
+        assert!(status.stdout.starts_with("not trading: "), "{}", status.stdout);
+        assert!(status.stdout.contains("0 of 4 nodes are up"), "{}", status.stdout);
+        assert!(status.stdout.contains("0 of 1 cells have a leader"), "{}", status.stdout);
+        assert!(status.stderr.contains("is the network running"), "{}", status.stderr);
     }
     let neither = run(&["exchange", "status"]);
     assert_eq!(neither.code, 2, "{}", neither.stderr);

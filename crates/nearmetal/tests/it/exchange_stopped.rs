@@ -134,16 +134,33 @@ fn who_stands_still_and_what_waits_for_that_is_shown() {
     load.all_answered("before", COUNT);
     let (code, text) = status(&net);
     assert!(code == 0 && !text.contains("waiting"), "{code} {text}");
-    for (node, waits) in [
-        (Role::Gateway.node(1), "the clients of gateway 1, which may go to another gateway"),
-        (Role::Router.node(0), "all requests at gateway 0: router 0 would carry them"),
-        (Role::Mediator.node(1), "requests for cell 1: only mediator 1 has its books"),
-        (Role::Processor.node(0), "replies of cell 1: processor 0 would send them"),
+    for (node, code_then, waits, not_traded) in [
+        (Role::Gateway.node(1), 3, "the clients of gateway 1, which may go to another gateway", ""),
+        (
+            Role::Router.node(0),
+            1,
+            "all requests at gateway 0: router 0 would carry them",
+            "instruments with number % 2 = 0 (cell 0): no gateway answers that has a router",
+        ),
+        (
+            Role::Mediator.node(1),
+            3,
+            "requests for cell 1: only mediator 1 has its books",
+            "instruments with number % 2 = 1 (cell 1): only mediator 1 has its books",
+        ),
+        (
+            Role::Processor.node(0),
+            1,
+            "replies of cell 1: processor 0 would send them",
+            "instruments with number % 2 = 1 (cell 1): processor 0 would send its replies",
+        ),
     ] {
         signal("STOP", net.pid(node));
         let (code, text) = status(&net);
         signal("CONT", net.pid(node));
-        assert!(code == 1 && text.contains(waits), "{node}: {code} {text}");
+        assert!(code == code_then && text.contains(waits), "{node}: {code} {text}");
+        assert!(text.contains(not_traded), "{node}: {text}");
+        assert_eq!(text.contains(" (cell "), !not_traded.is_empty(), "{node}: {text}");
         load.all_answered(&format!("when {node} goes on"), COUNT);
     }
     // Other cells are answered, so the router is not suspected; the gateway names the cell.
@@ -167,10 +184,53 @@ fn a_node_of_a_replicated_network_that_stands_still_is_named() {
     signal("STOP", net.pid(Role::Router.node(1)));
     let (code, text) = status(&net);
     signal("CONT", net.pid(Role::Router.node(1)));
-    assert!(code == 1 && text.contains("does not answer: it stands still"), "{code} {text}");
+    assert!(code == 3 && text.contains("does not answer: it stands still"), "{code} {text}");
+    assert!(text.starts_with("degraded: all instruments can be traded"), "{text}");
     assert!(text.contains("7 of 8 nodes are up") && !text.contains("waiting"), "{text}");
     load.all_answered("when it goes on", COUNT);
     load.finish(&mut net);
+}
+
+/// Before, dead nodes were up for 19 s, dead cells led, and trading went on where nothing traded:
+/// what control had known last.
+#[test]
+fn dead_nodes_are_not_up_and_dead_cells_have_no_leader() {
+    let mut net = Net::new("1-1-3-2", Durability::MemoryQuorum);
+    net.start_all(|_, command| command);
+    let mut load = Load::new(&net, 4, 64);
+    load.all_answered("before", COUNT);
+    let cells = status(&net).1;
+    assert!(cells.contains("3 of 3 cells have a leader"), "{cells}");
+    // Cell 1 has replicas at mediators 1 and 2 and processor 1: at once it has no majority, and
+    // cell 0, which has lost one of three, has its leader still or gets one.
+    for node in [Role::Mediator.node(1), Role::Processor.node(1)] {
+        net.kill(node);
+    }
+    let (code, text) = status(&net);
+    assert!(code == 3 && text.contains("5 of 7 nodes are up"), "{code} {text}");
+    let sentence = "instruments with number % 3 = 1 (cell 1): 2 of its 3 replicas do not answer: \
+                    mediator 1 and processor 1";
+    assert!(text.contains(sentence), "{text}");
+    for name in ["mediator 1 ", "processor 1 "] {
+        let is_own = |line: &&str| line.trim_start().starts_with(name);
+        let line = text.lines().find(is_own).unwrap_or_else(|| panic!("{text}"));
+        assert!(line.contains("not up: nothing listens at its address"), "{line}");
+    }
+    assert!(!text.contains("  cell 1        mediator"), "{text}");
+    // A majority of control is dead: what it knew is marked, and nothing is said to go on.
+    for node in [Role::Mediator.node(0), Role::Processor.node(0)] {
+        net.kill(node);
+    }
+    let (code, text) = status(&net);
+    assert!(code == 1 && text.starts_with("not trading: "), "{code} {text}");
+    assert!(text.contains("control    nobody leads"), "{text}");
+    assert!(text.contains(" old"), "{text}");
+    assert!(text.contains("0 of 3 cells have a leader"), "{text}");
+    assert!(!text.contains("trading goes on"), "{text}");
+    net.kill(Role::Mediator.node(2));
+    let (code, text) = status(&net);
+    assert!(code == 1 && text.starts_with("not trading: "), "{code} {text}");
+    drop(load);
 }
 
 /// Before, it began an election before it read what its leader had sent meanwhile.

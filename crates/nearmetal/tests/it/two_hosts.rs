@@ -284,8 +284,11 @@ fn hosts_that_cannot_be_used_are_refused_in_one_sentence() {
     refused("", &["--client", "h1"], 2, "--client needs --server");
     let absent = "[hosts.server]\nssh = \"h2\"\nprogram = \"/no/nearmetal\"\n";
     refused(absent, &[], 4, "host h2 has no nearmetal at /no/nearmetal: install version");
-    let hello = r#"echo '{"answer":"hello","protocol":2,"version":"0.0.1","pid":1}'; cat"#;
-    refused(&program("older", hello), &[], 4, "older (0.0.1): install version");
+    let protocol = nm_model::agent::PROTOCOL_VERSION;
+    let hello = format!(
+        r#"echo '{{"answer":"hello","protocol":{protocol},"version":"0.0.1","pid":1}}'; cat"#
+    );
+    refused(&program("older", &hello), &[], 4, "older (0.0.1): install version");
     let words = "echo \"error: unexpected argument '--silence-limit'\" >&2; exit 2";
     refused(&program("oldest", words), &[], 4, "host h2 has another version of nearmetal at");
     let onload = pingpong(50).replace("tcp-blocking", "onload+tcp-blocking");

@@ -84,7 +84,8 @@ impl SecondFigures {
         let lost = recorded.lost();
         let judged = sla.judge_figures(recorded.sent, lost, es10_ns, p99_ns);
         // A late request has the lateness in its round trip, whatever the network does.
-        let is_late = lateness_p99_ns.is_some_and(|ns| ns >= sla.limit_ns / 2);
+        let latest = &lateness_ns[lateness_ns.len() - lateness_ns.len().div_ceil(10)..];
+        let is_late = sla.is_late(mean(latest), lateness_p99_ns.map(|ns| ns as f64));
         let state = match judged {
             _ if recorded.sent == 0 => SecondState::Empty,
             Ok(()) => SecondState::Within,

@@ -1,7 +1,7 @@
 //! Verification of a run's folder: folders with real journals and client logs, intact, and damaged
 //! in each way that must be detected.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,7 +52,22 @@ pub struct Run {
     pub entries: Vec<Vec<Entry>>,
     hashes: Vec<u64>,
     pub records: Vec<Record>,
-    events: Events,
+}
+
+/// What sessions that have received all events record at their end.
+fn deliveries(records: &[Record], events: &Events) -> Vec<Record> {
+    let sent = records.iter().filter_map(|record| match record {
+        Record::Sent(sent) => Some((sent.name.instrument, sent.name.session)),
+        _ => None,
+    });
+    let pairs: BTreeSet<(u32, u32)> = sent.collect();
+    let delivered = pairs.into_iter().map(|(instrument, session)| {
+        let (events, events_hash) =
+            events.get(&(instrument, session)).copied().unwrap_or((0, FNV1A));
+        let has_gap = false;
+        Record::Delivered(Delivered { session, instrument, events, events_hash, has_gap })
+    });
+    delivered.collect()
 }
 
 /// Cells that execute requests of clients and write batches.
@@ -272,24 +287,10 @@ impl Run {
         }
         let hashes = all.cells.iter().map(Cell::hash).collect();
         let folder = tempfile::tempdir().unwrap();
-        let Cells { entries, records, events, .. } = all;
-        Run { folder, durability, master: None, entries, hashes, records, events }
-    }
-
-    /// What sessions that have received all events have recorded.
-    pub fn deliveries(&self) -> Vec<Record> {
-        let delivered = self.events.iter().map(|((instrument, session), (events, hash))| {
-            let (instrument, session, events, events_hash) =
-                (*instrument, *session, *events, *hash);
-            Record::Delivered(Delivered {
-                session,
-                instrument,
-                events,
-                events_hash,
-                has_gap: false,
-            })
-        });
-        delivered.collect()
+        let Cells { entries, mut records, events, clients, .. } = all;
+        records.extend(clients.all_unanswered());
+        records.extend(deliveries(&records, &events));
+        Run { folder, durability, master: None, entries, hashes, records }
     }
 
     fn network(&self) -> Network {
@@ -309,7 +310,7 @@ impl Run {
         network
     }
 
-    fn journal(&self, node: NodeId, cell: usize, entries: &[Entry]) {
+    pub fn journal(&self, node: NodeId, cell: usize, entries: &[Entry]) {
         let folder = self.folder_of(node, cell);
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
@@ -339,7 +340,7 @@ impl Run {
     }
 
     /// Writes the client log and the state hashes again, and verifies all files.
-    fn check_again(&self) -> Findings {
+    pub fn check_again(&self) -> Findings {
         self.write_log();
         self.write_state_hashes();
         folder(self.path()).unwrap()
@@ -348,10 +349,10 @@ impl Run {
     fn write_log(&self) {
         let mut log = Log::create(&self.path().join("client-0.log")).unwrap();
         self.records.iter().for_each(|record| log.add(record).unwrap());
-        log.flush().unwrap();
+        log.end().unwrap();
     }
 
-    fn folder_of(&self, node: NodeId, cell: usize) -> PathBuf {
+    pub fn folder_of(&self, node: NodeId, cell: usize) -> PathBuf {
         self.path().join("data").join(node.file_name()).join(format!("cell-{cell}"))
     }
 
@@ -367,7 +368,7 @@ impl Run {
     }
 
     /// Position of a batch of cell 0 that is neither at the beginning nor at the end.
-    fn middle(&self) -> usize {
+    pub fn middle(&self) -> usize {
         let half = self.entries[0].len() / 2;
         half + self.entries[0][half..]
             .iter()
@@ -504,7 +505,8 @@ fn a_reply_that_differs_from_the_journal_is_detected() {
     }
     run.records.push(again);
     let findings = run.check_again();
-    assert_eq!(findings.count(Violation::Twice), 1, "{findings:?}");
+    // It differs from the other one, and the client waited for one only.
+    assert_eq!(findings.count(Violation::Twice), 2, "{findings:?}");
 }
 
 #[test]
@@ -521,16 +523,15 @@ fn too_few_copies_on_disk_are_detected_but_uncommitted_entries_accepted() {
     let findings = run.check_again();
     assert_eq!(findings.violations.keys().collect::<Vec<_>>(), [&Violation::TooFewCopies]);
     // A former leader has uncommitted entries at the end.
-    run.journal(Role::Mediator.node(1), 0, complete);
     run.journal(Role::Processor.node(0), 0, complete);
     let mut end = complete[..length - 10].to_vec();
     end.push(Entry { index: end.len() as u64 + 1, ..complete[3].clone() });
-    run.journal(Role::Mediator.node(0), 0, &end);
+    run.journal(Role::Mediator.node(1), 0, &end);
     let findings = run.check_again();
     assert!(findings.is_clean(), "{findings:?}");
     // Entries after them must not agree with the others again.
     end.extend_from_slice(&complete[length - 9..]);
-    run.journal(Role::Mediator.node(0), 0, &end);
+    run.journal(Role::Mediator.node(1), 0, &end);
     let findings = run.check_again();
     assert_eq!(findings.count(Violation::Diverged), 1, "{findings:?}");
 }
@@ -722,17 +723,28 @@ fn incomplete_folders_are_refused() {
     refused("network.toml");
     run.check();
     fs::write(run.folder_of(Role::Mediator.node(0), 0).join("hashes.jsonl"), "{}").unwrap();
-    refused("hashes.jsonl cannot be read");
+    let findings = folder(run.path()).unwrap();
+    assert_eq!(findings.verdict(), Verdict::Damaged, "{findings:?}");
+    assert!(findings.damage[0].contains("hashes.jsonl cannot be read"), "{findings:?}");
     fs::remove_dir_all(run.path().join("data/mediator-0")).unwrap();
-    refused("no journal of cell 0");
+    let doubted = |why: &str| {
+        let findings = folder(run.path()).unwrap();
+        assert_eq!(findings.verdict(), Verdict::Doubtful, "{findings:?}");
+        assert!(findings.doubts.iter().any(|doubt| doubt.contains(why)), "{findings:?}");
+    };
+    doubted("no journal of cell 0");
     let log = run.path().join("client-0.log");
     let bytes = fs::read(&log).unwrap();
     fs::write(&log, &bytes[..bytes.len() - 1]).unwrap();
-    refused("cut or damaged");
+    let findings = folder(run.path()).unwrap();
+    assert_eq!(findings.verdict(), Verdict::Damaged, "{findings:?}");
+    assert!(findings.damage[0].contains("cut or damaged"), "{findings:?}");
+    fs::write(&log, "").unwrap();
+    doubted("client-0.log is empty");
     fs::File::create(&log).unwrap().set_len(CLIENT_LOG_BYTES_MAX + 1).unwrap();
     refused("it has more than 16000000000 bytes");
     fs::remove_file(&log).unwrap();
-    refused("no client*.log");
+    doubted("no client*.log");
 }
 
 /// Every file of a folder, below it.
@@ -805,10 +817,10 @@ fn journals_of_another_folder_do_not_prove_a_recording() {
     for path in files(&place.path().join("data")) {
         fs::write(path, b"damaged").unwrap();
     }
-    assert!(folder(place.path()).is_err());
+    assert_eq!(folder(place.path()).unwrap().verdict(), Verdict::Damaged);
     fs::remove_dir_all(place.path().join("data")).unwrap();
-    let message = folder(place.path()).unwrap_err().to_string();
-    assert!(message.contains("there is no journal of cell 0"), "{message}");
+    let findings = folder(place.path()).unwrap();
+    assert!(findings.doubts.iter().any(|it| it.contains("there is no journal of cell 0")));
     assert!(folder(run.path()).unwrap().is_clean());
     let network = Network { data: Some("../original".into()), ..run.network() };
     fs::write(place.path().join("network.toml"), network.to_toml().unwrap()).unwrap();

@@ -1,4 +1,5 @@
 //! Tests of verification, in one binary.
 
 mod folders;
+mod lies;
 mod moved;

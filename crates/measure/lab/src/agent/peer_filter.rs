@@ -69,7 +69,7 @@ mod tests {
     use nm_model::{Mode, Stack};
 
     fn task(protocol: Protocol) -> Task {
-        let work = Work::Pingpong { size_bytes: 1, spec: PingpongSpec::default() };
+        let work = Work::Pingpong(PingpongSpec::default().of_size(1));
         let stack = Stack::new(protocol, Mode::Spin);
         let token = Token::default();
         Task { stack, cpus: vec![], work, seed: 1, raw_samples: false, token }

@@ -485,10 +485,8 @@ mod tests {
 
     #[test]
     fn sizes_beyond_the_limits_are_refused_before_anything_is_allocated() {
-        let work = Work::Stream {
-            pattern: "128-uni-128".parse().unwrap(),
-            spec: StreamSpec { write_bytes: u32::MAX, ..StreamSpec::default() },
-        };
+        let spec = StreamSpec { write_bytes: u32::MAX, ..StreamSpec::default() };
+        let work = Work::Stream(spec.of_pattern("128-uni-128".parse().unwrap()));
         let stack = nm_model::Stack::new(nm_model::Protocol::Tcp, nm_model::Mode::Blocking);
         let token = Token::default();
         let task = Task { stack, cpus: vec![], work, seed: 1, raw_samples: false, token };

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nm_model::agent::{Task, TaskReport, Token, Work};
+use nm_model::agent::{Task, TaskReport, Token};
 use nm_model::limits::SAMPLES_MAX;
 use nm_model::result::Statistic;
 use nm_model::setting::{NanosecondRange, SettingKind, SettingValue};
@@ -126,7 +126,10 @@ fn time_limit(run: &CaseRun<'_>, cpus: u32) -> Duration {
 
 /// The tasks of client and server for their part of the case.
 fn tasks(pair: &Pair, run: &CaseRun<'_>, part: Case) -> Result<(Task, Task), Failure> {
-    let work = work(run.probe, part)?;
+    let work = run.probe.work(part).ok_or_else(|| {
+        let what = format!("the probe {} has no case `{part}` in this version", run.probe.kind());
+        Failure::new(FailureKind::NotAvailable, what)
+    })?;
     let threads = match part {
         Case::Flows { pattern, .. } => pattern.flows.min(Pattern::MAX_FLOWS) as usize,
         _ => 1,
@@ -150,34 +153,6 @@ fn tasks(pair: &Pair, run: &CaseRun<'_>, part: Case) -> Result<(Task, Task), Fai
     };
     let client = task(run.in_use.client, &affinity.client);
     Ok((client, task(run.in_use.server, &affinity.server)))
-}
-
-/// The work of one case.
-fn work(probe: &ProbeSpec, case: Case) -> Result<Work, Failure> {
-    match (probe, case) {
-        (
-            ProbeSpec::Pingpong(spec),
-            Case::Message { size_bytes } | Case::Paced { size_bytes, .. },
-        ) => Ok(Work::Pingpong { size_bytes, spec: spec.clone() }),
-        (ProbeSpec::Stream(spec), Case::Flows { pattern, .. }) => {
-            Ok(Work::Stream { pattern, spec: spec.clone() })
-        }
-        (ProbeSpec::Rr(spec), Case::Request { size, rate_per_s }) => Ok(Work::Rr {
-            size,
-            rate_per_s,
-            seconds: spec.seconds,
-            warmup_ms: spec.warmup_ms,
-            deadline_ms: spec.deadline_ms,
-        }),
-        (ProbeSpec::Jitter(spec), Case::Total) => Ok(Work::Jitter(spec.clone())),
-        (ProbeSpec::Compute(spec), Case::Layout { workload, layout }) => {
-            Ok(Work::Compute { workload, layout, spec: spec.clone() })
-        }
-        _ => Err(Failure::new(
-            FailureKind::NotAvailable,
-            format!("the probe {} has no case `{case}` in this version", probe.kind()),
-        )),
-    }
 }
 
 /// The limit of shared memory, if the threads of both ends were pinned: half of a round trip of one
@@ -371,8 +346,7 @@ fn cause(failure: Failure, death: Option<Failure>) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nm_model::probe::PingpongSpec;
-    use nm_model::{ComputeSpec, JitterSpec, Workload};
+    use nm_model::{ComputeSpec, Workload};
 
     #[test]
     fn death_of_an_agent_is_the_cause_of_what_the_other_one_reports() {
@@ -422,15 +396,5 @@ mod tests {
         assert!(share(&flows("1-uni-1"), 2).unwrap_err().contains("evenly"));
         let message = Case::Message { size_bytes: 1 };
         assert_eq!(share(&message, 4), Ok(message));
-    }
-
-    #[test]
-    fn case_of_another_probe_is_refused() {
-        let probe = ProbeSpec::Pingpong(PingpongSpec::default());
-        assert!(work(&probe, Case::Message { size_bytes: 1 }).is_ok());
-        assert_eq!(work(&probe, Case::Total).unwrap_err().kind, FailureKind::NotAvailable);
-        let jitter = ProbeSpec::Jitter(JitterSpec::default());
-        assert!(work(&jitter, Case::Total).is_ok());
-        assert!(work(&jitter, Case::Message { size_bytes: 1 }).is_err());
     }
 }

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use nm_lab::agent::Handle;
 use nm_model::FailureKind;
+use nm_model::agent::PROTOCOL_VERSION;
 use nm_sys::process::ChildProcess;
 
 use crate::harness::Test;
@@ -90,7 +91,7 @@ fn other_version() {
         failure.message,
         format!(
             "agent `client` of test is nearmetal 9.8.7 with protocol 99, this is nearmetal {own} \
-             with protocol 2"
+             with protocol {PROTOCOL_VERSION}"
         )
     );
     assert_eq!(failure.hint.as_deref(), Some("install the same version at both ends"));

@@ -319,7 +319,7 @@ fn all_probes() {
         timeout_ms: 20_000,
         ..Default::default()
     };
-    let pingpong = Work::Pingpong { size_bytes: 64, spec };
+    let pingpong = Work::Pingpong(spec.of_size(64));
     for stack in [
         "tcp-blocking",
         "udp-blocking",
@@ -336,7 +336,7 @@ fn all_probes() {
     }
     let pattern = Pattern { flows: 2, bidirectional: true };
     let spec = StreamSpec { seconds: 0.5, omit_ms: 0, ..Default::default() };
-    let stream = Work::Stream { pattern, spec };
+    let stream = Work::Stream(spec.of_pattern(pattern));
     for stack in ["tcp-blocking", "shm-spin"] {
         let (client, server) = run(&mut guests, stack, &stream);
         let bytes =
@@ -344,7 +344,7 @@ fn all_probes() {
         assert!(bytes(&client) > 0 && bytes(&server) > 0, "{stack}");
     }
     let spec = ComputeSpec { repeats: 1, ..Default::default() };
-    let pi = Work::Compute { workload: Workload::Pi, layout: Layout::SOLO, spec };
+    let pi = Work::Compute(spec.of_layout(Workload::Pi, Layout::SOLO));
     let jitter = Work::Jitter(JitterSpec { seconds: 0.2, ..Default::default() });
     for work in [pi, jitter] {
         let (client, _) = run(&mut guests, "cpu-spin", &work);

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use nm_lab::agent::{Handle, IDLE_MAX, Notice, listen};
+use nm_model::agent::PROTOCOL_VERSION;
 use nm_model::{Failure, FailureKind};
 
 use crate::harness::Test;
@@ -135,13 +136,14 @@ fn other_version() {
     let address = listener.local_addr().unwrap();
     let thread = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        writeln!(stream, r#"{{"answer":"hello","protocol":3,"version":"2.0.0","pid":1}}"#).unwrap();
+        writeln!(stream, r#"{{"answer":"hello","protocol":99,"version":"2.0.0","pid":1}}"#)
+            .unwrap();
         // Keeps the connection open until the other end closes it.
         let _ = stream.read(&mut [0; 64]);
     });
     let failure = Handle::connect("server", address).err().unwrap();
     thread.join().unwrap();
-    assert!(failure.message.contains("nearmetal 2.0.0 with protocol 3"), "{failure}");
+    assert!(failure.message.contains("nearmetal 2.0.0 with protocol 99"), "{failure}");
 }
 
 /// A server that sends without end: closing must come to an end, and take no more of it.
@@ -152,7 +154,8 @@ fn flood() {
         let (mut stream, _) = listener.accept().unwrap();
         let version = env!("CARGO_PKG_VERSION");
         let hello = format!(
-            "{{\"answer\":\"hello\",\"protocol\":2,\"version\":\"{version}\",\"pid\":1}}\n"
+            "{{\"answer\":\"hello\",\"protocol\":{PROTOCOL_VERSION},\"version\":\"{version}\",\
+             \"pid\":1}}\n"
         );
         stream.write_all(hello.as_bytes()).unwrap();
         while stream.write_all(b"{\"answer\":\"bye\"}\n").is_ok() {}

@@ -1,7 +1,8 @@
 //! One case of the probe: a workload in a layout becomes the report of an end.
 
 use nm_model::agent::TaskReport;
-use nm_model::compute::{ComputeRound, ComputeSpec, Layout, ThreadWork, Workload};
+use nm_model::compute::{ComputeRound, ThreadWork};
+use nm_model::probe::ComputeWork;
 use nm_model::result::Statistic;
 use nm_model::setting::{SettingKind, SettingValue};
 use nm_stats::summary::{Sample, summarise};
@@ -18,16 +19,11 @@ use crate::error::ProbeError;
 ///
 /// # Errors
 /// If this machine cannot do the workload or has not the layout; [`ProbeError::Cancelled`].
-pub fn run(
-    (workload, layout): (Workload, Layout),
-    spec: &ComputeSpec,
-    seed: u64,
-    control: &Control,
-) -> Result<TaskReport, ProbeError> {
-    let cores = cores(&cpu::allowed(), &cpu::siblings(), &spec.cpus).map_err(ComputeError::from)?;
-    let cpus = place(layout, &cores).map_err(ComputeError::from)?;
-    let kernel = Kernel::prepare(workload, seed)?;
-    let threads = threads::run(&kernel, &cpus, spec.repeats, control)?;
+pub fn run(work: &ComputeWork, seed: u64, control: &Control) -> Result<TaskReport, ProbeError> {
+    let cores = cores(&cpu::allowed(), &cpu::siblings(), &work.cpus).map_err(ComputeError::from)?;
+    let cpus = place(work.layout, &cores).map_err(ComputeError::from)?;
+    let kernel = Kernel::prepare(work.workload, seed)?;
+    let threads = threads::run(&kernel, &cpus, work.repeats, control)?;
     Ok(report(&kernel.implementation(), threads))
 }
 

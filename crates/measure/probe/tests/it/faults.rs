@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use nm_model::doubt::DoubtKind;
+use nm_model::probe::{PingpongWork, RrWork};
 use nm_model::result::Statistic;
 use nm_model::stack::Mode;
 use nm_model::{Failure, FailureKind, Side};
@@ -29,12 +30,9 @@ fn unpinned(side: Side) -> PinnedThread {
 
 /// Ping-pong that counts a loss after 20 ms.
 fn short_timeout(samples: u64) -> LatencyPlan {
-    let nm_model::agent::Work::Pingpong { size_bytes, mut spec } = pingpong(16, samples) else {
-        unreachable!()
-    };
-    spec.timeout_ms = 20;
-    spec.warmup_ms = 0;
-    LatencyPlan::pingpong(size_bytes, &spec, Mode::Blocking)
+    let nm_model::agent::Work::Pingpong(work) = pingpong(16, samples) else { unreachable!() };
+    let work = PingpongWork { timeout_ms: 20, warmup_ms: 0, ..work };
+    LatencyPlan::pingpong(&work, Mode::Blocking)
 }
 
 /// Runs `plan` over a pair of transports; returns the client's report.
@@ -73,7 +71,13 @@ fn duplicated_and_reordered_responses_count_once() {
 
     let (a, b) = sim::pair(faults, 6);
     let size = "16".parse().unwrap();
-    let open = LatencyPlan::request_response(size, Some(2_000.0), 0.25, 0, 200);
+    let open = LatencyPlan::request_response(&RrWork {
+        size,
+        rate_per_s: Some(2_000.0),
+        seconds: 0.25,
+        warmup_ms: 0,
+        deadline_ms: 200,
+    });
     let report = over(a, b, &open).unwrap();
     let round = latency(&report, Statistic::RoundTripFromIntended);
     assert_eq!(round.count.unwrap() + round.lost, 500);

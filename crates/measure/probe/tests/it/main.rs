@@ -7,6 +7,8 @@ mod pair;
 mod quiet;
 mod stalls;
 mod streams;
+#[cfg(feature = "test-stack")]
+mod test_stack;
 
 /// Taken by whoever starts a process, and by a test whose closed descriptors must be closed at
 /// once: until it executes its program, a new process holds a copy of every descriptor of the

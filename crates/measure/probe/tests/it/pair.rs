@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use nm_model::agent::{Task, TaskReport, Token, Work};
-use nm_model::probe::{PingpongSpec, RrSize};
+use nm_model::probe::{PingpongSpec, RrSize, RrWork};
 use nm_model::result::{LatencyRound, Statistic};
 use nm_model::{Failure, Side, Stack};
 use nm_probe::{Control, Endpoint};
@@ -44,12 +44,12 @@ pub fn pingpong(size_bytes: u32, samples: u64) -> Work {
         warmup_ms: 2,
         ..PingpongSpec::default()
     };
-    Work::Pingpong { size_bytes, spec }
+    Work::Pingpong(spec.of_size(size_bytes))
 }
 
 pub fn request_response(size: &str, rate_per_s: Option<f64>, seconds: f64) -> Work {
     let size: RrSize = size.parse().unwrap();
-    Work::Rr { size, rate_per_s, seconds, warmup_ms: 20, deadline_ms: 1_000 }
+    Work::Rr(RrWork { size, rate_per_s, seconds, warmup_ms: 20, deadline_ms: 1_000 })
 }
 
 /// Both ends, connected and ready to run.

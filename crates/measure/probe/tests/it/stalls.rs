@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nm_model::doubt::DoubtKind;
 use nm_model::metric::Metric;
-use nm_model::probe::Side;
+use nm_model::probe::{RrWork, Side};
 use nm_model::result::Statistic;
 use nm_model::stack::Mode;
 use nm_probe::latency::{self as probe, LatencyPlan};
@@ -110,7 +110,9 @@ impl Visitor for StallingEnd<'_> {
 fn stalled(side: Side, rate_per_s: Option<f64>) -> nm_model::agent::TaskReport {
     let _alone = alone();
     let seconds = RUN.as_secs_f64();
-    let plan = LatencyPlan::request_response("64".parse().unwrap(), rate_per_s, seconds, 0, 1_000);
+    let size = "64".parse().unwrap();
+    let work = RrWork { size, rate_per_s, seconds, warmup_ms: 0, deadline_ms: 1_000 };
+    let plan = LatencyPlan::request_response(&work);
     let (a, b) = Connection::unix_pair(Mode::Blocking).unwrap();
     let control = Control::new();
     let end = |end| StallingEnd { side: end, stalls: end == side, plan: &plan, control: &control };

@@ -16,7 +16,7 @@ use crate::pair::{NOTICE_MAX, alone, connected, run, task};
 
 fn stream(pattern: &str, seconds: f64) -> Work {
     let spec = StreamSpec { seconds, omit_ms: 50, ..StreamSpec::default() };
-    Work::Stream { pattern: pattern.parse().unwrap(), spec }
+    Work::Stream(spec.of_pattern(pattern.parse().unwrap()))
 }
 
 fn shown(report: &TaskReport, name: &str) -> String {
@@ -81,7 +81,7 @@ fn datagrams_are_counted_and_losses_are_a_doubt() {
         [("udp-blocking", 1_400), ("udp-spin", 1_400), ("mcast-poll", 1_400)]
     {
         let spec = StreamSpec { seconds: 0.3, omit_ms: 50, write_bytes, ..StreamSpec::default() };
-        let work = Work::Stream { pattern: "2-bi-2".parse().unwrap(), spec };
+        let work = Work::Stream(spec.of_pattern("2-bi-2".parse().unwrap()));
         let ended = run(stack, &work, "127.0.0.1").unwrap();
         for report in [&ended.client, &ended.server] {
             let [flow] = &report.received[..] else { panic!("{stack}: {report:?}") };
@@ -113,10 +113,7 @@ fn settings_are_applied_and_reported() {
         congestion: Some("reno".to_string()),
         ..StreamSpec::default()
     };
-    let work = |spec: &StreamSpec| Work::Stream {
-        pattern: "1-uni-1".parse().unwrap(),
-        spec: spec.clone(),
-    };
+    let work = |spec: &StreamSpec| Work::Stream(spec.of_pattern("1-uni-1".parse().unwrap()));
     let ended = run("tcp-blocking", &work(&spec), "127.0.0.1").unwrap();
     for report in [&ended.client, &ended.server] {
         assert_eq!(shown(report, "congestion control"), "reno");

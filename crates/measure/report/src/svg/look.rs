@@ -51,7 +51,7 @@ impl Hue {
             (None, Protocol::XdpTcp) => Hue::XdpTcp,
             (None, Protocol::Shm) => Hue::Shm,
             (None, Protocol::Unix) => Hue::Unix,
-            (None, Protocol::Cpu) => Hue::Other,
+            (None, _) => Hue::Other,
         }
     }
 

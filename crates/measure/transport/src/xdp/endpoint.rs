@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use nm_model::setting::{SettingKind, SettingValue, Settings};
-use nm_model::stack::{Mode, Stack};
+use nm_model::stack::Mode;
 use nm_model::{Doubt, DoubtKind};
 use nm_sys::ethtool::Links;
 use nm_sys::xdp::{
@@ -162,14 +162,6 @@ fn open_best(
     Err(XdpSetupError::NoPath { link: link.to_string(), driver: driver.to_string(), tried })
 }
 
-/// Refuses the ways of waiting that an AF_XDP endpoint does not have.
-pub(crate) fn check_mode(stack: Stack) -> Result<(), XdpError> {
-    match stack.mode {
-        Mode::Spin | Mode::Blocking | Mode::BusyPoll => Ok(()),
-        _ => Err(XdpSetupError::Mode(stack).into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,15 +183,6 @@ mod tests {
             };
             assert_eq!(failure.kind, kind, "{failure}");
             assert!(failure.hint.is_some(), "{failure}");
-        }
-    }
-
-    #[test]
-    fn other_ways_of_waiting_are_refused() {
-        for mode in Mode::ALL {
-            let allowed = matches!(mode, Mode::Spin | Mode::Blocking | Mode::BusyPoll);
-            let checked = check_mode(Stack::new(nm_model::Protocol::Xdp, *mode));
-            assert_eq!(checked.is_ok(), allowed, "{mode}");
         }
     }
 

@@ -4,8 +4,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use nm_model::stack::Stack;
-
 use crate::error::SystemError;
 
 /// Why an endpoint over AF_XDP could not be set up or connected.
@@ -72,9 +70,6 @@ pub enum XdpError {
 /// Why the endpoint of one end could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpSetupError {
-    /// AF_XDP has no such way of waiting.
-    #[error("AF_XDP does not wait in the way of {0}")]
-    Mode(Stack),
     /// Loopback has no device.
     #[error("{0} is an address of the loopback interface")]
     Loopback(IpAddr),

@@ -1,9 +1,12 @@
 //! Which environments follow from the checks.
 
+use nm_model::class::Bypass;
+use nm_model::environment::Distance;
 use nm_model::finding::{Fix, FixKind};
 use nm_model::lab_plan::{
     ExpectedExecution, LabCheck, LabEnvironment, LabKind, LabStatus, UnavailableReason,
 };
+use nm_model::stack::{Protocol, Stack};
 
 use super::view::View;
 use crate::nic::Nic;
@@ -38,16 +41,27 @@ pub fn environments(
         ),
     ];
     all.extend(passed(view, checks, nics, execution));
-    all.extend([
-        plain(
-            LabKind::Bypass,
-            &[&GUESTS, &BRIDGED, &["guest.af_xdp"]],
-            "nearmetal qualify --plan FILE   # a row of stack xdp-spin in vm-vswitch",
-        ),
-        plain(LabKind::SharedMemory, &[&GUESTS], "nearmetal lab run --env wire"),
-        plain(LabKind::Wire, &[&GUESTS], "nearmetal lab run --env wire"),
-    ]);
+    if let Some(stack) = stack_of_guests(Bypass::AfXdp) {
+        let command =
+            format!("nearmetal qualify --plan FILE   # a row of stack {stack} in vm-vswitch");
+        let needs = [&GUESTS[..], &BRIDGED, &["guest.af_xdp"]];
+        all.push(plain(LabKind::Bypass, &needs, &command));
+    }
+    let wire = "nearmetal lab run --env wire";
+    if stack_of_guests(Bypass::SharedMemory).is_some() {
+        all.push(plain(LabKind::SharedMemory, &[&GUESTS], wire));
+    }
+    all.push(plain(LabKind::Wire, &[&GUESTS], wire));
     all
+}
+
+/// The first stack of the table by which two guests bypass their kernels in this way.
+fn stack_of_guests(bypass: Bypass) -> Option<Stack> {
+    let of_protocol = |protocol: &Protocol| {
+        let mode = protocol.modes(Distance::Guests).first()?;
+        (protocol.row().bypass == bypass).then(|| Stack::new(*protocol, *mode))
+    };
+    Protocol::ALL.iter().find_map(of_protocol)
 }
 
 fn unavailable_reasons(checks: &[LabCheck], ids: &[&str]) -> Vec<UnavailableReason> {

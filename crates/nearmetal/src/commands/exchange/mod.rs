@@ -7,6 +7,7 @@ mod feed;
 mod host;
 pub mod instruments;
 pub mod moves;
+pub mod network;
 mod node;
 pub mod policy;
 mod ramp;
@@ -17,6 +18,7 @@ mod run;
 mod schedule;
 pub mod search;
 mod secret;
+mod serve;
 mod setup;
 pub mod status;
 mod top;
@@ -34,6 +36,8 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Run(args) => run::run(args),
         ExchangeCommand::Ramp(args) => ramp::run(args),
         ExchangeCommand::Search(args) => search::run(args),
+        ExchangeCommand::Serve(args) => serve::run(args),
+        ExchangeCommand::Network(command) => network::run(command),
         ExchangeCommand::Node(args) => node::run(args),
         ExchangeCommand::Host(args) => host::run(args),
         ExchangeCommand::Verify(args) => verify::run(args),

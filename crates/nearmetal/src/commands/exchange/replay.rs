@@ -64,11 +64,7 @@ pub fn run(args: &ReplayArgs) -> Result<Exit> {
         Format::Text => output::text(&format!("{}\n{sentence}\n", run.summary()))?,
     }
     run.check_aborted()?;
-    Ok(match bracket.carried {
-        _ if bracket.is_interrupted => Exit::Interrupted,
-        Some(_) => Exit::Pass,
-        None => Exit::Fail,
-    })
+    Ok(search::exit(&bracket))
 }
 
 fn read(args: &ReplayArgs) -> Result<Day> {
@@ -122,7 +118,16 @@ fn sentence(day: &Day, bracket: &Bracket, limit_ms: f64, mean_per_s: f64) -> Str
             "the network does not even carry {} of it under {limit_ms} ms",
             times(high.rate_per_s)
         ),
-        (None, None) => "no speed was tried".to_string(),
+        (None, None) => "no speed was carried, and none was not".to_string(),
+    };
+    let found = match &bracket.too_late {
+        None => found,
+        Some(late) => format!(
+            "inconclusive: the generator needs a processor of its own, or another host than the \
+             network, to send {} of it on time: it was up to {:.1} ms late there; so far: {found}",
+            times(late.rate_per_s),
+            late.late_ns / 1e6
+        ),
     };
     let left_out = match day.left_out {
         0 => String::new(),

@@ -1,12 +1,13 @@
 //! `nearmetal exchange search`: the highest rate of a network that keeps the limit.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::result::Result as StdResult;
 
 use anyhow::Result;
 use nm_model::result::RoundData;
 use nm_run::round::Setup;
-use nm_run::search::{self, Bracket, Plan, Tried};
+use nm_run::search::{self, Bracket, Plan, RoundResult, Tried};
 use nm_run::sla::{Sla, SlaViolation};
 use nm_stats::quantile::samples_needed;
 use schemars::JsonSchema;
@@ -45,11 +46,17 @@ pub fn run(args: &SearchArgs) -> Result<Exit> {
         Format::Text => output::text(&format!("{}\n{sentence}\n", run.summary()))?,
     }
     run.check_aborted()?;
-    Ok(match bracket.carried {
+    Ok(exit(&bracket))
+}
+
+/// The exit code of a search.
+pub fn exit(bracket: &Bracket) -> Exit {
+    match bracket.carried {
         _ if bracket.is_interrupted => Exit::Interrupted,
+        _ if bracket.too_late.is_some() => Exit::Inconclusive,
         Some(_) => Exit::Pass,
         None => Exit::Fail,
-    })
+    }
 }
 
 fn search_plan(args: &SearchArgs) -> Result<Plan> {
@@ -98,7 +105,7 @@ pub fn run_rounds(
     let sla = Sla::of_ms(limit_ms);
     let mut round = 0;
     search::search(plan, |rate_per_s| {
-        let mut is_kept = false;
+        let mut found = RoundResult::Beyond;
         let row = exchange_round::row(base, round);
         let goes_on = runner.trial("", &row, |context| {
             let folder = context.folder.unwrap_or(Path::new(""));
@@ -107,14 +114,20 @@ pub fn run_rounds(
             let result = exchange_round::run(&setup, round, context);
             if let TrialResult::Completed(completed) = &result {
                 let judged = judge(&sla, completed);
-                is_kept = judged.is_ok();
-                let text = judged.map_or_else(|why| format!("broken: {why}"), |()| "kept".into());
+                found = result_of(&sla, completed, judged.as_ref().err());
+                let text = match (&judged, found) {
+                    (Err(_), RoundResult::Late { by_ns }) => {
+                        format!("does not count: the generator was {:.1} ms late", by_ns / 1e6)
+                    }
+                    (Err(why), _) => format!("broken: {why}"),
+                    (Ok(()), _) => "kept".to_string(),
+                };
                 context.message(&format!("{rate_per_s:.0}/s  {text}"));
             }
             result
         })?;
         round += 1;
-        Ok(goes_on.then_some(is_kept))
+        Ok(goes_on.then_some(found))
     })
 }
 
@@ -137,8 +150,28 @@ fn judge(sla: &Sla, completed: &Completed) -> StdResult<(), OutsideLimit> {
     }
 }
 
+/// What a round shows that is within the limit, or outside for this reason.
+fn result_of(sla: &Sla, completed: &Completed, outside: Option<&OutsideLimit>) -> RoundResult {
+    let Some(outside) = outside else { return RoundResult::Within };
+    let data = match completed.measured.first().map(|measured| &measured.round.data) {
+        Some(RoundData::Latency(data)) => data,
+        _ => return RoundResult::Beyond,
+    };
+    let is_lost = matches!(outside, OutsideLimit::Limit(SlaViolation::Lost { .. }));
+    let figures = data.exchange.as_deref().filter(|_| !is_lost);
+    let (es10_ns, p99_ns) =
+        figures.map_or((None, None), |it| (it.lateness_es10_ns, it.lateness_p99_ns));
+    match sla.is_late(es10_ns, p99_ns) {
+        true => {
+            let by_ns = es10_ns.unwrap_or(0.0).max(p99_ns.unwrap_or(0.0));
+            RoundResult::Late { by_ns }
+        }
+        false => RoundResult::Beyond,
+    }
+}
+
 /// The bracket as a sentence.
-fn sentence(bracket: &Bracket, limit_ms: f64) -> String {
+pub fn sentence(bracket: &Bracket, limit_ms: f64) -> String {
     let times = |tried: &Tried| format!("in {} of {} rounds", tried.within_limit, tried.rounds);
     let mut text = match (&bracket.carried, &bracket.not_carried) {
         (Some(low), Some(high)) => format!(
@@ -159,8 +192,20 @@ fn sentence(bracket: &Bracket, limit_ms: f64) -> String {
         (None, Some(high)) => {
             format!("did not even carry {:.0}/s under {limit_ms} ms", high.rate_per_s)
         }
-        (None, None) => "no rate was tried".to_string(),
+        (None, None) => "no rate was carried, and none was not".to_string(),
     };
+    if let Some(late) = &bracket.too_late {
+        let Tried { rate_per_s, rounds, late, late_ns, .. } = *late;
+        text = format!(
+            "inconclusive: the generator needs a processor of its own, or another host than the \
+             network, to send {rate_per_s:.0}/s on time: it was up to {:.1} ms late in {late} of \
+             {} rounds there, too much for {limit_ms} ms; so far: {text}",
+            late_ns / 1e6,
+            rounds + late
+        );
+    } else if let (Some(low), Some(high)) = bracket.interval() {
+        let _ = write!(text, "; all rounds up to {low:.0}/s keep it, none from {high:.0}/s on");
+    }
     if bracket.is_interrupted {
         text += "; the search was interrupted";
     } else if !bracket.is_done {
@@ -178,6 +223,11 @@ pub struct SearchReport {
     sure: Option<f64>,
     is_done: bool,
     is_interrupted: bool,
+    /// From where on not every round keeps the limit, and from where on none does.
+    interval_per_s: [Option<f64>; 2],
+    /// The rate that the load generator did not manage, which ended the search.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    too_late_per_s: Option<f64>,
     tried: Vec<RateReport>,
 }
 
@@ -186,6 +236,8 @@ struct RateReport {
     rate_per_s: f64,
     rounds: u32,
     kept: u32,
+    /// Rounds that do not count, because the load generator was late.
+    late: u32,
 }
 
 impl Document for SearchReport {
@@ -197,8 +249,12 @@ pub fn report(bracket: &Bracket, limit_ms: f64) -> SearchReport {
         rate_per_s: tried.rate_per_s,
         rounds: tried.rounds,
         kept: tried.within_limit,
+        late: tried.late,
     };
+    let (low, high) = bracket.interval();
     SearchReport {
+        interval_per_s: [low, high],
+        too_late_per_s: bracket.too_late.map(|late| late.rate_per_s),
         limit_ms,
         carried_per_s: bracket.carried.map(|tried| tried.rate_per_s),
         not_carried_per_s: bracket.not_carried.map(|tried| tried.rate_per_s),

@@ -1,4 +1,5 @@
-//! `nearmetal exchange status`: shows the members and leaders of a running network.
+//! `nearmetal exchange status`: whether a running network trades, its members and leaders, as its
+//! nodes answer themselves.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,6 +11,7 @@ use anyhow::Result;
 use jiff::Timestamp;
 use nm_exchange::network::Network;
 use nm_operate::admin::{self, ControlStatus, MapException, NetworkStatus, NodeStatus};
+use nm_operate::health::{self, Trading};
 use nm_report::style::Tone;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -29,6 +31,10 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// The status of a network.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct StatusDocument {
+    /// Whether the network does what it is for.
+    trading: Trading,
+    /// Which instruments cannot be traded, and why.
+    not_traded: Vec<String>,
     #[serde(flatten)]
     status: NetworkStatus,
     /// What waits because nobody takes the place of nodes that do not answer.
@@ -42,15 +48,26 @@ impl Document for StatusDocument {
 /// Shows the status of a network.
 pub fn run(args: &StatusArgs) -> Result<Exit> {
     let network = network(&args.access)?;
-    let mut status = admin::status(&network, ANSWER_LIMIT)?;
-    admin::ask_for_replicas(&mut status, ANSWER_LIMIT);
-    admin::ask_nodes(&mut status, ANSWER_LIMIT);
-    let exit = if status.is_healthy() { Exit::Pass } else { Exit::Fail };
+    let status = health::ask(&network, ANSWER_LIMIT)?;
+    let trading = status.trading();
+    if status.nodes.iter().all(|node| node.answers == Some(false)) {
+        output::message(
+            "no node of the network answers: is the network running, and with this version of \
+             nearmetal?",
+        );
+    }
     match args.access.format.format {
-        Format::Json => output::json(&StatusDocument { waits: status.waits(), status })?,
+        Format::Json => {
+            let (waits, not_traded) = (status.waits(), status.not_traded());
+            output::json(&StatusDocument { trading, not_traded, waits, status })?;
+        }
         Format::Text => output::text(&text(&status))?,
     }
-    Ok(exit)
+    Ok(match trading {
+        Trading::Healthy => Exit::Pass,
+        Trading::Degraded => Exit::Inconclusive,
+        Trading::NotTrading => Exit::Fail,
+    })
 }
 
 /// The running network that is asked for.
@@ -102,33 +119,30 @@ fn newest(run: &Path) -> Result<PathBuf> {
 
 fn text(status: &NetworkStatus) -> String {
     let style = output::style();
-    let mut text = format!("durability {}\n", status.durability);
+    let not_traded = status.not_traded();
+    let (tone, verdict) = match (status.trading(), not_traded.is_empty()) {
+        (Trading::Healthy, _) => (Tone::Good, "healthy: all instruments can be traded"),
+        (Trading::Degraded, true) => (
+            Tone::Unsure,
+            "degraded: all instruments can be traded, and not all is as it should be",
+        ),
+        (Trading::Degraded, false) => (Tone::Bad, "degraded: some instruments cannot be traded"),
+        (Trading::NotTrading, _) => (Tone::Bad, "not trading: no instrument can be traded"),
+    };
+    let mut text = format!("{}\n", style.tone(tone, verdict));
+    for sentence in not_traded {
+        let _ = writeln!(text, "  {sentence}");
+    }
+    let _ = writeln!(text, "\ndurability {}", status.durability);
     let _ = match &status.control {
         None => writeln!(
             text,
             "control    none: its replicas have no addresses, so nothing can be moved"
         ),
-        Some(control) => writeln!(text, "control    {}", control_line(control)),
+        Some(control) => writeln!(text, "control    {}", control_line(control, status)),
     };
     let _ = writeln!(text, "map        {}\n", map_line(status));
-    let is_up = |node: &&NodeStatus| node.is_up && node.answers != Some(false);
-    let up = status.nodes.iter().filter(is_up).count();
-    let _ = writeln!(text, "{up} of {} nodes are up", status.nodes.len());
-    let width = status.nodes.iter().map(|node| node.address.len()).max().unwrap_or(0);
-    for node in &status.nodes {
-        let name = node.id.to_string();
-        let stands_still = node.answers == Some(false);
-        let word = match (node.is_up, node.is_drained) {
-            _ if stands_still => "does not answer: it stands still, or its host is lost",
-            (true, false) => "up",
-            (true, true) => "up, drained",
-            (false, false) => "not up",
-            (false, true) => "not up, drained",
-        };
-        let tone = if node.is_up && !stands_still { Tone::Good } else { Tone::Bad };
-        let (address, word) = (&node.address, style.tone(tone, word));
-        let _ = writeln!(text, "  {name:<14}{address:<width$}  {word}{}", history(node));
-    }
+    node_lines(status, &mut text);
     let led = status.cells.iter().filter(|cell| cell.leader.is_some()).count();
     let _ = writeln!(text, "\n{led} of {} cells have a leader", status.cells.len());
     for cell in &status.cells {
@@ -152,14 +166,44 @@ fn text(status: &NetworkStatus) -> String {
     text
 }
 
-fn control_line(control: &ControlStatus) -> String {
+/// A line for each node: what it answers itself, before what control knows of it.
+fn node_lines(status: &NetworkStatus, text: &mut String) {
+    let style = output::style();
+    let up = status.nodes.iter().filter(|node| node.works()).count();
+    let _ = writeln!(text, "{up} of {} nodes are up", status.nodes.len());
+    let width = status.nodes.iter().map(|node| node.address.len()).max().unwrap_or(0);
+    for node in &status.nodes {
+        let name = node.id.to_string();
+        let word = match (node.answers, node.is_up, node.is_drained) {
+            (Some(false), ..) if node.is_gone => "not up: nothing listens at its address",
+            (Some(false), ..) => "does not answer: it stands still, or its host is lost",
+            (_, true, false) => "up",
+            (_, true, true) => "up, drained",
+            (Some(true), false, _) => "answers, and control does not know that it is up",
+            (None, false, false) => "not up",
+            (None, false, true) => "not up, drained",
+        };
+        let tone = if node.works() { Tone::Good } else { Tone::Bad };
+        let (address, word) = (&node.address, style.tone(tone, word));
+        let _ = writeln!(text, "  {name:<14}{address:<width$}  {word}{}", history(node));
+    }
+}
+
+fn control_line(control: &ControlStatus, status: &NetworkStatus) -> String {
     let mut line = match (control.leader, control.term) {
         (Some(leader), Some(term)) => format!("mediator {leader} leads, term {term}"),
         _ => "nobody leads".to_string(),
     };
+    if let Some(age_ms) = control.age_ms {
+        let age = nm_report::units::duration(age_ms as f64 / 1e3);
+        let _ = write!(line, "; map, terms and starts are its last ones, up to {age} old");
+    }
     if control.stalled_ms > 0 {
         let seconds = control.stalled_ms as f64 / 1e3;
-        let _ = write!(line, "; no majority for {seconds:.0} s: trading goes on with this map");
+        let _ = write!(line, "; no majority for {seconds:.0} s");
+        if status.trading() != Trading::NotTrading {
+            line += ": nothing can be moved, and trading goes on with this map";
+        }
     }
     let _ = write!(line, "; replicas at {}", control.voters.join(", "));
     line
@@ -198,6 +242,9 @@ fn by_cell(exceptions: &[MapException], place: &str) -> String {
 fn history(node: &NodeStatus) -> String {
     let since = node.since_unix_ms.and_then(|ms| Timestamp::from_millisecond(ms as i64).ok());
     let what = match (node.is_drained, node.is_up) {
+        // Control says so, and the node does not.
+        (_, true) if node.answers == Some(false) => "; control has it as up",
+        (_, false) if node.answers == Some(false) => "; control has it as not up",
         (false, _) => "",
         (true, true) => ", up",
         (true, false) => ", not up",

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -40,7 +41,11 @@ impl Document for VerifiedDocument<'_> {
 /// Checks a folder, or each folder of a round below it.
 pub fn run(args: &VerifyArgs) -> Result<Exit> {
     let mut all = vec![];
-    for folder in rounds(&args.folder)? {
+    let folders = rounds(&args.folder)?;
+    if let Some(file) = &args.history {
+        write_history(&folders, file)?;
+    }
+    for folder in folders {
         let cuts = Cuts { count: args.cuts, seed: args.seed };
         let findings = nm_verify::folder_cut(&folder, cuts)?;
         let (verdict, is_clean) = (findings.verdict(), findings.is_clean());
@@ -60,6 +65,23 @@ pub fn run(args: &VerifyArgs) -> Result<Exit> {
         Some(Verdict::Damaged) => Exit::Usage,
         Some(Verdict::Violated) => Exit::Fail,
     })
+}
+
+/// Writes the history of the only round into a file.
+fn write_history(folders: &[PathBuf], file: &Path) -> Result<()> {
+    let [folder] = folders else {
+        return Err(Stop::usage(format!(
+            "--history is of one round, and there are {}: name the folder of one",
+            folders.len()
+        )));
+    };
+    let created = fs::File::create(file).map_err(|error| {
+        let message = format!("{} cannot be written: {error}", file.display());
+        Stop::with(Exit::Environment, message)
+    })?;
+    let written = nm_verify::write_history(folder, &mut BufWriter::new(created))?;
+    output::message(&format!("{written} requests are in {}", file.display()));
+    Ok(())
 }
 
 /// The folders to check: those that have a network's file.

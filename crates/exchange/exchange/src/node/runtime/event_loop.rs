@@ -4,12 +4,12 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use nm_model::agent::{Failure, FailureKind};
-use nm_sys::clock;
 use nm_sys::poll::{Readiness, Waker};
+use nm_sys::{bind, clock};
 use nm_wire::{FrameMut, Kind, Owner};
 
 use crate::control::{self, InstrumentMap};
-use crate::link::{LinkError, Listener, READ_BYTES};
+use crate::link::{Address, LinkError, Listener, READ_BYTES};
 use crate::network::{Network, NetworkError, NodeId, PerClass, Role};
 
 use super::acceptor::Acceptor;
@@ -25,6 +25,9 @@ use super::peer::{Peer, PeerError};
 use super::sockets::Sockets;
 use super::turns::{ALONE_NS, TURN_BYTES, Turns};
 use crate::node::{gateway, mediator, processor, router};
+
+/// How long a node waits for its address: a large process that was killed has it for a while.
+const BIND_LIMIT: Duration = Duration::from_secs(3);
 
 /// How long a node that the network file lacks asks where it listens.
 const FIND_LIMIT: Duration = Duration::from_secs(10);
@@ -84,10 +87,7 @@ pub fn run_with_limits(
     let unusable = |error: NetworkError| Failure::new(FailureKind::BadRequest, error.to_string());
     let secret = network.secret_of_nodes().map_err(unusable)?;
     let system = |error: std::io::Error| Failure::new(FailureKind::System, error.to_string());
-    let listener = Listener::bind(&own.address).map_err(|error| {
-        let message = format!("{node} cannot listen at {}: {error}", own.address);
-        Failure::new(FailureKind::AddressInUse, message)
-    })?;
+    let listener = listen(node, &own.address)?;
     // Else it stands still for 15 ms each time that twice as many clients have come. Where it has
     // no effect, the node does that.
     let _ = nm_sys::process::reserve_files(limits.files() as u64);
@@ -127,6 +127,14 @@ pub fn run_with_limits(
         events,
     }
     .run()
+}
+
+/// Listens at the address of a node.
+fn listen(node: NodeId, address: &Address) -> Result<Listener, Failure> {
+    bind::patiently(BIND_LIMIT, || Listener::bind(address)).map_err(|error| {
+        let message = format!("{node} cannot listen at {address}: {error}");
+        Failure::new(FailureKind::AddressInUse, message)
+    })
 }
 
 /// What a node of this class does in this network; its logs wake it.

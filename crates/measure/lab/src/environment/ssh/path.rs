@@ -76,7 +76,7 @@ fn task() -> Task {
     Task {
         stack,
         cpus: vec![],
-        work: Work::Pingpong { size_bytes: 1, spec: PingpongSpec::default() },
+        work: Work::Pingpong(PingpongSpec::default().of_size(1)),
         seed: 0,
         raw_samples: false,
         // No datagram is sent that would carry it.

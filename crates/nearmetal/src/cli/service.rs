@@ -1,0 +1,67 @@
+//! Arguments of `nearmetal exchange serve` and `exchange network`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use nm_exchange::network::NodeId;
+use nm_model::exchange::{Durability, NodeCounts};
+
+use crate::cli::format::FormatArgs;
+
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// The network's file.
+    #[arg(long, value_name = "FILE")]
+    pub network: PathBuf,
+    /// Folder for the nodes' logs; `serve` beside the network's file without this.
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+    /// Nodes to run, such as mediator:0; without this, all that listen on this host.
+    #[arg(long = "node", value_name = "ROLE:INDEX")]
+    pub nodes: Vec<NodeId>,
+    /// Print a unit of systemd that does this, and end.
+    #[arg(long)]
+    pub unit: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum NetworkCommand {
+    /// Write the file of a network that is to run until it is ended.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange network new network.toml --nodes 1-1-1-1\n  \
+        nearmetal exchange network new network.toml --nodes 3-3-3-3 --durability disk-quorum \
+        --hosts 10.0.0.1,10.0.0.2,10.0.0.3")]
+    New(NewNetworkArgs),
+    /// Check the file of a network: whether nodes can use it, where each runs, and which host is
+    /// one too many to lose.
+    #[command(after_help = "Example:\n  nearmetal exchange network check network.toml\n\n\
+        Exit code: 0 it can be used, 2 it cannot")]
+    Check(CheckNetworkArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct NewNetworkArgs {
+    /// The file, which must not exist.
+    pub file: PathBuf,
+    /// Numbers of gateways, routers, mediators and processors.
+    #[arg(long, value_name = "G-R-M-P", default_value = "1-1-1-1")]
+    pub nodes: NodeCounts,
+    /// When requests count as executed.
+    #[arg(long, default_value = "none", value_name = "LEVEL")]
+    pub durability: Durability,
+    /// Addresses of the hosts, at which nodes take turns.
+    #[arg(long, value_name = "IP", value_delimiter = ',', default_value = "127.0.0.1")]
+    pub hosts: Vec<IpAddr>,
+    /// First port on each host.
+    #[arg(long, default_value_t = 7000, value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: u16,
+}
+
+#[derive(Debug, Args)]
+pub struct CheckNetworkArgs {
+    /// The file.
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}

@@ -1,0 +1,189 @@
+//! Nodes that are left running: started by a network's file, started again when they die, ended
+//! without a lost event, and gone with a supervisor that is killed.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::{sleep, spawn};
+use std::time::Duration;
+
+use nm_exchange::network::{Durability, Network, Role};
+use nm_sys::process::ChildProcess;
+use nm_verify::recording::Recording;
+
+use crate::exchange_net::{Load, Net};
+use crate::support::{BINARY, finish, processes, run, signal, wait_for};
+
+/// Requests while something happens.
+const COUNT: u32 = 800;
+
+fn serve_of(network: &Path) -> Command {
+    let mut command = Command::new(BINARY);
+    command.args(["exchange", "serve", "--network"]).arg(network);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// Serves all nodes of a network, until all links are up.
+fn serve(network: &Path) -> ChildProcess {
+    let serving = ChildProcess::spawn(serve_of(network)).unwrap();
+    wait_until_healthy(network);
+    serving
+}
+
+fn wait_until_healthy(network: &Path) {
+    wait_for("a healthy network", || (status(network).0 == 0).then_some(()));
+}
+
+fn status(network: &Path) -> (i32, String) {
+    let found = run(&["exchange", "status", "--network", network.to_str().unwrap()]);
+    (found.code, found.stdout)
+}
+
+/// The nodes that a supervisor has started.
+fn nodes(supervisor: u32) -> Vec<(String, u32)> {
+    let is_node = |words: &[String]| words.get(1..3).is_some_and(|it| it == ["exchange", "node"]);
+    let all = processes().into_iter().filter(|it| it.parent == supervisor && is_node(&it.words));
+    all.map(|it| (format!("{} {}", it.words[4], it.words[6]), it.pid)).collect()
+}
+
+fn end(mut serving: ChildProcess) {
+    let pids: Vec<u32> = nodes(serving.pid()).into_iter().map(|(_, pid)| pid).collect();
+    signal("TERM", serving.pid());
+    let ended = wait_for("the end", || serving.try_wait());
+    assert_eq!(ended.code(), Some(0));
+    assert_no_process(&pids);
+}
+
+fn assert_no_process(pids: &[u32]) {
+    assert!(!pids.is_empty());
+    wait_for("the end of all nodes", || {
+        let left = processes().into_iter().any(|it| pids.contains(&it.pid));
+        (!left).then_some(())
+    });
+}
+
+/// Every replica ends, twice, while clients send: what they have in the end is what was executed.
+#[test]
+fn a_network_that_is_ended_and_served_again_loses_no_event() {
+    let mut net = Net::new("2-1-2-2", Durability::DiskQuorum);
+    let file = net.path().join("network.toml");
+    let mut serving = serve(&file);
+    let mut load = Load::new(&net, 4, 64);
+    load.all_answered("before", COUNT);
+    for _ in 0..2 {
+        let sending = spawn(move || {
+            let round = load.send(COUNT, 60.0);
+            (load, round)
+        });
+        sleep(Duration::from_millis(500));
+        end(serving);
+        serving = serve(&file);
+        let round;
+        (load, round) = sending.join().unwrap();
+        assert_eq!((round.sent, round.lost), (u64::from(COUNT), 0), "while it was ended");
+    }
+    load.all_answered("after", COUNT);
+    load.finish(&mut net);
+    end(serving);
+    let left = net.path().join("serve");
+    std::fs::remove_dir_all(&left).unwrap();
+    Recording::open(net.path()).unwrap().seal().unwrap();
+    let verified = net.verify();
+    assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
+}
+
+#[test]
+fn a_node_that_dies_is_started_again_and_none_outlives_its_supervisor() {
+    let net = Net::new("1-1-2-1", Durability::MemoryQuorum);
+    let file = net.path().join("network.toml");
+    let mut serving = serve(&file);
+    let second = finish(&mut serve_of(&file));
+    assert_eq!(second.code, 5, "one serves from a folder: {second:?}");
+    let started = nodes(serving.pid());
+    assert_eq!(started.len(), 5, "{started:?}");
+    let pid = |name: &str, all: &[(String, u32)]| {
+        all.iter().find(|(it, _)| it == name).map(|(_, pid)| *pid)
+    };
+    let mediator = pid("mediator 1", &started).unwrap();
+    signal("KILL", mediator);
+    wait_for("another mediator", || {
+        pid("mediator 1", &nodes(serving.pid())).filter(|pid| *pid != mediator)
+    });
+    wait_until_healthy(&file);
+    assert!(status(&file).1.contains("start 2"), "{}", status(&file).1);
+    let all: Vec<u32> = nodes(serving.pid()).into_iter().map(|(_, pid)| pid).collect();
+    serving.kill();
+    assert_no_process(&all);
+    assert_eq!(status(&file).0, 1, "nothing is left that could trade");
+}
+
+/// One process of each host, here by --node: each serves its own nodes, and ends for itself.
+#[test]
+fn nodes_of_a_network_are_served_by_several() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("network.toml");
+    let path = file.to_str().unwrap();
+    let port = crate::support::free_port();
+    let ports = ["--nodes", "1-1-2-1", "--port", &port.to_string()].map(String::from);
+    let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
+    let made = run(&[&["exchange", "network", "new", path][..], &ports].concat());
+    assert_eq!(made.code, 0, "{}{}", made.stdout, made.stderr);
+    let again = run(&["exchange", "network", "new", path]);
+    assert_ne!(again.code, 0, "a network is not overwritten");
+    let checked = run(&["exchange", "network", "check", path]);
+    assert_eq!(checked.code, 0, "{}{}", checked.stdout, checked.stderr);
+    let all = "5 of them would be served on this host";
+    assert!(checked.stdout.contains(all), "{}", checked.stdout);
+    let network = Network::read(&file).unwrap();
+    let of = |roles: [Role; 2], name: &str| {
+        let mut command = serve_of(&file);
+        command.arg("--folder").arg(folder.path().join(name));
+        for (id, _) in network.all().filter(|(id, _)| roles.contains(&id.class)) {
+            command.args(["--node", &format!("{}:{}", id.class, id.index)]);
+        }
+        ChildProcess::spawn(command).unwrap()
+    };
+    let doors = of([Role::Gateway, Role::Router], "doors");
+    let cells = of([Role::Mediator, Role::Processor], "cells");
+    wait_until_healthy(&file);
+    assert_eq!((nodes(doors.pid()).len(), nodes(cells.pid()).len()), (2, 3));
+    end(cells);
+    let (code, text) = status(&file);
+    assert!(code == 1 && text.starts_with("not trading"), "{code} {text}");
+    assert_eq!(nodes(doors.pid()).len(), 2, "{text}");
+    end(doors);
+    let unknown = run(&["exchange", "serve", "--network", path, "--node", "router:7"]);
+    assert_eq!(unknown.code, 2, "{unknown:?}");
+}
+
+/// The service manager hears when all is ready, that it goes on, and that it ends.
+#[test]
+fn a_service_manager_is_told_what_it_waits_for() {
+    let net = Net::new("1-1-1-1", Durability::None);
+    let file = net.path().join("network.toml");
+    let socket = net.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+    let mut command = serve_of(&file);
+    command.env("NOTIFY_SOCKET", &socket);
+    let serving = ChildProcess::spawn(command).unwrap();
+    let hear = |what: &str| {
+        let mut bytes = [0; 100];
+        wait_for(what, || {
+            let length = manager.recv(&mut bytes).unwrap();
+            (bytes[..length] == *what.as_bytes()).then_some(())
+        });
+    };
+    hear("READY=1");
+    assert_eq!(status(&file).0, 0);
+    hear("WATCHDOG=1");
+    hear("WATCHDOG=1");
+    end(serving);
+    hear("STOPPING=1");
+    let unit = run(&["exchange", "serve", "--network", file.to_str().unwrap(), "--unit"]);
+    assert_eq!(unit.code, 0, "{unit:?}");
+    for line in ["Type=notify", "WatchdogSec=30", "KillMode=mixed", "Restart=always"] {
+        assert!(unit.stdout.lines().any(|it| it == line), "{line}: {}", unit.stdout);
+    }
+}
