@@ -20,7 +20,7 @@ pub fn events(message: &Message) -> Vec<Event> {
 pub fn answer(client: &mut Client, session: u32, instrument: u32, command: &Command) -> Vec<Event> {
     let deadline = Deadline::after(LIMIT);
     let before = client.replies().count();
-    client.request(session, instrument, false, command);
+    client.request(session, instrument, command);
     while client.waiting() > 0 {
         client.turn();
         assert!(!deadline.passed(), "no answer");
