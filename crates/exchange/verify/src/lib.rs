@@ -5,7 +5,7 @@
 //! results with the clients' logs. The checks do not rely on the code that ran: the order is that
 //! in which clients sent, not the one that requests claim. A request that was sent after another
 //! one had its reply must come after it. Each client's log must be one that a client can have
-//! written ([`history`]). State hashes that replicas recorded
+//! written (`history`). State hashes that replicas recorded
 //! ([`nm_exchange::hashes`]) must equal those of the replay, and so must a replay from snapshots
 //! (`cuts`). An instrument that moves between cells has one of them as its owner at any time, and
 //! arrives as it left (`ownership`). Clients got the broadcasts that follow (`broadcasts`). Before
