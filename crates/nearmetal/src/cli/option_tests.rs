@@ -13,6 +13,7 @@ const SEVERAL_MEANINGS: &[(&str, &str)] = &[
     ("from", "the first rate of a search, or the time of a day that is replayed"),
     ("hosts", "a fleet measures between them, the exchange runs nodes on them"),
     ("link", "a step is applied to one link, an audit reads several"),
+    ("name", "of a firm, or of a guest"),
     ("nic", "`generate` gives a guest one device, a pair of guests may get two"),
     ("only", "selects rows of a plan, or steps of `tune`"),
     ("out", "a folder, but a file for texts of `generate` and for keys; `torture` empties it"),

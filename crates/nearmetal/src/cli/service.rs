@@ -11,12 +11,12 @@ use crate::cli::format::FormatArgs;
 
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// The network's file.
+    /// The network's file, the same for all of its nodes.
     #[arg(long, value_name = "FILE")]
     pub network: PathBuf,
     /// Folder for the nodes' logs; `serve` beside the network's file without this.
     #[arg(long, value_name = "DIR")]
-    pub folder: Option<PathBuf>,
+    pub logs: Option<PathBuf>,
     /// Nodes to run, such as mediator:0; without this, all that listen on this host.
     #[arg(long = "node", value_name = "ROLE:INDEX")]
     pub nodes: Vec<NodeId>,
@@ -44,18 +44,19 @@ pub enum NetworkCommand {
 pub struct NewNetworkArgs {
     /// The file, which must not exist.
     pub file: PathBuf,
-    /// Numbers of gateways, routers, mediators and processors.
+    /// Gateways, routers, mediators and transaction processors.
     #[arg(long, value_name = "G-R-M-P", default_value = "1-1-1-1")]
     pub nodes: NodeCounts,
-    /// When requests count as executed.
-    #[arg(long, default_value = "none", value_name = "LEVEL")]
+    /// When a request counts as done: none, memory-quorum or disk-quorum.
+    #[arg(long, default_value = "none")]
     pub durability: Durability,
     /// Addresses of the hosts, at which nodes take turns.
     #[arg(long, value_name = "IP", value_delimiter = ',', default_value = "127.0.0.1")]
     pub hosts: Vec<IpAddr>,
     /// First port on each host.
-    #[arg(long, default_value_t = 7000, value_parser = clap::value_parser!(u16).range(1..))]
-    pub port: u16,
+    #[arg(long, default_value_t = 7000, value_name = "PORT",
+        value_parser = clap::value_parser!(u16).range(1..))]
+    pub first_port: u16,
 }
 
 #[derive(Debug, Args)]

@@ -125,7 +125,7 @@ fn nodes_of_a_network_are_served_by_several() {
     let file = folder.path().join("network.toml");
     let path = file.to_str().unwrap();
     let port = crate::support::free_port();
-    let ports = ["--nodes", "1-1-2-1", "--port", &port.to_string()].map(String::from);
+    let ports = ["--nodes", "1-1-2-1", "--first-port", &port.to_string()].map(String::from);
     let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
     let made = run(&[&["exchange", "network", "new", path][..], &ports].concat());
     assert_eq!(made.code, 0, "{}{}", made.stdout, made.stderr);
@@ -138,7 +138,7 @@ fn nodes_of_a_network_are_served_by_several() {
     let network = Network::read(&file).unwrap();
     let of = |roles: [Role; 2], name: &str| {
         let mut command = serve_of(&file);
-        command.arg("--folder").arg(folder.path().join(name));
+        command.arg("--logs").arg(folder.path().join(name));
         for (id, _) in network.all().filter(|(id, _)| roles.contains(&id.class)) {
             command.args(["--node", &format!("{}:{}", id.class, id.index)]);
         }

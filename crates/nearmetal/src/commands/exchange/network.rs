@@ -49,7 +49,7 @@ pub fn run(command: &NetworkCommand) -> Result<Exit> {
 }
 
 fn new(args: &NewNetworkArgs) -> Result<Exit> {
-    let NewNetworkArgs { file, nodes, durability, hosts, port } = args;
+    let NewNetworkArgs { file, nodes, durability, hosts, first_port: port } = args;
     let wanted =
         Wanted { counts: *nodes, durability: *durability, hosts: hosts.clone(), port: *port };
     let network = layout::network(&wanted).map_err(|error| Stop::usage(error.to_string()))?;

@@ -34,7 +34,7 @@ pub fn run(args: &ServeArgs) -> Result<Exit> {
     let network = Network::read(&file).map_err(|error| usage(&error))?;
     network.secret_of_nodes().map_err(|error| usage(&error))?;
     let beside = || file.parent().unwrap_or(Path::new("/")).join("serve");
-    let folder = args.folder.clone().map_or_else(|| Ok(beside()), std::path::absolute);
+    let folder = args.logs.clone().map_or_else(|| Ok(beside()), std::path::absolute);
     let folder = folder.map_err(|error| usage(&error))?;
     let program = own_program().map_err(|error| {
         Stop::with(Exit::Environment, format!("cannot find this program's own file: {error}"))
@@ -157,7 +157,7 @@ fn unit(program: &Path, file: &Path, folder: &Path, network: &Network, nodes: &[
          \n\
          [Service]\n\
          Type=notify\n\
-         ExecStart={} exchange serve --network {} --folder {}{nodes}\n\
+         ExecStart={} exchange serve --network {} --logs {}{nodes}\n\
          # It has this time to say that it goes on.\n\
          WatchdogSec={WATCHDOG_S}\n\
          Restart=always\n\

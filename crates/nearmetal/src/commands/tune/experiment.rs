@@ -96,7 +96,7 @@ pub fn needed_ms(ms: u64, samples: u64, chosen: Metric) -> u64 {
     };
     let needed = SAMPLES_BEYOND_MIN / (1.0 - percentile / 100.0) * MARGIN;
     let factor = needed / samples.max(1) as f64;
-    if factor <= 1.0 { ms } else { (ms as f64 * factor).ceil() as u64 }
+    if factor <= 1.0 { ms } else { (ms as f64 * factor).round() as u64 }
 }
 
 /// The longest that a round is made, ms, unless the user asks for more.
