@@ -62,10 +62,7 @@ impl Router {
         leader: CellLeader,
         is_by_control: bool,
     ) {
-        // A leader may know of a cell that was added before the map comes here.
-        let map = &self.routes.map;
-        let is_new = cell >= map.cells() && cell != CONTROL;
-        if !is_new && !map.has_cell(cell) {
+        if !may_have(&self.routes.map, cell) {
             return;
         }
         let is_running = |leader: &CellLeader| {
@@ -106,7 +103,7 @@ impl Router {
         if is_newer {
             self.routes.map = routes.map;
             let map = &self.routes.map;
-            self.routes.leaders.retain(|cell, _| map.has_cell(*cell));
+            self.routes.leaders.retain(|cell, _| may_have(map, *cell));
             self.unsent_from = Some(from);
             self.send_due_routes(links);
             links.update_nodes(&self.routes.map);
@@ -165,6 +162,12 @@ impl Router {
         let voters: Vec<LinkId> = self.voters.iter().filter_map(|it| links.to(*it)).collect();
         links.send_to_all(voters, &report.message());
     }
+}
+
+/// Whether there may be such a cell: the map has it, or it was added and its leader is known before
+/// the map that has it. What a map lacks that is older than the cell says nothing.
+fn may_have(map: &InstrumentMap, cell: u16) -> bool {
+    map.has_cell(cell) || cell >= map.cells() && cell != CONTROL
 }
 
 impl Behaviour for Router {
@@ -272,5 +275,28 @@ impl Behaviour for Router {
 
     fn counts(&self) -> (u64, u64) {
         (self.requests, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Placement;
+    use crate::network::Durability;
+    use crate::testing::TestRing;
+
+    /// A router that starts again may learn the leader of an added cell first, then a map that is
+    /// older than the cell, and then the present one. Leaders announce themselves once.
+    #[test]
+    fn the_leader_of_an_added_cell_outlives_a_map_that_is_older_than_the_cell() {
+        let ring = TestRing::new("1-1-2-1", Durability::None);
+        let mut links = Links::simulated(&ring.network, Role::Router.node(0), 1);
+        let mut router = Router::new(&ring.network);
+        let leader = CellLeader { mediator: 1, term: 1, start: 7 };
+        let mut older = router.routes.clone();
+        older.map.assign(5, Placement { cell: 1, epoch: 1 });
+        router.update_leader(&mut links, 2, leader, false);
+        assert!(router.update(&mut links, LinkId::none(), older), "it is newer than its own");
+        assert_eq!(router.routes.leaders.get(&2), Some(&leader));
     }
 }
