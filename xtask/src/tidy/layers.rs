@@ -9,8 +9,8 @@ use crate::tidy::fault::{Check, Fault};
 use crate::tidy::house;
 use crate::tidy::workspace::{list, members, relative, text};
 
-/// Dependencies that few crates of ours may name: consensus and its async runtime stay in the
-/// replicated log, and the client has a face for programs on that runtime.
+/// Dependencies that few crates of ours may name, besides tests: consensus and its async runtime
+/// stay in the replicated log, and the client has a face for programs on that runtime.
 const RESERVED: [(&str, &[&str]); 2] =
     [("openraft", &["nm-replica"]), ("tokio", &["nm-replica", "nm-client"])];
 
@@ -31,7 +31,7 @@ pub fn check(metadata: &Value) -> Vec<Fault> {
         for dependency in list(package, "dependencies") {
             let on = text(dependency, "name");
             for (_, owners) in RESERVED.iter().filter(|(reserved, _)| *reserved == on) {
-                if !owners.contains(&name) {
+                if !owners.contains(&name) && dependency["kind"] != "dev" {
                     let owners = owners.join(" and ");
                     add(format!("{name} depends on {on}, which only {owners} may; go through it"));
                 }

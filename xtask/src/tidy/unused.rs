@@ -4,7 +4,7 @@
 //! One of `[dependencies]` must be named by code that is not for tests only.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use proc_macro2::{TokenStream, TokenTree};
 use serde_json::Value;
@@ -20,7 +20,7 @@ pub fn check(metadata: &Value, files: &Files, sources: &Lexed) -> Vec<Fault> {
     let mut faults = vec![];
     for package in members(metadata) {
         let manifest = relative(metadata, text(package, "manifest_path"));
-        faults.extend(package_faults(package, &manifest, files, sources));
+        faults.extend(package_faults(metadata, (package, &manifest), files, sources));
     }
     faults.extend(workspace_faults(files));
     faults
@@ -36,9 +36,18 @@ struct Named {
     all: BTreeSet<String>,
 }
 
-fn package_faults(package: &Value, manifest: &Path, files: &Files, sources: &Lexed) -> Vec<Fault> {
+fn package_faults(
+    metadata: &Value,
+    (package, manifest): (&Value, &Path),
+    files: &Files,
+    sources: &Lexed,
+) -> Vec<Fault> {
     let folder = manifest.parent().unwrap_or(Path::new(""));
-    let named = named_by(folder, sources);
+    let targets: Vec<PathBuf> = list(package, "targets")
+        .iter()
+        .map(|target| without_parents(&relative(metadata, text(target, "src_path"))))
+        .collect();
+    let named = named_by(folder, &targets, sources);
     let lines = files.get(manifest).map_or("", String::as_str);
     let dependencies = list(package, "dependencies");
     let mut faults = vec![];
@@ -113,14 +122,29 @@ fn is_key(line: &str, key: &str) -> bool {
     line.strip_prefix(key).is_some_and(|rest| rest.starts_with(['.', ' ', '=']))
 }
 
-fn named_by(folder: &Path, sources: &Lexed) -> Named {
+/// A path without `..`, each of which ends a folder before it.
+fn without_parents(path: &Path) -> PathBuf {
+    let mut short = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(short.pop()),
+            part => short.push(part),
+        }
+    }
+    short
+}
+
+/// What the files of a package name. `targets` may lie elsewhere, as an example of another package
+/// does.
+fn named_by(folder: &Path, targets: &[PathBuf], sources: &Lexed) -> Named {
     let mut named = Named { code: BTreeSet::new(), build: BTreeSet::new(), all: BTreeSet::new() };
     for (path, tokens) in sources {
-        let Ok(inner) = path.strip_prefix(folder) else { continue };
-        if !is_rust(path) {
+        let inner = path.strip_prefix(folder);
+        if !is_rust(path) || inner.is_err() && !targets.iter().any(|target| target == path) {
             continue;
         }
         collect(tokens, false, &mut named.all);
+        let Ok(inner) = inner else { continue };
         if inner.starts_with("src") {
             collect(tokens, true, &mut named.code);
         } else if inner == "build.rs" {
@@ -170,13 +194,16 @@ mod tests {
     use serde_json::json;
 
     fn faults_of(dependencies: Value, sources: &[(&str, &str)]) -> Vec<String> {
-        let package = json!({"dependencies": dependencies});
+        let elsewhere = "/w/crates/x/../y/examples/b.rs";
+        let package = json!({"dependencies": dependencies, "targets": [{"src_path": elsewhere}]});
+        let metadata = json!({"workspace_root": "/w"});
         let manifest = "[dependencies]\na.workspace = true\nb-c = \"1\"\n";
         let mut files = Files::from([("crates/x/Cargo.toml".into(), manifest.to_string())]);
         files.extend(sources.iter().map(|(path, text)| (path.into(), (*text).to_string())));
         let (lexed, unreadable) = lex_all(&files);
         assert_eq!(unreadable, []);
-        let faults = package_faults(&package, Path::new("crates/x/Cargo.toml"), &files, &lexed);
+        let manifest = Path::new("crates/x/Cargo.toml");
+        let faults = package_faults(&metadata, (&package, manifest), &files, &lexed);
         faults.iter().map(Fault::to_string).collect()
     }
 
@@ -193,6 +220,13 @@ mod tests {
             ),
             ["crates/x/Cargo.toml:3: dependency `b-c`: no file names it; remove it [unused]"]
         );
+    }
+
+    #[test]
+    fn an_example_of_another_package_may_be_a_target() {
+        let dependencies = || json!([{"name": "b-c", "kind": "dev"}]);
+        let at = |path| faults_of(dependencies(), &[(path, "use b_c::D;")]).len();
+        assert_eq!((at("crates/y/examples/b.rs"), at("crates/y/examples/other.rs")), (0, 1));
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Watched {
         }
     }
 
-    /// Waits until there is something to read. All of it is to be read then: only what comes
+    /// Waits until there is something to read. All of it is to be read then, as only what comes
     /// afterwards is told again.
     async fn readable(&self) {
         let is_told = || -> io::Result<()> { Err(ErrorKind::WouldBlock.into()) };
@@ -67,6 +67,8 @@ pub struct AsyncClient {
     trader: Trader,
     /// That of the link with this number.
     watched: Option<(u64, Watched)>,
+    /// Whether there may be more to read, of which the runtime does not tell again.
+    has_more: bool,
     attempt: Option<Attempt>,
 }
 
@@ -76,7 +78,12 @@ impl AsyncClient {
     /// # Errors
     /// As there.
     pub fn open(settings: Settings) -> Result<AsyncClient, ClientError> {
-        Ok(AsyncClient { trader: Trader::open(settings)?, watched: None, attempt: None })
+        Ok(AsyncClient {
+            trader: Trader::open(settings)?,
+            watched: None,
+            has_more: false,
+            attempt: None,
+        })
     }
 
     /// What happens next, whenever that is. What was given before counts as handled: until this is
@@ -130,9 +137,11 @@ impl AsyncClient {
             return Ok(());
         }
         self.trader.send_due();
+        let has_more = self.has_more;
         let Some(watched) = self.watched() else { return Ok(()) };
-        let is_readable = timeout_at(until, watched.readable()).await.is_ok();
-        self.trader.receive(is_readable)
+        let is_readable = has_more || timeout_at(until, watched.readable()).await.is_ok();
+        self.has_more = self.trader.receive(is_readable)?;
+        Ok(())
     }
 
     /// The present link at the runtime. Where that cannot watch it, the link is given up.
@@ -151,7 +160,7 @@ impl AsyncClient {
 
     /// Connects to the gateway that is next; whether it did.
     async fn connect(&mut self) -> Result<bool, ClientError> {
-        self.watched = None;
+        (self.watched, self.has_more) = (None, false);
         let trader = &self.trader;
         let attempt = self.attempt.get_or_insert_with(|| {
             let (target, settings) = (trader.target(), trader.settings());

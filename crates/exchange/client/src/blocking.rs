@@ -94,7 +94,7 @@ impl Client {
         let limit = deadline.remaining().min(WAIT);
         let is_readable = nm_sys::poll::readable(link.as_fd().as_raw_fd(), limit);
         // Where the system cannot tell, reading does.
-        self.0.receive(is_readable.unwrap_or(true))
+        self.0.receive(is_readable.unwrap_or(true)).map(drop)
     }
 
     /// Connects to the gateway that is next; whether it did.

@@ -355,17 +355,18 @@ impl Trader {
         }
     }
 
-    /// Bytes have come, or nothing has for a while: reads what is there and handles it. A link that
-    /// has failed, or whose gateway is silent, is given up.
-    pub(crate) fn receive(&mut self, is_readable: bool) -> Result<(), ClientError> {
-        let is_up = match is_readable {
+    /// Bytes have come, or nothing has for a while: reads once and handles that. A link that has
+    /// failed, or whose gateway is silent, is given up. Whether there may be more to read.
+    pub(crate) fn receive(&mut self, is_readable: bool) -> Result<bool, ClientError> {
+        let read = match is_readable {
             true => self.read(),
-            false => !self.liveness.is_silent(monotonic_ns()),
+            false => (!self.liveness.is_silent(monotonic_ns())).then_some(false),
         };
-        if !is_up || !self.handle_frames()? {
+        if read.is_none() || !self.handle_frames()? {
             self.lose_link();
+            return Ok(false);
         }
-        Ok(())
+        Ok(read == Some(true))
     }
 
     /// Goes to the next gateway.
@@ -402,17 +403,11 @@ impl Trader {
         link.flush().is_ok()
     }
 
-    /// Reads all that is there; whether the link is up.
-    fn read(&mut self) -> bool {
-        let Some(link) = &mut self.link else { return false };
+    /// Reads once; whether there may be more, and nothing if the link has failed.
+    fn read(&mut self) -> Option<bool> {
+        let link = self.link.as_mut()?;
         self.liveness.contacted(monotonic_ns());
-        loop {
-            match link.receive_most(READ_BYTES) {
-                Ok(true) => {}
-                Ok(false) => return true,
-                Err(_) => return false,
-            }
-        }
+        link.receive_most(READ_BYTES).ok()
     }
 
     /// Handles what was received; whether the link goes on.

@@ -36,12 +36,12 @@ const LIMIT: Duration = Duration::from_secs(120);
 type Trade = (u64, u64, u64);
 
 fn in_rust() -> Command {
-    example("make_market")
+    example("client_make_market")
 }
 
 fn example(name: &str) -> Command {
     let example = Path::new(BINARY).with_file_name("examples").join(name);
-    assert!(example.exists(), "cargo build -p nm-client --examples makes {}", example.display());
+    assert!(example.exists(), "cargo build -p nearmetal --examples makes {}", example.display());
     Command::new(example)
 }
 
@@ -230,7 +230,7 @@ fn a_maker_in_rust_outlives_its_gateway_and_its_leader_with_each_event_once() {
 /// Its waits are given up fifty times a second.
 #[test]
 fn a_maker_on_tokio_outlives_its_gateway_and_its_leader_with_each_event_once() {
-    survives(example("make_market_async"));
+    survives(example("client_make_market_async"));
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! What a maker does: a bid and an ask around a price. After a fill it cancels what is left of
 //! both, moves its price against its position and quotes again. It does not wait for anything.
 
+use std::error::Error;
+use std::path::PathBuf;
+
 use nm_client::order::{Event, Side};
-use nm_client::{ClientError, Happened, Trader};
+use nm_client::{ClientError, Credentials, Happened, Settings, Trader};
 
 const MIDDLE: i64 = 1000;
 const LOTS: u64 = 5;
@@ -12,6 +15,22 @@ pub struct Maker {
     pub instrument: u32,
     pub position: i64,
     pub filled: u64,
+}
+
+/// Who trades, what it does, and after how many filled lots it ends, by the words of the command.
+pub fn of_words() -> Result<(Settings, Maker, u64), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [session, instrument, state, fills, keys, gateways @ ..] = &words[..] else {
+        return Err("SESSION INSTRUMENT STATE FILLS KEYS-OR-DASH GATEWAY... are needed".into());
+    };
+    let gateways = gateways.iter().map(|it| it.parse()).collect::<Result<_, _>>()?;
+    let settings = Settings {
+        credentials: if keys == "-" { None } else { Some(Credentials::read(keys.as_ref())?) },
+        state: Some(PathBuf::from(state)),
+        ..Settings::new(gateways, session.parse()?)
+    };
+    let maker = Maker { instrument: instrument.parse()?, position: 0, filled: 0 };
+    Ok((settings, maker, fills.parse()?))
 }
 
 impl Maker {
