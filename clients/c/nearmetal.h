@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #define NM_VERSION 9
-#define NM_DIGEST 0x822CE6F23BE722EBULL /* of the format: a gateway with another one refuses */
+#define NM_DIGEST 0xED3B155F37FA599EULL /* of the format: a gateway with another one refuses */
 
 #define NM_INSTRUMENTS_MAX 16 /* that one client may use */
 #define NM_PENDING_MAX 64     /* requests on an instrument without an answer */

@@ -65,8 +65,8 @@ use nm_book::order::{Command, Event, InstrumentId, Matching, Price, UserId};
 use nm_codec::{DecodeError, Put, Reader, fnv1a};
 pub use nm_wire::Request;
 use nm_wire::{
-    AwayTime, Breach, Firms, Frame, Holdings, Kind, OrdersLimit, Owner, RefusalReason, Retire,
-    Stop, StopOrder, Verdict,
+    AwayTime, Breach, Firms, Frame, Holdings, Kind, LimitCheck, OrdersLimit, Owner, RefusalReason,
+    Retire, Stop, StopOrder,
 };
 use session::Session;
 use snapshot::{Section, Snapshot, instrument_sections};
@@ -78,6 +78,7 @@ use crate::moves::{Claim, Forget, MoveParts, MoveRefusal};
 pub use copy::CopyPiece;
 use copy::InstrumentCopy;
 pub use handled::{CellLoadError, Handled, Missing, Retirement};
+pub use instrument::Best;
 pub use relocation::{Arrival, Departed, MoveStep, Ownership, Staged};
 pub use request::{DESK, OPERATOR, is_broadcast, rejection};
 pub use session::{Outcome, event_recipients};
@@ -147,7 +148,7 @@ pub struct Cell<M> {
     /// Number before that of the first request on an instrument which is new.
     first_output_seq: u64,
     /// What was said to the last request.
-    last_verdict: Verdict,
+    last_check: LimitCheck,
     /// Sessions whose orders are cancelled when they are away, and after how long that is, s.
     watched: WatchedSessions,
     /// Sessions that the last entry of that kind has removed; no part of the state.
@@ -190,7 +191,7 @@ impl<M: Matching> Cell<M> {
             exposures: Exposures::default(),
             released: BTreeMap::new(),
             first_output_seq: 0,
-            last_verdict: Verdict::NONE,
+            last_check: LimitCheck::NONE,
             watched: WatchedSessions::default(),
             retirements: vec![],
             limits: CellLimits::STANDARD,
@@ -279,10 +280,10 @@ impl<M: Matching> Cell<M> {
             }
         }
         let owner = known.unwrap_or(request.owner);
-        self.last_verdict = self.verdict(request, owner);
-        let (now_ns, verdict) = (self.now_ns, self.last_verdict);
+        self.last_check = self.check(request, owner);
+        let (now_ns, check) = (self.now_ns, self.last_check);
         let accepts_unknown_sessions = self.accepts_unknown_sessions;
-        let at = Circumstances { now_ns, accepts_unknown_sessions, verdict };
+        let at = Circumstances { now_ns, accepts_unknown_sessions, check };
         let is_known = self.instruments.contains_key(&instrument);
         if !is_known && !InstrumentState::<M>::is_first(request, at) {
             return Handled::SequenceGap;
@@ -318,18 +319,18 @@ impl<M: Matching> Cell<M> {
 
     /// What the cell says to a request of an owner, if it has a new order or changes one.
     #[inline]
-    fn verdict(&self, request: &Request, owner: Owner) -> Verdict {
+    fn check(&self, request: &Request, owner: Owner) -> LimitCheck {
         if self.stops.is_stopped(owner) {
-            return Verdict::of(OrdersLimit::Stopped);
+            return LimitCheck::of(OrdersLimit::Stopped);
         }
         if self.exposures.is_active() {
             let state = self.instruments.get(&request.instrument);
             let on = state.map(|state| (&state.exposure, state.book.phase()));
-            if let Some(verdict) = self.exposures.verdict(request, on) {
-                return verdict;
+            if let Some(check) = self.exposures.check(request, on) {
+                return check;
             }
         }
-        Verdict::of(self.orders_limit(request, owner))
+        LimitCheck::of(self.orders_limit(request, owner))
     }
 
     /// Whether the cell takes one more live order of an owner, if the request has one.
@@ -348,8 +349,8 @@ impl<M: Matching> Cell<M> {
     }
 
     /// What was said to the last request.
-    pub fn last_verdict(&self) -> Verdict {
-        self.last_verdict
+    pub fn last_check(&self) -> LimitCheck {
+        self.last_check
     }
 
     /// The limit that a session would exceed by its first request on an instrument. What is refused

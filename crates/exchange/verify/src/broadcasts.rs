@@ -53,7 +53,7 @@ pub fn check(due: &[Due], clients: &Clients, owners: &Owners, findings: &mut Fin
         let before = last.insert((log, gateway, instrument), number);
         if let Some(before) = before.filter(|before| !may_lack && *before < number) {
             for missing in due.range(before + 1..number).map(|(_, due)| due) {
-                miss(missing, &format!("gateway {gateway}"), owners, findings);
+                miss(missing, Some(gateway), owners, findings);
             }
         }
         is_quiet &= before.is_none() || !may_lack;
@@ -67,18 +67,21 @@ pub fn check(due: &[Due], clients: &Clients, owners: &Owners, findings: &mut Fin
         let due = all.get(&instrument).unwrap_or(&nothing);
         let behind = due.range(reached + 1..).map(|(_, due)| due);
         for missing in behind.filter(|due| due.time_ns + ARRIVED_NS < end_ns) {
-            miss(missing, "no gateway", owners, findings);
+            miss(missing, None, owners, findings);
         }
     }
 }
 
-fn miss(due: &Due, who: &str, owners: &Owners, findings: &mut Findings) {
+/// A gateway has left out a broadcast, or none has passed it on.
+fn miss(due: &Due, gateway: Option<u32>, owners: &Owners, findings: &mut Findings) {
     let Due { instrument, number, output_seq, .. } = *due;
     findings.add_if(!owners.is_tainted(instrument), Violation::NotBroadcast, || {
-        let passed = if who == "no gateway" { "passed on" } else { "did not pass on" };
-        format!(
-            "{who} {passed} broadcast {number} of instrument {instrument}, of request {output_seq}"
-        )
+        let what =
+            format!("broadcast {number} of instrument {instrument}, of request {output_seq}");
+        match gateway {
+            Some(gateway) => format!("gateway {gateway} did not pass on {what}"),
+            None => format!("no gateway passed on {what}"),
+        }
     });
 }
 

@@ -80,7 +80,7 @@ pub use messages::retire::Retired;
 pub use messages::routing_table::LedCell;
 pub use messages::stop::StopOrder;
 pub use messages::*;
-pub use moving::{Attempt, CopyStart, MoveId, MoveRefusal, OrdersLimit, Part, Verdict};
+pub use moving::{Attempt, CopyStart, LimitCheck, MoveId, MoveRefusal, OrdersLimit, Part};
 pub use node_id::{NodeId, NodeIdError, PerClass, Role, UnknownRole};
 pub use nodes::{AddedNode, CellLeader, ClassNodes, MapContent, Moved, NodeAddresses};
 pub use owner::{Owner, UnknownOwner};

@@ -100,7 +100,7 @@ codes! {
 record! {
     /// What a cell says to one more order, or to a change of one.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Verdict {
+    pub struct LimitCheck {
         /// The limit that was reached.
         limit: OrdersLimit,
         /// Of a limit of the session's firm: the limit; else 0.
@@ -110,13 +110,13 @@ record! {
     }
 }
 
-impl Verdict {
+impl LimitCheck {
     /// No limit was reached.
-    pub const NONE: Verdict = Verdict::of(OrdersLimit::None);
+    pub const NONE: LimitCheck = LimitCheck::of(OrdersLimit::None);
 
     /// One of a limit that is not a firm's.
-    pub const fn of(limit: OrdersLimit) -> Verdict {
-        Verdict { limit, most: 0, asked: 0 }
+    pub const fn of(limit: OrdersLimit) -> LimitCheck {
+        LimitCheck { limit, most: 0, asked: 0 }
     }
 }
 
@@ -186,7 +186,7 @@ choice! {
             /// The request.
             request: Request,
             /// What the old cell said to it.
-            verdict: Verdict,
+            check: LimitCheck,
         },
         /// Last of all: what the instrument was when it was released.
         End = 5 {

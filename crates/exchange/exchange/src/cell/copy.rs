@@ -137,8 +137,8 @@ mod tests {
             let mut state = InstrumentState::<ReferenceBook>::new(5, 0);
             let mut buffers = Buffers::default();
             let mut last = BTreeMap::<UserId, u64>::new();
-            let verdict = nm_wire::Verdict::NONE;
-            let at = Circumstances { now_ns: 9, accepts_unknown_sessions: false, verdict };
+            let check = nm_wire::LimitCheck::NONE;
+            let at = Circumstances { now_ns: 9, accepts_unknown_sessions: false, check };
             let mut next = |session: UserId| {
                 let seq = last.entry(session).or_default();
                 *seq += 1;

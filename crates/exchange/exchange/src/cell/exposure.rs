@@ -24,7 +24,7 @@ use nm_book::order::{
 };
 use nm_codec::{DecodeError, Put, Reader};
 use nm_wire::{
-    FirmLimits, FirmTable, FirmUse, OrdersLimit, Part, Request, SessionRange, Value, Verdict,
+    FirmLimits, FirmTable, FirmUse, LimitCheck, OrdersLimit, Part, Request, SessionRange, Value,
 };
 
 /// Number of a firm.
@@ -209,11 +209,11 @@ impl Exposures {
     }
 
     /// The limit that a request would exceed on an instrument, if any.
-    pub fn verdict(
+    pub fn check(
         &self,
         request: &Request,
         on: Option<(&Exposure, TradingPhase)>,
-    ) -> Option<Verdict> {
+    ) -> Option<LimitCheck> {
         let firm = self.firm_of(request.session)?;
         let total = self.firms.get(&firm)?;
         let held = on.and_then(|(on, _)| on.held.get(&firm)).copied().unwrap_or_default();
@@ -421,7 +421,7 @@ impl Total {
         before: Option<Open>,
         after: Open,
         may_rest: bool,
-    ) -> Option<Verdict> {
+    ) -> Option<LimitCheck> {
         let FirmLimits { order_quantity, order_value, orders, value, position } = self.limits;
         let (left, worth) = before.map_or((0, 0), |it| (it.left, it.value()));
         let (is_more, is_worth_more) = (after.left > left, after.value() > worth);
@@ -431,7 +431,7 @@ impl Total {
         let worst = u128::try_from(worst).unwrap_or_default();
         let needs_price = order_value.or(value).filter(|_| after.limit.is_none());
         if needs_price.is_some() && before.is_none() {
-            return Some(Verdict::of(OrdersLimit::FirmNeedsPrice));
+            return Some(LimitCheck::of(OrdersLimit::FirmNeedsPrice));
         }
         let orders_after = u128::from(self.orders) + 1;
         let checks = [
@@ -443,7 +443,7 @@ impl Total {
         ];
         checks.into_iter().find_map(|(limit, most, asked, is_checked)| {
             let most = most.filter(|most| is_checked && asked > u128::from(*most))?;
-            Some(Verdict { limit, most, asked: u64::try_from(asked).unwrap_or(u64::MAX) })
+            Some(LimitCheck { limit, most, asked: u64::try_from(asked).unwrap_or(u64::MAX) })
         })
     }
 }

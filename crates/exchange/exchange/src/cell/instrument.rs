@@ -17,7 +17,7 @@ use super::copy::InstrumentCopy;
 use super::exposure::Exposure;
 use super::handled::{CellLoadError, Handled};
 use super::holdings::OwnerLedger;
-use nm_wire::{Holdings, OrdersLimit, Owner, Request, Value, Verdict};
+use nm_wire::{Holdings, LimitCheck, OrdersLimit, Owner, Request, Value};
 
 use super::request::{DESK, authorized_command, is_broadcast, rejection};
 use super::session::{Outcome, Session, event_recipients, read_session, write_session};
@@ -68,7 +68,7 @@ pub struct Circumstances {
     /// Whether a session that is not known may begin at any sequence number.
     pub accepts_unknown_sessions: bool,
     /// What the cell says to one more order of the session, or to a change of one.
-    pub verdict: Verdict,
+    pub check: LimitCheck,
 }
 
 /// One instrument.
@@ -189,7 +189,7 @@ impl<M: Matching> InstrumentState<M> {
         mut emit: impl FnMut(&Event),
     ) -> Outcome {
         let now_ns = at.now_ns;
-        let full = self.full(request, at.verdict);
+        let full = self.full(request, at.check);
         let mut events = 0;
         codes.clear();
         notifications.clear();
@@ -255,19 +255,19 @@ impl<M: Matching> InstrumentState<M> {
         [Side::Buy, Side::Sell].map(|side| self.book.best_price(side))
     }
 
-    /// The rejection of a new order or of a replacement, if a limit is reached: `verdict` is what
+    /// The rejection of a new order or of a replacement, if a limit is reached: `check` is what
     /// the cell says.
-    fn full(&self, request: &Request, verdict: Verdict) -> Option<Event> {
-        let of_owner = of_owner(verdict.limit);
+    fn full(&self, request: &Request, check: LimitCheck) -> Option<Event> {
+        let of_owner = of_owner(check.limit);
         let reason = match request.command {
             Command::New(_) | Command::Replace { .. } if of_owner.is_some() => of_owner?,
             Command::New(order) if order.may_rest(self.book.phase()) => {
-                self.too_many(request, verdict.limit)?
+                self.too_many(request, check.limit)?
             }
             _ => return None,
         };
         let Event::Rejected { id, user, .. } = rejection(request, reason) else { return None };
-        Some(Event::Rejected { id, user, reason, most: verdict.most, asked: verdict.asked })
+        Some(Event::Rejected { id, user, reason, most: check.most, asked: check.asked })
     }
 
     /// Why a new order that may rest is rejected, if so: `limit` is what the cell says.

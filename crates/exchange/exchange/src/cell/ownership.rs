@@ -11,7 +11,7 @@ use std::task::Poll;
 
 use nm_book::order::{InstrumentId, Matching};
 use nm_codec::{DecodeError, Put, Reader};
-use nm_wire::{Frame, Holdings, Owner, Series, StopOrder, Value, Verdict};
+use nm_wire::{Frame, Holdings, LimitCheck, Owner, Series, StopOrder, Value};
 
 use crate::background::{self, Background};
 use crate::limits::REFUSED_MOVES_MAX;
@@ -254,7 +254,7 @@ impl<M: Matching> Cell<M> {
     /// The time of each request is in its part, and what was said to it.
     fn circumstances_of_parts(&self) -> Circumstances {
         let accepts_unknown_sessions = self.accepts_unknown_sessions;
-        Circumstances { now_ns: 0, accepts_unknown_sessions, verdict: Verdict::NONE }
+        Circumstances { now_ns: 0, accepts_unknown_sessions, check: LimitCheck::NONE }
     }
 
     /// Builds an arriving instrument as far as it can without waiting; how far it is then.

@@ -214,8 +214,8 @@ impl<M: Matching> Building<M> {
             Part::BookEnd => {
                 self.loading = Some(LoadedBook::begin_load(std::mem::take(&mut self.book)));
             }
-            Part::Request { now_ns, request, verdict } => {
-                let at = Circumstances { now_ns, verdict, ..at };
+            Part::Request { now_ns, request, check } => {
+                let at = Circumstances { now_ns, check, ..at };
                 let handled = state.handle(&request, at, buffers, None, |_| {});
                 debug_assert!(!matches!(handled, Handled::Refused(_)));
             }

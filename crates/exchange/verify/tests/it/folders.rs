@@ -175,8 +175,8 @@ impl Cells {
         if let Some(leaving) = &mut self.leaving
             && leaving.id.instrument == request.instrument
         {
-            let (now_ns, verdict) = (cell.now_ns(), cell.last_verdict());
-            Part::Request { now_ns, request, verdict }.put(&mut leaving.requests);
+            let (now_ns, check) = (cell.now_ns(), cell.last_check());
+            Part::Request { now_ns, request, check }.put(&mut leaving.requests);
         }
         let reply = Message::Reply(Reply {
             instrument: request.instrument,

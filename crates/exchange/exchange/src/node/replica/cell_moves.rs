@@ -343,8 +343,8 @@ impl CellMoves {
             return;
         }
         let mut bytes = vec![];
-        let (now_ns, verdict) = (cell.now_ns(), cell.last_verdict());
-        Part::Request { now_ns, request: *request, verdict }.put(&mut bytes);
+        let (now_ns, check) = (cell.now_ns(), cell.last_check());
+        Part::Request { now_ns, request: *request, check }.put(&mut bytes);
         leaving.requests_bytes += bytes.len();
         leaving.requests.push_back(bytes);
         if leaving.requests_bytes > LEAVING_REQUESTS_BYTES_MAX {
@@ -700,8 +700,8 @@ mod tests {
         let mut cell = Cell::<Book>::new(0, 1);
         let mut moves = CellMoves::default();
         moves.leaving.insert(7, leaving(&mut cell));
-        let (request, verdict) = (order(1, 7, 1, 0), nm_wire::Verdict::NONE);
-        let (one, part) = (request, Part::Request { now_ns: 0, request, verdict });
+        let (request, check) = (order(1, 7, 1, 0), nm_wire::LimitCheck::NONE);
+        let (one, part) = (request, Part::Request { now_ns: 0, request, check });
         let part_bytes = nm_wire::encode(&part).len();
         let mut request = |moves: &mut CellMoves, handled| {
             moves.on_request(&mut cell, &one, handled);

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nm_book::codec::write_event;
-use nm_book::order::{CancelReason, Command, Event, InstrumentId, Matching, Price, Side, UserId};
+use nm_book::order::{CancelReason, Command, Event, InstrumentId, Matching, Side, UserId};
 use nm_book::reference::ReferenceBook;
 use nm_codec::fnv1a;
 
-use crate::cell::DESK;
+use crate::cell::{Best, DESK};
 
 /// What a client knows of one of its requests.
 #[derive(Debug, Clone, Copy)]
@@ -45,9 +45,6 @@ pub struct Seen {
     /// what it has made of them. Those of a client are with one of its sessions.
     pub best: Vec<(u64, Best)>,
 }
-
-/// The best bid and the best offer.
-pub type Best = [Option<Price>; 2];
 
 /// Of all sessions.
 pub type Histories<'a> = BTreeMap<(InstrumentId, UserId), &'a Seen>;
