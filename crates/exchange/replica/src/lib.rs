@@ -77,6 +77,7 @@ mod storage;
 #[cfg(any(test, feature = "test-support"))]
 pub mod testing;
 mod types;
+mod unsynced;
 
 pub use address::Address;
 pub use channel::RaftLog;

@@ -145,12 +145,20 @@ pub fn remove(path: &Path) -> io::Result<()> {
     fs::remove_file(path)
 }
 
-/// Gives a file another name, durably; a file that had it is replaced.
+/// Gives a file another name; a file that had it is replaced.
+///
+/// # Errors
+/// The system's error.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)
+}
+
+/// As [`rename`], durably.
 ///
 /// # Errors
 /// The system's error.
 pub fn rename_durably(from: &Path, to: &Path) -> io::Result<()> {
-    fs::rename(from, to)?;
+    rename(from, to)?;
     sync_folder(to.parent().unwrap_or(Path::new("/")))
 }
 
