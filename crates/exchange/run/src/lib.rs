@@ -9,6 +9,7 @@
 //! the network's file for that.
 #![forbid(unsafe_code)]
 
+mod backoff;
 mod bounded_lines;
 pub mod day;
 pub mod hosts;

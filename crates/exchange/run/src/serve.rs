@@ -1,7 +1,7 @@
 //! Keeps the nodes of one host running until it is told to end.
 //!
 //! Unlike a run, it goes on whatever happens to a node: one that ends is started again, after
-//! pauses that become longer if it does not become ready. The network may have nodes on other
+//! pauses that become longer if it ends again and again. The network may have nodes on other
 //! hosts, which are not waited for.
 
 use std::collections::BTreeMap;

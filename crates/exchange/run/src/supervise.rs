@@ -27,6 +27,7 @@ use nm_sys::process::ChildProcess;
 use nm_verify::recording::{DATA, NETWORK};
 use serde_json::Value;
 
+use crate::backoff::{self, Backoff};
 use crate::bounded_lines::BoundedLines;
 use crate::hosts::protocol::{END_LIMIT, Report, Request, SILENCE_LIMIT};
 use crate::hosts::remote::{self, Arrival, HostError, Remote};
@@ -38,12 +39,6 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// Restarts of one node after which the run is given up.
 const RESTARTS_MAX: u32 = 20;
-
-/// First pause before a node that died before it was ready is restarted.
-const BACKOFF_FIRST: Duration = Duration::from_millis(100);
-
-/// Longest such pause.
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// Final report of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,8 +153,7 @@ struct Running {
     has_ended: bool,
     /// When it is killed if it was asked to end and has not, ns on the monotonic clock.
     ends_by_ns: Option<u64>,
-    /// Pause before its next restart, if it dies before it is ready.
-    pause: Duration,
+    backoff: Backoff,
     end: Option<NodeEnd>,
 }
 
@@ -331,7 +325,7 @@ impl Supervisor {
             is_ready: false,
             has_ended: false,
             ends_by_ns: None,
-            pause: BACKOFF_FIRST,
+            backoff: Backoff::default(),
             end: None,
         });
         Ok(())
@@ -509,13 +503,15 @@ impl Supervisor {
         };
         match line["event"].as_str() {
             Some("ready") => {
-                (node.is_ready, node.pause) = (true, BACKOFF_FIRST);
+                let now_ns = monotonic_ns();
+                node.is_ready = true;
+                node.backoff.ready(now_ns);
                 let id = node.id;
                 let is_of = |restart: &&mut Restart| restart.node == id;
                 if let Some(restart) = self.restarts.iter_mut().rev().find(is_of)
                     && restart.ready_ns.is_none()
                 {
-                    restart.ready_ns = Some(monotonic_ns());
+                    restart.ready_ns = Some(now_ns);
                 }
             }
             Some("added-nodes") => self.learn_added(&line),
@@ -624,12 +620,7 @@ impl Supervisor {
             Runner::Host(host) => self.hosts[*host].send(&Request::Kill { slot }),
         }
         node.has_ended = true;
-        self.restarts.push(Restart {
-            node: id,
-            at_ns,
-            ready_ns: None,
-            reason: RestartReason::Killed,
-        });
+        self.note_restart(id, at_ns, RestartReason::Killed);
         self.delayed.push((slot, at_ns + stays_dead.as_nanos() as u64));
     }
 
@@ -650,8 +641,7 @@ impl Supervisor {
         }
         node.is_ready = false;
         node.ends_by_ns = Some(at_ns + END_LIMIT.as_nanos() as u64);
-        let reason = RestartReason::Maintenance;
-        self.restarts.push(Restart { node: id, at_ns, ready_ns: None, reason });
+        self.note_restart(id, at_ns, RestartReason::Maintenance);
         self.delayed.push((slot, at_ns));
     }
 
@@ -702,13 +692,9 @@ impl Supervisor {
                     self.delayed.swap_remove(at);
                 }
                 None => {
-                    let (at_ns, ready_ns, reason) = (now_ns, None, RestartReason::Unknown);
-                    let restart = Restart { node: id, at_ns, ready_ns, reason };
-                    self.restarts.push(restart);
-                    let node = &mut self.nodes[slot];
-                    if !node.is_ready && node.start > 0 {
-                        let pause = node.pause;
-                        node.pause = (pause * 2).min(BACKOFF_MAX);
+                    let pause = self.nodes[slot].backoff.died(now_ns);
+                    self.note_restart(id, now_ns, RestartReason::Unknown);
+                    if !pause.is_zero() {
                         self.delayed.push((slot, now_ns + pause.as_nanos() as u64));
                         continue;
                     }
@@ -721,12 +707,19 @@ impl Supervisor {
                 Ok(()) => {}
                 Err(failure) if self.is_serving => {
                     self.append_to_log(id, &failure.to_string());
-                    self.delayed.push((slot, now_ns + BACKOFF_MAX.as_nanos() as u64));
+                    self.delayed.push((slot, now_ns + backoff::LONGEST.as_nanos() as u64));
                 }
                 Err(failure) => return Err(failure),
             }
         }
         Ok(())
+    }
+
+    /// A service runs without end, and its log has them.
+    fn note_restart(&mut self, node: NodeId, at_ns: u64, reason: RestartReason) {
+        if !self.is_serving {
+            self.restarts.push(Restart { node, at_ns, ready_ns: None, reason });
+        }
     }
 
     /// Starts a node that has ended.
