@@ -6,12 +6,17 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use nm_sys::clock::Moment;
+use nm_sys::counters::children_cpu_ns;
 
 use crate::suite::{self, Counts};
 use crate::{rolling_upgrade, setup, shell};
 
 /// Version of itchfeed that is known to work.
 const ITCHFEED: &str = "itchfeed==1.6.4";
+
+/// Trials need random numbers of tokio that depend on a seed. The release build has the flag as
+/// well, so that both share their libraries.
+const SEEDED: (&str, &str) = ("RUSTFLAGS", "--cfg tokio_unstable");
 
 /// The time of each part, in the order of their ends.
 #[derive(Default)]
@@ -41,6 +46,7 @@ pub fn run() -> Result<()> {
     eprintln!("time of each part:");
     parts.print();
     eprintln!("{:6} s  total", begin.elapsed().as_secs());
+    eprintln!("{:6} s  of a CPU, all of them", children_cpu_ns() / 1_000_000_000);
     eprintln!("of which, beside the tests:");
     beside.print();
     result?.conclude()
@@ -104,10 +110,13 @@ fn run_beside_tests(parts: &Parts) -> Result<()> {
             parts.run("rolling upgrade", rolling_upgrade::check)?;
             parts.run("codecs under Miri", || check_codecs_under_miri(has_miri))
         });
-        run("release build", "cargo build --release --locked")?;
+        let run_seeded = |name, line: &str| {
+            parts.run(name, || shell::run_with(&format!("nice -n 19 {line}"), &[SEEDED]))
+        };
+        run_seeded("release build", "cargo build --release --locked")?;
         // Uses what was just built.
         let install = "cargo install --locked --path crates/nearmetal --no-track";
-        run("install", &format!("{install} --root target/ci-install --force"))?;
+        run_seeded("install", &format!("{install} --root target/ci-install --force"))?;
         run("fuzzing", "cargo xtask fuzz --seconds 2 --fast-build")?;
         // Three quarters of making a root are waiting for packages.
         thread::scope(|scope| {
@@ -170,22 +179,18 @@ fn check_codecs_under_miri(has_miri: bool) -> Result<()> {
     shell::run_with(line, &variables)
 }
 
-/// Trials of a group of replicas with faults, and of their disks: the `cfg` makes tokio's random
-/// numbers depend on the seed.
+/// Trials of a group of replicas with faults, and of their disks.
 fn simulate_replicas() -> Result<()> {
     let line = "nice -n 19 cargo test -p nm-replica --lib --release --locked \
-                --target-dir target/simulation -- --nocapture cell_simulation disk_fault";
-    let trials = ("NM_TRIALS", "10000");
-    shell::run_with(line, &[("RUSTFLAGS", "--cfg tokio_unstable"), trials])
+                -- --nocapture cell_simulation disk_fault";
+    shell::run_with(line, &[SEEDED, ("NM_TRIALS", "10000")])
 }
 
-/// Trials of a whole network with faults, with the flags of the simulation before, whose libraries
-/// it shares.
+/// Trials of a whole network with faults.
 fn simulate_exchange() -> Result<()> {
     let line = "nice -n 19 cargo test -p nm-exchange --lib --release --locked \
-                --target-dir target/simulation -- --nocapture no_fault_of_a_network";
-    let trials = ("NM_TRIALS", "10000");
-    shell::run_with(line, &[("RUSTFLAGS", "--cfg tokio_unstable"), trials])
+                -- --nocapture no_fault_of_a_network";
+    shell::run_with(line, &[SEEDED, ("NM_TRIALS", "10000")])
 }
 
 /// The README's first command: it must end with a verdict and leave a complete result.
