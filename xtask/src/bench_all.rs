@@ -112,9 +112,9 @@ fn overview(pages: &[Page]) -> String {
     let mut text = String::from(
         "# Beside the peers, all figures\n\n\
          Made by `cargo xtask bench` from the pages below, which name machine, date, commit and \
-         method. A ratio is ours ÷ the peer's (or with ÷ without the accelerator). It is turned \
-         round where more is better, so that below 1 is better everywhere. The bar is the range over the \
-         rounds of one run. *Better* and *worse* are figures whose whole range lies on that side \
+         method. A ratio is ours ÷ the peer's (or with ÷ without the accelerator). It is \
+         turned round where more is better, so that below 1 is better everywhere. The bar is the \
+         range over the rounds of one run. *Better* and *worse* are figures whose whole range lies on that side \
          of 1.\n\n![ratios of all figures](overview.svg)\n\n\
          | page | measured | commit | figures | better | undecided | worse |\n\
          | --- | --- | --- | ---: | ---: | ---: | ---: |\n",

@@ -198,8 +198,8 @@ fn page(rows: &str, found: &str, rounds: u32, seconds: f64) -> String {
         "# The exchange\n\n\
          Made by `cargo xtask bench-exchange --rounds {rounds} --seconds {seconds}`. Each row is \
          `nearmetal exchange run` with these words, {rounds} rounds of {seconds} s, each with a \
-         network of its own. All nodes and the load are on this machine. Times in ms are the median of \
-         rounds, from the intended send to the reply; CPU time is that of all nodes for one \
+         network of its own. All nodes and the load are on this machine. Times in ms are the \
+         median of rounds, from the intended send to the reply; CPU time is that of all nodes for one \
          transaction. The published p99 is that of twelve hosts without durability.\n\n\
          {}\n\
          | run | mean | p90 | ES10 | p99 | p99, lowest to highest | lost | CPU µs | \
@@ -207,8 +207,8 @@ fn page(rows: &str, found: &str, rounds: u32, seconds: f64) -> String {
          | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- | ---: |\n\
          {rows}\n\
          Highest rates with ES10 and p99 under 10 ms are found by `nearmetal exchange search` with \
-         these words and `{SEARCH}`. The last column is the share of rounds that keep the rate, with \
-         95 % confidence.\n\n\
+         these words and `{SEARCH}`. The last column is the share of rounds that keep the rate, \
+         with 95 % confidence.\n\n\
          | search | carried /s | not carried /s | at least |\n\
          | --- | ---: | ---: | ---: |\n{found}",
         bench::environment_lines(&[]),
