@@ -114,8 +114,8 @@ fn overview(pages: &[Page]) -> String {
          Made by `cargo xtask bench` from the pages below, which name machine, date, commit and \
          method. A ratio is ours ÷ the peer's (or with ÷ without the accelerator). It is \
          turned round where more is better, so that below 1 is better everywhere. The bar is the \
-         range over the rounds of one run. *Better* and *worse* are figures whose whole range lies on that side \
-         of 1.\n\n![ratios of all figures](overview.svg)\n\n\
+         range over the rounds of one run. *Better* and *worse* are figures whose whole range \
+         lies on that side of 1.\n\n![ratios of all figures](overview.svg)\n\n\
          | page | measured | commit | figures | better | undecided | worse |\n\
          | --- | --- | --- | ---: | ---: | ---: | ---: |\n",
     );

@@ -199,8 +199,8 @@ fn page(rows: &str, found: &str, rounds: u32, seconds: f64) -> String {
          Made by `cargo xtask bench-exchange --rounds {rounds} --seconds {seconds}`. Each row is \
          `nearmetal exchange run` with these words, {rounds} rounds of {seconds} s, each with a \
          network of its own. All nodes and the load are on this machine. Times in ms are the \
-         median of rounds, from the intended send to the reply; CPU time is that of all nodes for one \
-         transaction. The published p99 is that of twelve hosts without durability.\n\n\
+         median of rounds, from the intended send to the reply; CPU time is that of all nodes for \
+         one transaction. The published p99 is that of twelve hosts without durability.\n\n\
          {}\n\
          | run | mean | p90 | ES10 | p99 | p99, lowest to highest | lost | CPU µs | \
          CPU, lowest to highest | limit of 10 ms | goal | published p99 |\n\
