@@ -1,5 +1,5 @@
-//! What the benchmark commands share: the network they run on, pinned programs at both ends of it,
-//! and the lines of a report that name the machine.
+//! What the benchmark commands share. It is the network they run on, pinned programs at both ends
+//! of it, and the lines of a report that name the machine.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

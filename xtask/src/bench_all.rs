@@ -1,5 +1,5 @@
-//! All benchmarks beside peers in one go, each with its page in `docs/results`, and one page above
-//! them with a picture: the ratio of each figure to its peer, so that a regression shows.
+//! All benchmarks beside peers in one go, each with its page in `docs/results`. One page above them
+//! has a picture: the ratio of each figure to its peer, so that a regression shows.
 
 mod page;
 mod picture;
@@ -112,10 +112,10 @@ fn overview(pages: &[Page]) -> String {
     let mut text = String::from(
         "# Beside the peers, all figures\n\n\
          Made by `cargo xtask bench` from the pages below, which name machine, date, commit and \
-         method. A ratio is ours ÷ the peer's (or with ÷ without the accelerator), turned round \
-         where more is better, so that below 1 is better everywhere; the bar is the range over the \
-         rounds of one run. *Better* and *worse* are figures whose whole range lies on that side \
-         of 1.\n\n![ratios of all figures](overview.svg)\n\n\
+         method. A ratio is ours ÷ the peer's (or with ÷ without the accelerator). It is \
+         turned round where more is better, so that below 1 is better everywhere. The bar is the \
+         range over the rounds of one run. *Better* and *worse* are figures whose whole range \
+         lies on that side of 1.\n\n![ratios of all figures](overview.svg)\n\n\
          | page | measured | commit | figures | better | undecided | worse |\n\
          | --- | --- | --- | ---: | ---: | ---: | ---: |\n",
     );

@@ -2,15 +2,15 @@
 //!
 //! The measurements are those of bench-bypass that nearmetal takes part in, the throughput of
 //! bench-peers, the order book, and networks of the exchange. Each round measures every case with
-//! both builds, one right after the other, the order changing from round to round; a ratio is that
+//! both builds, one right after the other, the order changing from round to round. A ratio is that
 //! of two figures of one round. Writes Markdown to stdout and, with `--out FILE`, to a file.
 //!
-//! With `--commit REV` the other build is that of an earlier commit, made for it, and only the two
-//! cheapest benchmarks are run: the order book and the rings in shared memory.
+//! With `--commit REV` the other build is that of an earlier commit, made for it. Only the two
+//! cheapest benchmarks are run then: the order book and the rings in shared memory.
 //!
 //! With `--with WORDS` in place of the other build, networks of the exchange are measured without
-//! and with these words of `nearmetal exchange run`, by the same build, in the same way. Each round
-//! has the same orders, those of one seed.
+//! and with these words of `nearmetal exchange run`. The same build measures both, in the same way.
+//! Each round has the same orders, those of one seed.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -356,8 +356,8 @@ fn report(figures: &[Figures; 2], options: &Options) -> String {
         Compared::Words(words) => format!(
             "# The exchange without and with `{words}`\n\nMade by `cargo xtask \
              bench-builds --with '{words}' --rounds {rounds}`. Each network is measured for \
-             2 s without (before) and with (after) these words, one right after the other, with \
-             the orders of the same seed. "
+             2 s without (before) and with (after) these words, one right after the other. Both \
+             have the orders of the same seed. "
         ),
     };
     text.push_str(

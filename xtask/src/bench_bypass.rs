@@ -1,9 +1,10 @@
 //! What bypass gains on this machine: shared memory, AF_XDP, and unmodified programs under
-//! `nearmetal accel`, against the kernel and against the limit of the hardware, all in one run.
+//! `nearmetal accel`. They run against the kernel and against the limit of the hardware, all in one
+//! run.
 //!
-//! Rounds are interleaved (each measures everything, every second one backwards), both ends are
-//! pinned, and a goal is a ratio of two figures of the same round. Writes Markdown to stdout
-//! and, with `--out FILE`, to a file. What cannot be measured here is a row that says why.
+//! Rounds are interleaved: each measures everything, every second one backwards. Both ends are
+//! pinned, and a goal is a ratio of two figures of the same round. Writes Markdown to stdout and,
+//! with `--out FILE`, to a file. What cannot be measured here is a row that says why.
 
 pub mod cases;
 pub mod figures;

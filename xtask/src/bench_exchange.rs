@@ -1,7 +1,7 @@
-//! The exchange at its goals: the result of `nearmetal exchange run` for each network and rate,
-//! with the published figure of its size beside it; then the highest rates by `exchange search`,
-//! moves of instruments, and a day on which the load rises. With ten rounds all of it takes about
-//! half an hour.
+//! The exchange at its goals. First comes the result of `nearmetal exchange run` for each network
+//! and rate, with the published figure of its size beside it. Then come the highest rates by
+//! `exchange search`, moves of instruments, and a day on which the load rises. With ten rounds all
+//! of it takes about half an hour.
 //!
 //! Writes Markdown to stdout and to `docs/results/exchange.md` or the file of `--out`. A run that
 //! fails keeps its row, with the reason.
@@ -196,19 +196,19 @@ fn bracket(text: &str) -> String {
 fn page(rows: &str, found: &str, rounds: u32, seconds: f64) -> String {
     format!(
         "# The exchange\n\n\
-         Made by `cargo xtask bench-exchange --rounds {rounds} --seconds {seconds}`: each row is \
+         Made by `cargo xtask bench-exchange --rounds {rounds} --seconds {seconds}`. Each row is \
          `nearmetal exchange run` with these words, {rounds} rounds of {seconds} s, each with a \
-         network of its own; all nodes and the load on this machine. Times in ms are the median of \
-         rounds, from the intended send to the reply; CPU time is that of all nodes for one \
-         transaction. The published p99 is that of twelve hosts without durability.\n\n\
+         network of its own. All nodes and the load are on this machine. Times in ms are the \
+         median of rounds, from the intended send to the reply; CPU time is that of all nodes for \
+         one transaction. The published p99 is that of twelve hosts without durability.\n\n\
          {}\n\
          | run | mean | p90 | ES10 | p99 | p99, lowest to highest | lost | CPU µs | \
          CPU, lowest to highest | limit of 10 ms | goal | published p99 |\n\
          | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- | ---: |\n\
          {rows}\n\
-         Highest rates with ES10 and p99 under 10 ms, by `nearmetal exchange search` with these \
-         words and `{SEARCH}`; the last column is the share of rounds that keep the rate, with \
-         95 % confidence.\n\n\
+         Highest rates with ES10 and p99 under 10 ms are found by `nearmetal exchange search` with \
+         these words and `{SEARCH}`. The last column is the share of rounds that keep the rate, \
+         with 95 % confidence.\n\n\
          | search | carried /s | not carried /s | at least |\n\
          | --- | ---: | ---: | ---: |\n{found}",
         bench::environment_lines(&[]),

@@ -1,6 +1,6 @@
-//! nearmetal beside sockperf, iperf3, nuttcp and, where it is installed, netperf: one veth pair
-//! between two namespaces that this task makes and removes, both ends pinned, rounds interleaved,
-//! ratios within the run.
+//! nearmetal beside sockperf, iperf3, nuttcp and, where it is installed, netperf. One veth pair
+//! lies between two namespaces that this task makes and removes. Both ends are pinned, rounds
+//! interleaved, ratios within the run.
 //!
 //! Writes a Markdown table to stdout and, with `--out FILE`, to a file.
 

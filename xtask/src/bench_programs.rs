@@ -1,5 +1,5 @@
-//! Unmodified programs under `nearmetal accel` beside the same programs on the kernel: the speed of
-//! each, what part of its bytes was in shared memory, and why the rest was not.
+//! Unmodified programs under `nearmetal accel` beside the same programs on the kernel. It shows the
+//! speed of each, what part of its bytes was in shared memory, and why the rest was not.
 //!
 //! Rounds are interleaved: each runs every case plain and accelerated, one right after the other,
 //! every second round backwards. Both ends are pinned. Writes Markdown to stdout and, with

@@ -50,7 +50,7 @@ pub fn compare(rounds: usize, commands: usize, cpu: usize) -> Result<String> {
         "\n# Beside {PEER}\n\nMade by `cargo xtask bench-book --peers --rounds {rounds} --commands \
          {commands}`: both books play the same commands in turn, in processes of their own on CPU \
          {cpu}; the first fifth is warm-up. The peer's JIT has 8 s to compile, its heap is touched \
-         beforehand, its orders and nodes are pooled, and its orders are numbered densely; this \
+         beforehand, its orders and nodes are pooled. Its orders are numbered densely; this \
          project's have random 64-bit ids. A ratio is that of one round.\n\n\
          | mix | trades | ns per command, median: this book | the peer | ratio, median | range | \
          goal 0.4 |\n|---|---|---|---|---|---|---|\n"

@@ -1,7 +1,8 @@
-//! What users install: for each processor a static program, the accelerator's library for programs
-//! of machines with glibc, and both packed as archive, Debian and RPM package and container image.
+//! What users install. For each processor it is a static program and the accelerator's library for
+//! programs of machines with glibc. Both are packed as archive, Debian and RPM package and
+//! container image.
 //!
-//! So that the same commit can give the same bytes, paths of this machine are replaced, times are
+//! The same commit can give the same bytes. For that, paths of this machine are replaced, times are
 //! those of the commit, and files are packed in a fixed order.
 
 mod build;

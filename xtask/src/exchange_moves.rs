@@ -1,5 +1,5 @@
-//! The page of the exchange, continued: what moves of instruments cost the requests of others, and
-//! a day on which the load rises and policies add mediators.
+//! The page of the exchange, continued. It has what moves of instruments cost the requests of
+//! others, and a day on which the load rises and policies add mediators.
 
 use std::fs;
 use std::ops::Range;
@@ -63,9 +63,11 @@ pub fn tables(binary: &Path, folder: &Path, rounds: u32) -> Result<String> {
          | --- | --- | --- | --- | --- | --- | --- |\n\
          {moves}\n\
          ## While the load rises\n\n\
-         `nearmetal exchange ramp {DAY}`, {DAYS} times. Goals: mediators are added within \
-         {ADDED_MAX_S} s, the first is back within {BACK_MAX_S} s of the end of the high rate, and \
-         at most {OUTSIDE_MAX_S} s of the step is outside the limit of 10 ms for ES10 and p99. \
+         `nearmetal exchange ramp {DAY}`, {DAYS} times. Goals:\n\n\
+         - Mediators are added within {ADDED_MAX_S} s.\n\
+         - The first is back within {BACK_MAX_S} s of the end of the high rate.\n\
+         - At most {OUTSIDE_MAX_S} s of the step is outside the limit of 10 ms for ES10 and \
+         p99.\n\n\
          Seconds after a `+` are those in which the load generator was late.\n\n\
          | day | mediators added, s after the step | back, s after the high rate | s outside: \
          before, step, after | p99 of the step, ms | requests lost | goals |\n\

@@ -1,5 +1,5 @@
-//! The replicated exchange beside Aeron Cluster and Redis Streams: all replay the same recorded
-//! flow, request by request at the same times and with the same sizes, in turn, each with processes
+//! The replicated exchange beside Aeron Cluster and Redis Streams. All replay the same recorded
+//! flow in turn, request by request at the same times and with the same sizes. Each has processes
 //! of its own. Aeron comes from Maven Central; its driver is `xtask/peers/aeron-cluster`.
 
 use std::fmt::Write as _;
@@ -177,16 +177,16 @@ fn note(rate_per_s: u32, system: System, rounds: &Rounds) -> String {
 fn page(rows: &str, notes: &str, rounds: u32, seconds: f64) -> String {
     format!(
         "# The replicated exchange beside its peers\n\n\
-         Made by `cargo xtask bench-exchange --peers --rounds {rounds} --seconds {seconds}`: a \
+         Made by `cargo xtask bench-exchange --peers --rounds {rounds} --seconds {seconds}`. A \
          recorded flow (Poisson arrivals, sizes of 200 B to 80 kB, 800 B on average) is replayed \
-         on each system in turn, the order reversed in every second round; all processes and the \
-         load on this machine, each round with processes of its own. Times are from the intended \
-         send to the answer; the first 500 ms are not counted. Ours is `exchange run --nodes \
-         {NODES}`: an order passes gateway, router, a mediator with three replicas, and processor. \
-         Aeron Cluster 1.47.4 has three nodes whose service returns the message, shared threads \
-         that sleep 50 µs between polls, a file sync level of 0 or 1, and one replay as warm-up of \
-         the JIT. Redis is one server, and the request an `XADD`: a lower bound for a durable \
-         broker. A ratio is ours ÷ the peer's in one round.\n\n{}\n\
+         on each system in turn. Every second round has the reverse order. All processes and the \
+         load are on this machine, each round with processes of its own. Times are from the \
+         intended send to the answer; the first 500 ms are not counted. Ours is `exchange run \
+         --nodes {NODES}`: an order passes gateway, router, a mediator with three replicas, and \
+         processor. Aeron Cluster 1.47.4 has three nodes whose service returns the message, and \
+         shared threads that sleep 50 µs between polls. It has a file sync level of 0 or 1, and \
+         one replay as warm-up of the JIT. Redis is one server, and the request an `XADD`: a \
+         lower bound for a durable broker. A ratio is ours ÷ the peer's in one round.\n\n{}\n\
          | rate /s | ours | peer | figure | ours | peer | ratio, median | range | rounds |\n\
          | ---: | --- | --- | --- | ---: | ---: | ---: | --- | ---: |\n{rows}\n{notes}",
         bench::environment_lines(&["redis-server"]),

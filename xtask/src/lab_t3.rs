@@ -1,7 +1,7 @@
 //! A bare-metal host that QEMU emulates: a processor with virtualization, an IOMMU with interrupt
 //! remapping and two SR-IOV NICs. In it `nearmetal lab` starts guests on KVM, with a virtual
-//! function and with a NIC passed through to each, and with vhost-net, so that these parts are
-//! tested on machines that have none of it. Figures mean nothing there.
+//! function and with a NIC passed through to each, and with vhost-net. So these parts are tested on
+//! machines that have none of it. Figures mean nothing there.
 
 mod host_image;
 mod packages;

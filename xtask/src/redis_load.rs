@@ -1,5 +1,5 @@
-//! An open load on a stream of Redis: each request of a schedule is an `XADD`, sent at its time or
-//! as soon as the connection takes it, and answered when the server has stored it.
+//! An open load on a stream of Redis. Each request of a schedule is an `XADD`, sent at its time or
+//! as soon as the connection takes it. It is answered when the server has stored it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpStream};

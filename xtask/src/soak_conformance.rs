@@ -1,4 +1,4 @@
-//! The accelerator's conformance suite again and again while other work competes for the CPUs: a
+//! The accelerator's conformance suite again and again while other work competes for the CPUs. A
 //! fault that needs an unlucky moment shows in one round of many.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! The time limit of every test. The runner names a test that has run for a minute; one that then
+//! The time limit of every test. The runner names a test that has run for a minute. One that then
 //! goes on for a quarter of an hour is ended with all that it started, and named.
 
 use std::collections::BTreeMap;

@@ -11,6 +11,7 @@ mod licences;
 mod modules;
 mod mutations;
 mod roles;
+mod sentences;
 mod text;
 mod tokens;
 mod unused;
@@ -37,7 +38,8 @@ checks:
   licences   every licence may be linked
   guarantees  SPECIFICATION.md names an existing test for each, or says that it has none
   mutations  the deliberate faults of mutations/ fit the code, and break a guarantee's own test
-  roles      the exchange has test-only modules, no items; its roles name no clock, thread, socket";
+  roles      the exchange has test-only modules, no items; its roles name no clock, thread, socket
+  sentences  at most 25 words a sentence in documents and module comments";
 
 #[derive(Debug, Default)]
 struct Options {
@@ -98,6 +100,7 @@ fn faults_of(workspace: &Workspace) -> Vec<Fault> {
     faults.extend(guarantees::check(files));
     faults.extend(mutations::check(files));
     faults.extend(roles::check(&sources));
+    faults.extend(sentences::check(files));
     faults
 }
 

@@ -3,8 +3,8 @@
 //! raw system calls are not.
 //!
 //! A cancellation unwinds the thread from within such a call. So their ABI is `C-unwind`, as that
-//! of the exported functions that call them, and no caller may hold a lock or a count meanwhile
-//! unless a value that is dropped gives it back.
+//! of the exported functions that call them. No caller may hold a lock or a count meanwhile unless
+//! a value that is dropped gives it back.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};

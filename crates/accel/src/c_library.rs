@@ -1,7 +1,7 @@
-//! Puts this library's functions in the place of the C library's for whoever looks them up there:
-//! plug-ins that are bound deeply (`RTLD_DEEPBIND`), `dlsym` on the C library's handle, Python's
-//! ctypes. Their calls would pass this library by, and their bytes would be out of order beside
-//! those of the program's other parts.
+//! Puts this library's functions in the place of the C library's for parts that look them up there.
+//! These are plug-ins that are bound deeply (`RTLD_DEEPBIND`), `dlsym` on the C library's handle,
+//! Python's ctypes. Their calls would pass this library by, and their bytes would be out of order
+//! beside those of the program's other parts.
 //!
 //! The C library's table of symbols names an address for each function, relative to its own. It is
 //! data, private to the process: the entries of this library's functions get its addresses.

@@ -3,16 +3,16 @@
 //! left, memory is used again.
 //!
 //! How the end is noticed: a started program inherits one more descriptor, at a high number. It is
-//! an open file description of the ledger's file made for this start, which holds a lock on one
-//! byte for each socket that the program inherits (see `ledgers`).
+//! an open file description of the ledger's file made for this start. It holds a lock on one byte
+//! for each socket that the program inherits (see `ledgers`).
 //!
-//! A program that carries this library need not be feared until it uses the socket: it learns of
+//! A program that carries this library need not be feared until it uses the socket. It learns of
 //! the sockets by messages in the queue of a second descriptor, and exchanges the locks for others
 //! (see `inherited`).
 //!
-//! A program may close the descriptor of the lock and still use the socket, if it was given the
-//! socket on purpose: as a standard stream, or by a duplicate made for it. Such a socket stays on
-//! the kernel. Sockets that exec closes are not inherited and need nothing.
+//! A program may close the descriptor of the lock and still use a socket that it was given on
+//! purpose. It was given the socket as a standard stream, or by a duplicate made for it. Such a
+//! socket stays on the kernel. Sockets that exec closes are not inherited and need nothing.
 
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, IntoRawFd as _};

@@ -1,11 +1,11 @@
 //! Receive coalescing: a receiver of a stream of small messages pauses before it looks for more.
 //!
-//! One that looks after each message takes the cache line away that the sender is about to write,
-//! and each message costs both ends the transfer of lines. While the receiver leaves the line
-//! alone, the sender writes message after message in its own cache, and the next receives find them
-//! there.
+//! A receiver that looks after each message takes the cache line away that the sender is about to
+//! write. Each message then costs both ends the transfer of lines. While the receiver leaves the
+//! line alone, the sender writes message after message in its own cache, and the next receives find
+//! them there.
 //!
-//! A pause delays messages, so it is made only where many of them came in a short time, this end
+//! A pause delays messages. So it is made only where many of them came in a short time, this end
 //! has answered none, and the pauses make a difference.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

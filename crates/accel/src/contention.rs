@@ -1,12 +1,13 @@
 //! Whether a thread that shares its CPU with others should sleep at once instead of spinning.
 //!
 //! A thread that spins uses up its share of the CPU. If another one computes there, each yield
-//! lasts until the scheduler takes the CPU from that one, often a millisecond, and messages wait
-//! meanwhile; a thread that sleeps runs as soon as a message comes. But if the others are threads
-//! that ask or answer, a yield passes the CPU on for less than a sleep and a wake-up cost. A single
-//! yield does not show which of the two it is. So once a thread has lost much time in yields, the
-//! process tries both in turn, counts the bytes that it receives and sends, and keeps to sleeping
-//! if that carries about as many. Threads that have a CPU for themselves spin all the same.
+//! lasts until the scheduler takes the CPU from that one, often a millisecond. Messages wait
+//! meanwhile, while a thread that sleeps runs as soon as a message comes. But if the others are
+//! threads that ask or answer, a yield passes the CPU on for less than a sleep and a wake-up cost.
+//! A single yield does not show which of the two it is. So once a thread has lost much time in
+//! yields, the process tries both in turn, and counts the bytes that it receives and sends. It
+//! keeps to sleeping if that carries about as many. Threads that have a CPU for themselves spin all
+//! the same.
 
 use std::cell::Cell;
 use std::sync::Mutex;

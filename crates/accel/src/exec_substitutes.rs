@@ -1,13 +1,12 @@
 //! Bytes in memory that the peer did not send again through the kernel: it was killed, or is busy
-//! elsewhere (see `Socket::wait_for_return`). This library
-//! can still read them. A program without it, which gets the kernel's descriptor through an exec or
-//! from another process, would take the kernel's end of the stream for the end of the data and lose
-//! bytes silently.
+//! elsewhere (see `Socket::wait_for_return`). This library can still read them. A program without
+//! it gets the kernel's descriptor through an exec or from another process. It would take the
+//! kernel's end of the stream for the end of the data and lose bytes silently.
 //!
-//! Such a program gets a substitute descriptor. If the peer is gone, so that nothing more can be
-//! sent or received, the substitute is a local stream that holds the rest and then ends. Otherwise
-//! the other direction of the connection is still needed, which no other descriptor can replace:
-//! then the substitute's first read fails with `ECONNRESET`.
+//! Such a program gets a substitute descriptor. If the peer is gone, nothing more can be sent or
+//! received. The substitute is then a local stream that holds the rest and ends. Otherwise the
+//! other direction of the connection is still needed, which no other descriptor can replace: then
+//! the substitute's first read fails with `ECONNRESET`.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -2,10 +2,10 @@
 //! has not used yet. Until it does, they cost the other program nothing; the first use returns them
 //! to the kernel, for as long as this program lives.
 //!
-//! The other program holds such a socket, by a lock on its first byte, as for any program that may
-//! use it at once (see `children`). It also leaves a [`Message`] for each in the queue of a Unix
-//! socket that is inherited. The constructor of this program reads the messages, finds the
-//! descriptors, locks the second byte, and unlocks the first, which ends the hold.
+//! The other program holds each of these sockets by a lock on its first byte. It does so for any
+//! program that may use it at once (see `children`). It also leaves a [`Message`] for each in the
+//! queue of a Unix socket that is inherited. The constructor of this program reads the messages,
+//! finds the descriptors, locks the second byte, and unlocks the first, which ends the hold.
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};

@@ -1,9 +1,9 @@
-//! The ledgers whose records this process uses: that of its own program, and those of the programs
-//! that have started it and whose sockets it has inherited. Also the locks that started programs
-//! have on the sockets in a ledger.
+//! The ledgers whose records this process uses. They are that of its own program, and those of the
+//! programs that have started it and whose sockets it has inherited. Also the locks that started
+//! programs have on the sockets in a ledger.
 //!
 //! The kernel keeps such a lock until the last descriptor of the open file description that made it
-//! is closed, in a program and in all programs that it starts in turn.
+//! is closed. That counts in a program and in all programs that it starts in turn.
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! How much memory the program's control group leaves for connections: what is in a group's memory
+//! How much memory the program's control group leaves for connections. What is in a group's memory
 //! counts against its limit, and the kernel ends a program that exceeds it.
 
 use std::fs::read_to_string;

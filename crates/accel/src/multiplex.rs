@@ -1,9 +1,10 @@
-//! Readiness of sets that mix sockets in shared memory with descriptors of the kernel: the common
-//! part of poll, select and epoll, and the hooks by which the rest of the crate reports changes.
+//! Readiness of sets that mix sockets in shared memory with descriptors of the kernel. This is the
+//! common part of poll, select and epoll, and the hooks by which the rest of the crate reports
+//! changes.
 //!
 //! The kernel's readiness is true for everybody who relies on the kernel
-//! ([`Socket::rely_on_kernel`]). So a thread that sleeps does it by its own call, with its own
-//! descriptors; what is added here are the bytes that are in memory while nobody sleeps.
+//! ([`Socket::rely_on_kernel`]). So a thread sleeps by its own call, with its own descriptors. What
+//! is added here are the bytes that are in memory while nobody sleeps.
 //!
 //! | module       | what it contains                                                   |
 //! | ------------ | ------------------------------------------------------------------ |

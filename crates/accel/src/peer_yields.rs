@@ -1,10 +1,10 @@
 //! Whether a thread may yield its CPU to a peer that is on the same one.
 //!
 //! A yield that the peer answers saves a sleep and a wake-up. One that a third thread uses may last
-//! a whole slice of the scheduler, and a message that comes meanwhile waits, while a sleeping
-//! thread would run at once. So a thread whose yields were lost several times in a row makes none
-//! for a time in proportion, which doubles with each further one (exponential back-off). Threads
-//! that lose some yields and get answers to others are left to `contention`.
+//! a whole slice of the scheduler. A message that comes meanwhile waits, while a sleeping thread
+//! would run at once. So a thread whose yields were lost several times in a row makes none for some
+//! time. That time doubles with each further one (exponential back-off). Threads that lose some
+//! yields and get answers to others are left to `contention`.
 
 use std::cell::Cell;
 

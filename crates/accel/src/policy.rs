@@ -1,5 +1,5 @@
 //! Which connections may leave the kernel, by port and by program, and what programs use io_uring
-//! for: the compact form in which the binary passes a policy file, and its evaluation.
+//! for. This is the compact form in which the binary passes a policy file, and its evaluation.
 //!
 //! The form (`NEARMETAL_ACCEL_POLICY`) is a list of rules, separated by `;`. The first rule that
 //! matches decides, and a connection that no rule matches is allowed:

@@ -7,12 +7,12 @@
 //!    Who receives the set can neither send nor receive by it; the kernel shows him the number and
 //!    the socket's inode, in `/proc/self/fdinfo`.
 //! 2. The kernel's own table of connections (`sock_diag`) says which inode the other end has.
-//! 3. The number names the channel: the unix socket of the connecting end, whose random name only
-//!    one socket of a network namespace can have, and the process that speaks. So a statement that
-//!    a third process passes on speaks of another channel, and is worthless.
+//! 3. The number names the channel. It has the unix socket of the connecting end and the process
+//!    that speaks. Only one socket of a network namespace can have that socket's random name. So a
+//!    statement that a third process passes on speaks of another channel, and is worthless.
 //!
-//! Two network namespaces have two tables: each end sends a socket that asks its own one, and a
-//! process must at least be able to make a network namespace to deceive another.
+//! Two network namespaces have two tables, and each end sends a socket that asks its own one. To
+//! deceive another, a process must at least be able to make a network namespace.
 
 use std::ffi::c_int;
 use std::io::Write as _;

@@ -1,5 +1,5 @@
-//! Which process this memory belongs to: a child of vfork runs on its parent's memory and must not
-//! change what describes the parent's descriptors, a child of fork has a copy of its own.
+//! Which process this memory belongs to. A child of vfork runs on its parent's memory and must not
+//! change what describes the parent's descriptors. A child of fork has a copy of its own.
 
 use std::cell::Cell;
 use std::ptr;

@@ -2,9 +2,9 @@
 //! ledger itself as soon as it is created. So nothing must be written at the end, and a program
 //! that is killed is reported like any other.
 //!
-//! The parent listens on a datagram socket whose name is already removed; it is reached through the
-//! parent's own descriptor in `/proc`, from every network namespace, and nothing of it remains when
-//! the parent has ended.
+//! The parent listens on a datagram socket whose name is already removed. It is reached through the
+//! parent's own descriptor in `/proc`, from every network namespace. Nothing of it remains when the
+//! parent has ended.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

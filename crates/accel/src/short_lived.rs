@@ -3,7 +3,7 @@
 //! for the other end later, when a connection has lasted longer than those before. Until then it
 //! does not ask for the connection's own address either.
 //!
-//! A new record in the ledger takes a new page of memory now and then, which costs more than all
+//! A new record in the ledger takes a new page of memory now and then. That costs more than all
 //! else that a short connection needs of this library. So once a process has closed many, the next
 //! one uses the record that was closed last, which is still in a cache.
 

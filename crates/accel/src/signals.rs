@@ -1,10 +1,11 @@
 //! Counts deliveries of the program's signal handlers, by a trampoline that calls them.
 //!
 //! A call that spins in user space must return EINTR as the kernel's would, so it must learn that a
-//! handler ran in its thread. Three things are stored per thread: how many handlers ran
-//! ([`interrupt_count`], [`delivery_count`]), the time-out of a sleep that is about to begin
-//! ([`sleep_timeout`]), and the signals that were deferred while locks were held
-//! ([`defer_handlers`]).
+//! handler ran in its thread. Three things are stored per thread:
+//!
+//! - how many handlers ran ([`interrupt_count`], [`delivery_count`]);
+//! - the time-out of a sleep that is about to begin ([`sleep_timeout`]);
+//! - the signals that were deferred while locks were held ([`defer_handlers`]).
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};

@@ -3,9 +3,9 @@
 //!
 //! **The kernel carries bytes to a receiver that sleeps, memory carries bytes to a receiver that is
 //! awake.** A sender may use memory only while nobody at the other end relies on the kernel
-//! ([`Socket::rely_on_kernel`]) and while all bytes that went through the kernel were received. So
-//! the bytes in memory always come before those in the kernel, and the kernel's readiness is true
-//! for everybody who relies on it: see [`outgoing`] and [`incoming`].
+//! ([`Socket::rely_on_kernel`]). All bytes that went through the kernel must have been received as
+//! well. So the bytes in memory always come before those in the kernel. The kernel's readiness is
+//! true for everybody who relies on it: see [`outgoing`] and [`incoming`].
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;

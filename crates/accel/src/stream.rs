@@ -2,8 +2,8 @@
 //! direction goes at the moment.
 //!
 //! Each call gets the program's own call of the kernel (`raw`). Whenever a call must go through the
-//! kernel as a whole it is that call, so that blocking, time limits, signals and errors are the
-//! kernel's own.
+//! kernel as a whole it is that call. So blocking, time limits, signals and errors are the kernel's
+//! own.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

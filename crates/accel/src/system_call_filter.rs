@@ -1,7 +1,7 @@
 //! Programs that restrict their own system calls (seccomp). A filter may end the process at any
-//! call that the program itself would not make, and this library makes such calls: it asks for
+//! call that the program itself would not make. This library makes calls of its own: it asks for
 //! options, looks for the other end, and polls. So before the first filter all sockets go to the
-//! kernel for good, and from then on the library's functions make the program's own calls only.
+//! kernel for good. From then on the library's functions make the program's own calls only.
 
 use nm_ring::ledger::KernelReason;
 

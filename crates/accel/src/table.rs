@@ -1,7 +1,7 @@
-//! Which of the process's descriptors are TCP sockets that this library manages, which belong to
-//! the library itself, and which are inherited sockets that were not used yet. A look-up takes one
-//! load and no lock. Entries are pointers into a pool whose memory is never freed, so that an
-//! outdated pointer is still valid, or odd numbers, which are no pointers.
+//! Which of the process's descriptors are TCP sockets that this library manages. Also which belong
+//! to the library itself, and which are inherited sockets that were not used yet. A look-up takes
+//! one load and no lock. Entries are pointers into a pool, or odd numbers, which are no pointers.
+//! The memory of the pool is never freed, so that an outdated pointer is still valid.
 
 use std::ffi::c_int;
 use std::os::fd::{IntoRawFd as _, OwnedFd};

@@ -1,10 +1,10 @@
-//! Which descriptors are TCP sockets. A connection costs no system call to find that out: the
+//! Which descriptors are TCP sockets. A connection costs no system call to find that out. The
 //! program's own call of `socket` tells it, and an accepted socket has the protocol of its
 //! listener, of which the kernel is asked once.
 //!
-//! What is stored is a hint: a descriptor may be closed and opened again without this library, and
-//! the kernel may use another protocol than the program has asked for (Multipath TCP). The
-//! rendezvous asks the kernel before a connection shares memory.
+//! What is stored is a hint. A descriptor may be closed and opened again without this library. The
+//! kernel may use another protocol than the program has asked for (Multipath TCP). The rendezvous
+//! asks the kernel before a connection shares memory.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -1,4 +1,4 @@
-//! Whether shared memory is worth what it costs: a connection whose bytes go through the kernel
+//! Whether shared memory is worth what it costs. A connection whose bytes go through the kernel
 //! nonetheless, because its receivers sleep, has paid for it and gains nothing.
 
 use std::ptr;

@@ -1,6 +1,6 @@
-//! Runs a target without a fuzzer, where its toolchain cannot be had: over its seeds, and over
-//! mutations of them that are the same each time. `mutate TARGET SECONDS FOLDER` prints the number
-//! of executions, and writes an input that fails into the folder.
+//! Runs a target without a fuzzer, where its toolchain cannot be had. It runs over its seeds, and
+//! over mutations of them that are the same each time. `mutate TARGET SECONDS FOLDER` prints the
+//! number of executions, and writes an input that fails into the folder.
 
 use std::panic::catch_unwind;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Servers whose receivers mostly sleep: a web server with its own loop (h2o), a proxy of streams
-//! (nginx), and applications behind a web server (PHP) or in one (uvicorn), under wrk.
+//! Servers whose receivers mostly sleep, under wrk. They are a web server with its own loop (h2o),
+//! and a proxy of streams (nginx). Applications are behind a web server (PHP) or in one (uvicorn).
 
 use std::path::Path;
 

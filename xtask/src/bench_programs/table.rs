@@ -106,7 +106,7 @@ fn reasons(bytes: &Bytes) -> String {
         .iter()
         .map(|(reason, count)| format!("{}: {}", percent(*count, total), reason.replace('|', "/")))
         .collect();
-    shown.join("; ")
+    shown.join(". ")
 }
 
 /// The 95 % interval of the median of a row's ratios, whatever their distribution; none of too few
@@ -124,10 +124,6 @@ fn with_interval(row: &Row) -> String {
     }
 }
 
-fn list(rows: &[&Row], show: impl Fn(&Row) -> String) -> String {
-    rows.iter().map(|row| show(row)).collect::<Vec<_>>().join("; ")
-}
-
 /// A program misses the goal if its median ratio is below with 95 % confidence. Where the median is
 /// below and the interval reaches the goal, more rounds are needed.
 fn goal(rows: &[Row], text: &mut String) {
@@ -135,19 +131,18 @@ fn goal(rows: &[Row], text: &mut String) {
     let reaches_goal = |row: &&Row| interval(row).is_none_or(|(_, high)| high >= RATIO_MIN);
     let (open, slower): (Vec<&Row>, Vec<&Row>) =
         rows.iter().filter(is_below).partition(reaches_goal);
-    let mut verdicts = vec![];
-    if !slower.is_empty() {
-        verdicts.push(format!("**missed** by {}", list(&slower, |row| row.case.name.clone())));
+    let goal = format!("\nGoal: no program below {RATIO_MIN} of the kernel's speed");
+    if slower.is_empty() && open.is_empty() {
+        let _ = writeln!(text, "{goal}: met.");
+        return;
     }
-    if !open.is_empty() {
-        verdicts.push(format!("inconclusive for {}", list(&open, with_interval)));
+    let _ = writeln!(text, "{goal}.\n");
+    for row in slower {
+        let _ = writeln!(text, "- **Missed** by {}.", row.case.name);
     }
-    if verdicts.is_empty() {
-        verdicts.push("met".to_string());
+    for row in open {
+        let _ = writeln!(text, "- Inconclusive for {}.", with_interval(row));
     }
-    let verdict = verdicts.join(", ");
-    let _ =
-        writeln!(text, "\nGoal: no program below {RATIO_MIN} of the kernel's speed: {verdict}.");
 }
 
 fn failures(rows: &[Row], text: &mut String) {
@@ -203,7 +198,7 @@ mod tests {
     fn ratio_is_of_one_round_and_bytes_are_of_all() {
         let text = report(&[row("fast", &[(1000.0, 3000.0), (2000.0, 4000.0)])], 2);
         let line = "| fast | requests/s | 2 | 1500 | 3500 | 2.50 | – | 2.00 to 3.00 | 90.00 % | \
-                    5.00 %: a / b; 5.00 %: before both ends had met, or to an end that slept |";
+                    5.00 %: a / b. 5.00 %: before both ends had met, or to an end that slept |";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("kernel's speed: met."), "{text}");
     }
@@ -223,7 +218,7 @@ mod tests {
             ..row("absent", &[])
         };
         let text = report(&[row("slow", &slow), failed, absent], 3);
-        assert!(text.contains("kernel's speed: **missed** by slow."), "{text}");
+        assert!(text.contains("kernel's speed.\n\n- **Missed** by slow.\n"), "{text}");
         assert!(text.contains("| broken | 3 | plain: no figure |"), "{text}");
         let line = "## Not run\n\n| program | why |\n|---|---|\n| absent | h2o is not installed;";
         assert!(text.contains(line), "{text}");
@@ -235,8 +230,8 @@ mod tests {
         let noisy = [0.80, 0.85, 0.90, 0.92, 0.93, 0.94, 0.96, 0.97, 0.98, 1.10];
         let noisy: Vec<_> = noisy.iter().map(|ratio| (1000.0, 1000.0 * ratio)).collect();
         let text = report(&[row("noisy", &noisy), row("short", &[(1000.0, 900.0)])], 10);
-        let verdict = "kernel's speed: inconclusive for noisy (0.85 to 0.98 with 95 % \
-                       confidence); short (too few rounds for an interval).";
+        let verdict = "kernel's speed.\n\n- Inconclusive for noisy (0.85 to 0.98 with 95 % \
+                       confidence).\n- Inconclusive for short (too few rounds for an interval).";
         assert!(text.contains(verdict), "{text}");
     }
 }

@@ -1,5 +1,5 @@
 //! Builds the program with musl, which needs no library, and the accelerator's library for an old
-//! glibc, so that both run on every machine of their processor.
+//! glibc. So both run on every machine of their processor.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! The files of the emulated host: shell, QEMU, nearmetal, the libraries of both, the modules that
-//! it loads itself, and kernel and modules for the guests.
+//! The files of the emulated host. They are shell, QEMU, nearmetal, the libraries of both, the
+//! modules that it loads itself, and kernel and modules for the guests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! Whether the tests of SPECIFICATION.md notice what they are named for: each mutation is made in a
+//! Whether the tests of SPECIFICATION.md notice what they are named for. Each mutation is made in a
 //! copy of the tree, and its test must fail there.
 
 pub mod list;

@@ -17,10 +17,11 @@ pub enum Check {
     Guarantees,
     Mutations,
     Roles,
+    Sentences,
 }
 
 impl Check {
-    pub const ALL: [Check; 9] = [
+    pub const ALL: [Check; 10] = [
         Check::Text,
         Check::Functions,
         Check::Imports,
@@ -30,6 +31,7 @@ impl Check {
         Check::Guarantees,
         Check::Mutations,
         Check::Roles,
+        Check::Sentences,
     ];
 
     /// The name by which the command line and the faults call it.
@@ -44,6 +46,7 @@ impl Check {
             Check::Guarantees => "guarantees",
             Check::Mutations => "mutations",
             Check::Roles => "roles",
+            Check::Sentences => "sentences",
         }
     }
 

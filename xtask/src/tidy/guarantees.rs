@@ -1,4 +1,4 @@
-//! The tables of SPECIFICATION.md: every guarantee has a number, a place where it was seen, and
+//! The tables of SPECIFICATION.md. Every guarantee has a number, a place where it was seen, and
 //! tests that exist, or says that no test enforces it.
 //!
 //! A test is named in the last column as `` `crate::test_function` ``, or `` `crate::module::*` ``

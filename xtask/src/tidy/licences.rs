@@ -1,7 +1,7 @@
 //! Licences of everything that is linked.
 //!
-//! Security advisories are not checked: their database is a git repository of its own that must be
-//! fetched and be recent, so a check without a network would say nothing, or say it of old data.
+//! Security advisories are not checked. Their database is a git repository of its own that must be
+//! fetched and be recent. A check without a network would say nothing, or say it of old data.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! The module tree of one build target: which file each module is in, the names it defines and
-//! imports, and every path that it mentions outside of items for tests only.
+//! The module tree of one build target. It has which file each module is in, and the names it
+//! defines and imports. It also has every path that it mentions outside of items for tests only.
 //!
 //! It is read from tokens, so that paths within macros count too. What macros generate is unknown.
 

@@ -1,4 +1,4 @@
-//! The exchange's product code is what its simulation drives: only whole modules are for tests, and
+//! The exchange's product code is what its simulation drives. Only whole modules are for tests, and
 //! a role names nothing with a clock, a thread, a socket or a file.
 
 use std::path::Path;

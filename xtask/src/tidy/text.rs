@@ -1,5 +1,5 @@
-//! Rules on the text of a source file: a head that says what lives there, line width, trailing
-//! white space, and `#![forbid(unsafe_code)]` where no `unsafe` may be.
+//! Rules on the text of a source file. They are a head that says what lives there, line width,
+//! trailing white space, and `#![forbid(unsafe_code)]` where no `unsafe` may be.
 
 use std::path::Path;
 

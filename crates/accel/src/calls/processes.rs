@@ -1,5 +1,5 @@
-//! fork, exec, spawn and exit: which process owns the table, which processes hold a socket, and
-//! what must return to the kernel before a program without this library gets the descriptor.
+//! fork, exec, spawn and exit. Which process owns the table, and which processes hold a socket?
+//! What must return to the kernel before a program without this library gets the descriptor?
 //!
 //! The child of vfork runs on our memory, so every function that would change state of this process
 //! calls [`memory_ownership`] first. A wrapper of vfork cannot return twice, so it only notes the

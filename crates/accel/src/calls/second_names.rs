@@ -1,5 +1,6 @@
-//! libc's second names of calls, which some programs and libraries use instead of the first: those
-//! of glibc's own and those for 64-bit file offsets, which are the same on 64-bit processors.
+//! libc's second names of calls, which some programs and libraries use instead of the first. They
+//! are those of glibc's own and those for 64-bit file offsets, which are the same on 64-bit
+//! processors.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -1,4 +1,4 @@
-//! Epoll sets that this process has not created through the library: they came through an exec, or
+//! Epoll sets that this process has not created through the library. They came through an exec, or
 //! from another process, or the program makes its system calls itself. The kernel's own list of
 //! registrations tells what is in them.
 

@@ -2,9 +2,9 @@
 //! the kernel's wait for it.
 //!
 //! The kernel's registrations are the program's own, with its own data. What is stored here says
-//! which members may be polled in memory (see `activity`): none while a thread sleeps in the kernel
-//! on this set, because that thread relies on the kernel, and none if somebody may sleep of whom
-//! this process does not know.
+//! which members may be polled in memory (see `activity`). None may while a thread sleeps in the
+//! kernel on this set, because that thread relies on the kernel. None may either if somebody may
+//! sleep of whom this process does not know.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 

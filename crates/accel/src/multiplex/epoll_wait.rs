@@ -1,9 +1,11 @@
 //! One wait for an epoll set with members that may share memory.
 //!
-//! A set of which no member is active is waited for by the program's own call. Otherwise memory and
-//! the kernel's wait with a time-out of zero are asked in turn; then the thread spins over the
-//! active members, as long as that pays; then all members are counted, and it sleeps in the
-//! kernel's wait, which fills the program's own array.
+//! A set of which no member is active is waited for by the program's own call. Otherwise a wait has
+//! three steps:
+//!
+//! 1. It asks memory and the kernel's wait with a time-out of zero in turn.
+//! 2. It spins over the active members, as long as that pays.
+//! 3. It counts all members, and sleeps in the kernel's wait, which fills the program's own array.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;

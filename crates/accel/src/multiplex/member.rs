@@ -1,10 +1,11 @@
 //! One registration in an epoll set: what the program requested, whether it relies on the kernel,
 //! and what was reported.
 //!
-//! A member that is interested in input is either *counted* (its socket relies on the kernel, so
-//! the peer sends through the kernel and the kernel's readiness is true) or *active* (not counted:
-//! `epoll_wait` polls its memory). A counted member is *watched* as well while bytes are in memory
-//! that arrived before it was counted. All other events come from the kernel.
+//! A member that is interested in input is either *counted* or *active*. If it is counted, its
+//! socket relies on the kernel, so the peer sends through the kernel and the kernel's readiness is
+//! true. If it is active, `epoll_wait` polls its memory. A counted member is *watched* as well
+//! while bytes are in memory that arrived before it was counted. All other events come from the
+//! kernel.
 
 use libc::c_int;
 

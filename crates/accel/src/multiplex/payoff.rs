@@ -2,7 +2,7 @@
 //!
 //! What memory saves is set against what its use costs, in ns as measured on current hardware; only
 //! the proportions matter. While the balance is negative, all members rely on the kernel and a wait
-//! is the kernel's own, without a spin. Now and then a trial finds out whether that has changed: it
+//! is the kernel's own, without a spin. Now and then a trial finds out whether that has changed. It
 //! makes the members that were used lately active again, and lasts until its costs exceed its
 //! allowance. It takes several sleeps, because both ends must be awake before memory is used.
 

@@ -1,4 +1,4 @@
-//! Signals at any instruction: a tracer interrupts a session by a handler that itself sends and
+//! Signals at any instruction. A tracer interrupts a session by a handler that itself sends and
 //! receives, at every system call, and at every instruction of a stride. The outcome is that of the
 //! same session without the library and without a signal.
 //!

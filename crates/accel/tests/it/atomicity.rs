@@ -1,4 +1,4 @@
-//! Several threads or processes send on one end of a connection: the bytes of a call stay together,
+//! Several threads or processes send on one end of a connection. The bytes of a call stay together,
 //! as far as the kernel keeps them together.
 
 use std::sync::Barrier;

@@ -1,4 +1,4 @@
-//! Programs that a program starts while its connections are open: those that merely inherit a
+//! Programs that a program starts while its connections are open. Those that merely inherit a
 //! socket cost memory only as long as they could use it, and those that use it are served.
 
 use std::ptr::{null, null_mut};

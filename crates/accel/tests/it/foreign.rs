@@ -1,4 +1,4 @@
-//! What programs do that are not written with this library in mind: they define libc's functions
+//! What programs do that are not written with this library in mind. They define libc's functions
 //! themselves, cancel threads, use asynchronous i/o, and pass short buffers.
 
 use std::path::{Path, PathBuf};

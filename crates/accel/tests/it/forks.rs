@@ -1,5 +1,5 @@
-//! Connections whose ends are shared by several processes: both ends fork, one process waits while
-//! another uses the socket, processes end at any moment, servers of many processes.
+//! Connections whose ends are shared by several processes. Both ends fork, one process waits while
+//! another uses the socket, processes end at any moment, and servers have many processes.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 

@@ -1,7 +1,7 @@
-//! Runs one body in a process of its own: the test binary starts itself again, with the library
+//! Runs one body in a process of its own. The test binary starts itself again, with the library
 //! preloaded or without it, and a variable that names the body. The body runs before `main`, on the
-//! main thread, with no other thread in the process, so that signals, forks and descriptor numbers
-//! are the body's own.
+//! main thread, with no other thread in the process. So signals, forks and descriptor numbers are
+//! the body's own.
 
 use std::ffi::CString;
 use std::fs::File;

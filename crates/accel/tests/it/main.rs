@@ -1,7 +1,12 @@
 //! The conformance suite: each behaviour of TCP sockets that a program can observe has one body. It
-//! runs three times: without the library (`kernel::`, which validates the expectation), with it
-//! (`accelerated::`), and with it on one CPU (`accelerated_on_one_cpu::`), where whoever waits must
-//! give way to whoever sends. A body runs in a process of its own, see [`harness`].
+//! runs three times:
+//!
+//! - without the library (`kernel::`), which validates the expectation;
+//! - with it (`accelerated::`);
+//! - with it on one CPU (`accelerated_on_one_cpu::`), where a thread that waits must give way to
+//!   one that sends.
+//!
+//! A body runs in a process of its own, see [`harness`].
 
 #[macro_use]
 mod bodies;

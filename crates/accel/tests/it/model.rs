@@ -1,7 +1,8 @@
-//! The design of the accelerator as a model, checked exhaustively: one direction of a connection on
-//! its way between memory and kernel, in every order of memory accesses and system calls. The
-//! order of accesses is sequentially consistent here: every pair of a store and a load that must
-//! not be exchanged has a full fence between them, which the loom tests of `nm-ring` check.
+//! The design of the accelerator as a model, checked exhaustively. It is one direction of a
+//! connection on its way between memory and kernel, in every order of memory accesses and system
+//! calls. The order of accesses is sequentially consistent here. Every pair of a store and a load
+//! that must not be exchanged has a full fence between them. The loom tests of `nm-ring` check
+//! that.
 
 mod checker;
 mod epoll;

@@ -1,5 +1,5 @@
 //! Parts of a program that send without this library, on a connection that another part uses
-//! through it: their bytes arrive in the order in which they were sent.
+//! through it. Their bytes arrive in the order in which they were sent.
 
 use std::ffi::{c_int, c_void};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Epoll sets that are used in unusual ways: passed on, closed while waited for, with equal data,
-//! with more busy members than are polled in memory.
+//! Epoll sets that are used in unusual ways: passed on, closed while waited for, with equal data.
+//! Some have more busy members than are polled in memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 

@@ -1,4 +1,4 @@
-//! A soak: clients and servers of every way of waiting, all accelerated, whose connections join
+//! A soak of clients and servers of every way of waiting, all accelerated. Their connections join
 //! under load, go back to the kernel, join again, and lose their processes. Every byte is checked,
 //! and no connection may stand still. `cargo xtask soak-accel` makes it long.
 

@@ -1,5 +1,5 @@
-//! Connections that memory does not serve: they leave it for good, their memory returns to the
-//! system, and a process whose connections all did tries no more.
+//! Connections that memory does not serve. They leave it for good, and their memory returns to the
+//! system. A process whose connections all did tries no more.
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@
 //! after each command; the cost of reading it is subtracted. Events are consumed by a running sum,
 //! which must be equal for both books. Run by `cargo xtask bench-book`.
 //!
-//! With `--serve MIX --file FILE` it writes the commands of a mix to a file for another book, and
+//! With `--serve MIX --file FILE` it writes the commands of a mix to a file for another book. It
 //! plays them once for each line on standard input: see `cargo xtask bench-book --peers`.
 #![allow(clippy::print_stdout)]
 

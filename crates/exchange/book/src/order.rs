@@ -2,22 +2,22 @@
 //! follow.
 //!
 //! Prices are in ticks and may be negative, as those of spreads and some commodities are.
-//! Quantities are in lots. Times are ns on the clock of whoever puts commands in order; a book
-//! never reads a clock, so that the same commands always lead to the same state.
+//! Quantities are in lots. Times are ns on the clock of the node that puts commands in order. A
+//! book never reads a clock, so that the same commands always lead to the same state.
 //!
 //! # Rules
 //! Exchanges differ in details. These rules hold for the reference book and the fast one alike.
 //!
 //! - **Time priority.** An order gets its priority when it is accepted. It gets a new one, behind
-//!   all other orders, when it is replaced (except by a smaller quantity at the same price), when
-//!   an iceberg shows its next part, and when a triggered stop comes to rest. Commands that cancel
-//!   several orders cancel them in order of priority; expiry takes the earliest time first.
+//!   all other orders, in three cases. It is replaced (except by a smaller quantity at the same
+//!   price), its iceberg shows the next part, or its triggered stop comes to rest. Commands that
+//!   cancel several orders cancel them in order of priority; expiry takes the earliest time first.
 //! - **Time** does not go back: a command with an earlier time is executed at the latest time so
 //!   far.
 //! - **Checks** of a new order, of which the first that fails is reported: halted, quantities,
-//!   combination of attributes, iceberg parts, expired, duplicate id, bands, auction, number of
-//!   live orders, post-only. Of a replacement: halted, unknown order, quantity, iceberg parts,
-//!   bands, post-only. A rejected command changes nothing, and the order id stays free.
+//!   combination of attributes, iceberg parts, expired, duplicate id. Then come bands, auction,
+//!   number of live orders, post-only. Of a replacement: halted, unknown order, quantity, iceberg
+//!   parts, bands, post-only. A rejected command changes nothing, and the order id stays free.
 //! - **Replace** sets the quantity that is open from then on, whatever has traded before. A minimum
 //!   quantity does not apply again; self-trade prevention does. A pending stop keeps its priority
 //!   whatever changes; a market order or market stop has no limit to change.
@@ -26,26 +26,26 @@
 //!   cancelled.
 //! - **Stops** are accepted in every phase; only trades trigger them, quotes do not. A trade elects
 //!   each stop whose price it reaches, even if another trade of the same command moves away again.
-//!   Elected stops are executed one after another once the command that made the trade is done,
-//!   those elected by it in order of priority, then those that they elect. A stop whose price the
-//!   last trade has already reached when it arrives is executed at once, except in an auction,
-//!   after which it waits for a trade. Minimum quantity, display quantity, immediate times in force
-//!   and self-trade prevention apply when it is executed.
+//!   Elected stops are executed one after another once the command that made the trade is done.
+//!   Those that it elected come in order of priority, then those that they elect. If the last trade
+//!   has already reached a stop's price when it arrives, it is executed at once. In an auction it
+//!   is not, and waits for a trade after it. Minimum quantity, display quantity, immediate times in
+//!   force and self-trade prevention apply when it is executed.
 //! - **Iceberg.** Only the shown part trades at its priority; all parts shown at a price trade
 //!   before the next parts do. Self-trade prevention, fill-or-kill and auctions use the full open
 //!   quantity. An incoming iceberg takes with its full quantity, then shows a part of the rest.
-//! - **Limits** ([`crate::limits`]). An order has at most a number of parts, an instrument a number
-//!   of live orders, and an order and a command a number of trades in continuous trading. What an
-//!   order could still trade after its last one is cancelled, and does not rest: the book would be
-//!   crossed. Once a command has made all of its trades, the stops that it elected are triggered
-//!   all the same: those that find nobody to trade with come to rest, the others are cancelled. An
-//!   auction has no such limit, because each of its trades but one fills an order.
+//! - **Limits** ([`crate::limits`]). An order has at most a number of parts, and an instrument a
+//!   number of live orders. In continuous trading an order and a command have at most a number of
+//!   trades. What an order could still trade after its last one is cancelled, and does not rest:
+//!   the book would be crossed. Once a command has made all of its trades, the stops that it
+//!   elected are triggered all the same. Those that find nobody to trade with come to rest, the
+//!   others are cancelled. An auction has no such limit, because each of its trades but one fills
+//!   an order.
 //! - **Fill-or-kill and minimum quantity** apply to what would actually trade, in the order in
-//!   which it would, self-trade prevention included; if they fail, nothing has changed. What trades
-//!   before an own order is reached counts towards the minimum, own orders do not, and a
-//!   fill-or-kill order that would be decremented is killed. So is one that would need more trades
-//!   than it may make; the trades that such a check finds in vain count towards those of the
-//!   command.
+//!   which it would, self-trade prevention included. If they fail, nothing has changed. What trades
+//!   before an own order is reached counts towards the minimum; own orders do not. A fill-or-kill
+//!   order that would be decremented is killed. So is one that would need more trades than it may
+//!   make. The trades that such a check finds in vain count towards those of the command.
 //! - **Self-trade prevention** follows the incoming order's setting and does not apply in an
 //!   auction. Own orders count as the other side for post-only all the same. An iceberg is treated
 //!   with its hidden part: it is cancelled in full, or decremented by the full quantity of the
@@ -60,12 +60,12 @@
 //! - **Halt.** Orders are neither accepted nor replaced; they may be cancelled, expire and end with
 //!   the day. A halt within an auction returns to it.
 //! - **Auction.** The price is that of a limit order in the book, or of the last trade moved into
-//!   the bands: the one with the largest volume; among several, the one with the smallest surplus;
-//!   then the one nearest to the last trade; then the lower one. Market orders alone trade at the
-//!   last price. Priority: market orders, then better limits, then earlier orders. Immediate,
-//!   post-only and minimum quantity orders are not accepted in an auction; stops are, and stay
-//!   pending. The auction price triggers stops as any trade does; they are executed in continuous
-//!   trading, after the last order of the auction.
+//!   the bands. It is the one with the largest volume. Among several it is the one with the
+//!   smallest surplus, then the one nearest to the last trade, then the lower one. Market orders
+//!   alone trade at the last price. Priority: market orders, then better limits, then earlier
+//!   orders. Immediate, post-only and minimum quantity orders are not accepted in an auction; stops
+//!   are, and stay pending. The auction price triggers stops as any trade does; they are executed
+//!   in continuous trading, after the last order of the auction.
 
 use nm_codec::DecodeError;
 use thiserror::Error;

@@ -2,7 +2,7 @@
 //! and fuzzers.
 //!
 //! [`differ`] decodes bytes as commands and applies them to both books. Their events and states
-//! must be equal, and the events alone are checked for what holds for any book: quantities are
+//! must be equal. The events alone are checked for what holds for any book. Quantities are
 //! conserved, trades stay within the bands, and successive trades of one taker never get a better
 //! price.
 

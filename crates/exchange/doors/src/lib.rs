@@ -5,8 +5,8 @@
 //! nothing of it.
 //!
 //! [`fix`] is FIX 4.4 and FIXT 1.1 with FIX 5.0 SP2, and [`ouch`] is OUCH 5.0 over SoupBinTCP
-//! ([`soup`]): codec, session layer and orders, none of which does I/O. Each is a
-//! [`line`](mod@line) of a [`door`], and shares all else: a session of `nm-client` trades by the
+//! ([`soup`]). Both have codec, session layer and orders, none of which does I/O. Each is a
+//! [`line`](mod@line) of a [`door`], and shares all else. A session of `nm-client` trades by the
 //! gateways, [`store`] keeps what must survive, and [`server`] is the process around it. What books
 //! show comes from a follower beside it, by a [`market`] board.
 #![forbid(unsafe_code)]

@@ -2,9 +2,9 @@
 //!
 //! It is a line of JSON for each step, with its checksum before it, and is only appended to. The
 //! records of a step are in one line, so a step is there as a complete or not at all. The last line
-//! may be torn, if the door or its machine ended while it was written: nobody knows of that
-//! step. What a door that was killed has written is there, because it is the kernel's; a machine
-//! that loses its power may lose the last seconds.
+//! may be torn, if the door or its machine ended while it was written: nobody knows of that step.
+//! What a door that was killed has written is there, because it is the kernel's. A machine that
+//! loses its power may lose the last seconds.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

@@ -1,6 +1,7 @@
-//! Batches: what a mediator puts in order at once, an entry of the log and of the journal: the time
-//! at which the leader put them in order (u64, ns since 1970, by its [`crate::leader_clock`]), then
-//! the frames of requests and of moves as they arrived, with padding and timestamps.
+//! Batches: what a mediator puts in order at once, an entry of the log and of the journal. First
+//! comes the time at which the leader put them in order (u64, ns since 1970, by its
+//! [`crate::leader_clock`]). Then come the frames of requests and of moves as they arrived, with
+//! padding and timestamps.
 
 use nm_codec::{DecodeError, Put, Reader};
 use nm_wire::{Frame, Kind};

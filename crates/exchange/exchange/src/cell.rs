@@ -7,35 +7,35 @@
 //! of an executed request is not executed again; its sender gets the same outcome once more.
 //!
 //! Where nothing is on a disk, a mediator that restarts, or replicas that all do, have lost the
-//! books. Such a cell *accepts unknown sessions*: a session that it does not know continues at its
+//! books. Such a cell *accepts unknown sessions*. A session that it does not know continues at its
 //! present sequence number if the request says that the one before it was answered
 //! ([`Request::is_previous_answered`]). That can only happen where books were lost, so it needs no
 //! record of the loss.
 //!
 //! **Nothing is known of a session** on an instrument before its first request there is executed,
 //! and the first request of all makes the instrument. So a request that would exceed a limit of the
-//! cell is refused without a trace, whatever it names as its predecessor; and because the cell
-//! forgets neither, every copy of it is refused as well.
+//! cell is refused without a trace, whatever it names as its predecessor. Because the cell forgets
+//! neither, every copy of it is refused as well.
 //!
-//! **Live orders of a session** on an instrument are counted here rather than in the book: the
+//! **Live orders of a session** on an instrument are counted here rather than in the book. The
 //! events of each order pass its session anyway, so that the count costs the book nothing.
 //!
-//! **The events of a session** on an instrument are one stream, numbered from 1 on: the results of
-//! its own requests, and what others did to its orders. The number is part of the state, so it is
-//! the same whichever replica sends the event. Events are kept until the session acknowledges them
-//! with its next request, and [resent](Cell::events_after) on request. Broadcast events are
-//! numbered as well, but not kept: old market data is of no use, so a gap is detected and not
-//! filled.
+//! **The events of a session** on an instrument are one stream, numbered from 1 on. They are the
+//! results of its own requests, and what others did to its orders. The number is part of the state,
+//! so it is the same whichever replica sends the event. Events are kept until the session
+//! acknowledges them with its next request, and [resent](Cell::events_after) on request. Broadcast
+//! events are numbered as well, but not kept: old market data is of no use, so a gap is detected
+//! and not filled.
 //!
 //! **Each instrument in one cell.** A cell owns the instruments that the rule of the network gives
-//! it (`instrument % active cells`), without those that it released to another cell, and with those
-//! that it adopted. Release and adoption are entries of its log ([`crate::moves`]), and so is the
-//! state that comes with an instrument. It executes no request on an instrument that it does not
-//! own.
+//! it (`instrument % active cells`). It does not own those that it released to another cell, and
+//! owns those that it adopted. Release and adoption are entries of its log ([`crate::moves`]), and
+//! so is the state that comes with an instrument. It executes no request on an instrument that it
+//! does not own.
 //!
-//! **Snapshots** do not stop the cell: [`Cell::begin_snapshot`] marks every instrument, each of
-//! them is copied before its first change after that, and [`Cell::copy_next`] copies one of the
-//! others whenever there is time. Other threads save large books, from a copy in memory.
+//! **Snapshots** do not stop the cell. [`Cell::begin_snapshot`] marks every instrument, and each of
+//! them is copied before its first change after that. [`Cell::copy_next`] copies one of the others
+//! whenever there is time. Other threads save large books, from a copy in memory.
 
 mod away;
 mod copy;

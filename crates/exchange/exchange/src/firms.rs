@@ -14,12 +14,11 @@
 //! position = 20000             # largest position on an instrument, lots
 //! ```
 //!
-//! A network begins with the tables of its file, and operators change them while it runs: the map
+//! A network begins with the tables of its file, and operators change them while it runs. The map
 //! carries them to all nodes, and each cell has them in its log ([`crate::cell`] checks the
 //! limits). In a network with firms a gateway refuses every session that none of them has, but the
-//! operator's. A firm owns its sessions, whatever keys they have and
-//! wherever they come from, so that quotas count for the firm. A network without firms lets any
-//! session connect.
+//! operator's. A firm owns its sessions, whatever keys they have and wherever they come from, so
+//! that quotas count for the firm. A network without firms lets any session connect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

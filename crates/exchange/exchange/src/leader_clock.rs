@@ -2,9 +2,9 @@
 //! be on several hosts, which have only their wall clocks in common, and clients name such times.
 //! A cell's time never goes back, so a clock that is ahead does lasting harm: orders expire.
 //!
-//! - At the start of a term, the time is that of the machine's wall clock; but if that is more than
+//! - At the start of a term, the time is that of the machine's wall clock. If that is more than
 //!   [`CLOCK_SKEW_MAX_NS`] from the median of the replicas' clocks, it is the median. With two
-//!   clocks, the time of the cell itself is the third; if that is not known, the clock that is
+//!   clocks, the time of the cell itself is the third. If that is not known, the clock that is
 //!   behind counts as the median. A single clock is believed.
 //! - From then on, it goes on with the monotonic clock: a wall clock that jumps changes nothing.
 //!   Only the median of at least three clocks can replace it, if it is as far off.

@@ -7,10 +7,10 @@
 //! [`network`] is the file that all nodes share, [`master`] what may be traded, and [`firms`] whose
 //! sessions may trade. [`link`] carries frames between nodes, whose messages are those of
 //! [`nm_wire`]; [`moves`] says how they move an instrument, [`client`] makes links from outside.
-//! [`cell`] is the state of one group of instruments, [`control`] decides where each instrument
-//! is, [`node`] runs one node, [`output_queue`] takes what a node writes, [`refusals`] says whom it
-//! does not answer for a while, and [`limits`] are what clients can ask of all of it. [`decimal`]
-//! are exact prices and quantities.
+//! [`cell`] is the state of one group of instruments, [`control`] decides where each instrument is,
+//! [`node`] runs one node. [`output_queue`] takes what a node writes, and [`refusals`] says whom it
+//! does not answer for a while. [`limits`] are what clients can ask of all of it. [`decimal`] are
+//! exact prices and quantities.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait"))]
 

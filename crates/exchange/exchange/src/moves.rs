@@ -13,17 +13,17 @@
 //! source's log: forget                        by the new map; the last state is dropped
 //! ```
 //!
-//! **Nothing is lost, doubled or reordered.** Which cell executes requests on an instrument is
-//! decided in the logs of the cells alone ([`crate::cell`]): the source executes none behind the
-//! release, the destination none before the end, and the end has the sequence numbers and outcomes
-//! of every session. A gateway keeps each request until it is answered, so one that reaches a cell
-//! at the wrong time is dropped there and sent again. Maps and announcements only decide how soon.
+//! **Nothing is lost, doubled or reordered.** The logs of the cells alone decide which cell
+//! executes requests on an instrument ([`crate::cell`]). The source executes none behind the
+//! release, the destination none before the end. The end has the sequence numbers and outcomes of
+//! every session. A gateway keeps each request until it is answered, so one that reaches a cell at
+//! the wrong time is dropped there and sent again. Maps and announcements only decide how soon.
 //!
 //! **Pause.** Requests wait from the release until the gateways have the announcement: a commit in
 //! the new cell and a few hops. The copy and all but the last requests are sent before.
 //!
 //! **Pacing.** Each step takes CPU time that requests on other instruments wait for. So a copy is
-//! sent in small frames with pauses, and the release and the last entry of control's log come a
+//! sent in small frames with pauses. The release and the last entry of control's log come a
 //! millisecond after what precedes them.
 //!
 //! **Refusals.** A destination decides once for each move, by its log, whether it has room. The
@@ -31,11 +31,11 @@
 //! owner.
 //!
 //! **Crashes.** Control orders the move again every 200 ms until it has ended. An attempt without
-//! progress is given up for another one, after a time that doubles. A new leader of the
-//! source begins another [`Attempt`], from the released state if there is one; the first part of an
+//! progress is given up for another one, after a time that doubles. A new leader of the source
+//! begins another [`Attempt`], from the released state if there is one. The first part of an
 //! attempt discards what came of another. Who has adopted the instrument says so again. Each step
-//! names the epoch of the move, which rises with each move of an instrument, and has no effect if
-//! a later one was seen.
+//! names the epoch of the move, which rises with each move of an instrument. The step has no effect
+//! if a later one was seen.
 
 pub use nm_wire::{
     Attempt, Claim, CopyStart, Forget, MoveEnded, MoveId, MoveOrder, MoveParts, MoveProgress,

@@ -1,5 +1,5 @@
 //! The topology of a network: how many nodes of each class, where they listen, and which are
-//! linked; read from a TOML file that all of its nodes share.
+//! linked. It is read from a TOML file that all of its nodes share.
 //!
 //! ```toml
 //! cluster = 7                  # number that no other network has; optional
@@ -43,9 +43,15 @@
 //! sessions = ["9001-9010"]
 //! ```
 //!
-//! Each gateway has links to two routers, of which it uses one, and to those that were added, each
-//! router to all mediators, each mediator to two processors and to those that were added, or to all
-//! where cells have replicas, and each processor to all gateways. The upstream end makes the link.
+//! Links of each class:
+//!
+//! - A gateway has links to two routers, of which it uses one, and to those that were added.
+//! - A router has links to all mediators.
+//! - A mediator has links to two processors and to those that were added, or to all where cells
+//!   have replicas.
+//! - A processor has links to all gateways.
+//!
+//! The upstream end makes the link.
 //!
 //! One more group of replicas keeps what all nodes must agree on: see [`crate::control`].
 //!

@@ -1,5 +1,5 @@
 //! Whose connections ended without a handshake lately. An owner that causes that again and again is
-//! not answered for a while: its connections are closed as soon as they are accepted, which costs
+//! not answered for a while. Its connections are closed as soon as they are accepted, which costs
 //! the node a small part of what a refusal costs.
 
 use std::collections::BTreeMap;

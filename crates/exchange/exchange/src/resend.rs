@@ -2,8 +2,8 @@
 //! gateway, and of clients.
 //!
 //! As TCP after a loss: a little at first, and for each reply more than it takes away. So a resend
-//! of any size adapts to what the way there and back carries, and however short a time the links
-//! live, some replies come back in it.
+//! of any size adapts to what the way there and back carries. However short a time the links live,
+//! some replies come back in it.
 
 use std::collections::VecDeque;
 

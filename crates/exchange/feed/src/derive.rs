@@ -1,7 +1,7 @@
 //! From the events of one instrument's book to messages of ITCH.
 //!
 //! The same commands and events always lead to the same messages. An order has a number of its own
-//! in the feed, which says nothing of its owner, and gets another one when it loses its priority.
+//! in the feed, which says nothing of its owner. It gets another one when it loses its priority.
 //! Pending stops, the hidden part of an iceberg and market orders in an auction are not shown.
 //!
 //! - Trades in continuous trading are `E`, those of an auction `C` which is not to be printed, and

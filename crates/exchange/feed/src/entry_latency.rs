@@ -1,5 +1,5 @@
-//! How long the feed takes: from the receipt of a request at its gateway until the messages that
-//! follow from it are handed to the sockets of both lines.
+//! How long the feed takes. The time runs from the receipt of a request at its gateway until the
+//! sockets of both lines have the messages that follow from it.
 
 use nm_stats::histogram::{self, Histogram};
 

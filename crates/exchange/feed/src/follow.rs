@@ -2,10 +2,10 @@
 //! them.
 //!
 //! A book executes the same commands as the cells do, so it is the same book. An update says by its
-//! history which one it follows: so copies of it by other replicas have no effect, and one that is
-//! missing is noticed, whichever replica leads, and in whichever cell the instrument is. If no
-//! replica has sent the missing one for [`MISSING_NS`], the book is asked for, and the feed goes on
-//! from there: what traded meanwhile is not in it, and a line says so.
+//! history which one it follows. So copies of it by other replicas have no effect, and one that is
+//! missing is noticed. This holds whichever replica leads, and in whichever cell the instrument is.
+//! If no replica has sent the missing one for [`MISSING_NS`], the book is asked for, and the feed
+//! goes on from there. What traded meanwhile is not in it, and a line says so.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

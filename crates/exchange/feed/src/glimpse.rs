@@ -1,5 +1,5 @@
-//! A snapshot over SoupBinTCP, as GLIMPSE 5.0 has it: the messages of ITCH that lead to the books
-//! of a moment, and then the number of the message with which the feed goes on.
+//! A snapshot over SoupBinTCP, as GLIMPSE 5.0 has it. It has the messages of ITCH that lead to the
+//! books of a moment. Last comes the number of the message with which the feed goes on.
 
 use nm_doors::line::{Cut as _, Next};
 use nm_doors::soup::packet::{self, Framer, LOGIN_ACCEPTED, LOGIN_REQUEST, SEQUENCED};

@@ -1,4 +1,4 @@
-//! Shows a door what the books of some instruments have, as long as it wants to know: a thread that
+//! Shows a door what the books of some instruments have, as long as it wants to know. A thread
 //! follows the network's nodes as a publisher does.
 
 use std::collections::{BTreeMap, BTreeSet};

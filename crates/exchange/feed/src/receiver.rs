@@ -1,4 +1,4 @@
-//! A consumer's side of the lines: doubles are removed, messages come in order, and what is missing
+//! A consumer's side of the lines. Doubles are removed, and messages come in order. What is missing
 //! is asked for, first from the request server, then by a snapshot.
 
 use std::collections::BTreeMap;

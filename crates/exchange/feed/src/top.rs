@@ -1,9 +1,9 @@
-//! The best bid and offer of each stock, its last trade and its state, conflated: at most one
-//! message of a stock in an interval, and one now and then even if nothing has changed.
+//! The best bid and offer of each stock, its last trade and its state, conflated. A stock has at
+//! most one message in an interval, and one now and then even if nothing has changed.
 //!
 //! A message has all that is known of its stock, so nobody needs those before it, and none is sent
 //! again. Messages are in packets of MoldUDP64 with the session of the feed and numbers of their
-//! own, by which a receiver sees what it has missed. ITCH has no such message: it is one of this
+//! own. By these a receiver sees what it has missed. ITCH has no such message: it is one of this
 //! exchange.
 
 use crate::itch::Stock;

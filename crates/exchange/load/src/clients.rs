@@ -2,15 +2,15 @@
 //! It uses neither sockets nor clocks, so that a test can play the network and the time.
 //!
 //! Sessions are spread over links, at first one to each gateway. When the gateway of a link
-//! [leaves](nm_wire::GoAway), its sessions move to a new link: each stays behind until
-//! what it has sent over the link before is answered, and sends nothing new meanwhile. If that
-//! takes too long, or the link before breaks, it goes on as after a broken link.
+//! [leaves](nm_wire::GoAway), its sessions move to a new link. Each stays behind until what it has
+//! sent over the link before is answered, and sends nothing new meanwhile. If that takes too long,
+//! or the link before breaks, it goes on as after a broken link.
 //!
 //! After a new connection requests are sent again a little at first, and then as replies make room
-//! ([`ResendQueue`]); new ones of the same session and instrument wait behind them.
+//! ([`ResendQueue`]). New ones of the same session and instrument wait behind them.
 //!
 //! A session's events on an instrument are numbered. The session accepts each event once and in
-//! order, however often it arrives, and sends a resend request for missing ones: at a gap in the
+//! order, however often it arrives. It sends a resend request for missing ones at a gap in the
 //! numbers, after a new connection, and when its gateway asks for it. Missing broadcasts are
 //! counted.
 

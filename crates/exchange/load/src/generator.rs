@@ -1,7 +1,7 @@
 //! The load generator: one thread that sends requests on schedule to all gateways, receives
 //! replies, and re-establishes lost connections.
 //!
-//! It sleeps until the next request is due or a reply arrives, and polls the clock only in the last
+//! It sleeps until the next request is due or a reply arrives. It polls the clock only in the last
 //! microseconds before a request, because it shares the CPUs with the network that it measures.
 
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! The load: an open loop on an absolute schedule over all gateways of a network.
 //!
-//! Requests ([`mix`], `random`) and their times ([`schedule`]) follow from a seed alone, or from
-//! a recorded [`flow`]; neither waits for the network. A round trip is measured from the *intended*
+//! Requests ([`mix`], `random`) and their times ([`schedule`]) follow from a seed alone, or from a
+//! recorded [`flow`]; neither waits for the network. A round trip is measured from the *intended*
 //! send time, so that anything that delays the generator counts as well. [`clients`] holds the
-//! sessions without sockets or clocks, `connections` their links, [`generator`] drives them,
+//! sessions without sockets or clocks, `connections` their links, and [`generator`] drives them.
 //! [`round`] computes the figures, and [`log`] records requests and replies for `verify`. A load
 //! that changes is a [`profile`], recorded by [`seconds`].
 #![forbid(unsafe_code)]

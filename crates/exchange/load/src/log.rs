@@ -17,8 +17,8 @@
 //! ```
 //!
 //! Records are in the order in which one thread did what they say. A client that ends writes what
-//! each session was delivered and which requests have no answer, and then how many records of each
-//! kind there are: without that last record, the log may be missing something.
+//! each session was delivered and which requests have no answer. Last it writes how many records of
+//! each kind there are. Without that record, the log may be missing something.
 
 use std::fmt;
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! Generator of orders: a seeded stream that follows order books of its own, so that cancels and
-//! replacements mostly name live orders, independent of the answers of the network.
+//! Generator of orders, independent of the answers of the network. It is a seeded stream that
+//! follows order books of its own, so that cancels and replacements mostly name live orders.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The requests of a load that changes as a script says, with their times: one segment follows the
+//! The requests of a load that changes as a script says, with their times. One segment follows the
 //! other, and orders and random numbers continue from each to the next.
 
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
 //! Records a load by seconds of its schedule. A second is passed on as soon as all of its requests
-//! have a reply, so that memory does not grow with the length of the load.
+//! have a reply. So memory does not grow with the length of the load.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;

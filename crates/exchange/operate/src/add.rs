@@ -1,7 +1,7 @@
 //! Adds a node to a running network, a mediator with a cell of its own, and removes it.
 //!
-//! A router that was added takes its turn of the gateways when it is up, and those go on to the
-//! next one when it is removed. So does a processor of the cells, where these have no replicas;
+//! A router that was added takes its turn of the gateways when it is up. When it is removed, those
+//! gateways go on to the next one. So does a processor of the cells, where these have no replicas;
 //! else it stands in for the processors that have them. A cell that was added is spare: it gets
 //! instruments by [`resize::grow`], by moves, or from the policies. Clients come to a gateway that
 //! was added as to any other, and it is drained before it is removed.

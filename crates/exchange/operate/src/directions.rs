@@ -1,7 +1,7 @@
-//! What an operator directs on a running network: halts, auctions, the end of the day, cancels of
-//! all orders of a session or firm, and whether a firm may send orders.
+//! What an operator directs on a running network: halts, auctions, the end of the day, and cancels
+//! of all orders of a session or firm. Also whether a firm may send orders.
 //!
-//! Each cell carries it out in its own log. What was done is not done again, so everything can be
+//! Each cell carries it out in its own log. What was done is not done again. So everything can be
 //! repeated: after a leader's death, after a move of an instrument, or by a second operator.
 
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! Whether a network trades, by what its nodes answer themselves: what control knows of a node is
+//! Whether a network trades, by what its nodes answer themselves. What control knows of a node is
 //! as old as the last message about it, and control may be dead as well.
 //!
 //! Each node is asked whether it answers, and each mediator whether it leads the cells that it may
-//! have. The instruments of a cell are traded if somebody leads it, a majority of its replicas
-//! answers, one of its processors does, and a gateway with a router.
+//! have. The instruments of a cell are traded if somebody leads it and a majority of its replicas
+//! answers. One of its processors must answer as well, and a gateway with a router.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -3,11 +3,11 @@
 //! [`admin`] asks a network for its status, and for one change at a time; the others are made of
 //! these. [`health`] says which instruments can be traded, as the nodes themselves answer. [`add`]
 //! adds nodes, at [`addresses`] of their own, and removes them. [`drain`] lets a node carry
-//! nothing, [`replace`] gives a cell another replica, [`retire`] removes what a session or an owner
-//! has, [`instruments`] says what may be traded, [`firms`] whose sessions may trade it and how
-//! much, [`directions`] when, and [`scheduler`] does so by a [`schedule`]. [`resize`] changes over
-//! how many cells the instruments are spread. [`policy_runner`] does so by policies, which take the
-//! latencies between [`sites`].
+//! nothing, [`replace`] gives a cell another replica, and [`retire`] removes what a session or an
+//! owner has. [`instruments`] says what may be traded, [`firms`] whose sessions may trade it and
+//! how much. [`directions`] says when, and [`scheduler`] does so by a [`schedule`]. [`resize`]
+//! changes over how many cells the instruments are spread. [`policy_runner`] does so by policies,
+//! which take the latencies between [`sites`].
 #![forbid(unsafe_code)]
 
 pub mod add;

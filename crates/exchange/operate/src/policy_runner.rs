@@ -1,8 +1,8 @@
-//! Carries out the exchange's policies on a running network: it asks mediators what they have done,
-//! and all nodes on the way of a request how long it takes; lets the policies decide, and orders
+//! Carries out the exchange's policies on a running network. It asks mediators what they have done,
+//! and all nodes on the way of a request how long it takes. It lets the policies decide, and orders
 //! the moves.
 //!
-//! It is an operator of the network and no part of it: it may end at any time, and another one goes
+//! It is an operator of the network and no part of it. It may end at any time, and another one goes
 //! on with the present network. Which cells are active is what it remembers; at first, those that
 //! the rule of the network spreads instruments over, and those that own any.
 

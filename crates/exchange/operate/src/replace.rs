@@ -1,5 +1,5 @@
-//! Replaces a replica of a cell of a running network by one of another node: the way to get back
-//! all copies of a cell after a node is lost for good, or to free a node of them.
+//! Replaces a replica of a cell of a running network by one of another node. So a cell gets back
+//! all copies after a node is lost for good, or a node is freed of them.
 
 use std::time::Duration;
 

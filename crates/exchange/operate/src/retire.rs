@@ -1,4 +1,4 @@
-//! Removes what a session or an owner has in the cells of a running network: its orders are
+//! Removes what a session or an owner has in the cells of a running network. Its orders are
 //! cancelled, its sessions forgotten, and so are the instruments that nobody else uses.
 
 use std::time::Duration;

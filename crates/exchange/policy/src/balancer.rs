@@ -3,12 +3,12 @@
 //! A cell is hot while its load is above the high watermark, a multiple of the mean of all cells in
 //! service. The ideal load to move to a cold cell is half of the difference, or what that cell has
 //! room for below the watermark. Accepted is the instrument closest to it that is at most half of
-//! the hot cell's load and nine tenths of the difference; else, in an emergency, the smallest
-//! instrument, if it is smaller than three quarters of the hot cell's load and than the difference.
-//! If no single move helps, several together may ([`crate::repack`]).
+//! the hot cell's load and nine tenths of the difference. In an emergency it is else the smallest
+//! instrument, if that is smaller than three quarters of the hot cell's load and than the
+//! difference. If no single move helps, several together may ([`crate::repack`]).
 //!
 //! It is an emergency if the coldest cell has less than two thirds of the hot one's load, as one
-//! that was just activated: then the balancer does not wait until the cell has been hot for a time.
+//! that was just activated. The balancer does not wait then until the cell has been hot for a time.
 //!
 //! Every move lowers the sum of the squares of all loads, so with constant loads there is a last
 //! one. Nothing moves to another site if the placement would move it back.

@@ -1,17 +1,17 @@
 //! Prediction of round trips from the load of the cells.
 //!
 //! A cell is taken as a queue with one server. In such a queue with random arrivals the mean time
-//! in the system grows as 1/(1 − ρ), where ρ is its utilisation; if service times are exponential
-//! (M/M/1), the time itself is exponentially distributed, so every percentile, and the mean of the
-//! slowest tenth, is a fixed multiple of the mean (L. Kleinrock, Queueing Systems, volume 1,
-//! sections 3.2 and 5.7: M/M/1, and the Pollaczek-Khinchine formula for other service times, where
-//! the waiting time has the same factor). Hence ES10 = c / (1 − ρ), and c is known from any report
-//! of both: c = ES10 · (1 − ρ). It is what ES10 would be without load.
+//! in the system grows as 1/(1 − ρ), where ρ is its utilisation. If service times are exponential
+//! (M/M/1), the time itself is exponentially distributed. So every percentile, and the mean of the
+//! slowest tenth, is a fixed multiple of the mean. The source is Leonard Kleinrock, Queueing
+//! Systems, volume 1, sections 3.2 and 5.7: M/M/1, and the Pollaczek-Khinchine formula for other
+//! service times. The waiting time has the same factor there. Hence ES10 = c / (1 − ρ), and c is
+//! known from any report of both: c = ES10 · (1 − ρ). It is what ES10 would be without load.
 //!
 //! Reports of a nearly full cell do not fit c, because its queue grows with time rather than with
 //! load. Until another report has, c is taken as half of the limit.
 //!
-//! The model knows nothing of what does not come from load: an ES10 that is high while cells are
+//! The model knows nothing of what does not come from load. An ES10 that is high while cells are
 //! idle gives a c above the limit, and then no number of cells is predicted to help.
 
 use std::time::Duration;

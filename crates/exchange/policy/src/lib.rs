@@ -4,15 +4,15 @@
 //! each with its reason. It does no I/O and reads no clock: time is what the caller passes. Whether
 //! a decision is executed is the caller's choice, so a dry run is a caller that does not.
 //!
-//! Three policies run one after the other on one view of the network, which has every move that is
-//! under way as if it had arrived:
+//! Three policies run one after the other on one view of the network. The view has every move that
+//! is under way as if it had arrived:
 //!
 //! 1. the resizer activates spare cells, and empties active ones and retires them,
 //! 2. the placement moves instruments to the site that sends most requests for them,
 //! 3. the balancer moves instruments from loaded cells to others.
 //!
 //! Their rules are those of Monterey v3, the middleware of the published study, as far as they are
-//! public: the policies of Apache Brooklyn name it as their origin.
+//! public. The policies of Apache Brooklyn name it as their origin.
 #![forbid(unsafe_code)]
 
 mod balancer;

@@ -1,7 +1,7 @@
 //! The load of an instrument: requests per second and CPU time as one number.
 //!
-//! CPU time is divided by the mean CPU time of a request of the network, so a load is in requests
-//! per second whatever its share of CPU time: an instrument whose requests cost twice the mean
+//! CPU time is divided by the mean CPU time of a request of the network. So a load is in requests
+//! per second whatever its share of CPU time. An instrument whose requests cost twice the mean
 //! counts twice in that share. The sum over all instruments is that of their requests. What costs
 //! are not known for counts by its requests alone.
 

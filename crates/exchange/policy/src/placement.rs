@@ -1,8 +1,8 @@
 //! Which site an instrument is at: the one that sends most of its requests ("follow the sun").
 //!
-//! An instrument moves to the site that sends most, if that is a large enough share of all, and
-//! enough more than what the present site sends, and if the mean latency between the origins of its
-//! requests and its cell is then predicted to fall. The prediction takes the latencies between
+//! An instrument moves to the site that sends most. That site must send a large enough share of
+//! all, and enough more than the present site sends. The mean latency between the origins of its
+//! requests and its cell must then be predicted to fall. The prediction takes the latencies between
 //! sites as they were measured; where one is missing nothing moves.
 
 use std::collections::BTreeSet;

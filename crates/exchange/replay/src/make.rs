@@ -1,9 +1,11 @@
 //! Synthetic days, in the layout of an ITCH file.
 //!
-//! Nothing of them happened anywhere. What they have in common with days of stock exchanges: most
-//! orders are cancelled and few trade, arrivals come in bursts (one causes others, a Hawkes
-//! process), a few stocks have most of them (Zipf), and the opening and the close have more than
-//! the middle of the day.
+//! Nothing of them happened anywhere. They have this in common with days of stock exchanges:
+//!
+//! - Most orders are cancelled and few trade.
+//! - Arrivals come in bursts (one causes others, a Hawkes process).
+//! - A few stocks have most of them (Zipf).
+//! - The opening and the close have more than the middle of the day.
 
 use std::io::{self, Write};
 

@@ -2,7 +2,7 @@
 //! has folders).
 //!
 //! openraft is notified that a replica's own log has an entry as soon as it is in memory, and goes
-//! on: the leader sends the entry to the others while its own disk writes it, and no disk delays
+//! on. The leader sends the entry to the others while its own disk writes it, and no disk delays
 //! heartbeats, votes or commits. Durability is guaranteed at the two places where a replica
 //! acknowledges something:
 //!
@@ -12,21 +12,21 @@
 //!   have the entry, too ([`Acks::wait_durable`]).
 //!
 //! Why that is enough. openraft commits an entry of the leader's term when the leader, which it
-//! counts at once, and enough others to make a quorum have it; so it needs at least one answer of
-//! another replica (a group of one has no others: there openraft waits for the disk). Take the
+//! counts at once, and enough others to make a quorum have it. So it needs at least one answer of
+//! another replica. (A group of one has no others: there openraft waits for the disk.) Take the
 //! answer that made it commit. Either the leader's own disk had the entry when that answer was
 //! passed on; then the quorum that openraft counts is one of disks. Or a quorum of the others had
-//! it. Either way the disks of a quorum have the entry before it is delivered, and any later leader
-//! is elected by a replica that has it.
+//! it. Either way the disks of a quorum have the entry before it is delivered. Any later leader is
+//! elected by a replica that has it.
 //!
-//! What a crash takes from the memory of a leader was counted by nobody: the leader gave no answer
-//! for itself, and after every start it must be elected in a new term, so that no entry ever gets
-//! the log id of one that was lost. What a crash takes from a follower was not answered. Votes,
-//! truncations and entries go to the disk in the order in which openraft wants them (see
-//! [`crate::disk`]), and a vote is not given before the disk has it. The status of a replica (see
-//! [`crate::bootstrap`]) is that of its disk. Being too careful is harmless: with entries in memory
-//! only, a replica votes for fewer candidates; if it is elected with them, they are committed with
-//! its first own entry, behind which its disk has them all.
+//! Nobody counted what a crash takes from the memory of a leader. The leader gave no answer for
+//! itself, and after every start it must be elected in a new term. So no entry ever gets the log id
+//! of one that was lost. What a crash takes from a follower was not answered. Votes, truncations
+//! and entries go to the disk in the order in which openraft wants them (see [`crate::disk`]). A
+//! vote is not given before the disk has it. The status of a replica (see [`crate::bootstrap`]) is
+//! that of its disk. Being too careful is harmless. With entries in memory only, a replica votes
+//! for fewer candidates. If it is elected with them, they are committed with its first own entry,
+//! behind which its disk has them all.
 
 use std::collections::BTreeSet;
 

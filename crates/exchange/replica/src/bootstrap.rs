@@ -1,29 +1,30 @@
 //! How a replica that starts without state finds out whether its group is new, whether it lost its
 //! state, or whether it is to join.
 //!
-//! Raft relies on the memory of its members: a replica that voted, or took an entry that was then
-//! committed, and restarts without knowing it, can help to elect a leader that lacks the entry.
-//! That happens with every restart of a replica that has only memory, and with a lost disk. So:
+//! Raft relies on the memory of its members. Suppose a replica that voted, or took an entry that
+//! was then committed, restarts without knowing it. It can help to elect a leader that lacks the
+//! entry. That happens with every restart of a replica that has only memory, and with a lost disk.
+//! So:
 //!
 //! - **Bootstrap.** Each start without state has a random number. When the first member sees that
 //!   all others have no state either, it writes down the numbers of all: the group's *bootstrap
 //!   ids*. A replica whose number is among them is new, has not voted, and takes part. The first
 //!   entry of the group is written when all members know that it has begun, and not before.
 //! - **Recovery.** Any other voter has lost its state. It asks all others for theirs. Whatever it
-//!   acknowledged, it acknowledged to one of them or together with one of them; so it takes the
+//!   acknowledged, it acknowledged to one of them or together with one of them. So it takes the
 //!   highest vote of all as its own, and remembers the highest last entry of all as the *required
-//!   log id*: until its log has that entry it does not campaign, and it never votes for a candidate
+//!   log id*. Until its log has that entry it does not campaign, and it never votes for a candidate
 //!   whose log lacks it. (This is the recovery of Viewstamped Replication Revisited, Liskov and
 //!   Cowling 2012, section 4.3; here all others must answer, because the groups are small.)
 //! - Two replicas of three that lose their state at once cannot know what is missing. They wait,
 //!   and report it, rather than lose what was acknowledged.
 //! - **Joining.** A node that is no voter takes part when a leader asks it to. It may have been a
 //!   voter before and have lost its state, so it does the same as in a recovery. What it
-//!   acknowledged then does not count any more, so a majority of the voters is enough: it has every
+//!   acknowledged then does not count any more, so a majority of the voters is enough. It has every
 //!   committed entry, so the replica votes for nobody who lacks one.
 //!
-//! Who the voters are is what the newest membership in the logs of those who answer says. A change
-//! of the voters is committed by a majority of the old ones, so of any such majority at least one
+//! Who the voters are is what the newest membership in the logs of those who answer says. A
+//! majority of the old voters commits a change of the voters. So of any such majority at least one
 //! knows the next membership, and leads to the newest one.
 
 use std::collections::{BTreeMap, BTreeSet};

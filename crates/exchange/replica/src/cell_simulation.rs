@@ -1,14 +1,14 @@
 //! A group of three replicas on four nodes of a simulated network, with simulated disks and in
-//! simulated time, with faults by a seed; now and then one replica replaces another. Whatever
+//! simulated time. Faults come by a seed, and now and then one replica replaces another. Whatever
 //! happens: replicas deliver the same batches in one order, each once, and nothing that was
 //! delivered is lost.
 //!
 //! What depends on the seed only: delays, faults, elections, salts, and so on, which is every
-//! random number of this crate and of openraft. Tokio has random numbers of its own (the order in
-//! which several tasks that wait for one value are woken, the branch of a `select!` if two are
-//! ready). They change the order of events within a millisecond, and with it what follows. They
-//! depend on the seed as well if tokio is built with `RUSTFLAGS="--cfg tokio_unstable"`, as
-//! `cargo xtask ci` does; then a trial is repeated exactly by its number.
+//! random number of this crate and of openraft. Tokio has random numbers of its own. They decide
+//! the order in which several tasks that wait for one value are woken, and the branch of a
+//! `select!` if two are ready. They change the order of events within a millisecond, and with it
+//! what follows. They depend on the seed as well if tokio is built with `RUSTFLAGS="--cfg
+//! tokio_unstable"`, as `cargo xtask ci` does; then a trial is repeated exactly by its number.
 //!
 //! `NM_TRIALS` changes the number of trials, `NM_TRIAL` repeats one of them and shows its events.
 

@@ -1,5 +1,5 @@
 //! What the batches and snapshots of a group are made of. A replica's folder says it, so that a
-//! program never takes what a newer one wrote for something else; and so does the hello of a
+//! program never takes what a newer one wrote for something else. So does the hello of a
 //! connection, since each replica must be able to read what the leader has.
 //!
 //! It is kept in a [slot file](crate::slot_file):

@@ -1,5 +1,5 @@
 //! Journal, hard state and snapshot of one replica on a disk with faults. Whatever the disk does,
-//! what was acknowledged is read back or its loss is detected, no vote is forgotten, and nothing is
+//! what was acknowledged is read back or its loss is detected. No vote is forgotten, and nothing is
 //! read that was never written. In each life of a process the disk does one thing wrong that it
 //! does not report. Each trial depends on its seed only.
 

@@ -1,9 +1,10 @@
-//! Elections beyond what openraft does by itself: the first one of a group, those of a replica that
-//! lost its state or may not lead, and the one after the death of a leader.
+//! Elections beyond what openraft does by itself. They are the first one of a group, and those of a
+//! replica that lost its state or may not lead. The one after the death of a leader is here as
+//! well.
 //!
 //! Starting an election is always safe; whether it succeeds, the voters' leases decide. A lease is
 //! the silence of a leader after which a replica votes for another one. It is not needed for
-//! safety, only to avoid needless elections: so a replica that may not lead can have a shorter one,
+//! safety, only to avoid needless elections. So a replica that may not lead can have a shorter one,
 //! and a killed leader is replaced sooner. Its connections end with it, which its followers see at
 //! once.
 

@@ -3,13 +3,13 @@
 //!
 //! A node's data loop sees a [`Log`]: it proposes batches and takes [`LogEvent`]s. Behind it,
 //! [`Replicas`] runs Raft (the crate openraft) for all groups of the node on a thread of its own
-//! with an async runtime; the two communicate by channels, and a [`Waker`](nm_sys::poll::Waker) is
+//! with an async runtime. The two communicate by channels, and a [`Waker`](nm_sys::poll::Waker) is
 //! woken when there are events. No other crate depends on openraft or on the runtime.
 //!
 //! - A batch is **committed** when a majority of the replicas have it: in memory, or synced to disk
 //!   if the group has a folder. Only then is it delivered, to every replica, in the same order.
 //! - The **leader** is elected. A member that may not lead campaigns only when its log is ahead of
-//!   the candidate's; it brings the others up to date and hands over. Every change of leader has a
+//!   the candidate's. It brings the others up to date and hands over. Every change of leader has a
 //!   higher term.
 //! - A replica that **lost its state** recovers it from the others before it votes: see
 //!   `bootstrap`.
@@ -18,7 +18,7 @@
 //! - **Damaged files** are repaired from the other replicas: see `recovery`.
 //! - **Snapshots** are taken by the data loop: see [`LogEvent::TakeSnapshot`].
 //! - A **disk that fails** or is full stops its replica ([`LogEvent::Stopped`]); the others go on.
-//! - A **slow disk** delays nothing as long as it is the only one, even if it is the leader's: a
+//! - A **slow disk** delays nothing as long as it is the only one, even if it is the leader's. A
 //!   quorum of disks is enough (see `acks`). It is reported ([`LogEvent::Degraded`]); if hundreds
 //!   of megabytes wait for it, its replica stops.
 //!

@@ -1,5 +1,5 @@
-//! The log of a group at one replica: all entries that may still be needed, in memory; and on a
-//! [`Disk`] too if the group has a folder.
+//! The log of a group at one replica. It has all entries that may still be needed, in memory, and
+//! on a [`Disk`] too if the group has a folder.
 //!
 //! openraft's indexes begin with 0, those of the journal and of log events with 1.
 

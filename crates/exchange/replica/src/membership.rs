@@ -1,8 +1,8 @@
 //! Changes of a group's membership: one replica replaces another while the group works.
 //!
 //! The new replica first gets all entries without a vote (Raft calls it a learner). Then the voters
-//! change through openraft's joint consensus: as long as the membership has two sets of voters,
-//! whatever is decided needs a majority of each.
+//! change through openraft's joint consensus. As long as the membership has two sets of voters,
+//! every decision needs a majority of each.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

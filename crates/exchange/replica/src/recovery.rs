@@ -3,7 +3,7 @@
 //! A replica may have acknowledged every entry that it ever had on disk. If it lost some, and did
 //! not know, it could help to elect a leader that lacks them too. So before it removes what is
 //! damaged, and everything behind it, it writes down the last entry that it had as its *required
-//! log id*: until its log has that entry again it does not lead, and votes for no candidate that
+//! log id*. Until its log has that entry again it does not lead, and votes for no candidate that
 //! lacks it. The leader sends the entries, as to any replica that is behind. The vote is in another
 //! file, and is not affected.
 //!

@@ -1,4 +1,4 @@
-//! A small content that is replaced as a whole, in two files: a crash leaves the old content or the
+//! A small content that is replaced as a whole, in two files. A crash leaves the old content or the
 //! new one, and what one write to the disk does wrong loses neither.
 //!
 //! ```text
@@ -10,10 +10,10 @@
 //! ```
 //!
 //! A write that the disk confirmed and lost or tore concerns one copy, and so does a slot that is
-//! read as it was before: the other copy has the last number, and the highest number counts. A
+//! read as it was before. The other copy has the last number, and the highest number counts. A
 //! write that went elsewhere may have replaced the other copy's slot, and is the last one then. So
 //! a slot counts wherever it begins at a sector, if it has the identity that most of them have. A
-//! crash leaves one slot torn at most; if a slot is damaged in both copies, the last content may
+//! crash leaves one slot torn at most. If a slot is damaged in both copies, the last content may
 //! have been there, and nothing is believed.
 //!
 //! Earlier versions had one file NAME, with slots of another header; it is replaced when it is

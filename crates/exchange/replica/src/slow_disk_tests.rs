@@ -1,4 +1,4 @@
-//! Slow disks: what is delivered has been synced by a quorum, nobody waits for one disk, and what a
+//! Slow disks. What is delivered has been synced by a quorum, and nobody waits for one disk. What a
 //! crash takes from a disk that had not synced it is restored by the others.
 
 use std::io;

@@ -1,8 +1,11 @@
 //! The hosts file, and the host of each node.
 //!
-//! One host per line: its ssh destination, the IP address at which the other hosts reach it, the
-//! classes of node that may run there (`all`, also if none is named), and the path of nearmetal if
-//! it is not on `PATH`:
+//! One host per line:
+//!
+//! - its ssh destination;
+//! - the IP address at which the other hosts reach it;
+//! - the classes of node that may run there (`all`, also if none is named);
+//! - the path of nearmetal, if it is not on `PATH`.
 //!
 //! ```text
 //! # ssh       address     classes             program

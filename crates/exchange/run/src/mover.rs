@@ -1,6 +1,6 @@
 //! Moves instruments of a running network to other cells, at a rate, while it is under load.
 //!
-//! The schedule is drawn from a seed: one move in each interval of the rate, at a random time in
+//! The schedule is drawn from a seed. Each interval of the rate has one move, at a random time in
 //! it, of a random instrument to a random other cell. Moves that are due are requested at once and
 //! together, and the next ones when these have ended. So moves wait where the network cannot carry
 //! on, and go on together afterwards.

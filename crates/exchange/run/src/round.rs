@@ -1,4 +1,4 @@
-//! One round of the exchange from start to end: starts a network, drives load at a rate, kills
+//! One round of the exchange from start to end. It starts a network, drives load at a rate, kills
 //! nodes if the setup lists any, and returns the clients' round trips.
 
 use std::collections::BTreeSet;

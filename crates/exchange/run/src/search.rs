@@ -1,5 +1,5 @@
-//! Searches the highest rate within the limit: the rate is doubled until a round is above the
-//! limit, then the bracket is bisected (on a logarithmic scale), then both its ends are repeated.
+//! Searches the highest rate within the limit. It doubles the rate until a round is above the
+//! limit, then bisects the bracket (on a logarithmic scale), then repeats both its ends.
 //!
 //! A round beyond the limit in which the load generator itself was late says nothing of the
 //! network. It does not count, and is run again. Where most rounds are late, the search ends: the

@@ -1,6 +1,6 @@
 //! Keeps the nodes of one host running until it is told to end.
 //!
-//! Unlike a run, it goes on whatever happens to a node: one that ends is started again, after
+//! Unlike a run, it goes on whatever happens to a node. One that ends is started again, after
 //! pauses that become longer if it ends again and again. The network may have nodes on other
 //! hosts, which are not waited for.
 

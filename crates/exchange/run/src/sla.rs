@@ -1,4 +1,4 @@
-//! The service level agreement (SLA) of the exchange: the mean of the slowest 10 % and the 99th
+//! The service level agreement (SLA) of the exchange. The mean of the slowest 10 % and the 99th
 //! percentile of round trips are both below a limit, and no request is lost.
 
 use nm_model::Metric;

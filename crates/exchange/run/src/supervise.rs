@@ -1,4 +1,4 @@
-//! The supervisor: starts every node of a network, waits until all links are up, restarts nodes
+//! The supervisor. It starts every node of a network, waits until all links are up, restarts nodes
 //! that die, and stops all of them at the end.
 //!
 //! A node is a process of this binary, `nearmetal exchange node`, which exits when its standard
@@ -6,9 +6,9 @@
 //! agent on another host ends those there (`hosts::remote`). Standard error of a node, and the
 //! problems that it reports, go to `FOLDER/nodes/ROLE-INDEX.log`.
 //!
-//! A node that dies is restarted immediately. One that dies again before it was ready, as with a
-//! full disk, is restarted with exponential backoff, so that it does not disturb the others. Nodes
-//! of a host that is lost are not restarted: their journals are gone with it.
+//! A node that dies is restarted immediately. A node that dies again before it was ready, as with a
+//! full disk, is restarted with exponential backoff. So it does not disturb the others. Nodes of a
+//! host that is lost are not restarted: their journals are gone with it.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -4,11 +4,11 @@
 //! Each class is killed under each durability that guarantees something about it, in turn. Without
 //! durability a mediator's books are lost with it, so that pair is left out. A replicated cell
 //! needs two mediators and a processor to tolerate the loss of one of them. In every fourth trial a
-//! second node is killed: one of a stateless class, or a replica of other cells than the first,
+//! second node is killed. It is of a stateless class, or a replica of other cells than the first,
 //! while that one may still be down.
 //!
-//! In trials with moves, instruments move to other cells all the time, and kills are aimed at the
-//! nodes that carry out a move: the leaders of both cells and of control, and routers.
+//! In trials with moves, instruments move to other cells all the time. Kills are aimed at the nodes
+//! that carry out a move: the leaders of both cells and of control, and routers.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Replay from snapshots: from a snapshot at any position, continued with either book, a cell must
 //! reach the state of the complete replay.
 //!
-//! Each snapshot is taken as a replica takes it: begun at its position, then copied one instrument
-//! at a time while the next batches change the cell. It is loaded, and all later batches are
-//! applied. So `count` cuts cost about half of `count` replays.
+//! Each snapshot is taken as a replica takes it. It is begun at its position, then copied one
+//! instrument at a time while the next batches change the cell. It is loaded, and all later batches
+//! are applied. So `count` cuts cost about half of `count` replays.
 
 use nm_book::book;
 use nm_book::order::Matching;

@@ -1,10 +1,9 @@
 //! Which cell owned each instrument when, as the logs of all cells say it, and whether that was
 //! always one.
 //!
-//! A cell owns an instrument by the rule of the network, or because it adopted it from another one;
-//! each such move has an epoch ([`nm_exchange::moves`]). For every move the replay records the
-//! instrument's state at the release in one log and at the adoption in another, and both must be
-//! equal.
+//! A cell owns an instrument by the rule of the network, or because it adopted it from another one.
+//! Each such move has an epoch ([`nm_exchange::moves`]). For every move the replay records the
+//! instrument's state at the release in one log and at the adoption in another. Both must be equal.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -1,5 +1,5 @@
 //! Whether orders that were executed obeyed the instrument master, and what operators have decided
-//! on owners and firms: read here once more, by no code of gateways and cells.
+//! on owners and firms. They are read here once more, by no code of gateways and cells.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Macros that declare messages and their types: the struct, how it is written and read, and the
-//! documentation of its bytes, all from one list of fields.
+//! Macros that declare messages and their types. The struct, how it is written and read, and the
+//! documentation of its bytes all come from one list of fields.
 
 /// Declares a message. The fields of `head` have fixed places, and can be read and changed in a
 /// frame (`View` and `Edit` in the same module, one method for each field). Those of `tail`

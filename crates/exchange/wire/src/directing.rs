@@ -5,7 +5,7 @@ use crate::{choice, record};
 
 choice! {
     /// What an operator directs. The leader of the cell compares it with the phase of trading and
-    /// has done in its log what is missing, so that it can be repeated.
+    /// has done in its log what is missing. So it can be repeated.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Direction {
         /// No trades and no new orders; orders can be cancelled.

@@ -2,8 +2,8 @@
 //! that the sender asks for.
 //!
 //! The checksum (CRC-32C) covers the prefix before it and the message. It leaves out the padding,
-//! which has no meaning, and the timestamps of the hops, which each node adds in the last bytes of
-//! the frame (see [`stamp`]).
+//! which has no meaning. It also leaves out the timestamps of the hops, which each node adds in the
+//! last bytes of the frame (see [`stamp`]).
 
 use nm_codec::{DecodeError, Field, Put};
 

@@ -1,10 +1,10 @@
 //! The messages of the exchange, between clients and nodes and in the logs of cells.
 //!
 //! Each message has a file with a struct, whose fields, bytes and documentation are declared once
-//! ([`message!`]). The table in [`messages`](mod@crate) says which there are: its [`Kind`]s, its
-//! [`ROWS`], the [`digest`] of the whole format, which both ends of a link compare, and the
-//! [`document`] `docs/wire.md` follow from it. So does what a node can dispatch on: a message that
-//! is not in the table has no code, and cannot be written to a frame:
+//! ([`message!`]). The table in [`messages`](mod@crate) says which there are. Its [`Kind`]s, its
+//! [`ROWS`], and the [`document`] `docs/wire.md` follow from it. So does the [`digest`] of the
+//! whole format, which both ends of a link compare. What a node can dispatch on follows from it as
+//! well. A message that is not in the table has no code, and cannot be written to a frame:
 //!
 //! ```compile_fail
 //! nm_wire::message! {

@@ -1,5 +1,5 @@
-//! Other hosts, reached by ssh: the command that has a host execute a script, words quoted for its
-//! shell, and why a host cannot be used.
+//! Other hosts, reached by ssh. This is the command that has a host execute a script, words quoted
+//! for its shell, and why a host cannot be used.
 //!
 //! ssh never asks the user anything, and reads the user's own configuration: names, keys, jump
 //! hosts.

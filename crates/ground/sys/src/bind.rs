@@ -1,4 +1,4 @@
-//! Binding an address that a process may still have which is about to be gone: the kernel takes a
+//! Binding an address that a process may still have which is about to be gone. The kernel takes a
 //! while to free the memory of a large one that was killed, and closes its sockets after that.
 
 use std::io::{self, ErrorKind};

@@ -2,7 +2,7 @@
 //! driver while somebody uses it.
 //!
 //! A thread that is blocked there cannot be ended, and would keep its process from ending. So the
-//! write is made by a forked child. If it takes too long, the child is left to itself: it has no
+//! write is made by a forked child. If it takes too long, the child is left to itself. It has no
 //! descriptor of this process, and the kernel ends it when the write returns. Until then the write
 //! may still be done, so the caller learns which process to look for.
 

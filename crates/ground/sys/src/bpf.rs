@@ -1,5 +1,5 @@
-//! The part of bpf(2) that redirects packets to an AF_XDP socket: a map of sockets, a program that
-//! is assembled from single instructions, and its attachment to a network link.
+//! The part of bpf(2) that redirects packets to an AF_XDP socket. It is a map of sockets, a program
+//! that is assembled from single instructions, and its attachment to a network link.
 //!
 //! The attachment is a BPF link: the kernel detaches the program when the last descriptor is
 //! closed, so also after a kill. No compiler, loader or object file is needed.

@@ -2,18 +2,21 @@
 //! kernel's clock.
 //!
 //! On x86-64 the counter is the TSC, read as `lfence; rdtsc`. The fence makes every earlier
-//! instruction complete first, so that a timestamp after a receive cannot be taken before it; it
+//! instruction complete first, so that a timestamp after a receive cannot be taken before it. It
 //! costs the same as `rdtscp` where we measured it (26 ticks each) and uses one register less.
-//! There is no fence after the read: what follows a start timestamp is a system call, which the
-//! processor cannot execute early, or a store to shared memory, which is not visible to others
-//! before the read has retired. On AArch64 the counter is `cntvct_el0`, read after an `isb`.
+//! There is no fence after the read. What follows a start timestamp is a system call, which the
+//! processor cannot execute early. Or it is a store to shared memory, which is not visible to
+//! others before the read has retired. On AArch64 the counter is `cntvct_el0`, read after an `isb`.
 //!
-//! The TSC is used when three things agree: the processor reports it as invariant (CPUID
-//! 8000_0007h, EDX bit 8), the kernel keeps time with it (`tsc`, or the paravirtual `kvm-clock` and
-//! Hyper-V's TSC page, which are the TSC with a scale from the hypervisor), and two calibrations
-//! against `CLOCK_MONOTONIC_RAW` differ by less than [`PPM_MAX`]. Reading a counter that the
-//! hypervisor traps takes longer than reading the kernel's clock; such a counter is not used
-//! either.
+//! The TSC is used when three things agree:
+//!
+//! - The processor reports it as invariant (CPUID 8000_0007h, EDX bit 8).
+//! - The kernel keeps time with it: by `tsc`, the paravirtual `kvm-clock` or Hyper-V's TSC page.
+//!   The last two are the TSC with a scale from the hypervisor.
+//! - Two calibrations against `CLOCK_MONOTONIC_RAW` differ by less than [`PPM_MAX`].
+//!
+//! Reading a counter that the hypervisor traps takes longer than reading the kernel's clock; such a
+//! counter is not used either.
 
 use std::sync::OnceLock;
 use std::time::Duration;

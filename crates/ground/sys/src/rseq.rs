@@ -1,12 +1,12 @@
 //! Whether the kernel took the CPU from the current thread: a use of restartable sequences (rseq).
 //!
 //! A thread shares a small structure with the kernel. Its field `rseq_cs` may point to the
-//! description of a *critical section*, a range of instructions. When the kernel lets the thread
-//! go on after it has run something else on the CPU, and the thread is not inside that range, it
-//! sets the field to zero. Here the range is one byte of data, where no thread ever executes, so
-//! all that happens is that the field is cleared: a flag of preemption that costs one store to
-//! arm, one load to read, and no system call. It is also cleared in the seldom cases in which the
-//! kernel does other work for the thread before it goes on (deferred work, a signal).
+//! description of a *critical section*, a range of instructions. The kernel may run something else
+//! on the CPU before it lets the thread go on. If the thread is not inside that range then, the
+//! kernel sets the field to zero. Here the range is one byte of data, where no thread ever
+//! executes, so all that happens is that the field is cleared. That is a flag of preemption that
+//! costs one store to arm, one load to read, and no system call. Seldom it is also cleared because
+//! the kernel does other work for the thread before it goes on (deferred work, a signal).
 //!
 //! glibc 2.35 and later register the structure for each thread; otherwise it is registered here
 //! (Linux 4.18). References: `man 2 rseq` of librseq, `kernel/rseq.c`.

@@ -1,6 +1,6 @@
 //! Sockets: creating them, moving bytes, and the options that change what is measured.
 //!
-//! Every call uses the C library's function, never a direct system call: accelerators that are
+//! Every call uses the C library's function, never a direct system call. Accelerators that are
 //! preloaded into a program (Onload, VMA, our own) replace those functions.
 
 use std::io;

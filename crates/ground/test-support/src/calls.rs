@@ -1,6 +1,7 @@
-//! The system calls of a thread, as the kernel reports them: a seccomp filter on the thread, which
-//! its children inherit, reports every call to a supervisor (seccomp user notification, Linux 5.5),
-//! who writes its number down and lets it go on. No privilege and no other program is needed.
+//! The system calls of a thread, as the kernel reports them. A seccomp filter on the thread, which
+//! its children inherit, reports every call to a supervisor (seccomp user notification, Linux 5.5).
+//! The supervisor writes its number down and lets it go on. No privilege and no other program is
+//! needed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI32, Ordering};

@@ -1,5 +1,5 @@
 //! What the tests of several crates count: allocations by thread, and system calls as the kernel
-//! reports them; and the time limits of the processes that tests start. Used as a dev-dependency
+//! reports them. Also the time limits of the processes that tests start. Used as a dev-dependency
 //! only.
 
 mod allocations;

@@ -1,9 +1,10 @@
 //! The audit: what in the settings of a machine costs latency, and how to remove it.
 //!
-//! [`audit`] is a function of a [`Snapshot`] alone, so a snapshot can be taken on one machine and
-//! audited on another, with the same bytes as a result. Each check is a declaration (what it is
-//! about, why it matters, who says so, how it is fixed and how that is undone) and a function from
-//! the [`Machine`] to what was [`Observed`]. What cannot be read is unknown, never a pass.
+//! [`audit`] is a function of a [`Snapshot`] alone. So a snapshot can be taken on one machine and
+//! audited on another, with the same bytes as a result. Each check is a declaration and a function
+//! from the [`Machine`] to what was [`Observed`]. The declaration says what it is about, why it
+//! matters, who says so, how it is fixed and how that is undone. What cannot be read is unknown,
+//! never a pass.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The entries. Their order is the one in which `tune` applies them: changes that restart a link's
+//! The entries. Their order is the one in which `tune` applies them. Changes that restart a link's
 //! queues come before the other settings of the link, and an energy preference before the governor
 //! that makes it read-only. There is one profile, `latency`.
 

@@ -1,9 +1,9 @@
 //! The catalogue of settings: each is declared once, and everything else reads its entry.
 //!
-//! An entry of the [`catalogue`] says where the setting is, what it should be, why, who says
-//! so, what it costs and how it is undone. `audit` judges it, `tune` applies it, `tune emit` writes
-//! it for other tools, and `lab plan` advises it. A [`target`] is one place of a setting on a
-//! machine, and [`wanted`] decides what the value there should become.
+//! An entry of the [`catalogue`] says where the setting is, what it should be, and why. It also
+//! says who says so, what it costs and how it is undone. `audit` judges it, `tune` applies it,
+//! `tune emit` writes it for other tools, and `lab plan` advises it. A [`target`] is one place of a
+//! setting on a machine, and [`wanted`] decides what the value there should become.
 
 #![forbid(unsafe_code)]
 

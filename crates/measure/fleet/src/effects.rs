@@ -3,9 +3,9 @@
 //! The logarithm of a figure between hosts i and j is `m + h_i + h_j + e_ij`, and a constant for
 //! pairs across groups is added. All parts are fitted by medians (Tukey's median polish), so that
 //! fewer than half of a host's pairs cannot move its effect. A host stands out by its `h`, a pair
-//! by its `e`; each is divided by the scale that the median absolute deviation of all gives. What
-//! is the largest quotient of a fleet without outliers follows from simulated normal fleets of the
-//! same pairs, so the limits hold for few hosts and few pairs too.
+//! by its `e`. Each is divided by the scale that the median absolute deviation of all gives.
+//! Simulated normal fleets of the same pairs say what the largest quotient of a fleet without
+//! outliers is. So the limits hold for few hosts and few pairs too.
 
 use nm_stats::random::Random;
 

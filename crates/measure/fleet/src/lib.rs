@@ -1,7 +1,7 @@
 //! Many hosts: who they are, which pairs are tried when, and which host or pair stands out.
 //!
 //! Nothing here does I/O. [`hosts`] reads the text of a list, [`pairs`] makes the rounds,
-//! [`schedule`] says what to start next and takes what came of it, [`effects`] finds outliers,
+//! [`schedule`] says what to start next and takes what came of it. [`effects`] finds outliers,
 //! [`facts`] what sets them apart, and [`result`] is what is kept of all that.
 
 #![forbid(unsafe_code)]

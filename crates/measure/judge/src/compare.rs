@@ -1,11 +1,11 @@
 //! Comparison of two results, or of two parts of one.
 //!
 //! Each figure is compared (see `rows`). The outcome depends only on the primary figures (see
-//! `primary`): fail if one is worse beyond what equal runs differ by and beyond the margin, pass if
-//! none is worse by more than the pair can find, else inconclusive (see `gate`). All other figures
-//! are a family of their own, and series without counterpart or not like for like are listed; none
-//! of them changes the outcome. Primary series that are missing or not like for like do: what was
-//! not measured again may have become worse. Results that are equal pass.
+//! `primary`). It is fail if one is worse beyond what equal runs differ by and beyond the margin.
+//! It is pass if none is worse by more than the pair can find, else inconclusive (see `gate`). All
+//! other figures are a family of their own. Series without counterpart or not like for like are
+//! listed. None of these changes the outcome. Primary series that are missing or not like for like
+//! do: what was not measured again may have become worse. Results that are equal pass.
 //!
 //! Parts that differ by design have a cost and no verdict (see `cost`).
 //!

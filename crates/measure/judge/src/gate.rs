@@ -1,8 +1,8 @@
 //! What the primary figures of a pair of results decide.
 //!
-//! Two runs of one system differ by more than their rounds show, so each figure is measured
-//! against the deviation between runs (see `nm_stats::run_effect`). The outcome is fail if one is
-//! worse beyond its limit and the margin, pass if none is worse by more than the pair can find,
+//! Two runs of one system differ by more than their rounds show, so each figure is measured against
+//! the deviation between runs (see `nm_stats::run_effect`). The outcome is fail if one is worse
+//! beyond its limit and the margin. It is pass if none is worse by more than the pair can find,
 //! else inconclusive with what would decide.
 
 use nm_model::comparison::{Detection, change_text};

@@ -1,10 +1,11 @@
 //! A result against the targets of its plan.
 //!
 //! The value of a series is its estimate over rounds. A series passes only if its 95 % interval
-//! lies completely on the right side of the limit, fails only if it lies completely on the wrong
-//! side, and is inconclusive otherwise: fewer than five rounds, a percentile without enough
-//! samples, figures of another tool or of a published run, or a doubt that could invalidate the
-//! pass (see `doubts`).
+//! lies completely on the right side of the limit. It fails only if the interval lies completely on
+//! the wrong side. It is inconclusive otherwise, and with fewer than five rounds or a percentile
+//! without enough samples. Figures of another tool or of a published run are inconclusive as well.
+//! So is a doubt that could
+//! invalidate the pass (see `doubts`).
 //!
 //! [`Scope::Every`]: each covered series must pass, and each row of the plan must be present;
 //! a missing one makes the target inconclusive. [`Scope::Any`]: for each case one passing
@@ -15,9 +16,9 @@
 //! Figures of emulated guests are never judged: an optional row of them is left out, any other one
 //! counts as inconclusive.
 //!
-//! A target is not judged at all if the run is a part of the plan that has none of its rows, or if
-//! all of its rows are optional and cannot run here, or ran in emulated guests only. A part of a
-//! plan can fail, but not pass, unless it is to be judged alone.
+//! A target is not judged at all if the run is a part of the plan that has none of its rows. Nor is
+//! it if all of its rows are optional and cannot run here, or ran in emulated guests only. A part
+//! of a plan can fail, but not pass, unless it is to be judged alone.
 //!
 //! [`Scope::Every`]: nm_model::plan::Scope::Every
 //! [`Scope::Any`]: nm_model::plan::Scope::Any

@@ -1,5 +1,5 @@
-//! What the plan has for a target: the cases that it covers, those without a figure, and the rows
-//! that are left out because they cannot run here, or ran in emulated guests.
+//! What the plan has for a target: the cases that it covers, and those without a figure. Also the
+//! rows that are left out because they cannot run here, or ran in emulated guests.
 
 use nm_model::GuestExecution;
 use nm_model::campaign::NotAvailable;

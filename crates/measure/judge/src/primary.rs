@@ -1,10 +1,10 @@
 //! Which figures of a comparison decide: those of the plan's primary rows, else of the main stacks.
 //!
-//! Without `primary = true` in the plan, the main stacks are the spinning TCP and UDP sockets of
-//! the kernel, in the environment that has the most rows. A run without them has the blocking ones,
-//! then those that wait with epoll; a run of other stacks has the first two. Of each stack the
-//! ping-pong decides, else the first probe that uses a network, and its streams. The family is
-//! small on purpose: each figure more makes all limits wider.
+//! Without `primary = true` in the plan, the main stacks count, in the environment that has the
+//! most rows. They are the spinning TCP and UDP sockets of the kernel. A run without them has the
+//! blocking ones, then those that wait with epoll; a run of other stacks has the first two. Of each
+//! stack the ping-pong decides, else the first probe that uses a network, and its streams. The
+//! family is small on purpose: each figure more makes all limits wider.
 
 use std::collections::BTreeSet;
 

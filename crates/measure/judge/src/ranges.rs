@@ -1,10 +1,10 @@
 //! Ranges of two series that have too few rounds for a test: whether they overlap at all.
 //!
 //! With two rounds a side or more, a range spans the values of the rounds. A single round has one
-//! value only, so its samples take their place: the 5th to the 95th percentile of the histograms
-//! for median and mean, and from the minimum on where there is no histogram or the figure lies
-//! further out. Ranges that do not overlap are no claim about two machines, because rounds differ
-//! more than the samples of one.
+//! value only, so its samples take their place. The range is the 5th to the 95th percentile of the
+//! histograms for median and mean. It begins at the minimum where there is no histogram or the
+//! figure lies further out. Ranges that do not overlap are no claim about two machines, because
+//! rounds differ more than the samples of one.
 
 use nm_model::comparison::{RangeOf, Ranges, ValueRange};
 use nm_model::metric::Metric;

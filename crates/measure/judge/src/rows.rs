@@ -1,8 +1,8 @@
 //! The rows of a comparison: one figure of one case, and one figure over all cases together.
 //!
-//! With five rounds a side or more, a row is found by `nm_stats::compare` over the rounds' values;
-//! over several cases the value of a round is the geometric mean of its cases. With fewer rounds,
-//! as in published and imported runs, single cases claim nothing; over several cases the ratio is
+//! With five rounds a side or more, a row is found by `nm_stats::compare` over the rounds' values.
+//! Over several cases the value of a round is the geometric mean of its cases. With fewer rounds,
+//! as in published and imported runs, single cases claim nothing. Over several cases the ratio is
 //! the median of the cases' ratios, and the cases are the blocks of a sign test. That shows whether
 //! the two *runs* differ, not whether two *machines* do, and each such row says so.
 //!

@@ -1,7 +1,7 @@
 //! Why a run decides nothing although targets were missed or trials failed.
 //!
-//! A figure that misses its target while other programs took more CPU time than the plan allows
-//! shows nothing about the machine: the user can end them and repeat the run. What the machine
+//! A figure may miss its target while other programs took more CPU time than the plan allows. It
+//! shows nothing about the machine then: the user can end them and repeat the run. What the machine
 //! itself breaks (stolen time, quota, clock, CPUs) fails the run, with or without such programs.
 //! What could not be read excuses no figure.
 

@@ -1,7 +1,7 @@
 //! Agents: the end that runs tasks ([`serve`], [`listen`]) and the controller's end ([`Handle`]),
 //! over any byte stream.
 //!
-//! Every request has exactly one answer, except `alive`, which has none, and `cancel`: the request
+//! Every request has exactly one answer, except `alive`, which has none, and `cancel`. The request
 //! that it cancels is answered as done or failed, and a `cancel` without a running request has no
 //! answer.
 

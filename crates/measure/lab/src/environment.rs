@@ -1,5 +1,5 @@
 //! Environments: where the two agents of a trial run. Each starts its agents and removes everything
-//! again, also when this process is killed: namespaces and links have no names, so they end with
+//! again, also when this process is killed. Namespaces and links have no names, so they end with
 //! the processes that are in them, and those end with this one.
 
 mod available;

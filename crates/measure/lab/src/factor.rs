@@ -1,8 +1,8 @@
 //! Factors of a plan: switched on for one trial, shown to be in force, switched off again.
 //!
 //! [`InForce`] is a guard. Dropping it, in whatever way the trial ended, switches the factor off. A
-//! factor needs nothing to be written back: the kernel ends a held idle state with its descriptor,
-//! a busy neighbour is a thread of this process, and the others are properties of the trial's own
+//! factor needs nothing to be written back. The kernel ends a held idle state with its descriptor,
+//! a busy neighbour is a thread of this process. The others are properties of the trial's own
 //! sockets and threads. So nothing remains after `kill -9` either.
 
 mod idle_states;

@@ -1,13 +1,13 @@
 //! Creates the links and addresses between the namespaces of running agents.
 //!
 //! This runs in a helper process, `nearmetal lab-wire ARGUMENTS`, because it enters the agents'
-//! namespaces, and only a process with a single thread may enter a user namespace. The helper
-//! writes one line of the agent protocol to its standard output: `prepared` with the addresses of
-//! client and server in turn, or `failed`.
+//! namespaces. Only a process with a single thread may enter a user namespace. The helper writes
+//! one line of the agent protocol to its standard output: `prepared` with the addresses of client
+//! and server in turn, or `failed`.
 //!
-//! Arguments: `veth USER CLIENT SERVER`, `bridge USER CLIENT SERVER BRIDGE` or, for guests,
-//! `taps USER BRIDGE GUESTS`, each a process id, and the number of guests; USER is the process
-//! whose user namespace owns those of the others, or `-`.
+//! Arguments are `veth USER CLIENT SERVER`, `bridge USER CLIENT SERVER BRIDGE` or, for guests,
+//! `taps USER BRIDGE GUESTS`. Each is a process id, and GUESTS the number of guests. USER is the
+//! process whose user namespace owns those of the others, or `-`.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,5 +1,5 @@
-//! Which rows of a plan this machine can run, and why not the others: what no machine can run by
-//! the table of [`nm_model::capability`], and what this one lacks.
+//! Which rows of a plan this machine can run, and why not the others. The table of
+//! [`nm_model::capability`] says what no machine can run; this module adds what this one lacks.
 
 use nm_model::capability::{self, Obstacle};
 use nm_model::class::Bypass;

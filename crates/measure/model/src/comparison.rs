@@ -1,5 +1,5 @@
-//! Parts of a comparison: the test behind a p-value, the ranges of both sides where rounds are too
-//! few for a test, and a ratio in words.
+//! Parts of a comparison: the test behind a p-value, and a ratio in words. Also the ranges of both
+//! sides where rounds are too few for a test.
 
 use std::fmt;
 

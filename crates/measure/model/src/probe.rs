@@ -1,7 +1,7 @@
 //! What is measured: the probes with their parameters, and the cases that one probe is split into.
 //!
-//! A probe is a file of this folder and a line of the table below: its specification, its cases,
-//! and what an agent is asked to do for each.
+//! A probe is a file of this folder and a line of the table below. It has its specification, its
+//! cases, and what an agent is asked to do for each.
 
 pub mod case;
 mod compute;

@@ -1,7 +1,7 @@
 //! The closed loop: the next request is sent when the response to the last one has arrived.
 //!
-//! Method of sfnt-pingpong: timestamp, send, receive, timestamp; a warm-up, then samples until a
-//! number or a time is reached, but at least a smaller number; every sample is kept.
+//! Method of sfnt-pingpong: timestamp, send, receive, timestamp. After a warm-up come samples until
+//! a number or a time is reached, but at least a smaller number. Every sample is kept.
 
 use std::time::Duration;
 

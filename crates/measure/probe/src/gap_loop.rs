@@ -1,5 +1,5 @@
-//! The loop of the jitter probe: a thread that only reads the clock, and each time that it could
-//! not do so for a while: a *gap*.
+//! The loop of the jitter probe. A thread only reads the clock, and each time that it could not do
+//! so for a while is a *gap*.
 //!
 //! Method of sysjitter and hiccups: time stamp, difference to the last one, and if that reaches the
 //! threshold, it is recorded. The clock is read again after recording, so that recording is not

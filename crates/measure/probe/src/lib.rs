@@ -2,10 +2,15 @@
 //! samples; [`jitter`] and [`compute`] measure the processor alone.
 //!
 //! An [`Endpoint`] does one end of a [`Task`](nm_model::agent::Task): listen, connect, run. It uses
-//! the loops, each of which runs over any transport: [`closed`] (the next request waits for the
-//! response: ping-pong and closed-loop request-response), [`open`] (requests are sent on a
-//! schedule), [`serve`] (the end that responds to both) and [`stream`] (flows). The loops allocate
-//! nothing and make no system call but the transport's own; a test counts both.
+//! the loops, each of which runs over any transport:
+//!
+//! - [`closed`]: the next request waits for the response (ping-pong and closed-loop
+//!   request-response);
+//! - [`open`]: requests are sent on a schedule;
+//! - [`serve`]: the end that responds to both;
+//! - [`stream`]: flows.
+//!
+//! The loops allocate nothing and make no system call but the transport's own; a test counts both.
 
 #![forbid(unsafe_code)]
 

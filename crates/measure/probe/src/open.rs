@@ -1,13 +1,14 @@
 //! The open loop: requests are sent on an absolute schedule, whether or not responses arrive.
 //!
-//! Request `i` is due at `start + i / rate`. Latency counts from that moment, so whatever delays a
+//! Request `i` is due at `start + i / rate`. Latency counts from that moment. So whatever delays a
 //! request, a stalled server or a stalled client, is in the latency of every request that was due
-//! meanwhile (no coordinated omission). The service time, from the actual send, is kept beside it.
+//! meanwhile. There is no coordinated omission. The service time, from the actual send, is kept
+//! beside it.
 //!
-//! One thread does both directions and never blocks in a send or a receive: it sends what is due,
-//! receives what has arrived, and then waits in the way of its mode for a response or the next due
-//! time. In a sleeping mode it wakes 300 µs early and spins for the rest, because sleeps end late:
-//! by 190 µs, as measured in a guest whose idle CPU was given to others.
+//! One thread does both directions and never blocks in a send or a receive. It sends what is due
+//! and receives what has arrived. Then it waits in the way of its mode for a response or the next
+//! due time. In a sleeping mode it wakes 300 µs early and spins for the rest, because sleeps end
+//! late. They ended 190 µs late, as measured in a guest whose idle CPU was given to others.
 
 use std::time::Duration;
 

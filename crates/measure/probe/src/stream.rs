@@ -2,8 +2,9 @@
 //!
 //! Every flow has a thread of its own at each end. When an end has all the flows that it receives,
 //! it sends a start signal on each of them, so that all start together. A receiver counts from the
-//! last read before its window opens to the first read after it closes: complete reads over the
-//! time that they took. A sender continues until every window is over, then ends its direction.
+//! last read before its window opens to the first read after it closes. So its rate is complete
+//! reads over the time that they took. A sender continues until every window is over, then ends its
+//! direction.
 //!
 //! The start signal is one byte on a stream, and a handshake message over datagrams, repeated until
 //! the first data arrive.

@@ -1,6 +1,6 @@
 //! Baselines as files: one for each accepted run, in a folder that git can hold.
 //!
-//! A file's name begins with the start of its run, so names sort by date, and ends with a digest of
+//! A file's name begins with the start of its run, so names sort by date. It ends with a digest of
 //! its figures, so no two runs have the same name and one run has only one.
 
 use std::fs;

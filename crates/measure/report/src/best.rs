@@ -1,7 +1,7 @@
 //! The best stacks of a result: what the first screen names, and what the shared picture draws.
 //!
 //! Best is the lowest median of the messages nearest to 64 B. Stacks that work between hosts come
-//! before those that need both ends on one host, and the loopback interface, which is no network,
+//! before those that need both ends on one host. The loopback interface, which is no network,
 //! counts only where nothing else was measured. Figures of emulated guests never count.
 
 use nm_model::RunResult;

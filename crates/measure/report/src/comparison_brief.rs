@@ -1,5 +1,5 @@
-//! A comparison in at most 30 lines for a terminal: what decided, what the pair can find, the
-//! primary figures, and what else to look at.
+//! A comparison in at most 30 lines for a terminal. They say what decided, what the pair can find,
+//! the primary figures, and what else to look at.
 
 use nm_model::comparison::change_text;
 use nm_model::verdict::{Comparison, ComparisonRow, Interval, Outcome, Relation};

@@ -1,5 +1,5 @@
-//! The table of the compute probe: jobs of each layout beside one thread alone, with the published
-//! figures below, and what is expected of a layout.
+//! The table of the compute probe. It has jobs of each layout beside one thread alone, with the
+//! published figures below, and what is expected of a layout.
 
 use nm_model::compute::{ComputeRound, Count, Layout, ThreadWork};
 use nm_model::probe::{Case, ProbeKind};

@@ -1,5 +1,5 @@
-//! Comma-separated tables: one of every figure of every round, and sweeps in the columns of the
-//! published runs (`size,mean,min,median,max,p99,stddev,iter`, ns), so that both can be compared
+//! Comma-separated tables. One has every figure of every round, the others sweeps in the columns of
+//! the published runs (`size,mean,min,median,max,p99,stddev,iter`, ns). So both can be compared
 //! with `cut` and `diff`.
 
 use std::borrow::Cow;

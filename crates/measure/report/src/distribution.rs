@@ -1,5 +1,5 @@
-//! The distribution of a series as a percentile plot draws it: at each percentile the median of the
-//! rounds, which is the figure that tables show, and the range of the rounds.
+//! The distribution of a series as a percentile plot draws it. At each percentile it has the median
+//! of the rounds, which is the figure that tables show, and the range of the rounds.
 
 use nm_model::metric::Metric;
 use nm_model::result::{LatencyRound, Series};

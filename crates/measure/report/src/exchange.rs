@@ -1,6 +1,9 @@
-//! Tables that only the exchange has: its round trips beside the published ones, the highest rates
-//! by size of network, the fastest transport, CPU time by class of node, the latency of each hop,
-//! moves of instruments, and nodes that were killed.
+//! Tables that only the exchange has:
+//!
+//! - its round trips beside the published ones;
+//! - the highest rates by size of network, and the fastest transport;
+//! - CPU time by class of node, and the latency of each hop;
+//! - moves of instruments, and nodes that were killed.
 
 mod carried;
 mod figures;

@@ -1,5 +1,5 @@
-//! What the factors of a plan did, and what shows that they were in force: tables for every format,
-//! and the sentence of the strongest effect.
+//! What the factors of a plan did, and what shows that they were in force. It makes tables for
+//! every format, and the sentence of the strongest effect.
 
 use nm_model::comparison::change_text;
 use nm_model::result::{FactorEffect, FactorResult};

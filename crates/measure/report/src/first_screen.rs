@@ -1,5 +1,5 @@
 //! What every report shows first, as lines: verdict, counts, the best stack, the cost of each step,
-//! the tail, trust, what to do next, the machine.
+//! the tail. Then come trust, what to do next, the machine.
 //!
 //! `FAIL: p99 12.7 ms on netns/tcp-spin (limit 10 ms); 42.0 % of the time was lost (limit 5 %)`
 

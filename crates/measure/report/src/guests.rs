@@ -1,6 +1,6 @@
-//! What a report shows of virtual machines: what each environment of guests was and ran on, what
-//! host and guest together show, the cost of each step of virtualization, and the flows of both
-//! directions as pairs.
+//! What a report shows of virtual machines. It has what each environment of guests was and ran on,
+//! and what host and guest together show. It also has the cost of each step of virtualization, and
+//! the flows of both directions as pairs.
 
 mod flows;
 mod steps;

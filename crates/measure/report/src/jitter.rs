@@ -1,5 +1,5 @@
-//! Tables that only the jitter probe has: what each CPU lost and to what, what the kernel counted,
-//! and how long a message would have waited.
+//! Tables that only the jitter probe has. They say what each CPU lost and to what, what the kernel
+//! counted, and how long a message would have waited.
 
 #[cfg(test)]
 pub(crate) mod fixture;

@@ -1,4 +1,4 @@
-//! Verdicts as JUnit XML: one suite with a test case for each target, each comparison, the gate
+//! Verdicts as JUnit XML. One suite has a test case for each target, each comparison, the gate
 //! against accepted runs, and each trial that failed or could not run. What is inconclusive, not
 //! judged or not available is skipped, with the reason; it never counts as passed.
 //!

@@ -1,5 +1,5 @@
-//! Ping-pong sweeps in the text form of sfnt-pingpong, for tools that read it:
-//! `# ` lines of description, then tab-separated half round trips in ns, without a fraction.
+//! Ping-pong sweeps in the text form of sfnt-pingpong, for tools that read it. `# ` lines have the
+//! description, then come tab-separated half round trips in ns, without a fraction.
 
 use nm_model::probe::ProbeKind;
 use nm_model::result::{Series, Statistic};

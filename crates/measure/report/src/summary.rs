@@ -1,6 +1,6 @@
-//! The summary of a result for a pull request or a job summary, as Markdown: the verdict, why, a
-//! table of targets, and the details folded. It is always below 64 KB, the most that GitHub takes
-//! as a comment; what has no place is counted and stands in the report.
+//! The summary of a result for a pull request or a job summary, as Markdown. It has the verdict,
+//! why, a table of targets, and the details folded. It is always below 64 KB, the most that GitHub
+//! takes as a comment; what has no place is counted and stands in the report.
 
 use nm_model::verdict::Verdict;
 use nm_model::{Outcome, RunResult};

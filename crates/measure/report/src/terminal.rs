@@ -1,5 +1,5 @@
-//! The summary at the end of a run, for a terminal: the figures first, the verdict and its reasons
-//! last, beside the report's path, where a reader looks when the run has ended.
+//! The summary at the end of a run, for a terminal. The figures come first, the verdict and its
+//! reasons last, beside the report's path: a reader looks there when the run has ended.
 //!
 //! Colour repeats what the words state; without it nothing is lost.
 

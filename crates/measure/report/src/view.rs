@@ -1,5 +1,5 @@
-//! What all reports show of a result: the series put into groups, the figures over all rounds,
-//! doubts as numbered notes, and the tables made of them.
+//! What all reports show of a result. It puts the series into groups, with the figures over all
+//! rounds, doubts as numbered notes, and the tables made of them.
 
 use nm_model::RunResult;
 use nm_model::doubt::{Doubt, DoubtKind};

@@ -4,7 +4,7 @@
 //! Two pinned threads pass a number back and forth, each in a cache line of its own that the other
 //! thread reads. Half of such a round trip is the least time that any message through shared memory
 //! can take between these CPUs. It differs several-fold between pairs of CPUs, and on a virtual
-//! machine from minute to minute, so a figure of shared memory needs it for comparison.
+//! machine from minute to minute. So a figure of shared memory needs it for comparison.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

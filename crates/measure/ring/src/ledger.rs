@@ -1,8 +1,8 @@
-//! The ledger of an accelerated program and its child processes: one record for each TCP socket, in
-//! memory that a fork inherits and that other processes may read.
+//! The ledger of an accelerated program and its child processes. It has one record for each TCP
+//! socket, in memory that a fork inherits and that other processes may read.
 //!
 //! [`Ledger`] is the writers' side, the processes of the program. [`LedgerView`] is the readers'
-//! side, which does not trust the writers: it copies each record out, and any content of the memory
+//! side, which does not trust the writers. It copies each record out, and any content of the memory
 //! reads as some valid record or as none.
 //!
 //! The counters that a call writes are in cache lines that only one direction uses. A closed record

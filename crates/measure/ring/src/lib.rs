@@ -8,11 +8,11 @@
 //! the memory. [`cache_line`] measures the lower limit that the hardware sets. Between two virtual
 //! machines the region is a [`window`] of a device's memory.
 //!
-//! The socket accelerator uses another form, which several processes can share at each end: a
+//! The socket accelerator uses another form, which several processes can share at each end. It is a
 //! [`conduit`] with a [`mod@pipe`] in each direction, and a [`ledger`] with one record per socket.
 //! [`variables`] declares what its users may set.
 //!
-//! Nothing that the other end can write is trusted: indices are masked and lengths clamped, so that
+//! Nothing that the other end can write is trusted. Indices are masked and lengths clamped, so that
 //! a hostile peer can corrupt its own messages and nothing else.
 //!
 //! Tests: `cargo test -p nm-ring`; every order of memory accesses is checked under loom by

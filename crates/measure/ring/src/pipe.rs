@@ -1,33 +1,33 @@
 //! One direction of a connection: a pipe of bytes in shared memory.
 //!
 //! A message of at most [`INLINE_BYTES_MAX`] bytes lies in the same cache line as the position that
-//! publishes it, so that it costs the transfer of one line. This inline copy is valid until the
-//! next push overwrites it. For a receiver that comes later the sender writes the same bytes to the
-//! area as well, but *after* it has published them: not on the path that the receiver waits on.
-//! This gives the invariant of the whole protocol: a thread that sees the control word (written,
-//! inline) finds all bytes before `written − inline` in the area, and finds the inline bytes there
-//! too as soon as the control word has changed again.
+//! publishes it. So it costs the transfer of one line. This inline copy is valid until the next
+//! push overwrites it. For a receiver that comes later the sender writes the same bytes to the area
+//! as well, but *after* it has published them. So that is not on the path that the receiver waits
+//! on. This gives the invariant of the whole protocol. A thread that sees the control word
+//! (written, inline) finds all bytes before `written − inline` in the area. It finds the inline
+//! bytes there too as soon as the control word has changed again.
 //!
 //! The inline words are a seqlock whose version is the control word itself. The sender first
-//! publishes "nothing inline", which is true because the area has all bytes by then; then a fence,
-//! the words, and the new position with release ordering. The receiver reads position, words,
-//! fence, position: if the position has not changed, the words belong to it. The position cannot
-//! return to an old value, because each position is published with inline bytes only once.
+//! publishes "nothing inline", which is true because the area has all bytes by then. Then come a
+//! fence, the words, and the new position with release ordering. The receiver reads position,
+//! words, fence, position: if the position has not changed, the words belong to it. The position
+//! cannot return to an old value, because each position is published with inline bytes only once.
 //!
-//! Each end keeps its own position in its own cache lines; the sender reads the receiver's position
+//! Each end keeps its own position in its own cache lines. The sender reads the receiver's position
 //! only when the remembered one leaves too little space. All state is in shared memory, so that a
 //! fork shares it. Each end allows one thread at a time: its user locks it.
 //!
-//! The consumed position belongs to whoever takes the bytes, by compare-and-swap: the receiver as a
-//! rule, or the sender, which takes bytes back ([`Pipe::take_back`]) that nobody has received, to
-//! send them another way. A pull that loses against it returns nothing.
+//! Whoever takes the bytes advances the consumed position, by compare-and-swap. That is the
+//! receiver as a rule. It may be the sender, which takes bytes back ([`Pipe::take_back`]) that
+//! nobody has received, to send them another way. A pull that loses against it returns nothing.
 //!
-//! [`KernelUse`] is for a user whose bytes can also go another way, through the kernel: the
+//! [`KernelUse`] is for a user whose bytes can also go another way, through the kernel. The
 //! receiving end counts there who relies on that way, and what came that way.
 //!
-//! Nothing that the other end can write is trusted: distances between positions are clamped to the
-//! pipe's length and positions in the area are masked, so that a hostile peer can corrupt its own
-//! bytes only.
+//! Nothing that the other end can write is trusted. Distances between positions are clamped to the
+//! pipe's length, and positions in the area are masked. So a hostile peer can corrupt its own bytes
+//! only.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 

@@ -1,14 +1,14 @@
 //! One direction: a queue of records from one [`Producer`] to one [`Consumer`].
 //!
-//! The producer fills a slot and then publishes its header; the consumer sees the header, copies
+//! The producer fills a slot and then publishes its header. The consumer sees the header, copies
 //! the record out, and then publishes that it has consumed it. The headers of the other direction
-//! carry the same count, which costs the producer nothing; it reads the consumer's own counter only
+//! carry the same count, which costs the producer nothing. It reads the consumer's own counter only
 //! when it has no space. While nothing is in flight, long records start at the beginning of the
-//! area again, so that request and response stay in a few hot cache lines.
+//! area again. So request and response stay in a few hot cache lines.
 //!
-//! Nothing that the other end writes is trusted: a header with an unexpected sequence number is no
-//! record, a length is clamped, a position is masked, and a count of consumed records that exceeds
-//! the sent ones is ignored.
+//! Nothing that the other end writes is trusted. A header with an unexpected sequence number is no
+//! record, a length is clamped, a position is masked. A count of consumed records that exceeds the
+//! sent ones is ignored.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 

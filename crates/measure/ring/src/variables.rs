@@ -1,6 +1,6 @@
-//! The accelerator's environment variables and named profiles, declared once: the library reads
-//! the variables by this declaration, `nearmetal accel` checks and sets them, and help and guide
-//! show it.
+//! The accelerator's environment variables and named profiles, declared once. The library reads the
+//! variables by this declaration, `nearmetal accel` checks and sets them, and help and guide show
+//! it.
 
 use std::ffi::CStr;
 

@@ -10,7 +10,7 @@
 //!
 //! A window is claimed by the end that listens. The other end finds it by its number and token.
 //! Whoever releases it last frees it. An end that dies without releasing its window keeps it until
-//! the memory is made anew, and nothing in the memory shows its death: the other end learns it from
+//! the memory is made anew, and nothing in the memory shows its death. The other end learns it from
 //! whoever started the two, or gives up by its time limits.
 
 use std::fs::OpenOptions;

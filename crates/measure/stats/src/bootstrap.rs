@@ -1,4 +1,4 @@
-//! The bootstrap over rounds (Efron and Tibshirani, 1993): resample whole rounds with replacement,
+//! The bootstrap over rounds (Efron and Tibshirani, 1993). Resample whole rounds with replacement,
 //! compute the figure again, and take the interval from the quantiles of the resampled figures.
 //!
 //! The plain percentile interval is used, not BCa: the correction of BCa needs a jackknife, which

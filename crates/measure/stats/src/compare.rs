@@ -3,11 +3,11 @@
 //!
 //! Rounds of A and B are pooled and split into modes ([`crate::modes`]). With one mode, an exact
 //! Mann-Whitney test decides, and the Hodges-Lehmann interval of the logarithms gives the size of
-//! the difference. With several modes, two things may differ and each is tested at half the level:
-//! the values within the modes (stratified Mann-Whitney test) and how often each mode occurs
-//! (Fisher test). All tests are exact under permutation of the labels A and B, and the modes do not
-//! depend on the labels. Two equal systems are therefore called different in at most 5 of 100
-//! cases, whatever the distribution of the rounds.
+//! the difference. With several modes, two things may differ and each is tested at half the level.
+//! They are the values within the modes (stratified Mann-Whitney test) and how often each mode
+//! occurs (Fisher test). All tests are exact under permutation of the labels A and B, and the modes
+//! do not depend on the labels. Two equal systems are therefore called different in at most 5 of
+//! 100 cases, whatever the distribution of the rounds.
 
 use nm_model::verdict::Interval;
 

@@ -5,8 +5,8 @@
 //! time of the experiment does not decide. The interval of the ratio is that of Hodges and Lehmann
 //! within blocks, which excludes 1 exactly when the stratified Mann-Whitney test finds a
 //! difference. The change is kept if the whole interval of the chosen figure lies on its better
-//! side, every other figure is measured, and none of their intervals lies on its worse side. A
-//! change without effect is therefore kept in at most 2.5 of 100 experiments, whatever the
+//! side. Every other figure must be measured, and none of their intervals may lie on its worse
+//! side. A change without effect is therefore kept in at most 2.5 of 100 experiments, whatever the
 //! distribution of the rounds.
 
 use nm_model::Metric;

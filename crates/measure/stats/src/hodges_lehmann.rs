@@ -1,6 +1,6 @@
-//! The Hodges-Lehmann shift (1963) with its exact interval: the median of the differences of all
-//! pairs, one of A and one of B, taken within strata. The interval inverts the Mann-Whitney test,
-//! so that it excludes zero exactly when that test finds a difference.
+//! The Hodges-Lehmann shift (1963) with its exact interval. It is the median of the differences of
+//! all pairs, one of A and one of B, taken within strata. The interval inverts the Mann-Whitney
+//! test, so that it excludes zero exactly when that test finds a difference.
 
 use nm_model::verdict::Interval;
 

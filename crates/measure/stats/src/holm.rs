@@ -1,4 +1,4 @@
-//! Holm's correction (1979): p-values of several comparisons made at once, adjusted so that the
+//! Holm's correction (1979) for several comparisons made at once. It adjusts p-values so that the
 //! chance of any false claim among them stays below the level of a single test.
 
 /// Adjusted p-values, in the order of `p_values`. A NaN counts as 1.

@@ -1,4 +1,4 @@
-//! The Mann-Whitney test (Mann and Whitney, 1947), also within strata: do the values of B tend to
+//! The Mann-Whitney test (Mann and Whitney, 1947), also within strata. Do the values of B tend to
 //! lie above those of A, comparing only values of the same stratum?
 //!
 //! The statistic is the number of pairs (one of A, one of B, same stratum) in which B is larger;

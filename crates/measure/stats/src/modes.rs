@@ -1,9 +1,9 @@
 //! Modes: whether the rounds form separate groups.
 //!
-//! Whole runs of a ping-pong are in one of two or more modes (depending on which core or cache the
-//! host gave them), tens of percent apart, while rounds of one mode agree within a few percent. A
-//! test that ignores the modes cannot show a small difference; [`mod@crate::compare`] therefore
-//! tests within the modes.
+//! Whole runs of a ping-pong are in one of two or more modes, tens of percent apart. The mode
+//! depends on which core or cache the host gave them. Rounds of one mode agree within a few
+//! percent. A test that ignores the modes cannot show a small difference; [`mod@crate::compare`]
+//! therefore tests within the modes.
 //!
 //! Grouping uses the pooled values only, never the side that a value came from, so that tests that
 //! permute labels within the groups stay exact.

@@ -1,5 +1,6 @@
-//! The figures of a series over its rounds: for each metric the median of the rounds' values, with
-//! an interval by bootstrap over rounds, and the doubts that follow from the differences of rounds.
+//! The figures of a series over its rounds. For each metric it has the median of the rounds'
+//! values, with an interval by bootstrap over rounds. It also has the doubts that follow from the
+//! differences of rounds.
 //!
 //! All latencies of a series are estimated from the same rounds, so percentiles rise with the
 //! percentile; one that a round lacks is not estimated.

@@ -1,10 +1,10 @@
 //! Two runs of one system differ by more than their rounds show. This is what a run can show
 //! against one or several runs before it, its baselines.
 //!
-//! The logarithm of a run's median scatters about that of its system: between whole runs by a
+//! The logarithm of a run's median scatters about that of its system. Whole runs differ by a
 //! deviation that is given, assumed, or learned from the baselines, and by what the run's rounds
 //! leave open. A ratio against the mean of the baselines has both parts of both sides. Limits are
-//! one-sided and corrected for the number of figures (Bonferroni), so of equal systems at most the
+//! one-sided and corrected for the number of figures (Bonferroni). So of equal systems at most the
 //! stated share has any figure beyond its limit. A pair is a run against one baseline.
 
 use crate::compare::ROUNDS_MIN;

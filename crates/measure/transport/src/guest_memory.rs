@@ -1,6 +1,6 @@
-//! Shared memory of two virtual machines of one host: that of an ivshmem device, which both have.
-//! A program that runs as a guest's agent chooses it once, for all its connections by shared
-//! memory; other programs never touch such a device, which may be there for something else.
+//! Shared memory of two virtual machines of one host: that of an ivshmem device, which both have. A
+//! program that runs as a guest's agent chooses it once, for all its connections by shared memory.
+//! Other programs never touch such a device, which may be there for something else.
 
 use std::io;
 use std::path::{Path, PathBuf};

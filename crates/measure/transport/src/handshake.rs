@@ -2,9 +2,8 @@
 //!
 //! The end that connects repeats [`HandshakeMessage::Hello`] until the listener's
 //! [`HandshakeMessage::HelloAck`] arrives; an end that has finished sends
-//! [`HandshakeMessage::Close`]. The length of a handshake message is one that no message of the
-//! probe has, so a hot loop tells the two apart by length alone, and a late or duplicated one does
-//! no harm.
+//! [`HandshakeMessage::Close`]. No message of the probe has the length of a handshake message. So a
+//! hot loop tells the two apart by length alone, and a late or duplicated one does no harm.
 //!
 //! A hello without the token of the task is not answered: an address that anybody can forge must
 //! not make a listener send. After the handshake only datagrams of the peer are received.

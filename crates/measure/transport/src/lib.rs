@@ -1,14 +1,17 @@
 //! One trait, many ways to move bytes.
 //!
 //! [`Transport`] is what a probe's hot loop sees. A [`Listener`] and [`connect()`] make the two
-//! ends of a [`Connection`] for a stack; [`Connection::with`] then gives the probe a transport
-//! whose protocol and way of waiting are fixed types, so the loop is compiled for them and decides
+//! ends of a [`Connection`] for a stack. [`Connection::with`] then gives the probe a transport
+//! whose protocol and way of waiting are fixed types. So the loop is compiled for them and decides
 //! nothing at run time.
 //!
 //! The two ends exchange addresses as text over their control channel:
-//! `127.0.0.1:4000` and `[::1]:4000` (TCP, also by AF_XDP, and UDP), `unix:@NAME` and `unix:/PATH`,
-//! `mcast:GROUP:PORT/PORT` (to the listener / back), `xdp:10.0.0.1:4000` and `xdp:[fd00::1]:4000`,
-//! and `shm:PID/FD` (shared memory by a descriptor of the listening process).
+//!
+//! - `127.0.0.1:4000` and `[::1]:4000` (TCP, also by AF_XDP, and UDP);
+//! - `unix:@NAME` and `unix:/PATH`;
+//! - `mcast:GROUP:PORT/PORT` (to the listener / back);
+//! - `xdp:10.0.0.1:4000` and `xdp:[fd00::1]:4000`;
+//! - `shm:PID/FD` (shared memory by a descriptor of the listening process).
 //!
 //! | module | what it does |
 //! | --- | --- |

@@ -1,14 +1,14 @@
 //! Rings in shared memory between two processes of one host and one user.
 //!
-//! The end that connects makes the memory and passes it over a Unix socket, which both ends keep: a
+//! The end that connects makes the memory and passes it over a Unix socket, which both ends keep. A
 //! hang-up of that socket shows that the other process has died. The memory is freed with its last
 //! user.
 //!
 //! The listener's socket has no name. It is bound at a path in a private directory, both of which
-//! are removed at once, and stays reachable through its owner's descriptor: the address
-//! `shm:PID/FD` is `/proc/PID/fd/FD`. That works from every network namespace, only processes of
-//! the same user may follow it, no other program can take the name first, and a killed process
-//! leaves nothing behind.
+//! are removed at once. It stays reachable through its owner's descriptor: the address `shm:PID/FD`
+//! is `/proc/PID/fd/FD`. That works from every network namespace, and only processes of the same
+//! user may follow it. No other program can take the name first, and a killed process leaves
+//! nothing behind.
 
 use std::fs::File;
 use std::io;

@@ -1,7 +1,7 @@
-//! The few parts of 64-bit little-endian ELF files (elf(5)) that an image and the accelerator need:
-//! what is loaded, the interpreter, names of libraries, and sections. The bytes may be anything:
-//! what lies outside them is an error or absent. They are in memory, or in a file of which only
-//! these parts are read.
+//! The few parts of 64-bit little-endian ELF files (elf(5)) that an image and the accelerator need.
+//! They are what is loaded, the interpreter, names of libraries, and sections. The bytes may be
+//! anything: what lies outside them is an error or absent. They are in memory, or in a file of
+//! which only these parts are read.
 
 use std::borrow::Cow;
 use std::fs::File;

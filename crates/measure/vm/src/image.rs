@@ -1,6 +1,6 @@
-//! The file system of a guest, built in memory: the running program as `/init`, the libraries that
-//! it is linked with, and the kernel modules of the guest's devices. Built twice from the same
-//! parts it has the same bytes.
+//! The file system of a guest, built in memory. It has the running program as `/init`, the
+//! libraries that it is linked with, and the kernel modules of the guest's devices. Built twice
+//! from the same parts it has the same bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,6 +1,6 @@
 //! What only the facts of a host and of its guests together show, as findings.
 //!
-//! [`read_threads`] and [`read_memory`] read a running QEMU; [`findings`] is a function of what was
+//! [`read_threads`] and [`read_memory`] read a running QEMU. [`findings`] is a function of what was
 //! read, so that a recorded run is judged as a live one.
 
 use nm_audit::check::Check;

@@ -1,5 +1,5 @@
-//! Progress as plain lines, for a stderr that is no terminal: one at the start of each trial, at
-//! most one a second, and at least one every ten seconds.
+//! Progress as plain lines, for a stderr that is no terminal. There is one at the start of each
+//! trial, at most one a second, and at least one every ten seconds.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};

@@ -1,5 +1,5 @@
-//! The result of a run: appends what each trial adds to the log of trials, and at the end folds the
-//! result from it, judges the result and writes the reports.
+//! The result of a run. It appends what each trial adds to the log of trials. At the end it folds
+//! the result from the log, judges it and writes the reports.
 
 use std::path::{Path, PathBuf};
 

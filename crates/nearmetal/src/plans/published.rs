@@ -1,5 +1,5 @@
-//! The built-in plans judge the published runs that they reproduce as the studies did: a limit
-//! that a study's own machine misses would ask more than the study showed.
+//! The built-in plans judge the published runs that they reproduce as the studies did. A limit that
+//! a study's own machine misses would ask more than the study showed.
 
 use nm_model::metric::Metric;
 use nm_model::probe::{Case, ProbeKind};

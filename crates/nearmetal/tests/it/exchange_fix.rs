@@ -1,5 +1,5 @@
-//! The FIX acceptor of the built program, before networks of the built program: fills, kills of the
-//! door and of gateways, limits, and what it says of wrong files.
+//! The FIX acceptor of the built program, before networks of the built program. It has fills, kills
+//! of the door and of gateways, limits, and what it says of wrong files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! One hostile owner does all that docs/limits.md names at once, while others trade: it learns that
+//! One hostile owner does all that docs/limits.md names at once, while others trade. It learns that
 //! its quotas are full, and nobody else is refused, cut off or kept from an answer.
 //!
 //! The hostile one comes from 127.0.0.2, so that it is an owner of its own. The figures of the

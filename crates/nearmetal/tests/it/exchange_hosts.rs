@@ -1,5 +1,5 @@
 //! The exchange over several hosts, with a program in place of ssh that runs each command on this
-//! machine: what a run leaves, and hosts that cannot be used.
+//! machine. It shows what a run leaves, and hosts that cannot be used.
 
 use std::fs;
 use std::net::Ipv4Addr;

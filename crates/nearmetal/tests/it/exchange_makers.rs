@@ -1,6 +1,6 @@
 //! Programs that make a market, in Rust and in Python, outlive their gateway, the leader of their
-//! cell and their own death: each event once, and nothing lost or doubled by what the other side of
-//! the trades sees.
+//! cell and their own death. Each event comes once. By what the other side of the trades sees,
+//! nothing is lost or doubled.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read as _, Write as _};

@@ -1,7 +1,7 @@
 //! A network of the exchange whose nodes a test starts one by one, each with what is to be wrong
-//! with it; the load; wires between nodes that can be cut; and the proof of what came of it.
+//! with it. It has the load, wires between nodes that can be cut, and the proof of what came of it.
 //!
-//! Nodes listen on Unix sockets in a folder that goes with the test, and end when the test does:
+//! Nodes listen on Unix sockets in a folder that goes with the test. They end when the test does:
 //! their input is gone then, and guards kill them.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What is proved of real runs: journals are replayed from the middle, a stall shows in full, and a
+//! What is proved of real runs. Journals are replayed from the middle, a stall shows in full, and a
 //! flow that was recorded is asked again.
 
 use std::fs;

@@ -1,6 +1,6 @@
-//! A scripted day of load: what is run and recorded, who may change the network meanwhile, and what
-//! is left of a day that was ended. Rates are low, as any number of other tests may run; whether a
-//! second is within the limit depends on the machine and is not asserted.
+//! A scripted day of load. It shows what is run and recorded, who may change the network meanwhile,
+//! and what is left of a day that was ended. Rates are low, as any number of other tests may run.
+//! Whether a second is within the limit depends on the machine and is not asserted.
 
 use std::fs;
 use std::path::{Path, PathBuf};

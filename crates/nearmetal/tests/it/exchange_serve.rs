@@ -1,5 +1,5 @@
-//! Nodes that are left running: started by a network's file, started again when they die, ended
-//! without a lost event, and gone with a supervisor that is killed.
+//! Nodes that are left running. They are started by a network's file, started again when they die,
+//! ended without a lost event, and gone with a supervisor that is killed.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;

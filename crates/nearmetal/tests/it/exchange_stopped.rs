@@ -1,5 +1,5 @@
-//! Every process around the path of a client's requests stops (SIGSTOP), in turn; nobody reads what
-//! nodes write; strangers make them write; and a node's queue of connections is full. Requests are
+//! Every process around the path of a client's requests stops (SIGSTOP), in turn. Nobody reads what
+//! nodes write, strangers make them write, and a node's queue of connections is full. Requests are
 //! answered all the same, by their number.
 
 use std::fs::File;

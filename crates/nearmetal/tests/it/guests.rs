@@ -1,6 +1,6 @@
-//! Pairs of virtual machines: every probe between them, the label of their figures, and what is
-//! left of them in six cases: success, a failed probe, a panic of the guest, a killed QEMU, a
-//! killed run, and Ctrl-C.
+//! Pairs of virtual machines. The tests have every probe between them and the label of their
+//! figures. They show what is left of them in six cases: success, a failed probe, a panic of the
+//! guest. The others are a killed QEMU, a killed run, and Ctrl-C.
 //!
 //! They need QEMU and a kernel for guests (`cargo xtask setup`). Without them the tests fail on CI,
 //! and say elsewhere that they did not run.

@@ -17,10 +17,11 @@
 //! `<!-- prints -->` before a block of text: each of its lines stands in the output of the last
 //! commands, in this order. White space counts as one blank; `…` stands for any text in a line.
 //!
-//! A guide is run from its top to its end. Three things differ from a reader's terminal: the
-//! working directory is a temporary folder with nothing but the source's folder `clients`, the
-//! binary under test and its library come first in `PATH`, and the commands run in a network
-//! namespace of their own, so that all ports are free.
+//! A guide is run from its top to its end. Three things differ from a reader's terminal:
+//!
+//! - The working directory is a temporary folder with nothing but the source's folder `clients`.
+//! - The binary under test and its library come first in `PATH`.
+//! - The commands run in a network namespace of their own, so that all ports are free.
 
 use std::fs;
 use std::io::Read;

@@ -1,5 +1,5 @@
-//! Output that cannot be written: a full disk has one exit code in every command and leaves no file
-//! that is empty or cut off, a full stdout has another one, and a closed pipe is no error.
+//! Output that cannot be written. A full disk has one exit code in every command and leaves no file
+//! that is empty or cut off. A full stdout has another code, and a closed pipe is no error.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! Several senders at one end, calls of two bytes, and a sender past the library: which way each
-//! call goes, under the send lock and beside it. The receiving end takes bytes from memory first,
-//! and relies on the kernel at any moment.
+//! Several senders at one end, calls of two bytes, and a sender past the library. Which way does
+//! each call go, under the send lock and beside it? The receiving end takes bytes from memory
+//! first, and relies on the kernel at any moment.
 
 use super::checker::{Label, Model, explore};
 

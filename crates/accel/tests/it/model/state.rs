@@ -1,5 +1,5 @@
-//! The state of the model: one direction of a connection in shared memory and in the kernel, two
-//! epoll sets, the sending thread, and the threads of the receiving end.
+//! The state of the model. It is one direction of a connection in shared memory and in the kernel,
+//! and two epoll sets. It has the sending thread, and the threads of the receiving end.
 
 /// Bytes in flight at most: in the pipe, in the kernel, and being sent again.
 const BYTES: usize = 8;

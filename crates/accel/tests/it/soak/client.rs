@@ -1,5 +1,5 @@
-//! The clients of a soak: several connections each, a request and a response on each of them in
-//! every round, and between the rounds what programs do with connections.
+//! The clients of a soak. Each has several connections, and a request and a response on each of
+//! them in every round. Between the rounds they do what programs do with connections.
 
 use std::process::{Command, Stdio};
 use std::thread;

@@ -1,9 +1,9 @@
-//! Price levels, best first: a window of ticks around the best one with a bitmap over it, and a
-//! sorted list of the levels outside it.
+//! Price levels, best first. They are a window of ticks around the best one with a bitmap over it,
+//! and a sorted list of the levels outside it.
 //!
-//! Levels are found by *key*, of which the highest is the best: the price for buyers, its bitwise
-//! complement for sellers, which reverses the order without an overflow. The window follows the
-//! market: it moves once levels outside it have been used more often than moving costs.
+//! Levels are found by *key*, of which the highest is the best. The key is the price for buyers and
+//! its bitwise complement for sellers, which reverses the order without an overflow. The window
+//! follows the market: it moves once levels outside it have been used more often than moving costs.
 
 use crate::order::{Price, Side};
 

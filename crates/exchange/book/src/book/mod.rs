@@ -9,8 +9,8 @@
 //!   them. They visit every order once; all other commands touch only what they change.
 //! - Orders with an expiry time are in a heap as well (`timers`).
 //!
-//! The steps of the common commands are always inlined, which saves 7 % of a command's time: the
-//! compiler leaves them as calls, because each has several callers.
+//! The steps of the common commands are always inlined, which saves 7 % of a command's time. The
+//! compiler would leave them as calls, because each has several callers.
 //!
 //! Memory is never freed: after the largest book and the longest cascade of stops, nothing is
 //! allocated any more.

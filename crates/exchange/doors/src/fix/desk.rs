@@ -6,7 +6,7 @@
 //! at the exchange at a time; the others wait for it.
 //!
 //! The exchange replaces the *open* quantity of an order, and FIX the total. What trades while a
-//! replacement is on its way comes on top, so the door compares when it arrives, and reduces the
+//! replacement is on its way comes on top. So the door compares when it arrives, and reduces the
 //! order again before it reports.
 
 mod events;

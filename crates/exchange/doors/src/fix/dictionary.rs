@@ -1,6 +1,6 @@
 //! Which fields the door knows, in which messages, with which values.
 //!
-//! It has what the door understands, and not all of FIX: a field that it lacks is refused, rather
+//! It has what the door understands, and not all of FIX. A field that it lacks is refused, rather
 //! than ignored, so that no client believes in an instruction that nobody follows.
 
 use std::collections::HashMap;

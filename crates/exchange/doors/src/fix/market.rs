@@ -1,7 +1,7 @@
 //! What a session asks to know of the market, and what it is sent.
 //!
 //! A subscription remembers the view that its client has of each symbol. Whenever there is another
-//! one, and the client has read enough, it is sent the difference: so a client that reads slowly
+//! one, and the client has read enough, it is sent the difference. So a client that reads slowly
 //! gets fewer messages, and nothing waits for it. These messages are not sent again.
 
 mod entries;

@@ -1,8 +1,8 @@
 //! The session layer: the numbers of both sides, what was sent, and whether the other side lives.
 //!
 //! A session is a value. [`Session::step`] takes what happened and when, and returns what is to be
-//! done, in order. Whoever calls it writes what is to be kept before it sends anything, so that a
-//! session that is [restored](Session::restore) from what was kept knows all that the client knows.
+//! done, in order. The caller writes what is to be kept before it sends anything. So a session that
+//! is [restored](Session::restore) from what was kept knows all that the client knows.
 
 mod inbound;
 mod logon;

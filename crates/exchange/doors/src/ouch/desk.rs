@@ -6,7 +6,7 @@
 //! order is looked at when its turn comes, because OUCH ignores those that come too late.
 //!
 //! The exchange replaces the *open* quantity of an order, and OUCH the total. What trades while a
-//! replacement is on its way comes on top, so the desk compares when it arrives, and reduces the
+//! replacement is on its way comes on top. So the desk compares when it arrives, and reduces the
 //! order again before it reports.
 
 mod changes;

@@ -1,5 +1,5 @@
-//! Clients before a door and an exchange that a test plays: what trades while a request is on its
-//! way, what is refused, what is kept, and limits.
+//! Clients before a door and an exchange that a test plays. The tests cover what trades while a
+//! request is on its way, what is refused, what is kept, and limits.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,8 +1,8 @@
 //! Sessions whose orders are cancelled when they are away, and what a session has here.
 //!
 //! The log says which sessions are *watched*, so whoever leads the cell knows them. The leader
-//! alone finds out which of them are away ([`Absence`](crate::node::replica::absence::Absence)).
-//! It cancels their orders by requests in their names, with number 0: these take a place among all
+//! alone finds out which of them are away ([`Absence`](crate::node::replica::absence::Absence)). It
+//! cancels their orders by requests in their names, with number 0. These take a place among all
 //! requests on the instrument and none among those of the session, which goes on where it was.
 //! There is one for each instrument, so replicas, copies and replays treat it as any other.
 

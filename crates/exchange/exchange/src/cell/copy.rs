@@ -1,5 +1,5 @@
 //! A copy of an instrument as it was at one request, made piece by piece while later requests are
-//! executed: what a request is about to change is copied before.
+//! executed. What a request is about to change is copied before.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -1,14 +1,15 @@
 //! Limits of firms: what each firm may have in the cell, and what it has.
 //!
 //! The firms come by the log of the cell ([`nm_wire::Firms`]). Which firm a session belongs to
-//! follows from them alone, whatever its owner is. What a firm has is counted if it has a limit;
-//! without one nothing is kept of it, and a cell none of whose firms has a limit does nothing.
+//! follows from them alone, whatever its owner is. What a firm has is counted if it has a limit.
+//! Without one nothing is kept of it, and a cell none of whose firms has a limit does nothing.
 //!
 //! **What is counted.** The live orders of all sessions of the firm in the cell, and their value:
 //! limit price without its sign, times open quantity. An order without a limit price has no value,
-//! so a firm with a limit of value must name a price. On each instrument also the position: what
-//! the firm has bought less what it has sold since it has a limit, and what the live orders of one
-//! side would add. Both parts of a trade of a firm with itself count, and cancel out.
+//! so a firm with a limit of value must name a price. On each instrument the position counts as
+//! well. It is what the firm has bought less what it has sold since it has a limit. What the live
+//! orders of one side would add comes on top. Both parts of a trade of a firm with itself count,
+//! and cancel out.
 //!
 //! **What is checked** is what a request makes larger: a new order, or a replacement as far as it
 //! is larger than the order before. So a limit that is lowered below what there is cancels nothing,

@@ -1,8 +1,8 @@
 //! What each owner has of a cell, for the quotas.
 //!
-//! **A quota is what is free.** An owner may have as much of a capacity as nobody has: alone half
-//! of it, then another one half of the rest, and so on. So one owner never shuts others out, and
-//! needs no number of its own.
+//! **A quota is what is free.** An owner may have as much of a capacity as nobody has. Alone it may
+//! have half of it, then another one half of the rest, and so on. So one owner never shuts others
+//! out, and needs no number of its own.
 //!
 //! **What is refused once is refused always**, as long as copies of it may be under way.
 //! Instruments and sessions that an operator removes therefore count for another minute. Their

@@ -1,10 +1,10 @@
 //! Moves of instruments between cells, as the logs of both cells carry them out. The protocol is
 //! described in [`crate::moves`].
 //!
-//! Which instruments a cell owns follows from its log alone: those that the network's rule gives
-//! it, without those that it released, and with those that it adopted. Every change of the owner
-//! has an *epoch*, a number that control draws and that rises for each instrument, so each step can
-//! be repeated without harm, and one that comes too late has no effect.
+//! Which instruments a cell owns follows from its log alone. They are those that the network's rule
+//! gives it, without those that it released, and with those that it adopted. Every change of the
+//! owner has an *epoch*, a number that control draws and that rises for each instrument. So each
+//! step can be repeated without harm, and one that comes too late has no effect.
 
 use std::collections::BTreeMap;
 use std::task::Poll;

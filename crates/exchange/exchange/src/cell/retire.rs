@@ -1,6 +1,6 @@
 //! What a session or an owner has in a cell goes, when an operator removes it.
 //!
-//! One entry of the log does a part of it, so that no entry keeps the replicas busy for long; the
+//! One entry of the log does a part of it, so that no entry keeps the replicas busy for long. The
 //! operator sends further ones until nothing is left. An instrument goes when no session is left on
 //! it. What is on its way to another cell is not touched: it goes there, by an entry of that cell.
 

@@ -1,9 +1,9 @@
 //! Owners that an operator has stopped: their new orders and replacements are rejected.
 //!
 //! Each decision has a number, and the one with the highest number holds, however often and in
-//! whichever order a cell learns of decisions: by its own log, or by that of an instrument that
-//! comes from another cell. So a cell that was added later knows of a stop before it executes the
-//! first request on an instrument that was traded before.
+//! whichever order a cell learns of decisions. A cell learns by its own log, or by that of an
+//! instrument that comes from another cell. So a cell that was added later knows of a stop before
+//! it executes the first request on an instrument that was traded before.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 //! Control: what all nodes of a network must agree on, kept by a group of replicas of its own.
 //!
-//! Its state ([`State`]) has the membership (nodes and whether they are up), the map of instruments
-//! to cells with its version ([`InstrumentMap`]), and who leads each cell. It is small and not on
-//! the data path: a cell fails over by itself, and a network whose control group has no majority
-//! continues with the last map.
+//! Its state ([`State`]) has the membership (nodes and whether they are up), and who leads each
+//! cell. It also has the map of instruments to cells with its version ([`InstrumentMap`]). It is
+//! small and not on the data path. A cell fails over by itself, and a network whose control group
+//! has no majority continues with the last map.
 //!
 //! ```text
 //! gateway ─membership report→ router ─membership report→ mediators: control's leader logs it
@@ -13,14 +13,14 @@
 //! A router passes new maps on five times a second at most.
 //!
 //! **Moves.** To move an instrument to another cell, control logs the move with a number, and
-//! orders it from the leader of the present cell, again and again until the new cell says that it
-//! has the instrument ([`crate::moves`]). Only then the map changes. Which cell trades an
+//! orders it from the leader of the present cell. It repeats the order until the new cell says that
+//! it has the instrument ([`crate::moves`]). Only then the map changes. Which cell trades an
 //! instrument is in the logs of the cells; the map only tells gateways where to send requests. A
 //! gateway keeps a request that comes to the wrong cell, and sends it again by the new map. A new
 //! leader of control finds the moves in the log, and continues with them.
 //!
 //! **Nodes that are added.** The map also has the mediators and routers that the network did not
-//! begin with, and their addresses: every node learns of them as it learns of moves, makes its
+//! begin with, and their addresses. Every node learns of them as it learns of moves, makes its
 //! links to them, and opens its replicas of the mediators' cells ([`InstrumentMap::extended`]). One
 //! that is removed stays listed as such, so that its number and the files of its cell are never
 //! those of another one.

@@ -2,7 +2,7 @@
 //! non-blocking.
 //!
 //! A link reads what is available in one call, hands the frames on in place, and writes its backlog
-//! in one call ([`Link::flush`]): under load, many frames share a call.
+//! in one call ([`Link::flush`]). Under load, many frames share a call.
 
 mod address;
 mod connecting;

@@ -1,9 +1,9 @@
 //! Waiting for many links at once, those of the kernel and those in shared memory.
 //!
 //! A shared-memory link is either polled, because it was readable of late, or waited for by its
-//! doorbell: its reader has announced that it sleeps, and found nothing when it looked again.
-//! Before a sleep all doorbells are armed; a link whose doorbell was rung is polled again. So a
-//! busy node neither rings nor is rung, and a wake-up is never lost.
+//! doorbell. In the second case its reader has announced that it sleeps, and found nothing when it
+//! looked again. Before a sleep all doorbells are armed; a link whose doorbell was rung is polled
+//! again. So a busy node neither rings nor is rung, and a wake-up is never lost.
 
 use std::io;
 use std::os::fd::AsFd;

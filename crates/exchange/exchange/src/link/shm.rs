@@ -1,7 +1,7 @@
 //! A stream through shared memory between two nodes of one host and one user.
 //!
 //! The end that accepts a Unix socket creates the memory with a byte ring in each direction, and a
-//! doorbell (eventfd) for each end, and hands them over. The socket stays open: it reports that the
+//! doorbell (eventfd) for each end. It hands them over. The socket stays open: it reports that the
 //! peer has gone, however it ended. An end that goes to sleep announces that in the memory, and
 //! only then its doorbell is rung: see [`super::LinkPoller`]. A full ring behaves as a full socket;
 //! its writer's doorbell is rung when there is space.

@@ -1,8 +1,8 @@
 //! A node of the ring: one thread that sleeps until something is ready, handles all of it, and
 //! writes once to each link.
 //!
-//! Each class of nodes has its folder; `control` and `replica` are what mediators and processors
-//! have of the groups of replicas, and `runtime` is the event loop around all of them, with links,
+//! Each class of nodes has its folder. `control` and `replica` are what mediators and processors
+//! have of the groups of replicas. `runtime` is the event loop around all of them, with links,
 //! handshakes and reports.
 
 mod control;

@@ -1,4 +1,4 @@
-//! Both ends of a link name the network and the node that they mean, and that they are: where an
+//! Both ends of a link name the network and the node that they mean, and that they are. Where an
 //! address was another network's before, nobody is taken for somebody else.
 
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Replies that are lost between a processor and a gateway, because one end of their link knows
-//! later than the other one that it is made; and what a restarted cell forgets.
+//! Replies that are lost between a processor and a gateway. One end of their link knows later than
+//! the other one that it is made. Also what a restarted cell forgets.
 
 use std::time::Duration;
 

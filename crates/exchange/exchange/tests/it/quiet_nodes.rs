@@ -1,4 +1,4 @@
-//! The data loop of a node without durability: after a warm-up, a request costs no allocation, and
+//! The data loop of a node without durability. After a warm-up, a request costs no allocation, and
 //! no system calls but those that wait, read and write.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! A fill is lost on each of the links on its path to a session: it is delivered all the same,
+//! A fill is lost on each of the links on its path to a session. It is delivered all the same,
 //! without a new request of the session.
 
 use std::net::Shutdown;

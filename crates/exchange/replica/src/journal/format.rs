@@ -9,8 +9,8 @@
 //! ```
 //!
 //! `durable` is the index up to which the disk had everything when the record was written. That
-//! tells damage from a torn end: pages of one sync reach the disk in any order, so that a bad
-//! record may be followed by good ones after a crash; but if one of those says that the disk had
+//! tells damage from a torn end. Pages of one sync reach the disk in any order, so that a bad
+//! record may be followed by good ones after a crash. But if one of those says that the disk had
 //! the bad record already, the record was good once and has been damaged since. For the end of the
 //! journal, behind which there is no record to say so, see the module `watermark`.
 //!

@@ -1,10 +1,11 @@
 //! The watermark of a journal: up to where the disk is known to have it.
 //!
 //! Each record says what the disk had before it, so that damage is not taken for a torn write if a
-//! record follows. The watermark says the same for the end of the journal. It is advanced when
-//! the journal has been idle for a while, at an orderly end, when a file begins, and every few
-//! seconds of uninterrupted work. What was synced last, before a crash that came within that time,
-//! is not below it: if such a record is damaged as well, it is taken for a torn write.
+//! record follows. The watermark says the same for the end of the journal. It is advanced when the
+//! journal has been idle for a while, and at an orderly end. It is also advanced when a file
+//! begins, and every few seconds of uninterrupted work. What was synced last, before a crash that
+//! came within that time, is not below it. If such a record is damaged as well, it is taken for a
+//! torn write.
 //!
 //! It also has the salt of the newest file, so that the file's records can be read without its
 //! header.

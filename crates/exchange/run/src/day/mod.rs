@@ -1,10 +1,10 @@
-//! A scripted day of load: phases with rates, bursts, hot instruments, flows that move between
-//! gateways, auctions and faults, on one network, judged second by second.
+//! A scripted day of load, on one network, judged second by second. It has phases with rates,
+//! bursts, hot instruments, flows that move between gateways, auctions and faults.
 //!
-//! A `script` becomes a profile of the load generator. `run` drives it, kills the nodes
-//! that the script names, and calls an `operator`, who may change the network meanwhile. Each
-//! `second` of the schedule is judged by itself as soon as its requests are answered
-//! (`collect`); what happened (`event`) is judged by the seconds around it (`judge`).
+//! A `script` becomes a profile of the load generator. `run` drives it, kills the nodes that the
+//! script names, and calls an `operator`, who may change the network meanwhile. Each `second` of
+//! the schedule is judged by itself as soon as its requests are answered (`collect`). What happened
+//! (`event`) is judged by the seconds around it (`judge`).
 
 mod collect;
 mod event;

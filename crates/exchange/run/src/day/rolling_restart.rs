@@ -1,8 +1,8 @@
 //! An operator that restarts every node of the network during a day, one after the other.
 //!
 //! A mediator or gateway is drained before it is restarted, and works again after it. The next node
-//! follows when all nodes are up, every cell has a leader, and the restarted node has all entries
-//! that its replicas must have: so there is a majority of each group at any time.
+//! follows when all nodes are up and every cell has a leader. The restarted node must also have all
+//! entries that its replicas must have. So there is a majority of each group at any time.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -2,11 +2,11 @@
 //! nothing behind.
 //!
 //! It is started by ssh, reads requests from its input and writes reports to its output
-//! (`hosts::protocol`). It ends its nodes and removes its folder when its input ends, which
-//! is when the run ends for any reason, and when the run has been silent for too long, which is
+//! (`hosts::protocol`). It ends its nodes and removes its folder when its input ends, which is when
+//! the run ends for any reason. It does so too when the run has been silent for too long, which is
 //! when the host is cut off from it. A thread writes its reports, so a run that does not read them
-//! keeps nothing on the host. A folder that an agent left when it was killed is removed by
-//! the next one.
+//! keeps nothing on the host. A folder that an agent left when it was killed is removed by the next
+//! one.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,8 +1,9 @@
 //! Unpacks the journals that another host sends as a tar archive.
 //!
 //! The host may send anything, and the run may be root's. So only regular files and plain folders
-//! are made, with the access and owner of files that this program makes, under checked names and
-//! within limits. All of it lies in a private folder until the archive is known to be complete.
+//! are made, under checked names and within limits. They have the access and owner of files that
+//! this program makes. All of it lies in a private folder until the archive is known to be
+//! complete.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufWriter, Read, Write};

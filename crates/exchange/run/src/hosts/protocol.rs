@@ -1,8 +1,8 @@
 //! What a run and the agent on one of its hosts say to each other, as JSON lines over ssh.
 //!
-//! The agent reports first that it is ready. Slots are numbers that the run gives its nodes; each
-//! start of a node has a number as well, so that messages of an earlier start are not taken for
-//! those of a later one.
+//! The agent reports first that it is ready. Slots are numbers that the run gives its nodes. Each
+//! start of a node has a number as well. So messages of an earlier start are not taken for those of
+//! a later one.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Several nodes die and links break under load: every request is answered once, and every event is
+//! Several nodes die and links break under load. Every request is answered once, and every event is
 //! delivered to its session once and in order, as `exchange verify` checks.
 
 use std::path::{Path, PathBuf};

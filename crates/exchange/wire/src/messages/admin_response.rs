@@ -15,9 +15,9 @@ record! {
     pub struct LinkLatency {
         /// The other node.
         peer: NodeId,
-        /// Latency of one way, ns: half of the smallest round trip of a TCP connection, so an
-        /// estimate, which is wrong by half of the difference where the two ways differ; 0 if both
-        /// nodes are on one host.
+        /// Latency of one way, ns: half of the smallest round trip of a TCP connection. It is an
+        /// estimate, wrong by half of the difference where the two ways differ. 0 if both nodes are
+        /// on one host.
         latency_ns: u64,
     }
 }

@@ -5,7 +5,7 @@ use nm_book::order::UserId;
 use crate::Owner;
 
 crate::message! {
-    /// An entry of a cell's log: whoever leads the cell from now on cancels the orders of a session
+    /// An entry of a cell's log. From now on the leader of the cell cancels the orders of a session
     /// that no gateway has named for so long.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct AwayTime;

@@ -3,7 +3,7 @@
 use nm_book::order::{InstrumentId, Price};
 
 crate::message! {
-    /// The best bid or offer of an instrument is another one, or there is none any more: a request
+    /// The best bid or offer of an instrument is another one, or there is none any more. A request
     /// has changed it, and this goes to all clients, once for each request. It is numbered with the
     /// broadcast events, and like them not sent again.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]

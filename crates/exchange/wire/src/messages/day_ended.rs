@@ -4,8 +4,8 @@ use nm_book::order::InstrumentId;
 
 crate::message! {
     /// An operator has ended the day of these instruments: their day orders are cancelled. It goes
-    /// to all clients when a direction is carried out, and is not sent again: who misses it learns
-    /// of the cancelled orders by their events.
+    /// to all clients when a direction is carried out, and is not sent again. A client that misses
+    /// it learns of the cancelled orders by their events.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct DayEnded;
     head {

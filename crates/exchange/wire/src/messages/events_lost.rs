@@ -1,7 +1,7 @@
 //! Events may be lost.
 
 crate::message! {
-    /// Events of a cell may be lost on their way to the sessions at a gateway: each of them asks
+    /// Events of a cell may be lost on their way to the sessions at a gateway. Each session asks
     /// for its events on the cell's instruments again (`ResendRequest`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct EventsLost;

@@ -52,7 +52,7 @@ record! {
 
 message! {
     /// Answer to an `OrdersRequest`: a part of what the session has in the cell. The parts are not
-    /// of one moment: what happens between them comes as events, and an instrument that moves to
+    /// of one moment. What happens between them comes as events, and an instrument that moves to
     /// another cell meanwhile may be in none or in both.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct OpenOrders;

@@ -2,7 +2,7 @@
 //! predecessor that never was.
 //!
 //! It has no number and no events, because nothing knows of the request any more. A session that
-//! gets one sends its next request with the predecessor of the refused one; what it has sent behind
+//! gets one sends its next request with the predecessor of the refused one. What it has sent behind
 //! the refused one is refused as well.
 
 use std::fmt;

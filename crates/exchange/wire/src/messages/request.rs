@@ -36,7 +36,7 @@ crate::message! {
         /// Whether the session's request before it on this instrument was answered.
         is_previous_answered: bool,
         /// Which rule of the instrument master it breaks, as the gateway that takes it from its
-        /// client finds: 0 for none, 1 for an instrument that is not listed, 2 for a limit outside
+        /// client finds. 0 for none, 1 for an instrument that is not listed, 2 for a limit outside
         /// the listed prices, 3 for a quantity above the listed one. 0 from a client.
         breach: u8,
     }

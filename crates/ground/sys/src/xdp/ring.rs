@@ -1,4 +1,4 @@
-//! The rings that an AF_XDP socket shares with the kernel: a producer adds entries, a consumer
+//! The rings that an AF_XDP socket shares with the kernel. A producer adds entries, a consumer
 //! removes them, and each publishes its position as a counter that wraps around at 2^32.
 
 use std::io;

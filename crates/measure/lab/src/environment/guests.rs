@@ -1,6 +1,6 @@
-//! Pairs of virtual machines. Each machine is a process of QEMU that ends with this one; what they
-//! are made of and what lies between them has no names: files in memory, sockets, and devices in a
-//! network namespace that ends with its processes.
+//! Pairs of virtual machines. Each machine is a process of QEMU that ends with this one. What they
+//! are made of and what lies between them has no names. It is files in memory, sockets, and devices
+//! in a network namespace that ends with its processes.
 
 mod parts;
 mod unavailable;

@@ -1,9 +1,9 @@
 //! Two hosts, reached by ssh: agents there, or one there and one here, and the network between
 //! them.
 //!
-//! An agent on another host ends with its input, which is when this process ends for any reason,
-//! and when this end has been silent for [`SILENCE_LIMIT`], which is when the host is cut off. ssh
-//! ends by itself, and with it the session, when the host has not answered for 20 s.
+//! An agent on another host ends with its input, which is when this process ends for any reason. It
+//! also ends when this end has been silent for [`SILENCE_LIMIT`], which is when the host is cut
+//! off. ssh ends by itself, and with it the session, when the host has not answered for 20 s.
 
 mod copied;
 mod end;

@@ -1,4 +1,4 @@
-//! Checks in the agents' ledgers that connections of accelerated agents used shared memory, so that
+//! Checks in the agents' ledgers that connections of accelerated agents used shared memory. So
 //! figures of the kernel's sockets are never shown as those of the accelerator.
 
 use std::collections::BTreeSet;

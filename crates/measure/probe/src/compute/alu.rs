@@ -2,7 +2,7 @@
 //! in registers.
 //!
 //! There are [`LANES`] chains of integers, `x ← a x + c` modulo 2⁶⁴, enough to keep a core's
-//! multiplier busy in each cycle, and one chain of floating-point numbers, `y ← 16807 y` modulo
+//! multiplier busy in each cycle. One more chain has floating-point numbers, `y ← 16807 y` modulo
 //! 2³¹ - 1, whose every step is exact. So two threads of one core have to share its units, and the
 //! result has a closed form by which it is checked.
 

@@ -1,5 +1,5 @@
-//! Work of the memory alone: a walk along a random cycle of cache lines, each of which names the
-//! next one, so that no two reads overlap and none can be predicted.
+//! Work of the memory alone: a walk along a random cycle of cache lines. Each line names the next
+//! one, so that no two reads overlap and none can be predicted.
 //!
 //! The cycle is larger than the last-level cache and shared by all threads, which only read it and
 //! start at different places. The line that a walk must end at follows from the permutation that

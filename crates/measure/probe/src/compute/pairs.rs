@@ -1,7 +1,7 @@
 //! The pair matrix: which CPUs share a core, by what they take from each other.
 //!
 //! The arithmetic workload keeps the units of a core busy, so two of them on one core take longer
-//! than each alone. In each round every CPU works alone once, then every pair together; the CPU
+//! than each alone. In each round every CPU works alone once, then every pair together. The CPU
 //! time of a thread says how fast it was while it ran, whatever else the machine did.
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,9 +1,9 @@
 //! The number π by Machin's formula, `π = 16 atan(1/5) - 4 atan(1/239)`, in limbs of nine decimal
 //! digits.
 //!
-//! It is the work of `bc` in the published study, without a program that has to be installed: long
-//! division, with a time that rises with the square of the digits. It is not the same amount of
-//! work: GNU bc takes two to three times as long for its 2000 digits as this for [`DIGITS`].
+//! It is the work of `bc` in the published study, without a program that has to be installed. It is
+//! long division, with a time that rises with the square of the digits. It is not the same amount
+//! of work: GNU bc takes two to three times as long for its 2000 digits as this for [`DIGITS`].
 
 use sha2::{Digest, Sha256};
 

@@ -1,4 +1,4 @@
-//! Another stack takes one row of the table of protocols and one file of a transport: the one of
+//! Another stack takes one row of the table of protocols and one file of a transport. The one of
 //! the feature `test-stack` has both, and runs a ping-pong.
 
 use nm_model::capability::obstacle;

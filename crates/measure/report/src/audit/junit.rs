@@ -1,5 +1,5 @@
 //! An audit as JUnit XML: a case for each check. What is unknown or not applicable is skipped, with
-//! the reason; failures below the limit are skipped as well, so that the document fails where the
+//! the reason. Failures below the limit are skipped as well, so that the document fails where the
 //! command does.
 
 use nm_model::finding::{Audit, Finding};

@@ -1,5 +1,5 @@
-//! Flows of both directions as pairs, and the total: the flows of each pair of guests together, or
-//! where there is one pair only, one flow of each direction at a time.
+//! Flows of both directions as pairs, and the total. A pair is the flows of each pair of guests
+//! together. Where there is one pair only, it is one flow of each direction at a time.
 
 use nm_model::probe::{Case, Side};
 use nm_model::result::{Flow, RunResult, Series, Statistic, ThroughputRound};

@@ -1,4 +1,4 @@
-//! What the factors of the plan did: a forest plot with its table, what limits the findings, and
+//! What the factors of the plan did. A forest plot with its table, what limits the findings, and
 //! the proof that each factor was in force.
 
 use maud::{Markup, html};

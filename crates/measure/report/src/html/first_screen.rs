@@ -1,4 +1,4 @@
-//! The first screen: the outcome, the figure that decides it, the doubts that weigh most, one
+//! The first screen: the outcome, the figure that decides it, and the doubts that weigh most. One
 //! picture of the best stacks, and three sentences about them.
 
 use maud::{Markup, html};

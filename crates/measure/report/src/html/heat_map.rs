@@ -1,5 +1,5 @@
-//! The heat map of the jitter probe: time × CPU, shaded by what was lost, with the part that other
-//! threads took in a band of its own.
+//! The heat map of the jitter probe: time × CPU, shaded by what was lost. The part that other
+//! threads took has a band of its own.
 
 use nm_model::jitter::{CpuJitter, JitterRound, JitterSlice};
 use nm_model::result::Series;

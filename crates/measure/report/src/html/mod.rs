@@ -2,9 +2,8 @@
 //! from a disk or a mail, in light and dark, on paper, with a keyboard or a screen reader.
 //!
 //! The first screen answers: the outcome, the figure that decides it, the best stack, the cost of
-//! each step, the tail, the doubts that weigh most, and one picture of the best stacks. The rest is
-//! folded. The result itself is in the page as JSON
-//! ([`embedded`] reads it back).
+//! each step, the tail. It has the doubts that weigh most, and one picture of the best stacks. The
+//! rest is folded. The result itself is in the page as JSON ([`embedded`] reads it back).
 
 mod audit_page;
 mod badge;

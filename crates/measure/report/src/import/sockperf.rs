@@ -1,8 +1,8 @@
 //! sockperf's client output: ping-pong and under-load. Values are µs, halved unless `--full-rtt`.
 //!
 //! The output names neither the message size nor the mode. Both are taken from a command line above
-//! it, if there is one (`sockperf ping-pong -i … -m 64`, as scripts and terminals leave it); else
-//! the case is the entire run.
+//! it, if there is one (`sockperf ping-pong -i … -m 64`, as scripts and terminals leave it).
+//! Otherwise the case is the entire run.
 
 use nm_model::doubt::{Doubt, DoubtKind};
 use nm_model::probe::{Case, ProbeKind, RrSize};

@@ -1,7 +1,7 @@
 //! How the marks of one entry look: a colour, and a dash and shape that tell entries of one colour
-//! apart. A stack has the same colour in every chart, and related stacks have related colours: blue
-//! for the kernel's sockets, orange and red for AF_XDP, green for shared memory and all else that
-//! needs both ends on one host.
+//! apart. A stack has the same colour in every chart, and related stacks have related colours. Blue
+//! is for the kernel's sockets, orange and red for AF_XDP, green for shared memory and all else
+//! that needs both ends on one host.
 
 use nm_model::stack::{Launcher, Mode, Protocol, Stack, StackPair};
 

@@ -1,5 +1,5 @@
-//! Charts and tables show one statistic: what a chart's table says is what the table of all figures
-//! says, limits of targets are drawn, and a stack looks the same in every chart.
+//! Charts and tables show one statistic. What a chart's table says is what the table of all figures
+//! says. Limits of targets are drawn, and a stack looks the same in every chart.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 //! Other tools' output: what is imported, and what is refused with which message.
 //!
 //! The samples in `tests/data/import` are real output over the loopback interface of a busy two-CPU
-//! machine: sockperf 3.7, nuttcp 6.1.2 and iperf3 3.12 of Debian 12, netperf 2.7.0 of Debian 12
-//! non-free. `sfnt-pingpong.txt` is put together from a published run's recorded header and figures
-//! (reference/deftech-e5-bm-ull) in the form that the tool prints them.
+//! machine. The tools are sockperf 3.7, nuttcp 6.1.2 and iperf3 3.12 of Debian 12, netperf 2.7.0 of
+//! Debian 12 non-free. `sfnt-pingpong.txt` is put together from a published run's recorded header
+//! and figures (reference/deftech-e5-bm-ull) in the form that the tool prints them.
 
 use nm_model::doubt::DoubtKind;
 use nm_model::metric::Metric;

@@ -1,5 +1,5 @@
-//! What every endpoint over AF_XDP is built on: a socket on the link that has the address, opened
-//! by the best path, with its settings and losses.
+//! What every endpoint over AF_XDP is built on. It is a socket on the link that has the address,
+//! opened by the best path, with its settings and losses.
 
 use std::io;
 use std::net::SocketAddr;

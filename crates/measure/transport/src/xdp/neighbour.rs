@@ -1,4 +1,4 @@
-//! The hardware address that frames to a peer are sent to: the kernel chooses the route and
+//! The hardware address that frames to a peer are sent to. The kernel chooses the route and
 //! resolves the neighbour, and its tables are read here (rtnetlink(7)).
 
 use std::io;

@@ -1,7 +1,7 @@
 //! TCP over AF_XDP: segments are sent and received as complete frames, and smoltcp makes a stream
 //! of them. The peer may be the same, or the kernel's TCP.
 //!
-//! A kernel socket is bound to the same address and port and does nothing but reserve them: the
+//! A kernel socket is bound to the same address and port and does nothing but reserve them. The
 //! kernel never sees our segments, so it does not reset the connection either.
 
 use std::io;

@@ -1,7 +1,7 @@
 //! UDP over AF_XDP.
 //!
 //! The kernel socket of the same address sends the first hello, so the kernel finds the way to the
-//! peer (routes, ARP, neighbour discovery), and it receives the report that the peer's port is
+//! peer (routes, ARP, neighbour discovery). It also receives the report that the peer's port is
 //! closed. The peer's hardware address is that of the first frame received from it.
 
 use std::io;

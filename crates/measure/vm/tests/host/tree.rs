@@ -1,5 +1,5 @@
-//! A host as a tree of files in a temporary folder, with a kernel that makes virtual functions and
-//! links appear and vanish, and that can end at any write.
+//! A host as a tree of files in a temporary folder. Its kernel makes virtual functions and links
+//! appear and vanish, and can end at any write.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

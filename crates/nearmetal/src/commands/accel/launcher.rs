@@ -1,5 +1,5 @@
-//! Programs that start another program in a way in which the accelerator's library is lost: by a
-//! cleared environment, in another root, or by a service.
+//! Programs that start another program in a way in which the accelerator's library is lost. They do
+//! so by a cleared environment, in another root, or by a service.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

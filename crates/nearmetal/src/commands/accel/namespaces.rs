@@ -1,5 +1,5 @@
-//! Finds out whether the other end of a connection is in another network namespace of this host:
-//! then a shared folder lets both ends share memory.
+//! Finds out whether the other end of a connection is in another network namespace of this host. If
+//! so, a shared folder lets both ends share memory.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

@@ -1,5 +1,5 @@
-//! Finds a program and reads its file before it is started under the accelerator: whether the
-//! loader preloads a library for it, and whether the program calls that library at all.
+//! Finds a program and reads its file before it is started under the accelerator. Does the loader
+//! preload a library for it, and does the program call that library at all?
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! What the connections of accelerated programs come to: the share in shared memory, how many gain,
-//! how their ends waited, and a histogram of their shares.
+//! What the connections of accelerated programs come to. It has the share in shared memory, how
+//! many gain, how their ends waited, and a histogram of their shares.
 
 use nm_lab::ledger::Benefit;
 use nm_report::units;

@@ -1,6 +1,6 @@
 //! `apply --confirm-within` and `tune confirm`: a process of its own session undoes the run at its
-//! deadline. It outlives the shell and the connection that the run may have cut, and, where systemd
-//! runs, the service or login whose control group is ended.
+//! deadline. It outlives the shell and the connection that the run may have cut. Where systemd
+//! runs, it outlives the service or login whose control group is ended.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Apache httpd, by processes that each serve one connection (prefork) and by threads of which one
-//! waits for all idle connections (event), under ab and under wrk.
+//! Apache httpd under ab and under wrk. Its processes each serve one connection (prefork), or its
+//! threads do, of which one waits for all idle connections (event).
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! HAProxy with two threads between `ab` or curl and nginx: each thread has an epoll set of its
+//! HAProxy with two threads between `ab` or curl and nginx. Each thread has an epoll set of its
 //! own, and the proxy is server and client at once.
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Unmodified programs, each run on the kernel's sockets and under `nearmetal accel`: what they say
+//! Unmodified programs, each run on the kernel's sockets and under `nearmetal accel`. What they say
 //! must be the same both times, and the accelerator must tell where their connections were.
 //!
 //! A program that is not installed fails its test and names the package. Servers listen on free

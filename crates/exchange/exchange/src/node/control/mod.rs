@@ -1,5 +1,5 @@
-//! A node's replica of the control group: applies the log, proposes changes of the membership if it
-//! leads, sends routers the routing table, and answers observers.
+//! A node's replica of the control group. It applies the log, and proposes changes of the
+//! membership if it leads. It sends routers the routing table, and answers observers.
 
 use std::collections::{BTreeMap, BTreeSet};
 

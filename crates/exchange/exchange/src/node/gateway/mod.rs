@@ -1,26 +1,28 @@
 //! Gateway: keeps the clients' connections, and their requests until they are answered.
 //!
-//! Replies leave in the order of a session's requests on an instrument: one that arrives before
-//! that of an earlier request, whose reply was lost on a link, waits for it. Only
-//! those to [refused requests](nm_wire::refused) leave at once.
+//! Replies leave in the order of a session's requests on an instrument. One that arrives before
+//! that of an earlier request, whose reply was lost on a link, waits for it. Only those to [refused
+//! requests](nm_wire::refused) leave at once.
 //!
-//! Requests without a reply are resent, in order for each session and instrument: when the
-//! router's link is made again, when a cell has a new leader, when its processor reports that
-//! replies may be lost, when a cell sends a nak (`pending`), when the map moves the instrument to
-//! another cell, and after a time without reply, which doubles and is longer than recent replies
-//! took.
+//! Requests without a reply are resent, in order for each session and instrument:
+//!
+//! - when the router's link is made again;
+//! - when a cell has a new leader;
+//! - when its processor reports that replies may be lost;
+//! - when a cell sends a nak (`pending`);
+//! - when the map moves the instrument to another cell;
+//! - after a time without reply, which doubles and is longer than recent replies took.
 //!
 //! What a client may ask of a gateway has limits ([`crate::limits`]); what exceeds one is refused.
 //! All that is known of a session is dropped when the link of its client ends, or it comes by
 //! another one.
 //!
-//! The other events of sessions are numbered, and sessions keep count of them: where some may be
-//! lost on a link, the gateway asks its clients to send [resend
-//! requests](ResendRequest).
+//! The other events of sessions are numbered, and sessions keep count of them. Where some may be
+//! lost on a link, the gateway asks its clients to send [resend requests](ResendRequest).
 //!
 //! A gateway that is drained takes no more sessions, and tells its clients to go to another one. A
 //! cell sends the events of a session to the gateway of its last request, where it may no longer
-//! be: the gateway gives them back, and the processor sends them to all others.
+//! be. The gateway gives them back, and the processor sends them to all others.
 //!
 //! A gateway has a link to two routers, and to those that were added. It uses the first one that
 //! knows the leaders of all cells, and goes around one that lets requests wait ([`silence`]).

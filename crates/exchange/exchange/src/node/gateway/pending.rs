@@ -2,38 +2,39 @@
 //!
 //! **Order.** A link delivers in order, and a client that connects again sends its requests without
 //! a reply again, in order, before any new one. So the first request of a session on an instrument
-//! that comes over a link is the oldest without a reply, and what it names as its predecessor was
-//! answered. Each one after it names the one before it; one that does not names a predecessor that
-//! cannot come any more, and is refused before anybody else sees it. A repetition of a request
-//! that was answered is sent on, to be answered with the same outcome.
+//! that comes over a link is the oldest without a reply. What it names as its predecessor was
+//! answered. Each one after it names the one before it. One that does not names a predecessor that
+//! cannot come any more, and is refused before anybody else sees it. A repetition of a request that
+//! was answered is sent on, to be answered with the same outcome.
 //!
 //! **Naks.** The cell answers a request whose predecessor is not the last one that it executed by
 //! a nak with the number of that last one.
 //!
 //! - If that number lies between the predecessor and the request, the request can never be
 //!   executed: the number does not fall. The request is refused, with all that depend on it.
-//! - Otherwise what the cell has not executed is sent again. What it has executed is not: its
+//! - Otherwise what the cell has not executed is sent again. What it has executed is not. Its
 //!   replies are on the way, and where a link loses them, all requests are sent again as soon as
 //!   the link is made again. (An outcome is repeated, nothing is executed twice.)
-//! - If the request is the oldest one, its predecessor was answered, so a cell that does not know
+//! - If the request is the oldest one, its predecessor was answered. So a cell that does not know
 //!   it has lost it, or the session named one that never was. After
 //!   [`UNKNOWN_PREDECESSOR_NAKS_MAX`] naks in a row, each to a copy that was sent after the one
-//!   before, the request is refused: it must not go through the log for ever.
+//!   before, the request is refused. It must not go through the log for ever.
 //!
-//! **Old naks** are not believed: a processor that restarts repeats those of the past, and a burst
+//! **Old naks** are not believed. A processor that restarts repeats those of the past, and a burst
 //! of requests behind a lost one has a nak for each. Copies carry the number of the attempt
-//! (`attempt`), drawn anew each time, and only naks to the present attempt count. (Those
-//! of the first kind may be of any age.) These count however soon they come: no other one follows
-//! to the same copies, and without them only a time-out would send the requests again.
+//! (`attempt`), drawn anew each time, and only naks to the present attempt count. (Those of the
+//! first kind may be of any age.) These count however soon they come: no other one follows to the
+//! same copies, and without them only a time-out would send the requests again.
 //!
-//! A *refused* request is never executed. Either no copy of it left this gateway; or the cell
-//! refused it, and would do so again; or the last number has passed its predecessor; or its
-//! predecessor never was, and numbers rise, so that it never will be. Books that are lost take such
-//! a proof with them, as they do with outcomes: where nothing is on a disk, a client cannot know.
+//! A *refused* request is never executed. One of four things holds. No copy of it left this
+//! gateway; or the cell refused it, and would do so again. Or the last number has passed its
+//! predecessor. Or its predecessor never was, and numbers rise, so that it never will be. Books
+//! that are lost take such a proof with them, as they do with outcomes: where nothing is on a disk,
+//! a client cannot know.
 //!
 //! **Resending** takes its time. Whatever makes it necessary, a stream begins again at some place
 //! with another attempt, and waits for its turn; new requests wait behind. The gateway sends as
-//! much as replies make room for ([`crate::resend`]): links that break again and again, and can
+//! much as replies make room for ([`crate::resend`]). Links that break again and again, and can
 //! carry less than all of it until then, would never carry anything else.
 //!
 //! **A gateway that restarts**, or whose client has gone, forgets all of this. Copies may be
@@ -42,7 +43,7 @@
 //! request because it is marked: its predecessor was answered.
 //!
 //! **A map that moves an instrument** can reorder requests between two cells. The former cell has
-//! executed none on it, or it would have kept it, and answers nothing about it any more; the naks
+//! executed none on it, or it would have kept it, and answers nothing about it any more. The naks
 //! of the new one are those above.
 
 use std::collections::VecDeque;

@@ -1,6 +1,6 @@
 //! What sessions at a gateway have asked for by their logons, and what the cells learn of it.
 //!
-//! The leaders of cells cancel the orders of sessions that no gateway names for too long, so a
+//! The leaders of cells cancel the orders of sessions that no gateway names for too long. So a
 //! gateway only has to name those that are linked to it. It does so over all routers: one of them
 //! may stand still. While no session has asked for it, nothing is sent.
 

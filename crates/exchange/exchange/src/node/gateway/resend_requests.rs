@@ -1,6 +1,6 @@
 //! Resend requests of a gateway's clients. The answer to one of 36 bytes may be a thousand times as
-//! long, so a client link has a number of them under way, all links together have another, and
-//! those behind wait for answers; links take turns. Of one instrument and session one is under way,
+//! long. So a client link has a number of them under way, and all links together have another.
+//! Those behind wait for answers; links take turns. Of one instrument and session one is under way,
 //! and the newest other one follows it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -1,4 +1,4 @@
-//! Whether the router that has a gateway's requests lets them wait: nothing else tells a router
+//! Whether the router that has a gateway's requests lets them wait. Nothing else tells a router
 //! that stands still from one that has nothing to say.
 //!
 //! A gateway hears nothing of a router while all goes well; the answers come from processors. So a

@@ -1,4 +1,4 @@
-//! A drained mediator that leads hands over, again and again: it may have been elected because no
+//! A drained mediator that leads hands over, again and again. It may have been elected because no
 //! other replica could lead, and each attempt is a pause for its clients.
 
 /// First pause between two attempts, ns; it doubles each time.

@@ -1,10 +1,10 @@
 //! Mediator: the leader of a cell puts requests in order and proposes them in batches to the cell's
-//! log; every replica applies what is committed, and the processor that has a replica sends the
+//! log. Every replica applies what is committed, and the processor that has a replica sends the
 //! replies. With durability `none` the log has this replica alone and commits at once
 //! ([`CellLog`](crate::node::replica::cell_log::CellLog)), and the mediator sends the replies
 //! itself, through a processor.
 //!
-//! A request on an instrument that is in another cell is not put in order: where the mediator has a
+//! A request on an instrument that is in another cell is not put in order. Where the mediator has a
 //! newer map it sends that back, and the gateway resends the request.
 
 mod hand_over;

@@ -1,5 +1,5 @@
 //! Transaction processor: sends replies and broadcasts out. Where it has a replica of a cell it
-//! makes them of what the cell's log commits; for other cells it forwards what the mediators send.
+//! makes them of what the cell's log commits. For other cells it forwards what the mediators send.
 
 use std::collections::{BTreeMap, BTreeSet};
 

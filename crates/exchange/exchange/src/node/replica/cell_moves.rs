@@ -1,4 +1,4 @@
-//! The moves of instruments in which a cell takes part, as its leader carries them on: it sends
+//! The moves of instruments in which a cell takes part, as its leader carries them on. It sends
 //! those that leave, and tells others what has arrived. The protocol is described in
 //! [`crate::moves`].
 

@@ -1,7 +1,7 @@
 //! Router: sends each request to the mediator that leads its instrument's cell.
 //!
 //! Where there is control, it forwards the gateways' membership reports, and control's routing
-//! table; so a router that has just started knows of a leader whose term is too old. Gateways and
+//! table. So a router that has just started knows of a leader whose term is too old. Gateways and
 //! mediators know the end of a move before its map comes, so they get no map for each move.
 
 use std::collections::BTreeMap;

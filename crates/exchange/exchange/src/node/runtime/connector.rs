@@ -1,5 +1,5 @@
 //! Connects a node to those downstream. A thread of its own makes all connections at the same time,
-//! each with its own limit and pauses, so one that nobody answers delays no other.
+//! each with its own limit and pauses. So one that nobody answers delays no other.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};

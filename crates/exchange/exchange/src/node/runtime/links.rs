@@ -1,5 +1,5 @@
-//! What a node knows of its links: who is at the other ends, what is to be sent to them, and which
-//! are to be made. It is a plain value that a role changes; the sockets are elsewhere
+//! What a node knows of its links. It says who is at the other ends, what is to be sent to them,
+//! and which are to be made. It is a plain value that a role changes; the sockets are elsewhere
 //! ([`Sockets`](super::sockets::Sockets)), and so are the clocks. A simulation has no other one.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! What is the same for all classes of nodes: the event loop, links and their handshakes, limits,
-//! and reports to the process that started the node.
+//! What is the same for all classes of nodes. It is the event loop, links and their handshakes,
+//! limits, and reports to the process that started the node.
 
 pub mod accepted;
 mod acceptor;

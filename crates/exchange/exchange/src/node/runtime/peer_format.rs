@@ -1,5 +1,5 @@
-//! The format of messages at the other end of a link: the same, or another one of which all that
-//! both ends know is the same. Then two versions of nearmetal run in one network.
+//! The format of messages at the other end of a link. It is the same, or another one of which all
+//! that both ends know is the same. Then two versions of nearmetal run in one network.
 
 use nm_wire::{Common, Difference, Format, ROWS};
 

@@ -1,7 +1,7 @@
 //! Whose links are read next, and how much of them: no owner keeps the others waiting.
 //!
 //! An owner alone is read as fast as it sends. While others are served as well, it may take a part
-//! of an iteration, and half of the time in the long run: its other links wait for their turns,
+//! of an iteration, and half of the time in the long run. Its other links wait for their turns,
 //! which the owners take one after the other. What counts is the time that the node needs for what
 //! an owner sends, so every deed counts as what it costs.
 

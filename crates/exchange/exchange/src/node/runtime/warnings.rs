@@ -1,6 +1,6 @@
-//! Warnings of a node. Those that a peer can cause as often as it likes are limited to one a second
-//! for each reason and owner, with the number of those in between. Where many owners cause some,
-//! the further ones share a line.
+//! Warnings of a node. A peer can cause some as often as it likes. These are limited to one a
+//! second for each reason and owner, with the number of those in between. Where many owners cause
+//! some, the further ones share a line.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Clients that send sequences of orders on all instruments and ask for the events that they miss,
-//! and an operator that moves instruments and changes the network.
+//! Clients that send sequences of orders on all instruments and ask for the events that they miss.
+//! Also an operator that moves instruments and changes the network.
 
 use std::collections::{BTreeMap, VecDeque};
 

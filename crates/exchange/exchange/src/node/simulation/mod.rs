@@ -5,8 +5,8 @@
 //! ([`group`]). One seed decides everything.
 //!
 //! Two judges look at each trial. The [`audit`] executes what is committed with the product's own
-//! state: an instrument has at most one owner, and the same state when it is released and when it
-//! is adopted; once the faults stop, all moves end, all replicas of a cell are equal, and nothing
+//! state. An instrument has at most one owner, and the same state when it is released and when it
+//! is adopted. Once the faults stop, all moves end, all replicas of a cell are equal, and nothing
 //! of any move is left. The [`oracle`] knows only what clients saw.
 //!
 //! `NM_TRIALS` changes the number of trials of each test; `NM_TRIAL` repeats one of them and prints

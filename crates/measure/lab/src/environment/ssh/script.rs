@@ -1,7 +1,7 @@
 //! What a host's shell executes: it greets, takes the program if it is copied, and becomes the
 //! agent.
 //!
-//! A copied program is in no folder while it is received and executed: its file is opened, removed,
+//! A copied program is in no folder while it is received and executed. Its file is opened, removed,
 //! written and executed by its descriptor, so that nothing is left whatever is killed.
 //!
 //! The login shell of a user may be any, so the script is one word of `/bin/sh` on one line.

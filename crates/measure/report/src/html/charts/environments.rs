@@ -1,6 +1,5 @@
-//! Environments side by side: size sweep and percentiles of one stack with a line for each
-//! environment, throughput of all environments in one chart, and the cost of virtualization as a
-//! waterfall.
+//! Environments side by side. Charts are size sweep and percentiles of one stack with a line for
+//! each environment, and throughput of all environments. The cost of virtualization is a waterfall.
 
 use nm_model::RunResult;
 use nm_model::result::Series;
