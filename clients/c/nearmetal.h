@@ -28,8 +28,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define NM_VERSION 9
-#define NM_DIGEST 0xED3B155F37FA599EULL /* of the format: a gateway with another one refuses */
+#define NM_VERSION 10
+#define NM_DIGEST 0xFC151260D5D1EDE3ULL /* of the format: a gateway with another one refuses */
 
 #define NM_INSTRUMENTS_MAX 16 /* that one client may use */
 #define NM_PENDING_MAX 64     /* requests on an instrument without an answer */
@@ -56,7 +56,7 @@ typedef struct nm_event {
     uint64_t most, asked; /* of a limit of the firm, if that is the reason of a rejection */
 } nm_event;
 
-typedef struct nm_request { uint64_t seq, previous; uint32_t size; uint8_t command[66]; } nm_request;
+typedef struct nm_request { uint64_t seq, previous; uint32_t size; uint8_t command[67]; } nm_request;
 
 typedef struct nm_stream {
     uint32_t instrument;
@@ -208,16 +208,28 @@ static uint64_t nm_command(nm_client *c, uint32_t instrument, uint8_t *command, 
     return seq;
 }
 
-/* Sends a limit order that rests until it is filled or cancelled: its id. Price in ticks. */
-static inline uint64_t nm_order(nm_client *c, uint32_t on, int buys, int64_t price, uint64_t lots) {
-    uint8_t command[66] = {0};
+static uint64_t nm_limit(nm_client *c, uint32_t on, int buys, int64_t price, uint64_t lots,
+                         int is_hidden) {
+    uint8_t command[67] = {0};
     nm_put(command + 9, (uint64_t)price, 8);
     nm_put(command + 25, lots, 8);
     nm_put(command + 57, c->session, 4);
     command[61] = !buys;
     command[63] = 1; /* until it is cancelled */
     command[65] = 1; /* it does not trade with the session's own orders */
+    command[66] = is_hidden != 0;
     return nm_command(c, on, command, sizeof command);
+}
+
+/* Sends a limit order that rests until it is filled or cancelled: its id. Price in ticks. */
+static inline uint64_t nm_order(nm_client *c, uint32_t on, int buys, int64_t price, uint64_t lots) {
+    return nm_limit(c, on, buys, price, lots, 0);
+}
+
+/* As nm_order, but the order is never shown: at its price it trades after all that is displayed. */
+static inline uint64_t nm_hidden_order(nm_client *c, uint32_t on, int buys, int64_t price,
+                                       uint64_t lots) {
+    return nm_limit(c, on, buys, price, lots, 1);
 }
 
 /* Cancels an order: the number of the request. */

@@ -68,11 +68,14 @@ class Client:
         """Its orders on an instrument that are open or on their way, by id."""
         return {key: it for (on, key), it in self.session.orders.items() if on == instrument}
 
-    def order(self, instrument: int, side: str, price: int, quantity: int) -> int:
+    def order(self, instrument: int, side: str, price: int, quantity: int,
+              is_hidden: bool = False) -> int:
         """Sends a limit order that rests until it is filled or cancelled; its id.
-        `side` is "buy" or "sell", `price` in ticks, `quantity` in lots."""
+        `side` is "buy" or "sell", `price` in ticks, `quantity` in lots. A hidden order is never
+        shown: at its price it trades after all that is displayed."""
         seq = self.session.next_seq(time.time_ns())
-        command = wire.new_order(seq, self.session.number, side, price, quantity)
+        command = wire.new_order(seq, self.session.number, side, price, quantity,
+                                 is_hidden=is_hidden)
         return self._submit(instrument, seq, command)
 
     def cancel(self, instrument: int, order_id: int) -> int:

@@ -6,8 +6,8 @@ import struct
 
 from .generated import MESSAGES
 
-VERSION = 9
-DIGEST = 0xED3B155F37FA599E
+VERSION = 10
+DIGEST = 0xFC151260D5D1EDE3
 """Of the format, as docs/wire.md has it: a gateway with another one refuses."""
 
 HELLO, REQUEST, REPLY, PRIVATE, WELCOME, RESEND_REQUEST, CLOSE = 1, 2, 3, 4, 8, 15, 16
@@ -67,10 +67,10 @@ def take(data: bytearray) -> tuple[int, bytes] | None:
 
 
 def new_order(order_id: int, session: int, side: str, price: int, quantity: int,
-              time_in_force: int = 1) -> bytes:
+              time_in_force: int = 1, is_hidden: bool = False) -> bytes:
     """The command of a limit order; `time_in_force` as in docs/wire.md, 1: until cancelled."""
-    return b"\0" + struct.pack("<QqqQQQQIBBBBB", order_id, price, 0, quantity, 0, 0, 0, session,
-                               ("buy", "sell").index(side), 0, time_in_force, 0, 1)
+    return b"\0" + struct.pack("<QqqQQQQIBBBBB?", order_id, price, 0, quantity, 0, 0, 0, session,
+                               ("buy", "sell").index(side), 0, time_in_force, 0, 1, is_hidden)
 
 
 def replace(order_id: int, session: int, price: int, quantity: int) -> bytes:

@@ -190,7 +190,7 @@ pub fn read_command(from: &mut Reader<'_>) -> Result<Command, DecodeError> {
 }
 
 /// Bytes of an order.
-pub const ORDER_BYTES: usize = 7 * 8 + 4 + 5;
+pub const ORDER_BYTES: usize = 7 * 8 + 4 + 6;
 
 /// Appends an order.
 pub fn write_order(order: &NewOrder, out: &mut Vec<u8>) {
@@ -215,6 +215,7 @@ pub fn write_order(order: &NewOrder, out: &mut Vec<u8>) {
         time_in_force,
         order.post_only.code(),
         order.self_trade.code(),
+        order.is_hidden.into(),
     ]);
 }
 
@@ -241,6 +242,7 @@ pub fn read_order(from: &mut Reader<'_>) -> Result<NewOrder, DecodeError> {
     };
     let post_only = PostOnly::from_code("post-only", from.u8("post-only")?)?;
     let self_trade = SelfTrade::from_code("self-trade", from.u8("self-trade")?)?;
+    let is_hidden = from.bool("is hidden")?;
     Ok(NewOrder {
         id,
         user,
@@ -252,6 +254,7 @@ pub fn read_order(from: &mut Reader<'_>) -> Result<NewOrder, DecodeError> {
         quantity,
         display,
         minimum,
+        is_hidden,
         post_only,
         self_trade,
     })

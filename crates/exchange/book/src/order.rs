@@ -34,6 +34,13 @@
 //! - **Iceberg.** Only the shown part trades at its priority; all parts shown at a price trade
 //!   before the next parts do. Self-trade prevention, fill-or-kill and auctions use the full open
 //!   quantity. An incoming iceberg takes with its full quantity, then shows a part of the rest.
+//! - **Hidden** orders are never shown: they are in no best price, and in no level of a side. At a
+//!   price, all displayed quantity trades before them, also the further parts of icebergs. Among
+//!   them, the earlier one trades first. They take part in everything else as displayed orders do:
+//!   in fill-or-kill and minimum quantity, in self-trade prevention, and in auctions with their
+//!   full quantity. They are also the other side for post-only: so somebody can learn that there is
+//!   one. Hidden contradicts display quantity, immediate and market. A hidden stop-limit rests
+//!   hidden; a replaced order stays hidden.
 //! - **Limits** ([`crate::limits`]). An order has at most a number of parts, and an instrument a
 //!   number of live orders. In continuous trading an order and a command have at most a number of
 //!   trades. What an order could still trade after its last one is cancelled, and does not rest:
@@ -62,10 +69,11 @@
 //! - **Auction.** The price is that of a limit order in the book, or of the last trade moved into
 //!   the bands. It is the one with the largest volume. Among several it is the one with the
 //!   smallest surplus, then the one nearest to the last trade, then the lower one. Market orders
-//!   alone trade at the last price. Priority: market orders, then better limits, then earlier
-//!   orders. Immediate, post-only and minimum quantity orders are not accepted in an auction; stops
-//!   are, and stay pending. The auction price triggers stops as any trade does; they are executed
-//!   in continuous trading, after the last order of the auction.
+//!   alone trade at the last price. Priority: market orders, then better limits. At a
+//!   limit, displayed orders come before hidden ones, then earlier ones before later ones.
+//!   Immediate, post-only and minimum quantity orders are not accepted in an auction; stops are,
+//!   and stay pending. The auction price triggers stops as any trade does; they are executed in
+//!   continuous trading, after the last order of the auction.
 
 use nm_codec::DecodeError;
 use thiserror::Error;
@@ -189,6 +197,8 @@ pub struct NewOrder {
     pub display: Quantity,
     /// Least quantity that must trade immediately, or the order is cancelled; zero for none.
     pub minimum: Quantity,
+    /// Whether it is never shown while it rests.
+    pub is_hidden: bool,
     /// Whether it may take liquidity.
     pub post_only: PostOnly,
     /// What happens when it would trade with an order of its own user; the incoming order decides.
@@ -210,7 +220,9 @@ impl NewOrder {
         let is_passive = self.post_only != PostOnly::No;
         if self.quantity == 0 || self.display > self.quantity || self.minimum > self.quantity {
             Some(RejectReason::BadQuantity)
-        } else if is_passive && (never_rests || is_stop || self.minimum > 0) || hides && never_rests
+        } else if is_passive && (never_rests || is_stop || self.minimum > 0)
+            || (hides || self.is_hidden) && never_rests
+            || self.is_hidden && self.display > 0
         {
             Some(RejectReason::BadCombination)
         } else {

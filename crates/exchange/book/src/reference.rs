@@ -72,13 +72,13 @@ impl Matching for ReferenceBook {
     }
 
     fn best(&self, side: Side) -> Option<(Price, Quantity)> {
-        let best = &self.state.orders[self.front(side)?];
-        let price = best.order.price;
-        let shown =
-            self.state.orders.iter().filter(|other| {
-                rests(other) && other.order.side == side && other.order.price == price
-            });
-        let shown = shown.map(|order| order.shown);
+        let of_side = || {
+            let shown = self.state.orders.iter().filter(|order| is_displayed(order));
+            shown.filter(|order| order.order.side == side)
+        };
+        let prices = of_side().map(|order| order.order.price);
+        let price = if side == Side::Buy { prices.max() } else { prices.min() }?;
+        let shown = of_side().filter(|order| order.order.price == price).map(|order| order.shown);
         Some((price, shown.fold(0, Quantity::saturating_add)))
     }
 
@@ -124,6 +124,11 @@ fn rests(order: &SnapshotOrder) -> bool {
     !order.is_pending_stop && order.order.order_type == OrderType::Limit
 }
 
+/// Whether others see it.
+fn is_displayed(order: &SnapshotOrder) -> bool {
+    rests(order) && !order.order.is_hidden
+}
+
 /// Whether an order with this limit trades at this price; no limit for market orders.
 fn accepts(side: Side, limit: Option<Price>, price: Price) -> bool {
     match (side, limit) {
@@ -145,10 +150,12 @@ impl ReferenceBook {
             if !rests(order) || order.order.side != side {
                 continue;
             }
-            let price = order.order.price;
+            let NewOrder { price, is_hidden, .. } = order.order;
             let is_better = best.is_none_or(|best| {
-                let known = self.state.orders[best].order.price;
-                if side == Side::Buy { price > known } else { price < known }
+                let known = self.state.orders[best].order;
+                let is_better =
+                    if side == Side::Buy { price > known.price } else { price < known.price };
+                is_better || price == known.price && known.is_hidden && !is_hidden
             });
             if is_better {
                 best = Some(at);

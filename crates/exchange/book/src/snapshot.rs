@@ -103,7 +103,7 @@ pub struct BookSnapshot {
 codes!(TradingPhase { Continuous = 0, Auction = 1, Halted = 2 });
 
 /// First bytes, with the version of the format.
-const FORMAT: &[u8; 8] = b"nmbook01";
+const FORMAT: &[u8; 8] = b"nmbook02";
 
 /// Bytes of one order.
 const ORDER_BYTES: usize = codec::ORDER_BYTES + 2 * 8 + 1;

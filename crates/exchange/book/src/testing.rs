@@ -59,7 +59,7 @@ impl<B: Iterator<Item = u8>> Stream<B> {
             0 => 0,
             1 if self.pick(8)? == 0 => Quantity::MAX / u64::from(self.pick(4)? + 1),
             // More parts than an iceberg may have, if it shows one.
-            2..=4 => limits::ICEBERG_PARTS_MAX + 1,
+            2..=6 => limits::ICEBERG_PARTS_MAX + 1,
             small => u64::from(small % 20) + 1,
         })
     }
@@ -111,6 +111,7 @@ impl<B: Iterator<Item = u8>> Stream<B> {
             quantity,
             display: self.part_of(quantity)?,
             minimum: self.part_of(quantity)?,
+            is_hidden: self.pick(10)? == 0,
             post_only: match self.pick(10)? {
                 0 => PostOnly::Reject,
                 1 => PostOnly::Slide,
@@ -338,6 +339,7 @@ pub fn limit(id: OrderId, user: u32, side: Side, price: Price, quantity: Quantit
         quantity,
         display: 0,
         minimum: 0,
+        is_hidden: false,
         post_only: PostOnly::No,
         self_trade: SelfTrade::Allow,
     }

@@ -190,9 +190,8 @@ impl Trader {
         quantity: u64,
         time_in_force: TimeInForce,
     ) -> Result<u64, ClientError> {
-        let id = self.session.next_seq(wall_ns());
         let order = NewOrder {
-            id,
+            id: 0,
             user: self.session.number(),
             side,
             order_type: OrderType::Limit,
@@ -202,10 +201,20 @@ impl Trader {
             quantity,
             display: 0,
             minimum: 0,
+            is_hidden: false,
             post_only: PostOnly::No,
             self_trade: SelfTrade::CancelNewest,
         };
-        self.submit(instrument, id, Command::New(order))?;
+        self.new_order(instrument, order)
+    }
+
+    /// Sends an order of any kind; the id that it gets, whatever id and user it has.
+    ///
+    /// # Errors
+    /// As [`Trader::request`].
+    pub fn new_order(&mut self, instrument: u32, order: NewOrder) -> Result<u64, ClientError> {
+        let (id, user) = (self.session.next_seq(wall_ns()), self.session.number());
+        self.submit(instrument, id, Command::New(NewOrder { id, user, ..order }))?;
         Ok(id)
     }
 

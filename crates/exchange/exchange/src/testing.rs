@@ -399,6 +399,7 @@ pub fn order(session: u32, seq: u64, side: Side, price: i64) -> Command {
         quantity: 1 + seq % 5,
         display: 0,
         minimum: 0,
+        is_hidden: false,
         post_only: PostOnly::No,
         self_trade: SelfTrade::CancelOldest,
     })

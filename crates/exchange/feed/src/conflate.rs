@@ -83,6 +83,7 @@ mod tests {
                 quantity: 5,
                 display: 0,
                 minimum: 0,
+                is_hidden: false,
                 post_only: PostOnly::No,
                 self_trade: SelfTrade::Allow,
             };

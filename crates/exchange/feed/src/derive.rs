@@ -2,7 +2,8 @@
 //!
 //! The same commands and events always lead to the same messages. An order has a number of its own
 //! in the feed, which says nothing of its owner. It gets another one when it loses its priority.
-//! Pending stops, the hidden part of an iceberg and market orders in an auction are not shown.
+//! Pending stops, hidden orders, the hidden part of an iceberg and market orders in an auction are
+//! not shown.
 //!
 //! - Trades in continuous trading are `E`, those of an auction `C` which is not to be printed, and
 //!   the auction as a whole is `Q`. A trade with an order that ITCH cannot express is `P`.
@@ -36,6 +37,7 @@ struct Known {
     /// Whether it rests at a price once it is no pending stop.
     order_type: OrderType,
     is_pending_stop: bool,
+    is_hidden: bool,
     price: Price,
     left: Quantity,
     shown: Quantity,
@@ -52,7 +54,7 @@ impl Known {
     }
 
     fn is_displayed(&self) -> bool {
-        !self.is_pending_stop && self.order_type == OrderType::Limit
+        !self.is_pending_stop && self.order_type == OrderType::Limit && !self.is_hidden
     }
 }
 
@@ -241,13 +243,14 @@ impl Derivation {
     }
 
     fn accept(&mut self, command: &Command, key: Key) {
-        let Command::New(NewOrder { side, order_type, price, quantity, display, .. }) = *command
-        else {
+        let Command::New(order) = *command else {
             return debug_assert!(false, "an order is accepted by {command:?}");
         };
+        let NewOrder { side, order_type, price, quantity, display, is_hidden, .. } = order;
         let known = Known {
             side,
             order_type,
+            is_hidden,
             is_pending_stop: matches!(order_type, OrderType::Stop | OrderType::StopLimit),
             price,
             left: quantity,
@@ -387,7 +390,7 @@ impl Derivation {
 
     /// Tells by how many shares an order shows less than before.
     fn tell_less(&mut self, key: Key, out: &mut Vec<Message>, body: impl FnOnce(u64, u32) -> Body) {
-        let Some(known) = self.orders.get_mut(&key) else { return };
+        let Some(known) = self.orders.get_mut(&key).filter(|it| it.is_displayed()) else { return };
         let Some((reference, before)) = known.sent else {
             // It may show no more than ITCH can express from now on.
             return self.show_in_place(key, out);
@@ -538,10 +541,12 @@ impl Derivation {
             self.enter(book.phase, out);
         }
         for saved in &book.orders {
-            let NewOrder { id, user, side, order_type, price, display, .. } = saved.order;
+            let NewOrder { id, user, side, order_type, price, display, is_hidden, .. } =
+                saved.order;
             let known = Known {
                 side,
                 order_type,
+                is_hidden,
                 is_pending_stop: saved.is_pending_stop,
                 price,
                 left: saved.left,

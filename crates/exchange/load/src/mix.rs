@@ -181,6 +181,7 @@ impl OrderGenerator {
             quantity: 1 + (self.random.below(6) * self.random.below(6) * 3) as u64,
             display: 0,
             minimum: 0,
+            is_hidden: false,
             post_only: PostOnly::No,
             self_trade: SelfTrade::CancelNewest,
         }
@@ -191,7 +192,8 @@ impl OrderGenerator {
         let (price, quantity) = (order.price, order.quantity);
         match self.random.below(100) {
             0..5 => NewOrder { display: 1 + quantity / 4, ..order },
-            5..10 => NewOrder { post_only: PostOnly::Slide, ..order },
+            5..8 => NewOrder { post_only: PostOnly::Slide, ..order },
+            8..10 => NewOrder { is_hidden: true, ..order },
             10..13 => NewOrder {
                 time_in_force: TimeInForce::Day,
                 self_trade: SelfTrade::Decrement,

@@ -361,6 +361,7 @@ fn new_order(order: &Live, time_in_force: TimeInForce) -> NewOrder {
         quantity: order.left,
         display: 0,
         minimum: 0,
+        is_hidden: false,
         post_only: PostOnly::No,
         self_trade: SelfTrade::Allow,
     }

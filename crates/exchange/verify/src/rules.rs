@@ -158,6 +158,7 @@ mod tests {
         quantity: 1,
         display: 0,
         minimum: 0,
+        is_hidden: false,
         post_only: PostOnly::No,
         self_trade: SelfTrade::Allow,
     });

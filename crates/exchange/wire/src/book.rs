@@ -36,6 +36,7 @@ const NEW_ORDER: &[FieldText] = &[
     ("time_in_force", "TimeInForce", "How long it stays live."),
     ("post_only", "PostOnly", "What happens if it would take liquidity."),
     ("self_trade", "SelfTrade", "What happens if it would trade with an own order."),
+    ("is_hidden", "bool", "Whether it is never shown while it rests."),
 ];
 
 const COMMANDS: &[Described] = &[

@@ -51,7 +51,7 @@ pub const FRAME_BYTES_MAX: usize = 1 << 20;
 /// Version of the frames, of the messages and of what a book makes of commands; another one is
 /// refused. It rises with each change that a peer of the version before cannot read; the
 /// [digest](crate::digest) tells other changes apart.
-pub const VERSION: u8 = 9;
+pub const VERSION: u8 = 10;
 
 /// Timestamps at the end of a stamped frame: when gateway, router, mediator and processor had it.
 pub const STAMPS: usize = 4;

@@ -308,6 +308,7 @@ fn resting(seq: u64) -> Command {
         quantity: 1,
         display: 0,
         minimum: 0,
+        is_hidden: false,
         post_only: PostOnly::No,
         self_trade: SelfTrade::Allow,
     })

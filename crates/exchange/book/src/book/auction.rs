@@ -4,8 +4,8 @@ use std::cmp::{Ordering, Reverse};
 
 use super::auction_step::{AuctionStep, Indicative};
 use super::ladder::key;
-use super::slab::Order;
-use super::{Book, CancelReason, Event, OrderType, Price, Quantity, Side, Slot, TradingPhase};
+use super::slab::{Order, Place};
+use super::{Book, CancelReason, Event, Price, Quantity, Side, Slot, TradingPhase};
 
 /// An auction price that was found.
 #[derive(Debug, Clone, Copy)]
@@ -58,8 +58,7 @@ impl Book {
             self.trade_at(price, volume, emit);
         }
         if self.markets.iter().any(|queue| !queue.is_empty()) {
-            let matches =
-                |order: &Order| !order.is_pending_stop && order.order_type == OrderType::Market;
+            let matches = |order: &Order| order.place == Place::Market;
             self.cancel_all(matches, CancelReason::Unfilled, emit);
         }
     }
@@ -70,7 +69,7 @@ impl Book {
         let mut steps = std::mem::take(&mut self.steps);
         steps.clear();
         for side in [Side::Buy, Side::Sell] {
-            for (level, queue) in self.resting[side as usize].levels() {
+            for (level, queue) in self.fronts(side) {
                 let left = queue.slots(&self.orders).map(|slot| u128::from(self.orders[slot].left));
                 let (price, left) = (key(side, level), left.sum());
                 steps.push(match side {
@@ -104,11 +103,7 @@ impl Book {
     /// The order that trades first in an auction.
     fn first_in_auction(&self, side: Side) -> Option<Slot> {
         let queue = self.markets[side as usize];
-        if queue.is_empty() {
-            self.resting[side as usize].best().map(|(_, slot)| slot)
-        } else {
-            Some(queue.head)
-        }
+        if queue.is_empty() { self.front(side).map(|(_, slot)| slot) } else { Some(queue.head) }
     }
 
     fn trade_at(&mut self, price: Price, mut volume: u128, emit: &mut impl FnMut(Event)) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::ladder::key;
-use super::{Book, Order, OrderType, Queue, Side, Slot, TimeInForce, TradingPhase};
+use super::{Book, Order, OrderType, Place, Queue, Side, Slot, TimeInForce, TradingPhase};
 
 impl Book {
     /// Checks every invariant; for tests, because it visits every order.
@@ -13,20 +13,24 @@ impl Book {
     pub fn audit(&self) -> Result<(), String> {
         let mut visited = BTreeSet::new();
         for side in [Side::Buy, Side::Sell] {
-            for (level, queue) in self.resting[side as usize].levels() {
-                self.audit_queue(queue, &mut visited, |order| {
-                    !order.is_pending_stop
-                        && order.order_type == OrderType::Limit
-                        && key(side, order.price) == level
-                })?;
+            for place in [Place::Displayed, Place::Hidden] {
+                let ladder = &self.resting[side as usize | (place as usize) << 1];
+                for (level, queue) in ladder.levels() {
+                    self.audit_queue(queue, &mut visited, |order| {
+                        order.place == place
+                            && order.place_at_rest() == place
+                            && order.order_type == OrderType::Limit
+                            && key(side, order.price) == level
+                    })?;
+                }
             }
             for (level, queue) in self.stops[side as usize].levels() {
                 self.audit_queue(queue, &mut visited, |order| {
-                    order.is_pending_stop && key(side.opposite(), order.stop_price) == level
+                    order.place == Place::Stop && key(side.opposite(), order.stop_price) == level
                 })?;
             }
             self.audit_queue(self.markets[side as usize], &mut visited, |order| {
-                !order.is_pending_stop
+                order.place == Place::Market
                     && order.order_type == OrderType::Market
                     && self.phase != TradingPhase::Continuous
             })?;

@@ -40,7 +40,7 @@ pub struct Ladder {
 }
 
 impl Ladder {
-    pub fn new() -> Ladder {
+    pub const fn new() -> Ladder {
         Ladder { window: vec![], base: 0, filled: [0; 64], words: 0, far: vec![], misses: 0 }
     }
 
@@ -57,6 +57,12 @@ impl Ladder {
     fn top(&self) -> Option<usize> {
         let word = 63usize.checked_sub(self.words.leading_zeros() as usize)?;
         Some(word * 64 + 63 - self.filled[word].leading_zeros() as usize)
+    }
+
+    /// Whether it has no order.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.words == 0 && self.far.is_empty()
     }
 
     /// The best level and the order at its front.

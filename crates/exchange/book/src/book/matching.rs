@@ -4,7 +4,7 @@ use crate::limits;
 use crate::order::SelfTrade;
 
 use super::ladder::{Key, key};
-use super::slab::{NO_TIMER, Order};
+use super::slab::{NO_TIMER, Order, Place};
 use super::{
     Book, CancelReason, Event, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, Queue,
     RejectReason, Side, Slot, TimeInForce, TradingPhase, UserId,
@@ -46,7 +46,7 @@ impl Book {
     /// Whether a limit order would trade immediately.
     #[inline]
     fn would_cross(&self, side: Side, price: Price) -> bool {
-        let best = self.resting[side.opposite() as usize].best();
+        let best = self.front(side.opposite());
         self.phase == TradingPhase::Continuous
             && best.is_some_and(|(best, _)| best >= key(side.opposite(), price))
     }
@@ -66,7 +66,7 @@ impl Book {
             if is_there && self.phase == TradingPhase::Continuous {
                 self.trigger(order, emit);
             } else {
-                order.is_pending_stop = true;
+                order.place = Place::Stop;
                 self.insert(&mut order);
             }
         } else if self.phase == TradingPhase::Auction {
@@ -79,9 +79,9 @@ impl Book {
     /// Converts a triggered stop to a market or limit order and executes it.
     fn trigger(&mut self, mut stop: Order, emit: &mut impl FnMut(Event)) {
         emit(Event::Triggered { id: stop.id, user: stop.user });
-        stop.is_pending_stop = false;
         stop.order_type =
             if stop.order_type == OrderType::Stop { OrderType::Market } else { OrderType::Limit };
+        stop.place = stop.place_at_rest();
         self.execute(&mut stop, emit);
     }
 
@@ -121,7 +121,7 @@ impl Book {
     /// Moves an order one tick away from the best price of the other side. Returns whether that
     /// price is allowed.
     fn slide(&self, order: &mut Order, emit: &mut impl FnMut(Event)) -> bool {
-        let Some(best) = self.best_limit(order.side.opposite()) else { return true };
+        let Some(best) = self.front_price(order.side.opposite()) else { return true };
         let away = match order.side {
             Side::Buy => best.checked_sub(1),
             Side::Sell => best.checked_add(1),
@@ -144,7 +144,7 @@ impl Book {
         let limit = Book::limit(order);
         let mut trades_left = self.trades_left.min(limits::ORDER_TRADES_MAX);
         while order.left > 0 {
-            let Some((level, slot)) = self.resting[other as usize].best() else { break };
+            let Some((level, slot)) = self.front(other) else { break };
             if level < limit {
                 break;
             }
@@ -166,7 +166,7 @@ impl Book {
             maker.left -= quantity;
             maker.shown -= quantity;
             let price = key(other, level);
-            let (maker_left, maker_shown) = (maker.left, maker.shown);
+            let (maker_left, maker_shown, ladder) = (maker.left, maker.shown, maker.ladder());
             emit(Event::Traded {
                 maker: maker.id,
                 taker: order.id,
@@ -179,7 +179,7 @@ impl Book {
             });
             self.record_trade(price);
             if maker_left == 0 {
-                self.resting[other as usize].unlink(&mut self.orders, level, slot);
+                self.resting[ladder].unlink(&mut self.orders, level, slot);
                 self.remove(slot);
             } else if maker_shown == 0 {
                 self.refresh(level, slot, emit);
@@ -250,7 +250,7 @@ impl Book {
         let most = self.trades_left.min(limits::ORDER_TRADES_MAX);
         let mut trial = Trial { left: order.left, traded: 0, trades: 0, most };
         let limit = Book::limit(order);
-        let levels = self.resting[order.side.opposite() as usize].levels();
+        let levels = self.fronts(order.side.opposite());
         for (_, queue) in levels.take_while(|(level, _)| *level >= limit) {
             hidden.clear();
             if !self.try_level(queue, order, &mut trial, &mut hidden) {
@@ -352,7 +352,8 @@ impl Book {
             Err(reason) => return emit(Event::rejected(id, user, reason)),
         };
         let order = &mut self.orders[slot];
-        let Order { side, order_type, is_pending_stop, post_only, .. } = *order;
+        let Order { side, order_type, place, post_only, .. } = *order;
+        let is_pending_stop = place == Place::Stop;
         let price = if order_type.has_limit() { price } else { order.price };
         if is_pending_stop || price == order.price && quantity <= order.left {
             order.price = price;

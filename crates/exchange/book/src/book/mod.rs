@@ -28,10 +28,10 @@ mod timers;
 
 use auction_step::AuctionStep;
 pub use auction_step::Indicative;
-use ladder::{Ladder, key};
+use ladder::{Key, Ladder, key};
 pub use level::Level;
 use order_index::OrderIndex;
-use slab::{NO_TIMER, NONE, Order, Queue, Slab, Slot};
+use slab::{NO_TIMER, NONE, Order, Place, Queue, Slab, Slot};
 use timers::Timers;
 
 use crate::limits;
@@ -41,6 +41,19 @@ use crate::order::{
     UserId,
 };
 use crate::snapshot::BookSnapshot;
+
+/// What the ladder of a side's hidden orders has in its number beyond that of the displayed ones.
+const HIDDEN: usize = 2;
+
+/// The better of two levels; the first one if they are equal.
+#[cold]
+fn better(one: Option<(Key, Slot)>, other: Option<(Key, Slot)>) -> Option<(Key, Slot)> {
+    match (one, other) {
+        (Some(one), Some(other)) if other.0 > one.0 => Some(other),
+        (None, other) => other,
+        (one, _) => one,
+    }
+}
 
 /// The fast book of one instrument.
 #[derive(Debug, Clone)]
@@ -53,8 +66,8 @@ pub struct Book {
     orders: Slab,
     index: OrderIndex,
     timers: Timers,
-    /// Limit orders of buyers and of sellers.
-    resting: [Ladder; 2],
+    /// Limit orders: displayed ones of buyers and of sellers, then hidden ones.
+    resting: [Ladder; 4],
     /// Pending stops of buyers and of sellers.
     stops: [Ladder; 2],
     /// Market orders in an auction.
@@ -85,7 +98,7 @@ impl Matching for Book {
             orders: Slab::new(),
             index: OrderIndex::new(),
             timers: Timers::new(),
-            resting: [Ladder::new(), Ladder::new()],
+            resting: [const { Ladder::new() }; 4],
             stops: [Ladder::new(), Ladder::new()],
             markets: [Queue::EMPTY; 2],
             last_priority: 0,
@@ -198,7 +211,7 @@ impl Book {
     }
 
     fn is_crossed(&self) -> bool {
-        let [buy, sell] = [Side::Buy, Side::Sell].map(|side| self.best_limit(side));
+        let [buy, sell] = [Side::Buy, Side::Sell].map(|side| self.front_price(side));
         self.phase == TradingPhase::Continuous
             && buy.zip(sell).is_some_and(|(buy, sell)| buy >= sell)
     }
@@ -206,6 +219,31 @@ impl Book {
     #[inline]
     fn best_limit(&self, side: Side) -> Option<Price> {
         self.resting[side as usize].best().map(|(best, _)| key(side, best))
+    }
+
+    /// The best limit of a side, hidden or not, and the order that trades first at it.
+    #[inline(always)]
+    fn front(&self, side: Side) -> Option<(Key, Slot)> {
+        let displayed = self.resting[side as usize].best();
+        let hidden = &self.resting[side as usize | HIDDEN];
+        if hidden.is_empty() { displayed } else { better(displayed, hidden.best()) }
+    }
+
+    /// The best limit of a side, hidden or not.
+    #[inline]
+    fn front_price(&self, side: Side) -> Option<Price> {
+        self.front(side).map(|(best, _)| key(side, best))
+    }
+
+    /// The queues of a side's limits, hidden ones behind displayed ones, best first.
+    fn fronts(&self, side: Side) -> impl Iterator<Item = (Key, Queue)> {
+        let mut displayed = self.resting[side as usize].levels().peekable();
+        let mut hidden = self.resting[side as usize | HIDDEN].levels().peekable();
+        std::iter::from_fn(move || match (displayed.peek(), hidden.peek()) {
+            (Some((shown, _)), Some((below, _))) if below > shown => hidden.next(),
+            (None, _) => hidden.next(),
+            _ => displayed.next(),
+        })
     }
 
     /// The order of this user with this id.
@@ -217,28 +255,34 @@ impl Book {
     /// Appends an order to the queue in which it belongs.
     #[inline(always)]
     fn enqueue(&mut self, slot: Slot) {
-        let Order { side, order_type, is_pending_stop, price, stop_price, .. } = self.orders[slot];
+        let order = &self.orders[slot];
+        let (ladder, Order { side, place, price, stop_price, .. }) = (order.ladder(), *order);
         let orders = &mut self.orders;
-        if is_pending_stop {
-            self.stops[side as usize].push(orders, key(side.opposite(), stop_price), slot);
-        } else if order_type == OrderType::Market {
-            self.markets[side as usize].push(orders, slot);
-        } else {
-            self.resting[side as usize].push(orders, key(side, price), slot);
+        match place {
+            Place::Displayed | Place::Hidden => {
+                self.resting[ladder].push(orders, key(side, price), slot);
+            }
+            Place::Market => self.markets[side as usize].push(orders, slot),
+            Place::Stop => {
+                self.stops[side as usize].push(orders, key(side.opposite(), stop_price), slot);
+            }
         }
     }
 
     /// Removes an order from its queue.
     #[inline(always)]
     fn dequeue(&mut self, slot: Slot) {
-        let Order { side, order_type, is_pending_stop, price, stop_price, .. } = self.orders[slot];
+        let order = &self.orders[slot];
+        let (ladder, Order { side, place, price, stop_price, .. }) = (order.ladder(), *order);
         let orders = &mut self.orders;
-        if is_pending_stop {
-            self.stops[side as usize].unlink(orders, key(side.opposite(), stop_price), slot);
-        } else if order_type == OrderType::Market {
-            self.markets[side as usize].unlink(orders, slot);
-        } else {
-            self.resting[side as usize].unlink(orders, key(side, price), slot);
+        match place {
+            Place::Displayed | Place::Hidden => {
+                self.resting[ladder].unlink(orders, key(side, price), slot);
+            }
+            Place::Market => self.markets[side as usize].unlink(orders, slot),
+            Place::Stop => {
+                self.stops[side as usize].unlink(orders, key(side.opposite(), stop_price), slot);
+            }
         }
     }
 

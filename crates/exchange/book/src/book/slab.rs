@@ -20,6 +20,19 @@ pub const NONE: Slot = 0;
 /// Marks an order without a timer.
 pub const NO_TIMER: u32 = u32::MAX;
 
+/// Which queue of the book an order is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// At its limit, displayed.
+    Displayed,
+    /// At its limit, hidden.
+    Hidden,
+    /// Among the market orders of an auction.
+    Market,
+    /// At its stop price, pending.
+    Stop,
+}
+
 /// An order. The first cache line holds the fields that matching uses, the second the others.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +54,8 @@ pub struct Order {
     pub order_type: OrderType,
     pub post_only: PostOnly,
     pub self_trade: SelfTrade,
-    pub is_pending_stop: bool,
+    pub place: Place,
+    pub is_hidden: bool,
     pub stop_price: Price,
     pub quantity: Quantity,
     pub display: Quantity,
@@ -67,7 +81,8 @@ impl Order {
         order_type: OrderType::Limit,
         post_only: PostOnly::No,
         self_trade: SelfTrade::Allow,
-        is_pending_stop: false,
+        place: Place::Displayed,
+        is_hidden: false,
         stop_price: 0,
         quantity: 0,
         display: 0,
@@ -76,8 +91,9 @@ impl Order {
     };
 
     /// An incoming order, fully open.
+    #[inline]
     pub fn incoming(new: &NewOrder) -> Order {
-        Order {
+        let mut order = Order {
             id: new.id,
             price: new.price,
             left: new.quantity,
@@ -91,18 +107,42 @@ impl Order {
             order_type: new.order_type,
             post_only: new.post_only,
             self_trade: new.self_trade,
-            is_pending_stop: false,
+            place: Place::Displayed,
+            is_hidden: new.is_hidden,
             stop_price: new.stop_price,
             quantity: new.quantity,
             display: new.display,
             minimum: new.minimum,
             time_in_force: new.time_in_force,
+        };
+        order.place = order.place_at_rest();
+        order
+    }
+
+    /// Where it comes to rest, unless it is a pending stop.
+    #[inline]
+    pub fn place_at_rest(&self) -> Place {
+        if self.order_type == OrderType::Market {
+            Place::Market
+        } else if self.is_hidden {
+            Place::Hidden
+        } else {
+            Place::Displayed
         }
+    }
+
+    /// Its ladder of [`Book::resting`](super::Book), if it rests at its limit.
+    #[inline]
+    pub fn ladder(&self) -> usize {
+        const { assert!(Place::Displayed as usize == 0 && Place::Hidden as usize == 1) };
+        self.side as usize | (self.place as usize & 1) << 1
     }
 
     pub fn from_snapshot(saved: &SnapshotOrder) -> Order {
         let SnapshotOrder { left, shown, is_pending_stop, .. } = *saved;
-        Order { left, shown, is_pending_stop, ..Order::incoming(&saved.order) }
+        let order = Order::incoming(&saved.order);
+        let place = if is_pending_stop { Place::Stop } else { order.place };
+        Order { left, shown, place, ..order }
     }
 
     pub fn to_snapshot(self) -> SnapshotOrder {
@@ -117,6 +157,7 @@ impl Order {
             quantity: self.quantity,
             display: self.display,
             minimum: self.minimum,
+            is_hidden: self.is_hidden,
             post_only: self.post_only,
             self_trade: self.self_trade,
         };
@@ -124,7 +165,7 @@ impl Order {
             order,
             left: self.left,
             shown: self.shown,
-            is_pending_stop: self.is_pending_stop,
+            is_pending_stop: self.place == Place::Stop,
         }
     }
 

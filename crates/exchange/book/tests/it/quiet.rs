@@ -24,6 +24,7 @@ fn a_day(book: &mut Book, first_ns: u64) -> u64 {
             let plain = limit(id, number as u32 % 4, side, price, 1 + number);
             let order = match number % 10 {
                 3 => NewOrder { order_type: OrderType::Stop, stop_price: 1000, ..plain },
+                4 if round % 2 == 0 => NewOrder { is_hidden: true, ..plain },
                 4 => NewOrder { display: 2, ..plain },
                 5 => NewOrder {
                     time_in_force: TimeInForce::GoodTill(first_ns + round * 50 + 500),

@@ -52,7 +52,7 @@ fn play<M: Matching>(book: &mut M, now_ns: &mut u64, command_text: &str, out: &m
         let mut bytes = vec![];
         book.save(&mut bytes);
         for order in BookSnapshot::read(&bytes).unwrap().orders {
-            let NewOrder { id, side, order_type, price, stop_price, .. } = order.order;
+            let NewOrder { id, side, order_type, price, stop_price, is_hidden, .. } = order.order;
             let side = if side == Side::Buy { "buy" } else { "sell" };
             let _ = write!(out, "{id} {side} {}", order.left);
             if order_type.has_limit() {
@@ -63,6 +63,9 @@ fn play<M: Matching>(book: &mut M, now_ns: &mut u64, command_text: &str, out: &m
             }
             if order.shown < order.left {
                 let _ = write!(out, " shows {}", order.shown);
+            }
+            if is_hidden {
+                let _ = write!(out, " hidden");
             }
             let _ = writeln!(out);
         }
@@ -118,6 +121,7 @@ fn order(words: &mut SplitWhitespace<'_>) -> NewOrder {
             "until" => order.time_in_force = TimeInForce::GoodTill(number(words)),
             "ioc" => order.time_in_force = TimeInForce::ImmediateOrCancel,
             "fok" => order.time_in_force = TimeInForce::FillOrKill,
+            "hidden" => order.is_hidden = true,
             "show" => order.display = number(words),
             "min" => order.minimum = number(words),
             "post" => order.post_only = PostOnly::Reject,

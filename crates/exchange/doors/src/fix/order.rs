@@ -81,6 +81,9 @@ pub struct Order {
     pub stop: Option<i64>,
     /// Total quantity, lots.
     pub quantity: u64,
+    /// Whether it is not displayed.
+    #[serde(default)]
+    pub is_hidden: bool,
     /// Traded quantity, lots.
     pub traded: u64,
     /// Ticks times lots of its trades.

@@ -17,6 +17,16 @@ pub struct Options {
     pub is_post_only: bool,
     /// When it expires, s since midnight; 0 for never.
     pub expires_s: u32,
+    /// Whether it is not displayed.
+    #[serde(default)]
+    pub is_hidden: bool,
+}
+
+impl Options {
+    /// Display as messages have it.
+    pub fn display(&self) -> u8 {
+        if self.is_hidden { b'N' } else { b'Y' }
+    }
 }
 
 /// What is to become of an order.

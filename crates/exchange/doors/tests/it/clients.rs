@@ -275,6 +275,35 @@ fn resting() -> Desk {
 }
 
 #[test]
+fn an_order_that_shows_nothing_is_hidden() {
+    let mut desk = Desk::new();
+    desk.prove();
+    let now = time::format(NOW_NS);
+    let order = format!("55=ACME|54=1|38=1000|40=2|44=1.5|60={now}");
+    for (id, shows, is_hidden) in
+        [("a", "111=0", true), ("b", "1084=4", true), ("c", "1084=4|111=0", true), ("d", "", false)]
+    {
+        let body = format!("11={id}|{order}|{shows}");
+        desk.send("D", body.trim_end_matches('|'));
+        let Command::New(new) = desk.asked()[0].command else { panic!("{id}") };
+        assert_eq!((new.is_hidden, new.display), (is_hidden, 0), "{id}");
+    }
+    for shows in ["1084=1", "1084=4|111=100"] {
+        desk.send("D", &format!("11={shows}|{order}|{shows}").replace("11=1084=4|111=100", "11=e"));
+        assert!(desk.asked().is_empty(), "{shows}");
+    }
+    let reported = desk.reported(&[150, 103]);
+    assert_eq!(reported, ["8 11", "8 11"]);
+    desk.answer(1, &[accepted(1)]);
+    desk.take();
+    // What is shown of an order cannot be replaced; to say it again is possible.
+    desk.send("G", &format!("41=a|11=f|{order}|111=200"));
+    assert_eq!(desk.reported(&[35, 58]), ["9 whether an order is displayed cannot be replaced"]);
+    desk.send("G", &format!("41=a|11=g|{order}|111=0"));
+    assert!(matches!(desk.asked()[0].command, Command::Replace { .. }));
+}
+
+#[test]
 fn a_replacement_counts_what_trades_meanwhile() {
     let mut desk = resting();
     desk.replace("x", "y", 1500);

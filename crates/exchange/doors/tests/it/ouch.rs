@@ -455,7 +455,7 @@ fn what_the_exchange_cannot_do_is_rejected_with_its_code() {
     for (mut order, code) in [
         (changed(5, b'X'), "09"),
         (changed(10, b'Z'), "17"),
-        (changed(27, b'N'), "03"),
+        (changed(27, b'A'), "03"),
         (changed(28, b'Z'), "0f"),
         (changed(29, b'Z'), "08"),
         (changed(30, b'O'), "14"),
@@ -486,6 +486,39 @@ fn what_the_exchange_cannot_do_is_rejected_with_its_code() {
     // An option that nobody knows is passed over.
     desk.send(&enter(5_000, b'B', 100, 15_000, b'0', &option(200, b"new")));
     assert_eq!(desk.requests.len(), 1);
+}
+
+#[test]
+fn a_hidden_order_is_not_displayed_and_its_reports_say_so() {
+    let mut desk = Desk::ready();
+    let hidden = |number: u32, time: u8, options: &[u8]| {
+        let mut order = enter(number, b'B', 100, 15_000, time, options);
+        order[27] = b'N';
+        order
+    };
+    let is_hidden = |desk: &Desk| match desk.requests[0].command {
+        Command::New(new) => new.is_hidden,
+        _ => panic!("no order"),
+    };
+    desk.send(&hidden(2, b'0', &[]));
+    assert!(is_hidden(&desk));
+    desk.answer(&[accepted(2)]);
+    assert_eq!(desk.packets.remove(0).1[35], b'N');
+    desk.private(&[traded(2, 2, 8)]);
+    assert_eq!(desk.take(), ["E 2 20 at 15000 J"]);
+    // It cannot become a displayed one.
+    desk.send(&replace(2, 3, 200, 15_000));
+    assert_eq!(desk.take(), ["J 3 15"]);
+    let mut change = replace(2, 4, 200, 15_000);
+    change[22] = b'N';
+    desk.send(&change);
+    desk.answer(&[replaced(2, 6, 18)]);
+    assert_eq!(desk.packets.remove(0).1[39], b'N');
+    // A part cannot be shown of what is hidden; an immediate order is never displayed.
+    desk.send(&hidden(5, b'0', &[&[5, 5][..], &20_u32.to_be_bytes()].concat()));
+    assert_eq!(desk.take(), ["J 5 04"]);
+    desk.send(&hidden(6, b'3', &[]));
+    assert!(!is_hidden(&desk));
 }
 
 #[test]

@@ -43,6 +43,7 @@ pub fn order(
             quantity: 3 + client_seq,
             display: 0,
             minimum: 0,
+            is_hidden: false,
             post_only: PostOnly::No,
             self_trade: SelfTrade::CancelNewest,
         }),

@@ -39,6 +39,7 @@ fn order(instrument: u32, session: u32, seq: u64) -> Request {
             quantity: 5,
             display: 0,
             minimum: 0,
+            is_hidden: false,
             post_only: PostOnly::No,
             self_trade: SelfTrade::CancelNewest,
         }),

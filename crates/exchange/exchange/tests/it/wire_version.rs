@@ -52,8 +52,8 @@ fn a_change_of_frames_is_a_change_of_their_version() {
         write(&mut bytes);
         nm_codec::crc32c(&bytes)
     });
-    let known = [4_242_359_387, 4_087_851_509, 1_395_471_226];
-    assert_eq!((VERSION, digests), (9, known), "raise the version, and note both here");
+    let known = [1_792_683_691, 3_088_994_569, 1_395_471_226];
+    assert_eq!((VERSION, digests), (10, known), "raise the version, and note both here");
 }
 
 /// Why a node ends a link.
@@ -170,7 +170,7 @@ fn a_peer_of_another_format_is_refused_in_a_sentence_with_both_digests() {
     nm_wire::write(&hello, &mut link.output);
     let why = refusal(&mut link);
     let own = format!("{:016x}", nm_wire::digest());
-    for words in ["0000000000001234", &own, "version 9", "both ends must be of the same version"] {
+    for words in ["0000000000001234", &own, "version 10", "both ends must be of the same version"] {
         assert!(why.contains(words), "no `{words}` in: {why}");
     }
     ring.wait_for_warning("its format of messages is 0000000000001234");
@@ -205,7 +205,7 @@ fn a_peer_of_another_version_is_refused_with_the_reason() {
     // Behind the length of the frame.
     link.output[4] = 1;
     let close = refusal(&mut link);
-    let reason = "it is 1, and this version of nearmetal reads only 9";
+    let reason = "it is 1, and this version of nearmetal reads only 10";
     assert!(close.contains(reason), "{close}");
     ring.wait_for_warning(reason);
     ring.stop();

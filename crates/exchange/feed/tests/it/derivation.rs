@@ -251,6 +251,28 @@ fn an_iceberg_shows_one_part_at_a_time() {
 }
 
 #[test]
+fn a_hidden_order_is_seen_by_its_trades_alone() {
+    let mut chain = Chain::new();
+    let hidden = NewOrder { is_hidden: true, ..limit(1, 1, Side::Sell, 100, 5) };
+    assert!(bodies(&chain.apply(Command::New(hidden)).1).is_empty());
+    let replace = Command::Replace { id: 1, user: 1, price: 100, quantity: 4 };
+    assert!(bodies(&chain.apply(replace).1).is_empty());
+    let (stock, price) = (LISTING.stock, 10_000);
+    let trade = |shares, at| {
+        let match_number = nth(at);
+        Body::Trade { reference: 0, side: b'B', shares, stock, price, match_number }
+    };
+    let buy = |id, quantity| Command::New(limit(id, 2, Side::Buy, 100, quantity));
+    assert_eq!(bodies(&chain.apply(buy(2, 3)).1), [trade(3, 1)]);
+    chain.check();
+    // What is left of the order that took rests, and is shown.
+    let (reference, side) = (nth(1), b'B');
+    let rest = Body::AddOrder { reference, side, shares: 2, stock, price };
+    assert_eq!(bodies(&chain.apply(buy(3, 3)).1), [trade(1, 2), rest]);
+    chain.check();
+}
+
+#[test]
 fn an_auction_is_one_cross_and_its_executions_are_not_printed() {
     let mut chain = Chain::new();
     chain.apply(Command::BeginAuction);

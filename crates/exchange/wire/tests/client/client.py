@@ -5,7 +5,7 @@ usage: client.py DIGEST REQUESTS KEYS-OR-DASH ADDRESS..."""
 
 import hashlib, hmac, json, os, select, socket, struct, sys, time
 
-VERSION = 9
+VERSION = 10
 HELLO, REQUEST, REPLY, PRIVATE, WELCOME, RESEND_REQUEST, CLOSE = 1, 2, 3, 4, 8, 15, 16
 CHALLENGE, GO_AWAY, REFUSED, RESENT, EVENTS_LOST = 17, 23, 25, 26, 29
 ACCEPTED, TRADED = 0, 2

@@ -70,7 +70,7 @@ impl Desk {
                 order.price = new.order_type.has_limit().then_some(new.price);
                 let is_stop = matches!(new.order_type, OrderType::Stop | OrderType::StopLimit);
                 order.stop = is_stop.then_some(new.stop_price);
-                order.quantity = new.quantity;
+                (order.quantity, order.is_hidden) = (new.quantity, new.is_hidden);
                 order.seq = self.submit(order.instrument, Command::New(new));
                 self.keep(order);
             }
@@ -187,6 +187,12 @@ impl Desk {
             return Err(other((OTHER, "StopPx cannot be replaced".to_string())));
         }
         refuse_unsupported(message).map_err(other)?;
+        let says =
+            [tag::DISPLAY_METHOD, tag::MAX_FLOOR].iter().any(|it| message.get(*it).is_some());
+        if says && display(message, &symbol).map_err(other)?.1 != order.is_hidden {
+            let text = "whether an order is displayed cannot be replaced";
+            return Err(other((OTHER, text.to_string())));
+        }
         let price = ticks(message, tag::PRICE, &symbol).map_err(other)?;
         if price.is_some() && order.price.is_none() {
             return Err(other((OTHER, "this OrdType has no Price".to_string())));
@@ -316,6 +322,7 @@ fn blank(message: &Message, number: u64) -> Order {
         price: None,
         stop: None,
         quantity: 0,
+        is_hidden: false,
         traded: 0,
         value: 0,
         status: Status::PendingNew,
@@ -349,6 +356,7 @@ fn parse(message: &Message, symbol: &Symbol, id: u64, user: u32) -> Result<NewOr
         Some(_) => quantity(message, tag, symbol),
         None => Ok(0),
     };
+    let (display, is_hidden) = display(message, symbol)?;
     Ok(NewOrder {
         id,
         user,
@@ -358,8 +366,9 @@ fn parse(message: &Message, symbol: &Symbol, id: u64, user: u32) -> Result<NewOr
         price: price(message, tag::PRICE, "Price", symbol, order_type.has_limit())?,
         stop_price: price(message, tag::STOP_PX, "StopPx", symbol, is_stop)?,
         quantity: total,
-        display: optional(tag::MAX_FLOOR)?,
+        display,
         minimum: optional(tag::MIN_QTY)?,
+        is_hidden,
         post_only: match message.get(tag::EXEC_INST) {
             None => PostOnly::No,
             Some("6") => PostOnly::Reject,
@@ -367,6 +376,22 @@ fn parse(message: &Message, symbol: &Symbol, id: u64, user: u32) -> Result<NewOr
         },
         self_trade: SelfTrade::Allow,
     })
+}
+
+/// The quantity that is shown, 0 for all; and whether nothing is.
+fn display(message: &Message, symbol: &Symbol) -> Result<(u64, bool), No> {
+    let floor = message.get(tag::MAX_FLOOR);
+    let is_zero = floor.and_then(Decimal::parse) == Decimal::parse("0") && floor.is_some();
+    match (message.get(tag::DISPLAY_METHOD), floor) {
+        (None | Some("4"), _) if is_zero => Ok((0, true)),
+        (Some("4"), None) => Ok((0, true)),
+        (Some("4"), Some(_)) => {
+            no(UNSUPPORTED, "DisplayMethod 4 shows nothing: MaxFloor must be 0")
+        }
+        (Some(_), _) => no(UNSUPPORTED, "DisplayMethod must be 4 (undisclosed)"),
+        (None, Some(_)) => Ok((quantity(message, tag::MAX_FLOOR, symbol)?, false)),
+        (None, None) => Ok((0, false)),
+    }
 }
 
 fn time_in_force(message: &Message) -> Result<TimeInForce, No> {

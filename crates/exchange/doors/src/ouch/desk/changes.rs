@@ -68,14 +68,15 @@ impl Desk {
         let wanted = self.options(options)?;
         let is_same = (replace.time_in_force, replace.sweep) == (order.time_in_force, order.sweep)
             && (wanted.floor, wanted.is_post_only, wanted.expires_s)
-                == (order.options.floor, order.options.is_post_only, order.options.expires_s);
+                == (order.options.floor, order.options.is_post_only, order.options.expires_s)
+            && replace.display == order.options.display();
         match (replace.display, replace.sweep) {
             _ if self.is_disabled => Err(reject::FIRM),
             _ if self.is_full => Err(reject::PROCESSING),
             _ if order.changes.len() >= WAITING_CHANGES_MAX => Err(reject::PROCESSING),
-            (b'Y', b'N' | b'Y') if is_same && order.price.is_some() => Ok(()),
-            (b'Y', b'N' | b'Y') => Err(reject::REPLACE),
-            (b'Y', _) => Err(reject::SWEEP),
+            (b'Y' | b'N', b'N' | b'Y') if is_same && order.price.is_some() => Ok(()),
+            (b'Y' | b'N', b'N' | b'Y') => Err(reject::REPLACE),
+            (b'Y' | b'N', _) => Err(reject::SWEEP),
             _ => Err(reject::DISPLAY),
         }
     }

@@ -61,7 +61,8 @@ impl Desk {
             Event::Traded { maker, maker_user, maker_left, taker, taker_user, .. } => {
                 let number = match_number(&event);
                 if let Some(order) = self.order(maker, maker_user) {
-                    self.traded(order, &event, maker_left == 0, b'A', number);
+                    let liquidity = if order.options.is_hidden { b'J' } else { b'A' };
+                    self.traded(order, &event, maker_left == 0, liquidity, number);
                 }
                 let Event::Traded { taker_left, .. } = event else { return };
                 if let Some(order) = self.order(taker, taker_user) {
@@ -121,7 +122,7 @@ impl Desk {
             symbol: padded(&order.symbol),
             price: self.limit(&order),
             time_in_force: order.time_in_force,
-            display: b'Y',
+            display: order.options.display(),
             order_ref: self.order_ref(&order),
             capacity: order.capacity,
             sweep: order.sweep,
@@ -246,7 +247,7 @@ impl Desk {
             symbol: padded(&order.symbol),
             price: self.limit(order),
             time_in_force: order.time_in_force,
-            display: b'Y',
+            display: order.options.display(),
             order_ref: self.order_ref(order),
             capacity: order.capacity,
             sweep: order.sweep,

@@ -49,7 +49,11 @@ impl Desk {
             _ => return Err(reject::SIDE),
         };
         check_codes(from)?;
-        let wanted = self.options(options)?;
+        let is_hidden = from.display == b'N';
+        let wanted = Options { is_hidden, ..self.options(options)? };
+        if is_hidden && wanted.floor > 0 {
+            return Err(reject::MAX_FLOOR);
+        }
         let price = match from.price >= MARKET_PRICE {
             true if from.time_in_force == b'3' => None,
             true => return Err(reject::PRICE),
@@ -85,6 +89,8 @@ impl Desk {
             quantity: order.quantity,
             display: part(wanted.floor, symbol, reject::MAX_FLOOR)?,
             minimum: part(wanted.minimum, symbol, reject::MIN_QTY)?,
+            // One that never rests is not displayed in any case.
+            is_hidden: is_hidden && from.time_in_force != b'3',
             post_only: if wanted.is_post_only { PostOnly::Reject } else { PostOnly::No },
             self_trade: SelfTrade::Allow,
         };
@@ -158,10 +164,10 @@ fn check_codes(order: &EnterOrder) -> Result<(), u16> {
     let EnterOrder { display, capacity, sweep, cross, .. } = *order;
     match (display, sweep, cross) {
         // There is one market: a sweep trades on it as every other order does.
-        (b'Y', b'N' | b'Y', b'N') if b"APRO".contains(&capacity) => Ok(()),
-        (b'Y', b'N' | b'Y', b'N') => Err(reject::OTHER),
-        (b'Y', b'N' | b'Y', _) => Err(reject::CROSS),
-        (b'Y', ..) => Err(reject::SWEEP),
+        (b'Y' | b'N', b'N' | b'Y', b'N') if b"APRO".contains(&capacity) => Ok(()),
+        (b'Y' | b'N', b'N' | b'Y', b'N') => Err(reject::OTHER),
+        (b'Y' | b'N', b'N' | b'Y', _) => Err(reject::CROSS),
+        (b'Y' | b'N', ..) => Err(reject::SWEEP),
         _ => Err(reject::DISPLAY),
     }
 }

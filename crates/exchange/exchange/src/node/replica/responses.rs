@@ -336,6 +336,7 @@ mod tests {
             quantity,
             display: 0,
             minimum: 0,
+            is_hidden: false,
             post_only: PostOnly::No,
             self_trade: SelfTrade::Allow,
         });

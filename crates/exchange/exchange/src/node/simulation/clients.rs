@@ -337,6 +337,7 @@ pub fn order(session: UserId, seq: u64, random: &mut Random) -> Command {
         quantity,
         display: if kind >= 90 { 1 } else { 0 },
         minimum: 0,
+        is_hidden: false,
         post_only: if (80..90).contains(&kind) { PostOnly::Slide } else { PostOnly::No },
         self_trade: SelfTrade::CancelOldest,
     })
