@@ -7,7 +7,7 @@
 //! owner has. [`instruments`] says what may be traded, [`firms`] whose sessions may trade it and
 //! how much. [`directions`] says when, and [`scheduler`] does so by a [`schedule`]. [`resize`]
 //! changes over how many cells the instruments are spread. [`policy_runner`] does so by policies,
-//! which take the latencies between [`sites`].
+//! which take the latencies between [`sites`]. [`watch`] looks again and again, and knows rates.
 #![forbid(unsafe_code)]
 
 pub mod add;
@@ -25,3 +25,4 @@ pub mod retire;
 pub mod schedule;
 pub mod scheduler;
 pub mod sites;
+pub mod watch;

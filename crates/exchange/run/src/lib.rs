@@ -15,6 +15,7 @@ pub mod day;
 pub mod hosts;
 pub mod layout;
 mod mover;
+pub mod page;
 pub mod place;
 pub mod round;
 pub mod search;

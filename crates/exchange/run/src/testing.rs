@@ -17,6 +17,7 @@ use nm_wire::{FrameMut, ROWS, Request, Shape};
 
 use crate::day::Script;
 use crate::hosts;
+use crate::page;
 use crate::round::Kill;
 
 /// Decodes arbitrary bytes with every decoder: each refuses them, or returns a value that survives
@@ -33,6 +34,8 @@ pub fn codec(bytes: &[u8]) {
     let _ = Flow::parse(&with_magic(b"nmflow01"));
     let _ = log::parse(&with_magic(b"nmclnt02"));
     let _ = format::scan(bytes, 1, None);
+    let _ = page::asked(bytes, 80);
+    let _ = page::asked(&with_magic(b"GET /events HTTP/1.1\r\nHost: "), 80);
     if let Ok(text) = std::str::from_utf8(bytes) {
         let _ = Network::parse(text);
         let _ = hosts::parse(text);

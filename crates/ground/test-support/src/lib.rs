@@ -5,6 +5,7 @@
 mod allocations;
 mod calls;
 pub mod limit;
+pub mod openmetrics;
 pub mod skip;
 
 pub use allocations::{CountingAllocator, allocations, held_bytes, releases, watch};

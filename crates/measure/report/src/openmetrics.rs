@@ -1,5 +1,5 @@
 //! The figures as OpenMetrics text (<https://prometheus.io/docs/specs/om/open_metrics_spec/>), for
-//! a textfile collector: gauges only, base units, no time stamps.
+//! a textfile collector: base units, no time stamps.
 
 use nm_model::metric::Metric;
 use nm_model::result::{Series, Statistic};
@@ -10,18 +10,18 @@ use crate::style::clean;
 use crate::view;
 
 /// Labels of one sample.
-pub(crate) type Labels = Vec<(&'static str, String)>;
+pub type Labels = Vec<(&'static str, String)>;
 
 /// One metric family.
-pub(crate) struct Family {
-    /// Its name, which ends in its unit.
-    pub(crate) name: &'static str,
+pub struct Family {
+    /// Its name, which ends in its unit; that of a counter ends in `_total` after it.
+    pub name: &'static str,
     /// Its unit, if it has one.
-    pub(crate) unit: &'static str,
+    pub unit: &'static str,
     /// What it is, in a sentence.
-    pub(crate) help: &'static str,
+    pub help: &'static str,
     /// Its samples.
-    pub(crate) samples: Vec<(Labels, f64)>,
+    pub samples: Vec<(Labels, f64)>,
 }
 
 /// The text, closed by `# EOF`.
@@ -72,14 +72,19 @@ pub fn text(result: &RunResult) -> String {
 }
 
 /// The text of some families; one without samples is left out.
-pub(crate) fn families_text(families: &[Family]) -> String {
+pub fn families_text(families: &[Family]) -> String {
     let mut text = String::new();
     for family in families.iter().filter(|family| !family.samples.is_empty()) {
-        text += &format!("# TYPE {} gauge\n", family.name);
+        // The format names a counter without the end of its samples' name.
+        let (name, kind) = match family.name.strip_suffix("_total") {
+            Some(name) => (name, "counter"),
+            None => (family.name, "gauge"),
+        };
+        text += &format!("# TYPE {name} {kind}\n");
         if !family.unit.is_empty() {
-            text += &format!("# UNIT {} {}\n", family.name, family.unit);
+            text += &format!("# UNIT {name} {}\n", family.unit);
         }
-        text += &format!("# HELP {} {}\n", family.name, family.help);
+        text += &format!("# HELP {name} {}\n", family.help);
         for (labels, value) in &family.samples {
             text += &format!("{}{} {}\n", family.name, braces(labels), number(*value));
         }

@@ -87,6 +87,13 @@ pub enum ExchangeCommand {
         Exit code: 0 healthy, 3 degraded (some instruments cannot be traded, or a node is \
         missing), 1 no instrument can be traded")]
     Status(StatusArgs),
+    /// Show a running network live in the terminal: nodes with rates, leaders, busy instruments,
+    /// moves and faults.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange top --network network.toml\n  \
+        nearmetal exchange top --network network.toml --once\n\n\
+        q ends it. Exit code: that of `exchange status`")]
+    Top(TopArgs),
     /// Move instruments to another cell of a running network, while they are traded.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange move 3 7 1000007 --to 0 --network network.toml\n  \
@@ -386,6 +393,17 @@ fn session_range(text: &str) -> Result<(u32, u32), String> {
 pub struct StatusArgs {
     #[command(flatten)]
     pub access: AccessArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    #[command(flatten)]
+    pub running: RunningArgs,
+    #[command(flatten)]
+    pub credentials: CredentialsArgs,
+    /// Print one page, and end; so it is without a terminal.
+    #[arg(long)]
+    pub once: bool,
 }
 
 #[derive(Debug, Args)]

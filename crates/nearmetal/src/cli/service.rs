@@ -1,6 +1,6 @@
 //! Arguments of `nearmetal exchange serve` and `exchange network`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -20,6 +20,10 @@ pub struct ServeArgs {
     /// Nodes to run, such as mediator:0; without this, all that listen on this host.
     #[arg(long = "node", value_name = "ROLE:INDEX")]
     pub nodes: Vec<NodeId>,
+    /// Address of this host's loopback at which a page shows the network live: /, /metrics and
+    /// /healthz.
+    #[arg(long, value_name = "IP:PORT")]
+    pub page: Option<SocketAddr>,
     /// Print a unit of systemd that does this, and end.
     #[arg(long)]
     pub unit: bool,

@@ -1,6 +1,8 @@
 //! Nodes that are left running. They are started by a network's file, started again when they die,
 //! ended without a lost event, and gone with a supervisor that is killed.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -186,4 +188,73 @@ fn a_service_manager_is_told_what_it_waits_for() {
     for line in ["Type=notify", "WatchdogSec=30", "KillMode=mixed", "Restart=always"] {
         assert!(unit.stdout.lines().any(|it| it == line), "{line}: {}", unit.stdout);
     }
+}
+
+/// What a supervisor's page answers: the status line, and the body.
+fn get(port: u16, path: &str, host: &str) -> (String, String) {
+    let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    client.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+    write!(client, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_string(), body.to_string())
+}
+
+/// The live truth by HTTP: what collectors read, and whether the network trades.
+#[test]
+fn a_supervisor_answers_with_health_and_metrics_of_its_nodes() {
+    let net = Net::new("1-1-1-1", Durability::None);
+    let file = net.path().join("network.toml");
+    let port = crate::support::free_port();
+    let mut command = serve_of(&file);
+    command.args(["--page", &format!("127.0.0.1:{port}")]);
+    let serving = ChildProcess::spawn(command).unwrap();
+    wait_until_healthy(&file);
+    let host = format!("127.0.0.1:{port}");
+    wait_for("a healthy network by HTTP", || {
+        (get(port, "/healthz", &host).1 == "healthy\n").then_some(())
+    });
+    let mut load = Load::new(&net, 2, 8);
+    load.all_answered("while it is looked at", COUNT);
+    wait_for("rates of two looks", || {
+        get(port, "/metrics", &host).1.contains("nearmetal_exchange_request_rate{").then_some(())
+    });
+    let (status, metrics) = get(port, "/metrics", &host);
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    assert!(nm_test_support::openmetrics::check(&metrics).unwrap() > 10, "{metrics}");
+    for sample in [
+        "nearmetal_exchange_trading{state=\"healthy\"} 1.0",
+        "nearmetal_exchange_node_up{node=\"mediator 0\",class=\"mediator\"} 1.0",
+        "nearmetal_exchange_cell_led{cell=\"0\"} 1.0",
+    ] {
+        assert!(metrics.lines().any(|line| line == sample), "{sample}: {metrics}");
+    }
+    let top = run(&["exchange", "top", "--network", file.to_str().unwrap()]);
+    assert_eq!(top.code, 0, "{}", top.stderr);
+    assert!(top.stdout.starts_with("healthy   0 requests/s executed\n"), "{}", top.stdout);
+    let words: Vec<Vec<&str>> =
+        top.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert!(words.contains(&vec!["0", "mediator", "0"]), "who leads the cell: {}", top.stdout);
+    assert!(words.iter().any(|it| it.starts_with(&["mediator", "0", "up", "0"])), "{}", top.stdout);
+    let guide = include_str!("../../../../docs/guides/exchange.md");
+    for line in metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let name = line.split(' ').next().unwrap();
+        assert!(guide.contains(&format!("`{name}")), "{name} is not in the guide");
+    }
+    let foreign = get(port, "/metrics", &format!("evil.example:{port}"));
+    assert_eq!(foreign.0, "HTTP/1.1 403 Forbidden");
+    let document = get(port, "/", &host).1;
+    assert!(
+        !document.contains("http://") && !document.contains("https://"),
+        "nothing from elsewhere"
+    );
+    signal("STOP", nodes(serving.pid()).iter().find(|it| it.0 == "mediator 0").unwrap().1);
+    wait_for("that nothing is traded", || {
+        (get(port, "/healthz", &host).1 == "not trading\n").then_some(())
+    });
+    let top = run(&["exchange", "top", "--once", "--network", file.to_str().unwrap()]);
+    assert_eq!(top.code, 1, "{}", top.stdout);
+    signal("CONT", nodes(serving.pid()).iter().find(|it| it.0 == "mediator 0").unwrap().1);
+    end(serving);
 }

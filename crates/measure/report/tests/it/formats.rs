@@ -220,73 +220,6 @@ fn committed_schemas_are_those_of_the_types() {
     golden::check("../../../schema/baseline.json", &schema::text(&schema::baseline()));
 }
 
-/// Reads OpenMetrics text by the rules of the specification that this exporter can break.
-fn check_openmetrics(text: &str) -> Result<usize, String> {
-    let body = text.strip_suffix("# EOF\n").ok_or("no EOF at the end")?;
-    let (mut family, mut unit, mut n_samples) = (String::new(), String::new(), 0);
-    let mut seen: Vec<String> = vec![];
-    let mut lines: Vec<&str> = vec![];
-    for line in body.lines() {
-        if let Some(rest) = line.strip_prefix("# ") {
-            let mut words = rest.splitn(3, ' ');
-            let (kind, name) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-            let value = words.next().unwrap_or("");
-            match kind {
-                "TYPE" if value == "gauge" && !seen.contains(&name.to_string()) => {
-                    family = name.to_string();
-                    seen.push(family.clone());
-                    unit.clear();
-                }
-                "UNIT" if name == family && name.ends_with(&format!("_{value}")) => {
-                    unit = value.to_string();
-                }
-                "HELP" if name == family && !value.is_empty() => {}
-                _ => return Err(format!("bad comment: {line}")),
-            }
-            continue;
-        }
-        check_sample(line, &family)?;
-        let series = line.rsplit_once(' ').map_or("", |(series, _)| series);
-        if lines.contains(&series) {
-            return Err(format!("twice: {series}"));
-        }
-        lines.push(series);
-        n_samples += 1;
-    }
-    Ok(n_samples)
-}
-
-/// `name{label="value",…} number`, the name being the family's.
-fn check_sample(line: &str, family: &str) -> Result<(), String> {
-    let bad = || format!("bad sample: {line}");
-    let rest = line.strip_prefix(family).and_then(|r| r.strip_prefix('{')).ok_or_else(bad)?;
-    let mut letters = rest.chars();
-    loop {
-        let name: String = letters.by_ref().take_while(|c| *c != '=').collect();
-        let is_name =
-            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-        if !is_name || letters.next() != Some('"') {
-            return Err(bad());
-        }
-        loop {
-            match letters.next().ok_or_else(bad)? {
-                '\\' => {
-                    letters.next().filter(|c| "\\\"n".contains(*c)).ok_or_else(bad)?;
-                }
-                '"' => break,
-                _ => {}
-            }
-        }
-        match letters.next().ok_or_else(bad)? {
-            ',' => {}
-            '}' => break,
-            _ => return Err(bad()),
-        }
-    }
-    let number = letters.as_str().strip_prefix(' ').ok_or_else(bad)?;
-    number.parse::<f64>().map(|_| ()).map_err(|_| bad())
-}
-
 /// Words of `text` that begin with `nearmetal_`.
 fn metric_names(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
@@ -333,11 +266,11 @@ fn the_dashboard_shows_every_exported_metric_and_no_other() {
 fn metrics_are_valid_openmetrics() {
     let run = fixture::result(SMALL);
     let text = openmetrics::text(&run);
-    assert!(check_openmetrics(&text).unwrap() > run.series.len());
+    assert!(nm_test_support::openmetrics::check(&text).unwrap() > run.series.len());
     for statistic in [Statistic::HalfRoundTrip, Statistic::RoundTripFromIntended] {
         assert!(text.contains(&format!("statistic=\"{statistic}\"")));
     }
-    assert!(check_openmetrics("x 1\n# EOF\n").is_err());
+    assert!(nm_test_support::openmetrics::check("x 1\n# EOF\n").is_err());
 }
 
 proptest! {
@@ -352,7 +285,7 @@ proptest! {
         prop_assert!(elements(&xml).is_ok());
         let is_banned = |c: char| (c.is_control() && c != '\n') || c == '\u{fffe}';
         prop_assert!(!xml.chars().any(is_banned));
-        prop_assert!(check_openmetrics(&openmetrics::text(&run)).is_ok());
+        prop_assert!(nm_test_support::openmetrics::check(&openmetrics::text(&run)).is_ok());
         // Each record of the long table has ten cells.
         for record in records(&csv::long(&run)) {
             prop_assert_eq!(record.len(), 10);

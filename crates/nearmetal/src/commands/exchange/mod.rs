@@ -7,6 +7,7 @@ mod feed;
 pub mod firms;
 mod host;
 pub mod instruments;
+mod live;
 pub mod moves;
 pub mod network;
 mod node;
@@ -44,6 +45,7 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Verify(args) => verify::run(args),
         ExchangeCommand::Torture(args) => torture::run(args),
         ExchangeCommand::Status(args) => status::run(args),
+        ExchangeCommand::Top(args) => live::run(args),
         ExchangeCommand::Move(args) => moves::run(args),
         ExchangeCommand::Grow(args) => moves::grow(args),
         ExchangeCommand::Shrink(args) => moves::shrink(args),

@@ -1,9 +1,12 @@
 //! `nearmetal exchange serve`: keeps this host's nodes running until SIGTERM or Ctrl-C.
 
+mod metrics;
+
 use std::env;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{SocketAddr as SocketName, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -11,6 +14,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use nm_exchange::network::{Network, NodeId};
+use nm_operate::watch::{NodeSight, Sight};
+use nm_run::page::Page;
+use nm_run::place;
 use nm_run::serve::{self, Serve, ServeEvent};
 use nm_sys::clock::Deadline;
 use nm_sys::process::own_program;
@@ -40,7 +46,7 @@ pub fn run(args: &ServeArgs) -> Result<Exit> {
         Stop::with(Exit::Environment, format!("cannot find this program's own file: {error}"))
     })?;
     if args.unit {
-        output::data(&unit(&program, &file, &folder, &network, &args.nodes))?;
+        output::data(&unit(&program, &file, &folder, &network, args))?;
         return Ok(Exit::Pass);
     }
     let nodes = nodes(&network, &args.nodes)?;
@@ -51,15 +57,33 @@ pub fn run(args: &ServeArgs) -> Result<Exit> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&is_told_to_end))?;
     }
+    let page = args.page.map(|address| page(address, &network)).transpose()?;
     let mut manager = Manager::of_environment();
     let what = Serve { network: &network, program: &program, folder: &folder, nodes };
     serve::serve(&what, &is_told_to_end, &mut |event| {
         manager.hear(&event);
         if let Some(sentence) = sentence(&event) {
             output::message(&sentence);
+            if let Some(page) = &page {
+                page.note(&sentence);
+            }
         }
     })?;
     Ok(Exit::Pass)
+}
+
+/// A page that shows the network, with the figures of this host's nodes.
+fn page(address: SocketAddr, network: &Network) -> Result<Arc<Page>> {
+    const DOCUMENT: &str = include_str!("serve/page.html");
+    let is_here = |sight: &Sight, node: &NodeSight| {
+        let known = sight.status.network.node(node.status.id);
+        known.is_some_and(|node| place::is_here(&node.address))
+    };
+    let metrics = move |sight: &Sight| metrics::text(sight, |node| is_here(sight, node));
+    let page = Page::serve(address, network, DOCUMENT, Box::new(metrics))?;
+    let at = SocketAddr::new(address.ip(), page.port());
+    output::message(&format!("the page is at http://{at}/"));
+    Ok(page)
 }
 
 /// The nodes that are asked for, or all that listen on this host.
@@ -97,7 +121,7 @@ fn sentence(event: &ServeEvent) -> Option<String> {
 
 /// The service manager, if it has started this process: sd_notify(3).
 struct Manager {
-    socket: Option<(UnixDatagram, SocketAddr)>,
+    socket: Option<(UnixDatagram, SocketName)>,
     next: Deadline,
 }
 
@@ -130,21 +154,22 @@ impl Manager {
     }
 }
 
-fn address(name: OsString) -> Option<SocketAddr> {
+fn address(name: OsString) -> Option<SocketName> {
     match name.to_str().and_then(|name| name.strip_prefix('@')) {
-        Some(name) => SocketAddr::from_abstract_name(name).ok(),
-        None => SocketAddr::from_pathname(PathBuf::from(name)).ok(),
+        Some(name) => SocketName::from_abstract_name(name).ok(),
+        None => SocketName::from_pathname(PathBuf::from(name)).ok(),
     }
 }
 
 /// A unit of systemd.
-fn unit(program: &Path, file: &Path, folder: &Path, network: &Network, nodes: &[NodeId]) -> String {
+fn unit(program: &Path, file: &Path, folder: &Path, network: &Network, args: &ServeArgs) -> String {
     let quoted = |path: &Path| {
         let text = path.display().to_string();
         format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%"))
     };
+    let page = args.page.map(|page| format!(" --page {page}")).unwrap_or_default();
     let nodes: String =
-        nodes.iter().map(|it| format!(" --node {}:{}", it.class, it.index)).collect();
+        args.nodes.iter().map(|it| format!(" --node {}:{}", it.class, it.index)).collect();
     let mut written = quoted(folder);
     if let Some(data) = &network.data {
         written += &format!(" {}", quoted(data));
@@ -157,7 +182,7 @@ fn unit(program: &Path, file: &Path, folder: &Path, network: &Network, nodes: &[
          \n\
          [Service]\n\
          Type=notify\n\
-         ExecStart={} exchange serve --network {} --logs {}{nodes}\n\
+         ExecStart={} exchange serve --network {} --logs {}{nodes}{page}\n\
          # It has this time to say that it goes on.\n\
          WatchdogSec={WATCHDOG_S}\n\
          Restart=always\n\

@@ -16,7 +16,7 @@ use nm_report::style::Tone;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::cli::exchange::{AccessArgs, RunningArgs, StatusArgs};
+use crate::cli::exchange::{AccessArgs, CredentialsArgs, RunningArgs, StatusArgs};
 use crate::cli::format::Format;
 use crate::document::Document;
 use crate::exit::{Exit, Stop};
@@ -63,16 +63,25 @@ pub fn run(args: &StatusArgs) -> Result<Exit> {
         }
         Format::Text => output::text(&text(&status))?,
     }
-    Ok(match trading {
+    Ok(exit(trading))
+}
+
+/// The exit code that says whether a network trades.
+pub fn exit(trading: Trading) -> Exit {
+    match trading {
         Trading::Healthy => Exit::Pass,
         Trading::Degraded => Exit::Inconclusive,
         Trading::NotTrading => Exit::Fail,
-    })
+    }
 }
 
 /// The running network that is asked for.
 pub fn network(access: &AccessArgs) -> Result<Network> {
-    let AccessArgs { running, credentials, .. } = access;
+    network_of(&access.running, &access.credentials)
+}
+
+/// The running network, and the credentials that are to be used for it.
+pub fn network_of(running: &RunningArgs, credentials: &CredentialsArgs) -> Result<Network> {
     let mut network =
         Network::read(&file(running)?).map_err(|error| Stop::usage(error.to_string()))?;
     if let Some(credentials) = &credentials.credentials {
