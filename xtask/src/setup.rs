@@ -56,6 +56,13 @@ const PACKAGES: &[&str] = &[
     "libxml2-utils",
     // Virtual machines.
     "qemu-system-x86",
+    // A cluster of three nodes on this machine.
+    "slurmctld",
+    "slurmd",
+    "slurm-client",
+    "munge",
+    // What checks units.
+    "systemd",
     // The published work of the compute probe.
     "bc",
     // The fuzzers' engine is C++.

@@ -215,17 +215,20 @@ pub enum Command {
     /// The published runs that are built in.
     #[command(subcommand)]
     Reference(ReferenceCommand),
-    /// Configurations for a latency-critical guest of this host: OpenStack, libvirt.
+    /// Configurations: a latency-critical guest for OpenStack or libvirt; Slurm, systemd.
     #[command(
         subcommand,
         long_about = "Writes configurations for a guest that gets a network device of this host, \
             every vCPU on a physical core of its own on the device's node, and huge pages there. \
-            Fails with the reason if the host cannot carry such a guest. Changes nothing.",
+            Fails with the reason if the host cannot carry such a guest. For Slurm and systemd \
+            it writes scripts and units into a folder. Changes nothing.",
         after_help = "Examples:\n  \
             nearmetal generate openstack --vcpus 8 --memory 32GiB --nic ens1f0\n  \
             nearmetal generate openstack --vcpus 8 --memory 32GiB --nic ens1f0 --part flavor\n  \
             nearmetal generate libvirt --vcpus 4 --memory 8GiB --nic 3b:00.1 --realtime \\\n    \
-            --disk /var/lib/libvirt/images/latency.qcow2 --out latency.xml"
+            --disk /var/lib/libvirt/images/latency.qcow2 --out latency.xml\n  \
+            nearmetal generate slurm --nodes 16 --limit 'p99 < 50us' --out slurm\n  \
+            nearmetal generate systemd --every day --baseline /etc/nearmetal/accepted --out units"
     )]
     Generate(GenerateCommand),
     /// Change settings of this machine by steps that can be undone exactly.

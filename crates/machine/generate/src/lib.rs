@@ -1,13 +1,16 @@
 //! Configurations of OpenStack and libvirt for one latency-critical guest, computed from the layout
-//! of the host that is to run it.
+//! of the host that is to run it; and files for the engines that run many hosts.
 //!
 //! [`read`] reads a [`HostLayout`] below a root, perhaps of a recorded tree. [`place`] decides for
 //! a [`Request`] which vCPU runs where, or says why the host cannot satisfy it. [`openstack`] and
 //! [`libvirt`] write a [`Placement`] down; equal input gives equal bytes. Nothing is changed on the
 //! host.
+//!
+//! [`engine`] writes files for what runs nearmetal on many hosts or at many times.
 
 #![forbid(unsafe_code)]
 
+pub mod engine;
 mod layout;
 pub mod libvirt;
 pub mod libvirt_pair;

@@ -3,10 +3,13 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use nm_model::limits;
+use nm_fleet::Pairs;
+use nm_fleet::hosts::HOSTS_MAX;
+use nm_generate::engine::{AbsolutePath, Name, Partition, PlanName};
+use nm_model::{Target, limits};
 
 use crate::cli::number::number;
-use crate::cli::shared::ROOT;
+use crate::cli::shared::{OUT, ROOT};
 
 #[derive(Debug, Subcommand)]
 pub enum GenerateCommand {
@@ -26,6 +29,73 @@ pub enum GenerateCommand {
         #[arg(long, value_name = "PATH")]
         disk: Option<String>,
     },
+    /// A batch script of Slurm for nodes and their pairs, and a health check that drains a node.
+    Slurm(SlurmArgs),
+    /// A service and a timer of systemd that qualify this machine again and again.
+    Systemd(SystemdArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct SlurmArgs {
+    /// Nodes of the job.
+    #[arg(long, value_name = "N", value_parser = number(1_usize..=HOSTS_MAX))]
+    pub nodes: usize,
+    /// Partition of the job, instead of Slurm's default.
+    #[arg(long, value_name = "NAME")]
+    pub partition: Option<Partition>,
+    /// Plan of each pair, whose rows are all of the environment `ssh`: a built-in one, or an
+    /// absolute path.
+    #[arg(long, default_value = "two-hosts", value_name = "NAME|FILE[:PART]")]
+    pub plan: PlanName,
+    /// Which pairs: each node with each other one, with the next, the first with each other one, or
+    /// K rounds drawn from those of `all`.
+    #[arg(long, default_value = "all", value_name = "all|ring|star|sample:K")]
+    pub pairs: Pairs,
+    /// Limit of a node's ping-pong over loopback, or of `time-lost`, such as `p99 < 50us`; may be
+    /// repeated.
+    #[arg(long, value_name = "TARGET")]
+    pub limit: Vec<Target>,
+    /// Absolute path of Slurm's configuration, if it is not at its default place.
+    #[arg(long, value_name = "FILE")]
+    pub slurm_conf: Option<AbsolutePath>,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct SystemdArgs {
+    /// How often it runs.
+    #[arg(long, value_enum, default_value = "day", value_name = "TIME")]
+    pub every: EveryArg,
+    /// Plan: a built-in one, or an absolute path.
+    #[arg(long, default_value = "quick", value_name = "NAME|FILE[:PART]")]
+    pub plan: PlanName,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// What the files of all engines need.
+#[derive(Debug, Args)]
+pub struct EngineArgs {
+    /// Name of the job, the units or the objects.
+    #[arg(long, default_value = "nearmetal")]
+    pub name: Name,
+    /// Absolute path of nearmetal where the files are used.
+    #[arg(long, default_value = "/usr/bin/nearmetal", value_name = "PATH")]
+    pub program: AbsolutePath,
+    /// Absolute path of accepted runs, a file or folder of `baseline save`, where the files are
+    /// used.
+    #[arg(long, value_name = "FILE|DIR")]
+    pub baseline: Option<AbsolutePath>,
+    #[arg(long, value_name = "DIR", help = OUT)]
+    pub out: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EveryArg {
+    Hour,
+    Day,
+    Week,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

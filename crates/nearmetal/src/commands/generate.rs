@@ -1,15 +1,25 @@
-//! `nearmetal generate`: configurations for a latency-critical guest of this host.
+//! `nearmetal generate`: configurations for a latency-critical guest of this host, and files for
+//! the engines that run nearmetal on many hosts.
 
+use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
+use nm_generate::engine::slurm::{self, SlurmRequest};
+use nm_generate::engine::systemd::{self, Every, SystemdRequest};
+use nm_generate::engine::{EngineFile, NodePlan, PairsName};
 use nm_generate::openstack::{self, Part};
 use nm_generate::{PageSize, PlaceError, Placement, Request, libvirt};
 use nm_sys::complete_file;
 
-use crate::cli::generate::{GenerateCommand, GuestArgs, OpenstackPart, PageArg};
+use crate::cli::generate::{
+    EveryArg, GenerateCommand, GuestArgs, OpenstackPart, PageArg, SlurmArgs, SystemdArgs,
+};
 use crate::exit::{Exit, Stop};
 use crate::output;
+
+/// Mode of scripts.
+const MODE_PROGRAM: u32 = 0o755;
 
 pub fn run(command: &GenerateCommand) -> Result<Exit> {
     match command {
@@ -29,8 +39,51 @@ pub fn run(command: &GenerateCommand) -> Result<Exit> {
             let text = libvirt::domain(&place(guest, &request)?, &request);
             write(guest.out.as_deref(), &text)?;
         }
+        GenerateCommand::Slurm(args) => {
+            let SlurmArgs { engine, .. } = args;
+            let node = NodePlan::new(args.limit.clone(), engine.baseline.clone());
+            let request = SlurmRequest {
+                name: engine.name.clone(),
+                nodes: args.nodes,
+                partition: args.partition.clone(),
+                program: engine.program.clone(),
+                plan: args.plan.clone(),
+                pairs: PairsName::of(&args.pairs),
+                node: node.map_err(|fault| Stop::usage(fault.to_string()))?,
+                configuration: args.slurm_conf.clone(),
+            };
+            write_files(&engine.out, &slurm::files(&request))?;
+        }
+        GenerateCommand::Systemd(args) => {
+            let SystemdArgs { engine, .. } = args;
+            let request = SystemdRequest {
+                name: engine.name.clone(),
+                every: match args.every {
+                    EveryArg::Hour => Every::Hour,
+                    EveryArg::Day => Every::Day,
+                    EveryArg::Week => Every::Week,
+                },
+                program: engine.program.clone(),
+                plan: args.plan.clone(),
+                baseline: engine.baseline.clone(),
+            };
+            write_files(&engine.out, &systemd::files(&request))?;
+        }
     }
     Ok(Exit::Pass)
+}
+
+/// Writes the files of an engine into a new or an empty folder; none is written over.
+fn write_files(folder: &Path, files: &[EngineFile]) -> Result<()> {
+    fs::create_dir_all(folder).map_err(|error| output::file_error(folder, &error))?;
+    for EngineFile { name, text, is_program } in files {
+        let path = folder.join(name);
+        let mode = if *is_program { MODE_PROGRAM } else { complete_file::MODE_PUBLIC };
+        complete_file::create(&path, text.as_bytes(), mode)
+            .map_err(|error| output::file_error(&path, &error))?;
+        output::message(&format!("wrote {}", path.display()));
+    }
+    Ok(())
 }
 
 fn request(guest: &GuestArgs, disk: Option<String>) -> Result<Request> {

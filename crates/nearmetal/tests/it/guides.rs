@@ -380,7 +380,9 @@ guides! {
     fix: "fix.md",
     in_ci: "in-ci.md",
     ouch: "ouch.md",
+    continuous: "continuous.md",
     qualify: "qualify.md",
+    slurm: "slurm.md",
     two_machines: "two-machines.md",
     virtual_machines: "virtual-machines.md",
 }

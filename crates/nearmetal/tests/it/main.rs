@@ -9,6 +9,8 @@ mod compare;
 mod compare_against;
 mod compute;
 mod concurrent;
+mod engine_slurm;
+mod engines;
 mod exchange;
 mod exchange_added;
 mod exchange_away;

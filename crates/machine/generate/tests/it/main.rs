@@ -1,5 +1,6 @@
 //! Configurations for recorded hosts.
 
+mod engines;
 mod host;
 mod libvirt;
 mod libvirt_pair;
