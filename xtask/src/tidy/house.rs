@@ -6,7 +6,19 @@ use std::path::{Path, PathBuf};
 const WINGS: [(&str, &[&str]); 4] = [
     (
         "measure",
-        &["report", "judge", "fleet", "lab", "probe", "vm", "transport", "ring", "stats", "model"],
+        &[
+            "campaign",
+            "report",
+            "judge",
+            "fleet",
+            "lab",
+            "probe",
+            "vm",
+            "transport",
+            "ring",
+            "stats",
+            "model",
+        ],
     ),
     ("machine", &["generate", "tune", "audit", "host", "place", "settings"]),
     (
@@ -25,10 +37,13 @@ const SINGLE: [(&str, &str); 2] = [("nearmetal", "nearmetal"), ("nm-accel", "acc
 /// Edges between wings, beside those of the program, which may use all, and those to the ground:
 /// the wing or the crate that depends, and the crate on which it may. The first three are meant to
 /// stay; each of the others waits for a part of the lower crate to move.
-const BETWEEN: [(&str, &str); 14] = [
+const BETWEEN: [(&str, &str); 17] = [
     ("accel", "nm-ring"),
     ("measure", "nm-host"),
     ("measure", "nm-place"),
+    ("nm-campaign", "nm-run"),
+    ("nm-campaign", "nm-settings"),
+    ("nm-campaign", "nm-tune"),
     ("nm-lab", "nm-run"),
     ("nm-lab", "nm-exchange"),
     ("nm-vm", "nm-audit"),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use nm_campaign::{EndedRun, Runner};
 use nm_model::result::RunState;
 use nm_model::{Failure, Outcome, RunResult};
 use nm_report::{gate, terminal};
@@ -25,6 +26,15 @@ pub struct FinishedRun {
 }
 
 impl FinishedRun {
+    /// Ends a run: judges the result and writes the reports.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn of(runner: Runner, show: Show) -> Result<FinishedRun> {
+        let EndedRun { result, report, aborted_by } = runner.finish()?;
+        Ok(FinishedRun { result, report, show, aborted_by })
+    }
+
     /// The result as text: figures, verdict, and the path of the report.
     pub fn summary(&self) -> String {
         let report = self.report.as_ref().map(|path| path.display().to_string());

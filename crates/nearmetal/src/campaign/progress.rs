@@ -4,16 +4,18 @@
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nm_campaign::progress::ProgressDisplay;
+use nm_campaign::schedule::Schedule;
 use nm_model::result::Statistic;
 use nm_report::{style, units};
 use nm_sys::clock::Moment;
 
 use crate::campaign::progress_lines::ProgressLines;
-use crate::campaign::schedule::Schedule;
 use crate::output;
 
 /// Progress over all trials of a run.
 pub struct Progress {
+    is_quiet: bool,
     display: Display,
     label: String,
 }
@@ -25,22 +27,26 @@ enum Display {
 }
 
 impl Progress {
-    /// No progress: only messages are shown.
-    pub fn hidden() -> Progress {
-        Progress { display: Display::Hidden, label: String::new() }
+    /// The progress of a run; with `is_quiet` only messages that every user sees.
+    pub fn new(is_quiet: bool) -> Progress {
+        Progress { is_quiet, display: Display::Hidden, label: String::new() }
     }
+}
 
-    /// Progress of these trials.
-    pub fn new(schedule: Schedule) -> Progress {
-        let display = match std::io::stderr().is_terminal() {
+impl ProgressDisplay for Progress {
+    fn announce(&mut self, what: &str, schedule: Schedule) {
+        if self.is_quiet {
+            return;
+        }
+        let duration = units::duration(schedule.promised_s().round());
+        output::message(&format!("{what}: about {duration}; Ctrl-C keeps what is done"));
+        self.display = match std::io::stderr().is_terminal() {
             true => Display::Bar(Bar::new(schedule)),
             false => Display::Lines(ProgressLines::new(schedule, output::message)),
         };
-        Progress { display, label: String::new() }
     }
 
-    /// The next trial begins.
-    pub fn begin(&mut self, label: &str) {
+    fn begin(&mut self, label: &str) {
         self.label = label.to_string();
         match &mut self.display {
             Display::Hidden => {}
@@ -49,8 +55,7 @@ impl Progress {
         }
     }
 
-    /// The current estimate inside a trial: ns, or Gb/s for throughput.
-    pub fn estimate(&self, statistic: Statistic, value: f64) {
+    fn estimate(&self, statistic: Statistic, value: f64) {
         let Display::Bar(bar) = &self.display else { return };
         let figure = match statistic {
             Statistic::Throughput => format!("{value:.2} Gb/s"),
@@ -59,8 +64,7 @@ impl Progress {
         bar.show(&format!("{}  {figure}", self.label));
     }
 
-    /// The trial has ended.
-    pub fn advance(&mut self) {
+    fn advance(&mut self) {
         match &mut self.display {
             Display::Hidden => {}
             Display::Bar(bar) => bar.advance(),
@@ -68,16 +72,25 @@ impl Progress {
         }
     }
 
-    /// Writes a message, above the bar if there is one.
-    pub fn message(&self, text: &str) {
+    fn note(&self, text: &str) {
+        if !self.is_quiet {
+            self.message(text);
+        }
+    }
+
+    /// Above the bar if there is one.
+    fn message(&self, text: &str) {
         match &self.display {
             Display::Bar(bar) => bar.bar.suspend(|| output::message(text)),
             Display::Hidden | Display::Lines(_) => output::message(text),
         }
     }
 
-    /// Ends the display.
-    pub fn finish(&self) {
+    fn warning(&self, text: &str) {
+        self.message(&output::warning(text));
+    }
+
+    fn finish(&self) {
         match &self.display {
             Display::Hidden => {}
             Display::Bar(bar) => bar.bar.finish_and_clear(),

@@ -5,10 +5,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use nm_campaign::schedule::Schedule;
 use nm_report::units;
 use nm_sys::clock::Moment;
-
-use crate::campaign::schedule::Schedule;
 
 /// Longest time without a line.
 const SILENCE_MAX: Duration = Duration::from_secs(10);

@@ -1,6 +1,7 @@
 //! `nearmetal qualify --dry-run`: the rows that would run, and those that are not available.
 
 use anyhow::Result;
+use nm_campaign::schedule::{self, Schedule};
 use nm_model::factor::{Factor, FactorKind};
 use nm_model::plan::EnvironmentKind;
 use nm_model::result::Source;
@@ -9,7 +10,6 @@ use nm_report::units;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::campaign::schedule::{self, Schedule};
 use crate::cli::format::Format;
 use crate::document::Document;
 use crate::output;

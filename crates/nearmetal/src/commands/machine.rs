@@ -4,6 +4,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use anyhow::Result;
+use nm_campaign::schedule::Schedule;
+use nm_campaign::trial::{Completed, TrialContext, TrialResult};
+use nm_campaign::{Destination, OnFailure, RunName};
 use nm_lab::agent::Handle;
 use nm_lab::pair::Pair;
 use nm_lab::trial::{self, Options};
@@ -11,11 +14,9 @@ use nm_model::plan::EnvironmentKind;
 use nm_model::{Campaign, Failure, FailureKind, ProbeSpec, RowId, Side, Stack, StackPair, Target};
 use nm_report::units;
 
+use crate::campaign;
 use crate::campaign::finished::FinishedRun;
-use crate::campaign::schedule::Schedule;
 use crate::campaign::show::Show;
-use crate::campaign::trial::{Completed, TrialContext, TrialResult};
-use crate::campaign::{Destination, Name, OnFailure, Runner};
 use crate::cli::format::ShowArgs;
 use crate::commands::targets;
 use crate::exit::Stop;
@@ -47,8 +48,9 @@ impl MachineRun<'_> {
         let plan = targets::plan(self.targets, probe, &stacks, rounds)
             .map_err(|fault| Stop::usage(fault.to_string()))?;
         let destination = self.out.map_or(Destination::Memory, Destination::Folder);
-        let name = Name::Fixed(format!("{kind} of this machine"));
-        let mut runner = Runner::begin(name, destination, Options::new(1), show, OnFailure::Abort)?;
+        let name = RunName::Fixed(format!("{kind} of this machine"));
+        let mut runner =
+            campaign::begin(name, &destination, Options::new(1), OnFailure::Abort, show)?;
         if let Some(plan) = plan {
             runner.recorder.plan(&Campaign::without_rows(plan));
         }
@@ -77,7 +79,7 @@ impl MachineRun<'_> {
             }
         }
         pair.close();
-        runner.finish()
+        FinishedRun::of(runner, show)
     }
 }
 

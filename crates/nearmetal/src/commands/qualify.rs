@@ -1,6 +1,10 @@
 //! `nearmetal qualify`: plan, campaign, verdict, report.
 
 use anyhow::Result;
+use nm_campaign::environments::EnvironmentPool;
+use nm_campaign::recorder::GateFn;
+use nm_campaign::schedule::Schedule;
+use nm_campaign::{Destination, OnFailure, RunName, Runner};
 use nm_host::snapshot::{self, SnapshotOptions};
 use nm_lab::affinity::Affinity;
 use nm_lab::trial::Options;
@@ -12,11 +16,9 @@ use nm_model::{Campaign, Failure, HostsSpec, Plan, PlanPart, ProbeKind, RowFilte
 use nm_report::folder::ResultFolder;
 use nm_report::units;
 
-use crate::campaign::environments::EnvironmentPool;
-use crate::campaign::recorder::GateFn;
-use crate::campaign::schedule::Schedule;
+use crate::campaign;
+use crate::campaign::finished::FinishedRun;
 use crate::campaign::show::Show;
-use crate::campaign::{Destination, Name, OnFailure, Runner};
 use crate::cli::QualifyArgs;
 use crate::commands::{baseline, dry_run};
 use crate::exit::{Exit, Stop};
@@ -51,10 +53,10 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
         }
         return Ok(Exit::Pass);
     }
-    let name = Name::WithTime(nm_host::facts().host.name);
+    let name = RunName::WithTime(nm_host::facts().host.name);
     let destination = Destination::folder_or_new(args.out.as_deref());
     let options = Options { affinity, raw_samples: args.raw, ..Options::new(campaign.plan.seed) };
-    let mut runner = Runner::begin(name, destination, options, show, OnFailure::Continue)?;
+    let mut runner = campaign::begin(name, &destination, options, OnFailure::Continue, show)?;
     runner.recorder.plan(&campaign);
     runner.recorder.label(args.label.clone());
     runner.recorder.gate(gate);
@@ -66,7 +68,7 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
         .with_guests(campaign.plan.guests.as_ref())
         .with_hosts(campaign.plan.hosts.as_ref());
     run_trials(&mut runner, &campaign, pool)?;
-    let run = runner.finish()?;
+    let run = FinishedRun::of(runner, show)?;
     run.show()?;
     run.check_measured()?;
     Ok(run.exit())

@@ -4,6 +4,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::Result;
+use nm_campaign::schedule::Schedule;
+use nm_campaign::trial::{Completed, TrialContext, TrialResult};
+use nm_campaign::{Destination, OnFailure, RunName};
 use nm_lab::affinity::Affinity;
 use nm_lab::agent::{self, Handle, IDLE_MAX, Notice};
 use nm_lab::pair::Pair;
@@ -16,11 +19,9 @@ use nm_model::{
 };
 use nm_report::units;
 
+use crate::campaign;
 use crate::campaign::finished::FinishedRun;
-use crate::campaign::schedule::Schedule;
 use crate::campaign::show::Show;
-use crate::campaign::trial::{Completed, TrialContext, TrialResult};
-use crate::campaign::{Destination, Name, OnFailure, Runner};
 use crate::cli::server_address::ServerAddress;
 use crate::cli::standalone::{ClientArgs, DEFAULT_PORT, Muxer, ServerArgs};
 use crate::commands::targets;
@@ -108,9 +109,9 @@ pub fn measure(
         .map_err(|fault| Stop::usage(fault.to_string()))?;
     let affinity = affinity(args)?;
     let options = Options { affinity, raw_samples: args.raw, ..Options::new(1) };
-    let name = Name::Fixed(format!("{} to {address}", probe.kind()));
+    let name = RunName::Fixed(format!("{} to {address}", probe.kind()));
     let destination = args.out.as_deref().map_or(Destination::Memory, Destination::Folder);
-    let mut runner = Runner::begin(name, destination, options, show, OnFailure::Abort)?;
+    let mut runner = campaign::begin(name, &destination, options, OnFailure::Abort, show)?;
     if let Some(plan) = plan {
         runner.recorder.plan(&Campaign::without_rows(plan));
     }
@@ -142,7 +143,7 @@ pub fn measure(
         }
     }
     pair.close();
-    runner.finish()
+    FinishedRun::of(runner, show)
 }
 
 /// Refuses cases that these stacks cannot carry: here, unlike in a plan, each was asked for, and

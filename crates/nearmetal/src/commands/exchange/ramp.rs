@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use jiff::Timestamp;
+use nm_campaign::concurrent::ConcurrentRuns;
+use nm_campaign::{Destination, RunName};
 use nm_model::{Failure, FailureKind};
 use nm_operate::policy_runner::Settings;
 use nm_report::folder::ResultFolder;
@@ -16,10 +18,8 @@ use nm_run::day::{
 };
 use rustix::fs::Access;
 
-use crate::campaign::concurrent::ConcurrentRuns;
 use crate::campaign::interrupt;
 use crate::campaign::show::Show;
-use crate::campaign::{Destination, Name};
 use crate::cli::exchange::RampArgs;
 use crate::cli::format::Format;
 use crate::commands::exchange::{policy, ramp_text, setup};
@@ -144,7 +144,7 @@ fn script(args: &RampArgs) -> Result<Script> {
 
 /// The folder of the day, in which there is no other one.
 fn folder(args: &RampArgs, network: &str) -> Result<ResultFolder> {
-    let name = Name::WithTime(format!("exchange-ramp-{network}")).at(Timestamp::now());
+    let name = RunName::WithTime(format!("exchange-ramp-{network}")).at(Timestamp::now());
     let destination = Destination::folder_or_new(args.network.out.as_deref());
     let folder = destination.folder(&name)?;
     let folder = folder.ok_or_else(|| Stop::usage("a day needs a folder; give --out"))?;

@@ -14,6 +14,8 @@ use nm_replay::{Day, Window, csv_day, itch_day};
 use nm_run::search::{Bracket, Plan};
 use nm_stats::quantile::samples_needed;
 
+use crate::campaign::finished::FinishedRun;
+use crate::campaign::show::Show;
 use crate::cli::exchange::{MakeDayArgs, ReplayArgs};
 use crate::cli::format::Format;
 use crate::commands::exchange::{search, setup};
@@ -58,7 +60,7 @@ pub fn run(args: &ReplayArgs) -> Result<Exit> {
     })?;
     let sentence = sentence(&day, &bracket, limit_ms, mean_per_s);
     runner.recorder.note("replay", &sentence);
-    let run = runner.finish()?;
+    let run = FinishedRun::of(runner, Show::of(&args.network.show)?)?;
     match run.show.format {
         Format::Json => output::json(&search::report(&bracket, limit_ms))?,
         Format::Text => output::text(&format!("{}\n{sentence}\n", run.summary()))?,

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
+use nm_campaign::exchange_round;
+use nm_campaign::schedule::Schedule;
 use nm_exchange::firms::Firms;
 use nm_exchange::master::Master;
 use nm_load::Stall;
@@ -13,8 +15,8 @@ use nm_model::plan::EnvironmentKind;
 use nm_report::units;
 use nm_run::round::Setup;
 
-use crate::campaign::exchange_round;
-use crate::campaign::schedule::Schedule;
+use crate::campaign::finished::FinishedRun;
+use crate::campaign::show::Show;
 use crate::cli::exchange::RunArgs;
 use crate::commands::exchange::setup;
 use crate::exit::{Exit, Stop};
@@ -57,7 +59,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
             break;
         }
     }
-    let run = runner.finish()?;
+    let run = FinishedRun::of(runner, Show::of(&args.network.show)?)?;
     run.show()?;
     Ok(run.exit())
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::result::Result as StdResult;
 
 use anyhow::Result;
+use nm_campaign::trial::{Completed, TrialResult};
+use nm_campaign::{Runner, exchange_round};
 use nm_model::result::RoundData;
 use nm_run::round::Setup;
 use nm_run::search::{self, Bracket, Plan, RoundResult, Tried};
@@ -13,8 +15,8 @@ use nm_stats::quantile::samples_needed;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::campaign::trial::{Completed, TrialResult};
-use crate::campaign::{Runner, exchange_round};
+use crate::campaign::finished::FinishedRun;
+use crate::campaign::show::Show;
 use crate::cli::exchange::SearchArgs;
 use crate::cli::format::Format;
 use crate::commands::exchange::setup;
@@ -40,7 +42,7 @@ pub fn run(args: &SearchArgs) -> Result<Exit> {
     })?;
     let sentence = sentence(&bracket, args.network.limit);
     runner.recorder.note("search", &sentence);
-    let run = runner.finish()?;
+    let run = FinishedRun::of(runner, Show::of(&args.network.show)?)?;
     match run.show.format {
         Format::Json => output::json(&report(&bracket, args.network.limit))?,
         Format::Text => output::text(&format!("{}\n{sentence}\n", run.summary()))?,

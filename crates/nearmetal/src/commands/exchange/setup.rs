@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
+use nm_campaign::{Destination, OnFailure, RunName, Runner};
 use nm_lab::trial::Options;
 use nm_model::plan::{PlanComparison, PlanTarget, Scope, TrialBlock};
 use nm_model::{Campaign, ExchangeSpec, Plan, ProbeKind, ProbeSpec, Selector, Side, StackPair};
@@ -10,8 +11,8 @@ use nm_run::hosts;
 use nm_run::round::Setup;
 use nm_run::sla::Sla;
 
+use crate::campaign;
 use crate::campaign::show::Show;
-use crate::campaign::{Destination, Name, OnFailure, Runner};
 use crate::cli::exchange::{HostsArgs, NetworkArgs};
 use crate::exit::Stop;
 
@@ -20,11 +21,11 @@ const MOVES_MARGIN_PERCENT: f64 = 20.0;
 
 /// Begins a run of `plan`.
 pub fn begin(args: &NetworkArgs, setup: &Setup, plan: Plan, raw_samples: bool) -> Result<Runner> {
-    let name = Name::WithTime(format!("exchange-{}", nm_lab::exchange::stack_name(setup)));
+    let name = RunName::WithTime(format!("exchange-{}", nm_lab::exchange::stack_name(setup)));
     let destination = Destination::folder_or_new(args.out.as_deref());
     let options = Options { raw_samples, ..Options::new(args.seed) };
     let show = Show::of(&args.show)?;
-    let mut runner = Runner::begin(name, destination, options, show, OnFailure::Abort)?;
+    let mut runner = campaign::begin(name, &destination, options, OnFailure::Abort, show)?;
     let environment = nm_lab::exchange::environment(setup);
     runner.recorder.facts(environment.name(), Side::Client, nm_host::facts());
     runner.recorder.plan(&Campaign::resolve(plan, |_, _, _| None));

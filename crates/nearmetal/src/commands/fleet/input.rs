@@ -4,6 +4,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::Result;
+use nm_campaign::schedule::Schedule;
 use nm_fleet::hosts::{self, FleetHost, TEXT_BYTES_MAX};
 use nm_fleet::pairs;
 use nm_fleet::result::FleetRequest;
@@ -11,7 +12,6 @@ use nm_model::HostsSpec;
 use nm_model::plan::EnvironmentKind;
 use nm_sys::text_file;
 
-use crate::campaign::schedule::Schedule;
 use crate::cli::fleet::FleetRunArgs;
 use crate::commands::qualify;
 use crate::exit::Stop;

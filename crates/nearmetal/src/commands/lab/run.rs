@@ -1,12 +1,14 @@
 //! `nearmetal lab run`: a campaign of a built-in plan over pairs of virtual machines.
 
 use anyhow::Result;
+use nm_campaign::environments::EnvironmentPool;
+use nm_campaign::{Destination, OnFailure, RunName};
 use nm_lab::trial::Options;
 use nm_report::units;
 
-use crate::campaign::environments::EnvironmentPool;
+use crate::campaign;
+use crate::campaign::finished::FinishedRun;
 use crate::campaign::show::Show;
-use crate::campaign::{Destination, Name, OnFailure, Runner};
 use crate::cli::lab::run::LabRunArgs;
 use crate::commands::lab::run_plan;
 use crate::commands::qualify;
@@ -33,15 +35,15 @@ pub fn run(args: &LabRunArgs) -> Result<Exit> {
         let rows = units::plural(campaign.trials.len(), "trial", "trials");
         output::message(&format!("nearmetal: {rows}; guests are started as they are needed"));
     }
-    let name = Name::WithTime(format!("lab-{}", nm_host::facts().host.name));
+    let name = RunName::WithTime(format!("lab-{}", nm_host::facts().host.name));
     let destination = Destination::folder_or_new(args.out.as_deref());
     let options = Options::new(campaign.plan.seed);
-    let mut runner = Runner::begin(name, destination, options, show, OnFailure::Continue)?;
+    let mut runner = campaign::begin(name, &destination, options, OnFailure::Continue, show)?;
     runner.recorder.plan(&campaign);
     runner.recorder.audit(qualify::audit_of_this_machine());
     let pool = EnvironmentPool::new(false).with_guests(campaign.plan.guests.as_ref());
     qualify::run_trials(&mut runner, &campaign, pool)?;
-    let run = runner.finish()?;
+    let run = FinishedRun::of(runner, show)?;
     run.show()?;
     run.check_measured()?;
     // There are no targets: what counts is whether all was measured.

@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn the_promise_for_a_recorded_run_holds() {
-        let text = include_str!("../../tests/data/quick-idle.json");
+        let text = include_str!("../tests/data/quick-idle.json");
         let Recorded { duration_s, rows, plan } = serde_json::from_str(text).unwrap();
         let is_recorded = |row: &str| rows.iter().any(|recorded| recorded == row);
         let trials: Vec<Trial> = plan
@@ -199,7 +199,7 @@ mod tests {
     /// is right all the same.
     #[test]
     fn time_left_is_right_in_a_recorded_run_that_was_disturbed() {
-        let text = include_str!("../../../measure/report/tests/data/quick.json");
+        let text = include_str!("../../report/tests/data/quick.json");
         let run: RunResult = serde_json::from_str(text).unwrap();
         let starts = run.series.iter().flat_map(|series| {
             let row = format!("{} {}", series.key.path(), series.key.probe);
@@ -226,7 +226,8 @@ mod tests {
 
     #[test]
     fn the_promise_has_minimum_samples_and_starts() {
-        let quick = crate::plans::load("quick").unwrap();
+        let quick = include_str!("../../../../plans/quick.toml");
+        let quick = Plan::parse_with_runs(quick, &nm_report::reference::for_plans()).unwrap();
         let rows = quick.rows();
         let row = rows.iter().find(|row| row.environment == EnvironmentKind::Netns).unwrap();
         let ProbeSpec::Pingpong(mut spec) = row.probe().clone() else { panic!("not a ping-pong") };

@@ -3,14 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
 use nm_lab::factor::Shown;
 use nm_lab::trial::Measured;
 use nm_model::finding::Audit;
 use nm_model::result::{RunState, Source};
 use nm_model::{
-    Campaign, Case, Doubt, EndpointId, Facts, Gate, GuestRecord, MachineUse, NotAvailable, Plan,
-    RowId, RunResult, Series, Side, TrialFailure,
+    Campaign, Case, Doubt, EndpointId, Facts, Failure, Gate, GuestRecord, MachineUse, NotAvailable,
+    Plan, RowId, RunResult, Series, Side, TrialFailure,
 };
 use nm_report::folder::ResultFolder;
 use nm_report::reference;
@@ -82,7 +81,7 @@ impl Recorder {
     }
 
     /// Adds the rounds of one trial and writes them. Those with a factor are kept apart.
-    pub fn add(&mut self, row: &RowId, measured: Vec<Measured>) -> Result<()> {
+    pub fn add(&mut self, row: &RowId, measured: Vec<Measured>) -> Result<(), Failure> {
         for one in measured {
             if let (Some(folder), Some(samples)) = (&self.folder, &one.samples) {
                 folder.samples(&one.key, one.round.round, samples)?;
@@ -109,7 +108,7 @@ impl Recorder {
     }
 
     /// Records a row that turned out not to be available, once.
-    pub fn not_available(&mut self, row: &RowId, missing: NotAvailable) -> Result<()> {
+    pub fn not_available(&mut self, row: &RowId, missing: NotAvailable) -> Result<(), Failure> {
         self.push_once(Addition::NotAvailable { factor: row.factor.clone(), missing });
         self.save()
     }
@@ -145,7 +144,7 @@ impl Recorder {
     }
 
     /// Records a failure of `row`.
-    pub fn failed(&mut self, row: RowId, reason: String) -> Result<()> {
+    pub fn failed(&mut self, row: RowId, reason: String) -> Result<(), Failure> {
         self.push(Addition::Failed(TrialFailure { row: Some(row), reason }));
         self.save()
     }
@@ -169,7 +168,7 @@ impl Recorder {
     }
 
     /// Judges the result and writes all reports.
-    pub fn finish(mut self, state: RunState, duration_s: f64) -> Result<RunResult> {
+    pub fn finish(mut self, state: RunState, duration_s: f64) -> Result<RunResult, Failure> {
         self.save()?;
         let folded = match &mut self.log {
             Some(log) => log.result()?,
@@ -210,7 +209,7 @@ impl Recorder {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn save(&mut self) -> Result<()> {
+    pub fn save(&mut self) -> Result<(), Failure> {
         let Some(folder) = &self.folder else { return Ok(()) };
         match &mut self.log {
             None => {
@@ -218,7 +217,7 @@ impl Recorder {
                 let begun = Addition::Begun(Box::new(self.result.clone()));
                 if let Err(failure) = log.append(&[begun]) {
                     log.discard();
-                    return Err(failure.into());
+                    return Err(failure);
                 }
                 // From here on the rounds are in the log alone.
                 self.result.series.clear();

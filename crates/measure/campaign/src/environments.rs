@@ -15,9 +15,9 @@ use nm_model::{
     RowId, Side, StackPair, Trial,
 };
 
-use crate::campaign::exchange_round;
-use crate::campaign::trial::{Completed, TrialContext, TrialResult};
-use crate::campaign::tuned_step::TunedStep;
+use crate::exchange_round;
+use crate::trial::{Completed, TrialContext, TrialResult};
+use crate::tuned_step::TunedStep;
 
 /// Failures in a row after which an environment is given up.
 const FAILURES_MAX: u32 = 3;
@@ -197,7 +197,7 @@ fn run_between(
     context: &TrialContext<'_>,
     may_change_machine: bool,
 ) -> Result<Completed, Ended> {
-    let tuned = TunedStep::of_trial(trial, may_change_machine)
+    let tuned = TunedStep::of_trial(trial, may_change_machine, context.display)
         .map_err(|reason| Ended::NotAvailable(reason.to_string()))?;
     let pair = &mut environment.pair;
     let in_force = match &trial.factor {

@@ -4,7 +4,7 @@ use nm_lab::exchange;
 use nm_model::{Failure, ProbeKind, ProbeSpec, RowId, Side};
 use nm_run::round::Setup;
 
-use crate::campaign::trial::{Completed, TrialContext, TrialResult};
+use crate::trial::{Completed, TrialContext, TrialResult};
 
 /// The row of a round.
 pub fn row(setup: &Setup, round: u32) -> RowId {

@@ -5,13 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::Result;
 use nm_lab::factor::Shown;
 use nm_lab::trial::{self, Measured, Options};
 use nm_model::{Case, Facts, Failure, GuestRecord, NotAvailable, Side};
 
-use crate::campaign::progress::Progress;
-use crate::campaign::recorder::Recorder;
+use crate::progress::ProgressDisplay;
+use crate::recorder::Recorder;
 
 /// What a trial is given.
 pub struct TrialContext<'a> {
@@ -21,15 +20,14 @@ pub struct TrialContext<'a> {
     pub interrupted: &'a Arc<AtomicBool>,
     /// The result folder, if there is one.
     pub folder: Option<&'a Path>,
-    pub(super) progress: &'a Progress,
-    pub(super) is_quiet: bool,
-    pub(super) recorder: RefCell<&'a mut Recorder>,
+    pub(crate) display: &'a dyn ProgressDisplay,
+    pub(crate) recorder: RefCell<&'a mut Recorder>,
 }
 
 impl TrialContext<'_> {
     /// Shows the current estimate.
     pub fn estimate(&self, now: trial::Progress) {
-        self.progress.estimate(now.statistic, now.value);
+        self.display.estimate(now.statistic, now.value);
     }
 
     /// Records the guests of an environment at once, so that they are known also if the trial fails
@@ -47,15 +45,13 @@ impl TrialContext<'_> {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn save(&self) -> Result<()> {
+    pub fn save(&self) -> Result<(), Failure> {
         self.recorder.borrow_mut().save()
     }
 
     /// Writes a message that is not an error above the progress bar, unless the user wants none.
     pub fn message(&self, text: &str) {
-        if !self.is_quiet {
-            self.progress.message(text);
-        }
+        self.display.note(text);
     }
 }
 
@@ -69,6 +65,7 @@ pub enum TrialResult {
         measured: Vec<Measured>,
         /// The case that failed.
         case: Option<Case>,
+        /// Why.
         failure: Failure,
     },
     /// Its environment cannot be started.
@@ -78,6 +75,7 @@ pub enum TrialResult {
 /// A trial that came to its end.
 #[derive(Default)]
 pub struct Completed {
+    /// What was measured.
     pub measured: Vec<Measured>,
     /// Facts of the endpoints.
     pub facts: Vec<(Side, Facts)>,

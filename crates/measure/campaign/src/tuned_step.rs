@@ -1,10 +1,10 @@
 //! A step of `nearmetal tune` as a factor: applied for one trial by way of the journal, and undone
 //! after it. If nearmetal is killed meanwhile, `nearmetal tune undo` puts back what was there.
 
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::Result;
 use jiff::Timestamp;
 use nm_model::plan::EnvironmentKind;
 use nm_model::{FactorEvidence, FactorKind, Trial};
@@ -17,7 +17,7 @@ use nm_tune::record::{Begin, FORMAT, RunId};
 use nm_tune::run::{ChangeState, Run};
 use nm_tune::undo::Choices;
 
-use crate::output;
+use crate::progress::ProgressDisplay;
 
 /// Why a step cannot be applied for a trial, as a clause.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +37,8 @@ pub enum TunedStepError {
 }
 
 /// A step that is applied. Dropping it undoes it.
-pub struct TunedStep {
+pub struct TunedStep<'d> {
+    display: &'d dyn ProgressDisplay,
     machine: Box<dyn Machine>,
     log: FileLog,
     run: Run,
@@ -50,16 +51,21 @@ pub struct TunedStep {
 }
 
 /// A step that was undone.
-pub struct Ended {
+pub struct UndoneStep {
     pub is_in_force: Option<bool>,
     pub evidence: Vec<FactorEvidence>,
     /// Why something could not be put back.
     pub left_open: Vec<String>,
 }
 
-impl TunedStep {
-    /// Applies the step of a trial's factor; none if the trial has no such factor.
-    pub fn of_trial(trial: &Trial, is_allowed: bool) -> Result<Option<TunedStep>, TunedStepError> {
+impl<'d> TunedStep<'d> {
+    /// Applies the step of a trial's factor; none if the trial has no such factor. `display` warns
+    /// of what cannot be put back after a trial that failed.
+    pub fn of_trial(
+        trial: &Trial,
+        is_allowed: bool,
+        display: &'d dyn ProgressDisplay,
+    ) -> Result<Option<TunedStep<'d>>, TunedStepError> {
         let Some(factor) = trial.factor.as_ref().filter(|f| f.kind == FactorKind::TuneStep) else {
             return Ok(None);
         };
@@ -67,16 +73,16 @@ impl TunedStep {
         if !is_allowed {
             return Err(TunedStepError::NotAllowed(name));
         }
-        let other = |error: anyhow::Error| TunedStepError::Other(format!("{error:#}"));
-        let step: SettingId = name.parse().map_err(|e| TunedStepError::Other(format!("{e}")))?;
+        let other = |error: &dyn Display| TunedStepError::Other(error.to_string());
+        let step: SettingId = name.parse().map_err(|error| other(&error))?;
         let is_of_namespace = nm_settings::setting(step).scope == Scope::Namespace;
         if is_of_namespace && trial.environment != EnvironmentKind::Loopback {
             return Err(TunedStepError::OtherNamespace(step));
         }
-        let machine = HostMachine::live().map_err(|error| other(error.into()))?;
+        let machine = HostMachine::live().map_err(|error| other(&error))?;
         let folder = Path::new(nm_tune::journal::FOLDER);
-        let begin = new_run(&machine, "/").map_err(other)?;
-        TunedStep::begin(step, Box::new(machine), folder, begin).map(Some)
+        let begin = new_run(&machine, "/")?;
+        TunedStep::begin(step, Box::new(machine), folder, begin, display).map(Some)
     }
 
     /// Applies a step on `machine` with a journal in `folder`.
@@ -85,7 +91,8 @@ impl TunedStep {
         machine: Box<dyn Machine>,
         folder: &Path,
         begin: Begin,
-    ) -> Result<TunedStep, TunedStepError> {
+        display: &'d dyn ProgressDisplay,
+    ) -> Result<TunedStep<'d>, TunedStepError> {
         let other = |text: String| TunedStepError::Other(format!("{step}: {text}"));
         let selection = Selection { only: vec![step], ..Selection::default() };
         let steps = plan(&selection, &*machine).map_err(|error| other(error.to_string()))?;
@@ -105,8 +112,16 @@ impl TunedStep {
         let run = Run::begun(begin);
         let (outcomes, is_in_force, was_undone) = (vec![], false, false);
         // From here on everything that was written is undone, whatever happens.
-        let mut tuned =
-            TunedStep { machine, log, run, outcomes, is_in_force, was_undone, _lock: lock };
+        let mut tuned = TunedStep {
+            display,
+            machine,
+            log,
+            run,
+            outcomes,
+            is_in_force,
+            was_undone,
+            _lock: lock,
+        };
         let (machine, changes) = (&mut *tuned.machine, changes(&steps));
         let never = AtomicBool::new(false);
         let applied = nm_tune::apply(machine, &mut tuned.log, &mut tuned.run, &changes, &never);
@@ -126,11 +141,11 @@ impl TunedStep {
     }
 
     /// Reads every setting again, and undoes the step.
-    pub fn finish(mut self) -> Ended {
+    pub fn finish(mut self) -> UndoneStep {
         let is_in_force = self.is_in_force && self.is_unchanged();
         let left_open = self.undo();
         let evidence = std::mem::take(&mut self.outcomes);
-        Ended { is_in_force: Some(is_in_force), evidence, left_open }
+        UndoneStep { is_in_force: Some(is_in_force), evidence, left_open }
     }
 
     /// Whether each setting is still what the step made of it.
@@ -156,28 +171,29 @@ impl TunedStep {
 }
 
 /// The first record of a journal.
-fn new_run(machine: &dyn Machine, root: &str) -> Result<Begin> {
+fn new_run(machine: &dyn Machine, root: &str) -> Result<Begin, TunedStepError> {
+    let other = |error: &dyn Display| TunedStepError::Other(error.to_string());
     let started = Timestamp::now();
-    let random = u32::from_ne_bytes(nm_sys::random::bytes()?);
+    let random = u32::from_ne_bytes(nm_sys::random::bytes().map_err(|error| other(&error))?);
     let id = format!("{}-{random:08x}", started.strftime("%Y%m%dT%H%M%SZ"));
     Ok(Begin {
         format: FORMAT,
-        run: id.parse::<RunId>()?,
+        run: id.parse::<RunId>().map_err(|error| other(&error))?,
         started: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         version: env!("CARGO_PKG_VERSION").to_string(),
         root: root.to_string(),
-        origin: machine.origin()?,
+        origin: machine.origin().map_err(|error| other(&error))?,
         confirm_within_s: None,
         name: None,
     })
 }
 
-impl Drop for TunedStep {
+impl Drop for TunedStep<'_> {
     fn drop(&mut self) {
         let is_open = self.run.changes.iter().any(|change| change.state.is_open());
         if is_open && !self.was_undone {
             for sentence in self.undo() {
-                output::message(&output::warning(&sentence));
+                self.display.warning(&sentence);
             }
         }
     }
@@ -186,6 +202,7 @@ impl Drop for TunedStep {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::progress::NoDisplay;
     use std::fs;
 
     const SETTING: &str = "proc/sys/kernel/numa_balancing";
@@ -203,10 +220,16 @@ mod tests {
         folder
     }
 
-    fn begin(root: &Path) -> Result<TunedStep, TunedStepError> {
+    fn begin(root: &Path) -> Result<TunedStep<'static>, TunedStepError> {
         let machine = HostMachine::recorded(root);
         let first = new_run(&machine, &root.to_string_lossy()).unwrap();
-        TunedStep::begin(SettingId::NumaBalance, Box::new(machine), &root.join("state"), first)
+        TunedStep::begin(
+            SettingId::NumaBalance,
+            Box::new(machine),
+            &root.join("state"),
+            first,
+            &NoDisplay,
+        )
     }
 
     #[test]
