@@ -15,8 +15,12 @@ const SEVERAL_MEANINGS: &[(&str, &str)] = &[
     ("link", "a step is applied to one link, an audit reads several"),
     ("name", "of a firm, or of a guest"),
     ("nic", "`generate` gives a guest one device, a pair of guests may get two"),
+    ("once", "one client of a server, or one trial of a watch"),
     ("only", "selects rows of a plan, or steps of `tune`"),
-    ("out", "a folder, but a file for texts of `generate` and for keys; `torture` empties it"),
+    (
+        "out",
+        "a folder, but a file for texts of `generate`, pages of `watch` and keys; `torture` empties it",
+    ),
     ("pairs", "of hosts of a fleet, or the number of those of virtual machines"),
     ("percentile", "is recorded by `pingpong`, and decides in `tune ab`"),
     ("plan", "a fleet reads it again for each pair, so it cannot be stdin"),

@@ -382,6 +382,7 @@ guides! {
     qualify: "qualify.md",
     two_machines: "two-machines.md",
     virtual_machines: "virtual-machines.md",
+    watch: "watch.md",
 }
 
 /// The blocks of a language in a guide.

@@ -56,3 +56,4 @@ mod targets;
 mod terminal;
 mod tune;
 mod two_hosts;
+mod watch;
