@@ -24,11 +24,14 @@ const WINDOW_MAX: usize = 40;
 /// Values are clipped at this many deviations.
 const CLIP: f64 = 3.0;
 
-/// Smallest deviation: 0.5 %. Figures that repeat exactly would make every change a large one.
-const SCALE_MIN: f64 = 0.005;
+/// Smallest deviation: 1.5 %. Figures that repeat exactly would make every change a large one, and
+/// values that are clipped at less than [`SHIFT_MIN`] would show none.
+const SCALE_MIN: f64 = 0.015;
 
 /// Smallest change that is one: 3 %.
 const SHIFT_MIN: f64 = 0.03;
+
+const _: () = assert!(CLIP * SCALE_MIN > 1.4 * SHIFT_MIN);
 
 /// By how much more than any window before a window must stand out.
 const HISTORY_FACTOR: f64 = 1.1;
@@ -210,6 +213,14 @@ mod tests {
         assert_eq!(change.n_values, WINDOW_MIN);
         assert!((change.after - change.before - 0.5).abs() < 0.02, "{change:?}");
         assert!((series.level().unwrap() - value(1) - 0.5).abs() < 0.03);
+    }
+
+    #[test]
+    fn a_series_that_repeats_exactly_shows_a_step() {
+        let mut series = Series::new(threshold(1.0));
+        assert!((0..60).all(|_| series.push(7.0).is_none()));
+        let found: Vec<Change> = (0..5).filter_map(|_| series.push(7.1)).collect();
+        assert_eq!(found.len(), 1, "{found:?}");
     }
 
     #[test]
