@@ -1,8 +1,8 @@
 //! The trials of a watched machine as a file: one record behind the others, each on the disk before
 //! the next trial begins. The end that a crash has cut off is dropped when the file is opened.
 //!
-//! The file keeps what is young enough and fits: what is older is left out when it is written anew,
-//! which happens at the start and whenever it has outgrown its size.
+//! The file keeps what is young enough and fits. It is written anew without the rest at the start,
+//! and whenever it has outgrown its size.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};

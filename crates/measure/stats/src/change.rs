@@ -3,8 +3,8 @@
 //! Values come one by one, as logarithms. The last 4 to 40 values are compared with those before
 //! them since the last change. Values far out are clipped, so a single outlier
 //! decides nothing. The scale is that of the series itself, with both modes of a series with two.
-//! A window must stand out by more than [`threshold`] deviations, and by more than any window of
-//! the same length before: noise that stays for a while has done so before.
+//! A window must stand out by more than [`threshold`] deviations. It must also stand out by more
+//! than any window of the same length before: noise that stays for a while has done so before.
 
 use crate::describe::median;
 use crate::random::Random;

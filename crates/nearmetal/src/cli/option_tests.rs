@@ -22,7 +22,7 @@ const SEVERAL_MEANINGS: &[(&str, &str)] = &[
     ("only", "selects rows of a plan, or steps of `tune`"),
     (
         "out",
-        "a folder, but a file for texts of `generate`, pages of `watch` and keys; `torture` empties it",
+        "a folder; a file for texts of `generate`, pages of `watch`, keys; `torture` empties it",
     ),
     ("pairs", "of hosts of a fleet, or the number of those of virtual machines"),
     ("percentile", "is recorded by `pingpong`, and decides in `tune ab`"),

@@ -109,7 +109,7 @@ fn the_step_that_is_stated_is_found_within_five_trials() {
     }
 }
 
-/// A cumulative sum that knows noise and step finds the step as soon as any test can; this one
+/// A cumulative sum that knows noise and step finds a step in normal noise as soon as any test; this one
 /// knows both, and has one false alarm in 30 days.
 #[test]
 fn no_test_finds_a_fifth_in_noise_of_a_tenth_within_five_trials() {
