@@ -11,6 +11,7 @@ const SEVERAL_MEANINGS: &[(&str, &str)] = &[
     ("all", "what `compare` prints, or the instruments of a direction"),
     ("allow", "`tune ab` has one step, the other commands of `tune` have several"),
     ("baseline", "is read here, or where a file of `generate` is used"),
+    ("every", "the time from trial to trial, or how often a timer of systemd runs"),
     ("from", "the first rate of a search, or the time of a day that is replayed"),
     ("hosts", "a fleet measures between them, the exchange runs nodes on them"),
     ("limit", "of a search, or one of the limits of a node"),
