@@ -6,10 +6,10 @@ use nm_model::result::{FactorEffect, FactorResult};
 use nm_model::verdict::{ComparisonRow, Interval, Relation};
 use nm_model::{FactorCheck, RowId, RunResult};
 
+use crate::probes::case_words;
 use crate::style::Tone;
 use crate::table::Table;
 use crate::units::{self, or_not_available, significant};
-use crate::view;
 
 /// How to read the chart and the table.
 pub const READING: &str = "Each round measures a row without and with the factor. The ratio is the \
@@ -36,7 +36,7 @@ impl Effect<'_> {
     /// `netns/tcp-blocking 64 B`, with the probe if it is no ping-pong.
     pub fn row(&self) -> String {
         let key = &self.effect.key;
-        format!("{} {}", key.path(), view::case_text(&key.case))
+        format!("{} {}", key.path(), case_words::text(&key.case))
     }
 
     /// `held: netns/tcp-blocking 64 B`.
@@ -125,7 +125,7 @@ pub fn evidence_table(result: &RunResult) -> Table {
         for check in last_checks(of) {
             let row = &check.row;
             let case =
-                row.case.map_or(String::new(), |case| format!(" {}", view::case_text(&case)));
+                row.case.map_or(String::new(), |case| format!(" {}", case_words::text(&case)));
             let path = format!("{}/{} {}{case}", row.environment, row.stack, row.probe);
             let round = row.round.map_or(String::new(), |round| (round + 1).to_string());
             let in_force = match check.is_in_force {

@@ -2,7 +2,6 @@
 //! and what host and guest together show. It also has the cost of each step of virtualization, and
 //! the flows of both directions as pairs.
 
-mod flows;
 mod steps;
 
 use nm_model::finding::Finding;
@@ -14,7 +13,7 @@ use crate::style::Tone;
 use crate::table::Table;
 use crate::units;
 
-pub use flows::pairs_table;
+pub use crate::probes::stream::pairs::pairs_table;
 pub use steps::{Found, SIZE_BYTES, Step, steps, steps_table};
 
 /// How to read the section.

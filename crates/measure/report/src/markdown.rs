@@ -5,15 +5,15 @@ use nm_model::verdict::Verdict;
 
 use crate::audit;
 use crate::comparison;
-use crate::compute;
-use crate::exchange;
 use crate::factors;
 use crate::facts;
 use crate::first_screen::{Line, first_screen};
+use crate::group_table::group_table;
 use crate::guests;
 use crate::headline::not_judged;
-use crate::jitter;
-use crate::matrix::Matrix;
+use crate::probes;
+use crate::probes::pingpong::matrix::Matrix;
+use crate::probes::section::Section;
 use crate::style::Tone;
 use crate::table::{Table, markdown_text};
 use crate::title::title;
@@ -44,18 +44,9 @@ pub fn report(result: &RunResult) -> String {
             text += &figures(&group, &notes);
         }
     }
-    if let Some(table) = compute::table(result) {
-        let reading = markdown_text(compute::READING);
-        text += &format!("\n## Compute\n\n{reading}\n\n{}", table.to_markdown());
-    }
+    probes::sections(result).iter().for_each(|section| text += &probe_section(section));
     text += &virtual_machines(result);
-    let exchange = exchange::tables(result);
-    if !exchange.is_empty() {
-        text += "\n## The exchange\n";
-        exchange.iter().for_each(|table| text += &format!("\n{}", table.to_markdown()));
-    }
     text += &factors_section(result);
-    text += &jitter_section(result);
     text += &doubts(&notes);
     text += &endpoints(result);
     if !result.not_available.is_empty() {
@@ -84,7 +75,7 @@ pub(crate) fn lines_of(lines: &[Line]) -> Vec<String> {
 
 /// The table of a group, and the one with all figures, folded.
 fn figures(group: &Group<'_>, notes: &Notes) -> String {
-    let table = |detail| view::group_table(group, notes, detail).to_markdown();
+    let table = |detail| group_table(group, notes, detail).to_markdown();
     format!(
         "\n{}\n<details><summary>every figure of {}</summary>\n\n{}\n</details>\n",
         table(Detail::Main),
@@ -127,13 +118,14 @@ fn factors_section(result: &RunResult) -> String {
     if lines.is_empty() { text } else { format!("{text}\n{lines}") }
 }
 
-fn jitter_section(result: &RunResult) -> String {
-    let tables: Vec<Table> = jitter::series(result).flat_map(jitter::tables).collect();
-    if tables.is_empty() {
-        return String::new();
+/// What reports say of one probe alone.
+fn probe_section(section: &Section) -> String {
+    let mut text = format!("\n## {}\n", section.title);
+    if let Some(reading) = section.reading {
+        text += &format!("\n{}\n", markdown_text(reading));
     }
-    let tables: String = tables.iter().map(|table| format!("\n{}", table.to_markdown())).collect();
-    format!("\n## Jitter\n\n{}\n{tables}", markdown_text(jitter::READING))
+    section.tables.iter().for_each(|table| text += &format!("\n{}", table.to_markdown()));
+    text
 }
 
 fn bullets(title: &str, lines: &[String]) -> String {

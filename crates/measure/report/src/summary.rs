@@ -9,7 +9,7 @@ use crate::file_names::REPORT;
 use crate::first_screen::first_screen;
 use crate::headline::not_judged;
 use crate::markdown::{doubts_table, lines_of};
-use crate::matrix::Matrix;
+use crate::probes::pingpong::matrix::Matrix;
 use crate::style::Tone;
 use crate::table::{Table, markdown_text};
 use crate::title::title;

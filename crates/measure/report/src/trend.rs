@@ -7,11 +7,11 @@ use nm_model::result::{RunState, Statistic};
 use nm_model::trend::{Trend, TrendLine, TrendPoint, TrendResult};
 
 use crate::gate;
+use crate::probes::case_words;
 use crate::style::{Style, Tone, clean};
 use crate::table::{Table, markdown_text};
 use crate::terminal::paragraph;
 use crate::units::{self, NOT_AVAILABLE};
-use crate::view::case_text;
 
 /// Most results that have a column of their own at a terminal: the first and the last ones.
 const COLUMNS_MAX: usize = 4;
@@ -197,7 +197,7 @@ pub fn full_table(trend: &Trend, group: &TrendGroup<'_>) -> Table {
                 if is_like { Tone::Plain } else { Tone::Differs },
                 vec![
                     line.series.stack.clone(),
-                    case_text(&line.series.case),
+                    case_words::text(&line.series.case),
                     line.metric.to_string(),
                     label(trend, at),
                     value_text(line.metric, point),
@@ -229,8 +229,11 @@ fn brief_table(trend: &Trend, group: &TrendGroup<'_>) -> Table {
     let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
     let mut table = Table::new(group.title(), &titles);
     for line in &group.lines {
-        let mut cells =
-            vec![line.series.stack.clone(), case_text(&line.series.case), line.metric.to_string()];
+        let mut cells = vec![
+            line.series.stack.clone(),
+            case_words::text(&line.series.case),
+            line.metric.to_string(),
+        ];
         cells.extend(columns.iter().map(|&at| value_text(line.metric, &line.points[at])));
         let last = line.points.last();
         cells.push(change(line.metric, last.and_then(|point| point.ratio_to_first)));

@@ -8,8 +8,8 @@ use crate::table::Table;
 use crate::units;
 use crate::view;
 
-use super::family::{Family, Panel, Subject, of_size, panels, sizes_of_interest};
-use super::figure::{Figure, legend, size_text, time_axis};
+use super::family::{Family, Panel, Subject, legend, of_size, panels, sizes_of_interest};
+use super::figure::{Figure, size_text, time_axis};
 use super::limits::{Limit, limit_text, limits_of, shared_limits};
 
 const P99: Metric = Metric::Percentile(99.0);

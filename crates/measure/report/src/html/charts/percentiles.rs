@@ -11,9 +11,9 @@ use crate::units;
 use crate::view;
 
 use super::family::{
-    Family, Panel, Subject, families, of_size, panels, references_beside, sizes_of_interest,
+    Family, Panel, Subject, families, legend, of_size, panels, references_beside, sizes_of_interest,
 };
-use super::figure::{Figure, count_text, figures_column, legend, size_text, time_axis, tone};
+use super::figure::{Figure, count_text, figures_column, size_text, time_axis, tone};
 use super::limits::{limit_text, limits_of, shared_limits};
 
 const AXIS_PERCENTILES: [(f64, &str); 9] = [

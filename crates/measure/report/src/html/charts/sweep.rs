@@ -3,13 +3,14 @@
 use nm_model::metric::Metric;
 use nm_model::result::Series;
 
+use crate::probes::case_words;
 use crate::svg::{Axis, Chart, Mark, Scale, Tick};
 use crate::table::Table;
 use crate::units;
 use crate::view;
 
-use super::family::{Family, Panel, Subject, panels};
-use super::figure::{Figure, count_text, figures_column, legend, time_axis, tone};
+use super::family::{Family, Panel, Subject, legend, panels};
+use super::figure::{Figure, count_text, figures_column, time_axis, tone};
 use super::limits::{Limit, limit_text, limits_of};
 
 /// Fewest sizes that make a sweep.
@@ -181,7 +182,7 @@ fn sweep_table(title: String, subjects: &[&Subject<'_>]) -> Table {
     let figures = |metric| figures_column(unit, &all, metric);
     let columns = vec![
         ("series", rows.iter().map(|(subject, _)| subject.label.clone()).collect()),
-        ("#size", all.iter().map(|series| view::case_text(&series.key.case)).collect()),
+        ("#size", all.iter().map(|series| case_words::text(&series.key.case)).collect()),
         ("#n", all.iter().map(|series| count_text(series)).collect()),
         ("#min", figures(Metric::Min)),
         ("#median", figures(Metric::Median)),

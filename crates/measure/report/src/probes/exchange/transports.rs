@@ -178,7 +178,7 @@ fn conclusions(group: &[&Series], seed: u64) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exchange::fixture::result;
+    use crate::probes::exchange::fixture::result;
     use nm_model::NotAvailable;
     use nm_model::plan::EnvironmentKind;
     use nm_model::result::RoundData;

@@ -5,6 +5,7 @@ use nm_model::result::{Series, Statistic};
 use nm_model::stack::StackPair;
 use nm_model::{Doubt, Metric, RunResult, StackClass};
 
+use crate::probes::case_words;
 use crate::table::Table;
 use crate::units::{LatencyUnit, NOT_AVAILABLE};
 use crate::view::{self, Notes};
@@ -133,7 +134,7 @@ impl Matrix {
         format!(
             "median / p99 of {} at {}, {}",
             self.statistic.label(),
-            view::case_text(&self.case),
+            case_words::text(&self.case),
             self.unit.name()
         )
     }

@@ -4,6 +4,7 @@
 use nm_model::probe::{Case, Side};
 use nm_model::result::{Flow, RunResult, Series, Statistic, ThroughputRound};
 
+use crate::probes::case_words;
 use crate::style::Tone;
 use crate::table::Table;
 use crate::units::{self, Precision};
@@ -18,7 +19,7 @@ pub fn pairs_table(result: &RunResult) -> Table {
         let of = |side: Side| rates(&round.flows, side);
         let (client, server) = (of(Side::Client), of(Side::Server));
         let precision = Precision::of(client.iter().chain(&server).copied(), 4, 3);
-        let name = format!("{} {}", series.key.path(), view::case_text(&series.key.case));
+        let name = format!("{} {}", series.key.path(), case_words::text(&series.key.case));
         let name = view::marked(series, name);
         let mut push = |tone, pair: String, parts: [Option<f64>; 2]| {
             let both = parts.iter().flatten().sum();

@@ -3,12 +3,15 @@
 
 #[cfg(test)]
 pub(crate) mod fixture;
+mod heat_map;
+pub(crate) mod page;
 mod totals;
 
 use nm_model::RunResult;
 use nm_model::probe::ProbeKind;
 use nm_model::result::Series;
 
+use crate::probes::section::Section;
 use crate::style::Tone;
 use crate::table::Table;
 use crate::units::{self, LatencyUnit, NOT_AVAILABLE};
@@ -33,8 +36,16 @@ pub fn series(result: &RunResult) -> impl Iterator<Item = &Series> {
     result.series.iter().filter(|series| series.key.probe == ProbeKind::Jitter)
 }
 
+/// The section of a report.
+pub(crate) fn section(result: &RunResult) -> Option<Section> {
+    let tables: Vec<Table> = series(result).flat_map(tables).collect();
+    let brief = summaries(result);
+    let (anchor, title, reading) = ("jitter", "Jitter", Some(READING));
+    (!tables.is_empty()).then_some(Section { anchor, title, reading, brief, tables })
+}
+
 /// The first table of each series: what a terminal shows.
-pub fn summaries(result: &RunResult) -> Vec<Table> {
+fn summaries(result: &RunResult) -> Vec<Table> {
     series(result).map(summary).filter(|table| !table.rows.is_empty()).collect()
 }
 

@@ -9,13 +9,15 @@ mod carried;
 mod figures;
 #[cfg(test)]
 pub(crate) mod fixture;
+pub(crate) mod page;
 mod transports;
 
 use nm_model::exchange::{LOAD, Moves};
 use nm_model::probe::ProbeKind;
-use nm_model::result::{RoundData, Series};
+use nm_model::result::{RoundData, Series, Statistic};
 use nm_model::{Metric, RunResult};
 
+use crate::probes::section::Section;
 use crate::reference;
 use crate::style::Tone;
 use crate::table::Table;
@@ -32,6 +34,22 @@ pub const SCALING: &str = "monterey-ezbrokerage-scaling";
 
 /// Source column of the published rows.
 const PUBLISHED: &str = "published, 2010";
+
+/// Round trips, the one that names a network first.
+pub(crate) const ROUND_TRIPS: &[Statistic] =
+    &[Statistic::RoundTripFromIntended, Statistic::RoundTrip];
+
+/// The section of a report.
+pub(crate) fn section(result: &RunResult) -> Option<Section> {
+    let tables = tables(result);
+    let (anchor, title, reading) = ("exchange", "The exchange", None);
+    (!tables.is_empty()).then(|| Section { anchor, title, reading, brief: tables.clone(), tables })
+}
+
+/// Whether a published network is as large as one that was measured.
+pub(crate) fn is_beside(published: &Series, own: &Series) -> bool {
+    layout(published) == layout(own)
+}
 
 /// The tables of a result that has figures of the exchange; none otherwise.
 pub fn tables(result: &RunResult) -> Vec<Table> {

@@ -4,8 +4,8 @@
 use nm_model::jitter::{CpuJitter, JitterRound, JitterSlice};
 use nm_model::result::Series;
 
-use super::charts::Figure;
-use crate::jitter::worst_round;
+use crate::html::charts::figure::Figure;
+use crate::probes::jitter::worst_round;
 use crate::style::Tone;
 use crate::svg::{Axis, Chart, HeatBox, Mark};
 use crate::table::Table;
@@ -190,7 +190,7 @@ fn table(caption: String, rows: &[Row<'_>], n_cells: usize) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jitter::{fixture, series};
+    use crate::probes::jitter::{fixture, series};
 
     fn drawn(result: &nm_model::RunResult) -> Figure {
         figure(series(result).next().unwrap(), "jitter-1".to_string()).unwrap()

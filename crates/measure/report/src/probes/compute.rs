@@ -1,12 +1,16 @@
 //! The table of the compute probe. It has jobs of each layout beside one thread alone, with the
 //! published figures below, and what is expected of a layout.
 
+pub(crate) mod page;
+
 use nm_model::compute::{ComputeRound, Count, Layout, ThreadWork};
 use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::Series;
 use nm_model::{Metric, RunResult};
 use nm_stats::describe::median;
 
+use crate::probes::case_words;
+use crate::probes::section::Section;
 use crate::reference;
 use crate::style::Tone;
 use crate::table::Table;
@@ -170,10 +174,17 @@ impl Line<'_> {
     /// `pi 2xN`, with the environment where it is not this host.
     pub fn label(&self) -> String {
         let environment = &self.series.key.environment;
-        let case = view::case_text(&self.series.key.case);
+        let case = case_words::text(&self.series.key.case);
         let name = if environment == "host" { case } else { format!("{environment} {case}") };
         view::marked(self.series, name)
     }
+}
+
+/// The section of a report.
+pub(crate) fn section(result: &RunResult) -> Option<Section> {
+    let table = table(result)?;
+    let (anchor, title, reading) = ("compute", "Compute", Some(READING));
+    Some(Section { anchor, title, reading, brief: vec![table.clone()], tables: vec![table] })
 }
 
 /// The table of a result with figures of the compute probe; none otherwise.
@@ -204,7 +215,7 @@ pub fn table(result: &RunResult) -> Option<Table> {
     // The source tells where a published line is from.
     let label = |at: usize| match is_own(at) {
         true => all[at].label(),
-        false => view::case_text(&all[at].series.key.case),
+        false => case_words::text(&all[at].series.key.case),
     };
     let columns = vec![
         ("layout", (0..all.len()).map(label).collect()),
