@@ -8,7 +8,7 @@
 //!   request-response);
 //! - [`open`]: requests are sent on a schedule;
 //! - [`serve`]: the end that responds to both;
-//! - [`stream`]: flows.
+//! - [`stream`]: flows of bytes at full speed.
 //!
 //! The loops allocate nothing and make no system call but the transport's own; a test counts both.
 

@@ -150,7 +150,7 @@ for node in e1 e2 e3; do slurmd -f @/slurm.conf -N $node; done
 ";
 
 fn configuration(folder: &Path) -> String {
-    let mut text = format!(
+    let mut text = String::from(
         "ClusterName=test
 SlurmctldHost=ctl(10.97.0.10)
 SlurmUser=root
@@ -180,7 +180,7 @@ HealthCheckProgram=@/check.sh
 HealthCheckInterval=5
 HealthCheckNodeState=ANY
 PartitionName=all Nodes=ALL Default=YES MaxTime=10 State=UP
-"
+",
     );
     for (number, node) in (1..).zip(NODES) {
         text += &format!(
