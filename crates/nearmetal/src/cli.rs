@@ -26,8 +26,10 @@ mod percent;
 pub mod server_address;
 pub mod service;
 pub mod shared;
+mod span;
 pub mod standalone;
 pub mod tune;
+pub mod watch;
 
 use std::path::PathBuf;
 
@@ -49,6 +51,7 @@ use self::number::number;
 use self::shared::{AffinityArgs, OUT};
 use self::standalone::{PingpongArgs, RrArgs, StreamArgs};
 use self::tune::TuneCommand;
+use self::watch::WatchArgs;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -182,6 +185,20 @@ pub enum Command {
         nearmetal trend monday/ tuesday/ today/ --metric p99 --on 'netns/*' --out trend\n  \
         nearmetal trend monday/ tuesday/ today/ --fail-on p99 --margin 10%")]
     Trend(TrendArgs),
+    /// Small trials for weeks: which figure changed, since when, and what changed just before.
+    #[command(
+        args_conflicts_with_subcommands = true,
+        subcommand_negates_reqs = true,
+        after_help = "Examples:\n  \
+        nearmetal watch my-plan.toml --every 10m --keep watched\n  \
+        nearmetal watch my-plan.toml --keep watched --once       for a timer\n  \
+        nearmetal watch my-plan.toml --keep watched --on-alert 'logger \"$NEARMETAL_ALERT\"'\n  \
+        nearmetal watch status watched\n  \
+        nearmetal watch report watched --out watched.html\n\n\
+        Exit codes of a watch: 0 no change for the worse · 1 a figure became worse · 2 usage · \
+        3 the last trial failed · 5 another watch uses the folder · 130 interrupted"
+    )]
+    Watch(WatchArgs),
     /// Many hosts that ssh reaches: which of them, or which pair, stands out.
     #[command(
         subcommand,

@@ -32,6 +32,7 @@ mod stream;
 mod targets;
 mod trend;
 mod tune;
+mod watch;
 
 use anyhow::Result;
 use clap::CommandFactory;
@@ -69,6 +70,7 @@ pub fn run(command: Command) -> Result<Exit> {
         Command::Baseline(command) => baseline::run(&command),
         Command::Fleet(command) => fleet::run(&command),
         Command::Trend(args) => trend::run(&args),
+        Command::Watch(args) => watch::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Reference(command) => reference::run(&command),

@@ -1,5 +1,5 @@
-//! What a running network does, looked at again and again: what `status` shows, with rates from one
-//! look to the next, and what has happened between them.
+//! Looks at a running network again and again: what `status` shows, rates from one look to the
+//! next, and what has happened between them.
 //!
 //! A look asks the nodes for what they count anyway, so it costs each of them two connections. The
 //! rates are those of the node's own clock: a late look makes no rate wrong.

@@ -1,9 +1,9 @@
-//! What a supervisor tells a browser and a collector of metrics on this host, by HTTP: a page that
-//! shows the network live, its figures, and whether it trades.
+//! Answers browsers and collectors of metrics on this host by HTTP: a page that shows the network
+//! live, its figures, and whether it trades.
 //!
-//! Nobody but this host can connect, and a page of another site that a browser here shows can read
-//! nothing: the header `Host` must name this address. Who asks causes a look at the nodes, one a
-//! second at most, whoever asks; without anybody who asks there is none.
+//! Nobody but this host can connect. A page of another site in a browser here can read nothing: the
+//! header `Host` must name this address. A request causes a look at the nodes, one a second at
+//! most. While nobody asks, there is none.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! Configurations of OpenStack and libvirt for one latency-critical guest, computed from the layout
-//! of the host that is to run it; and files for the engines that run many hosts.
+//! Configurations of OpenStack and libvirt for one latency-critical guest, and files for the
+//! engines that run many hosts. A guest's configuration follows from the layout of its host.
 //!
 //! [`read`] reads a [`HostLayout`] below a root, perhaps of a recorded tree. [`place`] decides for
 //! a [`Request`] which vCPU runs where, or says why the host cannot satisfy it. [`openstack`] and

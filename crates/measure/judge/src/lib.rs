@@ -28,6 +28,7 @@ mod select;
 mod steps;
 mod trend;
 mod undecided;
+mod watch;
 mod wording;
 
 pub use baseline::baseline;
@@ -39,3 +40,4 @@ pub use options::{CLOSE_PERCENT, CompareOptions};
 pub use select::Selector;
 pub use steps::{Step, StepCost, Steps, steps};
 pub use trend::{RESULTS_MAX, RESULTS_MIN, TrendError, TrendOptions, check_count, trend};
+pub use watch::{FIGURES_MAX, Watched};

@@ -57,6 +57,7 @@ pub mod undecided;
 pub mod v1;
 mod value_type;
 pub mod verdict;
+pub mod watch;
 pub mod words;
 
 pub use agent::{Answer, Failure, FailureKind, Request};

@@ -7,6 +7,7 @@ use nm_model::gate::Gate;
 use nm_model::lab_plan::LabPlan;
 use nm_model::trend::Trend;
 use nm_model::verdict::Comparison;
+use nm_model::watch::WatchReport;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -60,4 +61,8 @@ impl Document for LabPlan {
 
 impl Document for FleetResult {
     const NAME: &'static str = "fleet";
+}
+
+impl Document for WatchReport {
+    const NAME: &'static str = "watch";
 }

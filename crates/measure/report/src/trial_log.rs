@@ -21,12 +21,10 @@ use nm_model::{
 use serde::{Deserialize, Serialize};
 
 use crate::file_failure::failure;
+use crate::record_line;
 
 /// Longest record, bytes: more than a trial with the most series and rounds has.
 const RECORD_BYTES_MAX: u64 = 256 << 20;
-
-/// Hexadecimal digits of a checksum.
-const CHECKSUM_DIGITS: usize = 8;
 
 /// What a trial, or what happens beside the trials, adds to a result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -105,7 +103,7 @@ impl TrialLog {
 
     fn write(&mut self, additions: &[Addition]) -> io::Result<()> {
         let json = serde_json::to_string(additions).map_err(io::Error::other)?;
-        let line = format!("{:08x} {json}\n", crc32c::crc32c(json.as_bytes()));
+        let line = record_line::sealed(&json);
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
         match written {
             Ok(()) => {
@@ -173,11 +171,7 @@ fn fold_records(file: &File) -> io::Result<Option<RunResult>> {
 
 /// The additions of a complete line with the right checksum.
 fn record(line: &[u8]) -> Option<Vec<Addition>> {
-    let text = std::str::from_utf8(line).ok()?.strip_suffix('\n')?;
-    let (checksum, json) = text.split_at_checked(CHECKSUM_DIGITS)?;
-    let json = json.strip_prefix(' ')?;
-    let is_right = u32::from_str_radix(checksum, 16).ok()? == crc32c::crc32c(json.as_bytes());
-    is_right.then(|| serde_json::from_str(json).ok())?
+    serde_json::from_str(record_line::opened(line)?).ok()
 }
 
 fn fold_record(

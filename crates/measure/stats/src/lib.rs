@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bootstrap;
+pub mod change;
 pub mod compare;
 pub mod describe;
 pub mod experiment;

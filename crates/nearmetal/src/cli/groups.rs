@@ -12,7 +12,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Start with", &["doctor", "qualify", "compare", "audit", "tune", "pingpong"]),
     ("Many machines", &["fleet"]),
     ("Measure one thing", &["stream", "rr", "compute", "jitter"]),
-    ("Results", &["report", "trend", "baseline", "import", "reference"]),
+    ("Results", &["report", "trend", "watch", "baseline", "import", "reference"]),
     ("Programs and virtual machines", &["accel", "lab", "generate"]),
     ("The exchange", &["exchange"]),
     ("This program", &["plans", "schema", "completions", "man", "help"]),

@@ -18,8 +18,12 @@ const SEVERAL_MEANINGS: &[(&str, &str)] = &[
     ("name", "of a firm, of a guest, or of a job"),
     ("nic", "`generate` gives a guest one device, a pair of guests may get two"),
     ("nodes", "of each class of the exchange, or the number of those of a job of Slurm"),
+    ("once", "one client of a server, one trial of a watch, or one look of `exchange top`"),
     ("only", "selects rows of a plan, or steps of `tune`"),
-    ("out", "a folder, but a file for texts of `generate` and for keys; `torture` empties it"),
+    (
+        "out",
+        "a folder; a file for texts of `generate`, pages of `watch`, keys; `torture` empties it",
+    ),
     ("pairs", "of hosts of a fleet, or the number of those of virtual machines"),
     ("percentile", "is recorded by `pingpong`, and decides in `tune ab`"),
     ("plan", "a fleet reads it again for each pair, so it cannot be stdin"),

@@ -8,6 +8,7 @@ use nm_model::gate::Gate;
 use nm_model::lab_plan::LabPlan;
 use nm_model::trend::Trend;
 use nm_model::verdict::Comparison;
+use nm_model::watch::WatchReport;
 use nm_run::day::result::DayResult;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
@@ -94,6 +95,7 @@ kinds! {
     Comparison: "compare";
     Trend: "trend";
     Gate: "baseline gate";
+    WatchReport: "watch status";
     FleetResult: "fleet run";
     fleet::FleetListing<'_>: "fleet run";
     baseline::BaselinesDocument: "baseline list";

@@ -1,5 +1,5 @@
 //! The files of `nearmetal generate slurm` on a real cluster: slurmctld and three slurmd on this
-//! machine, in namespaces of their own, whose end kills all that runs in them.
+//! machine. They run in namespaces of their own, whose end kills all that runs in them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -385,6 +385,7 @@ guides! {
     slurm: "slurm.md",
     two_machines: "two-machines.md",
     virtual_machines: "virtual-machines.md",
+    watch: "watch.md",
 }
 
 /// The blocks of a language in a guide.

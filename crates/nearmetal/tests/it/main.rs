@@ -58,3 +58,4 @@ mod targets;
 mod terminal;
 mod tune;
 mod two_hosts;
+mod watch;

@@ -26,6 +26,7 @@ mod tables;
 mod targets;
 mod trend_page;
 mod trust;
+mod watch_page;
 mod words;
 
 use maud::{Markup, html};
@@ -44,6 +45,7 @@ pub use comparison_page::page as comparison;
 pub use embed::embedded;
 pub use fleet_page::page as fleet;
 pub use trend_page::page as trend;
+pub use watch_page::page as watch;
 
 /// The chart of the best stacks; none if no round trip was measured.
 pub(crate) fn best_curves(result: &RunResult, references: &[RunResult]) -> Option<Chart> {
