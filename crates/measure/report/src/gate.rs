@@ -139,7 +139,7 @@ pub fn list(baselines: &[Baseline], n_not_read: usize, style: &Style) -> String 
         Column::text("plan").optional(),
         Column::text("outcome"),
         Column::figure("figures"),
-        Column::doubts(),
+        Column::text("doubts").optional(),
         Column::text("run"),
     ];
     let mut table = Table::new(String::new(), titles);

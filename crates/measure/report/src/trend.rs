@@ -340,7 +340,7 @@ pub fn gates_table(trend: &Trend) -> Table {
         Column::figure("against"),
         Column::text("outcome"),
         Column::text("why"),
-        Column::doubts(),
+        Column::text("doubts").optional(),
     ];
     let mut table = Table::new("Each result against those before it on its machine", titles);
     for one in &trend.gates {

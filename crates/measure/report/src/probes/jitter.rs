@@ -158,7 +158,7 @@ fn balance(series: &Series) -> Table {
         (Column::figure("lost"), ns(&|total| Some(signed(total.lost_ns())))),
         (Column::figure("run delay"), ns(&|total| total.run_delay_ns().map(signed))),
         (Column::figure("interrupts"), ns(&|total| total.interrupts_ns().map(signed))),
-        (Column::figure("steal").leaves(3), ns(&|total| total.steal_ns().map(signed))),
+        (Column::figure("steal"), ns(&|total| total.steal_ns().map(signed))),
         (Column::figure("unexplained"), ns(&|total| Some(total.unexplained_ns()))),
         (
             Column::figure("certainly below the OS"),

@@ -25,9 +25,9 @@ pub(crate) fn throughput_table(group: &Group<'_>, notes: &Notes, detail: Detail)
             mean(&rounds(series))
         });
     }
-    table.add_figures(Column::figure("± SD").leaves(1), precision, |series| {
-        stddev(&rounds(series))
-    });
+    let deviation = Column::figure("± SD");
+    let deviation = if detail == Detail::Main { deviation } else { deviation.leaves(1) };
+    table.add_figures(deviation, precision, |series| stddev(&rounds(series)));
     if detail == Detail::Main {
         return table.with_rounds_and_doubts(caption);
     }
@@ -60,7 +60,5 @@ pub(crate) fn throughput_table(group: &Group<'_>, notes: &Notes, detail: Detail)
         });
         table.add_texts(Column::text("settings"), settings_text);
     }
-    let mut table = table.table(caption);
-    table.drop_empty();
-    table
+    table.table(caption)
 }
