@@ -8,7 +8,7 @@ use nm_model::{FactorCheck, RowId, RunResult};
 
 use crate::probes::case_words;
 use crate::style::Tone;
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units::{self, or_not_available, significant};
 
 /// How to read the chart and the table.
@@ -81,20 +81,20 @@ fn guards_text(guards: &[ComparisonRow]) -> String {
 /// The effects of all factors.
 pub fn table(result: &RunResult) -> Table {
     let titles = [
-        "factor",
-        "row",
-        "figure",
-        "#off",
-        "#on",
-        "#on ÷ off",
-        "#95 % interval",
-        "#p",
-        "on is",
-        "change",
-        "in force",
-        "guards",
+        Column::text("factor"),
+        Column::text("row"),
+        Column::text("figure").leaves(4),
+        Column::figure("off").leaves(5),
+        Column::figure("on").leaves(6),
+        Column::figure("on ÷ off"),
+        Column::figure("95 % interval"),
+        Column::figure("p").leaves(3),
+        Column::text("on is"),
+        Column::text("change").leaves(2),
+        Column::text("in force"),
+        Column::text("guards").leaves(1),
     ];
-    let mut table = Table::new("Factors: with the factor (on) against without it (off)", &titles);
+    let mut table = Table::new("Factors: with the factor (on) against without it (off)", titles);
     for one in effects(result) {
         let row = &one.effect.figure;
         let change = row.ratio.and_then(|ratio| change_text(row.metric, ratio));
@@ -114,13 +114,13 @@ pub fn table(result: &RunResult) -> Table {
         ];
         table.push(tone(row.relation), cells);
     }
-    table.expendable(&["guards", "change", "p", "figure", "off", "on"])
+    table
 }
 
 /// What was read in the last round of each row, as proof.
 pub fn evidence_table(result: &RunResult) -> Table {
-    let titles = ["factor", "row", "round", "in force", "what was read", "value"];
-    let mut table = Table::new("What shows that the factors were in force (last round)", &titles);
+    let titles = ["factor", "row", "round", "in force", "what was read", "value"].map(Column::text);
+    let mut table = Table::new("What shows that the factors were in force (last round)", titles);
     for of in &result.factors {
         for check in last_checks(of) {
             let row = &check.row;

@@ -7,7 +7,7 @@ use nm_model::verdict::Interval;
 
 use crate::columns::Columns;
 use crate::probes::stream;
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units::{self, LatencyUnit, NOT_AVAILABLE};
 use crate::view::{Detail, Group, Notes, lost, samples, unit_of, value};
 
@@ -24,19 +24,20 @@ fn latency_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
     let mut table = Columns::of(group, notes, detail);
     for metric in latency_metrics(detail, &group.series) {
         let values: Vec<_> = group.series.iter().map(|series| value(series, metric)).collect();
-        table.add(format!("#{metric}"), unit.column(&values));
+        table.add(column_of(metric), unit.column(&values));
     }
     if detail == Detail::Main {
         return table.with_rounds_and_doubts(format!("{}, {}", group.title(), unit.name()));
     }
     let rates: Vec<_> = group.series.iter().map(|series| value(series, Metric::Rate)).collect();
-    table.add_texts("#n", |series| {
+    table.add_texts(Column::figure("n").leaves(2), |series| {
         samples(series).map_or_else(|| NOT_AVAILABLE.to_string(), units::count)
     });
-    table.add_texts("#lost", |series| units::count(lost(series)));
-    table.add("#rate /s", units::column(&rates, 4, 1));
-    table.add_texts("#rounds", |series| series.rounds.len().to_string());
-    table.add_texts(&format!("#{}", SettingKind::CacheLineLimit), |series| {
+    table.add_texts(Column::figure("lost").optional(), |series| units::count(lost(series)));
+    table.add(Column::figure("rate /s").optional().leaves(3), units::column(&rates, 4, 1));
+    table.add_texts(Column::figure("rounds").leaves(5), |series| series.rounds.len().to_string());
+    let limit = Column::figure(SettingKind::CacheLineLimit.name()).optional().leaves(1);
+    table.add_texts(limit, |series| {
         let limit = series.settings.get(&SettingKind::CacheLineLimit);
         limit.map_or_else(|| NOT_AVAILABLE.to_string(), ToString::to_string)
     });
@@ -44,13 +45,19 @@ fn latency_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
         let medians: Vec<_> = group.series.iter().map(|s| s.estimate(Metric::Median)).collect();
         let intervals: Vec<_> = medians.iter().map(|median| (*median)?.interval).collect();
         let cvs: Vec<_> = medians.iter().map(|median| (*median)?.cv_percent).collect();
-        table.add("#95 % of median", interval_cells(unit, &intervals));
-        table.add("#CV %", units::column(&cvs, 2, 1));
+        table.add(Column::figure("95 % of median"), interval_cells(unit, &intervals));
+        table.add(Column::figure("CV %"), units::column(&cvs, 2, 1));
     }
-    let mut table = table.table(format!("{}, {}", group.title(), unit.name()));
-    let limit = SettingKind::CacheLineLimit.name();
-    table.drop_empty(&["lost", "rate /s", "doubts", limit]);
-    table.expendable(&[limit, "n", "rate /s", "min", "rounds", "max"])
+    table.table(format!("{}, {}", group.title(), unit.name()))
+}
+
+fn column_of(metric: Metric) -> Column {
+    let column = Column::figure(metric.to_string());
+    match metric {
+        Metric::Min => column.leaves(4),
+        Metric::Max => column.leaves(6),
+        _ => column,
+    }
 }
 
 /// The figures of a table of latencies, with the percentiles that the user asked for beside the

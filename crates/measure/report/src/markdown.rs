@@ -15,7 +15,7 @@ use crate::probes;
 use crate::probes::pingpong::matrix::Matrix;
 use crate::probes::section::Section;
 use crate::style::Tone;
-use crate::table::{Table, markdown_text};
+use crate::table::{Column, Table, markdown_text};
 use crate::title::title;
 use crate::view::{self, Detail, Group, Notes};
 
@@ -159,7 +159,7 @@ fn doubts(notes: &Notes) -> String {
 
 /// Each doubt once, with its first place.
 pub(crate) fn doubts_table(notes: &Notes) -> Table {
-    let mut table = Table::new("", &["no.", "doubt", "where", "cause", "remedy"]);
+    let mut table = Table::new("", ["no.", "doubt", "where", "cause", "remedy"].map(Column::text));
     for (index, note) in notes.notes.iter().enumerate() {
         let (series, detail) = &note.occurrences[0];
         let more = match note.occurrences.len() - 1 {
@@ -187,10 +187,7 @@ fn endpoints(result: &RunResult) -> String {
     }
     let mut titles = vec!["fact".to_string(), "differs".to_string()];
     titles.extend(facts::endpoints(result));
-    // A column's title is a name from outside: the sign for figures must not be taken from it.
-    let titles: Vec<String> = titles.iter().map(|t| t.replace('#', "")).collect();
-    let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
-    let mut table = Table::new("", &titles);
+    let mut table = Table::new("", titles.into_iter().map(Column::text));
     for row in facts::rows(result) {
         let differs = if row.is_equal() { "" } else { "≠" };
         let mut cells = vec![row.name, differs.to_string()];

@@ -13,7 +13,7 @@ use nm_model::verdict::{Interval, Verdict};
 use nm_stats::rounds;
 
 use crate::style::Tone;
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units::{self, LatencyUnit, NOT_AVAILABLE};
 
 /// What made the figures.
@@ -237,11 +237,14 @@ pub fn evidence_table(verdict: &Verdict) -> Table {
         None => NOT_AVAILABLE.to_string(),
     };
     let columns = vec![
-        ("series", all.iter().map(|evidence| evidence.series.clone()).collect()),
-        ("outcome", all.iter().map(|evidence| evidence.outcome.to_string()).collect()),
-        ("#value", texts[..all.len()].to_vec()),
-        ("interval", (0..all.len()).map(interval).collect()),
-        ("reason", all.iter().map(|evidence| evidence.reason.clone()).collect()),
+        (Column::text("series"), all.iter().map(|evidence| evidence.series.clone()).collect()),
+        (
+            Column::text("outcome"),
+            all.iter().map(|evidence| evidence.outcome.to_string()).collect(),
+        ),
+        (Column::figure("value"), texts[..all.len()].to_vec()),
+        (Column::text("interval"), (0..all.len()).map(interval).collect()),
+        (Column::text("reason"), all.iter().map(|evidence| evidence.reason.clone()).collect()),
     ];
     Table::of_columns(format!("Evidence for {}", verdict.target), columns)
         .with_tones(all.iter().map(|evidence| evidence.outcome.into()))
@@ -249,8 +252,10 @@ pub fn evidence_table(verdict: &Verdict) -> Table {
 
 /// Rows of the plan that could not run.
 pub fn not_available_table(result: &RunResult) -> Table {
-    let mut table =
-        Table::new("Not available on this machine", &["environment", "stack", "probe", "reason"]);
+    let mut table = Table::new(
+        "Not available on this machine",
+        ["environment", "stack", "probe", "reason"].map(Column::text),
+    );
     for row in &result.not_available {
         table.push(
             Tone::Faint,

@@ -13,7 +13,7 @@ use crate::probes::case_words;
 use crate::probes::section::Section;
 use crate::reference;
 use crate::style::Tone;
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units::{NOT_AVAILABLE, column, or_not_available, percent};
 use crate::view;
 
@@ -218,27 +218,23 @@ pub fn table(result: &RunResult) -> Option<Table> {
         false => case_words::text(&all[at].series.key.case),
     };
     let columns = vec![
-        ("layout", (0..all.len()).map(label).collect()),
-        ("source", (0..all.len()).map(source).collect()),
-        ("#threads", texts(&threads)),
-        ("#jobs/s", numbers(4, &|line| view::value(line.series, Metric::Rate))),
-        ("#work per core", numbers(3, &|line| line.work_per_core())),
-        ("#CPU s", numbers(4, &cpu_s)),
-        ("#real s", numbers(4, &|line| line.real_s())),
-        ("#speed", shares(&|line| line.speed())),
-        ("#fairness", shares(&|line| line.fairness())),
-        ("#waited", shares(&|line| line.waited())),
-        ("#stolen ms", numbers(3, &|line| line.steal_ms())),
-        ("implementation", texts(&|line| line.implementation())),
+        (Column::text("layout"), (0..all.len()).map(label).collect()),
+        (Column::text("source"), (0..all.len()).map(source).collect()),
+        (Column::figure("threads"), texts(&threads)),
+        (Column::figure("jobs/s"), numbers(4, &|line| view::value(line.series, Metric::Rate))),
+        (Column::figure("work per core"), numbers(3, &|line| line.work_per_core())),
+        (Column::figure("CPU s"), numbers(4, &cpu_s)),
+        (Column::figure("real s"), numbers(4, &|line| line.real_s())),
+        (Column::figure("speed"), shares(&|line| line.speed())),
+        (Column::figure("fairness"), shares(&|line| line.fairness())),
+        (Column::figure("waited").leaves(3), shares(&|line| line.waited())),
+        (Column::figure("stolen ms").leaves(2), numbers(3, &|line| line.steal_ms())),
+        (Column::text("implementation").leaves(1), texts(&|line| line.implementation())),
     ];
     let tones = (0..all.len()).map(|at| if is_own(at) { Tone::Plain } else { Tone::Faint });
     let caption =
         "Compute: jobs in layouts of threads, beside one thread alone (medians of rounds)";
-    Some(Table::of_columns(caption, columns).with_tones(tones).expendable(&[
-        "implementation",
-        "stolen ms",
-        "waited",
-    ]))
+    Some(Table::of_columns(caption, columns).with_tones(tones))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use nm_stats::describe;
 use crate::probes::case_words;
 use crate::style::Tone;
 use crate::svg::{Axis, Chart, Look, Mark};
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units::{self, Precision};
 use crate::view;
 
@@ -190,15 +190,15 @@ fn throughput_table(title: String, bars: &[Bar<'_>]) -> Table {
         list(typical.map_or_else(Vec::new, |round| round.flows.iter().map(|f| f.gbps).collect()))
     };
     let columns = vec![
-        ("series", bars.iter().map(|bar| bar.label.clone()).collect()),
-        ("#median", cells(&|bar| view::value(bar.series, Metric::Throughput))),
-        ("#SD", cells(&|bar| describe::stddev(&rounds(bar)))),
-        ("#min", cells(&|bar| rounds(bar).into_iter().reduce(f64::min))),
-        ("#max", cells(&|bar| rounds(bar).into_iter().reduce(f64::max))),
-        ("#rounds", bars.iter().map(|bar| rounds(bar).len().to_string()).collect()),
-        ("rounds in order", bars.iter().map(|bar| list(rounds(bar))).collect()),
-        ("flows of the middle round", bars.iter().map(flows).collect()),
-        ("expected", bars.iter().map(Bar::expectation).collect()),
+        (Column::text("series"), bars.iter().map(|bar| bar.label.clone()).collect()),
+        (Column::figure("median"), cells(&|bar| view::value(bar.series, Metric::Throughput))),
+        (Column::figure("SD"), cells(&|bar| describe::stddev(&rounds(bar)))),
+        (Column::figure("min"), cells(&|bar| rounds(bar).into_iter().reduce(f64::min))),
+        (Column::figure("max"), cells(&|bar| rounds(bar).into_iter().reduce(f64::max))),
+        (Column::figure("rounds"), bars.iter().map(|bar| rounds(bar).len().to_string()).collect()),
+        (Column::text("rounds in order"), bars.iter().map(|bar| list(rounds(bar))).collect()),
+        (Column::text("flows of the middle round"), bars.iter().map(flows).collect()),
+        (Column::text("expected"), bars.iter().map(Bar::expectation).collect()),
     ];
     let tone = |bar: &Bar<'_>| if bar.look.is_faint { Tone::Faint } else { Tone::Plain };
     Table::of_columns(format!("{title}, Gb/s"), columns).with_tones(bars.iter().map(tone))
