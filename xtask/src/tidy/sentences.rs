@@ -30,7 +30,7 @@ fn file_faults(path: &Path, text: &str) -> Vec<Fault> {
     } else {
         return vec![];
     };
-    let sentences = blocks.iter().flat_map(|block| sentences(block));
+    let sentences = blocks.iter().flat_map(sentences);
     let too_long = sentences.filter(|sentence| sentence.len() > WORDS_MAX);
     too_long.map(|sentence| fault(path, &sentence)).collect()
 }

@@ -4,11 +4,11 @@
 //! An [`Endpoint`] does one end of a [`Task`](nm_model::agent::Task): listen, connect, run. It uses
 //! the loops, each of which runs over any transport:
 //!
-//! - [`closed`]: the next request waits for the response (ping-pong and closed-loop
+//! - [`closed`] sends the next request after the response (ping-pong and closed-loop
 //!   request-response);
-//! - [`open`]: requests are sent on a schedule;
-//! - [`serve`]: the end that responds to both;
-//! - [`stream`]: flows of bytes at full speed.
+//! - [`open`] sends requests on a schedule;
+//! - [`serve`] is the end that responds to both;
+//! - [`stream`] has the flows.
 //!
 //! The loops allocate nothing and make no system call but the transport's own; a test counts both.
 

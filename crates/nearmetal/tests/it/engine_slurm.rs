@@ -150,8 +150,7 @@ for node in e1 e2 e3; do slurmd -f @/slurm.conf -N $node; done
 ";
 
 fn configuration(folder: &Path) -> String {
-    let mut text = String::from(
-        "ClusterName=test
+    let mut text = "ClusterName=test
 SlurmctldHost=ctl(10.97.0.10)
 SlurmUser=root
 SlurmctldPort=16817
@@ -180,8 +179,8 @@ HealthCheckProgram=@/check.sh
 HealthCheckInterval=5
 HealthCheckNodeState=ANY
 PartitionName=all Nodes=ALL Default=YES MaxTime=10 State=UP
-",
-    );
+"
+    .to_string();
     for (number, node) in (1..).zip(NODES) {
         text += &format!(
             "NodeName={node} NodeHostname=ctl NodeAddr=10.97.0.1 Port=1700{number} CPUs=2 \

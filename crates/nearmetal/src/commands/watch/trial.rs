@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
+use nm_campaign::schedule::Schedule;
 use nm_fleet::facts::flat;
 use nm_model::RunResult;
 use nm_model::watch::{BOOT, WatchFigure};
@@ -17,7 +18,6 @@ use nm_sys::clock::Deadline;
 use nm_sys::process::{ChildProcess, Signal, own_program};
 use nm_sys::text_file;
 
-use crate::campaign::schedule::Schedule;
 use crate::commands::{baseline, qualify};
 use crate::exit::Stop;
 use crate::plans;
