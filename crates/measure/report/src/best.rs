@@ -9,8 +9,9 @@ use nm_model::class::StackClass;
 use nm_model::environment::EnvironmentKind;
 use nm_model::metric::Metric;
 use nm_model::probe::ProbeKind;
-use nm_model::result::{Series, Statistic};
+use nm_model::result::Series;
 
+use crate::probes;
 use crate::view;
 
 /// Most stacks in one picture.
@@ -24,17 +25,11 @@ pub fn is_round_trip(series: &Series) -> bool {
     probe_rank(series).is_some()
 }
 
-/// Ping-pong first; requests from their intended send before service times.
-fn probe_rank(series: &Series) -> Option<u8> {
-    match (series.key.probe, series.key.statistic) {
-        (ProbeKind::Pingpong, Statistic::HalfRoundTrip) => Some(0),
-        (ProbeKind::Pingpong, Statistic::RoundTrip) => Some(1),
-        (ProbeKind::Rr, Statistic::RoundTripFromIntended) => Some(2),
-        (ProbeKind::Rr, Statistic::RoundTrip) => Some(3),
-        (ProbeKind::Exchange, Statistic::RoundTripFromIntended) => Some(4),
-        (ProbeKind::Exchange, Statistic::RoundTrip) => Some(5),
-        _ => None,
-    }
+/// By the order of the probes, then by what names a stack first.
+fn probe_rank(series: &Series) -> Option<(ProbeKind, usize)> {
+    let (probe, statistic) = (series.key.probe, series.key.statistic);
+    let at = probes::of(probe).round_trips.iter().position(|known| *known == statistic)?;
+    Some((probe, at))
 }
 
 fn distance(series: &Series) -> f64 {
@@ -59,7 +54,7 @@ fn median_ns(series: &Series) -> Option<f64> {
 
 /// The series of one probe and case, the best first.
 pub fn ranked(result: &RunResult) -> Vec<&Series> {
-    let mut found: Vec<(&Series, u8, f64)> = result
+    let mut found: Vec<(&Series, (ProbeKind, usize), f64)> = result
         .series
         .iter()
         .filter_map(|series| Some((series, probe_rank(series)?, median_ns(series)?)))

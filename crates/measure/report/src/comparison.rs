@@ -6,7 +6,7 @@ use nm_model::verdict::{Comparison, ComparisonRow, Interval, Relation};
 use nm_model::comparison::change_text;
 
 use crate::style::{Style, Tone, clean};
-use crate::table::{Table, markdown_text};
+use crate::table::{Column, Table, markdown_text};
 use crate::terminal::paragraph;
 use crate::units::{self, NOT_AVAILABLE, or_not_available, significant};
 use crate::view::Detail;
@@ -52,18 +52,25 @@ pub fn table(comparison: &Comparison, detail: Detail) -> Table {
         units::plain(comparison.margin_percent)
     );
     let (a, b) = (heading(&comparison.a, 'A'), heading(&comparison.b, 'B'));
-    let (a, b) = (format!("#{a}"), format!("#{b}"));
-    let interval = format!("#{} interval", level_text(comparison));
-    let mut titles = vec!["case", "figure", &a, &b, "#B ÷ A", "change", &interval];
-    titles.extend(["p, test", "B is"]);
+    let mut columns = vec![
+        Column::text("case"),
+        Column::text("figure"),
+        Column::figure(a),
+        Column::figure(b),
+        Column::figure("B ÷ A"),
+        Column::text("change"),
+        Column::figure(format!("{} interval", level_text(comparison))).optional(),
+        Column::text("p, test").optional(),
+        Column::text("B is"),
+    ];
     if detail == Detail::Full {
-        titles.push("how it was found");
+        columns.push(Column::text("how it was found"));
     }
-    let mut table = Table::new(caption, &titles);
+    let mut table = Table::new(caption, columns);
     for row in rows(comparison) {
         table.push(relation_tone(row.relation), cells(row, detail));
     }
-    table.drop_empty(&["p, test", interval.trim_start_matches('#')]);
+    table.drop_empty();
     table
 }
 
@@ -126,9 +133,8 @@ pub fn differences_table(
     differences: &[Difference],
 ) -> Table {
     let (a, b) = (heading(&comparison.a, 'A'), heading(&comparison.b, 'B'));
-    // A name is from outside: the sign for figures must not be taken from it.
-    let titles = [field, a.trim_start_matches('#'), b.trim_start_matches('#')];
-    let mut table = Table::new(caption, &titles);
+    let columns = [field, &a, &b].map(Column::text);
+    let mut table = Table::new(caption, columns);
     for row in differences {
         table.push(Tone::Plain, vec![row.field.clone(), row.a.clone(), row.b.clone()]);
     }

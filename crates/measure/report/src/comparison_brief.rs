@@ -6,7 +6,7 @@ use nm_model::verdict::{Comparison, ComparisonRow, Interval, Outcome, Relation};
 
 use crate::comparison::{heading, relation_tone, rows, title};
 use crate::style::{Style, clean, wrap};
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units;
 
 /// Most lines of one sentence.
@@ -88,10 +88,17 @@ fn figures(comparison: &Comparison, primary: &[&ComparisonRow], style: &Style) -
         return (String::new(), 0);
     }
     let (a, b) = (heading(&comparison.a, 'A'), heading(&comparison.b, 'B'));
-    let (a, b) = (format!("#{a}"), format!("#{b}"));
-    let titles = ["primary figure of", "figure", &a, &b, "change", "#B ÷ A at most", "B is"];
+    let columns = [
+        Column::text("primary figure of"),
+        Column::text("figure"),
+        Column::figure(a),
+        Column::figure(b),
+        Column::text("change"),
+        Column::figure("B ÷ A at most"),
+        Column::text("B is"),
+    ];
     let table_of = |shown: &[&ComparisonRow]| {
-        let mut table = Table::new(String::new(), &titles);
+        let mut table = Table::new(String::new(), columns.clone());
         for row in shown {
             table.push(relation_tone(row.relation), cells(row));
         }

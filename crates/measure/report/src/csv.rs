@@ -10,7 +10,7 @@ use nm_model::jitter::{CpuJitter, JitterRound};
 use nm_model::metric::{Metric, Quantity};
 use nm_model::result::{Round, RoundData, Series};
 
-use crate::sfnt;
+use crate::probes::pingpong::sfnt;
 use crate::units;
 use crate::view;
 
@@ -204,7 +204,7 @@ fn of_compute(round: &ComputeRound) -> Vec<Figure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jitter::fixture;
+    use crate::probes::jitter::fixture;
 
     #[test]
     fn each_cpu_of_the_jitter_probe_has_its_balance() {

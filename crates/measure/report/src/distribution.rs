@@ -170,7 +170,7 @@ mod tests {
     use nm_stats::{Sample, summarise};
 
     use super::*;
-    use crate::exchange::fixture;
+    use crate::probes::exchange::fixture;
 
     #[test]
     fn the_axis_counts_nines() {

@@ -6,10 +6,10 @@ use nm_model::result::{FactorEffect, FactorResult};
 use nm_model::verdict::{ComparisonRow, Interval, Relation};
 use nm_model::{FactorCheck, RowId, RunResult};
 
+use crate::probes::case_words;
 use crate::style::Tone;
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units::{self, or_not_available, significant};
-use crate::view;
 
 /// How to read the chart and the table.
 pub const READING: &str = "Each round measures a row without and with the factor. The ratio is the \
@@ -36,7 +36,7 @@ impl Effect<'_> {
     /// `netns/tcp-blocking 64 B`, with the probe if it is no ping-pong.
     pub fn row(&self) -> String {
         let key = &self.effect.key;
-        format!("{} {}", key.path(), view::case_text(&key.case))
+        format!("{} {}", key.path(), case_words::text(&key.case))
     }
 
     /// `held: netns/tcp-blocking 64 B`.
@@ -81,20 +81,20 @@ fn guards_text(guards: &[ComparisonRow]) -> String {
 /// The effects of all factors.
 pub fn table(result: &RunResult) -> Table {
     let titles = [
-        "factor",
-        "row",
-        "figure",
-        "#off",
-        "#on",
-        "#on ÷ off",
-        "#95 % interval",
-        "#p",
-        "on is",
-        "change",
-        "in force",
-        "guards",
+        Column::text("factor"),
+        Column::text("row"),
+        Column::text("figure").leaves(4),
+        Column::figure("off").leaves(5),
+        Column::figure("on").leaves(6),
+        Column::figure("on ÷ off"),
+        Column::figure("95 % interval"),
+        Column::figure("p").leaves(3),
+        Column::text("on is"),
+        Column::text("change").leaves(2),
+        Column::text("in force"),
+        Column::text("guards").leaves(1),
     ];
-    let mut table = Table::new("Factors: with the factor (on) against without it (off)", &titles);
+    let mut table = Table::new("Factors: with the factor (on) against without it (off)", titles);
     for one in effects(result) {
         let row = &one.effect.figure;
         let change = row.ratio.and_then(|ratio| change_text(row.metric, ratio));
@@ -114,18 +114,18 @@ pub fn table(result: &RunResult) -> Table {
         ];
         table.push(tone(row.relation), cells);
     }
-    table.expendable(&["guards", "change", "p", "figure", "off", "on"])
+    table
 }
 
 /// What was read in the last round of each row, as proof.
 pub fn evidence_table(result: &RunResult) -> Table {
-    let titles = ["factor", "row", "round", "in force", "what was read", "value"];
-    let mut table = Table::new("What shows that the factors were in force (last round)", &titles);
+    let titles = ["factor", "row", "round", "in force", "what was read", "value"].map(Column::text);
+    let mut table = Table::new("What shows that the factors were in force (last round)", titles);
     for of in &result.factors {
         for check in last_checks(of) {
             let row = &check.row;
             let case =
-                row.case.map_or(String::new(), |case| format!(" {}", view::case_text(&case)));
+                row.case.map_or(String::new(), |case| format!(" {}", case_words::text(&case)));
             let path = format!("{}/{} {}{case}", row.environment, row.stack, row.probe);
             let round = row.round.map_or(String::new(), |round| (round + 1).to_string());
             let in_force = match check.is_in_force {

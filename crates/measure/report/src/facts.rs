@@ -5,7 +5,7 @@ use nm_model::result::{Placement, Series};
 use nm_model::{EndpointId, RunResult};
 
 use crate::style::Tone;
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units::{self, NOT_AVAILABLE};
 use crate::view;
 
@@ -148,20 +148,20 @@ fn link_cells(link: &LinkFacts) -> Vec<String> {
 /// The network links of all endpoints, equal ones once.
 pub fn links(result: &RunResult) -> Table {
     let titles = [
-        "link",
-        "at",
-        "state",
-        "driver",
-        "version",
-        "firmware",
-        "bus",
-        "#MTU",
-        "speed",
-        "#NUMA node",
-        "#queues",
-        "coalescing",
-        "rings",
-        "offloads",
+        Column::text("link"),
+        Column::text("at"),
+        Column::text("state"),
+        Column::text("driver"),
+        Column::text("version"),
+        Column::text("firmware"),
+        Column::text("bus"),
+        Column::figure("MTU"),
+        Column::text("speed"),
+        Column::figure("NUMA node"),
+        Column::figure("queues"),
+        Column::text("coalescing"),
+        Column::text("rings"),
+        Column::text("offloads"),
     ];
     let mut found: Vec<(Vec<EndpointId>, Vec<String>)> = vec![];
     for (endpoint, facts) in &result.facts {
@@ -172,12 +172,13 @@ pub fn links(result: &RunResult) -> Table {
             }
         }
     }
-    let mut table = Table::new("Network links that the endpoints see", &titles);
+    let columns = titles.map(Column::optional);
+    let mut table = Table::new("Network links that the endpoints see", columns);
     for (endpoints, mut cells) in found {
         cells.insert(1, names(&endpoints));
         table.push(Tone::Plain, cells);
     }
-    table.drop_empty(&titles.map(|title| title.trim_start_matches('#')));
+    table.drop_empty();
     table
 }
 
@@ -283,18 +284,18 @@ pub fn rows(result: &RunResult) -> Vec<FactRow> {
 /// Where the hot threads ran: one line for each thread, summed over rounds.
 pub fn placements(series: &[Series]) -> Table {
     let titles = [
-        "series",
-        "thread",
-        "pinned to",
-        "ran on",
-        "#migrations",
-        "#taken away",
-        "#gave up",
-        "#run delay",
-        "#stolen, ms",
+        Column::text("series"),
+        Column::text("thread"),
+        Column::text("pinned to"),
+        Column::text("ran on"),
+        Column::figure("migrations"),
+        Column::figure("taken away"),
+        Column::figure("gave up"),
+        Column::figure("run delay"),
+        Column::figure("stolen, ms"),
     ];
     let caption = "Hot threads, sums over all rounds: where they ran and what disturbed them";
-    let mut table = Table::new(caption, &titles);
+    let mut table = Table::new(caption, titles);
     for series in series {
         let mut threads: Vec<String> = vec![];
         let name = |p: &Placement| format!("{} {}", p.side, p.thread);

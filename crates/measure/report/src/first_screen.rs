@@ -6,7 +6,6 @@
 use nm_model::doubt::DoubtKind;
 use nm_model::machine::{MachineLimits, MachineUse};
 use nm_model::metric::{Metric, Quantity};
-use nm_model::probe::Case;
 use nm_model::result::{RunState, Source};
 use nm_model::undecided::Undecided;
 use nm_model::{Gate, Outcome, Plan, RunResult, Verdict};
@@ -14,6 +13,7 @@ use nm_model::{Gate, Outcome, Plan, RunResult, Verdict};
 use crate::decisive::{self, Decisive};
 use crate::headline::{Headline, headline};
 use crate::identity;
+use crate::probes::case_words;
 use crate::sentences::sentences;
 use crate::style::{Tone, clean};
 use crate::units::{self, LatencyUnit};
@@ -213,11 +213,8 @@ fn clause(decisive: &Decisive<'_>) -> String {
     if target.metric == Metric::TimeLost {
         return format!("{value} of the time was lost {limit}");
     }
-    let place = match series.map(|series| (&series.key, series.key.case)) {
-        Some((key, Case::Message { .. })) => {
-            format!("{} at {}", key.path(), crate::view::case_text(&key.case))
-        }
-        Some((key, _)) => key.path(),
+    let place = match series.map(|series| &series.key) {
+        Some(key) => format!("{}{}", key.path(), case_words::of_message(&key.case)),
         None => evidence.series.clone(),
     };
     format!("{} {value} on {place} {limit}", target.metric)

@@ -8,7 +8,7 @@ use nm_model::result::RunState;
 
 use crate::csv;
 use crate::style::{Style, Tone, clean};
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units;
 
 /// File with the result, for programs.
@@ -132,9 +132,16 @@ fn outcome_text(pair: &PairResult) -> String {
 pub fn hosts_table(found: &FleetResult) -> Table {
     let caption =
         "hosts by their effect on the median, as a ratio to the median host (95 % interval)";
-    let titles =
-        ["host", "#median", "#p99", "#pairs measured", "verdict", "groups", "set aside because"];
-    let mut table = Table::new(caption, &titles);
+    let titles = [
+        Column::text("host"),
+        Column::figure("median"),
+        Column::figure("p99"),
+        Column::figure("pairs measured"),
+        Column::text("verdict"),
+        Column::text("groups"),
+        Column::text("set aside because"),
+    ];
+    let mut table = Table::new(caption, titles);
     let without = found.hosts.iter().filter(|host| host.ratios.is_empty());
     for host in found.ranking().into_iter().chain(without) {
         let ratio = |at: usize| host.ratios.get(at).map_or("–".to_string(), ratio_text);
@@ -155,8 +162,15 @@ pub fn hosts_table(found: &FleetResult) -> Table {
 /// The trials, in the order of the rounds.
 pub fn pairs_table(found: &FleetResult) -> Table {
     let caption = "trials in the order of their rounds, half round trip or what the plan measures";
-    let titles = ["client", "server", "verdict", "#median", "#p99", "without a result because"];
-    let mut table = Table::new(caption, &titles);
+    let titles = [
+        Column::text("client"),
+        Column::text("server"),
+        Column::text("verdict"),
+        Column::figure("median"),
+        Column::figure("p99"),
+        Column::text("without a result because"),
+    ];
+    let mut table = Table::new(caption, titles);
     for pair in &found.pairs {
         let figure = |ns: Option<f64>| ns.map_or("–".to_string(), units::latency);
         let cells = vec![

@@ -18,8 +18,9 @@ use nm_sys::text_file;
 
 use crate::file_failure::failure;
 pub use crate::file_names::{REPORT, RESULT, SUMMARY, TRIALS};
+use crate::probes::pingpong::sfnt;
 use crate::trial_log::{self, TrialLog};
-use crate::{consistency, csv, hlog, html, junit, markdown, openmetrics, sfnt, summary};
+use crate::{consistency, csv, hlog, html, junit, markdown, openmetrics, summary};
 
 /// Name of the reference runs that the report draws, kept so that it can be made again.
 pub const REFERENCES: &str = "references.json";

@@ -10,7 +10,7 @@ use nm_model::verdict::Relation;
 use crate::comparison::relation_tone;
 use crate::comparison_brief::{SENTENCE_LINES_MAX, sentence};
 use crate::style::{Style, Tone};
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units::{self, NOT_AVAILABLE};
 
 /// Most lines of all.
@@ -70,10 +70,17 @@ fn figures(gate: &Gate, lines_max: usize, style: &Style) -> String {
     if gate.figures.is_empty() {
         return String::new();
     }
-    let titles =
-        ["primary figure of", "figure", "#accepted", "#run", "change", "#finds within two", "is"];
+    let titles = [
+        Column::text("primary figure of"),
+        Column::text("figure"),
+        Column::figure("accepted"),
+        Column::figure("run"),
+        Column::text("change"),
+        Column::figure("finds within two"),
+        Column::text("is"),
+    ];
     let table_of = |shown: &[&GateFigure]| {
-        let mut table = Table::new(String::new(), &titles);
+        let mut table = Table::new(String::new(), titles.clone());
         for row in shown {
             table.push(relation_tone(row.relation), cells(row));
         }
@@ -126,8 +133,16 @@ fn cells(row: &GateFigure) -> Vec<String> {
 
 /// Accepted runs as a table, oldest first.
 pub fn list(baselines: &[Baseline], n_not_read: usize, style: &Style) -> String {
-    let titles = ["started (UTC)", "machine", "plan", "outcome", "#figures", "doubts", "run"];
-    let mut table = Table::new(String::new(), &titles);
+    let titles = [
+        Column::text("started (UTC)"),
+        Column::text("machine"),
+        Column::text("plan").optional(),
+        Column::text("outcome"),
+        Column::figure("figures"),
+        Column::text("doubts").optional(),
+        Column::text("run"),
+    ];
+    let mut table = Table::new(String::new(), titles);
     for one in baselines {
         table.push(
             Tone::Plain,
@@ -142,7 +157,7 @@ pub fn list(baselines: &[Baseline], n_not_read: usize, style: &Style) -> String 
             ],
         );
     }
-    table.drop_empty(&["plan", "doubts"]);
+    table.drop_empty();
     let runs = units::plural(baselines.len(), "accepted run", "accepted runs");
     let older = match n_not_read {
         0 => String::new(),

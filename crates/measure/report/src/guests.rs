@@ -2,7 +2,6 @@
 //! and what host and guest together show. It also has the cost of each step of virtualization, and
 //! the flows of both directions as pairs.
 
-mod flows;
 mod steps;
 
 use nm_model::finding::Finding;
@@ -11,10 +10,10 @@ use nm_model::{FindingStatus, RunResult};
 
 use crate::facts::cpu_list;
 use crate::style::Tone;
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units;
 
-pub use flows::pairs_table;
+pub use crate::probes::stream::pairs::pairs_table;
 pub use steps::{Found, SIZE_BYTES, Step, steps, steps_table};
 
 /// How to read the section.
@@ -38,17 +37,17 @@ fn execution(record: &GuestRecord) -> String {
 /// What fits a terminal.
 pub fn brief_table(result: &RunResult) -> Table {
     let titles = [
-        "environment",
-        "execution",
-        "#guests",
-        "QEMU",
-        "#CPUs",
-        "#MiB",
-        "guest kernel",
-        "#ready s",
-        "#first result s",
+        Column::text("environment"),
+        Column::text("execution"),
+        Column::figure("guests"),
+        Column::text("QEMU").leaves(2),
+        Column::figure("CPUs"),
+        Column::figure("MiB").leaves(1),
+        Column::text("guest kernel").leaves(3),
+        Column::figure("ready s"),
+        Column::figure("first result s"),
     ];
-    let mut table = Table::new("Virtual machines", &titles);
+    let mut table = Table::new("Virtual machines", titles);
     for record in &result.guests {
         table.push(
             tone(record),
@@ -65,29 +64,29 @@ pub fn brief_table(result: &RunResult) -> Table {
             ],
         );
     }
-    table.expendable(&["MiB", "QEMU", "guest kernel"])
+    table
 }
 
 /// Everything that is recorded, a row for each environment.
 pub fn full_table(result: &RunResult) -> Table {
     let titles = [
-        "environment",
-        "execution",
-        "shown by",
-        "#guests",
-        "QEMU",
-        "machine",
-        "CPU model",
-        "#CPUs",
-        "memory",
-        "memory locked",
-        "guest kernel",
-        "#ready s",
-        "#first result s",
-        "placement",
-        "notes",
+        Column::text("environment"),
+        Column::text("execution"),
+        Column::text("shown by"),
+        Column::figure("guests"),
+        Column::text("QEMU"),
+        Column::text("machine"),
+        Column::text("CPU model"),
+        Column::figure("CPUs"),
+        Column::text("memory"),
+        Column::text("memory locked"),
+        Column::text("guest kernel"),
+        Column::figure("ready s"),
+        Column::figure("first result s"),
+        Column::text("placement").optional(),
+        Column::text("notes").optional(),
     ];
-    let mut table = Table::new("Virtual machines", &titles);
+    let mut table = Table::new("Virtual machines", titles);
     for record in &result.guests {
         let memory = format!("{} MiB of {} KiB pages", record.memory_mib, record.page_kib);
         table.push(
@@ -111,7 +110,7 @@ pub fn full_table(result: &RunResult) -> Table {
             ],
         );
     }
-    table.drop_empty(&["placement", "notes"]);
+    table.drop_empty();
     table
 }
 
@@ -145,8 +144,8 @@ fn placement(all: &[GuestPlacement]) -> String {
 
 /// What host and guest together show, all but what is as it should be.
 pub fn findings_table(result: &RunResult) -> Table {
-    let titles = ["environment", "severity", "finding", "summary"];
-    let mut table = Table::new("What host and guest together show", &titles);
+    let titles = ["environment", "severity", "finding", "summary"].map(Column::text);
+    let mut table = Table::new("What host and guest together show", titles);
     for record in &result.guests {
         for finding in record.findings.iter().filter(|finding| is_shown(finding)) {
             let tone = match finding.status {

@@ -5,17 +5,17 @@ use nm_model::verdict::Verdict;
 
 use crate::audit;
 use crate::comparison;
-use crate::compute;
-use crate::exchange;
 use crate::factors;
 use crate::facts;
 use crate::first_screen::{Line, first_screen};
+use crate::group_table::group_table;
 use crate::guests;
 use crate::headline::not_judged;
-use crate::jitter;
-use crate::matrix::Matrix;
+use crate::probes;
+use crate::probes::pingpong::matrix::Matrix;
+use crate::probes::section::Section;
 use crate::style::Tone;
-use crate::table::{Table, markdown_text};
+use crate::table::{Column, Table, markdown_text};
 use crate::title::title;
 use crate::view::{self, Detail, Group, Notes};
 
@@ -44,18 +44,9 @@ pub fn report(result: &RunResult) -> String {
             text += &figures(&group, &notes);
         }
     }
-    if let Some(table) = compute::table(result) {
-        let reading = markdown_text(compute::READING);
-        text += &format!("\n## Compute\n\n{reading}\n\n{}", table.to_markdown());
-    }
+    probes::sections(result).iter().for_each(|section| text += &probe_section(section));
     text += &virtual_machines(result);
-    let exchange = exchange::tables(result);
-    if !exchange.is_empty() {
-        text += "\n## The exchange\n";
-        exchange.iter().for_each(|table| text += &format!("\n{}", table.to_markdown()));
-    }
     text += &factors_section(result);
-    text += &jitter_section(result);
     text += &doubts(&notes);
     text += &endpoints(result);
     if !result.not_available.is_empty() {
@@ -84,7 +75,7 @@ pub(crate) fn lines_of(lines: &[Line]) -> Vec<String> {
 
 /// The table of a group, and the one with all figures, folded.
 fn figures(group: &Group<'_>, notes: &Notes) -> String {
-    let table = |detail| view::group_table(group, notes, detail).to_markdown();
+    let table = |detail| group_table(group, notes, detail).to_markdown();
     format!(
         "\n{}\n<details><summary>every figure of {}</summary>\n\n{}\n</details>\n",
         table(Detail::Main),
@@ -127,13 +118,14 @@ fn factors_section(result: &RunResult) -> String {
     if lines.is_empty() { text } else { format!("{text}\n{lines}") }
 }
 
-fn jitter_section(result: &RunResult) -> String {
-    let tables: Vec<Table> = jitter::series(result).flat_map(jitter::tables).collect();
-    if tables.is_empty() {
-        return String::new();
+/// What reports say of one probe alone.
+fn probe_section(section: &Section) -> String {
+    let mut text = format!("\n## {}\n", section.title);
+    if let Some(reading) = section.reading {
+        text += &format!("\n{}\n", markdown_text(reading));
     }
-    let tables: String = tables.iter().map(|table| format!("\n{}", table.to_markdown())).collect();
-    format!("\n## Jitter\n\n{}\n{tables}", markdown_text(jitter::READING))
+    section.tables.iter().for_each(|table| text += &format!("\n{}", table.to_markdown()));
+    text
 }
 
 fn bullets(title: &str, lines: &[String]) -> String {
@@ -167,7 +159,7 @@ fn doubts(notes: &Notes) -> String {
 
 /// Each doubt once, with its first place.
 pub(crate) fn doubts_table(notes: &Notes) -> Table {
-    let mut table = Table::new("", &["no.", "doubt", "where", "cause", "remedy"]);
+    let mut table = Table::new("", ["no.", "doubt", "where", "cause", "remedy"].map(Column::text));
     for (index, note) in notes.notes.iter().enumerate() {
         let (series, detail) = &note.occurrences[0];
         let more = match note.occurrences.len() - 1 {
@@ -195,10 +187,7 @@ fn endpoints(result: &RunResult) -> String {
     }
     let mut titles = vec!["fact".to_string(), "differs".to_string()];
     titles.extend(facts::endpoints(result));
-    // A column's title is a name from outside: the sign for figures must not be taken from it.
-    let titles: Vec<String> = titles.iter().map(|t| t.replace('#', "")).collect();
-    let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
-    let mut table = Table::new("", &titles);
+    let mut table = Table::new("", titles.into_iter().map(Column::text));
     for row in facts::rows(result) {
         let differs = if row.is_equal() { "" } else { "≠" };
         let mut cells = vec![row.name, differs.to_string()];

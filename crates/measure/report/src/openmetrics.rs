@@ -5,7 +5,7 @@ use nm_model::metric::Metric;
 use nm_model::result::{Series, Statistic};
 use nm_model::{Outcome, RunResult};
 
-use crate::jitter::{self, CpuTotal};
+use crate::probes::jitter::{self, CpuTotal};
 use crate::style::clean;
 use crate::view;
 
@@ -285,7 +285,7 @@ fn jitter_figure(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jitter::fixture;
+    use crate::probes::jitter::fixture;
 
     #[test]
     fn each_cpu_of_the_jitter_probe_has_its_causes() {

@@ -4,6 +4,7 @@
 //! round trips, a sentence that has no data says why.
 
 use nm_judge::{Step, StepCost};
+use nm_model::RunResult;
 use nm_model::class::Bypass;
 use nm_model::doubt::DoubtKind;
 use nm_model::environment::EnvironmentKind;
@@ -11,10 +12,10 @@ use nm_model::metric::Metric;
 use nm_model::result::{Series, Source, Statistic};
 use nm_model::stack::{Launcher, StackPair};
 use nm_model::verdict::Interval;
-use nm_model::{Case, RunResult};
 
 use crate::best;
-use crate::jitter;
+use crate::probes::case_words;
+use crate::probes::jitter;
 use crate::units::{self, LatencyUnit};
 use crate::view;
 
@@ -101,12 +102,7 @@ fn subject(series: &Series) -> String {
         Statistic::RoundTripFromIntended => "round trip from intended send",
         _ => "round trip",
     };
-    match series.key.case {
-        Case::Request { rate_per_s: Some(rate), .. } => {
-            format!("{statistic} at {}/s", units::plain(rate))
-        }
-        case => format!("{statistic} at {}", view::case_text(&case)),
-    }
+    format!("{statistic} at {}", case_words::brief(&series.key.case))
 }
 
 /// `netns/tcp-spin: median 2.23 µs (2.1 to 2.4), p99 3.65 µs (3.4 to 4.0), half round trip at 64 B,
@@ -149,7 +145,7 @@ fn cost_text(result: &RunResult) -> Option<String> {
         return is_ours.then(|| format!("{reason}{not_compared}"));
     };
     let clauses: Vec<String> = steps.costs.iter().map(clause).collect();
-    let case = view::case_text(&first.with.case);
+    let case = case_words::text(&first.with.case);
     Some(format!("{}; median at {case}.{not_compared}", clauses.join("; ")))
 }
 

@@ -9,9 +9,9 @@ use crate::file_names::REPORT;
 use crate::first_screen::first_screen;
 use crate::headline::not_judged;
 use crate::markdown::{doubts_table, lines_of};
-use crate::matrix::Matrix;
+use crate::probes::pingpong::matrix::Matrix;
 use crate::style::Tone;
-use crate::table::{Table, markdown_text};
+use crate::table::{Column, Table, markdown_text};
 use crate::title::title;
 use crate::view::{self, Notes};
 
@@ -99,7 +99,7 @@ pub fn report(result: &RunResult) -> String {
 
 /// All targets; what is missed comes first, then what is open.
 fn targets(result: &RunResult) -> Table {
-    let mut table = Table::new("", &["outcome", "target", "why"]);
+    let mut table = Table::new("", ["outcome", "target", "why"].map(Column::text));
     let order = |verdict: &&Verdict| match verdict.outcome {
         Outcome::Fail => 0,
         Outcome::Inconclusive => 1,
@@ -115,7 +115,7 @@ fn targets(result: &RunResult) -> Table {
 }
 
 fn comparisons(result: &RunResult) -> Table {
-    let mut table = Table::new("", &["outcome", "what", "why"]);
+    let mut table = Table::new("", ["outcome", "what", "why"].map(Column::text));
     for one in &result.comparisons {
         let what = format!("{} against {}", one.b, one.a);
         table.push(Tone::Plain, vec![one.outcome.to_string(), what, one.reasons.join("; ")]);
@@ -124,7 +124,7 @@ fn comparisons(result: &RunResult) -> Table {
 }
 
 fn list(title: &str, lines: impl IntoIterator<Item = String>) -> Table {
-    let mut table = Table::new("", &[title]);
+    let mut table = Table::new("", [title].map(Column::text));
     lines.into_iter().for_each(|line| table.push(Tone::Plain, vec![line]));
     shortened(table)
 }

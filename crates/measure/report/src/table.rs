@@ -3,13 +3,64 @@
 
 use crate::style::{Style, Tone, clean, wrap};
 
-/// A column's heading and alignment.
+/// On which side of its column a cell stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    /// Text.
+    Left,
+    /// Figures.
+    Right,
+}
+
+/// A column: its heading, and how a table treats it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
     /// Heading.
     pub title: String,
-    /// Whether it holds figures, which are right-aligned.
-    pub is_figure: bool,
+    /// Where its cells stand.
+    pub align: Align,
+    /// Whether it is left out if no cell says anything.
+    pub is_optional: bool,
+    /// Which columns a terminal too narrow for all of them leaves out: the lowest number first. A
+    /// column without a number stays.
+    pub leaves: Option<u8>,
+    /// Whether its cells are numbers of doubts, which a page links.
+    pub has_doubts: bool,
+}
+
+impl Column {
+    /// A column of text.
+    pub fn text(title: impl Into<String>) -> Column {
+        let (is_optional, leaves, has_doubts) = (false, None, false);
+        Column { title: title.into(), align: Align::Left, is_optional, leaves, has_doubts }
+    }
+
+    /// A column of figures.
+    pub fn figure(title: impl Into<String>) -> Column {
+        Column { align: Align::Right, ..Column::text(title) }
+    }
+
+    /// Numbers of doubts, if there are any.
+    pub fn doubts() -> Column {
+        Column { has_doubts: true, ..Column::text("doubts").optional() }
+    }
+
+    /// The column, left out if no cell says anything.
+    #[must_use]
+    pub fn optional(self) -> Column {
+        Column { is_optional: true, ..self }
+    }
+
+    /// The column, left out of a narrow terminal after those with lower numbers.
+    #[must_use]
+    pub fn leaves(self, number: u8) -> Column {
+        Column { leaves: Some(number), ..self }
+    }
+
+    /// Whether it holds figures.
+    pub fn is_figure(&self) -> bool {
+        self.align == Align::Right
+    }
 }
 
 /// A row of as many cells as there are columns.
@@ -30,38 +81,23 @@ pub struct Table {
     pub columns: Vec<Column>,
     /// Rows.
     pub rows: Vec<Row>,
-    /// Titles of columns that a terminal too narrow for all of them leaves out, the least important
-    /// first.
-    pub expendable: Vec<String>,
 }
 
 impl Table {
-    /// An empty table. Columns whose title starts with `#` hold figures; the sign is removed.
-    pub fn new(caption: impl Into<String>, titles: &[&str]) -> Table {
-        let column = |title: &&str| match title.strip_prefix('#') {
-            Some(title) => Column { title: title.to_string(), is_figure: true },
-            None => Column { title: title.to_string(), is_figure: false },
-        };
-        Table {
-            caption: caption.into(),
-            columns: titles.iter().map(column).collect(),
-            rows: vec![],
-            expendable: vec![],
-        }
+    /// An empty table.
+    pub fn new(caption: impl Into<String>, columns: impl IntoIterator<Item = Column>) -> Table {
+        Table { caption: caption.into(), columns: columns.into_iter().collect(), rows: vec![] }
     }
 
-    /// A table of equally long columns, each with its title and cells, for figures whose format
-    /// depends on their whole column.
-    pub fn of_columns<T: AsRef<str>>(
-        caption: impl Into<String>,
-        columns: Vec<(T, Vec<String>)>,
-    ) -> Table {
-        let titles: Vec<&str> = columns.iter().map(|(title, _)| title.as_ref()).collect();
-        let mut table = Table::new(caption, &titles);
+    /// A table of equally long columns with their cells, for figures whose format depends on their
+    /// whole column.
+    pub fn of_columns(caption: impl Into<String>, columns: Vec<(Column, Vec<String>)>) -> Table {
         let n_rows = columns.first().map_or(0, |(_, cells)| cells.len());
-        let mut columns: Vec<_> = columns.into_iter().map(|(_, cells)| cells.into_iter()).collect();
+        let (columns, cells): (Vec<Column>, Vec<Vec<String>>) = columns.into_iter().unzip();
+        let mut table = Table::new(caption, columns);
+        let mut cells: Vec<_> = cells.into_iter().map(Vec::into_iter).collect();
         for _ in 0..n_rows {
-            let cells: Vec<String> = columns.iter_mut().filter_map(Iterator::next).collect();
+            let cells: Vec<String> = cells.iter_mut().filter_map(Iterator::next).collect();
             table.push(Tone::Plain, cells);
         }
         table
@@ -81,15 +117,14 @@ impl Table {
         self.rows.push(Row { cells, tone });
     }
 
-    /// Removes the columns, named by title, that hold nothing at all.
-    pub fn drop_empty(&mut self, titles: &[&str]) {
-        for title in titles {
-            let Some(index) = self.columns.iter().position(|c| c.title == *title) else { continue };
-            let is_nothing = |cell: &str| {
-                matches!(cell, "" | "n/a") || cell.parse().is_ok_and(|value: f64| value == 0.0)
-            };
-            let is_empty = |row: &Row| is_nothing(&row.cells[index]);
-            if self.rows.iter().all(is_empty) {
+    /// Removes the optional columns that hold nothing at all.
+    pub fn drop_empty(&mut self) {
+        let is_nothing = |cell: &str| {
+            matches!(cell, "" | "n/a") || cell.parse().is_ok_and(|value: f64| value == 0.0)
+        };
+        for index in (0..self.columns.len()).rev() {
+            let is_empty = self.rows.iter().all(|row| is_nothing(&row.cells[index]));
+            if self.columns[index].is_optional && is_empty {
                 self.remove(index);
             }
         }
@@ -102,28 +137,16 @@ impl Table {
         }
     }
 
-    /// Names the columns that a terminal too narrow for all of them leaves out, the least important
-    /// first.
-    #[must_use]
-    pub fn expendable(mut self, titles: &[&str]) -> Table {
-        self.expendable = titles.iter().map(|title| title.to_string()).collect();
-        self
-    }
-
     /// Aligned columns, two spaces apart, in at most `style.width` characters where words allow it.
     /// Words wrap in columns of text, figures never do; columns that may be left out are left out
     /// where the others do not fit, and named below the table.
     pub fn to_text(&self, style: &Style) -> String {
         let mut shown = self.clone();
         let mut left_out = vec![];
-        for title in &self.expendable {
-            if line_width(&shown.fit(style.width)) <= style.width {
-                break;
-            }
-            if let Some(index) = shown.columns.iter().position(|c| c.title == *title) {
-                shown.remove(index);
-                left_out.push(clean(title));
-            }
+        while line_width(&shown.fit(style.width)) > style.width {
+            let Some(index) = shown.least_important() else { break };
+            left_out.push(clean(&shown.columns[index].title));
+            shown.remove(index);
         }
         let mut text = shown.lines_of_all(style);
         if !left_out.is_empty() {
@@ -133,6 +156,13 @@ impl Table {
             }
         }
         text
+    }
+
+    /// The column that a narrow terminal leaves out first.
+    fn least_important(&self) -> Option<usize> {
+        let leaving = self.columns.iter().enumerate();
+        let leaving = leaving.filter_map(|(index, column)| Some((column.leaves?, index)));
+        leaving.min().map(|(_, index)| index)
     }
 
     fn lines_of_all(&self, style: &Style) -> String {
@@ -177,7 +207,7 @@ impl Table {
                 return widths;
             }
             let widest = (0..widths.len())
-                .filter(|&i| !self.columns[i].is_figure && widths[i] > narrowest[i])
+                .filter(|&i| !self.columns[i].is_figure() && widths[i] > narrowest[i])
                 .max_by_key(|&i| widths[i]);
             match widest {
                 Some(i) => widths[i] -= (total - width).min(widths[i] - narrowest[i]).min(4),
@@ -197,7 +227,7 @@ impl Table {
                     let part = parts.get(at).map_or("", String::as_str);
                     let gap = " ".repeat(width.saturating_sub(part.chars().count()));
                     line += "  ";
-                    match column.is_figure {
+                    match column.is_figure() {
                         true => line += &(gap + part),
                         false => line += &(part.to_string() + &gap),
                     }
@@ -215,7 +245,7 @@ impl Table {
         }
         let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
         text += &line(self.columns.iter().map(|c| markdown_text(&c.title)).collect());
-        let rule = |c: &Column| if c.is_figure { "---:" } else { "---" }.to_string();
+        let rule = |c: &Column| if c.is_figure() { "---:" } else { "---" }.to_string();
         text += &line(self.columns.iter().map(rule).collect());
         for row in &self.rows {
             text += &line(row.cells.iter().map(|cell| markdown_text(cell)).collect());
@@ -253,7 +283,10 @@ mod tests {
     use super::*;
 
     fn example() -> Table {
-        let mut table = Table::new("times", &["stack", "#median", "note"]);
+        let mut table = Table::new(
+            "times",
+            [Column::text("stack"), Column::figure("median"), Column::text("note")],
+        );
         table.push(Tone::Plain, vec!["tcp-spin".into(), "1.421".into(), "[1]".into()]);
         table.push(Tone::Plain, vec!["udp".into(), "12.3".into(), "a longer note in words".into()]);
         table
@@ -273,8 +306,15 @@ mod tests {
 
     #[test]
     fn columns_that_do_not_fit_are_left_out_by_name() {
-        let mut table =
-            Table::new("", &["stack", "#median", "#max", "#n"]).expendable(&["n", "max"]);
+        let mut table = Table::new(
+            "",
+            [
+                Column::text("stack"),
+                Column::figure("median"),
+                Column::figure("max").leaves(2),
+                Column::figure("n").leaves(1),
+            ],
+        );
         table.push(Tone::Plain, ["tcp-spin", "1.421", "20.5", "1000"].map(String::from).to_vec());
         let at = |width| table.to_text(&Style { colour: false, width });
         assert_eq!(at(33), "  stack     median   max     n\n  tcp-spin   1.421  20.5  1000\n");
@@ -289,26 +329,31 @@ mod tests {
 
     #[test]
     fn markdown_cells_are_escaped() {
-        let mut table = Table::new("", &["a"]);
+        let mut table = Table::new("", [Column::text("a")]);
         table.push(Tone::Plain, vec!["x | <b> `y`\nz".into()]);
         assert_eq!(table.to_markdown(), "| a |\n| --- |\n| x \\| &lt;b&gt; \\`y\\` z |\n");
     }
 
     #[test]
     fn columns_become_rows_with_tones() {
-        let columns =
-            vec![("stack", vec!["a".into(), "b".into()]), ("#n", vec!["1".into(), "2".into()])];
+        let columns = vec![
+            (Column::text("stack"), vec!["a".into(), "b".into()]),
+            (Column::figure("n"), vec!["1".into(), "2".into()]),
+        ];
         let table = Table::of_columns("t", columns).with_tones([Tone::Plain, Tone::Faint]);
-        assert!(!table.columns[0].is_figure && table.columns[1].is_figure);
+        assert!(!table.columns[0].is_figure() && table.columns[1].is_figure());
         assert_eq!(table.rows[1].cells, ["b", "2"]);
         assert_eq!((table.rows[0].tone, table.rows[1].tone), (Tone::Plain, Tone::Faint));
     }
 
     #[test]
-    fn empty_columns_are_dropped_only_if_named() {
-        let mut table = Table::new("", &["a", "#lost", "#n"]);
+    fn empty_columns_are_dropped_only_if_optional() {
+        let mut table = Table::new(
+            "",
+            [Column::text("a"), Column::figure("lost").optional(), Column::figure("n")],
+        );
         table.push(Tone::Plain, vec!["x".into(), "0".into(), "0".into()]);
-        table.drop_empty(&["lost", "missing"]);
+        table.drop_empty();
         assert_eq!(table.columns.len(), 2);
         assert_eq!(table.rows[0].cells, ["x", "0"]);
     }

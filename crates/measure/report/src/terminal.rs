@@ -6,13 +6,12 @@
 use nm_model::result::Statistic;
 use nm_model::{Outcome, RunResult};
 
-use crate::compute;
-use crate::exchange;
 use crate::factors;
 use crate::first_screen::first_screen;
+use crate::group_table::group_table;
 use crate::guests;
 use crate::headline::not_judged;
-use crate::jitter;
+use crate::probes;
 use crate::style::{Style, clean, wrap};
 use crate::view::{self, Detail, Notes};
 use crate::weight;
@@ -90,20 +89,17 @@ fn figures(result: &RunResult, style: &Style) -> String {
     let notes = Notes::collect(result);
     let mut text = String::new();
     for group in view::groups(result) {
-        let table = view::group_table(&group, &notes, Detail::Brief);
+        let table = group_table(&group, &notes, Detail::Brief);
         text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
         if group.statistic == Statistic::Throughput {
             text += &settings(&group, style);
         }
     }
-    for table in compute::table(result).into_iter().chain(exchange::tables(result)) {
+    for table in probes::sections(result).iter().flat_map(|section| &section.brief) {
         text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
     }
     text += &virtual_machines(result, style);
     text += &factors(result, style);
-    for table in jitter::summaries(result) {
-        text += &format!("\n{}\n{}", style.bold(&clean(&table.caption)), table.to_text(style));
-    }
     if !result.not_available.is_empty() {
         text += &format!("\n{}\n", style.bold("not available"));
         text += &view::not_available_table(result).to_text(style);

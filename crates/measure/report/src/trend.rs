@@ -7,11 +7,11 @@ use nm_model::result::{RunState, Statistic};
 use nm_model::trend::{Trend, TrendLine, TrendPoint, TrendResult};
 
 use crate::gate;
+use crate::probes::case_words;
 use crate::style::{Style, Tone, clean};
-use crate::table::{Table, markdown_text};
+use crate::table::{Column, Table, markdown_text};
 use crate::terminal::paragraph;
 use crate::units::{self, NOT_AVAILABLE};
-use crate::view::case_text;
 
 /// Most results that have a column of their own at a terminal: the first and the last ones.
 const COLUMNS_MAX: usize = 4;
@@ -99,9 +99,16 @@ pub fn label(trend: &Trend, at: usize) -> String {
 
 /// The results, and what changed from one to the next.
 pub fn results_table(trend: &Trend) -> Table {
-    let titles =
-        ["#no.", "result", "machine", "started (UTC)", "plan", "state", "changed since the last"];
-    let mut table = Table::new("Results", &titles);
+    let titles = [
+        Column::figure("no."),
+        Column::text("result"),
+        Column::text("machine").optional(),
+        Column::text("started (UTC)"),
+        Column::text("plan").optional(),
+        Column::text("state"),
+        Column::text("changed since the last").optional(),
+    ];
+    let mut table = Table::new("Results", titles);
     for (at, result) in trend.results.iter().enumerate() {
         let started = result.started.clone().unwrap_or_else(|| "not known".to_string());
         table.push(
@@ -117,7 +124,7 @@ pub fn results_table(trend: &Trend) -> Table {
             ],
         );
     }
-    table.drop_empty(&["machine", "plan", "changed since the last"]);
+    table.drop_empty();
     table
 }
 
@@ -178,18 +185,18 @@ fn remarks(point: &TrendPoint) -> String {
 /// Everything about the lines of a group: a row for each figure of each result.
 pub fn full_table(trend: &Trend, group: &TrendGroup<'_>) -> Table {
     let titles = [
-        "stack",
-        "case",
-        "figure",
-        "result",
-        "#value",
-        "#95 % interval",
-        "#rounds",
-        "against the first",
-        "against the last before",
-        "remarks",
+        Column::text("stack"),
+        Column::text("case"),
+        Column::text("figure"),
+        Column::text("result"),
+        Column::figure("value"),
+        Column::figure("95 % interval").optional(),
+        Column::figure("rounds"),
+        Column::text("against the first"),
+        Column::text("against the last before"),
+        Column::text("remarks").optional(),
     ];
-    let mut table = Table::new(group.title(), &titles);
+    let mut table = Table::new(group.title(), titles);
     for line in &group.lines {
         for (at, point) in line.points.iter().enumerate() {
             let is_like = point.differences.is_empty();
@@ -197,7 +204,7 @@ pub fn full_table(trend: &Trend, group: &TrendGroup<'_>) -> Table {
                 if is_like { Tone::Plain } else { Tone::Differs },
                 vec![
                     line.series.stack.clone(),
-                    case_text(&line.series.case),
+                    case_words::text(&line.series.case),
                     line.metric.to_string(),
                     label(trend, at),
                     value_text(line.metric, point),
@@ -210,7 +217,7 @@ pub fn full_table(trend: &Trend, group: &TrendGroup<'_>) -> Table {
             );
         }
     }
-    table.drop_empty(&["95 % interval", "remarks"]);
+    table.drop_empty();
     table
 }
 
@@ -223,14 +230,16 @@ fn shown(n_results: usize) -> Vec<usize> {
 /// The lines of a group, one a row, with a column for each result.
 fn brief_table(trend: &Trend, group: &TrendGroup<'_>) -> Table {
     let columns = shown(trend.results.len());
-    let mut titles: Vec<String> = ["stack", "case", "figure"].map(String::from).to_vec();
-    titles.extend(columns.iter().map(|at| format!("#({})", at + 1)));
-    titles.extend(["last against the first", "last against the one before"].map(String::from));
-    let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
-    let mut table = Table::new(group.title(), &titles);
+    let mut titles = ["stack", "case", "figure"].map(Column::text).to_vec();
+    titles.extend(columns.iter().map(|at| Column::figure(format!("({})", at + 1))));
+    titles.extend(["last against the first", "last against the one before"].map(Column::text));
+    let mut table = Table::new(group.title(), titles);
     for line in &group.lines {
-        let mut cells =
-            vec![line.series.stack.clone(), case_text(&line.series.case), line.metric.to_string()];
+        let mut cells = vec![
+            line.series.stack.clone(),
+            case_words::text(&line.series.case),
+            line.metric.to_string(),
+        ];
         cells.extend(columns.iter().map(|&at| value_text(line.metric, &line.points[at])));
         let last = line.points.last();
         cells.push(change(line.metric, last.and_then(|point| point.ratio_to_first)));
@@ -325,8 +334,15 @@ pub fn text(trend: &Trend, style: &Style) -> String {
 
 /// Each result against those before it.
 pub fn gates_table(trend: &Trend) -> Table {
-    let titles = ["#no.", "result", "#against", "outcome", "why", "doubts"];
-    let mut table = Table::new("Each result against those before it on its machine", &titles);
+    let titles = [
+        Column::figure("no."),
+        Column::text("result"),
+        Column::figure("against"),
+        Column::text("outcome"),
+        Column::text("why"),
+        Column::text("doubts").optional(),
+    ];
+    let mut table = Table::new("Each result against those before it on its machine", titles);
     for one in &trend.gates {
         let doubts: Vec<&str> = one.gate.doubts.iter().map(|kind| kind.title()).collect();
         table.push(
@@ -341,7 +357,7 @@ pub fn gates_table(trend: &Trend) -> Table {
             ],
         );
     }
-    table.drop_empty(&["doubts"]);
+    table.drop_empty();
     table
 }
 

@@ -2,20 +2,19 @@
 //! rounds, doubts as numbered notes, and the tables made of them.
 
 use nm_model::RunResult;
+use nm_model::Side;
 use nm_model::doubt::{Doubt, DoubtKind};
-use nm_model::metric::{Metric, PERCENTILES};
-use nm_model::probe::{Case, ProbeKind};
+use nm_model::metric::Metric;
+use nm_model::probe::ProbeKind;
 use nm_model::result::{
-    Flow, LatencyRound, Round, RoundData, Series, Source, Statistic, ThroughputRound,
+    LatencyRound, Round, RoundData, Series, Source, Statistic, ThroughputRound,
 };
 use nm_model::verdict::{Interval, Verdict};
-use nm_model::{SettingKind, Side};
-use nm_stats::describe::{cv_percent, mean, stddev};
 use nm_stats::rounds;
 
 use crate::style::Tone;
-use crate::table::Table;
-use crate::units::{self, LatencyUnit, NOT_AVAILABLE, Precision};
+use crate::table::{Column, Table};
+use crate::units::{self, LatencyUnit, NOT_AVAILABLE};
 
 /// What made the figures.
 pub fn source_text(source: &Source) -> String {
@@ -196,177 +195,9 @@ pub fn marked(series: &Series, name: impl Into<String>) -> String {
     if series.is_emulated() { format!("{name} {EMULATED}") } else { name }
 }
 
-/// The case as a cell: sizes short, the rest as it is.
-pub fn case_text(case: &Case) -> String {
-    match case {
-        Case::Message { size_bytes } => units::bytes(u64::from(*size_bytes)),
-        Case::Paced { size_bytes, think_time_us } => {
-            let pause = units::latency_tick(*think_time_us as f64 * 1e3);
-            format!("{}, think time {pause}", units::bytes(u64::from(*size_bytes)))
-        }
-        Case::Flows { pattern, write_bytes } => {
-            format!("{pattern}, {} writes", units::bytes(u64::from(*write_bytes)))
-        }
-        other => other.to_string(),
-    }
-}
-
-/// The table of a group.
-pub fn group_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
-    match group.statistic {
-        Statistic::Throughput => throughput_table(group, notes, detail),
-        _ => latency_table(group, notes, detail),
-    }
-}
-
 /// The unit that suits the medians of `series`.
 pub fn unit_of<'a>(series: impl IntoIterator<Item = &'a Series>) -> LatencyUnit {
     LatencyUnit::fitting(series.into_iter().filter_map(|s| value(s, Metric::Median)))
-}
-
-fn latency_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
-    let unit = unit_of(group.series.iter().copied());
-    let mut table = Columns::of(group, notes, detail);
-    for metric in latency_metrics(detail, &group.series) {
-        let values: Vec<_> = group.series.iter().map(|series| value(series, metric)).collect();
-        table.add(format!("#{metric}"), unit.column(&values));
-    }
-    if detail == Detail::Main {
-        return table.with_rounds_and_doubts(format!("{}, {}", group.title(), unit.name()));
-    }
-    let rates: Vec<_> = group.series.iter().map(|series| value(series, Metric::Rate)).collect();
-    table.add_texts("#n", |series| {
-        samples(series).map_or_else(|| NOT_AVAILABLE.to_string(), units::count)
-    });
-    table.add_texts("#lost", |series| units::count(lost(series)));
-    table.add("#rate /s", units::column(&rates, 4, 1));
-    table.add_texts("#rounds", |series| series.rounds.len().to_string());
-    table.add_texts(&format!("#{}", SettingKind::CacheLineLimit), |series| {
-        let limit = series.settings.get(&SettingKind::CacheLineLimit);
-        limit.map_or_else(|| NOT_AVAILABLE.to_string(), ToString::to_string)
-    });
-    if detail == Detail::Full {
-        let medians: Vec<_> = group.series.iter().map(|s| s.estimate(Metric::Median)).collect();
-        let intervals: Vec<_> = medians.iter().map(|median| (*median)?.interval).collect();
-        let cvs: Vec<_> = medians.iter().map(|median| (*median)?.cv_percent).collect();
-        table.add("#95 % of median", interval_cells(unit, &intervals));
-        table.add("#CV %", units::column(&cvs, 2, 1));
-    }
-    let mut table = table.table(format!("{}, {}", group.title(), unit.name()));
-    let limit = SettingKind::CacheLineLimit.name();
-    table.drop_empty(&["lost", "rate /s", "doubts", limit]);
-    table.expendable(&[limit, "n", "rate /s", "min", "rounds", "max"])
-}
-
-/// The figures of a table of latencies, with the percentiles that the user asked for beside the
-/// usual ones.
-fn latency_metrics(detail: Detail, series: &[&Series]) -> Vec<Metric> {
-    let mut metrics = match detail {
-        Detail::Main => return vec![Metric::Median, Metric::Percentile(99.0)],
-        Detail::Brief => vec![Metric::Min, Metric::Median, Metric::Percentile(99.0), Metric::Max],
-        Detail::Full => vec![
-            Metric::Min,
-            Metric::Median,
-            Metric::Mean,
-            Metric::Percentile(90.0),
-            Metric::Percentile(99.0),
-            Metric::Percentile(99.9),
-            Metric::Percentile(99.99),
-            Metric::Max,
-            Metric::Es10,
-            Metric::Stddev,
-        ],
-    };
-    let max = metrics.iter().position(|metric| *metric == Metric::Max).unwrap_or(metrics.len());
-    metrics.splice(max..max, unusual_percentiles(series).into_iter().map(Metric::Percentile));
-    metrics
-}
-
-/// The percentiles of the series that are not recorded unless they are asked for, rising.
-fn unusual_percentiles(series: &[&Series]) -> Vec<f64> {
-    let rounds = series.iter().flat_map(|series| &series.rounds);
-    let mut found: Vec<f64> = rounds
-        .flat_map(|round| match &round.data {
-            RoundData::Latency(data) => data.percentiles.as_slice(),
-            RoundData::Throughput(_) => &[],
-        })
-        .map(|value| value.percentile)
-        .filter(|percentile| !PERCENTILES.contains(percentile))
-        .collect();
-    found.sort_by(f64::total_cmp);
-    found.dedup();
-    found
-}
-
-/// Title of the column that says what executed guests.
-const EXECUTION: &str = "execution";
-
-/// The columns of a group's table, which grow one by one.
-struct Columns<'g, 'a> {
-    group: &'g Group<'a>,
-    doubts: Vec<String>,
-    columns: Vec<(String, Vec<String>)>,
-}
-
-impl<'g, 'a> Columns<'g, 'a> {
-    /// Stack and case, and the doubts unless they come last.
-    fn of(group: &'g Group<'a>, notes: &Notes, detail: Detail) -> Columns<'g, 'a> {
-        let doubts = group.series.iter().map(|series| notes.marks(&series.doubts)).collect();
-        let mut columns = Columns { group, doubts, columns: vec![] };
-        columns.add_texts("stack", |series| series.key.stack.clone());
-        columns.add_texts("case", |series| case_text(&series.key.case));
-        columns.add_texts(EXECUTION, execution_text);
-        if detail != Detail::Main {
-            columns.add("doubts", columns.doubts.clone());
-        }
-        columns
-    }
-
-    fn add(&mut self, title: impl Into<String>, cells: Vec<String>) {
-        self.columns.push((title.into(), cells));
-    }
-
-    fn add_texts(&mut self, title: &str, text: impl Fn(&Series) -> String) {
-        self.add(title, self.group.series.iter().map(|series| text(series)).collect());
-    }
-
-    /// Adds figures with equal precision.
-    fn add_figures(
-        &mut self,
-        title: &str,
-        precision: Precision,
-        value: impl Fn(&Series) -> Option<f64>,
-    ) {
-        let cells = self.group.series.iter().map(|series| precision.cell(value(series)));
-        self.add(title, cells.collect());
-    }
-
-    fn with_rounds_and_doubts(mut self, caption: String) -> Table {
-        self.add_texts("#rounds", |series| series.rounds.len().to_string());
-        self.add("doubts", self.doubts.clone());
-        let mut table = self.table(caption);
-        table.drop_empty(&["doubts"]);
-        table
-    }
-
-    fn table(self, caption: String) -> Table {
-        let mut table = Table::of_columns(caption, self.columns);
-        table.drop_empty(&[EXECUTION]);
-        table
-    }
-}
-
-/// Cells `LOW to HIGH` with equal precision.
-fn interval_cells(unit: LatencyUnit, intervals: &[Option<Interval>]) -> Vec<String> {
-    let low = intervals.iter().map(|interval| interval.map(|ends| ends.low));
-    let high = intervals.iter().map(|interval| interval.map(|ends| ends.high));
-    let ends = unit.column(&low.chain(high).collect::<Vec<_>>());
-    let (low, high) = ends.split_at(intervals.len());
-    let text = |((interval, low), high): ((&Option<Interval>, &String), &String)| match interval {
-        Some(_) => format!("{low} to {high}"),
-        None => NOT_AVAILABLE.to_string(),
-    };
-    intervals.iter().zip(low).zip(high).map(text).collect()
 }
 
 /// The values of `metric` in each round.
@@ -385,45 +216,6 @@ pub fn typical_throughput(series: &Series) -> Option<&ThroughputRound> {
 pub fn settings_text(series: &Series) -> String {
     let settings: Vec<String> = series.settings.iter().map(ToString::to_string).collect();
     settings.join(", ")
-}
-
-fn throughput_table(group: &Group<'_>, notes: &Notes, detail: Detail) -> Table {
-    let rounds = |series: &Series| round_values(series, Metric::Throughput);
-    let precision = Precision::of(group.series.iter().flat_map(|s| rounds(s)), 4, 3);
-    let mut table = Columns::of(group, notes, detail);
-    let caption = format!("{}, Gb/s (1e9 bit/s)", group.title());
-    table.add_figures("#median", precision, |series| value(series, Metric::Throughput));
-    if detail != Detail::Main {
-        table.add_figures("#mean", precision, |series| mean(&rounds(series)));
-    }
-    table.add_figures("#± SD", precision, |series| stddev(&rounds(series)));
-    if detail == Detail::Main {
-        return table.with_rounds_and_doubts(caption);
-    }
-    let cvs = group.series.iter().map(|series| cv_percent(&rounds(series)));
-    table.add("#CV %", units::column(&cvs.collect::<Vec<_>>(), 2, 1));
-    table.add_figures("#min", precision, |series| rounds(series).into_iter().reduce(f64::min));
-    table.add_figures("#max", precision, |series| rounds(series).into_iter().reduce(f64::max));
-    table.add_texts("#rounds", |series| series.rounds.len().to_string());
-    table.add_texts("#retransmits", |series| {
-        let round = typical_throughput(series).filter(|round| !round.flows.is_empty());
-        let counted = round.and_then(|round| sum(round.flows.iter().map(|f| f.retransmits)));
-        counted.map_or_else(|| NOT_AVAILABLE.to_string(), units::count)
-    });
-    let cpu = Precision { decimals: 2 };
-    table.add_figures("#CPU client", cpu, |s| typical_throughput(s)?.client_cpu);
-    table.add_figures("#CPU server", cpu, |s| typical_throughput(s)?.server_cpu);
-    if detail == Detail::Full {
-        table.add_texts("flows of the middle round", |series| {
-            let flows = typical_throughput(series).into_iter().flat_map(|round| &round.flows);
-            let text = |flow: &Flow| format!("{} from {}", precision.text(flow.gbps), flow.sender);
-            flows.map(text).collect::<Vec<_>>().join(", ")
-        });
-        table.add_texts("settings", settings_text);
-    }
-    let mut table = table.table(caption);
-    table.drop_empty(&["retransmits", "CPU client", "CPU server", "doubts"]);
-    table.expendable(&["± SD", "CPU client", "CPU server", "mean", "retransmits", "min", "max"])
 }
 
 /// The evidence of one verdict.
@@ -445,11 +237,14 @@ pub fn evidence_table(verdict: &Verdict) -> Table {
         None => NOT_AVAILABLE.to_string(),
     };
     let columns = vec![
-        ("series", all.iter().map(|evidence| evidence.series.clone()).collect()),
-        ("outcome", all.iter().map(|evidence| evidence.outcome.to_string()).collect()),
-        ("#value", texts[..all.len()].to_vec()),
-        ("interval", (0..all.len()).map(interval).collect()),
-        ("reason", all.iter().map(|evidence| evidence.reason.clone()).collect()),
+        (Column::text("series"), all.iter().map(|evidence| evidence.series.clone()).collect()),
+        (
+            Column::text("outcome"),
+            all.iter().map(|evidence| evidence.outcome.to_string()).collect(),
+        ),
+        (Column::figure("value"), texts[..all.len()].to_vec()),
+        (Column::text("interval"), (0..all.len()).map(interval).collect()),
+        (Column::text("reason"), all.iter().map(|evidence| evidence.reason.clone()).collect()),
     ];
     Table::of_columns(format!("Evidence for {}", verdict.target), columns)
         .with_tones(all.iter().map(|evidence| evidence.outcome.into()))
@@ -457,8 +252,10 @@ pub fn evidence_table(verdict: &Verdict) -> Table {
 
 /// Rows of the plan that could not run.
 pub fn not_available_table(result: &RunResult) -> Table {
-    let mut table =
-        Table::new("Not available on this machine", &["environment", "stack", "probe", "reason"]);
+    let mut table = Table::new(
+        "Not available on this machine",
+        ["environment", "stack", "probe", "reason"].map(Column::text),
+    );
     for row in &result.not_available {
         table.push(
             Tone::Faint,

@@ -6,7 +6,7 @@ use nm_model::watch::{WatchChange, WatchLine, WatchReport};
 
 use crate::openmetrics::{Family, Labels, families_text};
 use crate::style::{Style, Tone, wrap};
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units;
 
 /// Most events and changes that the terminal shows, the last ones.
@@ -58,10 +58,15 @@ fn power(line: &WatchLine) -> String {
 
 /// The figures, each with what it can show and what watching cost.
 pub fn table(found: &WatchReport) -> Table {
-    let mut table = Table::new(
-        "Figures",
-        &["figure", "#level", "#last", "#trials", "slowdown found in 5 trials", "#watching"],
-    );
+    let columns = [
+        Column::text("figure"),
+        Column::figure("level"),
+        Column::figure("last"),
+        Column::figure("trials"),
+        Column::text("slowdown found in 5 trials"),
+        Column::figure("watching"),
+    ];
+    let mut table = Table::new("Figures", columns);
     for line in &found.lines {
         let metric = line.figure.metric;
         let last = line.points.last().map(|(_, value)| *value);

@@ -9,7 +9,7 @@ use nm_probe::compute::error::ComputeError;
 use nm_probe::compute::layout_cpus::cores;
 use nm_probe::compute::pairs::{self, Finding, PAIRS_MAX, Pair, SHARED_RATIO};
 use nm_report::style::Tone;
-use nm_report::table::Table;
+use nm_report::table::{Column, Table};
 use nm_report::units;
 use nm_sys::cpu;
 use schemars::JsonSchema;
@@ -83,8 +83,15 @@ pub fn run(args: &PairsArgs) -> Result<Exit> {
 }
 
 fn text(found: &[Pair], repeats: u32) -> String {
-    let columns = ["CPUs", "#together / alone", "95 % interval", "#rounds", "finding", "kernel"];
-    let mut table = Table::new("", &columns);
+    let columns = [
+        Column::text("CPUs"),
+        Column::figure("together / alone"),
+        Column::text("95 % interval"),
+        Column::figure("rounds"),
+        Column::text("finding"),
+        Column::text("kernel"),
+    ];
+    let mut table = Table::new("", columns);
     for pair in found {
         let ratio = |value: f64| units::significant(value, 3);
         let interval = pair.interval.map_or_else(String::new, |ends| {

@@ -6,7 +6,8 @@ use nm_model::limits::SIZE_BYTES_MAX;
 use nm_model::probe::{PINGPONG_SIZES, PingpongSpec};
 use nm_model::words::UnknownWord;
 use nm_model::{Case, ProbeSpec, Protocol, StackPair};
-use nm_report::{sfnt, terminal};
+use nm_report::probes::pingpong::sfnt;
+use nm_report::terminal;
 
 use super::{standalone, targets};
 use crate::cli::standalone::PingpongClientArgs;

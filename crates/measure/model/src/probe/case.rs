@@ -184,6 +184,14 @@ impl Case {
             Case::Flows { .. } | Case::Layout { .. } | Case::Total => None,
         }
     }
+
+    /// Requests a second of an open loop.
+    pub fn rate_per_s(&self) -> Option<f64> {
+        match self {
+            Case::Request { rate_per_s, .. } => *rate_per_s,
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Case {

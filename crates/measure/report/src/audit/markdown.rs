@@ -6,7 +6,7 @@ use nm_model::{FindingStatus, RunResult};
 use super::threatened::threatened;
 use super::{by_severity, evidence_line, machine_line, meaning, remarks};
 use crate::style::Tone;
-use crate::table::{Table, markdown_text};
+use crate::table::{Column, Table, markdown_text};
 
 /// A document of its own.
 pub fn document(audit: &Audit) -> String {
@@ -32,7 +32,7 @@ fn section(audit: &Audit, result: Option<&RunResult>) -> String {
     }
     let unknown: Vec<&Finding> = audit.of(FindingStatus::Unknown).collect();
     if !unknown.is_empty() {
-        let mut table = Table::new("", &["unknown", "what is missing"]);
+        let mut table = Table::new("", ["unknown", "what is missing"].map(Column::text));
         for finding in unknown {
             table.push(Tone::Plain, vec![finding.id.clone(), finding.summary.clone()]);
         }
@@ -53,8 +53,8 @@ fn section(audit: &Audit, result: Option<&RunResult>) -> String {
 }
 
 fn table(findings: &[&Finding], result: Option<&RunResult>) -> Table {
-    let titles = ["finding", "what was found", "threatens", "fix"];
-    let mut table = Table::new("", &titles);
+    let titles = ["finding", "what was found", "threatens", "fix"].map(Column::text);
+    let mut table = Table::new("", titles);
     for finding in findings {
         table.push(
             Tone::Plain,

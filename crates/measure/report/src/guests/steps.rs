@@ -14,7 +14,7 @@ use nm_model::stack::{Protocol, StackPair};
 
 use crate::reference;
 use crate::style::Tone;
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units::{self, NOT_AVAILABLE};
 use crate::view;
 
@@ -303,10 +303,15 @@ fn signed(ns: f64) -> String {
 
 /// The steps as a table, the published figures below each.
 pub fn steps_table(steps: &[Step]) -> Table {
-    let titles =
-        ["step", "environment and stack", "#half round trip", "difference", "execution or reason"];
+    let titles = [
+        Column::text("step"),
+        Column::text("environment and stack"),
+        Column::figure("half round trip"),
+        Column::text("difference"),
+        Column::text("execution or reason"),
+    ];
     let caption = format!("Cost of virtualization: half round trip at {SIZE_BYTES} B, median");
-    let mut table = Table::new(caption, &titles);
+    let mut table = Table::new(caption, titles);
     for step in steps {
         let path = step.path.clone().unwrap_or_default();
         let none = || NOT_AVAILABLE.to_string();

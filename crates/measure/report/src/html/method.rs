@@ -6,7 +6,7 @@ use nm_model::RunResult;
 use super::page::folded;
 use super::region::region;
 use crate::style::Tone;
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units;
 use crate::view;
 
@@ -24,7 +24,10 @@ pub fn missing(result: &RunResult) -> Markup {
 
 /// Published runs that the charts show.
 pub fn published(references: &[RunResult]) -> Markup {
-    let mut table = Table::new("Runs drawn faintly beside", &["run", "made by", "known of it"]);
+    let mut table = Table::new(
+        "Runs drawn faintly beside",
+        ["run", "made by", "known of it"].map(Column::text),
+    );
     for run in references {
         let known: Vec<String> =
             run.notes.iter().map(|(name, text)| format!("{name}: {text}")).collect();

@@ -8,10 +8,9 @@
 mod audit_page;
 mod badge;
 mod chart_list;
-mod charts;
+pub(crate) mod charts;
 mod comparison_page;
 mod comparisons;
-mod compute;
 mod curves;
 mod embed;
 mod endpoints;
@@ -19,12 +18,10 @@ mod factors;
 mod first_screen;
 mod fleet_page;
 mod guests;
-mod heat_map;
-mod jitter;
 mod method;
 mod overview;
-mod page;
-mod region;
+pub(crate) mod page;
+pub(crate) mod region;
 mod tables;
 mod targets;
 mod trend_page;
@@ -35,8 +32,8 @@ mod words;
 use maud::{Markup, html};
 use nm_model::RunResult;
 
-use crate::exchange;
 use crate::headline::headline;
+use crate::probes;
 use crate::svg::Chart;
 use crate::title::title;
 use crate::view::{self, Notes};
@@ -89,7 +86,6 @@ pub fn report(result: &RunResult, references: &[RunResult]) -> String {
 /// The sections below the first screen, in order.
 fn parts(result: &RunResult, references: &[RunResult], notes: &Notes) -> Vec<Part> {
     let charts = charts::sections(result, references);
-    let exchange = exchange::tables(result);
     let mut parts = vec![];
     let mut add = |is_there: bool,
                    anchor: &'static str,
@@ -116,18 +112,12 @@ fn parts(result: &RunResult, references: &[RunResult], notes: &Notes) -> Vec<Par
         trust::doubts(result, notes)
     });
     add(!result.series.is_empty(), "figures", "All figures", &|| tables::figures(result, notes));
-    let compute = compute::section(result);
-    add(
-        compute.is_some(),
-        "compute",
-        "Compute",
-        &|| html! { @if let Some(it) = &compute { (it) } },
-    );
+    for (section, page) in probes::pages(result) {
+        add(true, section.anchor, section.title, &|| page.clone());
+    }
     add(crate::guests::has_any(result), "guests", "Virtual machines", &|| {
         guests::section(result, references)
     });
-    add(!exchange.is_empty(), "exchange", "The exchange", &|| tables::exchange(&exchange));
-    add(jitter::has_any(result), "jitter", "Jitter", &|| jitter::section(result));
     add(!charts.is_empty(), "charts", "Charts", &|| chart_list::charts(&charts));
     add(endpoints::has_any(result), "endpoints", "Endpoints", &|| endpoints::endpoints(result));
     let is_missing = !result.not_available.is_empty() || !result.failures.is_empty();

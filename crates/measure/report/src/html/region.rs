@@ -24,7 +24,7 @@ pub fn region(table: &Table) -> Markup {
                 caption { (explained(&table.caption)) }
                 thead { tr {
                     @for column in &table.columns {
-                        th scope="col" class=[column.is_figure.then_some("n")] {
+                        th scope="col" class=[column.is_figure().then_some("n")] {
                             (explained(&column.title))
                         }
                     }
@@ -33,10 +33,10 @@ pub fn region(table: &Table) -> Markup {
                     @for row in &table.rows {
                         tr class=[class(row.tone)] {
                             @for (cell, column) in row.cells.iter().zip(&table.columns).take(1) {
-                                th scope="row" class=[column.is_figure.then_some("n")] { (cell) }
+                                th scope="row" class=[column.is_figure().then_some("n")] { (cell) }
                             }
                             @for (cell, column) in row.cells.iter().zip(&table.columns).skip(1) {
-                                td class=[column.is_figure.then_some("n")] {
+                                td class=[column.is_figure().then_some("n")] {
                                     (content(cell, column))
                                 }
                             }
@@ -49,7 +49,7 @@ pub fn region(table: &Table) -> Markup {
 }
 
 fn content(cell: &str, column: &Column) -> Markup {
-    if column.title == "doubts" {
+    if column.has_doubts {
         doubt_links(cell)
     } else {
         html! { (cell) }

@@ -4,10 +4,10 @@
 use maud::{Markup, html};
 use nm_model::RunResult;
 
-use super::page::{folded, folded_on_screen, reading};
+use super::page::{folded, folded_on_screen};
 use super::region::region;
-use crate::matrix::Matrix;
-use crate::table::Table;
+use crate::group_table::group_table;
+use crate::probes::pingpong::matrix::Matrix;
 use crate::units;
 use crate::view::{self, Detail, Group, Notes};
 
@@ -28,9 +28,9 @@ pub fn figures(result: &RunResult, notes: &Notes) -> Markup {
             );
             (folded_on_screen(&heading, &html! {
                 @for group in &groups {
-                    (region(&view::group_table(group, notes, Detail::Main)))
+                    (region(&group_table(group, notes, Detail::Main)))
                     @let every = format!("Every figure: {}", group.title());
-                    (folded(&every, &region(&view::group_table(group, notes, Detail::Full))))
+                    (folded(&every, &region(&group_table(group, notes, Detail::Full))))
                 }
             }))
         }
@@ -47,16 +47,4 @@ fn by_environment(groups: Vec<Group<'_>>) -> Vec<(String, Vec<Group<'_>>)> {
         }
     }
     all
-}
-
-/// Round trips and rates beside the published ones, CPU time, hops and faults.
-pub fn exchange(tables: &[Table]) -> Markup {
-    html! {
-        (reading(
-            "A round trip goes from the client through gateway, router, mediator and transaction \
-             processor and back; it counts from when the schedule wanted the request to leave. \
-             The published study ran on twelve hosts without durability."
-        ))
-        @for table in tables { (folded(&table.caption, &region(table))) }
-    }
 }

@@ -8,10 +8,10 @@ use nm_model::trend::{Trend, TrendLine, TrendPoint};
 
 use super::page::{Page, folded, section};
 use super::region::region;
+use crate::probes::case_words;
 use crate::svg::{Axis, Chart, LegendEntry, Look, Mark, Scale, Swatch, Tick};
 use crate::trend::{self, READING, TrendGroup};
 use crate::units;
-use crate::view::case_text;
 
 /// Size of the messages that charts show, bytes, where there are several.
 const CHART_SIZE_BYTES: u32 = 64;
@@ -116,7 +116,7 @@ fn charted<'a>(group: &TrendGroup<'a>) -> Vec<(String, Vec<&'a TrendLine>)> {
     let Some(case) = case.map(|line| line.series.case) else { return vec![] };
     let mut charts: Vec<(String, Vec<&'a TrendLine>)> = vec![];
     for line in group.lines.iter().filter(|line| line.series.case == case) {
-        let title = format!("{}, {}", line.metric, case_text(&case));
+        let title = format!("{}, {}", line.metric, case_words::text(&case));
         match charts.iter_mut().find(|(known, _)| *known == title) {
             Some((_, lines)) => lines.push(line),
             None => charts.push((title, vec![line])),

@@ -12,7 +12,7 @@ use nm_model::stack::{Comparability, StackPair};
 use super::builder::{ImportedRun, ResultBuilder, number};
 use super::fault::{ImportFault, fault};
 use super::sweep_row;
-use crate::sfnt::MADE_BY;
+use crate::probes::pingpong::sfnt::MADE_BY;
 use crate::units::NOT_AVAILABLE;
 
 const COLUMNS: [&str; 8] = ["size", "mean", "min", "median", "max", "%ile", "stddev", "iter"];

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use nm_model::Metric;
 use nm_model::result::{PercentileValue, RoundData, RunResult};
-use nm_report::matrix::Matrix;
+use nm_report::group_table::group_table;
+use nm_report::probes::pingpong::matrix::Matrix;
 use nm_report::view::{self, Detail, Notes};
 use nm_report::{csv, folder, html, markdown, openmetrics, terminal};
 
@@ -92,7 +93,7 @@ fn all_figures(run: &RunResult) -> Figures {
     let notes = Notes::collect(run);
     let mut figures = Figures::new();
     for group in view::groups(run) {
-        let table = view::group_table(&group, &notes, Detail::Full);
+        let table = group_table(&group, &notes, Detail::Full);
         let unit = match group.statistic {
             nm_model::result::Statistic::Throughput => 1.0,
             _ => unit_ns(&table.caption).unwrap(),
@@ -201,7 +202,7 @@ fn no_format_shows_a_percentile_that_some_rounds_lack() {
             assert_eq!(series.estimate(Metric::Percentile(percentile)), None);
         }
     }
-    let table = view::group_table(&view::groups(&run)[0], &Notes::collect(&run), Detail::Full);
+    let table = group_table(&view::groups(&run)[0], &Notes::collect(&run), Detail::Full);
     for title in ["p99", "p99.9"] {
         let at = table.columns.iter().position(|column| column.title == title).unwrap();
         assert!(table.rows.iter().all(|row| row.cells[at] == "n/a"), "{title}");
@@ -308,7 +309,7 @@ fn columns_of_figures_have_one_precision() {
 fn the_first_table_of_a_group_has_few_columns() {
     let run = fixture::result(SMALL);
     let notes = Notes::collect(&run);
-    let table = view::group_table(&view::groups(&run)[0], &notes, Detail::Main);
+    let table = group_table(&view::groups(&run)[0], &notes, Detail::Main);
     let titles: Vec<&str> = table.columns.iter().map(|column| column.title.as_str()).collect();
     assert_eq!(titles, ["stack", "case", "median", "p99", "rounds", "doubts"]);
 }

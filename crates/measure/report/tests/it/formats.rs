@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use nm_model::result::Statistic;
-use nm_report::{csv, html, junit, openmetrics, sarif, schema, sfnt, summary};
+use nm_report::probes::pingpong::sfnt;
+use nm_report::{csv, html, junit, openmetrics, sarif, schema, summary};
 use proptest::prelude::*;
 use quick_xml::Reader;
 use quick_xml::events::Event;

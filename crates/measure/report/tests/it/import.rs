@@ -10,7 +10,8 @@ use nm_model::metric::Metric;
 use nm_model::probe::{Case, ProbeKind, Side};
 use nm_model::result::{RoundData, RunResult, Series, Source, Statistic, ThroughputRound};
 use nm_report::import::{ImportError, read};
-use nm_report::{csv, sfnt, units, view};
+use nm_report::probes::pingpong::sfnt;
+use nm_report::{csv, units, view};
 use proptest::prelude::*;
 
 use crate::fixture::{self, SMALL};

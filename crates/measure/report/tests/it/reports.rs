@@ -2,9 +2,11 @@
 
 use nm_model::result::{RoundData, RunState, Source, Statistic};
 use nm_model::{Outcome, RunResult};
+use nm_report::group_table::group_table;
+use nm_report::probes::pingpong::sfnt;
 use nm_report::style::Style;
 use nm_report::terminal::Extent;
-use nm_report::{csv, hlog, html, junit, markdown, openmetrics, sfnt, summary, terminal, view};
+use nm_report::{csv, hlog, html, junit, markdown, openmetrics, summary, terminal, view};
 use proptest::prelude::*;
 
 use crate::fixture::{self, LARGE, SMALL};
@@ -173,7 +175,7 @@ fn a_percentile_without_enough_samples_is_not_available() {
     let series = &run.series[0];
     assert_eq!(view::value(series, nm_model::Metric::Percentile(99.9)), None);
     let group = &view::groups(&run)[0];
-    let table = view::group_table(group, &view::Notes::collect(&run), view::Detail::Full);
+    let table = group_table(group, &view::Notes::collect(&run), view::Detail::Full);
     let at = table.columns.iter().position(|c| c.title == "p99.9").unwrap();
     assert!(table.rows.iter().all(|row| row.cells[at] == "n/a"));
     assert!(!csv::long(&run).contains(",p99.9,"));

@@ -109,8 +109,8 @@ fn the_step_that_is_stated_is_found_within_five_trials() {
     }
 }
 
-/// A cumulative sum that knows noise and step finds a step in normal noise as soon as any test. This
-/// one knows both, and has one false alarm in 30 days.
+/// A cumulative sum that knows noise and step finds a step in normal noise as soon as any test.
+/// This one knows both, and has one false alarm in 30 days.
 #[test]
 fn no_test_finds_a_fifth_in_noise_of_a_tenth_within_five_trials() {
     let drift = 1.2_f64.ln() / 0.1;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use nm_report::style::{Style, Tone, clean, wrap};
-use nm_report::table::Table;
+use nm_report::table::{Column, Table};
 use nm_ring::variables::{self, PROFILES, Profile, Variable};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -138,7 +138,8 @@ impl Profiles {
 }
 
 fn to_text(style: &Style) -> String {
-    let mut profiles = Table::new("profiles", &["name", "for programs of which", "sets"]);
+    let mut profiles =
+        Table::new("profiles", ["name", "for programs of which", "sets"].map(Column::text));
     for profile in &PROFILES {
         let row = [profile.name, profile.meaning, &values(profile)];
         profiles.push(Tone::Plain, row.map(str::to_string).to_vec());

@@ -2,7 +2,7 @@
 
 use nm_lab::ledger::Benefit;
 use nm_report::style::{Style, Tone};
-use nm_report::table::Table;
+use nm_report::table::{Column, Table};
 use nm_report::units;
 use nm_sys::hostfiles::HostFiles;
 use schemars::JsonSchema;
@@ -25,22 +25,22 @@ const NO_SOCKETS: &str = "the program made none, or the part that makes them ran
 /// A table of connections; calls are those of both directions together.
 pub fn table(rows: &[Row], style: &Style) -> String {
     let titles = [
-        "program",
-        "#pid",
-        "#local",
-        "#peer",
-        "verdict",
-        "#bytes sent",
-        "#received",
-        "#calls",
-        "#by kernel",
-        "#spins in vain",
-        "#sleeps",
-        "#wake-ups",
-        "#fallbacks",
-        "#rejoins",
+        Column::text("program"),
+        Column::figure("pid"),
+        Column::figure("local"),
+        Column::figure("peer"),
+        Column::text("verdict"),
+        Column::figure("bytes sent"),
+        Column::figure("received"),
+        Column::figure("calls"),
+        Column::figure("by kernel"),
+        Column::figure("spins in vain").optional(),
+        Column::figure("sleeps").optional(),
+        Column::figure("wake-ups").optional(),
+        Column::figure("fallbacks").optional(),
+        Column::figure("rejoins").optional(),
     ];
-    let mut table = Table::new("connections", &titles);
+    let mut table = Table::new("connections", titles);
     for row in rows {
         let sum = |a: u64, b: u64| units::count(a.saturating_add(b));
         table.push(
@@ -63,7 +63,7 @@ pub fn table(rows: &[Row], style: &Style) -> String {
             ],
         );
     }
-    table.drop_empty(&["spins in vain", "sleeps", "wake-ups", "fallbacks", "rejoins"]);
+    table.drop_empty();
     // Wrapped rows are unreadable: a line wider than the terminal is better.
     table.to_text(&Style { width: style.width.max(WIDTH_MIN), ..*style })
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use nm_model::Outcome;
 use nm_report::style::{Style, Tone};
-use nm_report::table::Table;
+use nm_report::table::{Column, Table};
 use nm_report::terminal::Extent;
 use nm_run::day::EventKind;
 use nm_run::day::result::{DayResult, EventFigures, PhaseFigures, Span};
@@ -74,20 +74,20 @@ fn verdict(result: &DayResult, style: &Style) -> String {
 
 fn phases(result: &DayResult) -> Table {
     let titles = [
-        "phase",
-        "#s",
-        "#offered/s",
-        "#replies/s",
-        "#mean",
-        "#p90",
-        "#ES10",
-        "#p99",
-        "#max",
-        "#lost",
-        "#s outside",
-        "worst second",
+        Column::text("phase"),
+        Column::figure("s"),
+        Column::figure("offered/s"),
+        Column::figure("replies/s"),
+        Column::figure("mean").leaves(2),
+        Column::figure("p90").leaves(1),
+        Column::figure("ES10"),
+        Column::figure("p99"),
+        Column::figure("max").leaves(3),
+        Column::figure("lost"),
+        Column::figure("s outside"),
+        Column::text("worst second"),
     ];
-    let mut table = Table::new("", &titles).expendable(&["p90", "mean", "max"]);
+    let mut table = Table::new("", titles);
     for phase in &result.phases {
         let outside = match phase.undecided_s {
             0 => phase.outside_s.to_string(),
@@ -124,9 +124,17 @@ fn phases(result: &DayResult) -> Table {
 }
 
 fn events(result: &DayResult) -> Table {
-    let titles =
-        ["#at, s", "event", "what", "before", "during", "after", "#back, ms", "#longest, ms"];
-    let mut table = Table::new("", &titles);
+    let titles = [
+        Column::figure("at, s"),
+        Column::text("event"),
+        Column::text("what"),
+        Column::text("before"),
+        Column::text("during"),
+        Column::text("after"),
+        Column::figure("back, ms"),
+        Column::figure("longest, ms"),
+    ];
+    let mut table = Table::new("", titles);
     let mut counts: BTreeMap<EventKind, usize> = BTreeMap::new();
     for event in &result.events {
         *counts.entry(event.kind).or_default() += 1;

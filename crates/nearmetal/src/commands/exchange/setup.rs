@@ -123,7 +123,7 @@ pub fn plan(
         summary: "a distributed exchange under load, judged by its round trips".to_string(),
         rounds,
         seed: setup.seed,
-        references: vec![nm_report::exchange::LATENCY.to_string()],
+        references: vec![nm_report::probes::exchange::LATENCY.to_string()],
         trials: std::iter::once(setup).chain(other).map(block).collect(),
         targets,
         comparisons: other.map(comparison).into_iter().collect(),

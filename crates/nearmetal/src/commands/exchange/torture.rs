@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Result;
 use nm_model::{ExchangeSpec, Failure, FailureKind, Mode, Protocol, Stack, StackPair};
 use nm_report::style::Tone;
-use nm_report::table::Table;
+use nm_report::table::{Column, Table};
 use nm_run::round::{self, Setup};
 use nm_run::torture::{self, Trial, TrialFilter};
 use nm_verify::Cuts;
@@ -209,15 +209,15 @@ fn summary(all: &[TrialReport], violated: usize, args: &TortureArgs) -> String {
     }
     let mut table = Table::new(
         "",
-        &[
-            "durability",
-            "killed",
-            "#trials",
-            "#moves",
-            "#answered",
-            "#wrong",
-            "#back, ms (median)",
-            "#worst",
+        [
+            Column::text("durability"),
+            Column::text("killed"),
+            Column::figure("trials"),
+            Column::figure("moves").optional(),
+            Column::figure("answered"),
+            Column::figure("wrong"),
+            Column::figure("back, ms (median)"),
+            Column::figure("worst"),
         ],
     );
     for ((durability, class), trials) in groups {
@@ -243,7 +243,7 @@ fn summary(all: &[TrialReport], violated: usize, args: &TortureArgs) -> String {
             ],
         );
     }
-    table.drop_empty(&["moves"]);
+    table.drop_empty();
     let verdict = match violated {
         0 => {
             format!("{} trials, seed {}: nothing lost, doubled or reordered", all.len(), args.seed)

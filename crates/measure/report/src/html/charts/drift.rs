@@ -4,12 +4,12 @@ use nm_model::metric::Metric;
 use nm_model::result::{Round, RoundData, Series, Slice};
 
 use crate::svg::{Axis, Chart, Mark, Scale, Tick};
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units;
 use crate::view;
 
-use super::family::{Family, Panel, Subject, of_size, panels, sizes_of_interest};
-use super::figure::{Figure, legend, size_text, time_axis};
+use super::family::{Family, Panel, Subject, legend, of_size, panels, sizes_of_interest};
+use super::figure::{Figure, size_text, time_axis};
 use super::limits::{Limit, limit_text, limits_of, shared_limits};
 
 const P99: Metric = Metric::Percentile(99.0);
@@ -160,17 +160,23 @@ fn drift_table(title: String, rows: &[(&Subject<'_>, &Series)]) -> Table {
     let medians =
         |round: &Round| -> Vec<f64> { slices(round).iter().map(|slice| slice.median_ns).collect() };
     let columns = vec![
-        ("series", lines.iter().map(|(label, _)| label.to_string()).collect()),
-        ("#round", texts(|round| units::plain(position(round)))),
-        ("#start, s", texts(|round| format!("{:.1}", round.started_s))),
-        ("#median", figures(&|round| round.value(Metric::Median))),
-        ("#p99", figures(&|round| round.value(P99))),
-        ("#max", figures(&|round| round.value(Metric::Max))),
-        ("#slices", texts(|round| slices(round).len().to_string())),
-        ("#first slice", figures(&|round| medians(round).first().copied())),
-        ("#last slice", figures(&|round| medians(round).last().copied())),
-        ("#lowest slice", figures(&|round| medians(round).into_iter().reduce(f64::min))),
-        ("#highest slice", figures(&|round| medians(round).into_iter().reduce(f64::max))),
+        (Column::text("series"), lines.iter().map(|(label, _)| label.to_string()).collect()),
+        (Column::figure("round"), texts(|round| units::plain(position(round)))),
+        (Column::figure("start, s"), texts(|round| format!("{:.1}", round.started_s))),
+        (Column::figure("median"), figures(&|round| round.value(Metric::Median))),
+        (Column::figure("p99"), figures(&|round| round.value(P99))),
+        (Column::figure("max"), figures(&|round| round.value(Metric::Max))),
+        (Column::figure("slices"), texts(|round| slices(round).len().to_string())),
+        (Column::figure("first slice"), figures(&|round| medians(round).first().copied())),
+        (Column::figure("last slice"), figures(&|round| medians(round).last().copied())),
+        (
+            Column::figure("lowest slice"),
+            figures(&|round| medians(round).into_iter().reduce(f64::min)),
+        ),
+        (
+            Column::figure("highest slice"),
+            figures(&|round| medians(round).into_iter().reduce(f64::max)),
+        ),
     ];
     let caption = format!("{title}, {} (slices: their medians)", unit.name());
     Table::of_columns(caption, columns)

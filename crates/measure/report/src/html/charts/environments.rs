@@ -11,7 +11,8 @@ use crate::units;
 
 use super::family::{Family, Panel, Subject, families};
 use super::figure::Figure;
-use super::{percentiles, sweep, throughput};
+use super::{percentiles, sweep};
+use crate::probes::stream;
 
 /// Most stacks that are drawn; the tables have them all.
 const STACKS_MAX: usize = 6;
@@ -94,7 +95,7 @@ pub fn figures(result: &RunResult, references: &[RunResult]) -> Vec<(String, Fig
     if result.series.iter().any(is_of_guests) {
         let mut runs: Vec<RunResult> = reference::load(PUBLISHED_FLOWS).into_iter().collect();
         runs.extend(references.iter().filter(|run| run.name != PUBLISHED_FLOWS).cloned());
-        let figure = throughput::beside(result, &runs);
+        let figure = stream::chart::beside(result, &runs);
         figures.extend(figure.map(|figure| ("Throughput".to_string(), figure)));
     }
     for ((_, figure), number) in figures.iter_mut().zip(1..) {

@@ -1,13 +1,12 @@
 //! Series put together as the lines of charts.
 
 use nm_model::RunResult;
-use nm_model::probe::{Case, ProbeKind};
+use nm_model::probe::ProbeKind;
 use nm_model::result::{Series, Statistic};
 use nm_model::verdict::Verdict;
 
-use crate::exchange::layout;
-use crate::svg::Look;
-use crate::units;
+use crate::probes::{self, case_words};
+use crate::svg::{LegendEntry, Look, Swatch};
 use crate::view;
 
 /// Most entries in one chart; more are spread over several.
@@ -60,13 +59,6 @@ fn measure(statistic: Statistic) -> Option<&'static str> {
     }
 }
 
-fn rate(case: &Case) -> Option<Option<f64>> {
-    match case {
-        Case::Request { rate_per_s, .. } => Some(*rate_per_s),
-        _ => None,
-    }
-}
-
 pub fn families<'a>(result: &'a RunResult, references: &'a [RunResult]) -> Vec<Family<'a>> {
     let mut families: Vec<Family<'a>> = vec![];
     for series in &result.series {
@@ -109,7 +101,7 @@ fn add<'a>(subjects: &mut Vec<Subject<'a>>, series: &'a Series, first: usize) {
         let other = &subject.series[0].key;
         (&other.environment, &other.stack, other.statistic)
             == (&key.environment, &key.stack, key.statistic)
-            && rate(&other.case) == rate(&key.case)
+            && other.case.rate_per_s() == key.case.rate_per_s()
     };
     match subjects[first..].iter_mut().find(|s| is_same(s)) {
         Some(subject) => subject.series.push(series),
@@ -126,12 +118,8 @@ fn add<'a>(subjects: &mut Vec<Subject<'a>>, series: &'a Series, first: usize) {
 fn finish(family: &mut Family<'_>) {
     for subject in &mut family.subjects {
         let key = &subject.series[0].key;
-        let origin = match (key.probe, key.statistic) {
-            (ProbeKind::Rr, Statistic::RoundTripFromIntended) => " from intended send",
-            (ProbeKind::Rr, Statistic::RoundTrip) => " service time",
-            _ => "",
-        };
-        let label = format!("{}{}{origin}", key.path(), pace(&key.case));
+        let origin = (probes::of(key.probe).origin)(key.statistic);
+        let label = format!("{}{}{origin}", key.path(), case_words::pace(&key.case));
         subject.label = view::marked(subject.series[0], label);
     }
     for index in 0..family.subjects.len() {
@@ -145,7 +133,7 @@ fn finish(family: &mut Family<'_>) {
         subject.look = free.unwrap_or(subject.look);
     }
     for (index, subject) in family.references.iter_mut().enumerate() {
-        subject.label += &pace(&subject.series[0].key.case);
+        subject.label += &case_words::pace(&subject.series[0].key.case);
         subject.look = Look::faint(index);
     }
     for subject in family.subjects.iter_mut().chain(&mut family.references) {
@@ -153,12 +141,12 @@ fn finish(family: &mut Family<'_>) {
     }
 }
 
-fn pace(case: &Case) -> String {
-    match rate(case) {
-        Some(Some(rate)) => format!(" at {}/s", units::plain(rate)),
-        Some(None) => " closed loop".to_string(),
-        None => String::new(),
-    }
+/// One line of the legend for each subject.
+pub fn legend<'s>(subjects: impl IntoIterator<Item = &'s Subject<'s>>) -> Vec<LegendEntry> {
+    subjects
+        .into_iter()
+        .map(|s| LegendEntry { swatch: Swatch::Line, look: s.look, label: s.label.clone() })
+        .collect()
 }
 
 /// Environments in order of first appearance, each once.
@@ -198,10 +186,9 @@ pub fn references_beside<'f, 'a>(
     family: &'f Family<'a>,
     subjects: &[&Subject<'a>],
 ) -> Vec<&'f Subject<'a>> {
-    let layout = |subject: &Subject<'a>| layout(subject.series[0]);
+    let is_beside = probes::of(family.probe).is_beside;
     let belongs = |reference: &&Subject<'a>| {
-        family.probe != ProbeKind::Exchange
-            || subjects.iter().any(|subject| layout(subject) == layout(reference))
+        subjects.iter().any(|subject| is_beside(reference.series[0], subject.series[0]))
     };
     family.references.iter().filter(belongs).collect()
 }

@@ -4,10 +4,9 @@ use maud::{Markup, html};
 use nm_model::Metric;
 use nm_model::result::Series;
 
-use super::family::Subject;
 use crate::html::region::region;
 use crate::style::Tone;
-use crate::svg::{Axis, Chart, LegendEntry, Look, Swatch};
+use crate::svg::{Axis, Chart, Look};
 use crate::table::Table;
 use crate::units::{self, LatencyUnit, NOT_AVAILABLE};
 use crate::view;
@@ -42,13 +41,6 @@ impl Figure {
 
 pub fn size_text(size: Option<u32>) -> String {
     size.map_or(String::new(), |size| format!(" {}", units::bytes(u64::from(size))))
-}
-
-pub fn legend<'s>(subjects: impl IntoIterator<Item = &'s Subject<'s>>) -> Vec<LegendEntry> {
-    subjects
-        .into_iter()
-        .map(|s| LegendEntry { swatch: Swatch::Line, look: s.look, label: s.label.clone() })
-        .collect()
 }
 
 pub fn time_axis(measure: &str, values: &[f64]) -> Axis {

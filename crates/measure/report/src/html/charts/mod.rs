@@ -1,17 +1,18 @@
 //! Which charts a result gets, and the table that goes with each.
 
-pub(super) mod bars;
+pub(crate) mod bars;
 mod drift;
 pub(super) mod environments;
-mod family;
-mod figure;
-mod limits;
+pub(crate) mod family;
+pub(crate) mod figure;
+pub(crate) mod limits;
 mod percentiles;
 mod rounds;
 mod sweep;
-mod throughput;
 
 use nm_model::RunResult;
+
+use crate::probes::stream;
 
 pub use figure::Figure;
 pub use percentiles::of_best;
@@ -60,7 +61,7 @@ pub fn sections(result: &RunResult, references: &[RunResult]) -> Vec<Section> {
             "Throughput",
             "Bars are the median over rounds, divided by flow, with ± the standard deviation over \
              rounds; circles are the rounds.",
-            throughput::figures(result, references),
+            stream::chart::figures(result, references),
         ),
         section(
             "Rounds",
@@ -107,7 +108,7 @@ impl Section {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exchange::{LATENCY, fixture};
+    use crate::probes::exchange::{LATENCY, fixture};
     use crate::reference;
 
     #[test]

@@ -6,14 +6,14 @@ use nm_model::{Metric, RunResult};
 use crate::best;
 use crate::distribution::{Distribution, Point, nines};
 use crate::svg::{Axis, Chart, LegendEntry, Mark, Scale, Tick};
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units;
 use crate::view;
 
 use super::family::{
-    Family, Panel, Subject, families, of_size, panels, references_beside, sizes_of_interest,
+    Family, Panel, Subject, families, legend, of_size, panels, references_beside, sizes_of_interest,
 };
-use super::figure::{Figure, count_text, figures_column, legend, size_text, time_axis, tone};
+use super::figure::{Figure, count_text, figures_column, size_text, time_axis, tone};
 use super::limits::{limit_text, limits_of, shared_limits};
 
 const AXIS_PERCENTILES: [(f64, &str); 9] = [
@@ -270,17 +270,17 @@ fn percentile_table(title: String, curves: &[Curve<'_, '_>]) -> Table {
         false => "percentiles of the rounds".to_string(),
     };
     let columns = vec![
-        ("series", curves.iter().map(curve_label).collect()),
-        ("#n", all.iter().map(|series| count_text(series)).collect()),
-        ("#min", figures(Metric::Min)),
-        ("#median", figures(Metric::Median)),
-        ("#p90", percentile(90.0)),
-        ("#p99", percentile(99.0)),
-        ("#p99.9", percentile(99.9)),
-        ("#p99.99", percentile(99.99)),
-        ("#p99.999", percentile(99.999)),
-        ("#max", figures(Metric::Max)),
-        ("curve made from", curves.iter().map(made_from).collect()),
+        (Column::text("series"), curves.iter().map(curve_label).collect()),
+        (Column::figure("n"), all.iter().map(|series| count_text(series)).collect()),
+        (Column::figure("min"), figures(Metric::Min)),
+        (Column::figure("median"), figures(Metric::Median)),
+        (Column::figure("p90"), percentile(90.0)),
+        (Column::figure("p99"), percentile(99.0)),
+        (Column::figure("p99.9"), percentile(99.9)),
+        (Column::figure("p99.99"), percentile(99.99)),
+        (Column::figure("p99.999"), percentile(99.999)),
+        (Column::figure("max"), figures(Metric::Max)),
+        (Column::text("curve made from"), curves.iter().map(made_from).collect()),
     ];
     Table::of_columns(format!("{title}, {}", unit.name()), columns)
         .with_tones(curves.iter().map(|curve| tone(curve.subject.look)))

@@ -5,7 +5,7 @@ use nm_model::result::{Round, RoundData, Series};
 
 use crate::style::Tone;
 use crate::svg::{Axis, Chart, LegendEntry, Look, Mark, Swatch};
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units::{self, NOT_AVAILABLE};
 use crate::view;
 
@@ -187,15 +187,21 @@ fn round_table(title: String, rows: &[Row<'_, '_>]) -> Table {
         move |line: &Line<'_>| line.round.map_or_else(|| otherwise.to_string(), text)
     };
     let columns = vec![
-        ("series", texts(&|line| line.label.to_string())),
-        ("#round", texts(&of_round(|round| (u64::from(round.round) + 1).to_string(), "all"))),
-        ("#start, s", texts(&of_round(|round| format!("{:.1}", round.started_s), ""))),
-        ("#n", texts(&|line| line.count())),
-        ("#min", figures(Metric::Min)),
-        ("#median", figures(Metric::Median)),
-        ("#p99", figures(P99)),
-        ("#max", figures(Metric::Max)),
-        ("doubts of the round", texts(&|line| line.doubts())),
+        (Column::text("series"), texts(&|line| line.label.to_string())),
+        (
+            Column::figure("round"),
+            texts(&of_round(|round| (u64::from(round.round) + 1).to_string(), "all")),
+        ),
+        (
+            Column::figure("start, s"),
+            texts(&of_round(|round| format!("{:.1}", round.started_s), "")),
+        ),
+        (Column::figure("n"), texts(&|line| line.count())),
+        (Column::figure("min"), figures(Metric::Min)),
+        (Column::figure("median"), figures(Metric::Median)),
+        (Column::figure("p99"), figures(P99)),
+        (Column::figure("max"), figures(Metric::Max)),
+        (Column::text("doubts of the round"), texts(&|line| line.doubts())),
     ];
     let tones = lines.iter().map(|line| match line.round {
         Some(_) => Tone::Faint,

@@ -3,13 +3,14 @@
 use nm_model::metric::Metric;
 use nm_model::result::Series;
 
+use crate::probes::case_words;
 use crate::svg::{Axis, Chart, Mark, Scale, Tick};
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units;
 use crate::view;
 
-use super::family::{Family, Panel, Subject, panels};
-use super::figure::{Figure, count_text, figures_column, legend, time_axis, tone};
+use super::family::{Family, Panel, Subject, legend, panels};
+use super::figure::{Figure, count_text, figures_column, time_axis, tone};
 use super::limits::{Limit, limit_text, limits_of};
 
 /// Fewest sizes that make a sweep.
@@ -180,13 +181,16 @@ fn sweep_table(title: String, subjects: &[&Subject<'_>]) -> Table {
     let unit = view::unit_of(all.iter().copied());
     let figures = |metric| figures_column(unit, &all, metric);
     let columns = vec![
-        ("series", rows.iter().map(|(subject, _)| subject.label.clone()).collect()),
-        ("#size", all.iter().map(|series| view::case_text(&series.key.case)).collect()),
-        ("#n", all.iter().map(|series| count_text(series)).collect()),
-        ("#min", figures(Metric::Min)),
-        ("#median", figures(Metric::Median)),
-        ("#p99", figures(Metric::Percentile(99.0))),
-        ("#max", figures(Metric::Max)),
+        (Column::text("series"), rows.iter().map(|(subject, _)| subject.label.clone()).collect()),
+        (
+            Column::figure("size"),
+            all.iter().map(|series| case_words::text(&series.key.case)).collect(),
+        ),
+        (Column::figure("n"), all.iter().map(|series| count_text(series)).collect()),
+        (Column::figure("min"), figures(Metric::Min)),
+        (Column::figure("median"), figures(Metric::Median)),
+        (Column::figure("p99"), figures(Metric::Percentile(99.0))),
+        (Column::figure("max"), figures(Metric::Max)),
     ];
     Table::of_columns(format!("{title}, {}", unit.name()), columns)
         .with_tones(rows.iter().map(|(subject, _)| tone(subject.look)))

@@ -10,7 +10,7 @@ use nm_model::RunResult;
 use super::region::region;
 use crate::style::Tone;
 use crate::svg::Axis;
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units;
 use crate::view::Notes;
 
@@ -75,8 +75,16 @@ fn description(groups: &[Group]) -> String {
 }
 
 fn table(groups: &[Group]) -> Table {
-    let titles = ["stack", "environment and case", "#median", "#p99", "limits", "doubts", "target"];
-    let mut table = Table::new("Median and p99 of each environment and stack", &titles);
+    let titles = [
+        Column::text("stack"),
+        Column::text("environment and case"),
+        Column::figure("median"),
+        Column::figure("p99"),
+        Column::text("limits").optional(),
+        Column::doubts(),
+        Column::text("target").optional(),
+    ];
+    let mut table = Table::new("Median and p99 of each environment and stack", titles);
     for group in groups {
         for row in &group.rows {
             let limits: Vec<&str> = row.limits.iter().map(|limit| limit.text.as_str()).collect();
@@ -98,6 +106,6 @@ fn table(groups: &[Group]) -> Table {
             );
         }
     }
-    table.drop_empty(&["limits", "doubts", "target"]);
+    table.drop_empty();
     table
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use nm_model::metric::{Metric, Quantity};
 use nm_model::probe::ProbeKind;
 use nm_model::result::Statistic;
-use nm_model::{Case, Outcome, RunResult, Series, SeriesKey};
+use nm_model::{Outcome, RunResult, Series, SeriesKey};
 
 use crate::decisive::requirement_text;
+use crate::probes::{self, case_words};
 use crate::svg::Look;
-use crate::units;
 use crate::view::{self, Notes};
 
 /// Most lines of the picture, headings included: more do not fit the first screen.
@@ -206,45 +206,38 @@ fn label(series: &Series) -> String {
 
 /// The heading names the case if all rows share it; else each label does.
 fn group(environment: &str, family: Family, series: &[&Series], mut rows: Vec<Row>) -> Group {
-    let cases: Vec<String> = series.iter().map(|series| case_text(&series.key.case)).collect();
+    let cases: Vec<String> =
+        series.iter().map(|series| case_words::brief(&series.key.case)).collect();
     let is_shared = cases.iter().all(|case| *case == cases[0]);
     let case = if is_shared { cases.first().cloned().unwrap_or_default() } else { String::new() };
     if !is_shared {
         for row in &mut rows {
             let own = series.iter().find(|series| row.label == label(series));
-            row.label += &own.map_or_else(String::new, |s| format!(" {}", case_text(&s.key.case)));
+            row.label +=
+                &own.map_or_else(String::new, |s| format!(" {}", case_words::brief(&s.key.case)));
         }
     }
-    let probe = match family.0 {
-        ProbeKind::Pingpong => String::new(),
-        other => format!(" {other}"),
+    let probe = match probes::of(family.0).is_named {
+        true => format!(" {}", family.0),
+        false => String::new(),
     };
     let case = if case.is_empty() { case } else { format!(", {case}") };
     let title = format!("{environment}{probe} · {}{case}", family.1);
     Group { title, rows: sorted(rows), n_left_out: 0 }
 }
 
-fn case_text(case: &Case) -> String {
-    match case {
-        Case::Request { rate_per_s: Some(rate), .. } => format!("{}/s", units::plain(*rate)),
-        other => view::case_text(other),
-    }
-}
-
 /// Published rows of the same family: of each run and stack the case nearest to those shown; of an
 /// exchange only layouts that were measured too.
 fn published(references: &[RunResult], wanted: Family, own: &[&Series]) -> Vec<Row> {
-    let layout = |series: &Series| series.key.stack.split(' ').next().map(str::to_string);
+    let is_beside = probes::of(wanted.0).is_beside;
     let is_wanted = |series: &&Series| {
-        let is_like = |own: &&Series| layout(own) == layout(series);
-        family(&series.key) == Some(wanted)
-            && (wanted.0 != ProbeKind::Exchange || own.iter().any(is_like))
+        family(&series.key) == Some(wanted) && own.iter().any(|own| is_beside(series, own))
     };
-    let own_rate = own.iter().find_map(|series| rate(&series.key.case));
+    let own_rate = own.iter().find_map(|series| series.key.case.rate_per_s());
     let mut rows = vec![];
     for run in references {
         let distance = |series: &&Series| {
-            let rates = rate(&series.key.case).zip(own_rate);
+            let rates = series.key.case.rate_per_s().zip(own_rate);
             rates.map_or_else(|| rank(series).1, |(a, b)| (a / b).ln().abs())
         };
         let nearest =
@@ -256,7 +249,7 @@ fn published(references: &[RunResult], wanted: Family, own: &[&Series]) -> Vec<R
         };
         let mean = if median.is_some() { "" } else { " (mean)" };
         rows.push(Row {
-            label: format!("{} {}{mean}", run.name, case_text(&series.key.case)),
+            label: format!("{} {}{mean}", run.name, case_words::brief(&series.key.case)),
             median_ns,
             p99_ns: view::value(series, Metric::Percentile(99.0)),
             kind: Kind::Published,
@@ -268,13 +261,6 @@ fn published(references: &[RunResult], wanted: Family, own: &[&Series]) -> Vec<R
     }
     rows.retain(|row| row.median_ns.is_finite() && row.median_ns > 0.0);
     rows
-}
-
-fn rate(case: &Case) -> Option<f64> {
-    match case {
-        Case::Request { rate_per_s, .. } => *rate_per_s,
-        _ => None,
-    }
 }
 
 fn sorted(mut rows: Vec<Row>) -> Vec<Row> {

@@ -11,7 +11,7 @@ use nm_stats::holm;
 
 use super::figures::{cpu_us, per_s, rate};
 use crate::style::Tone;
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units::{NOT_AVAILABLE, column, significant};
 use crate::view;
 
@@ -91,15 +91,18 @@ pub fn table(result: &RunResult, own: &[&Series]) -> Table {
     let cpu: Vec<_> = lines.iter().map(|line| cpu_us(line.series)).collect();
     let [(median, _), (p99, _)] = FIGURES;
     let columns = vec![
-        ("network", texts(&|line| split_transport(&line.series.key.stack).0)),
-        ("#rate /s", texts(&|line| per_s(rate(line.series)))),
-        ("transport", texts(&|line| split_transport(&line.series.key.stack).1.to_string())),
-        ("#median ms", ms(median)),
-        ("median ratio", ratios(median)),
-        ("#p99 ms", ms(p99)),
-        ("p99 ratio", ratios(p99)),
-        ("#CPU us", column(&cpu, 3, 2)),
-        ("result", texts(&|line| line.conclusion.clone())),
+        (Column::text("network"), texts(&|line| split_transport(&line.series.key.stack).0)),
+        (Column::figure("rate /s"), texts(&|line| per_s(rate(line.series)))),
+        (
+            Column::text("transport"),
+            texts(&|line| split_transport(&line.series.key.stack).1.to_string()),
+        ),
+        (Column::figure("median ms"), ms(median)),
+        (Column::text("median ratio"), ratios(median)),
+        (Column::figure("p99 ms"), ms(p99)),
+        (Column::text("p99 ratio"), ratios(p99)),
+        (Column::figure("CPU us"), column(&cpu, 3, 2)),
+        (Column::text("result"), texts(&|line| line.conclusion.clone())),
     ];
     let wins = |line: &Line<'_>| line.conclusion.starts_with("wins");
     let mut table = Table::of_columns(
@@ -178,7 +181,7 @@ fn conclusions(group: &[&Series], seed: u64) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exchange::fixture::result;
+    use crate::probes::exchange::fixture::result;
     use nm_model::NotAvailable;
     use nm_model::plan::EnvironmentKind;
     use nm_model::result::RoundData;

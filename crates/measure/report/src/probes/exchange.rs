@@ -9,16 +9,18 @@ mod carried;
 mod figures;
 #[cfg(test)]
 pub(crate) mod fixture;
+pub(crate) mod page;
 mod transports;
 
 use nm_model::exchange::{LOAD, Moves};
 use nm_model::probe::ProbeKind;
-use nm_model::result::{RoundData, Series};
+use nm_model::result::{RoundData, Series, Statistic};
 use nm_model::{Metric, RunResult};
 
+use crate::probes::section::Section;
 use crate::reference;
 use crate::style::Tone;
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units::{NOT_AVAILABLE, Precision, column};
 use crate::view;
 
@@ -32,6 +34,22 @@ pub const SCALING: &str = "monterey-ezbrokerage-scaling";
 
 /// Source column of the published rows.
 const PUBLISHED: &str = "published, 2010";
+
+/// Round trips, the one that names a network first.
+pub(crate) const ROUND_TRIPS: &[Statistic] =
+    &[Statistic::RoundTripFromIntended, Statistic::RoundTrip];
+
+/// The section of a report.
+pub(crate) fn section(result: &RunResult) -> Option<Section> {
+    let tables = tables(result);
+    let (anchor, title, reading) = ("exchange", "The exchange", None);
+    (!tables.is_empty()).then(|| Section { anchor, title, reading, brief: tables.clone(), tables })
+}
+
+/// Whether a published network is as large as one that was measured.
+pub(crate) fn is_beside(published: &Series, own: &Series) -> bool {
+    layout(published) == layout(own)
+}
 
 /// The tables of a result that has figures of the exchange; none otherwise.
 pub fn tables(result: &RunResult) -> Vec<Table> {
@@ -85,14 +103,14 @@ fn latency_table(own: &[&Series], names: Names, run: Option<&RunResult>) -> Tabl
         false => all[at].key.stack.clone(),
     };
     let columns = vec![
-        ("network", (0..all.len()).map(network).collect()),
-        ("source", (0..all.len()).map(|at| source(at).to_string()).collect()),
-        ("#rate /s", all.iter().map(|series| per_s(rate(series))).collect()),
-        ("#mean", ms(Metric::Mean)),
-        ("#p90", ms(Metric::Percentile(90.0))),
-        ("#ES10", ms(Metric::Es10)),
-        ("#p99", ms(Metric::Percentile(99.0))),
-        ("#lost", (0..all.len()).map(lost).collect()),
+        (Column::text("network"), (0..all.len()).map(network).collect()),
+        (Column::text("source"), (0..all.len()).map(|at| source(at).to_string()).collect()),
+        (Column::figure("rate /s"), all.iter().map(|series| per_s(rate(series))).collect()),
+        (Column::figure("mean"), ms(Metric::Mean)),
+        (Column::figure("p90"), ms(Metric::Percentile(90.0))),
+        (Column::figure("ES10"), ms(Metric::Es10)),
+        (Column::figure("p99"), ms(Metric::Percentile(99.0))),
+        (Column::figure("lost"), (0..all.len()).map(lost).collect()),
     ];
     let tones = (0..all.len()).map(|at| if at < own.len() { Tone::Plain } else { Tone::Faint });
     Table::of_columns(
@@ -122,7 +140,12 @@ fn throughput_table(
     let mut table = Table::new(
         "Exchange: highest rate that was tried and carried, with ES10 and p99 under 10 ms and \
          nothing lost",
-        &["network", "source", "#rate /s", "other rates"],
+        [
+            Column::text("network"),
+            Column::text("source"),
+            Column::figure("rate /s"),
+            Column::text("other rates").optional(),
+        ],
     );
     let mut done: Vec<String> = vec![];
     for series in own {
@@ -141,7 +164,7 @@ fn throughput_table(
         let cells = vec![reference.key.stack.clone(), PUBLISHED.into(), rate, String::new()];
         table.push(Tone::Faint, cells);
     }
-    table.drop_empty(&["other rates"]);
+    table.drop_empty();
     table
 }
 
@@ -155,20 +178,25 @@ fn cpu_table(own: &[&Series], names: Names) -> Table {
     };
     let sums: Vec<_> = known.iter().map(|series| cpu_us(series)).collect();
     let mut columns = vec![
-        ("network", known.iter().map(|series| names.of_series(series)).collect()),
-        ("#rate /s", known.iter().map(|series| per_s(rate(series))).collect()),
+        (Column::text("network"), known.iter().map(|series| names.of_series(series)).collect()),
+        (Column::figure("rate /s"), known.iter().map(|series| per_s(rate(series))).collect()),
     ];
-    let titles = ["#gateway", "#router", "#mediator", "#processor"];
+    let titles = [
+        Column::figure("gateway"),
+        Column::figure("router"),
+        Column::figure("mediator"),
+        Column::figure("processor"),
+    ];
     columns.extend(titles.into_iter().zip(CLASSES.map(class)));
-    columns.push(("#sum", column(&sums, 3, 2)));
-    columns.push(("#load", class(LOAD)));
+    columns.push((Column::figure("sum"), column(&sums, 3, 2)));
+    columns.push((Column::figure("load"), class(LOAD)));
     let shares = known.iter().map(|series| {
         let shares = rounds(series).iter().filter_map(|round| round.broadcast_share).collect();
         median(shares).map(|share| share * 100.0)
     });
     let shares: Vec<_> = shares.collect();
     if shares.iter().any(Option::is_some) {
-        columns.push(("#broadcasts %", column(&shares, 3, 1)));
+        columns.push((Column::figure("broadcasts %"), column(&shares, 3, 1)));
     }
     Table::of_columns(
         "Exchange: CPU time for one transaction, µs, all nodes of a class together (median of \
@@ -193,12 +221,12 @@ fn hop_table(own: &[&Series], names: Names) -> Table {
         }))
     };
     let columns = vec![
-        ("network", rows.iter().map(|(series, _)| names.of_series(series)).collect()),
-        ("#rate /s", rows.iter().map(|(series, _)| per_s(rate(series))).collect()),
-        ("hop", rows.iter().map(|(_, name)| name.clone()).collect()),
-        ("#mean", figures(|hop| hop.mean_ns)),
-        ("#median", figures(|hop| hop.median_ns)),
-        ("#p99", figures(|hop| hop.p99_ns)),
+        (Column::text("network"), rows.iter().map(|(series, _)| names.of_series(series)).collect()),
+        (Column::figure("rate /s"), rows.iter().map(|(series, _)| per_s(rate(series))).collect()),
+        (Column::text("hop"), rows.iter().map(|(_, name)| name.clone()).collect()),
+        (Column::figure("mean"), figures(|hop| hop.mean_ns)),
+        (Column::figure("median"), figures(|hop| hop.median_ns)),
+        (Column::figure("p99"), figures(|hop| hop.p99_ns)),
     ];
     Table::of_columns(
         "Exchange: where the time goes, µs (median of rounds; a hop's p99 values do not add up)",
@@ -226,17 +254,17 @@ fn moves_table(own: &[&Series], names: Names) -> Table {
         ms_column(rows.iter().map(|(_, all)| all.iter().filter_map(value).max_by(f64::total_cmp)))
     };
     let columns = vec![
-        ("network", rows.iter().map(|(series, _)| names.of_series(series)).collect()),
-        ("#rate /s", rows.iter().map(|(series, _)| per_s(rate(series))).collect()),
-        ("#due", count(|moves| moves.due)),
-        ("#done", count(|moves| moves.done)),
-        ("#refused", count(|moves| moves.refused)),
-        ("#took", middle(|moves| moves.took.median_ns)),
-        ("#p99", middle(|moves| moves.took.p99_ns)),
-        ("#longest", longest(|moves| moves.took.max_ns)),
-        ("#paused", middle(|moves| moves.pauses.median_ns)),
-        ("#p99 ", middle(|moves| moves.pauses.p99_ns)),
-        ("#longest ", longest(|moves| moves.pauses.max_ns)),
+        (Column::text("network"), rows.iter().map(|(series, _)| names.of_series(series)).collect()),
+        (Column::figure("rate /s"), rows.iter().map(|(series, _)| per_s(rate(series))).collect()),
+        (Column::figure("due"), count(|moves| moves.due)),
+        (Column::figure("done"), count(|moves| moves.done)),
+        (Column::figure("refused"), count(|moves| moves.refused)),
+        (Column::figure("took"), middle(|moves| moves.took.median_ns)),
+        (Column::figure("p99"), middle(|moves| moves.took.p99_ns)),
+        (Column::figure("longest"), longest(|moves| moves.took.max_ns)),
+        (Column::figure("paused"), middle(|moves| moves.pauses.median_ns)),
+        (Column::figure("p99 "), middle(|moves| moves.pauses.p99_ns)),
+        (Column::figure("longest "), longest(|moves| moves.pauses.max_ns)),
     ];
     Table::of_columns(
         "Exchange: instruments that moved to another cell while they were traded: how long a move \
@@ -259,15 +287,27 @@ fn fault_table(own: &[&Series], names: Names) -> Table {
     let figures = |values: Vec<Option<f64>>| -> Vec<String> { column(&values, 3, 2) };
     let seconds = Precision::of(rows.iter().map(|(_, _, fault)| fault.at_s), 3, 2);
     let columns = vec![
-        ("network", rows.iter().map(|(series, ..)| names.of_series(series)).collect()),
-        ("round", rows.iter().map(|(_, r, _)| (u64::from(r.round) + 1).to_string()).collect()),
-        ("node", rows.iter().map(|(_, _, fault)| fault.node.clone()).collect()),
-        ("#at, s", rows.iter().map(|(_, _, fault)| seconds.cell(Some(fault.at_s))).collect()),
         (
-            "#back inside the limit after, ms",
+            Column::text("network"),
+            rows.iter().map(|(series, ..)| names.of_series(series)).collect(),
+        ),
+        (
+            Column::text("round"),
+            rows.iter().map(|(_, r, _)| (u64::from(r.round) + 1).to_string()).collect(),
+        ),
+        (Column::text("node"), rows.iter().map(|(_, _, fault)| fault.node.clone()).collect()),
+        (
+            Column::figure("at, s"),
+            rows.iter().map(|(_, _, fault)| seconds.cell(Some(fault.at_s))).collect(),
+        ),
+        (
+            Column::figure("back inside the limit after, ms"),
             figures(rows.iter().map(|(_, _, fault)| fault.back_ms).collect()),
         ),
-        ("#worst, ms", figures(rows.iter().map(|(_, _, fault)| fault.worst_ms).collect())),
+        (
+            Column::figure("worst, ms"),
+            figures(rows.iter().map(|(_, _, fault)| fault.worst_ms).collect()),
+        ),
     ];
     Table::of_columns("Exchange: nodes that were killed", columns)
 }

@@ -3,14 +3,17 @@
 
 #[cfg(test)]
 pub(crate) mod fixture;
+mod heat_map;
+pub(crate) mod page;
 mod totals;
 
 use nm_model::RunResult;
 use nm_model::probe::ProbeKind;
 use nm_model::result::Series;
 
+use crate::probes::section::Section;
 use crate::style::Tone;
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units::{self, LatencyUnit, NOT_AVAILABLE};
 use crate::view;
 
@@ -33,8 +36,16 @@ pub fn series(result: &RunResult) -> impl Iterator<Item = &Series> {
     result.series.iter().filter(|series| series.key.probe == ProbeKind::Jitter)
 }
 
+/// The section of a report.
+pub(crate) fn section(result: &RunResult) -> Option<Section> {
+    let tables: Vec<Table> = series(result).flat_map(tables).collect();
+    let brief = summaries(result);
+    let (anchor, title, reading) = ("jitter", "Jitter", Some(READING));
+    (!tables.is_empty()).then_some(Section { anchor, title, reading, brief, tables })
+}
+
 /// The first table of each series: what a terminal shows.
-pub fn summaries(result: &RunResult) -> Vec<Table> {
+fn summaries(result: &RunResult) -> Vec<Table> {
     series(result).map(summary).filter(|table| !table.rows.is_empty()).collect()
 }
 
@@ -98,23 +109,19 @@ fn summary(series: &Series) -> Table {
         unit.name()
     );
     let columns = vec![
-        ("CPU", totals.iter().map(text).collect()),
-        ("#gaps /s", per_s(&|total| Some(total.gaps()))),
-        ("#p50", lengths(&|total| total.percentile(50.0))),
-        ("#p99", lengths(&|total| total.percentile(99.0))),
-        ("#max", lengths(&|total| Some(total.longest_ns() as f64))),
-        ("#lost", percent_column(&totals, |total| Some(total.lost_ns()))),
-        ("#preempted", percent_column(&totals, |total| total.preempted_ns())),
-        ("#interrupts", percent_column(&totals, |total| total.interrupts_ns())),
-        ("#steal", percent_column(&totals, |total| total.steal_ns())),
-        ("#below the OS", totals.iter().map(below_text).collect()),
-        ("#interrupts /s", per_s(&|total| total.interrupt_count())),
+        (Column::text("CPU"), totals.iter().map(text).collect()),
+        (Column::figure("gaps /s"), per_s(&|total| Some(total.gaps()))),
+        (Column::figure("p50").leaves(2), lengths(&|total| total.percentile(50.0))),
+        (Column::figure("p99"), lengths(&|total| total.percentile(99.0))),
+        (Column::figure("max"), lengths(&|total| Some(total.longest_ns() as f64))),
+        (Column::figure("lost"), percent_column(&totals, |total| Some(total.lost_ns()))),
+        (Column::figure("preempted"), percent_column(&totals, |total| total.preempted_ns())),
+        (Column::figure("interrupts"), percent_column(&totals, |total| total.interrupts_ns())),
+        (Column::figure("steal").leaves(3), percent_column(&totals, |total| total.steal_ns())),
+        (Column::figure("below the OS"), totals.iter().map(below_text).collect()),
+        (Column::figure("interrupts /s").leaves(1), per_s(&|total| total.interrupt_count())),
     ];
-    Table::of_columns(caption(series, &what, totals.len(), n_cpus), columns).expendable(&[
-        "interrupts /s",
-        "p50",
-        "steal",
-    ])
+    Table::of_columns(caption(series, &what, totals.len(), n_cpus), columns)
 }
 
 /// What was lost below the system, %: one figure, or from what is certain to all that is not
@@ -147,14 +154,20 @@ fn balance(series: &Series) -> Table {
     };
     let signed = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
     let columns = vec![
-        ("CPU", totals.iter().map(text).collect()),
-        ("#lost", ns(&|total| Some(signed(total.lost_ns())))),
-        ("#run delay", ns(&|total| total.run_delay_ns().map(signed))),
-        ("#interrupts", ns(&|total| total.interrupts_ns().map(signed))),
-        ("#steal", ns(&|total| total.steal_ns().map(signed))),
-        ("#unexplained", ns(&|total| Some(total.unexplained_ns()))),
-        ("#certainly below the OS", ns(&|total| Some(signed(total.below_system_ns())))),
-        ("what is below", totals.iter().map(|total| total.below_name().to_string()).collect()),
+        (Column::text("CPU"), totals.iter().map(text).collect()),
+        (Column::figure("lost"), ns(&|total| Some(signed(total.lost_ns())))),
+        (Column::figure("run delay"), ns(&|total| total.run_delay_ns().map(signed))),
+        (Column::figure("interrupts"), ns(&|total| total.interrupts_ns().map(signed))),
+        (Column::figure("steal"), ns(&|total| total.steal_ns().map(signed))),
+        (Column::figure("unexplained"), ns(&|total| Some(total.unexplained_ns()))),
+        (
+            Column::figure("certainly below the OS"),
+            ns(&|total| Some(signed(total.below_system_ns()))),
+        ),
+        (
+            Column::text("what is below"),
+            totals.iter().map(|total| total.below_name().to_string()).collect(),
+        ),
     ];
     Table::of_columns(caption(series, &what, totals.len(), n_cpus), columns)
 }
@@ -172,18 +185,21 @@ fn counted(series: &Series) -> Table {
         named.collect::<Vec<_>>().join(", ")
     };
     let columns = vec![
-        ("CPU", totals.iter().map(text).collect()),
-        ("#gaps", count(&|total| Some(total.gaps()))),
-        ("#preempted gaps", count(&|total| total.preempted_gaps())),
-        ("#involuntary switches", count(&|total| Some(total.switches()))),
-        ("#page faults", count(&|total| Some(total.minor_faults()))),
-        ("#interrupts", count(&|total| total.interrupt_count())),
-        ("#firmware interrupts", count(&|total| total.firmware_interrupts())),
-        ("most interrupts", totals.iter().map(rows).collect()),
+        (Column::text("CPU"), totals.iter().map(text).collect()),
+        (Column::figure("gaps"), count(&|total| Some(total.gaps()))),
+        (Column::figure("preempted gaps"), count(&|total| total.preempted_gaps())),
+        (Column::figure("involuntary switches"), count(&|total| Some(total.switches()))),
+        (Column::figure("page faults"), count(&|total| Some(total.minor_faults()))),
+        (Column::figure("interrupts"), count(&|total| total.interrupt_count())),
+        (
+            Column::figure("firmware interrupts").optional(),
+            count(&|total| total.firmware_interrupts()),
+        ),
+        (Column::text("most interrupts"), totals.iter().map(rows).collect()),
     ];
     let mut table =
         Table::of_columns(caption(series, "what was counted", totals.len(), n_cpus), columns);
-    table.drop_empty(&["firmware interrupts"]);
+    table.drop_empty();
     table
 }
 
@@ -199,11 +215,11 @@ fn delays(series: &Series) -> Table {
         values.iter().map(cell).collect::<Vec<_>>()
     };
     let columns = vec![
-        ("CPU", totals.iter().map(text).collect()),
-        ("#p99", column(99.0)),
-        ("#p99.9", column(99.9)),
-        ("#p99.99", column(99.99)),
-        ("#p99.999", column(99.999)),
+        (Column::text("CPU"), totals.iter().map(text).collect()),
+        (Column::figure("p99"), column(99.0)),
+        (Column::figure("p99.9"), column(99.9)),
+        (Column::figure("p99.99"), column(99.99)),
+        (Column::figure("p99.999"), column(99.999)),
     ];
     let what = "delay of a message that arrives at a random time";
     Table::of_columns(caption(series, what, totals.len(), n_cpus), columns)

@@ -6,15 +6,16 @@ use nm_model::result::{Series, Statistic};
 use nm_model::{SettingKind, SettingValue};
 use nm_stats::describe;
 
+use crate::probes::case_words;
 use crate::style::Tone;
 use crate::svg::{Axis, Chart, Look, Mark};
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units::{self, Precision};
 use crate::view;
 
-use super::family::{environments, reference_label};
-use super::figure::{Figure, ROWS_MAX, number, spread};
-use super::limits::{Limit, limits_of};
+use crate::html::charts::family::{environments, reference_label};
+use crate::html::charts::figure::{Figure, ROWS_MAX, number, spread};
+use crate::html::charts::limits::{Limit, limits_of};
 
 /// A row of the throughput chart.
 #[derive(Clone)]
@@ -30,7 +31,7 @@ struct Bar<'a> {
 
 impl<'a> Bar<'a> {
     fn own(result: &RunResult, series: &'a Series) -> Bar<'a> {
-        let label = format!("{} {}", series.key.path(), view::case_text(&series.key.case));
+        let label = format!("{} {}", series.key.path(), case_words::text(&series.key.case));
         let label = view::marked(series, label);
         let look = Look::of_stack(&series.key.stack);
         let mut limits = limits_of(&result.verdicts, series);
@@ -39,7 +40,7 @@ impl<'a> Bar<'a> {
     }
 
     fn of_reference(run: &RunResult, series: &'a Series) -> Bar<'a> {
-        let case = view::case_text(&series.key.case);
+        let case = case_words::text(&series.key.case);
         let label = format!("{} {case}", reference_label(run, &series.key.stack));
         let setting = |kind: SettingKind| match series.settings.get(&kind)? {
             SettingValue::GigabitsPerSecond(gbps) => Some(*gbps),
@@ -66,7 +67,7 @@ impl<'a> Bar<'a> {
     }
 }
 
-pub(super) fn figures(result: &RunResult, references: &[RunResult]) -> Vec<(String, Figure)> {
+pub(crate) fn figures(result: &RunResult, references: &[RunResult]) -> Vec<(String, Figure)> {
     let is_flows = |s: &&Series| s.key.statistic == Statistic::Throughput;
     let own: Vec<Bar<'_>> =
         result.series.iter().filter(is_flows).map(|s| Bar::own(result, s)).collect();
@@ -91,7 +92,7 @@ pub(super) fn figures(result: &RunResult, references: &[RunResult]) -> Vec<(Stri
 }
 
 /// The flows of all environments in one chart, with those of `references` below.
-pub(super) fn beside(result: &RunResult, references: &[RunResult]) -> Option<Figure> {
+pub(crate) fn beside(result: &RunResult, references: &[RunResult]) -> Option<Figure> {
     let is_flows = |s: &&Series| s.key.statistic == Statistic::Throughput;
     let own = result.series.iter().filter(is_flows).map(|series| Bar::own(result, series));
     let mut bars: Vec<Bar<'_>> = own.take(ROWS_MAX).collect();
@@ -189,15 +190,15 @@ fn throughput_table(title: String, bars: &[Bar<'_>]) -> Table {
         list(typical.map_or_else(Vec::new, |round| round.flows.iter().map(|f| f.gbps).collect()))
     };
     let columns = vec![
-        ("series", bars.iter().map(|bar| bar.label.clone()).collect()),
-        ("#median", cells(&|bar| view::value(bar.series, Metric::Throughput))),
-        ("#SD", cells(&|bar| describe::stddev(&rounds(bar)))),
-        ("#min", cells(&|bar| rounds(bar).into_iter().reduce(f64::min))),
-        ("#max", cells(&|bar| rounds(bar).into_iter().reduce(f64::max))),
-        ("#rounds", bars.iter().map(|bar| rounds(bar).len().to_string()).collect()),
-        ("rounds in order", bars.iter().map(|bar| list(rounds(bar))).collect()),
-        ("flows of the middle round", bars.iter().map(flows).collect()),
-        ("expected", bars.iter().map(Bar::expectation).collect()),
+        (Column::text("series"), bars.iter().map(|bar| bar.label.clone()).collect()),
+        (Column::figure("median"), cells(&|bar| view::value(bar.series, Metric::Throughput))),
+        (Column::figure("SD"), cells(&|bar| describe::stddev(&rounds(bar)))),
+        (Column::figure("min"), cells(&|bar| rounds(bar).into_iter().reduce(f64::min))),
+        (Column::figure("max"), cells(&|bar| rounds(bar).into_iter().reduce(f64::max))),
+        (Column::figure("rounds"), bars.iter().map(|bar| rounds(bar).len().to_string()).collect()),
+        (Column::text("rounds in order"), bars.iter().map(|bar| list(rounds(bar))).collect()),
+        (Column::text("flows of the middle round"), bars.iter().map(flows).collect()),
+        (Column::text("expected"), bars.iter().map(Bar::expectation).collect()),
     ];
     let tone = |bar: &Bar<'_>| if bar.look.is_faint { Tone::Faint } else { Tone::Plain };
     Table::of_columns(format!("{title}, Gb/s"), columns).with_tones(bars.iter().map(tone))

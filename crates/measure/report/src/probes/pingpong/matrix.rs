@@ -5,7 +5,8 @@ use nm_model::result::{Series, Statistic};
 use nm_model::stack::StackPair;
 use nm_model::{Doubt, Metric, RunResult, StackClass};
 
-use crate::table::Table;
+use crate::probes::case_words;
+use crate::table::{Column, Table};
 use crate::units::{LatencyUnit, NOT_AVAILABLE};
 use crate::view::{self, Notes};
 
@@ -116,13 +117,13 @@ impl Matrix {
             }
             None => NOT_AVAILABLE.to_string(),
         };
-        let titles: Vec<String> = self.environments.iter().map(|e| format!("#{e}")).collect();
         let n_columns = self.environments.len();
-        let mut columns: Vec<(&str, Vec<String>)> = vec![
-            ("stack", rows().map(|(_, row)| row.stack.clone()).collect()),
-            ("class", rows().map(|(group, _)| group.title().to_string()).collect()),
+        let mut columns: Vec<(Column, Vec<String>)> = vec![
+            (Column::text("stack"), rows().map(|(_, row)| row.stack.clone()).collect()),
+            (Column::text("class"), rows().map(|(group, _)| group.title().to_string()).collect()),
         ];
-        for (column, title) in titles.iter().enumerate() {
+        for (column, environment) in self.environments.iter().enumerate() {
+            let title = Column::figure(environment);
             columns.push((title, (column..cells.len()).step_by(n_columns).map(text).collect()));
         }
         Table::of_columns(self.caption(), columns)
@@ -133,7 +134,7 @@ impl Matrix {
         format!(
             "median / p99 of {} at {}, {}",
             self.statistic.label(),
-            view::case_text(&self.case),
+            case_words::text(&self.case),
             self.unit.name()
         )
     }

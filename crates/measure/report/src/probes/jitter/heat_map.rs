@@ -4,11 +4,11 @@
 use nm_model::jitter::{CpuJitter, JitterRound, JitterSlice};
 use nm_model::result::Series;
 
-use super::charts::Figure;
-use crate::jitter::worst_round;
+use crate::html::charts::figure::Figure;
+use crate::probes::jitter::worst_round;
 use crate::style::Tone;
 use crate::svg::{Axis, Chart, HeatBox, Mark};
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units;
 use crate::view;
 
@@ -167,7 +167,7 @@ fn boxes(row: &Row<'_>, middle: f64, band: &Band, wanted: usize) -> Vec<HeatBox>
 fn table(caption: String, rows: &[Row<'_>], n_cells: usize) -> Table {
     let cell_s = rows.first().map_or(1.0, |row| row.cell_s);
     let time = |at: usize| units::significant(at as f64 * cell_s, 3);
-    let mut columns = vec![("#from s".to_string(), (0..n_cells).map(time).collect::<Vec<_>>())];
+    let mut columns = vec![(Column::figure("from s"), (0..n_cells).map(time).collect::<Vec<_>>())];
     for row in rows {
         let cell = |at: usize| {
             let Some(cell) = row.cells.get(at) else { return String::new() };
@@ -182,7 +182,8 @@ fn table(caption: String, rows: &[Row<'_>], n_cells: usize) -> Table {
                 ),
             }
         };
-        columns.push((format!("CPU {}", row.cpu.cpu), (0..n_cells).map(cell).collect()));
+        columns
+            .push((Column::text(format!("CPU {}", row.cpu.cpu)), (0..n_cells).map(cell).collect()));
     }
     Table::of_columns(caption, columns).with_tones((0..n_cells).map(|_| Tone::Plain))
 }
@@ -190,7 +191,7 @@ fn table(caption: String, rows: &[Row<'_>], n_cells: usize) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jitter::{fixture, series};
+    use crate::probes::jitter::{fixture, series};
 
     fn drawn(result: &nm_model::RunResult) -> Figure {
         figure(series(result).next().unwrap(), "jitter-1".to_string()).unwrap()

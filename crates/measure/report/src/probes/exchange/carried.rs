@@ -85,7 +85,7 @@ fn words(outcome: Outcome, n_rounds: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exchange::fixture::result;
+    use crate::probes::exchange::fixture::result;
     use nm_model::probe::Case;
     use nm_model::result::RoundData;
     use nm_model::verdict::{Evidence, Verdict};

@@ -3,11 +3,11 @@
 use maud::{Markup, html};
 use nm_model::RunResult;
 
-use super::charts::Figure;
-use super::charts::bars::{Bar, bars};
-use super::page::reading;
-use super::region::region;
-use crate::compute::{self, Line};
+use crate::html::charts::bars::{Bar, bars};
+use crate::html::charts::figure::Figure;
+use crate::html::page::reading;
+use crate::html::region::region;
+use crate::probes::compute::{self, Line};
 use crate::svg::Look;
 use crate::units;
 

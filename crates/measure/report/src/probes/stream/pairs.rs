@@ -4,21 +4,28 @@
 use nm_model::probe::{Case, Side};
 use nm_model::result::{Flow, RunResult, Series, Statistic, ThroughputRound};
 
+use crate::probes::case_words;
 use crate::style::Tone;
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units::{self, Precision};
 use crate::view;
 
 /// The flows of the middle round of each series with flows in both directions.
 pub fn pairs_table(result: &RunResult) -> Table {
-    let titles = ["series", "pair", "#from the client", "#from the server", "#both"];
-    let mut table = Table::new("Flows of both directions as pairs and in total, Gb/s", &titles);
+    let titles = [
+        Column::text("series"),
+        Column::text("pair"),
+        Column::figure("from the client"),
+        Column::figure("from the server"),
+        Column::figure("both"),
+    ];
+    let mut table = Table::new("Flows of both directions as pairs and in total, Gb/s", titles);
     for series in result.series.iter().filter(|series| is_shown(series)) {
         let Some(round) = view::typical_throughput(series) else { continue };
         let of = |side: Side| rates(&round.flows, side);
         let (client, server) = (of(Side::Client), of(Side::Server));
         let precision = Precision::of(client.iter().chain(&server).copied(), 4, 3);
-        let name = format!("{} {}", series.key.path(), view::case_text(&series.key.case));
+        let name = format!("{} {}", series.key.path(), case_words::text(&series.key.case));
         let name = view::marked(series, name);
         let mut push = |tone, pair: String, parts: [Option<f64>; 2]| {
             let both = parts.iter().flatten().sum();

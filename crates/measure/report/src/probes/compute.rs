@@ -1,15 +1,19 @@
 //! The table of the compute probe. It has jobs of each layout beside one thread alone, with the
 //! published figures below, and what is expected of a layout.
 
+pub(crate) mod page;
+
 use nm_model::compute::{ComputeRound, Count, Layout, ThreadWork};
 use nm_model::probe::{Case, ProbeKind};
 use nm_model::result::Series;
 use nm_model::{Metric, RunResult};
 use nm_stats::describe::median;
 
+use crate::probes::case_words;
+use crate::probes::section::Section;
 use crate::reference;
 use crate::style::Tone;
-use crate::table::Table;
+use crate::table::{Column, Table};
 use crate::units::{NOT_AVAILABLE, column, or_not_available, percent};
 use crate::view;
 
@@ -170,10 +174,17 @@ impl Line<'_> {
     /// `pi 2xN`, with the environment where it is not this host.
     pub fn label(&self) -> String {
         let environment = &self.series.key.environment;
-        let case = view::case_text(&self.series.key.case);
+        let case = case_words::text(&self.series.key.case);
         let name = if environment == "host" { case } else { format!("{environment} {case}") };
         view::marked(self.series, name)
     }
+}
+
+/// The section of a report.
+pub(crate) fn section(result: &RunResult) -> Option<Section> {
+    let table = table(result)?;
+    let (anchor, title, reading) = ("compute", "Compute", Some(READING));
+    Some(Section { anchor, title, reading, brief: vec![table.clone()], tables: vec![table] })
 }
 
 /// The table of a result with figures of the compute probe; none otherwise.
@@ -204,30 +215,26 @@ pub fn table(result: &RunResult) -> Option<Table> {
     // The source tells where a published line is from.
     let label = |at: usize| match is_own(at) {
         true => all[at].label(),
-        false => view::case_text(&all[at].series.key.case),
+        false => case_words::text(&all[at].series.key.case),
     };
     let columns = vec![
-        ("layout", (0..all.len()).map(label).collect()),
-        ("source", (0..all.len()).map(source).collect()),
-        ("#threads", texts(&threads)),
-        ("#jobs/s", numbers(4, &|line| view::value(line.series, Metric::Rate))),
-        ("#work per core", numbers(3, &|line| line.work_per_core())),
-        ("#CPU s", numbers(4, &cpu_s)),
-        ("#real s", numbers(4, &|line| line.real_s())),
-        ("#speed", shares(&|line| line.speed())),
-        ("#fairness", shares(&|line| line.fairness())),
-        ("#waited", shares(&|line| line.waited())),
-        ("#stolen ms", numbers(3, &|line| line.steal_ms())),
-        ("implementation", texts(&|line| line.implementation())),
+        (Column::text("layout"), (0..all.len()).map(label).collect()),
+        (Column::text("source"), (0..all.len()).map(source).collect()),
+        (Column::figure("threads"), texts(&threads)),
+        (Column::figure("jobs/s"), numbers(4, &|line| view::value(line.series, Metric::Rate))),
+        (Column::figure("work per core"), numbers(3, &|line| line.work_per_core())),
+        (Column::figure("CPU s"), numbers(4, &cpu_s)),
+        (Column::figure("real s"), numbers(4, &|line| line.real_s())),
+        (Column::figure("speed"), shares(&|line| line.speed())),
+        (Column::figure("fairness"), shares(&|line| line.fairness())),
+        (Column::figure("waited").leaves(3), shares(&|line| line.waited())),
+        (Column::figure("stolen ms").leaves(2), numbers(3, &|line| line.steal_ms())),
+        (Column::text("implementation").leaves(1), texts(&|line| line.implementation())),
     ];
     let tones = (0..all.len()).map(|at| if is_own(at) { Tone::Plain } else { Tone::Faint });
     let caption =
         "Compute: jobs in layouts of threads, beside one thread alone (medians of rounds)";
-    Some(Table::of_columns(caption, columns).with_tones(tones).expendable(&[
-        "implementation",
-        "stolen ms",
-        "waited",
-    ]))
+    Some(Table::of_columns(caption, columns).with_tones(tones))
 }
 
 #[cfg(test)]

@@ -5,17 +5,17 @@ use maud::{Markup, html};
 use nm_model::RunResult;
 
 use super::heat_map;
-use super::page::{folded, reading};
-use super::region::region;
-use crate::jitter;
+use crate::html::page::{folded, reading};
+use crate::html::region::region;
+use crate::probes::jitter;
 
-/// Whether the section has something to show.
-pub fn has_any(result: &RunResult) -> bool {
-    jitter::series(result).any(|series| !jitter::tables(series).is_empty())
+/// The section of a result with figures of the jitter probe; none otherwise.
+pub fn section(result: &RunResult) -> Option<Markup> {
+    let has_tables = jitter::series(result).any(|series| !jitter::tables(series).is_empty());
+    has_tables.then(|| markup(result))
 }
 
-/// The section.
-pub fn section(result: &RunResult) -> Markup {
+fn markup(result: &RunResult) -> Markup {
     html! {
         (reading(jitter::READING))
         @for (number, series) in (1..).zip(jitter::series(result)) {

@@ -1,7 +1,6 @@
 //! Figures of one series of the exchange that several tables show.
 
 use nm_model::exchange::ExchangeRound;
-use nm_model::probe::Case;
 use nm_model::result::Series;
 
 use crate::units::or_not_available;
@@ -28,10 +27,7 @@ impl Names {
 }
 
 pub fn rate(series: &Series) -> Option<f64> {
-    match series.key.case {
-        Case::Request { rate_per_s, .. } => rate_per_s,
-        _ => None,
-    }
+    series.key.case.rate_per_s()
 }
 
 pub fn rounds(series: &Series) -> Vec<&ExchangeRound> {
