@@ -352,7 +352,8 @@ fn pair_cost_ns(clock: Clock) -> f64 {
     clock.ns(ticks[COST_SAMPLES / 2] * 1_000) as f64 / 1e3
 }
 
-fn monotonic_raw_ns() -> u64 {
+/// `CLOCK_MONOTONIC_RAW`: time since boot at the rate of the hardware, ns.
+pub fn monotonic_raw_ns() -> u64 {
     kernel_ns(libc::CLOCK_MONOTONIC_RAW)
 }
 

@@ -20,11 +20,14 @@ pub struct JitterSpec {
     pub threshold_ns: Option<u64>,
     /// CPUs to measure; all that the process may use if empty.
     pub cpus: Vec<u32>,
+    /// Whether to trace the kernel, where it allows that, to name what takes the time. It lengthens
+    /// each interruption a little.
+    pub trace: bool,
 }
 
 impl Default for JitterSpec {
     fn default() -> JitterSpec {
-        JitterSpec { seconds: 5.0, threshold_ns: None, cpus: vec![] }
+        JitterSpec { seconds: 5.0, threshold_ns: None, cpus: vec![], trace: true }
     }
 }
 
@@ -54,6 +57,9 @@ pub struct JitterRound {
     pub slice_ms: f64,
     /// Whether a hypervisor is below this system; absent if unknown.
     pub is_guest: Option<bool>,
+    /// How the culprits were found; absent in results of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub naming: Option<Naming>,
     /// The gaps of all CPUs, each counted as many times as it has ns: the distribution of lost
     /// time, as an HdrHistogram V2 with deflate, base64; values are ns.
     pub lost_histogram: Option<String>,
@@ -101,6 +107,10 @@ pub struct CpuJitter {
     pub balance: Balance,
     /// What the kernel counted meanwhile.
     pub counted: Counted,
+    /// What took the time, the largest part first, as far as it has a name. Their times together
+    /// are at most the lost time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub culprits: Vec<Culprit>,
     /// Percentiles of the lengths of gaps, as far as there are gaps enough.
     pub percentiles: Vec<PercentileValue>,
     /// Delay of a message that arrives at a random time: percentiles of all time, not of gaps. One
@@ -133,6 +143,71 @@ impl CpuJitter {
     pub fn gaps_per_s(&self) -> f64 {
         self.gaps as f64 / (self.elapsed_ns.max(1) as f64 / 1e9)
     }
+}
+
+/// How culprits were found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Naming {
+    /// From the kernel's events: what ran in each gap, and how long.
+    Traced,
+    /// From counters before and after: an estimate.
+    Counted,
+}
+
+/// What a culprit is.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum CulpritKind {
+    /// A thread of a process or of the kernel.
+    #[default]
+    Thread,
+    /// A piece of work that the kernel does in its own threads.
+    Work,
+    /// An interrupt of a device or of the processor.
+    Interrupt,
+    /// A timer, and the interrupt that it causes.
+    Timer,
+    /// A softirq.
+    Softirq,
+    /// A function that another CPU asked for by an interrupt (IPI).
+    Call,
+}
+
+impl CulpritKind {
+    /// What tables call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            CulpritKind::Thread => "thread",
+            CulpritKind::Work => "kernel work",
+            CulpritKind::Interrupt => "interrupt",
+            CulpritKind::Timer => "timer",
+            CulpritKind::Softirq => "softirq",
+            CulpritKind::Call => "call by a CPU",
+        }
+    }
+}
+
+/// Something that ran on the CPU instead of the thread that watched.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Culprit {
+    /// What it is.
+    pub kind: CulpritKind,
+    /// Its name: of a thread its own, of a function of the kernel that function's or a plain word.
+    pub name: String,
+    /// Gaps of which it took the largest part.
+    pub gaps: u64,
+    /// Its time in gaps, ns.
+    pub lost_ns: u64,
+    /// The longest gap of which it took the largest part, ns; absent where gaps have no names each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub longest_ns: Option<u64>,
+    /// Page faults of a thread meanwhile, where they are known and not zero.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page_faults: Option<u64>,
 }
 
 /// What explains the time that a thread lost. The parts and [`Balance::unexplained_ns`] add up to

@@ -1,4 +1,4 @@
-//! The jitter probe: what its threads saw ([`jitter_threads`]) becomes the report of its end. For
+//! The jitter probe: what its threads saw (`jitter_threads`) becomes the report of its end. For
 //! each CPU it has the balance of lost time, and doubts where evidence is missing or contradicts
 //! itself.
 
@@ -11,6 +11,8 @@ use nm_sys::clock::Clock;
 use nm_sys::cpu_counters::{CpuCounters, Rows};
 
 use crate::control::Control;
+use crate::culprit::contexts::Contexts;
+use crate::culprit::found;
 use crate::error::ProbeError;
 use crate::gap_lengths::GapLengths;
 use crate::gap_loop::{Gap, LostSlice};
@@ -103,12 +105,19 @@ fn jitter_round(
     machine: Machine,
 ) -> JitterRound {
     let n_cpus = all.threads.len();
-    let cpus: Vec<CpuJitter> = all
+    let mut cpus: Vec<CpuJitter> = all
         .threads
         .iter()
         .zip(&all.counters)
         .map(|(one, counters)| cpu_jitter(one, counters, clock, machine, n_cpus))
         .collect();
+    let culprits = found::culprits(all, clock, |one, counters| {
+        let others_ns = clock.ns(one.record.lost() - one.record.preempted());
+        others_ns.saturating_sub(below_system_min_ns(one, counters, clock))
+    });
+    for (cpu, culprits) in cpus.iter_mut().zip(culprits) {
+        cpu.culprits = culprits;
+    }
     let lengths_ns = all.threads.iter().flat_map(|one| one.record.gaps());
     let more: Vec<_> = all.threads.iter().map(|one| one.record.overflow()).collect();
     let lengths = GapLengths::new(lengths_ns.map(|gap| clock.ns(gap.length)), &more);
@@ -118,6 +127,7 @@ fn jitter_round(
         window_s: spec.seconds,
         slice_ms: all.slice_ns as f64 / 1e6,
         is_guest: machine.is_guest,
+        naming: Some(found::naming(all)),
         lost_histogram,
         cpus,
     }
@@ -155,6 +165,7 @@ fn cpu_jitter(
             softirqs: counters.softirqs.clone().map(|rows| largest(rows, rows_max)),
             firmware_interrupts: counters.firmware_interrupts,
         },
+        culprits: vec![],
         percentiles: known(lengths.percentiles()),
         delays: known(lengths.delays(elapsed_ns)),
         histogram: (n_cpus <= HISTOGRAMS_MAX).then(|| lengths.histograms()[0].clone()).flatten(),
@@ -278,6 +289,29 @@ fn missing(all: &AllWatched, jitter: &JitterRound) -> Vec<String> {
     if lacks(|balance| balance.steal_ns) {
         missing.push("stolen time: /proc/stat does not have it".to_string());
     }
+    missing.extend(unnamed(all));
+    missing
+}
+
+/// What names of culprits lack.
+fn unnamed(all: &AllWatched) -> Vec<String> {
+    let mut missing = vec![];
+    match &all.traced {
+        Ok(traced) if traced.contexts.iter().any(Contexts::is_incomplete) => missing.push(
+            "what took the time: some events of the trace were lost, so parts have no name".into(),
+        ),
+        Ok(_) => {}
+        Err(why) => missing.push(format!(
+            "what ran in each gap: the kernel is not traced ({why}), so names and shares are \
+             estimated from counters"
+        )),
+    }
+    if all.table.is_none() {
+        missing.push("which threads ran and their page faults: /proc does not show all".into());
+    }
+    if all.counters.iter().any(|counters| counters.firmware_interrupts.is_none()) {
+        missing.push("interrupts by the firmware (SMI): /dev/cpu/N/msr cannot be read".into());
+    }
     missing
 }
 
@@ -301,6 +335,7 @@ fn below_system(cpu: &CpuJitter, jitter: &JitterRound) -> Option<Doubt> {
 mod tests {
     use super::*;
     use nm_model::agent::{Answer, LINE_BYTES_MAX};
+    use nm_model::jitter::{Culprit, CulpritKind};
     use nm_model::limits;
     use nm_model::probe::Side;
     use nm_sys::counters::ScheduledTime;
@@ -334,6 +369,8 @@ mod tests {
         let placement = PlacementWatch::start(Side::Client, "watcher", Some(cpu)).finish().0;
         let one = Watched {
             cpu,
+            tid: 0,
+            begin: 0,
             record,
             elapsed: span.last - span.first,
             scheduled_over: span.last - span.first,
@@ -419,6 +456,18 @@ mod tests {
             let (_, slices) = jitter_threads::slices(limits::JITTER_SECONDS_MAX, cpus);
             let rows_max = if cpus < MANY_CPUS { ROWS_MAX } else { ROWS_MAX_OF_MANY };
             let rows: Rows = (0..=rows_max).map(|n| (format!("{n:0>48}"), 1_000_000_000)).collect();
+            let culprits_max = match cpus < MANY_CPUS {
+                true => found::CULPRITS_MAX,
+                false => found::CULPRITS_MAX_OF_MANY,
+            };
+            let culprit = Culprit {
+                kind: CulpritKind::Interrupt,
+                name: "x".repeat(found::NAME_BYTES_MAX),
+                gaps: 72_000_000,
+                lost_ns: 3_600_000_000_000,
+                longest_ns: Some(3_600_000_000_000),
+                page_faults: Some(1_000_000_000),
+            };
             let value = |percentile| PercentileValue {
                 percentile,
                 value_ns: Some(123_456_789.012),
@@ -443,6 +492,7 @@ mod tests {
                     softirqs: Some((0..10).map(|n| (format!("SOFTIRQ {n}"), 1 << 40)).collect()),
                     ..Counted::default()
                 },
+                culprits: vec![culprit.clone(); culprits_max],
                 percentiles: [50.0; 6].map(value).to_vec(),
                 delays: [50.0; 4].map(value).to_vec(),
                 histogram: (cpus <= HISTOGRAMS_MAX).then(|| "x".repeat(60_000)),

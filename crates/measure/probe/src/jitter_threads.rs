@@ -5,6 +5,7 @@
 //! allocated, touched and locked, and their code has run once. Counters of CPUs are read before
 //! and after by the thread that owns them all, those of a thread by itself, right beside its loop.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
@@ -17,8 +18,10 @@ use nm_sys::counters::{ScheduledTime, ThreadCounters};
 use nm_sys::cpu;
 use nm_sys::cpu_counters::CpuCounters;
 use nm_sys::rseq::PreemptionFlag;
+use nm_sys::thread_table::{self, ThreadRow};
 
 use crate::control::Control;
+use crate::culprit::trace::{Traced, Tracing};
 use crate::error::ProbeError;
 use crate::gap_loop::{self, GapRecord, THRESHOLD_STEPS, Window};
 use crate::pinned_thread::PinnedThread;
@@ -54,6 +57,10 @@ const SLICES_MIN: usize = 8;
 pub struct Watched {
     /// The CPU.
     pub cpu: u32,
+    /// The thread's number.
+    pub tid: u32,
+    /// Begin of its window, ticks.
+    pub begin: u64,
     /// Its gaps.
     pub record: GapRecord,
     /// From the first time stamp to the last, ticks.
@@ -85,7 +92,14 @@ pub struct AllWatched {
     pub threads: Vec<Watched>,
     /// What the kernel counted of each of these CPUs.
     pub counters: Vec<CpuCounters>,
+    /// What ran on each of these CPUs, or why that is not known.
+    pub traced: Result<Traced, String>,
+    /// All threads of the machine before and after, if `/proc` shows them.
+    pub table: Option<(ThreadTable, ThreadTable)>,
 }
+
+/// Threads by their numbers.
+type ThreadTable = BTreeMap<u32, ThreadRow>;
 
 /// What all threads have in common.
 struct Common<'a> {
@@ -142,6 +156,8 @@ pub fn watch(spec: &JitterSpec, clock: Clock, control: &Control) -> Result<AllWa
             threads.push(started);
         }
         let begun = common.gate.wait_for_all().then(|| {
+            let table = thread_table::now();
+            let tracing = start_trace(spec, &cpus, clock);
             let before = CpuCounters::now(&cpus);
             let step = common.step.load(Ordering::Relaxed);
             let begin = clock.now() + clock.ticks(LEAD_NS);
@@ -152,7 +168,7 @@ pub fn watch(spec: &JitterSpec, clock: Clock, control: &Control) -> Result<AllWa
                 slice: clock.ticks(slice_ns).max(1),
             };
             common.gate.open(window);
-            (before, window)
+            Begun { before, window, tracing, table }
         });
         let join = |started: Result<thread::ScopedJoinHandle<'_, _>, _>| {
             let panicked = |_| Err(ProbeError::Panicked("watcher".to_string()));
@@ -160,12 +176,42 @@ pub fn watch(spec: &JitterSpec, clock: Clock, control: &Control) -> Result<AllWa
         };
         let ended: Vec<Result<Watched, ProbeError>> = threads.into_iter().map(join).collect();
         let after = CpuCounters::now(&cpus);
+        let begun = begun.map(|begun| begun.finish(clock));
         let threads = first_cause(ended)?;
-        let Some((before, window)) = begun else { return Err(ProbeError::Cancelled) };
+        let Some((before, window, traced, table)) = begun else {
+            return Err(ProbeError::Cancelled);
+        };
         let counters =
             after.iter().zip(&before).map(|(after, before)| after.since(before)).collect();
-        Ok(AllWatched { window, slice_ns, threads, counters })
+        Ok(AllWatched { window, slice_ns, threads, counters, traced, table })
     })
+}
+
+/// What was read and started before the loops.
+struct Begun {
+    before: Vec<CpuCounters>,
+    window: Window,
+    tracing: Result<Tracing, String>,
+    table: Option<ThreadTable>,
+}
+
+type Ended = (Vec<CpuCounters>, Window, Result<Traced, String>, Option<(ThreadTable, ThreadTable)>);
+
+impl Begun {
+    /// Ends the trace, and reads the threads again.
+    fn finish(self, clock: Clock) -> Ended {
+        let failed = || "the reader of the trace failed".to_string();
+        let traced = self.tracing.and_then(|tracing| tracing.finish(clock).ok_or_else(failed));
+        (self.before, self.window, traced, self.table.zip(thread_table::now()))
+    }
+}
+
+/// Begins to trace, or says why not.
+fn start_trace(spec: &JitterSpec, cpus: &[u32], clock: Clock) -> Result<Tracing, String> {
+    match spec.trace {
+        true => Tracing::start(cpus, clock).map_err(|error| error.to_string()),
+        false => Err("not asked for".to_string()),
+    }
 }
 
 /// All threads, or the first failure that is not only the consequence of another one.
@@ -188,6 +234,7 @@ fn watch_cpu(cpu: u32, name: String, common: &Common<'_>) -> Result<Watched, Pro
     let arrival = Arrival::at(&common.gate);
     let thread = PinnedThread { side: Side::Client, name, cpu: Some(cpu) };
     thread.pin_current()?;
+    let tid = thread_table::own_number();
     let (mut flag, blind) = match PreemptionFlag::new() {
         Ok(flag) => (Some(flag), None),
         Err(error) => (None, Some(error.to_string())),
@@ -213,6 +260,8 @@ fn watch_cpu(cpu: u32, name: String, common: &Common<'_>) -> Result<Watched, Pro
     let (placement, doubts) = watch.finish();
     Ok(Watched {
         cpu,
+        tid,
+        begin: window.begin,
         record,
         elapsed: span.last.saturating_sub(span.first),
         scheduled_over: scheduled_end_at.saturating_sub(scheduled_at),
@@ -314,7 +363,7 @@ mod tests {
     fn a_cpu_that_cannot_be_used_ends_all_threads() {
         let mut cpus = cpu::allowed();
         cpus.push(1_023);
-        let spec = JitterSpec { cpus, seconds: 3_000.0, threshold_ns: None };
+        let spec = JitterSpec { cpus, seconds: 3_000.0, threshold_ns: None, trace: false };
         let failed = watch(&spec, Clock::system(), &Control::new()).unwrap_err();
         assert!(matches!(failed, ProbeError::PinThread { cpu: 1_023, .. }), "{failed}");
     }

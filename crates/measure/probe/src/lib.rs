@@ -17,12 +17,13 @@
 pub mod closed;
 pub mod compute;
 pub mod control;
+mod culprit;
 pub mod endpoint;
 pub mod error;
 pub mod gap_lengths;
 pub mod gap_loop;
 pub mod jitter;
-pub mod jitter_threads;
+mod jitter_threads;
 pub mod latency;
 mod median;
 pub mod open;

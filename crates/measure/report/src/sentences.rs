@@ -15,7 +15,7 @@ use nm_model::verdict::Interval;
 
 use crate::best;
 use crate::probes::case_words;
-use crate::probes::jitter;
+use crate::probes::jitter::{self, culprits};
 use crate::units::{self, LatencyUnit};
 use crate::view;
 
@@ -247,9 +247,12 @@ fn interruption(result: &RunResult, best: &Series, max_ns: f64) -> Option<String
         let (own, other) = (&best.key.environment, &series.key.environment);
         own == other || (is_local(own) && is_local(other))
     };
-    let jitter = jitter::series(result).filter(is_same_machine);
-    let longest = jitter.filter_map(|series| view::value(series, Metric::Max));
+    let jitter = || jitter::series(result).filter(is_same_machine);
+    let longest = jitter().filter_map(|series| view::value(series, Metric::Max));
     let ns = longest.fold(0.0, f64::max);
-    let may_explain = ns >= max_ns * INTERRUPTION_SHARE;
-    may_explain.then(|| format!("interruptions of up to {} (jitter)", short(ns)))
+    let is_enough = |ns: f64| ns >= max_ns * INTERRUPTION_SHARE;
+    let culprits = jitter().filter_map(culprits::of_longest);
+    let culprit = culprits.max_by_key(|one| one.1).filter(|one| is_enough(one.1 as f64));
+    let name = culprit.map_or(String::new(), |(name, _)| format!(": {name}"));
+    is_enough(ns).then(|| format!("interruptions of up to {} (jitter{name})", short(ns)))
 }

@@ -17,6 +17,9 @@ pub struct JitterArgs {
     /// Shortest gap that counts, ns [default: 8 times the smallest step of the clock]
     #[arg(long, value_name = "NS", value_parser = number(1..=limits::JITTER_THRESHOLD_NS_MAX))]
     pub threshold: Option<u64>,
+    /// Do not trace the kernel: names of what took the time are then estimated from counters
+    #[arg(long)]
+    pub no_trace: bool,
     #[arg(long, help = ROUNDS, value_parser = number(1_u32..=1000))]
     pub rounds: Option<u32>,
     #[command(flatten)]

@@ -15,6 +15,7 @@ pub fn run(args: &JitterArgs) -> Result<Exit> {
         seconds: args.seconds,
         threshold_ns: args.threshold,
         cpus: args.cpus.list(),
+        trace: !args.no_trace,
     });
     probe.check(Protocol::Cpu).map_err(|error| Stop::usage(error.to_string()))?;
     if let Some(list) = &args.cpus.cpus {

@@ -133,3 +133,64 @@ fn a_plan_may_have_jitter() {
     assert_eq!(again.code, 0, "{}", again.stderr);
     assert_eq!(fs::read_to_string(out.join("report.html")).unwrap(), page);
 }
+
+#[test]
+fn the_table_of_culprits_is_in_every_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let cpu = nm_sys::cpu::allowed().last().unwrap().to_string();
+    for (more, method) in [(&[][..], "events"), (&["--no-trace"][..], "estimated from counters")] {
+        let out = folder.path().join(format!("out{}", more.len()));
+        let out_text = out.to_str().unwrap();
+        let words = ["jitter", "--seconds", "0.5", "--rounds", "1", "--cpus", &cpu];
+        let found = run(&[&words[..], &["--out", out_text], more].concat());
+        assert_eq!(found.code, 0, "{}{}", found.stdout, found.stderr);
+        let result = json(&out.join("result.json"));
+        let jitter = &rounds(&result)[0]["data"]["jitter"];
+        let naming = if more.is_empty() { "traced" } else { "counted" };
+        assert_eq!(jitter["naming"], naming, "root, and a kernel with tracefs");
+        let culprits = jitter["cpus"][0]["culprits"].as_array().unwrap();
+        let name = culprits[0]["name"].as_str().unwrap();
+        let named: u64 = culprits.iter().filter_map(|one| one["lost_ns"].as_u64()).sum();
+        assert!(named <= jitter["cpus"][0]["lost_ns"].as_u64().unwrap());
+        let read = |file: &str| fs::read_to_string(out.join(file)).unwrap();
+        for text in [&found.stdout, &read("report.html"), &read("report.md")] {
+            assert!(text.contains("What took the CPU of host") && text.contains(method), "{text}");
+            assert!(text.contains("unexplained"), "{text}");
+        }
+        assert!(read("report.md").replace('\\', "").contains(name), "{name}");
+        let says_why = read("result.json").contains("the kernel is not traced (not asked for)");
+        assert_eq!(says_why, !more.is_empty());
+    }
+}
+
+/// The traces that programs left in the kernel, and where it is mounted.
+fn traces() -> (usize, Vec<String>) {
+    let points = nm_sys::tracepoints::Tracepoints::open().expect("root, and a kernel with tracefs");
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let of_traces = mounts.lines().filter(|line| line.contains("tracefs"));
+    (points.instances().unwrap(), of_traces.map(str::to_string).collect())
+}
+
+#[test]
+fn nothing_is_left_of_a_trace_after_kill() {
+    let before = traces();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_nearmetal"))
+        .args(["jitter", "--seconds", "60"])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let folder = format!("/proc/{}/fd", child.id());
+    let is_traced = || {
+        let links = fs::read_dir(&folder).into_iter().flatten().flatten();
+        links
+            .filter_map(|link| fs::read_link(link.path()).ok())
+            .any(|to| to.to_string_lossy().contains("[perf_event]"))
+    };
+    while !is_traced() {
+        assert!(child.try_wait().unwrap().is_none(), "the run ended before it traced");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(traces(), before);
+}

@@ -20,7 +20,7 @@ use crate::pair::{alone, latency, task};
 /// machine, disturb any of them.
 const TRIES: u32 = 5;
 
-fn report(spec: &JitterSpec) -> TaskReport {
+pub fn report(spec: &JitterSpec) -> TaskReport {
     let task = task("cpu-spin", Side::Client, &Work::Jitter(spec.clone()));
     let mut client = Endpoint::listen(Side::Client, &task, "127.0.0.1").unwrap();
     assert!(client.addresses().is_empty());
@@ -28,14 +28,14 @@ fn report(spec: &JitterSpec) -> TaskReport {
     client.run(&Control::new()).unwrap()
 }
 
-fn round(report: &TaskReport) -> &JitterRound {
+pub fn round(report: &TaskReport) -> &JitterRound {
     latency(report, Statistic::Interruption).jitter.as_ref().unwrap()
 }
 
 /// Jitter of the last CPU for `seconds`, while another thread spins on it if `is_shared`.
 fn of_last_cpu(seconds: f64, is_shared: bool) -> CpuJitter {
     let cpu = *cpu::allowed().last().unwrap();
-    let spec = JitterSpec { seconds, cpus: vec![cpu], threshold_ns: None };
+    let spec = JitterSpec { seconds, cpus: vec![cpu], threshold_ns: None, trace: false };
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
         if is_shared {
@@ -160,7 +160,8 @@ fn all_ways_of_counting_agree() {
 fn the_threshold_can_be_given() {
     let _alone = alone();
     // No round is short enough for a threshold that nothing reaches, so what counts is as long.
-    let spec = JitterSpec { seconds: 0.2, threshold_ns: Some(2_000_000), cpus: vec![] };
+    let spec =
+        JitterSpec { seconds: 0.2, threshold_ns: Some(2_000_000), cpus: vec![], trace: false };
     let report = report(&spec);
     let jitter = round(&report);
     assert_eq!(jitter.threshold_ns, 2_000_000);

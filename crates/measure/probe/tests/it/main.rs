@@ -3,6 +3,7 @@
 mod faults;
 mod jitter;
 mod matrix;
+mod noise;
 mod pair;
 mod quiet;
 mod stalls;

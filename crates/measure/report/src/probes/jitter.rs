@@ -1,6 +1,7 @@
 //! Tables that only the jitter probe has. They say what each CPU lost and to what, what the kernel
 //! counted, and how long a message would have waited.
 
+pub mod culprits;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod heat_map;
@@ -29,7 +30,9 @@ const ROWS_NAMED: usize = 4;
 pub const READING: &str = "A thread on each CPU only read the clock; a gap is a time in which it \
     could not. Preempted is time that other threads ran, by the scheduler's run delay. Interrupts \
     have a time only where the kernel accounts for it; else what is below the OS lies between two \
-    figures: gaps for which there were no interrupts, and all that is not explained.";
+    figures: gaps for which there were no interrupts, and all that is not explained. A gap counts \
+    for the culprit that took the largest part of it; a gap of which most has no name is \
+    unexplained.";
 
 /// The series of the jitter probe.
 pub fn series(result: &RunResult) -> impl Iterator<Item = &Series> {
@@ -44,15 +47,17 @@ pub(crate) fn section(result: &RunResult) -> Option<Section> {
     (!tables.is_empty()).then_some(Section { anchor, title, reading, brief, tables })
 }
 
-/// The first table of each series: what a terminal shows.
+/// The first tables of each series: what a terminal shows.
 fn summaries(result: &RunResult) -> Vec<Table> {
-    series(result).map(summary).filter(|table| !table.rows.is_empty()).collect()
+    let of = |series| std::iter::once(summary(series)).chain(culprits::table(series));
+    series(result).flat_map(of).filter(|table| !table.rows.is_empty()).collect()
 }
 
 /// All tables of a series.
 pub fn tables(series: &Series) -> Vec<Table> {
-    let tables = [summary(series), balance(series), counted(series), delays(series)];
-    tables.into_iter().filter(|table| !table.rows.is_empty()).collect()
+    let more = [balance(series), counted(series), delays(series)];
+    let first = std::iter::once(summary(series)).chain(culprits::table(series));
+    first.chain(more).filter(|table| !table.rows.is_empty()).collect()
 }
 
 /// The CPUs to show in the order of their numbers, and how many there are.

@@ -16,6 +16,7 @@ pub fn result(n_rounds: u32) -> RunResult {
         window_s: 1.0,
         slice_ms: 100.0,
         is_guest: Some(true),
+        naming: None,
         lost_histogram: None,
         cpus,
     };

@@ -23,8 +23,9 @@ fn markup(result: &RunResult) -> Markup {
                 (figure.draw())
             }
             @let tables = jitter::tables(series);
-            @if let Some((summary, more)) = tables.split_first() {
-                (region(summary))
+            @let n_first = if jitter::culprits::table(series).is_some() { 2 } else { 1 };
+            @if let Some((first, more)) = tables.split_at_checked(n_first) {
+                @for table in first { (region(table)) }
                 @if !more.is_empty() {
                     (folded("More: causes of lost time, what was counted, delay of a message",
                         &html! { @for table in more { (region(table)) } }))
