@@ -28,7 +28,7 @@ use crate::setting::Settings;
 use crate::stack::Stack;
 
 /// Version of the protocol; both ends must have the same.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// Longest line that either end accepts, bytes, its newline included.
 pub const LINE_BYTES_MAX: usize = 4 << 20;

@@ -25,6 +25,7 @@ const SEVERAL_MEANINGS: &[(&str, &str)] = &[
         "out",
         "a folder; a file for texts of `generate`, pages of `watch`, keys; `torture` empties it",
     ),
+    ("page", "what a supervisor shows to browsers, or the size of pages of memory"),
     ("pairs", "of hosts of a fleet, or the number of those of virtual machines"),
     ("percentile", "is recorded by `pingpong`, and decides in `tune ab`"),
     ("plan", "a fleet reads it again for each pair, so it cannot be stdin"),

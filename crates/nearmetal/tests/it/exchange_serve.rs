@@ -1,7 +1,8 @@
 //! Nodes that are left running. They are started by a network's file, started again when they die,
 //! ended without a lost event, and gone with a supervisor that is killed.
 
-use std::io::{Read, Write};
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use nm_exchange::network::{Durability, Network, Role};
 use nm_sys::process::ChildProcess;
 use nm_verify::recording::Recording;
+use serde_json::Value;
 
 use crate::exchange_net::{Load, Net};
 use crate::support::{BINARY, finish, processes, run, signal, wait_for};
@@ -201,6 +203,49 @@ fn get(port: u16, path: &str, host: &str) -> (String, String) {
     (head.lines().next().unwrap().to_string(), body.to_string())
 }
 
+/// What the page is told first.
+fn first_event(port: u16, host: &str) -> Value {
+    let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    client.write_all(format!("GET /events HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).unwrap();
+    let lines = BufReader::new(client).lines().map(Result::unwrap);
+    let mut data = lines.filter_map(|line| line.strip_prefix("data: ").map(str::to_string));
+    serde_json::from_str(&data.next().unwrap()).unwrap()
+}
+
+/// A link whose latency is known.
+fn linked(seen: &Value) -> Option<&Value> {
+    let links = |node: &'_ Value| node["links"].get(0).is_some();
+    let node = seen["sight"]["nodes"].as_array()?.iter().find(|node| links(node))?;
+    node["links"].get(0)
+}
+
+/// Every field that the page's script reads is in what it is told.
+fn check_fields(document: &str, seen: &Value) {
+    let sight = &seen["sight"];
+    let parts = [
+        ("seen", seen),
+        ("sight", sight),
+        ("node", &sight["nodes"][0]),
+        ("link", linked(seen).unwrap()),
+        ("one", &sight["instruments"][0]),
+        ("cell", &seen["cells"][0]),
+        ("event", &seen["events"][0]),
+    ];
+    let words: Vec<&str> =
+        document.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.')).collect();
+    for (name, value) in parts {
+        let fields: BTreeSet<&str> = words
+            .iter()
+            .filter_map(|word| word.strip_prefix(name)?.strip_prefix('.')?.split('.').next())
+            .collect();
+        assert!(!fields.is_empty(), "the script reads nothing of {name}");
+        // These are there in some cases only.
+        for field in fields.into_iter().filter(|field| !["failed", "is_gone"].contains(field)) {
+            assert!(value.get(field).is_some(), "{name}.{field} is not in {value}");
+        }
+    }
+}
+
 /// The live truth by HTTP: what collectors read, and whether the network trades.
 #[test]
 fn a_supervisor_answers_with_health_and_metrics_of_its_nodes() {
@@ -249,6 +294,11 @@ fn a_supervisor_answers_with_health_and_metrics_of_its_nodes() {
         !document.contains("http://") && !document.contains("https://"),
         "nothing from elsewhere"
     );
+    let seen = wait_for("latencies of links", || {
+        let seen = first_event(port, &host);
+        linked(&seen).is_some().then_some(seen)
+    });
+    check_fields(&document, &seen);
     signal("STOP", nodes(serving.pid()).iter().find(|it| it.0 == "mediator 0").unwrap().1);
     wait_for("that nothing is traded", || {
         (get(port, "/healthz", &host).1 == "not trading\n").then_some(())
