@@ -1,7 +1,7 @@
 //! Records of tracepoints on one CPU, by `perf_event_open`.
 //!
-//! The kernel writes them into memory that it shares with this process, and stops when the
-//! descriptors are closed: by this process, or by the kernel when it ends, even by kill -9.
+//! The kernel writes them into memory that it shares with this process. It stops when the
+//! descriptors are closed. The kernel closes them when the process ends, also by kill -9.
 
 use std::ffi::c_void;
 use std::io;
