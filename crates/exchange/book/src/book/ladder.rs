@@ -66,7 +66,7 @@ impl Ladder {
     }
 
     /// The best level and the order at its front.
-    #[inline]
+    #[inline(always)]
     pub fn best(&self) -> Option<(Key, Slot)> {
         let near = self.top().map(|offset| (self.key_at(offset), self.window[offset].head));
         match (near, self.far.last()) {

@@ -44,7 +44,7 @@ impl Book {
     }
 
     /// Whether a limit order would trade immediately.
-    #[inline]
+    #[inline(always)]
     fn would_cross(&self, side: Side, price: Price) -> bool {
         let best = self.front(side.opposite());
         self.phase == TradingPhase::Continuous

@@ -46,7 +46,6 @@ use crate::snapshot::BookSnapshot;
 const HIDDEN: usize = 2;
 
 /// The better of two levels; the first one if they are equal.
-#[cold]
 fn better(one: Option<(Key, Slot)>, other: Option<(Key, Slot)>) -> Option<(Key, Slot)> {
     match (one, other) {
         (Some(one), Some(other)) if other.0 > one.0 => Some(other),
@@ -224,9 +223,19 @@ impl Book {
     /// The best limit of a side, hidden or not, and the order that trades first at it.
     #[inline(always)]
     fn front(&self, side: Side) -> Option<(Key, Slot)> {
-        let displayed = self.resting[side as usize].best();
-        let hidden = &self.resting[side as usize | HIDDEN];
-        if hidden.is_empty() { displayed } else { better(displayed, hidden.best()) }
+        if self.resting[side as usize | HIDDEN].is_empty() {
+            self.resting[side as usize].best()
+        } else {
+            self.front_of_both(side)
+        }
+    }
+
+    /// [`Book::front`] of a side with hidden orders; apart, because few books have any.
+    #[cold]
+    #[inline(never)]
+    fn front_of_both(&self, side: Side) -> Option<(Key, Slot)> {
+        let [displayed, hidden] = [0, HIDDEN].map(|more| self.resting[side as usize | more].best());
+        better(displayed, hidden)
     }
 
     /// The best limit of a side, hidden or not.
@@ -252,37 +261,54 @@ impl Book {
         self.index.get((user, id), &self.orders)
     }
 
-    /// Appends an order to the queue in which it belongs.
+    /// Appends an order to the queue in which it belongs. All but the usual one are apart, so that
+    /// the code of that one stays small.
     #[inline(always)]
     fn enqueue(&mut self, slot: Slot) {
+        let Order { side, place, price, .. } = self.orders[slot];
+        if place == Place::Displayed {
+            self.resting[side as usize].push(&mut self.orders, key(side, price), slot);
+        } else {
+            self.enqueue_elsewhere(slot);
+        }
+    }
+
+    #[inline(never)]
+    fn enqueue_elsewhere(&mut self, slot: Slot) {
         let order = &self.orders[slot];
-        let (ladder, Order { side, place, price, stop_price, .. }) = (order.ladder(), *order);
-        let orders = &mut self.orders;
-        match place {
+        let (ladder, side) = (order.ladder(), order.side);
+        let (level, stop_level) = (key(side, order.price), key(side.opposite(), order.stop_price));
+        match order.place {
             Place::Displayed | Place::Hidden => {
-                self.resting[ladder].push(orders, key(side, price), slot);
+                self.resting[ladder].push(&mut self.orders, level, slot);
             }
-            Place::Market => self.markets[side as usize].push(orders, slot),
-            Place::Stop => {
-                self.stops[side as usize].push(orders, key(side.opposite(), stop_price), slot);
-            }
+            Place::Market => self.markets[side as usize].push(&mut self.orders, slot),
+            Place::Stop => self.stops[side as usize].push(&mut self.orders, stop_level, slot),
         }
     }
 
     /// Removes an order from its queue.
     #[inline(always)]
     fn dequeue(&mut self, slot: Slot) {
+        let Order { side, place, price, .. } = self.orders[slot];
+        if place == Place::Displayed {
+            self.resting[side as usize].unlink(&mut self.orders, key(side, price), slot);
+        } else {
+            self.dequeue_elsewhere(slot);
+        }
+    }
+
+    #[inline(never)]
+    fn dequeue_elsewhere(&mut self, slot: Slot) {
         let order = &self.orders[slot];
-        let (ladder, Order { side, place, price, stop_price, .. }) = (order.ladder(), *order);
-        let orders = &mut self.orders;
-        match place {
+        let (ladder, side) = (order.ladder(), order.side);
+        let (level, stop_level) = (key(side, order.price), key(side.opposite(), order.stop_price));
+        match order.place {
             Place::Displayed | Place::Hidden => {
-                self.resting[ladder].unlink(orders, key(side, price), slot);
+                self.resting[ladder].unlink(&mut self.orders, level, slot);
             }
-            Place::Market => self.markets[side as usize].unlink(orders, slot),
-            Place::Stop => {
-                self.stops[side as usize].unlink(orders, key(side.opposite(), stop_price), slot);
-            }
+            Place::Market => self.markets[side as usize].unlink(&mut self.orders, slot),
+            Place::Stop => self.stops[side as usize].unlink(&mut self.orders, stop_level, slot),
         }
     }
 
