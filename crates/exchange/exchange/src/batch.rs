@@ -86,7 +86,7 @@ mod tests {
         nm_wire::write(&request(1, 1, Command::Tick), &mut bytes);
         bytes[HEADER_BYTES + 4] = 5;
         let error = decode(&bytes).unwrap().1.next().unwrap().unwrap_err().to_string();
-        assert!(error.contains("it is 5, and this version of nearmetal reads only 9"), "{error}");
+        assert!(error.contains("it is 5, and this version of nearmetal reads only 10"), "{error}");
     }
 
     proptest! {
