@@ -13,6 +13,7 @@ use nm_sys::cpu_counters::{CpuCounters, Rows};
 use crate::control::Control;
 use crate::culprit::contexts::Contexts;
 use crate::culprit::found;
+use crate::culprit::trace::Untraced;
 use crate::error::ProbeError;
 use crate::gap_lengths::GapLengths;
 use crate::gap_loop::{Gap, LostSlice};
@@ -301,7 +302,9 @@ fn unnamed(all: &AllWatched) -> Vec<String> {
             "what took the time: some events of the trace were lost, so parts have no name".into(),
         ),
         Ok(_) => {}
-        Err(why) => missing.push(format!(
+        // The captions say that names are estimates: whoever did not ask for more lacks nothing.
+        Err(Untraced::NotAsked) => return missing,
+        Err(Untraced::Because(why)) => missing.push(format!(
             "what ran in each gap: the kernel is not traced ({why}), so names and shares are \
              estimated from counters"
         )),
@@ -422,6 +425,23 @@ mod tests {
         assert_eq!(kind(10, 0), None, "interrupts may explain all of it");
         assert_eq!(kind(0, 30), None, "300 ms are reported");
         assert_eq!(kind(0, 2), Some(DoubtKind::BelowSystem), "most is not");
+    }
+
+    #[test]
+    fn names_are_missed_only_by_those_who_asked_for_a_trace() {
+        let (_, window) = watched(&[30 * MS; 10], 3, 4);
+        let all = |traced| AllWatched {
+            window,
+            slice_ns: MS,
+            threads: vec![],
+            counters: vec![counters(0, 0)],
+            traced,
+            table: None,
+        };
+        assert_eq!(unnamed(&all(Err(Untraced::NotAsked))), Vec::<String>::new());
+        let missed = unnamed(&all(Err(Untraced::Because("no right".to_string()))));
+        assert_eq!(missed.len(), 3, "{missed:?}");
+        assert!(missed[0].contains("not traced (no right)"), "{missed:?}");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use nm_sys::rseq::PreemptionFlag;
 use nm_sys::thread_table::{self, ThreadRow};
 
 use crate::control::Control;
-use crate::culprit::trace::{Traced, Tracing};
+use crate::culprit::trace::{Traced, Tracing, Untraced};
 use crate::error::ProbeError;
 use crate::gap_loop::{self, GapRecord, THRESHOLD_STEPS, Window};
 use crate::pinned_thread::PinnedThread;
@@ -93,7 +93,7 @@ pub struct AllWatched {
     /// What the kernel counted of each of these CPUs.
     pub counters: Vec<CpuCounters>,
     /// What ran on each of these CPUs, or why that is not known.
-    pub traced: Result<Traced, String>,
+    pub traced: Result<Traced, Untraced>,
     /// All threads of the machine before and after, if `/proc` shows them.
     pub table: Option<(ThreadTable, ThreadTable)>,
 }
@@ -191,26 +191,27 @@ pub fn watch(spec: &JitterSpec, clock: Clock, control: &Control) -> Result<AllWa
 struct Begun {
     before: Vec<CpuCounters>,
     window: Window,
-    tracing: Result<Tracing, String>,
+    tracing: Result<Tracing, Untraced>,
     table: Option<ThreadTable>,
 }
 
-type Ended = (Vec<CpuCounters>, Window, Result<Traced, String>, Option<(ThreadTable, ThreadTable)>);
+type Ended =
+    (Vec<CpuCounters>, Window, Result<Traced, Untraced>, Option<(ThreadTable, ThreadTable)>);
 
 impl Begun {
     /// Ends the trace, and reads the threads again.
     fn finish(self, clock: Clock) -> Ended {
-        let failed = || "the reader of the trace failed".to_string();
+        let failed = || Untraced::Because("the reader of the trace failed".to_string());
         let traced = self.tracing.and_then(|tracing| tracing.finish(clock).ok_or_else(failed));
         (self.before, self.window, traced, self.table.zip(thread_table::now()))
     }
 }
 
 /// Begins to trace, or says why not.
-fn start_trace(spec: &JitterSpec, cpus: &[u32], clock: Clock) -> Result<Tracing, String> {
+fn start_trace(spec: &JitterSpec, cpus: &[u32], clock: Clock) -> Result<Tracing, Untraced> {
     match spec.trace {
-        true => Tracing::start(cpus, clock).map_err(|error| error.to_string()),
-        false => Err("not asked for".to_string()),
+        true => Tracing::start(cpus, clock).map_err(|error| Untraced::Because(error.to_string())),
+        false => Err(Untraced::NotAsked),
     }
 }
 

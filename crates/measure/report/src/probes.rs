@@ -1,4 +1,4 @@
-//! What the reports say of each probe beyond the tables and charts that all have. [`of`] is the
+//! What the reports say of each probe beyond the tables and charts that all have. `of` is the
 //! registration: one row for each probe, and a folder of the same name for its tables, charts and
 //! sentences.
 

@@ -24,12 +24,21 @@ const MEMORY_MAX: usize = 128 << 20;
 const MEMORY_OF_CPU_MAX: usize = 8 << 20;
 const MEMORY_OF_CPU_MIN: usize = 128 << 10;
 
-/// A trace that runs.
+/// A trace that runs, until it is finished or dropped.
 #[derive(Debug)]
 pub struct Tracing {
-    reader: JoinHandle<Vec<Contexts>>,
+    reader: Option<JoinHandle<Vec<Contexts>>>,
     ended: Arc<AtomicBool>,
-    begun: Instant,
+    begun: BothClocks,
+}
+
+/// Why nothing is traced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Untraced {
+    /// Nobody has asked for it.
+    NotAsked,
+    /// It cannot be done.
+    Because(String),
 }
 
 /// What ran on each CPU, in the order in which they were given.
@@ -37,30 +46,30 @@ pub struct Tracing {
 pub struct Traced {
     /// Of each CPU.
     pub contexts: Vec<Contexts>,
-    begun: Instant,
-    ended: Instant,
+    begun: BothClocks,
+    ended: BothClocks,
 }
 
 /// The same moment on both clocks.
 #[derive(Debug, Clone, Copy)]
-struct Instant {
+struct BothClocks {
     ticks: u64,
     ns: u64,
 }
 
-impl Instant {
+impl BothClocks {
     /// The closest pair of several readings.
-    fn now(clock: Clock) -> Instant {
+    fn now(clock: Clock) -> BothClocks {
         let read = |_| {
             let before = clock.now();
             let ns = clock::monotonic_raw_ns();
             let after = clock.now();
-            (after - before, Instant { ticks: before + (after - before) / 2, ns })
+            (after - before, BothClocks { ticks: before + (after - before) / 2, ns })
         };
         (0..16)
             .map(read)
             .min_by_key(|(took, _)| *took)
-            .map_or(Instant { ticks: 0, ns: 0 }, |it| it.1)
+            .map_or(BothClocks { ticks: 0, ns: 0 }, |it| it.1)
     }
 }
 
@@ -92,16 +101,29 @@ impl Tracing {
             contexts
         };
         let reader = thread::Builder::new().name("trace reader".into()).spawn(read)?;
-        Ok(Tracing { reader, ended, begun: Instant::now(clock) })
+        Ok(Tracing { reader: Some(reader), ended, begun: BothClocks::now(clock) })
     }
 
     /// Ends the trace. None if its reader has failed.
-    pub fn finish(self, clock: Clock) -> Option<Traced> {
-        let ended = Instant::now(clock);
-        self.ended.store(true, Ordering::Release);
-        self.reader.thread().unpark();
-        let contexts = self.reader.join().ok()?;
+    pub fn finish(mut self, clock: Clock) -> Option<Traced> {
+        let ended = BothClocks::now(clock);
+        let contexts = self.end()?;
         Some(Traced { contexts, begun: self.begun, ended })
+    }
+
+    /// Has the reader come to its end; what it has read.
+    fn end(&mut self) -> Option<Vec<Contexts>> {
+        let reader = self.reader.take()?;
+        self.ended.store(true, Ordering::Release);
+        reader.thread().unpark();
+        reader.join().ok()
+    }
+}
+
+impl Drop for Tracing {
+    /// A probe that panics must not leave a trace to its agent.
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
