@@ -31,6 +31,20 @@ pub enum Trading {
     NotTrading,
 }
 
+impl Trading {
+    /// From the best to the worst.
+    pub const ALL: [Trading; 3] = [Trading::Healthy, Trading::Degraded, Trading::NotTrading];
+
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Trading::Healthy => "healthy",
+            Trading::Degraded => "degraded",
+            Trading::NotTrading => "not trading",
+        }
+    }
+}
+
 /// The status of a network, by all that its nodes answer within `limit` each.
 ///
 /// # Errors

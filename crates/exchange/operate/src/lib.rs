@@ -7,7 +7,7 @@
 //! owner has. [`instruments`] says what may be traded, [`firms`] whose sessions may trade it and
 //! how much. [`directions`] says when, and [`scheduler`] does so by a [`schedule`]. [`resize`]
 //! changes over how many cells the instruments are spread. [`policy_runner`] does so by policies,
-//! which take the latencies between [`sites`]. [`watch`] looks again and again, and knows rates.
+//! which take the latencies between [`sites`]. [`live`] looks again and again, and knows rates.
 #![forbid(unsafe_code)]
 
 pub mod add;
@@ -18,6 +18,7 @@ pub mod drain;
 pub mod firms;
 pub mod health;
 pub mod instruments;
+pub mod live;
 pub mod policy_runner;
 pub mod replace;
 pub mod resize;
@@ -25,4 +26,3 @@ pub mod retire;
 pub mod schedule;
 pub mod scheduler;
 pub mod sites;
-pub mod watch;

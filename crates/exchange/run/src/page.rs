@@ -15,7 +15,7 @@ use std::{str, thread};
 use nm_exchange::network::Network;
 use nm_model::{Failure, FailureKind};
 use nm_operate::health::Trading;
-use nm_operate::watch::{Event, EventKind, Events, Sight, Watch};
+use nm_operate::live::{Event, EventKind, Events, LiveView, Sight};
 use nm_sys::clock::Deadline;
 use serde_json::json;
 
@@ -97,7 +97,7 @@ fn is_this_host(value: &[u8], port: u16) -> bool {
 
 /// What is known of the network, for all clients.
 struct Known {
-    watch: Watch,
+    view: LiveView,
     /// Until when the last look is new enough.
     fresh_until: Deadline,
     last: Result<Arc<Sight>, String>,
@@ -136,7 +136,7 @@ impl Page {
         let port = listener.local_addr().map_err(failed)?.port();
         let page = Arc::new(Page {
             known: Mutex::new(Known {
-                watch: Watch::new(network),
+                view: LiveView::new(network),
                 fresh_until: Deadline::after(Duration::ZERO),
                 last: Err("the network was not looked at yet".to_string()),
             }),
@@ -169,7 +169,7 @@ impl Page {
     fn sight(&self) -> Result<Arc<Sight>, String> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.fresh_until.passed() {
-            let seen = known.watch.look();
+            let seen = known.view.look();
             if let Ok(sight) = &seen {
                 let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
                 let at_unix_ms = unix_ms();
@@ -193,13 +193,13 @@ impl Page {
                 Err(why) => respond(client, UNAVAILABLE, TEXT, &format!("{why}\n")),
             },
             Asked::Health => {
-                let (status, word) = match self.sight().map(|sight| sight.trading) {
-                    Ok(Trading::Healthy) => (OK, "healthy".to_string()),
-                    Ok(Trading::Degraded) => (OK, "degraded".to_string()),
-                    Ok(Trading::NotTrading) => (UNAVAILABLE, "not trading".to_string()),
-                    Err(why) => (UNAVAILABLE, why),
+                let trading = self.sight().map(|sight| sight.trading);
+                let status = match trading {
+                    Ok(Trading::Healthy | Trading::Degraded) => OK,
+                    Ok(Trading::NotTrading) | Err(_) => UNAVAILABLE,
                 };
-                respond(client, status, TEXT, &format!("{word}\n"))
+                let words = trading.map_or_else(|why| why, |it| it.words().to_string());
+                respond(client, status, TEXT, &format!("{words}\n"))
             }
             Asked::Events => self.stream(client),
         }
@@ -278,6 +278,23 @@ fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
+/// A client's place, which is free again when this is dropped.
+struct Place(Arc<Page>);
+
+impl Place {
+    fn take(page: &Arc<Page>) -> Option<Place> {
+        let n_before = page.clients.fetch_add(1, Ordering::Relaxed);
+        // One too many is counted until it is dropped, which is here.
+        Some(Place(Arc::clone(page))).filter(|_| n_before < CLIENTS_MAX)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.clients.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Answers each client in a thread, as many at once as there may be.
 fn accept(page: &Arc<Page>, listener: &TcpListener) {
     for client in listener.incoming() {
@@ -286,20 +303,16 @@ fn accept(page: &Arc<Page>, listener: &TcpListener) {
             thread::sleep(Duration::from_millis(100));
             continue;
         };
-        if page.clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
-            page.clients.fetch_sub(1, Ordering::Relaxed);
+        let Some(place) = Place::take(page) else {
             refuse(&mut client);
             continue;
-        }
-        let of_thread = Arc::clone(page);
+        };
         let serve = move || {
             // A client that has gone is no reason for a sentence.
-            let _ = of_thread.answer(&mut client);
-            of_thread.clients.fetch_sub(1, Ordering::Relaxed);
+            let _ = place.0.answer(&mut client);
         };
-        if thread::Builder::new().name("page client".to_string()).spawn(serve).is_err() {
-            page.clients.fetch_sub(1, Ordering::Relaxed);
-        }
+        // Without a thread the client is closed, and its place is free again.
+        let _ = thread::Builder::new().name("page client".to_string()).spawn(serve);
     }
 }
 
@@ -428,7 +441,7 @@ mod tests {
     #[test]
     fn the_page_is_on_loopback_alone() {
         let page = page();
-        let network = page.known.lock().unwrap().watch.network().clone();
+        let network = page.known.lock().unwrap().view.network().clone();
         let away = "0.0.0.0:0".parse().unwrap();
         let refused = Page::serve(away, &network, "", Box::new(|_| String::new()));
         assert!(refused.err().unwrap().to_string().contains("not of loopback"));

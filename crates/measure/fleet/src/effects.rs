@@ -168,10 +168,12 @@ impl Fit {
         all.filter_map(|(at, h)| Some((at, (*h)?))).filter(|(at, _)| self.is_judged(*at)).collect()
     }
 
-    /// The ratio of a host to the median one, with its 95 % interval; none without pairs.
+    /// The ratio of a host to the median one, with its 95 % interval; none without pairs, and none
+    /// where so few hosts were measured that the interval has no end.
     pub fn ratio(&self, host: usize, limits: Limits) -> Option<(f64, [f64; 2])> {
         let log = self.hosts[host]?;
-        Some(with_interval(log, self.error(host) * limits.half_interval))
+        let half_width = self.error(host) * limits.half_interval;
+        half_width.is_finite().then(|| with_interval(log, half_width))
     }
 
     /// Standard error of a host's effect, if residuals were normal and their scale known.
@@ -429,5 +431,14 @@ mod tests {
             (vec![], vec![])
         );
         assert_eq!(fit(3, &[]).hosts, [None, None, None]);
+    }
+
+    /// One pair shows nothing of its hosts: an interval would be no number.
+    #[test]
+    fn two_hosts_have_no_ratio() {
+        let pair = design(2, Pairs::All);
+        let limits = limits(2, &pair, 1);
+        let fit = fit(2, &fleet(&pair, 2, 1, |_| 0.0));
+        assert_eq!([0, 1].map(|host| fit.ratio(host, limits)), [None, None]);
     }
 }

@@ -32,6 +32,8 @@ pub struct WatchLog {
     file: File,
     /// Length of the complete records.
     bytes: u64,
+    /// When the oldest trial began, seconds since 1970.
+    first_s: Option<i64>,
 }
 
 impl WatchLog {
@@ -46,18 +48,28 @@ impl WatchLog {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             File::open(folder)?.sync_all()?;
         }
-        Ok((WatchLog { path: path.to_path_buf(), file, bytes }, trials))
+        let first_s = trials.first().map(|trial| trial.at_s);
+        Ok((WatchLog { path: path.to_path_buf(), file, bytes, first_s }, trials))
     }
 
-    /// Appends a trial and returns when it is on the disk.
+    /// Appends a trial and returns when it is on the disk. One whose record would be too long to be
+    /// read again is kept as a failure.
     ///
     /// # Errors
     /// Those of the file. The records before it stay, and nothing of this one.
     pub fn append(&mut self, trial: &WatchTrial) -> io::Result<()> {
-        let line = record_line::sealed(&serde_json::to_string(trial)?);
+        let mut line = sealed(trial)?;
+        if line.len() as u64 > RECORD_BYTES_MAX {
+            let failure = Some(format!("its record has more than {RECORD_BYTES_MAX} bytes"));
+            let trial = WatchTrial { figures: vec![], facts: None, failure, ..trial.clone() };
+            line = sealed(&trial)?;
+        }
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
         match written {
-            Ok(()) => self.bytes += line.len() as u64,
+            Ok(()) => {
+                self.bytes += line.len() as u64;
+                self.first_s.get_or_insert(trial.at_s);
+            }
             // Half a record would pass for the end of the log.
             Err(_) => self.file.set_len(self.bytes)?,
         }
@@ -69,26 +81,32 @@ impl WatchLog {
     /// # Errors
     /// Those of the file; the log is then as it was.
     pub fn retain(&mut self, retention: Retention) -> io::Result<()> {
-        let (trials, _) = read_records(&File::open(&self.path)?)?;
-        let is_old = |trial: &WatchTrial| trial.at_s < retention.oldest_s;
-        if self.bytes <= retention.bytes_max && !trials.first().is_some_and(is_old) {
+        let is_old = self.first_s.is_some_and(|first_s| first_s < retention.oldest_s);
+        if self.bytes <= retention.bytes_max && !is_old {
             return Ok(());
         }
-        let text = kept(trials, retention)?;
+        let (trials, _) = read_records(&File::open(&self.path)?)?;
+        let trials = kept(trials, retention)?;
+        let text = trials.iter().map(sealed).collect::<io::Result<String>>()?;
         complete_file::replace(&self.path, text.as_bytes(), Origin::Measured)?;
         self.file = OpenOptions::new().read(true).append(true).open(&self.path)?;
         self.bytes = text.len() as u64;
+        self.first_s = trials.first().map(|trial| trial.at_s);
         Ok(())
     }
 }
 
-/// The records that are kept. Of a file that is too large a quarter goes, so that it is not written
+fn sealed(trial: &WatchTrial) -> io::Result<String> {
+    Ok(record_line::sealed(&serde_json::to_string(trial)?))
+}
+
+/// The trials that are kept. Of a file that is too large a quarter goes, so that it is not written
 /// anew after each trial. The first one has all facts.
-fn kept(mut trials: Vec<WatchTrial>, retention: Retention) -> io::Result<String> {
+fn kept(mut trials: Vec<WatchTrial>, retention: Retention) -> io::Result<Vec<WatchTrial>> {
     let mut room = retention.bytes_max / 4 * 3;
     let mut first = trials.len();
     while let Some(trial) = first.checked_sub(1).and_then(|at| trials.get(at)) {
-        let bytes = record_line::sealed(&serde_json::to_string(trial)?).len() as u64;
+        let bytes = sealed(trial)?.len() as u64;
         if trial.at_s < retention.oldest_s || bytes > room {
             break;
         }
@@ -100,8 +118,7 @@ fn kept(mut trials: Vec<WatchTrial>, retention: Retention) -> io::Result<String>
     if let Some(trial) = kept.first_mut() {
         trial.facts = facts;
     }
-    let lines = kept.iter().map(|trial| Ok(record_line::sealed(&serde_json::to_string(trial)?)));
-    lines.collect()
+    Ok(kept)
 }
 
 /// The trials of a log.
@@ -177,6 +194,19 @@ mod tests {
         damaged[20] ^= 1;
         std::fs::write(&path, &damaged).unwrap();
         assert_eq!(read(&path).unwrap_err().to_string(), "record 1 is damaged");
+    }
+
+    #[test]
+    fn a_record_that_is_too_long_is_a_failure_and_the_log_can_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let (mut log, _) = WatchLog::open(&path).unwrap();
+        log.append(&trial(1, Some(&"x".repeat(RECORD_BYTES_MAX as usize)))).unwrap();
+        log.append(&trial(2, Some("6.1"))).unwrap();
+        let trials = read(&path).unwrap();
+        assert_eq!((trials.len(), &trials[0].facts), (2, &None));
+        let failure = trials[0].failure.as_deref();
+        assert_eq!(failure, Some("its record has more than 1048576 bytes"));
     }
 
     #[test]

@@ -49,6 +49,20 @@ fn two_watches_of_one_folder_are_refused() {
     assert!(second.errors()[0].contains(&message) && second.errors().len() == 1);
     signal("INT", first.pid());
     assert_eq!(first.finish().code, 130);
+    assert!(!Path::new(&place.keep).join("trial").exists(), "the trial that was interrupted");
+}
+
+#[test]
+fn a_folder_with_files_of_others_is_not_used() {
+    let place = Place::new();
+    let theirs = Path::new(&place.keep).join("trial/theirs");
+    fs::create_dir_all(theirs.parent().unwrap()).unwrap();
+    fs::write(&theirs, "kept").unwrap();
+    let found = place.once();
+    assert_eq!(found.code, 5, "{}", found.stderr);
+    assert!(found.errors()[0].contains("holds other files and no watch"), "{}", found.stderr);
+    assert_eq!(fs::read_to_string(&theirs).unwrap(), "kept");
+    assert_eq!(fs::read_dir(&place.keep).unwrap().count(), 1);
 }
 
 #[test]

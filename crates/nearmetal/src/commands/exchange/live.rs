@@ -14,8 +14,8 @@ use anyhow::Result;
 use jiff::Timestamp;
 use nm_model::Failure;
 use nm_operate::health::Trading;
-use nm_operate::watch::{Events, NodeSight, Sight, Watch};
-use nm_report::style::Tone;
+use nm_operate::live::{Events, LiveView, NodeSight, Sight};
+use nm_report::style::{self, Tone};
 use rustix::termios::{self, OptionalActions, Termios};
 
 use crate::campaign::interrupt;
@@ -44,17 +44,17 @@ const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 /// Shows the network until `q`, or once.
 pub fn run(args: &TopArgs) -> Result<Exit> {
     let network = status::network_of(&args.running, &args.credentials)?;
-    let mut watch = Watch::new(&network);
+    let mut view = LiveView::new(&network);
     if args.once || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        watch.look()?;
+        view.look()?;
         thread::sleep(INTERVAL);
-        let sight = watch.look()?;
+        let sight = view.look()?;
         let mut events = Events::default();
         note(&sight, &mut events);
         output::text(&page(&sight, &events))?;
         return Ok(status::exit(sight.trading));
     }
-    show(watch)
+    show(view)
 }
 
 /// What is waited for.
@@ -64,13 +64,13 @@ enum Happened {
 }
 
 /// Draws each look until `q`, Ctrl-C or the end of the terminal; the exit code is that of the last.
-fn show(mut watch: Watch) -> Result<Exit> {
+fn show(mut view: LiveView) -> Result<Exit> {
     let interrupted = interrupt::flag()?;
     let (sender, happened) = channel();
     let keys = sender.clone();
     thread::spawn(move || read_keys(&keys));
     thread::spawn(move || {
-        while sender.send(Happened::Seen(Box::new(watch.look()))).is_ok() {
+        while sender.send(Happened::Seen(Box::new(view.look()))).is_ok() {
             thread::sleep(INTERVAL);
         }
     });
@@ -90,7 +90,8 @@ fn show(mut watch: Watch) -> Result<Exit> {
                 }
                 Err(failure) => {
                     exit = Exit::Environment;
-                    screen.draw(&format!("{failure}\n"))?;
+                    // A node may have written a part of it.
+                    screen.draw(&format!("{}\n", style::clean(&failure.to_string())))?;
                 }
             },
         }
@@ -163,13 +164,14 @@ impl Drop for Screen {
 /// The page, as text.
 fn page(sight: &Sight, events: &Events) -> String {
     let style = output::style();
-    let (tone, verdict) = match sight.trading {
-        Trading::Healthy => (Tone::Good, "healthy"),
-        Trading::Degraded => (Tone::Unsure, "degraded"),
-        Trading::NotTrading => (Tone::Bad, "not trading"),
+    let tone = match sight.trading {
+        Trading::Healthy => Tone::Good,
+        Trading::Degraded => Tone::Unsure,
+        Trading::NotTrading => Tone::Bad,
     };
     let rate = number(sight.requests_per_s(), 0);
-    let mut text = format!("{}   {rate} requests/s executed\n", style.tone(tone, verdict));
+    let mut text =
+        format!("{}   {rate} requests/s executed\n", style.tone(tone, sight.trading.words()));
     for sentence in sight.not_traded.iter().chain(&sight.waits) {
         let _ = writeln!(text, "  {}", style.tone(Tone::Bad, sentence));
     }

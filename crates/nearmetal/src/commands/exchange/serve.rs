@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use nm_exchange::network::{Network, NodeId};
-use nm_operate::watch::{NodeSight, Sight};
+use nm_operate::live::{NodeSight, Sight};
 use nm_run::page::Page;
 use nm_run::place;
 use nm_run::serve::{self, Serve, ServeEvent};

@@ -51,10 +51,12 @@ impl Keep {
     /// Opens the folder of `--keep`, or makes it; with what its trials show.
     ///
     /// # Errors
-    /// A conflict if another watch uses it; if it cannot be read or written.
+    /// A conflict if another watch uses it, or if it holds other files; if it cannot be read or
+    /// written.
     pub fn open(args: &WatchRunArgs, every_s: u64) -> Result<(Keep, Watched)> {
         let path = args.keep.clone();
         fs::create_dir_all(&path).map_err(|error| output::file_error(&path, &error))?;
+        refuse_others(&path)?;
         let lock = locked(&path)?;
         let request = Request { plan: args.plan.clone(), every_s };
         let text = serde_json::to_string_pretty(&request)? + "\n";
@@ -110,6 +112,19 @@ impl Keep {
             output::message(&output::warning(&message));
         }
     }
+}
+
+/// A folder with files of others is none of a watch, which removes and replaces what it needs.
+fn refuse_others(path: &Path) -> Result<()> {
+    let mut entries = fs::read_dir(path).map_err(|error| output::file_error(path, &error))?;
+    // The lock is there before the request if another watch begins now.
+    let is_other = |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|it| it.file_name() != LOCK);
+    if path.join(REQUEST).exists() || !entries.any(is_other) {
+        return Ok(());
+    }
+    let message =
+        format!("{} holds other files and no watch; name a new folder by --keep", path.display());
+    Err(Stop::with(Exit::Conflict, message))
 }
 
 fn locked(path: &Path) -> Result<File> {

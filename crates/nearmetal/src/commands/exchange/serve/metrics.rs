@@ -2,7 +2,7 @@
 //! answers.
 
 use nm_operate::health::Trading;
-use nm_operate::watch::{NodeSight, Sight};
+use nm_operate::live::{NodeSight, Sight};
 use nm_report::openmetrics::{Family, Labels, families_text};
 
 /// The text; of nodes, only those for which `is_here` is true.
@@ -69,19 +69,15 @@ fn labels(node: &NodeSight) -> Labels {
 }
 
 fn trading(sight: &Sight) -> Family {
-    let all = [
-        ("healthy", Trading::Healthy),
-        ("degraded", Trading::Degraded),
-        ("not-trading", Trading::NotTrading),
-    ];
-    let sample = |(word, state): (&str, Trading)| {
-        (vec![("state", word.to_string())], f64::from(u8::from(state == sight.trading)))
+    let sample = |state: Trading| {
+        let word = state.words().replace(' ', "-");
+        (vec![("state", word)], f64::from(u8::from(state == sight.trading)))
     };
     Family {
         name: "nearmetal_exchange_trading",
         unit: "",
         help: "1 for the state of the whole network, as `exchange status` has it, else 0.",
-        samples: all.into_iter().map(sample).collect(),
+        samples: Trading::ALL.into_iter().map(sample).collect(),
     }
 }
 
@@ -103,7 +99,7 @@ fn leaders(sight: &Sight) -> Family {
 fn links(nodes: &[&NodeSight]) -> Family {
     let of_node = |node: &&NodeSight| {
         let labels = labels(node);
-        let sample = move |link: &nm_operate::watch::LinkSight| {
+        let sample = move |link: &nm_operate::live::LinkSight| {
             let mut labels = labels.clone();
             labels.push(("peer", link.peer.clone()));
             (labels, link.latency_ns as f64 / 1e9)

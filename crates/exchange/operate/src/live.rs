@@ -156,16 +156,16 @@ impl Sight {
 
 /// Looks at a network.
 #[derive(Debug)]
-pub struct Watch {
+pub struct LiveView {
     network: Network,
     before: BTreeMap<NodeId, Work>,
     last: Option<NetworkStatus>,
 }
 
-impl Watch {
+impl LiveView {
     /// One that has not looked yet.
-    pub fn new(network: &Network) -> Watch {
-        Watch { network: network.clone(), before: BTreeMap::new(), last: None }
+    pub fn new(network: &Network) -> LiveView {
+        LiveView { network: network.clone(), before: BTreeMap::new(), last: None }
     }
 
     /// The network, as its file has it.
@@ -410,14 +410,14 @@ mod tests {
 
     #[test]
     fn rates_are_those_of_the_clock_of_the_node() {
-        let mut watch = Watch::new(&status(Some(0), true).network);
+        let mut view = LiveView::new(&status(Some(0), true).network);
         let mediator = Role::Mediator.node(0);
-        let look = |watch: &mut Watch, work| {
-            watch.seen(status(Some(0), true), BTreeMap::from([(mediator, work)]))
+        let look = |view: &mut LiveView, work| {
+            view.seen(status(Some(0), true), BTreeMap::from([(mediator, work)]))
         };
-        let first = look(&mut watch, work(1_000_000_000, 0, 100));
+        let first = look(&mut view, work(1_000_000_000, 0, 100));
         assert_eq!(first.requests_per_s(), None, "one look has no rate");
-        let second = look(&mut watch, work(3_000_000_000, 500_000_000, 300));
+        let second = look(&mut view, work(3_000_000_000, 500_000_000, 300));
         assert_eq!(second.requests_per_s(), Some(100.0));
         let node = |sight: &Sight, id| {
             sight.nodes.iter().find(|node| node.status.id == id).cloned().unwrap()
@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(node(&second, mediator).cpu_share, Some(0.25));
         assert_eq!(node(&second, Role::Gateway.node(0)).requests_per_s, Some(25.0));
         assert_eq!(second.instruments[0].requests_per_s, Some(100.0));
-        let restarted = look(&mut watch, work(4_000_000_000, 1, 0));
+        let restarted = look(&mut view, work(4_000_000_000, 1, 0));
         assert_eq!(node(&restarted, mediator).cpu_share, None, "it has started anew");
         assert_eq!(restarted.requests_per_s(), None);
     }
