@@ -22,6 +22,7 @@ use std::path::Path;
 
 use crate::shell;
 use anyhow::{Context, Result, bail};
+use build::Optimisation;
 use contents::Contents;
 use product::{Processor, VERSION, sha256};
 
@@ -29,9 +30,10 @@ use product::{Processor, VERSION, sha256};
 const FOLDER: &str = "target/dist-files";
 
 const USAGE: &str = "\
-usage: cargo xtask dist [roots | check | twice]
+usage: cargo xtask dist [--fast-build | roots | check | twice]
 
 Without words: builds everything into target/dist-files, for x86-64 and AArch64.
+--fast-build: the same without optimisation, to see that it can be packed, installed and run.
 roots: makes roots of Debian 11, 12 and 13 in target/dist-roots, unless they are there (root).
 check: installs and runs what was built (root, Debian): the packages in those roots and in an empty
 one, the image and the static program in an empty folder, the AArch64 one under qemu-user.
@@ -40,7 +42,8 @@ twice: builds everything here and in a clone elsewhere, and fails unless all byt
 pub fn run(args: &[String]) -> Result<()> {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words[..] {
-        [] => make(),
+        [] => make(Optimisation::Full),
+        ["--fast-build"] => make(Optimisation::None),
         ["roots"] => roots::make(),
         ["check"] => check::run(&shell::root().join(FOLDER)),
         ["twice"] => twice::run(FOLDER),
@@ -49,11 +52,11 @@ pub fn run(args: &[String]) -> Result<()> {
 }
 
 /// Builds and packs everything.
-fn make() -> Result<()> {
+fn make(optimisation: Optimisation) -> Result<()> {
     let folder = shell::root().join(FOLDER);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let built = build::all()?;
+    let built = build::all(optimisation)?;
     let texts = contents::texts(&build::native(&built)?.program)?;
     let time_s = commit_time_s()?;
     for one in &built {

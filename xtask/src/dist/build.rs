@@ -1,7 +1,7 @@
 //! Builds the program with musl, which needs no library, and the accelerator's library for an old
 //! glibc. So both run on every machine of their processor.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -14,6 +14,25 @@ const GLIBC_OLDEST: &str = "2.17";
 /// Links for an old glibc: its symbols come with zig, which PyPI has as a package.
 const LINKERS: [&str; 2] = ["cargo-zigbuild==0.24.1", "ziglang==0.17.1"];
 
+/// How much the compiler optimises.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Optimisation {
+    /// As what users install.
+    Full,
+    /// As tests: it builds in half of the time.
+    None,
+}
+
+impl Optimisation {
+    /// Cargo's profile, and the folder that it builds into.
+    fn profile(self) -> (&'static str, &'static str) {
+        match self {
+            Optimisation::Full => ("dist", "dist"),
+            Optimisation::None => ("dev", "debug"),
+        }
+    }
+}
+
 /// What was built for one processor.
 pub(super) struct Built {
     pub(super) processor: Processor,
@@ -22,7 +41,7 @@ pub(super) struct Built {
 }
 
 /// Builds for every processor.
-pub(super) fn all() -> Result<Vec<Built>> {
+pub(super) fn all(optimisation: Optimisation) -> Result<Vec<Built>> {
     for Processor { name, .. } in PROCESSORS {
         shell::run(&format!(
             "rustup target add {name}-unknown-linux-musl {name}-unknown-linux-gnu"
@@ -32,7 +51,8 @@ pub(super) fn all() -> Result<Vec<Built>> {
     PROCESSORS
         .into_iter()
         .map(|processor| {
-            let (program, library) = (program(processor)?, library(processor, &tools)?);
+            let program = program(processor, optimisation)?;
+            let library = library(processor, optimisation, &tools)?;
             Ok(Built { processor, program, library })
         })
         .collect()
@@ -70,26 +90,28 @@ fn flags() -> String {
     )
 }
 
-fn program(processor: Processor) -> Result<PathBuf> {
+fn program(processor: Processor, optimisation: Optimisation) -> Result<PathBuf> {
+    let (profile, folder) = optimisation.profile();
     let target = format!("{}-unknown-linux-musl", processor.name);
     // Rust's own linker does for every processor: musl comes with the target.
     let linker = format!("CARGO_TARGET_{}_LINKER", target.to_uppercase().replace('-', "_"));
     let flags = format!("-C target-feature=+crt-static {}", flags());
     shell::run_with(
-        &format!("cargo build --profile dist --locked -p nearmetal --target {target}"),
+        &format!("cargo build --profile {profile} --locked -p nearmetal --target {target}"),
         &[("RUSTFLAGS", &flags), (&linker, "rust-lld")],
     )?;
-    Ok(shell::root().join("target").join(target).join("dist/nearmetal"))
+    Ok(shell::root().join("target").join(target).join(folder).join("nearmetal"))
 }
 
-fn library(processor: Processor, tools: &std::path::Path) -> Result<PathBuf> {
+fn library(processor: Processor, optimisation: Optimisation, tools: &Path) -> Result<PathBuf> {
+    let (profile, folder) = optimisation.profile();
     let target = format!("{}-unknown-linux-gnu", processor.name);
     let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap_or_default());
     let line = format!(
-        "cargo zigbuild --profile dist --locked -p nm-accel --target {target}.{GLIBC_OLDEST}"
+        "cargo zigbuild --profile {profile} --locked -p nm-accel --target {target}.{GLIBC_OLDEST}"
     );
     shell::run_with(&line, &[("PATH", &path), ("RUSTFLAGS", &flags())])?;
-    let built = shell::root().join("target").join(target).join("dist/libnm_accel.so");
+    let built = shell::root().join("target").join(target).join(folder).join("libnm_accel.so");
     if !built.is_file() {
         bail!("`{line}` left no {}", built.display());
     }
