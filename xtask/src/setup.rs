@@ -24,6 +24,7 @@ const PACKAGES: &[&str] = &[
     "nginx-light",
     "wrk",
     "curl",
+    "openssl",
     "openssh-client",
     "openssh-server",
     "postgresql",

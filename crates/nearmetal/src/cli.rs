@@ -11,6 +11,7 @@ pub mod cpu_list;
 pub mod directions;
 pub mod exchange;
 pub mod firms;
+pub mod firmware;
 pub mod fleet;
 pub mod format;
 pub mod generate;
@@ -42,6 +43,7 @@ use self::baseline::{BaselineCommand, GateArgs};
 use self::compare::{CompareArgs, TrendArgs};
 use self::compute::ComputeArgs;
 use self::exchange::ExchangeCommand;
+use self::firmware::FirmwareCommand;
 use self::fleet::FleetCommand;
 use self::format::{ExtentArgs, FormatArgs, ShowArgs};
 use self::generate::GenerateCommand;
@@ -89,6 +91,7 @@ pub enum Command {
         nearmetal audit --save host.json                 on a machine without a way out\n  \
         nearmetal audit --snapshot host.json --format html > audit.html\n  \
         nearmetal audit --snapshot host.json --guest guest.json\n  \
+        nearmetal audit --bmc host7-bmc --bmc-login login\n  \
         nearmetal audit --fail-at high --format sarif > audit.sarif\n\n\
         Nothing is changed, and nothing is opened for writing but the file of --save.")]
     Audit(AuditArgs),
@@ -248,6 +251,18 @@ pub enum Command {
             nearmetal generate systemd --every day --baseline /etc/nearmetal/accepted --out units"
     )]
     Generate(GenerateCommand),
+    /// Settings of a host's firmware, by its management controller (Redfish).
+    #[command(
+        subcommand,
+        long_about = "Reads the settings of a host's firmware from its management controller, \
+            compares them with wanted ones, and stages changes for the next restart. `curl` must \
+            be installed. `audit --bmc` judges them.",
+        after_help = "Examples:\n  \
+            nearmetal firmware show --bmc host7-bmc --bmc-login login\n  \
+            nearmetal firmware show --bmc host7-bmc --bmc-login login --wanted wanted.toml\n  \
+            nearmetal audit --bmc host7-bmc --bmc-login login"
+    )]
+    Firmware(FirmwareCommand),
     /// Change settings of this machine by steps that can be undone exactly.
     #[command(
         subcommand,

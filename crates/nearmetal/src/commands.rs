@@ -4,6 +4,7 @@ mod accel;
 mod agent;
 mod audit;
 mod baseline;
+mod bmc;
 mod compare;
 mod compute;
 mod compute_pairs;
@@ -12,6 +13,7 @@ mod doctor;
 mod dry_run;
 mod exchange;
 mod fail_on;
+mod firmware;
 mod fleet;
 mod generate;
 mod import;
@@ -75,6 +77,7 @@ pub fn run(command: Command) -> Result<Exit> {
         Command::Import(args) => import::run(&args),
         Command::Reference(command) => reference::run(&command),
         Command::Generate(command) => generate::run(&command),
+        Command::Firmware(command) => firmware::run(&command),
         Command::Tune(command) => tune::run(&command),
         Command::Lab(command) => lab::run(&command),
         Command::Doctor(args) => doctor::run(args.format),

@@ -20,7 +20,7 @@ const WINGS: [(&str, &[&str]); 4] = [
             "model",
         ],
     ),
-    ("machine", &["generate", "tune", "audit", "host", "place", "settings"]),
+    ("machine", &["generate", "tune", "audit", "firmware", "host", "place", "settings"]),
     (
         "exchange",
         &[

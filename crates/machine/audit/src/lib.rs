@@ -27,6 +27,5 @@ pub use pair::{checks as pair_checks, join};
 /// the order of the checks.
 pub fn audit(snapshot: &Snapshot) -> Audit {
     let machine = Machine::new(snapshot);
-    let findings = checks::all().map(|check| check.finding(&machine)).collect();
-    order::finish(&machine, findings)
+    order::finish(&machine, checks::findings(&machine))
 }

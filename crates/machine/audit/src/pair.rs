@@ -76,7 +76,7 @@ pub fn join(host: &Snapshot, guest: &Snapshot) -> Audit {
     let [identity, hot_pin, sibling, nic] = CHECKS else {
         unreachable!("the pair has four checks");
     };
-    let mut findings: Vec<_> = checks::all().map(|check| check.finding(&host)).collect();
+    let mut findings = checks::findings(&host);
     findings.push(identity.with(belong_together(&host, &guest, pid)));
     let machine = pid.and_then(|pid| {
         checks::host_machines(&host).into_iter().find(|machine| machine.pid == pid)

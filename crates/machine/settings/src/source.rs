@@ -206,3 +206,16 @@ pub const K_CAPACITY: Source = Source::at(
 /// AMD's guide to settings of the firmware for low latency.
 pub const AMD_LATENCY: Source =
     Source::named("AMD 57037, Low latency response on EPYC 7002 series processors");
+/// Lenovo's guide to settings of the firmware for Intel's processors.
+pub const LENOVO_INTEL: Source = Source::at(
+    "Lenovo Press LP1836, Tuning UEFI settings on Intel-based ThinkSystem servers",
+    "https://lenovopress.lenovo.com/lp1836",
+);
+/// Lenovo's guide to settings of the firmware for AMD's processors.
+pub const LENOVO_AMD: Source = Source::at(
+    "Lenovo Press LP1977, Tuning UEFI settings on AMD EPYC ThinkSystem servers",
+    "https://lenovopress.lenovo.com/lp1977",
+);
+/// The interface of management controllers.
+pub const REDFISH: Source =
+    Source::at("DMTF DSP0266, Redfish specification", "https://www.dmtf.org/standards/redfish");

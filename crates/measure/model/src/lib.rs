@@ -22,6 +22,7 @@ pub mod factor;
 pub mod factor_check;
 pub mod facts;
 pub mod finding;
+pub mod firmware;
 pub mod gate;
 pub mod guest;
 pub mod guest_execution;

@@ -120,6 +120,18 @@ pub const RESULT_BYTES_MAX: u64 = 4 << 30;
 /// Most network links of a snapshot.
 pub const SNAPSHOT_LINKS_MAX: usize = 1_024;
 
+/// Most settings of firmware that are read. Servers have 200 to 1,500.
+pub const FIRMWARE_ATTRIBUTES_MAX: usize = 8_192;
+
+/// Longest name and longest value of such a setting, bytes.
+pub const FIRMWARE_TEXT_BYTES_MAX: usize = 4_096;
+
+/// Longest answer of a management controller that is read, bytes.
+pub const FIRMWARE_ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// Longest time that a management controller may take for one answer, s.
+pub const FIRMWARE_ANSWER_S_MAX: u64 = 30;
+
 /// Longest time that reading the files of a snapshot takes, s; the interval not included.
 pub const SNAPSHOT_SECONDS_MAX: f64 = 10.0;
 
@@ -274,6 +286,10 @@ mod tests {
             ("snapshot time", SNAPSHOT_SECONDS_MAX as u64),
             ("snapshot file", SNAPSHOT_JSON_BYTES_MAX),
             ("snapshot links", SNAPSHOT_LINKS_MAX as u64),
+            ("firmware settings", FIRMWARE_ATTRIBUTES_MAX as u64),
+            ("firmware text", FIRMWARE_TEXT_BYTES_MAX as u64),
+            ("controller answer", FIRMWARE_ANSWER_BYTES_MAX as u64),
+            ("controller time", FIRMWARE_ANSWER_S_MAX),
             ("interval", SNAPSHOT_INTERVAL_S_MAX as u64),
             ("audit CPUs", CPUS_MAX as u64),
             ("jitter time", JITTER_SECONDS_MAX as u64),

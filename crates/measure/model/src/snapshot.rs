@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::firmware::Firmware;
 use crate::limits;
 
 /// Version of the snapshot format. Readers refuse a newer one.
@@ -75,6 +76,9 @@ pub struct Calls {
     pub kernel_clock: Option<KernelClock>,
     /// What was measured for `audit --active`.
     pub active: Option<Active>,
+    /// What the host's management controller says, for `audit --bmc`: the settings that a check
+    /// knows.
+    pub firmware: Option<Firmware>,
 }
 
 /// One network link, by `SIOCETHTOOL` and its relatives. What a driver does not answer is absent.
@@ -283,6 +287,7 @@ impl Snapshot {
             + self.symlinks.len()
             + self.present.len()
             + self.unreadable.len();
+        let n_attributes = self.calls.firmware.as_ref().map_or(0, |it| it.attributes.len());
         for (what, count, max) in [
             ("files", self.files.len(), limits::SNAPSHOT_FILES_MAX),
             ("names", n_names, limits::SNAPSHOT_NAMES_MAX),
@@ -292,6 +297,7 @@ impl Snapshot {
             ("links", self.calls.links.as_ref().map_or(0, BTreeMap::len), {
                 limits::SNAPSHOT_LINKS_MAX
             }),
+            ("settings of firmware", n_attributes, limits::FIRMWARE_ATTRIBUTES_MAX),
         ] {
             if count > max {
                 return Err(SnapshotError::TooMany { what, count, max });

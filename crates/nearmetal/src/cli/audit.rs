@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use nm_model::Severity;
 
+use super::firmware::BmcArgs;
 use super::shared::{CpusArgs, ROOT};
 
 #[derive(Debug, Args)]
@@ -25,6 +26,8 @@ pub struct AuditArgs {
     /// A snapshot of a guest of this host: adds what only both together can tell.
     #[arg(long, value_name = "FILE")]
     pub guest: Option<PathBuf>,
+    #[command(flatten)]
+    pub bmc: BmcArgs,
     /// Measure as well: cost of exits to the hypervisor and of clocks, CPUs that share a core.
     /// Takes a few seconds of CPU time.
     #[arg(long)]

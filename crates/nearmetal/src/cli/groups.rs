@@ -13,7 +13,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Many machines", &["fleet"]),
     ("Measure one thing", &["stream", "rr", "compute", "jitter"]),
     ("Results", &["report", "trend", "watch", "baseline", "import", "reference"]),
-    ("Programs and virtual machines", &["accel", "lab", "generate"]),
+    ("Programs and virtual machines", &["accel", "lab", "generate", "firmware"]),
     ("The exchange", &["exchange"]),
     ("This program", &["plans", "schema", "completions", "man", "help"]),
 ];

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nm_firmware::redfish;
 use nm_host::active;
 use nm_host::record::{self, RecordError};
 use nm_host::snapshot::{self, SnapshotOptions};
@@ -16,6 +17,7 @@ use nm_sys::hostfiles::parse_list;
 use nm_sys::text_file;
 
 use crate::cli::audit::{AuditArgs, AuditFormat};
+use crate::commands::bmc::Bmc;
 use crate::commands::cpus::not_online;
 use crate::exit::{Exit, Stop};
 use crate::output;
@@ -36,6 +38,10 @@ pub fn run(args: &AuditArgs) -> Result<Exit> {
         let cpus = active::pair_cpus(&snapshot.workload.cpus);
         output::message(&active::announcement(&cpus));
         snapshot.calls.active = Some(active::measure(&cpus));
+    }
+    if let Some(host) = &args.bmc.bmc {
+        let told = Bmc::new(host, &args.bmc.access)?.read()?;
+        snapshot.calls.firmware = Some(redfish::known(&told.firmware));
     }
     if let Some(path) = &args.save {
         let text = serde_json::to_string(&snapshot)?;

@@ -19,7 +19,9 @@ use super::exchange::{
     verify,
 };
 use super::tune::{ab, plan, status as tune_status};
-use super::{accel, baseline, compute_pairs, doctor, dry_run, fleet, lab, list_plans, reference};
+use super::{
+    accel, baseline, compute_pairs, doctor, dry_run, firmware, fleet, lab, list_plans, reference,
+};
 use crate::document::{Document, PLAN, RESULT, Versioned};
 use crate::exit::{Exit, Stop};
 use crate::output;
@@ -92,6 +94,7 @@ macro_rules! kinds {
 kinds! {
     dry_run::Listing<'_>: "qualify";
     Audit: "audit";
+    firmware::FirmwareDocument: "firmware show";
     Comparison: "compare";
     Trend: "trend";
     Gate: "baseline gate";

@@ -37,6 +37,7 @@ mod exchange_stopped;
 mod exchange_transports;
 mod factors;
 mod faults;
+mod firmware;
 mod fleet;
 mod generate;
 mod guests;

@@ -3,6 +3,7 @@
 mod clock;
 mod common;
 mod container;
+mod firmware;
 mod guest;
 mod host;
 mod interrupts;
@@ -19,7 +20,10 @@ mod silicon;
 mod sockets;
 mod virtualization;
 
+use nm_model::finding::Finding;
+
 use crate::check::Check;
+use crate::machine::Machine;
 
 /// All checks, in the order in which they are shown.
 pub fn all() -> impl Iterator<Item = &'static Check> {
@@ -44,6 +48,18 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
     ]
     .into_iter()
     .flatten()
+}
+
+/// Checks of what a management controller says, where one was asked.
+pub fn of_firmware() -> impl Iterator<Item = &'static Check> {
+    firmware::CHECKS.iter()
+}
+
+/// The findings of the checks of every machine, and of its firmware where a controller was asked.
+pub(crate) fn findings(machine: &Machine<'_>) -> Vec<Finding> {
+    let asked = machine.snapshot.calls.firmware.is_some();
+    let firmware = of_firmware().filter(|_| asked);
+    all().chain(firmware).map(|check| check.finding(machine)).collect()
 }
 
 pub(crate) use host::{domains as host_domains, machines as host_machines};

@@ -28,7 +28,10 @@ fn is_parsed_by_a_shell(text: &str) -> bool {
 
 #[test]
 fn every_fix_of_every_tree_is_parsed_by_a_shell() {
-    let declared = checks::all().chain(pair_checks()).map(|check| check.reasons(&[]).fix);
+    let declared = checks::all()
+        .chain(checks::of_firmware())
+        .chain(pair_checks())
+        .map(|check| check.reasons(&[]).fix);
     let found = findings().into_iter().map(|finding| finding.fix);
     let fixes: BTreeSet<String> =
         declared.chain(found).filter(is_typed).map(|fix| fix.text).collect();

@@ -10,7 +10,7 @@ use nm_settings::setting::Action;
 use nm_settings::{SettingId, catalogue};
 
 fn all() -> impl Iterator<Item = &'static Check> {
-    checks::all().chain(pair_checks())
+    checks::all().chain(checks::of_firmware()).chain(pair_checks())
 }
 
 #[test]
