@@ -182,16 +182,26 @@ impl Host {
     /// # Errors
     /// If the firmware has no such setting, or the value is of another kind.
     pub fn changes(&self, wanted: &[(String, String)]) -> Result<Vec<Change>, FirmwareError> {
-        let mut changes = vec![];
-        for (name, value) in wanted {
+        let mut changes = self.changes_back(wanted)?;
+        changes.retain(|change| {
+            let waiting = self.firmware.waiting.as_ref().and_then(|list| list.get(&change.name));
+            *waiting.unwrap_or(&change.before) != change.after
+        });
+        Ok(changes)
+    }
+
+    /// All of these, also what is in force: a controller may not tell what waits for a restart, and
+    /// only a change takes that back.
+    ///
+    /// # Errors
+    /// If the firmware has no such setting, or the value is of another kind.
+    pub fn changes_back(&self, wanted: &[(String, String)]) -> Result<Vec<Change>, FirmwareError> {
+        let change = |(name, value): &(String, String)| {
             self.kind(name, value)?;
             let before = self.firmware.attributes[name].clone();
-            let waiting = self.firmware.waiting.as_ref().and_then(|list| list.get(name));
-            if waiting.unwrap_or(&before) != value {
-                changes.push(Change { name: name.clone(), before, after: value.clone() });
-            }
-        }
-        Ok(changes)
+            Ok(Change { name: name.clone(), before, after: value.clone() })
+        };
+        wanted.iter().map(change).collect()
     }
 
     /// The value as the controller writes those of this setting.

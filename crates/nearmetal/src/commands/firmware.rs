@@ -231,6 +231,7 @@ fn told(bmc: &mut Bmc, changes: &[Change]) -> Result<()> {
     for change in changes {
         let Change { name, before, after } = change;
         let text = match waits(change) {
+            Some(value) if value == after && before == after => "as it is now",
             Some(value) if value == after => "after the next restart of the host",
             _ => "was accepted, and is not shown yet; look with `nearmetal firmware show`",
         };
@@ -259,11 +260,7 @@ fn undo(args: &FirmwareUndoArgs) -> Result<Exit> {
         return Err(Stop::with(Exit::Conflict, message));
     }
     let wanted: Vec<(String, String)> = undo.before.into_iter().collect();
-    let changes = host.changes(&wanted).map_err(|error| super::bmc::stop(&error))?;
-    if changes.is_empty() {
-        output::text("all these settings are as they were\n")?;
-        return Ok(Exit::Pass);
-    }
+    let changes = host.changes_back(&wanted).map_err(|error| super::bmc::stop(&error))?;
     bmc.stage(&host, &changes)?;
     told(&mut bmc, &changes)?;
     Ok(Exit::Pass)

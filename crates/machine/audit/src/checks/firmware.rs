@@ -130,7 +130,7 @@ fn judge(m: &Machine<'_>, setting: &FirmwareSetting) -> Observed {
     let list =
         |list: &[&Reading<'_>]| list.iter().map(|one| shown(one)).collect::<Vec<_>>().join(", ");
     if readings.is_empty() {
-        let text = format!("no setting is known as the {}", setting.title);
+        let text = format!("the controller tells no setting that is known: {}", setting.title);
         return Observed::unknown(text);
     }
     // Automatic is what the maker chose, and another profile decides what is custom.
@@ -359,7 +359,7 @@ mod tests {
             Fail,
             "PowerRegulator = DynamicPowerSavings",
         );
-        let none = "no setting is known as the power profile of the firmware";
+        let none = "the controller tells no setting that is known: power profile of the firmware";
         judged(&[("Other", "x")], Unknown, none);
         let nobody = "no management controller was asked; `--bmc` names it";
         check(profile, &Snapshot::default(), NotApplicable, nobody);
