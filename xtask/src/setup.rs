@@ -62,6 +62,8 @@ const PACKAGES: &[&str] = &[
     "slurmd",
     "slurm-client",
     "munge",
+    // What signs and verifies beside us.
+    "minisign",
     // What checks units.
     "systemd",
     // The published work of the compute probe.

@@ -5,6 +5,7 @@ pub mod accel;
 pub mod access;
 pub mod audit;
 pub mod baseline;
+pub mod certificate;
 pub mod compare;
 pub mod compute;
 pub mod cpu_list;
@@ -40,6 +41,7 @@ use nm_model::hosts::HostSpec;
 use self::accel::AccelArgs;
 use self::audit::AuditArgs;
 use self::baseline::{BaselineCommand, GateArgs};
+use self::certificate::{CertifyArgs, VerifyCertificateArgs};
 use self::compare::{CompareArgs, TrendArgs};
 use self::compute::ComputeArgs;
 use self::exchange::ExchangeCommand;
@@ -208,7 +210,8 @@ pub enum Command {
         after_help = "Examples:\n  \
         nearmetal fleet run --hosts 'node[01-16]' --dry-run\n  \
         nearmetal fleet run --hosts rack.txt --out rack\n  \
-        nearmetal fleet run --resume rack"
+        nearmetal fleet run --resume rack\n  \
+        nearmetal fleet hunt --hosts offers.txt --keep 3"
     )]
     Fleet(FleetCommand),
     /// Accepted runs as small files, and a gate that tests a run against them.
@@ -221,6 +224,22 @@ pub enum Command {
         nearmetal qualify --baseline baselines"
     )]
     Baseline(BaselineCommand),
+    /// Sign what a run has shown of its hosts, so that others can test it again.
+    #[command(after_help = "Examples:\n  \
+        nearmetal certify --new-key signer\n  \
+        nearmetal certify results/today --key signer --out host1.json\n\n\
+        The signature is host1.json.minisig; minisign checks it as well:\n  \
+        minisign -V -p signer.pub -m host1.json")]
+    Certify(CertifyArgs),
+    /// Whether a certificate holds: signature, time, facts, and figures of a new run.
+    #[command(after_help = "Examples:\n  \
+        nearmetal verify-certificate host1.json --public-key signer.pub\n  \
+        nearmetal qualify --plan my-plan.toml --out again\n  \
+        nearmetal verify-certificate host1.json --public-key signer.pub --against again\n\n\
+        Exit codes: 0 it holds · 1 it does not · 2 usage, or a file that is none · \
+        3 undecided: nobody has named the key, facts have drifted and no run was named, or the run \
+        does not decide")]
+    VerifyCertificate(VerifyCertificateArgs),
     /// Write the reports of a result folder again.
     #[command(after_help = "Examples:\n  nearmetal report results/today\n  \
         nearmetal report results/today --format markdown >> $GITHUB_STEP_SUMMARY\n  \

@@ -5,6 +5,7 @@ mod agent;
 mod audit;
 mod baseline;
 mod bmc;
+mod certificate;
 mod compare;
 mod compute;
 mod compute_pairs;
@@ -70,6 +71,8 @@ pub fn run(command: Command) -> Result<Exit> {
         Command::Audit(args) => audit::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Baseline(command) => baseline::run(&command),
+        Command::Certify(args) => certificate::certify(&args),
+        Command::VerifyCertificate(args) => certificate::verify(&args),
         Command::Fleet(command) => fleet::run(&command),
         Command::Trend(args) => trend::run(&args),
         Command::Watch(args) => watch::run(&args),

@@ -28,7 +28,7 @@ const WINGS: [(&str, &[&str]); 4] = [
             "policy", "replica", "wire", "book", "auth", "codec",
         ],
     ),
-    ("ground", &["ssh", "sys", "test-support"]),
+    ("ground", &["sign", "ssh", "sys", "test-support"]),
 ];
 
 /// Crates that are a wing of their own: each lies in `crates/` itself.

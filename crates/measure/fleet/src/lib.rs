@@ -11,6 +11,7 @@ pub mod effects;
 pub mod facts;
 mod fleet_host;
 pub mod hosts;
+pub mod hunt;
 mod inventory;
 pub mod pairs;
 mod range;

@@ -54,7 +54,7 @@ pub(crate) fn is_same_run(a: &Baseline, b: &Baseline) -> bool {
 }
 
 /// The facts of the machines; those of guests only where no other is known.
-fn machines(run: &RunResult) -> Vec<&Facts> {
+pub(crate) fn machines(run: &RunResult) -> Vec<&Facts> {
     let is_guest = |environment: &str| environment.starts_with("vm-");
     let hosts = run.facts.iter().filter(|(end, _)| !is_guest(&end.environment));
     let hosts: Vec<&Facts> = hosts.map(|(_, facts)| facts).collect();

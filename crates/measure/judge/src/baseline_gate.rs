@@ -148,10 +148,10 @@ fn choose<'a>(run: &Baseline, accepted: &[&'a Baseline], last: usize) -> Chosen<
 }
 
 /// A figure of the run with that of each accepted run that has it like for like.
-struct Pair<'a> {
-    key: &'a FigureKey,
-    before: Vec<&'a [f64]>,
-    rounds: &'a [f64],
+pub(crate) struct Pair<'a> {
+    pub key: &'a FigureKey,
+    pub before: Vec<&'a [f64]>,
+    pub rounds: &'a [f64],
 }
 
 /// The figure of `key` in a run. Environments need not agree by name where both runs have only one;
@@ -180,7 +180,7 @@ fn find<'a>(run: &'a Baseline, of: &Baseline, key: &FigureKey) -> Option<&'a Bas
 
 /// # Errors
 /// Why there is none, as a sentence.
-fn pair<'a>(
+pub(crate) fn pair<'a>(
     run: &'a Baseline,
     baselines: &[&'a Baseline],
     newest: &Baseline,

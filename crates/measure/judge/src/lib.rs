@@ -8,10 +8,12 @@
 
 mod baseline;
 mod baseline_gate;
+mod certificate;
 mod compare;
 mod cost;
 mod doubts;
 mod envdiff;
+mod equivalence;
 mod factors;
 mod finding;
 mod gate;
@@ -33,8 +35,10 @@ mod wording;
 
 pub use baseline::baseline;
 pub use baseline_gate::{BASELINES, GateOptions, gate};
+pub use certificate::{CertifyError, Checked, Signed, certified, check, hosts, hosts_of};
 pub use compare::compare;
 pub use envdiff::envdiff;
+pub use equivalence::{EquivalenceOptions, equivalence};
 pub use judge::judge;
 pub use options::{CLOSE_PERCENT, CompareOptions};
 pub use select::Selector;

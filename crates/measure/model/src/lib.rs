@@ -10,6 +10,7 @@ pub mod agent;
 pub mod baseline;
 pub mod campaign;
 pub mod capability;
+pub mod certificate;
 pub mod class;
 pub mod comparison;
 pub mod compute;

@@ -231,18 +231,26 @@ pub fn parse(text: &str, path: &Path) -> Result<Baseline, BaselineError> {
         return Err(BaselineError::Version { path: path.to_path_buf(), version });
     }
     let baseline: Baseline = serde_json::from_str(text).map_err(|e| damaged(e.to_string()))?;
+    match fault(&baseline) {
+        Some(fault) => Err(damaged(fault)),
+        None => Ok(baseline),
+    }
+}
+
+/// What a baseline holds that no run has.
+pub(crate) fn fault(baseline: &Baseline) -> Option<String> {
     let is_time = |text: &String| text.parse::<jiff::Timestamp>().is_ok();
     if !baseline.started.iter().all(is_time) {
-        return Err(damaged("its start is no time".to_string()));
+        return Some("its start is no time".to_string());
     }
-    for figure in &baseline.figures {
-        let is_value = |value: &f64| (0.0..1e300).contains(value);
-        if figure.rounds.is_empty() || !figure.rounds.iter().all(is_value) {
-            return Err(damaged(format!("the rounds of {} are no figures", figure.key)));
+    let is_value = |value: &f64| (0.0..1e300).contains(value);
+    baseline.figures.iter().find_map(|figure| match () {
+        () if figure.rounds.is_empty() || !figure.rounds.iter().all(is_value) => {
+            Some(format!("the rounds of {} are no figures", figure.key))
         }
-        if figure.unit != unit(figure.key.metric) {
-            return Err(damaged(format!("the unit of {} is {}", figure.key, figure.unit)));
+        () if figure.unit != unit(figure.key.metric) => {
+            Some(format!("the unit of {} is {}", figure.key, figure.unit))
         }
-    }
-    Ok(baseline)
+        () => None,
+    })
 }

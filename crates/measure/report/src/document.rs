@@ -1,6 +1,8 @@
 //! Documents for other programs: objects with a version, each kind with a schema in `schema/`.
 
+use nm_fleet::hunt::HuntResult;
 use nm_fleet::result::FleetResult;
+use nm_model::certificate::CertificateCheck;
 use nm_model::explanation::Explanation;
 use nm_model::finding::Audit;
 use nm_model::gate::Gate;
@@ -59,8 +61,16 @@ impl Document for LabPlan {
     const NAME: &'static str = "lab-plan";
 }
 
+impl Document for CertificateCheck {
+    const NAME: &'static str = "certificate-check";
+}
+
 impl Document for FleetResult {
     const NAME: &'static str = "fleet";
+}
+
+impl Document for HuntResult {
+    const NAME: &'static str = "fleet-hunt";
 }
 
 impl Document for WatchReport {

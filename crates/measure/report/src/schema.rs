@@ -1,6 +1,7 @@
 //! JSON Schemas of what nearmetal writes and reads, made from the types themselves. The committed
 //! copies are in `schema/`; a test compares them.
 
+use nm_model::certificate::Certificate;
 use nm_model::{Baseline, Plan, RunResult};
 use schemars::{Schema, schema_for};
 
@@ -12,6 +13,11 @@ pub fn result() -> serde_json::Value {
 /// Schema of a plan, as JSON; a TOML plan has the same shape.
 pub fn plan() -> serde_json::Value {
     titled(schema_for!(Plan), "nearmetal plan")
+}
+
+/// Schema of a certificate.
+pub fn certificate() -> serde_json::Value {
+    titled(schema_for!(Certificate), "nearmetal certificate")
 }
 
 /// Schema of a baseline.

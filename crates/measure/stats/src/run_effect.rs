@@ -196,7 +196,7 @@ fn of_medians(runs: &[&[f64]]) -> (f64, f64) {
 
 /// The value that Student's t with so many degrees of freedom exceeds with this probability, by
 /// the expansion of Cornish and Fisher about the normal one; within 2 % from four degrees on.
-fn student(tail: f64, freedom: f64) -> f64 {
+pub fn student(tail: f64, freedom: f64) -> f64 {
     let z = normal::quantile(tail);
     let square = z * z;
     let first = z * (square + 1.0) / 4.0;

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use nm_fleet::Pairs;
 
 use super::format::FormatArgs;
 use super::number::number;
+use super::percent::percent;
 
 #[derive(Debug, Subcommand)]
 pub enum FleetCommand {
@@ -22,6 +23,54 @@ pub enum FleetCommand {
         result or no verdict · 4 nothing could be measured · 5 the folder holds another run · \
         130 interrupted")]
     Run(FleetRunArgs),
+    /// Which of many hosts are the best: bad ones are stopped early, the best are kept.
+    #[command(after_help = "Examples:\n  \
+        nearmetal fleet hunt --hosts 'cand[01-20]' --keep 3\n  \
+        nearmetal fleet hunt --hosts offers.txt --keep 1 --figure p99 --out hunt\n\n\
+        A trial measures both ends of the plan on one host, over its own address.\n\n\
+        Exit codes: 0 as many are kept as were wanted · 2 usage or bad input · 3 fewer could be \
+        measured · 4 nothing could be measured · 5 the folder holds another run · 130 interrupted")]
+    Hunt(FleetHuntArgs),
+}
+
+/// The figure that a hunt decides by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum HuntFigure {
+    /// Median.
+    Median,
+    /// 99th percentile.
+    P99,
+}
+
+#[derive(Debug, Args)]
+pub struct FleetHuntArgs {
+    /// Candidates: a file, a list such as `node[01-16],other=192.0.2.9`, or `-` for stdin.
+    #[arg(long, value_name = "FILE|LIST|-")]
+    pub hosts: String,
+    /// How many hosts are kept.
+    #[arg(long, value_name = "K", value_parser = number(1_usize..=64))]
+    pub keep: usize,
+    /// Plan of each trial, whose rows are all of the environment `ssh`: a built-in one, or a file;
+    /// with `:PART` a part that it defines.
+    #[arg(long, default_value = "two-hosts:latency", value_name = "NAME|FILE[:PART]")]
+    pub plan: String,
+    /// Figure of the plan's first series that decides.
+    #[arg(long, value_enum, default_value = "median")]
+    pub figure: HuntFigure,
+    /// Most trials of a host.
+    #[arg(long, default_value_t = 12, value_parser = number(2_u32..=100))]
+    pub rounds: u32,
+    /// Ratio of figures within which it does not matter which host is kept, such as `5%`.
+    #[arg(long, default_value = "5%", value_parser = percent)]
+    pub indifference: f64,
+    /// Most trials at once; no host is ever in two.
+    #[arg(long, default_value_t = 8, value_parser = number(1_usize..=64))]
+    pub parallel: usize,
+    /// Folder for the results, which is created; `nearmetal-fleet` without it.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub format: FormatArgs,
 }
 
 #[derive(Debug, Args)]

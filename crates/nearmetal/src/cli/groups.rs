@@ -12,7 +12,19 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Start with", &["doctor", "qualify", "compare", "audit", "tune", "pingpong"]),
     ("Many machines", &["fleet"]),
     ("Measure one thing", &["stream", "rr", "compute", "jitter"]),
-    ("Results", &["report", "trend", "watch", "baseline", "import", "reference"]),
+    (
+        "Results",
+        &[
+            "report",
+            "trend",
+            "watch",
+            "baseline",
+            "certify",
+            "verify-certificate",
+            "import",
+            "reference",
+        ],
+    ),
     ("Programs and virtual machines", &["accel", "lab", "generate", "firmware"]),
     ("The exchange", &["exchange"]),
     ("This program", &["plans", "schema", "completions", "man", "help"]),
@@ -22,7 +34,7 @@ const GROUPS: &[(&str, &[&str])] = &[
 const HELP_ABOUT: &str = "The help of a command";
 
 /// Columns of the names.
-const NAME_COLUMNS: usize = 13;
+const NAME_COLUMNS: usize = 20;
 
 /// Longest line of a help text, as clap has it.
 const COLUMNS_MAX: usize = 100;

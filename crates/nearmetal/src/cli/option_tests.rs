@@ -8,12 +8,14 @@ use super::Cli;
 
 /// Options that have several meanings, and why.
 const SEVERAL_MEANINGS: &[(&str, &str)] = &[
+    ("against", "what is measured in turn with this host, or a run beside a certificate"),
     ("all", "what `compare` prints, or the instruments of a direction"),
     ("allow", "`tune ab` has one step, the other commands of `tune` have several"),
     ("baseline", "is read here, or where a file of `generate` is used"),
     ("every", "the time from trial to trial, or how often a timer of systemd runs"),
     ("from", "the first rate of a search, or the time of a day that is replayed"),
     ("hosts", "a fleet measures between them, the exchange runs nodes on them"),
+    ("keep", "the folder of a watch, or the number of hosts that a hunt keeps"),
     ("limit", "of a search, or one of the limits of a node"),
     ("link", "a step is applied to one link, an audit reads several"),
     ("name", "of a firm, of a guest, or of a job"),
@@ -23,7 +25,8 @@ const SEVERAL_MEANINGS: &[(&str, &str)] = &[
     ("only", "selects rows of a plan, or steps of `tune`"),
     (
         "out",
-        "a folder; a file for texts of `generate`, pages of `watch`, keys; `torture` empties it",
+        "a folder; a file for texts of `generate`, pages of `watch`, certificates, keys; `torture` \
+         empties it",
     ),
     ("page", "what a supervisor shows to browsers, or the size of pages of memory"),
     ("pairs", "of hosts of a fleet, or the number of those of virtual machines"),

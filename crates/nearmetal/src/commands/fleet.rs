@@ -1,13 +1,13 @@
-//! `nearmetal fleet run`: pairs of many hosts, each measured by this program as a child.
+//! `nearmetal fleet`: pairs of many hosts, each measured by this program as a child.
 
 mod children;
 mod folder;
+mod hunt;
 mod input;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
-use std::time::Duration;
 
 use anyhow::Result;
 use nm_fleet::pairs::{self, Pair};
@@ -20,7 +20,7 @@ use nm_sys::clock::Moment;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use self::children::Children;
+use self::children::{Children, LINES_EVERY, NAP};
 use self::folder::{FleetFolder, PlanWord};
 use crate::campaign::interrupt;
 use crate::cli::fleet::{FleetCommand, FleetRunArgs};
@@ -28,18 +28,20 @@ use crate::cli::format::Format;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
-/// How often children are looked at.
-const NAP: Duration = Duration::from_millis(50);
-
-/// Shortest time between two lines of progress.
-const LINES_EVERY: Duration = Duration::from_secs(10);
-
 pub fn run(command: &FleetCommand) -> Result<Exit> {
-    let FleetCommand::Run(args) = command;
+    let args = match command {
+        FleetCommand::Run(args) => args,
+        FleetCommand::Hunt(args) => return hunt::run(args),
+    };
     match (&args.resume, &args.hosts) {
         (Some(resume), _) => {
             let folder = FleetFolder::open(resume)?;
             let mut request = folder.request()?;
+            if request.pairs == hunt::HUNT {
+                let shown = folder.shown();
+                let message = format!("{shown} holds a hunt, which cannot be resumed; begin anew");
+                return Err(Stop::usage(message));
+            }
             request.parallel = args.parallel;
             measure(args, &folder, &request)
         }

@@ -1,7 +1,9 @@
 //! `nearmetal schema`: the schemas of what nearmetal reads and prints as JSON.
 
 use anyhow::Result;
+use nm_fleet::hunt::HuntResult;
 use nm_fleet::result::FleetResult;
+use nm_model::certificate::CertificateCheck;
 use nm_model::explanation::Explanation;
 use nm_model::finding::Audit;
 use nm_model::gate::Gate;
@@ -77,8 +79,9 @@ macro_rules! kinds {
             Kind { name: "exchange-day", make: day, commands: &["exchange ramp"] },
             // A file in TOML, which commands read.
             Kind { name: "network", make: network_file, commands: &[] },
-            // The file; nothing prints it alone.
+            // The files; nothing prints them alone.
             Kind { name: "baseline", make: nm_report::schema::baseline, commands: &[] },
+            Kind { name: "certificate", make: nm_report::schema::certificate, commands: &[] },
             Kind { name: PLAN, make: nm_report::schema::plan, commands: &["plans"] },
             $(
                 Kind {
@@ -98,8 +101,10 @@ kinds! {
     Comparison: "compare";
     Trend: "trend";
     Gate: "baseline gate";
+    CertificateCheck: "verify-certificate";
     WatchReport: "watch status";
     FleetResult: "fleet run";
+    HuntResult: "fleet hunt";
     fleet::FleetListing<'_>: "fleet run";
     baseline::BaselinesDocument: "baseline list";
     reference::References: "reference list";

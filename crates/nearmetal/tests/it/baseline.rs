@@ -9,7 +9,7 @@ use crate::support::{Run, json as load, plan_of, root, run_in};
 
 /// A run of five steady rounds that began on this day of January: the first recorded round of each
 /// series, its times multiplied.
-fn result(folder: &Path, name: &str, day: u32, factor: f64) -> PathBuf {
+pub fn result(folder: &Path, name: &str, day: u32, factor: f64) -> PathBuf {
     let mut result = load(&root().join("crates/measure/report/tests/data/quick.json"));
     result["name"] = json!(name);
     result["started"] = json!(format!("2026-01-{day:02}T00:00:00Z"));

@@ -177,6 +177,47 @@ fn ctrl_c_and_kill_leave_nothing_and_the_run_goes_on() {
 }
 
 #[test]
+fn a_hunt_keeps_a_host_and_says_of_each_other_one_why_it_is_not_kept() {
+    let hosts = Hosts::new(3);
+    let (plan, out) = (plan(&hosts, 40), hosts.path("out"));
+    hosts.set_link(3, "down");
+    let out_word = out.to_str().unwrap();
+    let words = ["fleet", "hunt", "--hosts", "h[1-3]", "--keep", "1", "--rounds", "2", "--plan"];
+    let words = [&words[..], &[&plan, "--out", out_word]].concat();
+    let ended = finish(&mut hosts.nearmetal(&words));
+    assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
+    assert!(ended.stdout.contains("of 3 candidates by median, with 4 trials instead of 6"));
+    assert!(ended.stderr.contains("hunt of 1 among 3 hosts"), "{}", ended.stderr);
+    let found = json(&out.join("hunt.json"));
+    let schema = json(&crate::support::root().join("schema/fleet-hunt.json"));
+    jsonschema::validator_for(&schema).unwrap().validate(&found).unwrap();
+    let fates: Vec<&str> =
+        (0..3).map(|at| found["candidates"][at]["fate"].as_str().unwrap()).collect();
+    assert_eq!(fates, ["kept", "not-kept", "set-aside"], "{found}");
+    let sentence = |at: usize| found["candidates"][at]["sentence"].as_str().unwrap();
+    assert!(sentence(0).contains(" is kept after 2 trials"), "{}", sentence(0));
+    assert!(sentence(1).contains(" times that of h"), "{}", sentence(1));
+    assert!(sentence(2).starts_with("h3 was set aside: host h3 "), "{}", sentence(2));
+    assert_eq!(left(&hosts, &out), Vec::<String>::new());
+
+    let again = finish(&mut hosts.nearmetal(&words));
+    assert_eq!(again.code, 5, "{}", again.stderr);
+    let resumed = finish(&mut hosts.nearmetal(&["fleet", "run", "--resume", out_word]));
+    assert_eq!(resumed.code, 2, "{}", resumed.stderr);
+    assert!(resumed.stderr.contains("holds a hunt, which cannot be resumed"), "{}", resumed.stderr);
+    let many = [&["fleet", "hunt", "--hosts", "h[1-3]", "--keep", "3", "--plan"], &words[9..10]];
+    let refused = finish(&mut hosts.nearmetal(&many.concat()));
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert!(refused.stderr.contains("nobody would be stopped"), "{}", refused.stderr);
+    for limit in [["--keep", "65"], ["--keep", "0"], ["--rounds", "101"], ["--rounds", "1"]] {
+        let words = [&["fleet", "hunt", "--hosts", "a,b,c"], &limit[..]].concat();
+        let refused = finish(&mut hosts.nearmetal(&words));
+        assert_eq!(refused.code, 2, "{limit:?}: {}", refused.stderr);
+        assert!(refused.stderr.contains(limit[0]), "{limit:?}: {}", refused.stderr);
+    }
+}
+
+#[test]
 fn bad_input_is_refused_in_one_sentence_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("hosts.txt"), "a\nb=10.0.0.300\n").unwrap();

@@ -4,6 +4,7 @@ mod accel;
 mod accel_adoption;
 mod audit;
 mod baseline;
+mod certificate;
 mod command_line;
 mod compare;
 mod compare_against;

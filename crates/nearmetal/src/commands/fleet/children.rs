@@ -18,6 +18,12 @@ use nm_sys::text_file;
 use super::folder::{FleetFolder, OUTPUT_BYTES_MAX, PlanWord};
 use crate::output;
 
+/// How often children are looked at.
+pub const NAP: Duration = Duration::from_millis(50);
+
+/// Shortest time between two lines of progress.
+pub const LINES_EVERY: Duration = Duration::from_secs(10);
+
 /// How long children may take to end after Ctrl-C, before they are killed.
 const END_LIMIT: Duration = Duration::from_millis(1_200);
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use nm_fleet::facts;
+use nm_fleet::hunt::HuntResult;
 use nm_fleet::pairs::Pair;
 use nm_fleet::result::{FleetRequest, FleetResult, Measured};
 use nm_model::result::RunState;
@@ -24,6 +25,9 @@ const FOLDER: &str = "nearmetal-fleet";
 
 /// File with what was asked for, which `--resume` reads.
 const REQUEST: &str = "fleet-request.json";
+
+/// File with what a hunt found.
+const HUNT: &str = "hunt.json";
 
 /// Copy of a plan that is a file, which may change before `--resume`.
 const PLAN: &str = "plan.toml";
@@ -138,6 +142,17 @@ impl FleetFolder {
     ) -> BTreeMap<Pair, Measured> {
         let all = rounds.iter().flatten();
         all.filter_map(|pair| Some((*pair, self.measured(request, *pair).ok()?))).collect()
+    }
+
+    /// Writes what a hunt found.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write_hunt(&self, found: &HuntResult) -> Result<()> {
+        let path = self.path.join(HUNT);
+        let json = serde_json::to_string_pretty(&Versioned::new(found))? + "\n";
+        complete_file::replace(&path, json.as_bytes(), Origin::Derived)
+            .map_err(|error| output::file_error(&path, &error))
     }
 
     /// Writes the result, its tables and its page.

@@ -45,7 +45,7 @@ pub fn request(args: &FleetRunArgs, hosts: &str) -> Result<FleetRequest> {
 
 /// The hosts of a file, of stdin, or of a list: a word that is the name of no file is a list,
 /// unless it has a slash.
-fn read_hosts(word: &str) -> Result<Vec<FleetHost>> {
+pub fn read_hosts(word: &str) -> Result<Vec<FleetHost>> {
     let refused =
         |from: &str, fault: &dyn std::fmt::Display| Stop::usage(format!("{from}: {fault}"));
     if word == STDIN {
