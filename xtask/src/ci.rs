@@ -9,10 +9,7 @@ use nm_sys::clock::Moment;
 use nm_sys::counters::children_cpu_ns;
 
 use crate::suite::{self, Counts};
-use crate::{rolling_upgrade, setup, shell};
-
-/// Version of itchfeed that is known to work.
-const ITCHFEED: &str = "itchfeed==1.6.4";
+use crate::{python, rolling_upgrade, setup, shell};
 
 /// Trials need random numbers of tokio that depend on a seed. The release build has the flag as
 /// well, so that both share their libraries.
@@ -94,6 +91,7 @@ fn run_parts(
         anyhow::Ok(counts)
     })?;
     parts.run("a decoder of others", check_decoder)?;
+    parts.run("engines by their own programs", check_engines)?;
     parts.run("qualify", check_qualify)?;
     Ok(counts)
 }
@@ -141,19 +139,18 @@ fn check_rings_under_loom() -> Result<()> {
 
 /// ITCH messages beside the decoder of PyPI's `itchfeed`, where PyPI can be reached.
 fn check_decoder() -> Result<()> {
-    let folder = shell::root().join("target/peers/itchfeed");
-    let python = folder.join("bin/python3");
-    if !python.exists() {
-        shell::run(&format!("python3 -m venv {}", folder.display()))?;
-    }
-    let install = format!("{} -m pip -q install {ITCHFEED}", python.display());
-    if !shell::output(&install).is_ok_and(|(_, is_ok)| is_ok) {
-        println!("a decoder of others: NOT RUN, because PyPI does not answer");
-        return Ok(());
-    }
     let line = "cargo test -p nm-feed --test it --locked -- --ignored \
                 a_decoder_of_others_reads_every_message_as_it_was_written";
-    shell::run_with(line, &[("NM_ITCHFEED", &python.to_string_lossy())])
+    python::ITCHFEED.check("a decoder of others", "NM_ITCHFEED", line)
+}
+
+/// Manifests by the schemas of Kubernetes, and the role of Ansible on two hosts, where PyPI can be
+/// reached.
+fn check_engines() -> Result<()> {
+    let test = "cargo test -p nearmetal --test it --locked -- --ignored";
+    let kubernetes = format!("{test} engine_kubernetes");
+    python::KUBERNETES.check("manifests of Kubernetes", "NM_KUBERNETES", &kubernetes)?;
+    python::ANSIBLE.check("the role of Ansible", "NM_ANSIBLE", &format!("{test} engine_ansible"))
 }
 
 /// Whether there is a nightly toolchain with Miri, or one can be installed.

@@ -11,16 +11,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{peer, shell};
+use crate::{peer, python, shell};
 
 /// Where the door listens.
 const PORT: u16 = 24_091;
 
 /// Folder of the network, the stores and the logs.
 const FOLDER: &str = "target/fix-initiators";
-
-/// Version of asyncfix that is known to work.
-const ASYNCFIX: &str = "asyncfix==1.0.1";
 
 const CLASSES: [&str; 4] = ["router", "mediator", "processor", "gateway"];
 
@@ -90,13 +87,8 @@ pub fn run(args: &[String]) -> Result<()> {
 
 /// An interpreter with asyncfix.
 fn python() -> Result<PathBuf> {
-    let folder = shell::root().join("target/peers/asyncfix");
-    let python = folder.join("bin/python3");
-    if !python.exists() {
-        shell::run(&format!("python3 -m venv {}", folder.display()))?;
-    }
-    shell::run(&format!("{} -m pip -q install {ASYNCFIX}", python.display()))?;
-    Ok(python)
+    let programs = python::ASYNCFIX.programs()?;
+    Ok(programs.context("PyPI does not answer")?.join("python3"))
 }
 
 /// Starts a network of four nodes, and the door.

@@ -23,6 +23,7 @@ mod leftovers;
 mod mutations;
 mod peer;
 mod pictures;
+mod python;
 mod redis_load;
 mod rolling_upgrade;
 mod schedule;

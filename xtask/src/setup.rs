@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::shell;
+use crate::{python, shell};
 
 const PACKAGES: &[&str] = &[
     // Network namespaces, and the browser that opens the reports.
@@ -89,10 +89,14 @@ const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
 const KERNEL_FOLDER: &str = "target/guest-kernel";
 
 /// Installs the packages that are missing, and fetches a kernel for virtual machines. With all of
-/// them there, it needs no rights.
+/// them there, it needs no rights. Programs of PyPI are fetched as far as it answers.
 pub fn run() -> Result<()> {
     install()?;
-    fetch_kernel()
+    fetch_kernel()?;
+    for tools in [python::ITCHFEED, python::KUBERNETES, python::ANSIBLE] {
+        tools.programs()?;
+    }
+    Ok(())
 }
 
 fn install() -> Result<()> {

@@ -2,10 +2,13 @@
 //!
 //! Each engine takes checked words and writes [`EngineFile`]s; equal input gives equal bytes.
 
+pub mod ansible;
+pub mod kubernetes;
 mod node_plan;
 pub mod slurm;
 pub mod systemd;
 mod words;
+mod yaml;
 
 pub use node_plan::NodePlan;
 pub use words::{AbsolutePath, EngineError, Name, PairsName, Partition, PlanName};
@@ -13,7 +16,7 @@ pub use words::{AbsolutePath, EngineError, Name, PairsName, Partition, PlanName}
 /// A file to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineFile {
-    /// Its name in the folder.
+    /// Its path in the folder.
     pub name: String,
     /// What it holds.
     pub text: String,

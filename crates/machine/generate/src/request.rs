@@ -64,7 +64,7 @@ pub enum RequestError {
     RealtimeVcpus,
     /// Too much memory.
     #[error(
-        "{0} bytes of memory: a guest has 1 byte to {max}",
+        "{0} bytes of memory: a guest or a pod has 1 byte to {max}",
         max = limits::GUEST_MEMORY_BYTES_MAX
     )]
     Memory(u64),
@@ -109,13 +109,7 @@ impl Request {
         if self.realtime && self.vcpus < 2 {
             return Err(RequestError::RealtimeVcpus);
         }
-        if !(1..=limits::GUEST_MEMORY_BYTES_MAX).contains(&self.memory_bytes) {
-            return Err(RequestError::Memory(self.memory_bytes));
-        }
-        if !self.memory_bytes.is_multiple_of(self.page_size.kib() << 10) {
-            let (bytes, size) = (self.memory_bytes, self.page_size.text());
-            return Err(RequestError::PartialPage { bytes, size });
-        }
+        check_pages(self.memory_bytes, self.page_size)?;
         let path_ok = |path: &String| {
             path.starts_with('/')
                 && path.len() <= limits::PATH_BYTES_MAX
@@ -125,6 +119,23 @@ impl Request {
             Some(path) => Err(RequestError::Disk(path.chars().take(80).collect())),
             None => Ok(()),
         }
+    }
+}
+
+/// Checks an amount of memory that is whole pages.
+pub(crate) fn check_pages(bytes: u64, page_size: PageSize) -> Result<(), RequestError> {
+    check_memory(bytes)?;
+    match bytes.is_multiple_of(page_size.kib() << 10) {
+        true => Ok(()),
+        false => Err(RequestError::PartialPage { bytes, size: page_size.text() }),
+    }
+}
+
+/// Checks an amount of memory.
+pub(crate) fn check_memory(bytes: u64) -> Result<(), RequestError> {
+    match (1..=limits::GUEST_MEMORY_BYTES_MAX).contains(&bytes) {
+        true => Ok(()),
+        false => Err(RequestError::Memory(bytes)),
     }
 }
 
@@ -180,7 +191,7 @@ mod tests {
             (|r| r.vcpus = 0, "0 vCPUs: a guest has 1 to 512"),
             (|r| r.vcpus = 513, "513 vCPUs"),
             (|r| r.memory_bytes = 0, "0 bytes of memory"),
-            (|r| r.memory_bytes = u64::MAX, "bytes of memory: a guest has"),
+            (|r| r.memory_bytes = u64::MAX, "bytes of memory: a guest or a pod has"),
             (|r| r.memory_bytes = 3 << 29, "not a whole number of pages of 1 GiB"),
             (|r| r.name = "a b".into(), "the name `a b` must have"),
             (|r| r.name = "x".repeat(65), "must have 1 to 64 letters"),

@@ -32,8 +32,9 @@ use nm_model::facts::{ClockFacts, MemoryFacts};
 use nm_sys::clock::{Clock, ClockInfo};
 use nm_sys::hostfiles::HostFiles;
 
+pub use cgroup::quota as cpu_quota;
 pub use interrupt_time::accounts_interrupt_time;
-pub use virtualization::is_metal;
+pub use virtualization::{is_metal, is_pod};
 
 /// Facts of this machine, as seen from this process and its namespaces.
 pub fn facts() -> Facts {

@@ -123,6 +123,7 @@ fn system() -> Vec<Pattern> {
         Pattern::counter("/proc/net/snmp"),
         Pattern::counter("/proc/schedstat").bytes(4 << 20),
         Pattern::text("/proc/1/environ").keep(&["container="]),
+        Pattern::text("/proc/self/environ").keep(&["KUBERNETES_SERVICE_PORT="]),
         Pattern::text("/proc/self/status").keep(&[
             "Name:",
             "CapEff:",
@@ -135,6 +136,7 @@ fn system() -> Vec<Pattern> {
         Pattern::text("/proc/sysinfo").keep(&["LPAR Number:", "VM00 Control Program:"]),
         present("/.dockerenv"),
         present("/run/.containerenv"),
+        present("/var/run/secrets/kubernetes.io/serviceaccount"),
         Pattern::text("/run/systemd/container"),
     ];
     all.extend(in_folder(

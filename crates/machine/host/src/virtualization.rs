@@ -158,11 +158,22 @@ fn name_of(signature: &str) -> &str {
     }
 }
 
+/// Whether this process is in a pod of Kubernetes, also where control groups are hidden. The
+/// kubelet gives every container the port of the cluster's interface, and most pods an account.
+pub fn is_pod(files: &HostFiles) -> bool {
+    let environ = files.text("/proc/self/environ").unwrap_or_default();
+    environ.split('\0').any(|entry| entry.starts_with("KUBERNETES_SERVICE_PORT="))
+        || files.exists("/var/run/secrets/kubernetes.io/serviceaccount")
+}
+
 /// The container engine by the files and variables that engines create.
 fn container(files: &HostFiles) -> Option<String> {
     // Images of virtual machines are made from those of containers, with their marks: who sees the
     // kernel's own threads is in no container of its own by these marks.
     let sees_kernel = files.text("/proc/2/comm").as_deref() == Some("kthreadd");
+    if is_pod(files) {
+        return Some("kubernetes".to_string());
+    }
     if files.exists("/.dockerenv") && !sees_kernel {
         return Some("docker".to_string());
     }
@@ -195,7 +206,26 @@ fn container(files: &HostFiles) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use nm_sys::hostfiles::RecordedFiles;
+
     use super::*;
+
+    #[test]
+    fn a_pod_is_known_by_its_variables_or_its_account() {
+        let none = RecordedFiles::default();
+        let mut by_variable = none.clone();
+        let variables = "PATH=/bin\0KUBERNETES_SERVICE_PORT=443\0A=b".to_string();
+        by_variable.files.insert("/proc/self/environ".into(), variables);
+        let mut by_account = none.clone();
+        let account = "/var/run/secrets/kubernetes.io/serviceaccount".to_string();
+        by_account.present.insert(account);
+        for (files, engine) in
+            [(none, None), (by_variable, Some("kubernetes")), (by_account, Some("kubernetes"))]
+        {
+            let found = container(&HostFiles::recorded(files.clone()));
+            assert_eq!(found.as_deref(), engine, "{files:?}");
+        }
+    }
 
     #[test]
     fn signatures_map_to_names() {

@@ -1,6 +1,9 @@
 //! Checks of this machine: what is available, what is missing, what it is needed for and how to get
 //! it.
 
+mod check;
+mod pod;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use nm_model::{Facts, GuestExecution, GuestSpec, Launcher};
@@ -11,35 +14,8 @@ use nm_vm::qemu::Qemu;
 
 use crate::environment::{self, try_isolation};
 use crate::launcher;
-
-/// Result of one check.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Check {
-    /// Short name.
-    pub name: &'static str,
-    /// Whether it is available.
-    pub ok: bool,
-    /// What was found, as a clause.
-    pub found: String,
-    /// What it is needed for.
-    pub meaning: &'static str,
-    /// How to get it; absent if it is available.
-    pub remedy: Option<String>,
-    /// Whether an environment of the plan `quick` that every Linux host can make needs it.
-    pub needed: bool,
-}
-
-/// A check; the remedy is kept only if it is needed.
-fn check(
-    name: &'static str,
-    ok: bool,
-    found: impl Into<String>,
-    meaning: &'static str,
-    remedy: impl Into<String>,
-) -> Check {
-    let remedy = (!ok).then(|| remedy.into());
-    Check { name, ok, found: found.into(), meaning, remedy, needed: false }
-}
+pub use check::Check;
+use check::check;
 
 /// Checks this machine; the most important checks come first.
 pub fn checks() -> Vec<Check> {
@@ -53,7 +29,22 @@ pub fn checks() -> Vec<Check> {
     checks.push(af_xdp());
     checks.push(real_time());
     checks.extend(launchers());
-    checks
+    let files = HostFiles::default();
+    match nm_host::is_pod(&files) {
+        true => of_pod(&files, checks),
+        false => checks,
+    }
+}
+
+/// The checks of a pod before those of every machine, whose remedies are what its manifest gives.
+/// A plan for pods needs none of them.
+fn of_pod(files: &HostFiles, checks: Vec<Check>) -> Vec<Check> {
+    let within = checks.into_iter().map(|check| {
+        let of_manifest = pod::remedy(check.name).map(str::to_string);
+        let remedy = check.remedy.map(|usual| of_manifest.unwrap_or(usual));
+        Check { remedy, needed: false, ..check }
+    });
+    pod::checks(files).into_iter().chain(within).collect()
 }
 
 fn namespaces() -> Check {
@@ -300,6 +291,8 @@ fn launchers() -> Vec<Check> {
 
 #[cfg(test)]
 mod tests {
+    use nm_sys::hostfiles::RecordedFiles;
+
     use super::*;
 
     #[test]
@@ -312,6 +305,20 @@ mod tests {
             assert_eq!(check.ok, check.remedy.is_none(), "{check:?}");
             assert!(!check.found.is_empty() && !check.meaning.is_empty(), "{check:?}");
         }
+    }
+
+    #[test]
+    fn a_pod_gets_what_it_lacks_by_its_manifest() {
+        let lacks = |name| check(name, false, "x", "y", "run as root");
+        let usual = vec![lacks("locked memory"), lacks("KVM"), check("IPv6", true, "x", "y", "")];
+        let of_pod = of_pod(&HostFiles::recorded(RecordedFiles::default()), usual);
+        let remedy = |name| {
+            of_pod.iter().find(|check| check.name == name).and_then(|check| check.remedy.clone())
+        };
+        assert!(remedy("locked memory").unwrap().contains("IPC_LOCK"));
+        assert_eq!(remedy("KVM").as_deref(), Some("run as root"));
+        assert_eq!(remedy("IPv6"), None);
+        assert!(of_pod.iter().all(|check| !check.needed));
     }
 
     #[test]

@@ -5,11 +5,14 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use nm_fleet::Pairs;
 use nm_fleet::hosts::HOSTS_MAX;
+use nm_generate::engine::kubernetes::{
+    CPUS_MAX, Capability, Device, Image, Label, Network, Node, Object, Toleration,
+};
 use nm_generate::engine::{AbsolutePath, Name, Partition, PlanName};
-use nm_model::{Target, limits};
+use nm_model::{Stack, Target, limits};
 
 use crate::cli::number::number;
-use crate::cli::shared::{OUT, ROOT};
+use crate::cli::shared::{OUT, PLAN, ROOT};
 
 #[derive(Debug, Subcommand)]
 pub enum GenerateCommand {
@@ -33,6 +36,85 @@ pub enum GenerateCommand {
     Slurm(SlurmArgs),
     /// A service and a timer of systemd that qualify this machine again and again.
     Systemd(SystemdArgs),
+    /// Jobs of Kubernetes that qualify nodes, or measure between two pods, and a script that
+    /// collects their results.
+    Kubernetes(KubernetesArgs),
+    /// A role and a playbook of Ansible that qualify hosts and leave nothing on them.
+    Ansible(AnsibleArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct AnsibleArgs {
+    /// Plan: a built-in one, or an absolute path.
+    #[arg(long, default_value = "quick", value_name = "NAME|FILE[:PART]")]
+    pub plan: PlanName,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct KubernetesArgs {
+    /// Image whose program is nearmetal, such as `registry.example/nearmetal:0.1.0`.
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Image,
+    /// Namespace of all objects, which must exist.
+    #[arg(long, default_value = "default", value_name = "NAME")]
+    pub namespace: Name,
+    /// Name that begins those of all objects.
+    #[arg(long, default_value = "nearmetal")]
+    pub name: Object,
+    #[arg(long, value_name = "NAME|FILE[:PART]|-", help = PLAN)]
+    pub plan: Option<String>,
+    /// Limit instead of a plan, such as `p99 < 50us`; may be repeated. It judges a node's ping-pong
+    /// over loopback or its `time-lost`, or with `--pair` the ping-pong between the pods.
+    #[arg(long, value_name = "TARGET", conflicts_with = "plan")]
+    pub limit: Vec<Target>,
+    /// Node with a job of its own; may be repeated. One job on any node without this.
+    #[arg(long, value_name = "NODE", value_delimiter = ',')]
+    pub node: Vec<Node>,
+    /// Measure between pods on two nodes over this stack, such as `tcp-spin`, instead: by the
+    /// pods' own network, or that of their nodes.
+    #[arg(long, value_name = "STACK", conflicts_with_all = ["plan", "node", "network"])]
+    pub pair: Option<Stack>,
+    #[command(flatten)]
+    pub pod: PodArgs,
+    #[arg(long, value_name = "DIR", help = OUT)]
+    pub out: PathBuf,
+}
+
+/// What each pod gets.
+#[derive(Debug, Args)]
+pub struct PodArgs {
+    /// Label that nodes must have; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub node_selector: Vec<Label>,
+    /// Taint that the pods bear; may be repeated.
+    #[arg(long, value_name = "KEY[=VALUE][:EFFECT]")]
+    pub toleration: Vec<Toleration>,
+    /// Use the network of the node instead of the pods' network.
+    #[arg(long)]
+    pub host_network: bool,
+    /// Whole CPUs of a pod, its own where the CPU manager is `static`.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = number(1..=CPUS_MAX))]
+    pub pod_cpus: u32,
+    /// Memory, as in `32GiB`.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub memory: String,
+    /// Huge pages, as in `512MiB`, at /dev/hugepages.
+    #[arg(long, value_name = "SIZE")]
+    pub huge_pages: Option<String>,
+    /// Size of a huge page.
+    #[arg(long, value_enum, default_value = "2MiB", value_name = "SIZE", requires = "huge_pages")]
+    pub huge_page: PageArg,
+    /// Resource of a device plugin, such as `intel.com/sriov_net`, one of it; may be repeated.
+    #[arg(long, value_name = "DOMAIN/NAME")]
+    pub device: Vec<Device>,
+    /// Network of Multus beside the pod's own; may be repeated.
+    #[arg(long, value_name = "[NAMESPACE/]NAME[@LINK]")]
+    pub network: Vec<Network>,
+    /// Capability, such as `IPC_LOCK`, which makes the pod's user root; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    pub capability: Vec<Capability>,
 }
 
 #[derive(Debug, Args)]

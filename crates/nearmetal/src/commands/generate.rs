@@ -5,18 +5,25 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
+use nm_generate::engine::ansible::{self, AnsibleRequest};
+use nm_generate::engine::kubernetes::{
+    self, KubernetesRequest, NodeWork, PairWork, PodRequest, Work,
+};
 use nm_generate::engine::slurm::{self, SlurmRequest};
 use nm_generate::engine::systemd::{self, Every, SystemdRequest};
-use nm_generate::engine::{EngineFile, NodePlan, PairsName};
+use nm_generate::engine::{EngineError, EngineFile, NodePlan, PairsName};
 use nm_generate::openstack::{self, Part};
 use nm_generate::{PageSize, PlaceError, Placement, Request, libvirt};
+use nm_model::Plan;
+use nm_model::environment::EnvironmentKind;
 use nm_sys::complete_file;
 
 use crate::cli::generate::{
-    EveryArg, GenerateCommand, GuestArgs, OpenstackPart, PageArg, SlurmArgs, SystemdArgs,
+    AnsibleArgs, EveryArg, GenerateCommand, GuestArgs, KubernetesArgs, OpenstackPart, PageArg,
+    PodArgs, SlurmArgs, SystemdArgs,
 };
 use crate::exit::{Exit, Stop};
-use crate::output;
+use crate::{output, plans};
 
 /// Mode of scripts.
 const MODE_PROGRAM: u32 = 0o755;
@@ -69,15 +76,101 @@ pub fn run(command: &GenerateCommand) -> Result<Exit> {
             };
             write_files(&engine.out, &systemd::files(&request))?;
         }
+        GenerateCommand::Kubernetes(args) => {
+            let request = kubernetes_request(args)?;
+            write_files(&args.out, &kubernetes::files(&request))?;
+        }
+        GenerateCommand::Ansible(AnsibleArgs { plan, engine }) => {
+            let request = AnsibleRequest {
+                name: engine.name.clone(),
+                program: engine.program.clone(),
+                plan: plan.clone(),
+                baseline: engine.baseline.clone(),
+            };
+            write_files(&engine.out, &ansible::files(&request))?;
+        }
     }
     Ok(Exit::Pass)
 }
 
+fn kubernetes_request(args: &KubernetesArgs) -> Result<KubernetesRequest> {
+    let refused = |fault: EngineError| Stop::usage(fault.to_string());
+    let work = match args.pair {
+        Some(stack) => Work::Pair(PairWork::new(stack, args.limit.clone()).map_err(refused)?),
+        None => Work::Nodes(node_work(args)?),
+    };
+    let request = KubernetesRequest {
+        name: args.name.clone(),
+        namespace: args.namespace.clone(),
+        pod: pod_request(args)?,
+        work,
+    };
+    request.check().map_err(refused)?;
+    Ok(request)
+}
+
+/// The plan of nodes, whose rows must run within one pod.
+fn node_work(args: &KubernetesArgs) -> Result<NodeWork> {
+    let (text, part, plan) = match &args.plan {
+        Some(word) => {
+            let read = plans::read(word)?;
+            let plan = read.parse()?;
+            (read.text.to_string(), read.part.map(str::to_string), plan)
+        }
+        None => {
+            let node = NodePlan::new(args.limit.clone(), None)
+                .map_err(|fault| Stop::usage(fault.to_string()))?;
+            let plan = Plan::parse(node.text()).map_err(|fault| Stop::usage(fault.to_string()))?;
+            (node.text().to_string(), None, plan)
+        }
+    };
+    if let Some(row) = plan.rows().iter().find(|row| row.environment == EnvironmentKind::Ssh) {
+        let plan = &plan.name;
+        return Err(Stop::usage(format!(
+            "plan {plan} has the row {}, which ssh starts on two hosts; pods have no ssh: use \
+             --pair, or another plan",
+            row.path()
+        )));
+    }
+    let duration_s = plan.duration_s().ceil() as u64;
+    Ok(NodeWork { plan: text, part, duration_s, nodes: args.node.clone() })
+}
+
+fn pod_request(args: &KubernetesArgs) -> Result<PodRequest> {
+    let PodArgs { memory, huge_pages, .. } = &args.pod;
+    let usage = |fault: nm_generate::RequestError| Stop::usage(fault.to_string());
+    let page_size = page_size(args.pod.huge_page);
+    let huge_bytes = huge_pages.as_deref().map(nm_generate::parse_memory).transpose();
+    let pod = PodRequest {
+        image: args.image.clone(),
+        node_selector: args.pod.node_selector.clone(),
+        tolerations: args.pod.toleration.clone(),
+        host_network: args.pod.host_network,
+        cpus: args.pod.pod_cpus,
+        memory_bytes: nm_generate::parse_memory(memory).map_err(usage)?,
+        huge_pages: huge_bytes.map_err(usage)?.map(|bytes| (page_size, bytes)),
+        devices: args.pod.device.clone(),
+        networks: args.pod.network.clone(),
+        capabilities: args.pod.capability.clone(),
+    };
+    pod.check().map_err(usage)?;
+    Ok(pod)
+}
+
+fn page_size(page: PageArg) -> PageSize {
+    match page {
+        PageArg::Mib2 => PageSize::Mib2,
+        PageArg::Gib1 => PageSize::Gib1,
+    }
+}
+
 /// Writes the files of an engine into a new or an empty folder; none is written over.
 fn write_files(folder: &Path, files: &[EngineFile]) -> Result<()> {
-    fs::create_dir_all(folder).map_err(|error| output::file_error(folder, &error))?;
     for EngineFile { name, text, is_program } in files {
         let path = folder.join(name);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(|error| output::file_error(parent, &error))?;
+        }
         let mode = if *is_program { MODE_PROGRAM } else { complete_file::MODE_PUBLIC };
         complete_file::create(&path, text.as_bytes(), mode)
             .map_err(|error| output::file_error(&path, &error))?;
@@ -93,10 +186,7 @@ fn request(guest: &GuestArgs, disk: Option<String>) -> Result<Request> {
         vcpus: guest.vcpus,
         memory_bytes: nm_generate::parse_memory(&guest.memory).map_err(usage)?,
         nic: guest.nic.clone(),
-        page_size: match guest.page {
-            PageArg::Mib2 => PageSize::Mib2,
-            PageArg::Gib1 => PageSize::Gib1,
-        },
+        page_size: page_size(guest.page),
         dedicated_cores: guest.dedicated_cores,
         realtime: guest.realtime,
         disk,

@@ -12,7 +12,11 @@ fn hostile_words_are_refused_with_one_sentence_and_nothing_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let out = out.to_str().unwrap();
-    let cases: [(&[&str], &str); 7] = [
+    let long = "a".repeat(300);
+    let pod = |words: &[&'static str]| {
+        [&["kubernetes", "--image", "nearmetal", "--limit", "p99 < 1s"], words].concat()
+    };
+    let cases: [(&[&str], &str); 27] = [
         (&["slurm", "--nodes", "2"], "nothing would be judged"),
         (&["slurm", "--nodes", "0", "--limit", "p99 < 1s"], "0"),
         (&["slurm", "--nodes", "2", "--limit", "throughput >= 1 Gb/s"], "--limit: "),
@@ -20,6 +24,26 @@ fn hostile_words_are_refused_with_one_sentence_and_nothing_is_written() {
         (&["systemd", "--name", "a/../b"], "the name `a/../b`"),
         (&["systemd", "--program", "nearmetal"], "must be absolute"),
         (&["systemd", "--baseline", "/a\nExecStart=/bin/sh"], "without control characters"),
+        (&["ansible", "--name", "Site"], "the name `Site`"),
+        (&["ansible", "--plan", "x.toml"], "or an absolute path"),
+        (&["kubernetes", "--image", "nearmetal"], "nothing would be judged"),
+        (&["kubernetes", "--image", "Nearmetal", "--limit", "p99 < 1s"], "the image `Nearmetal`"),
+        (&["kubernetes", "--image", &long, "--limit", "p99 < 1s"], "the image `aaa"),
+        (&["kubernetes", "--image", "a", "--plan", "two-hosts"], "pods have no ssh"),
+        (&pod(&["--namespace", "Lab"]), "the name `Lab`"),
+        (&pod(&["--name", "7node"]), "begins with a letter"),
+        (&pod(&["--node", "n1,N2"]), "the node `N2`"),
+        (&pod(&["--node", "n1,n1"]), "--node: `n1` is given twice"),
+        (&pod(&["--node-selector", "a/b/c=d"]), "the label `a/b/c=d`"),
+        (&pod(&["--node-selector", "a=b", "--node-selector", "a=c"]), "`a` is given twice"),
+        (&pod(&["--toleration", "a:Never"]), "the toleration `a:Never`"),
+        (&pod(&["--capability", "ALL"]), "the capability `ALL`"),
+        (&pod(&["--device", "sriov"]), "the device `sriov`"),
+        (&pod(&["--network", "a,b"]), "the network `a,b`"),
+        (&pod(&["--huge-pages", "3MiB"]), "not a whole number of pages of 2 MiB"),
+        (&pod(&["--pod-cpus", "0"]), "0"),
+        (&pod(&["--pair", "shm-spin"]), "does not reach another pod"),
+        (&pod(&["--pair", "tcp-spin", "--network", "fast"]), "cannot be used with"),
     ];
     for (options, text) in cases {
         let refused = run(&[&["generate"], options, &["--out", out]].concat());

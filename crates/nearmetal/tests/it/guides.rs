@@ -382,6 +382,8 @@ guides! {
     ouch: "ouch.md",
     continuous: "continuous.md",
     qualify: "qualify.md",
+    kubernetes: "kubernetes.md",
+    ansible: "ansible.md",
     slurm: "slurm.md",
     two_machines: "two-machines.md",
     virtual_machines: "virtual-machines.md",

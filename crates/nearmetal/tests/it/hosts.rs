@@ -147,9 +147,14 @@ impl Hosts {
         &self.hosts[number - 1]
     }
 
+    /// A program beside the bridge.
+    pub fn bridge(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        self.bridge.within(program)
+    }
+
     /// nearmetal beside the bridge.
     pub fn nearmetal(&self, words: &[&str]) -> Command {
-        let mut command = self.bridge.within(BINARY);
+        let mut command = self.bridge(BINARY);
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", self.path("bin").display()));
         command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

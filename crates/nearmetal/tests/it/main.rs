@@ -10,6 +10,8 @@ mod compare;
 mod compare_against;
 mod compute;
 mod concurrent;
+mod engine_ansible;
+mod engine_kubernetes;
 mod engine_slurm;
 mod engines;
 mod exchange;

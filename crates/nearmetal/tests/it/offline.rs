@@ -204,6 +204,16 @@ fn doctor_reports_checks() {
 }
 
 #[test]
+fn doctor_in_a_pod_says_what_its_manifest_must_give() {
+    let run = finish(command(&["doctor"]).env("KUBERNETES_SERVICE_PORT", "443"));
+    assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
+    for name in ["CPUs of the pod", "class of the pod", "network of the pod", "capabilities"] {
+        assert!(run.stdout.contains(name), "{name}: {}", run.stdout);
+    }
+    assert!(run.stdout.contains("as request and limit"), "{}", run.stdout);
+}
+
+#[test]
 fn doctor_keeps_the_width() {
     // A word, such as a path, may be longer than the rest of the line.
     let fits =

@@ -1,6 +1,7 @@
 //! Messages beside a decoder that others wrote: PyPI's `itchfeed`.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nm_codec::{Random, hex};
@@ -20,11 +21,12 @@ for line in sys.stdin:
     print(read.to_bytes().hex(), read.stock_locate, read.timestamp)
 ";
 
-/// `NM_ITCHFEED` names a Python that has the package, version 1.6.4.
+/// `NM_ITCHFEED` names the folder of a Python that has the package, version 1.6.4.
 #[test]
 #[ignore = "needs the package itchfeed"]
 fn a_decoder_of_others_reads_every_message_as_it_was_written() {
-    let python = std::env::var_os("NM_ITCHFEED").unwrap_or_else(|| "python3".into());
+    let folder = std::env::var_os("NM_ITCHFEED");
+    let python = folder.map_or("python3".into(), |folder| Path::new(&folder).join("python3"));
     let mut child = Command::new(python);
     child.args(["-c", READER]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = child.spawn().unwrap();

@@ -7,7 +7,7 @@ use super::words::{AbsolutePath, EngineError, LIMITS_MAX};
 /// A short plan of one node, and what judges it.
 #[derive(Debug, Clone)]
 pub struct NodePlan {
-    limits: Vec<Target>,
+    text: String,
     baseline: Option<AbsolutePath>,
 }
 
@@ -26,10 +26,10 @@ impl NodePlan {
         if limits.len() > LIMITS_MAX {
             return Err(EngineError::Limits(limits.len()));
         }
-        let plan = NodePlan { limits, baseline };
         let refused = |fault: nm_model::plan::PlanError| EngineError::Plans(fault.to_string());
-        Plan::parse(&plan.text()).map_err(refused)?;
-        Ok(plan)
+        let text = text(&limits);
+        Plan::parse(&text).map_err(refused)?;
+        Ok(NodePlan { text, baseline })
     }
 
     /// The accepted runs.
@@ -37,16 +37,21 @@ impl NodePlan {
         self.baseline.as_ref()
     }
 
-    /// The plan as a file. No limit holds a quote or a line end.
-    pub(super) fn text(&self) -> String {
-        let mut text = PLAN.to_string();
-        for limit in &self.limits {
-            let limit = limit.to_string();
-            let probe = if limit.starts_with("time-lost") { "jitter" } else { "pingpong" };
-            text += &format!("\n[[targets]]\nrequire = \"{limit}\"\nprobe = \"{probe}\"\n");
-        }
-        text
+    /// The plan as a file.
+    pub fn text(&self) -> &str {
+        &self.text
     }
+}
+
+/// The plan with these limits. None of them holds a quote or a line end.
+fn text(limits: &[Target]) -> String {
+    let mut text = PLAN.to_string();
+    for limit in limits {
+        let limit = limit.to_string();
+        let probe = if limit.starts_with("time-lost") { "jitter" } else { "pingpong" };
+        text += &format!("\n[[targets]]\nrequire = \"{limit}\"\nprobe = \"{probe}\"\n");
+    }
+    text
 }
 
 /// Some seconds of what a slow node shows first: a spinning round trip, and what interrupts it.
@@ -77,8 +82,9 @@ mod tests {
 
     #[test]
     fn limits_become_targets_of_their_probes() {
-        let text = plan(&["p99 < 50us at size<=64", "time-lost < 1%"]).unwrap().text();
-        let parsed = Plan::parse(&text).unwrap();
+        let plan = plan(&["p99 < 50us at size<=64", "time-lost < 1%"]).unwrap();
+        let text = plan.text();
+        let parsed = Plan::parse(text).unwrap();
         assert_eq!(parsed.targets.len(), 2, "{text}");
         assert!(text.contains("probe = \"jitter\"\n"), "{text}");
     }

@@ -67,7 +67,7 @@ fn fill(template: &str, request: &SlurmRequest, head: &str) -> String {
         ("@PLAN@", for_shell(&request.plan)),
         ("@PAIRS@", for_shell(&request.pairs)),
         ("@BASELINE@", baseline),
-        ("@NODE_PLAN@\n", request.node.text()),
+        ("@NODE_PLAN@\n", request.node.text().to_string()),
         ("@LIMIT_S@", HEALTH_CHECK_LIMIT_S.to_string()),
     ];
     let mut text = String::new();

@@ -42,6 +42,31 @@ pub enum EngineError {
     /// More limits than a plan of a node has.
     #[error("{0} limits: at most {max}", max = LIMITS_MAX)]
     Limits(usize),
+    /// More words than a manifest has.
+    #[error("{option} is given {n} times: at most {max}")]
+    TooMany {
+        /// The option.
+        option: &'static str,
+        /// How often.
+        n: usize,
+        /// At most.
+        max: usize,
+    },
+    /// A word that is given again.
+    #[error("{option}: `{word}` is given twice")]
+    Twice {
+        /// The option.
+        option: &'static str,
+        /// The word.
+        word: String,
+    },
+    /// A plan that no ConfigMap holds.
+    #[error("the plan has {0} bytes: at most {max} fit in a ConfigMap",
+            max = super::kubernetes::PLAN_BYTES_MAX)]
+    PlanBytes(usize),
+    /// A stack that does not reach another pod.
+    #[error("--pair: `{0}` does not reach another pod; use tcp or udp, such as tcp-spin")]
+    PairStack(String),
     /// A plan of a node with these limits is refused.
     #[error("--limit: {0}")]
     Plans(String),
@@ -75,7 +100,7 @@ pub struct AbsolutePath(String);
 pub struct PlanName(String);
 
 /// At most 80 letters of a refused word.
-fn shown(word: &str) -> String {
+pub(super) fn shown(word: &str) -> String {
     word.chars().take(80).collect()
 }
 
@@ -138,6 +163,20 @@ impl FromStr for PlanName {
     }
 }
 
+impl PlanName {
+    /// The file and the part of it, which may be empty; absent for a built-in plan.
+    pub(super) fn file(&self) -> Option<(&str, &str)> {
+        if !self.0.starts_with('/') {
+            return None;
+        }
+        let (path, name) = self.0.rsplit_once('/')?;
+        match name.rsplit_once(':') {
+            Some((file, part)) => Some((&self.0[..path.len() + 1 + file.len()], part)),
+            None => Some((&self.0, "")),
+        }
+    }
+}
+
 /// How messages write a word, and files that need no quotes.
 macro_rules! displayed {
     ($($word:ty),*) => {
@@ -182,6 +221,19 @@ mod tests {
             assert!(word.parse::<PlanName>().is_err(), "{word}");
         }
         assert!("two-hosts:latency".parse::<PlanName>().is_ok());
+    }
+
+    #[test]
+    fn a_plan_of_a_file_has_a_part_behind_the_colon() {
+        let file = |word: &str| {
+            let plan: PlanName = word.parse().unwrap();
+            plan.file().map(|(file, part)| (file.to_string(), part.to_string()))
+        };
+        let some = |file: &str, part: &str| Some((file.to_string(), part.to_string()));
+        assert_eq!(file("quick"), None);
+        assert_eq!(file("two-hosts:latency"), None);
+        assert_eq!(file("/a:b/c.toml"), some("/a:b/c.toml", ""));
+        assert_eq!(file("/a/v1.2.toml:x"), some("/a/v1.2.toml", "x"));
     }
 
     #[test]

@@ -4,6 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use nm_generate::engine::ansible::{self, AnsibleRequest};
+use nm_generate::engine::kubernetes::{
+    self, KubernetesRequest, NodeWork, PairWork, PodRequest, Work,
+};
 use nm_generate::engine::slurm::{self, SlurmRequest};
 use nm_generate::engine::systemd::{self, Every, SystemdRequest};
 use nm_generate::engine::{EngineFile, NodePlan, PairsName};
@@ -33,13 +37,57 @@ fn systemd_files() -> Vec<EngineFile> {
     })
 }
 
+fn kubernetes_files(work: Work) -> Vec<EngineFile> {
+    kubernetes::files(&KubernetesRequest {
+        name: "rack-7".parse().unwrap(),
+        namespace: "latency".parse().unwrap(),
+        pod: PodRequest {
+            image: "registry.example/nearmetal:0.1.0".parse().unwrap(),
+            node_selector: vec!["rack=7".parse().unwrap()],
+            tolerations: vec!["latency=only:NoSchedule".parse().unwrap()],
+            host_network: false,
+            cpus: 2,
+            memory_bytes: 1 << 30,
+            huge_pages: None,
+            devices: vec![],
+            networks: vec![],
+            capabilities: vec![],
+        },
+        work,
+    })
+}
+
+fn node_work() -> Work {
+    let node = NodePlan::new(vec!["p99 < 50us at size<=64".parse().unwrap()], None).unwrap();
+    let nodes = vec!["n1".parse().unwrap()];
+    Work::Nodes(NodeWork { plan: node.text().into(), part: None, duration_s: 4, nodes })
+}
+
+fn pair_work() -> Work {
+    let limits = vec!["p99 < 1ms".parse().unwrap()];
+    Work::Pair(PairWork::new("tcp-spin".parse().unwrap(), limits).unwrap())
+}
+
+fn ansible_files() -> Vec<EngineFile> {
+    ansible::files(&AnsibleRequest {
+        name: "qualify".parse().unwrap(),
+        program: "/opt/a {{ b }}/nearmetal".parse().unwrap(),
+        plan: "/etc/nearmetal/v1.2.toml:latency".parse().unwrap(),
+        baseline: None,
+    })
+}
+
 #[test]
 fn whole_files_are_as_recorded() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let slurm = slurm_files("/opt/it's here/nearmetal");
-    for file in slurm.iter().chain(&systemd_files()) {
+    let mut all: Vec<EngineFile> = slurm.into_iter().chain(systemd_files()).collect();
+    let pair = kubernetes_files(pair_work()).into_iter().filter(|it| it.name == "pair.yaml");
+    all.extend(kubernetes_files(node_work()).into_iter().chain(pair).chain(ansible_files()));
+    for file in &all {
         let path = golden.join(&file.name);
         if std::env::var_os("UPDATE").is_some() {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(&path, &file.text).unwrap();
         }
         assert_eq!(file.text, fs::read_to_string(path).unwrap(), "{}", file.name);
