@@ -10,15 +10,16 @@
 //!
 //! - **Time priority.** An order gets its priority when it is accepted. It gets a new one, behind
 //!   all other orders, in four cases. It is replaced (except by a smaller quantity at the same
-//!   price), its iceberg shows the next part, its triggered stop comes to rest, or the closing
-//!   auction begins for which it waits. Commands that
-//!   cancel several orders cancel them in order of priority; expiry takes the earliest time first.
+//!   price), or its iceberg shows the next part. Its triggered stop comes to rest, or the closing
+//!   auction begins for which it waits. Commands that cancel several orders cancel them in order of
+//!   priority; expiry takes the earliest time first.
 //! - **Time** does not go back: a command with an earlier time is executed at the latest time so
 //!   far.
 //! - **Checks** of a new order, of which the first that fails is reported: halted, quantities,
 //!   combination of attributes, iceberg parts, expired, duplicate id. Then come bands, auction,
-//!   closing auction, number of live orders, post-only. Of a replacement: halted, unknown order, quantity, iceberg
-//!   parts, bands, post-only. A rejected command changes nothing, and the order id stays free.
+//!   closing auction, number of live orders, post-only. Of a replacement: halted, unknown order,
+//!   quantity, iceberg parts, bands, post-only. A rejected command changes nothing, and the order
+//!   id stays free.
 //! - **Replace** sets the quantity that is open from then on, whatever has traded before. A minimum
 //!   quantity does not apply again; self-trade prevention does. A pending stop keeps its priority
 //!   whatever changes; a market order or market stop has no limit to change.
@@ -46,12 +47,12 @@
 //!   accepted from [`Command::ExpectClosing`] on, in every phase but a halt, and during that
 //!   auction; not without one, and not after it. Until it begins they wait: nobody sees them or
 //!   trades with them, also not in another auction. When it begins they join it in their order of
-//!   priority. Then the limit orders are as hidden ones, and the market orders as others. Those that
-//!   are sent during it join at once. They may be cancelled and replaced at any time, also during
-//!   the auction. What is left of them when it ends is cancelled ([`CancelReason::Closed`]); the
-//!   end of the day cancels those whose auction has not ended. On-close contradicts stop, post-only,
-//!   display quantity and minimum quantity. An auction that begins while a halt interrupts the
-//!   closing one goes on with it.
+//!   priority. Then the limit orders are as hidden ones, and the market orders as others. Those
+//!   that are sent during it join at once. They may be cancelled and replaced at any time, also
+//!   during the auction. What is left of them when it ends is cancelled ([`CancelReason::Closed`]);
+//!   the end of the day cancels those whose auction has not ended. On-close contradicts stop,
+//!   post-only, display quantity and minimum quantity. An auction that begins while a halt
+//!   interrupts the closing one goes on with it.
 //! - **Limits** ([`crate::limits`]). An order has at most a number of parts, and an instrument a
 //!   number of live orders. In continuous trading an order and a command have at most a number of
 //!   trades. What an order could still trade after its last one is cancelled, and does not rest:
