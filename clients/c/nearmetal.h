@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #define NM_VERSION 10
-#define NM_DIGEST 0xFC151260D5D1EDE3ULL /* of the format: a gateway with another one refuses */
+#define NM_DIGEST 0x1A24430635DFF986ULL /* of the format: a gateway with another one refuses */
 
 #define NM_INSTRUMENTS_MAX 16 /* that one client may use */
 #define NM_PENDING_MAX 64     /* requests on an instrument without an answer */
@@ -208,14 +208,15 @@ static uint64_t nm_command(nm_client *c, uint32_t instrument, uint8_t *command, 
     return seq;
 }
 
-static uint64_t nm_limit(nm_client *c, uint32_t on, int buys, int64_t price, uint64_t lots,
-                         int is_hidden) {
+static uint64_t nm_new(nm_client *c, uint32_t on, int buys, int64_t price, uint64_t lots,
+                       int order_type, int time_in_force, int is_hidden) {
     uint8_t command[67] = {0};
     nm_put(command + 9, (uint64_t)price, 8);
     nm_put(command + 25, lots, 8);
     nm_put(command + 57, c->session, 4);
     command[61] = !buys;
-    command[63] = 1; /* until it is cancelled */
+    command[62] = (uint8_t)order_type;    /* as docs/wire.md has it */
+    command[63] = (uint8_t)time_in_force; /* as docs/wire.md has it */
     command[65] = 1; /* it does not trade with the session's own orders */
     command[66] = is_hidden != 0;
     return nm_command(c, on, command, sizeof command);
@@ -223,13 +224,24 @@ static uint64_t nm_limit(nm_client *c, uint32_t on, int buys, int64_t price, uin
 
 /* Sends a limit order that rests until it is filled or cancelled: its id. Price in ticks. */
 static inline uint64_t nm_order(nm_client *c, uint32_t on, int buys, int64_t price, uint64_t lots) {
-    return nm_limit(c, on, buys, price, lots, 0);
+    return nm_new(c, on, buys, price, lots, 0, 1, 0);
 }
 
 /* As nm_order, but the order is never shown: at its price it trades after all that is displayed. */
 static inline uint64_t nm_hidden_order(nm_client *c, uint32_t on, int buys, int64_t price,
                                        uint64_t lots) {
-    return nm_limit(c, on, buys, price, lots, 1);
+    return nm_new(c, on, buys, price, lots, 0, 1, 1);
+}
+
+/* For the closing auction alone: nobody sees it, and what is left is cancelled with the auction. */
+static inline uint64_t nm_limit_on_close(nm_client *c, uint32_t on, int buys, int64_t price,
+                                         uint64_t lots) {
+    return nm_new(c, on, buys, price, lots, 0, 5, 0);
+}
+
+/* As nm_limit_on_close, without a limit. */
+static inline uint64_t nm_market_on_close(nm_client *c, uint32_t on, int buys, uint64_t lots) {
+    return nm_new(c, on, buys, 0, lots, 1, 5, 0);
 }
 
 /* Cancels an order: the number of the request. */

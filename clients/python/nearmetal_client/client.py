@@ -78,6 +78,14 @@ class Client:
                                  is_hidden=is_hidden)
         return self._submit(instrument, seq, command)
 
+    def on_close(self, instrument: int, side: str, price: int | None, quantity: int) -> int:
+        """Sends an order for the closing auction alone; its id. Without a price it has no limit.
+        Nobody sees it, and what is left of it is cancelled with the auction."""
+        seq = self.session.next_seq(time.time_ns())
+        command = wire.new_order(seq, self.session.number, side, price or 0, quantity,
+                                 time_in_force=wire.AT_CLOSE, is_market=price is None)
+        return self._submit(instrument, seq, command)
+
     def cancel(self, instrument: int, order_id: int) -> int:
         """Cancels an order; the number of the request."""
         return self.request(instrument, wire.cancel(order_id, self.session.number))

@@ -2,10 +2,10 @@
 
 MESSAGES = {
     1: 0x349429EA0EDE8DC5,
-    2: 0x0C09649D0DF23A44,
-    3: 0xB06BCDBA2044DDA1,
-    4: 0xB020404903F42640,
-    5: 0x99FA07302339D6CC,
+    2: 0xC1C217AFA760A7E2,
+    3: 0xEBC817C7349D14E2,
+    4: 0xCFCE561A1EE6DFBD,
+    5: 0x0C80682AAC597E99,
     6: 0x42EC516096354E1E,
     7: 0xECA135AE7A1D07B8,
     8: 0x1D07848A0CCA5C41,
@@ -13,26 +13,26 @@ MESSAGES = {
     10: 0x9BAC29B678F42970,
     11: 0x60594321D2DED1CA,
     12: 0x5595B4540BD7C456,
-    13: 0xC91EE0A6E43D9DD6,
+    13: 0x5401CCD70A7809E9,
     14: 0x9333B70A78829923,
     15: 0xB7B3C28A5F42C98E,
     16: 0xC9929765284FDC04,
     17: 0x60E5A383E117E34D,
     18: 0xAC27A8E98454A3DB,
-    19: 0x1879F7B535692E23,
+    19: 0xF95DA26B269892F5,
     20: 0xA1C4BFEB136AC3F3,
     21: 0xF92E8B10B9C647E2,
     22: 0x61A7DBCC44BA5E9D,
     23: 0xB50FAA9766360F7F,
     24: 0x5C8F09DC8BCF13AB,
     25: 0xB86419BBB9F13456,
-    26: 0x0D90DDCC90A98EDE,
+    26: 0x827A680F37F51FB1,
     27: 0x805279BF7044B5EF,
     28: 0x0F601693504F4BC6,
     29: 0x5D015DABEBC85E0F,
     30: 0x5CCEFA5ED4334652,
     31: 0xF93457E8703C53EF,
-    32: 0x1CBF7DDD1C327D56,
+    32: 0xDA1ADA2FD64D0064,
     40: 0x44F038C96E38A458,
     41: 0xBEECED97A704EEC1,
     42: 0xE1FCE9C359F1500E,
@@ -76,6 +76,7 @@ REJECT_WORDS = [
     "the value of its firm's live orders in the instrument's cell would be {asked} ticks times lots, and may be {most} at most: cancel some",
     "its firm's position on the instrument could become {asked} lots, and may be {most} at most",
     "its firm has a limit of value, so its orders need a limit price",
+    "the instrument has no closing auction today, or it has ended: send no order for it",
 ]
 
 CANCEL_WORDS = [
@@ -91,6 +92,7 @@ CANCEL_WORDS = [
     "it has made as many trades as it may make",
     "its session was away for longer than it had asked for",
     "an operator cancelled all orders of its session or firm",
+    "the closing auction has ended",
 ]
 
 REFUSAL_WORDS = [

@@ -25,11 +25,11 @@ REJECT_REASONS = [
     "Halted", "InAuction", "WrongState", "Expired", "NotAllowed", "TooManyParts", "TooManyOrders",
     "TooManyOwnOrders", "TooManyOwnerOrders", "TooManyOwnerCellOrders", "TooManyCellOrders",
     "NotListed", "OutsideCollar", "TooLarge", "OwnerStopped", "FirmQuantity", "FirmOrderValue",
-    "FirmOrders", "FirmValue", "FirmPosition", "FirmNeedsPrice"]
+    "FirmOrders", "FirmValue", "FirmPosition", "FirmNeedsPrice", "NoClosing"]
 """By code: why an order or command was rejected."""
 
 CANCEL_REASONS = ["User", "Mass", "Unfilled", "Killed", "BelowMinimum", "SelfTrade", "Bands", "Day",
-                  "Expired", "TooManyTrades", "Disconnected", "Operator"]
+                  "Expired", "TooManyTrades", "Disconnected", "Operator", "Closed"]
 """By code: why an order was cancelled."""
 
 REFUSAL_REASONS = [

@@ -7,8 +7,11 @@ import struct
 from .generated import MESSAGES
 
 VERSION = 10
-DIGEST = 0xFC151260D5D1EDE3
+DIGEST = 0x1A24430635DFF986
 """Of the format, as docs/wire.md has it: a gateway with another one refuses."""
+
+AT_CLOSE = 5
+"""Time in force of orders for the closing auction."""
 
 HELLO, REQUEST, REPLY, PRIVATE, WELCOME, RESEND_REQUEST, CLOSE = 1, 2, 3, 4, 8, 15, 16
 CHALLENGE, GO_AWAY, REFUSED, RESENT, EVENTS_LOST, FORMAT = 17, 23, 25, 26, 29, 31
@@ -67,10 +70,10 @@ def take(data: bytearray) -> tuple[int, bytes] | None:
 
 
 def new_order(order_id: int, session: int, side: str, price: int, quantity: int,
-              time_in_force: int = 1, is_hidden: bool = False) -> bytes:
-    """The command of a limit order; `time_in_force` as in docs/wire.md, 1: until cancelled."""
+              time_in_force: int = 1, is_hidden: bool = False, is_market: bool = False) -> bytes:
+    """The command of an order; `time_in_force` as in docs/wire.md, 1: until cancelled."""
     return b"\0" + struct.pack("<QqqQQQQIBBBBB?", order_id, price, 0, quantity, 0, 0, 0, session,
-                               ("buy", "sell").index(side), 0, time_in_force, 0, 1, is_hidden)
+                               ("buy", "sell").index(side), is_market, time_in_force, 0, 1, is_hidden)
 
 
 def replace(order_id: int, session: int, price: int, quantity: int) -> bytes:

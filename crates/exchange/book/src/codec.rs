@@ -42,6 +42,7 @@ codes!(RejectReason {
     FirmValue = 24,
     FirmPosition = 25,
     FirmNeedsPrice = 26,
+    NoClosing = 27,
 });
 codes!(CancelReason {
     User = 0,
@@ -56,6 +57,7 @@ codes!(CancelReason {
     TooManyTrades = 9,
     Disconnected = 10,
     Operator = 11,
+    Closed = 12,
 });
 
 /// Which command follows.
@@ -72,6 +74,8 @@ enum CommandKind {
     Uncross,
     EndOfDay,
     Tick,
+    ExpectClosing,
+    BeginClosing,
 }
 
 codes!(CommandKind {
@@ -86,6 +90,8 @@ codes!(CommandKind {
     Uncross = 8,
     EndOfDay = 9,
     Tick = 10,
+    ExpectClosing = 11,
+    BeginClosing = 12,
 });
 
 /// Which event follows.
@@ -157,6 +163,8 @@ pub fn write_command(command: &Command, out: &mut Vec<u8>) {
         Command::Uncross => kind(CommandKind::Uncross),
         Command::EndOfDay => kind(CommandKind::EndOfDay),
         Command::Tick => kind(CommandKind::Tick),
+        Command::ExpectClosing => kind(CommandKind::ExpectClosing),
+        Command::BeginClosing => kind(CommandKind::BeginClosing),
     }
 }
 
@@ -186,6 +194,8 @@ pub fn read_command(from: &mut Reader<'_>) -> Result<Command, DecodeError> {
         CommandKind::Uncross => Command::Uncross,
         CommandKind::EndOfDay => Command::EndOfDay,
         CommandKind::Tick => Command::Tick,
+        CommandKind::ExpectClosing => Command::ExpectClosing,
+        CommandKind::BeginClosing => Command::BeginClosing,
     })
 }
 
@@ -200,6 +210,7 @@ pub fn write_order(order: &NewOrder, out: &mut Vec<u8>) {
         TimeInForce::GoodTill(until_ns) => (2, until_ns),
         TimeInForce::ImmediateOrCancel => (3, 0),
         TimeInForce::FillOrKill => (4, 0),
+        TimeInForce::AtClose => (5, 0),
     };
     out.put_u64(order.id);
     out.put_i64(order.price);
@@ -238,6 +249,7 @@ pub fn read_order(from: &mut Reader<'_>) -> Result<NewOrder, DecodeError> {
         2 => TimeInForce::GoodTill(until_ns),
         3 => TimeInForce::ImmediateOrCancel,
         4 => TimeInForce::FillOrKill,
+        5 => TimeInForce::AtClose,
         code => return Err(DecodeError::unknown_code("time in force", code.into())),
     };
     let post_only = PostOnly::from_code("post-only", from.u8("post-only")?)?;

@@ -9,15 +9,17 @@
 //! Exchanges differ in details. These rules hold for the reference book and the fast one alike.
 //!
 //! - **Time priority.** An order gets its priority when it is accepted. It gets a new one, behind
-//!   all other orders, in three cases. It is replaced (except by a smaller quantity at the same
-//!   price), its iceberg shows the next part, or its triggered stop comes to rest. Commands that
-//!   cancel several orders cancel them in order of priority; expiry takes the earliest time first.
+//!   all other orders, in four cases. It is replaced (except by a smaller quantity at the same
+//!   price), or its iceberg shows the next part. Its triggered stop comes to rest, or the closing
+//!   auction begins for which it waits. Commands that cancel several orders cancel them in order of
+//!   priority; expiry takes the earliest time first.
 //! - **Time** does not go back: a command with an earlier time is executed at the latest time so
 //!   far.
 //! - **Checks** of a new order, of which the first that fails is reported: halted, quantities,
 //!   combination of attributes, iceberg parts, expired, duplicate id. Then come bands, auction,
-//!   number of live orders, post-only. Of a replacement: halted, unknown order, quantity, iceberg
-//!   parts, bands, post-only. A rejected command changes nothing, and the order id stays free.
+//!   closing auction, number of live orders, post-only. Of a replacement: halted, unknown order,
+//!   quantity, iceberg parts, bands, post-only. A rejected command changes nothing, and the order
+//!   id stays free.
 //! - **Replace** sets the quantity that is open from then on, whatever has traded before. A minimum
 //!   quantity does not apply again; self-trade prevention does. A pending stop keeps its priority
 //!   whatever changes; a market order or market stop has no limit to change.
@@ -41,6 +43,16 @@
 //!   full quantity. They are also the other side for post-only: so somebody can learn that there is
 //!   one. Hidden contradicts display quantity, immediate and market. A hidden stop-limit rests
 //!   hidden; a replaced order stays hidden.
+//! - **On-close** orders are limit and market orders for the closing auction alone. They are
+//!   accepted from [`Command::ExpectClosing`] on, in every phase but a halt, and during that
+//!   auction; not without one, and not after it. Until it begins they wait: nobody sees them or
+//!   trades with them, also not in another auction. When it begins they join it in their order of
+//!   priority. Then the limit orders are as hidden ones, and the market orders as others. Those
+//!   that are sent during it join at once. They may be cancelled and replaced at any time, also
+//!   during the auction. What is left of them when it ends is cancelled ([`CancelReason::Closed`]);
+//!   the end of the day cancels those whose auction has not ended. On-close contradicts stop,
+//!   post-only, display quantity and minimum quantity. An auction that begins while a halt
+//!   interrupts the closing one goes on with it.
 //! - **Limits** ([`crate::limits`]). An order has at most a number of parts, and an instrument a
 //!   number of live orders. In continuous trading an order and a command have at most a number of
 //!   trades. What an order could still trade after its last one is cancelled, and does not rest:
@@ -145,6 +157,8 @@ pub enum TimeInForce {
     ImmediateOrCancel,
     /// Trades immediately in full, or not at all.
     FillOrKill,
+    /// In the closing auction alone: it waits until that begins, and ends with it.
+    AtClose,
 }
 
 /// What happens to an order that must not take liquidity, and would.
@@ -211,6 +225,17 @@ impl NewOrder {
         matches!(self.time_in_force, TimeInForce::ImmediateOrCancel | TimeInForce::FillOrKill)
     }
 
+    /// Whether it is for the closing auction alone.
+    #[inline]
+    pub fn is_on_close(&self) -> bool {
+        self.time_in_force == TimeInForce::AtClose
+    }
+
+    /// Whether others see it when it rests at its limit.
+    pub fn is_displayed(&self) -> bool {
+        !self.is_hidden && !self.is_on_close()
+    }
+
     /// Why it is invalid whatever the state of the book, if it is.
     pub fn fault(&self) -> Option<RejectReason> {
         let immediate = self.is_immediate();
@@ -223,6 +248,7 @@ impl NewOrder {
         } else if is_passive && (never_rests || is_stop || self.minimum > 0)
             || (hides || self.is_hidden) && never_rests
             || self.is_hidden && self.display > 0
+            || self.is_on_close() && (is_stop || is_passive || hides || self.minimum > 0)
         {
             Some(RejectReason::BadCombination)
         } else {
@@ -235,7 +261,7 @@ impl NewOrder {
         match self.order_type {
             OrderType::Stop | OrderType::StopLimit => true,
             OrderType::Limit => !self.is_immediate(),
-            OrderType::Market => phase == TradingPhase::Auction,
+            OrderType::Market => phase == TradingPhase::Auction || self.is_on_close(),
         }
     }
 
@@ -290,9 +316,14 @@ pub enum Command {
     Resume,
     /// Orders are collected and do not trade until [`Command::Uncross`].
     BeginAuction,
+    /// There will be a closing auction today: orders for it are accepted from now on.
+    ExpectClosing,
+    /// As [`Command::BeginAuction`], of the closing auction: the orders that wait for it join. An
+    /// auction that is on becomes it.
+    BeginClosing,
     /// Trades everything possible at the price with the largest volume, then continuous trading.
     Uncross,
-    /// Cancels the day orders.
+    /// Cancels the day orders and those for the closing auction, which is over.
     EndOfDay,
     /// Only time passes: expired orders are cancelled.
     Tick,
@@ -355,6 +386,8 @@ pub enum RejectReason {
     FirmPosition,
     /// It has no limit price, and the firm has a limit of value.
     FirmNeedsPrice,
+    /// It is for the closing auction, of which the instrument has none today, or none any more.
+    NoClosing,
 }
 
 /// Why an order was cancelled.
@@ -384,6 +417,8 @@ pub enum CancelReason {
     Disconnected,
     /// An operator cancelled all orders of its user, or of its user's firm.
     Operator,
+    /// The closing auction, for which alone it was, has ended.
+    Closed,
 }
 
 /// A live order as it is now.
@@ -482,6 +517,9 @@ impl RejectReason {
             RejectReason::FirmNeedsPrice => {
                 "its firm has a limit of value, so its orders need a limit price"
             }
+            RejectReason::NoClosing => {
+                "the instrument has no closing auction today, or it has ended: send no order for it"
+            }
         }
     }
 
@@ -508,6 +546,7 @@ impl CancelReason {
             CancelReason::TooManyTrades => "it has made as many trades as it may make",
             CancelReason::Disconnected => "its session was away for longer than it had asked for",
             CancelReason::Operator => "an operator cancelled all orders of its session or firm",
+            CancelReason::Closed => "the closing auction has ended",
         }
     }
 }
@@ -689,6 +728,17 @@ pub enum TradingPhase {
     Halted,
 }
 
+/// Whether an instrument has a closing auction today.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Closing {
+    /// It has none, or none any more.
+    No,
+    /// It will have one.
+    Expected,
+    /// It is on, or interrupted by a halt.
+    Begun,
+}
+
 /// Why a snapshot was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SnapshotError {
@@ -733,6 +783,9 @@ pub trait Matching: Clone + Send + Sized + 'static {
 
     /// Phase of trading.
     fn phase(&self) -> TradingPhase;
+
+    /// Whether there is a closing auction today.
+    fn closing(&self) -> Closing;
 
     /// Gives `visit` the user of each live order, in any order.
     fn visit_users(&self, visit: &mut impl FnMut(UserId));

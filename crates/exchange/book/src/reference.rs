@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 
 use crate::limits;
 use crate::order::{
-    CancelReason, Command, Event, LiveOrder, Matching, NewOrder, OpenOrder, OrderId, OrderType,
-    PostOnly, Price, Quantity, RejectReason, SelfTrade, Side, SnapshotError, TimeInForce,
-    TradingPhase, UserId,
+    CancelReason, Closing, Command, Event, LiveOrder, Matching, NewOrder, OpenOrder, OrderId,
+    OrderType, PostOnly, Price, Quantity, RejectReason, SelfTrade, Side, SnapshotError,
+    TimeInForce, TradingPhase, UserId,
 };
 use crate::snapshot::{BookSnapshot, SnapshotOrder};
 
@@ -30,6 +30,7 @@ impl Matching for ReferenceBook {
         let state = BookSnapshot {
             phase: TradingPhase::Continuous,
             phase_before_halt: TradingPhase::Continuous,
+            closing: Closing::No,
             bands: None,
             last: None,
             now_ns: 0,
@@ -58,13 +59,15 @@ impl Matching for ReferenceBook {
             Command::Halt => self.halt(emit),
             Command::Resume => self.resume(emit),
             Command::BeginAuction => self.begin_auction(emit),
+            Command::ExpectClosing => self.expect_closing(emit),
+            Command::BeginClosing => self.begin_closing(emit),
             Command::Uncross => self.uncross(emit),
             Command::EndOfDay => {
-                self.cancel_all(
-                    |order| order.order.time_in_force == TimeInForce::Day,
-                    CancelReason::Day,
-                    emit,
-                );
+                let is_of_day = |order: &SnapshotOrder| {
+                    matches!(order.order.time_in_force, TimeInForce::Day | TimeInForce::AtClose)
+                };
+                self.cancel_all(is_of_day, CancelReason::Day, emit);
+                self.state.closing = Closing::No;
             }
             Command::Tick => {}
         }
@@ -84,6 +87,10 @@ impl Matching for ReferenceBook {
 
     fn phase(&self) -> TradingPhase {
         self.state.phase
+    }
+
+    fn closing(&self) -> Closing {
+        self.state.closing
     }
 
     fn visit_users(&self, visit: &mut impl FnMut(UserId)) {
@@ -119,14 +126,10 @@ impl Matching for ReferenceBook {
     }
 }
 
-/// Whether it rests in the book at a price.
-fn rests(order: &SnapshotOrder) -> bool {
-    !order.is_pending_stop && order.order.order_type == OrderType::Limit
-}
-
 /// Whether others see it.
 fn is_displayed(order: &SnapshotOrder) -> bool {
-    rests(order) && !order.order.is_hidden
+    let is_limit = order.order.order_type == OrderType::Limit;
+    !order.is_pending_stop && is_limit && order.order.is_displayed()
 }
 
 /// Whether an order with this limit trades at this price; no limit for market orders.
@@ -139,6 +142,16 @@ fn accepts(side: Side, limit: Option<Price>, price: Price) -> bool {
 }
 
 impl ReferenceBook {
+    /// Whether it trades now if somebody wants to: it waits for nothing.
+    fn takes_part(&self, order: &SnapshotOrder) -> bool {
+        !order.is_pending_stop && !self.state.is_waiting(&order.order)
+    }
+
+    /// Whether it rests in the book at a price.
+    fn rests(&self, order: &SnapshotOrder) -> bool {
+        self.takes_part(order) && order.order.order_type == OrderType::Limit
+    }
+
     fn find(&self, id: OrderId, user: UserId) -> Option<usize> {
         self.state.orders.iter().position(|known| known.order.id == id && known.order.user == user)
     }
@@ -147,15 +160,16 @@ impl ReferenceBook {
     fn front(&self, side: Side) -> Option<usize> {
         let mut best: Option<usize> = None;
         for (at, order) in self.state.orders.iter().enumerate() {
-            if !rests(order) || order.order.side != side {
+            if !self.rests(order) || order.order.side != side {
                 continue;
             }
-            let NewOrder { price, is_hidden, .. } = order.order;
+            let price = order.order.price;
             let is_better = best.is_none_or(|best| {
                 let known = self.state.orders[best].order;
                 let is_better =
                     if side == Side::Buy { price > known.price } else { price < known.price };
-                is_better || price == known.price && known.is_hidden && !is_hidden
+                let is_shown_first = order.order.is_displayed() && !known.is_displayed();
+                is_better || price == known.price && is_shown_first
             });
             if is_better {
                 best = Some(at);
@@ -230,6 +244,8 @@ impl ReferenceBook {
             Some(RejectReason::OutsideBands)
         } else if self.state.phase == TradingPhase::Auction && !order.fits_auction() {
             Some(RejectReason::InAuction)
+        } else if order.is_on_close() && self.state.closing == Closing::No {
+            Some(RejectReason::NoClosing)
         } else if order.may_rest(self.state.phase) && self.state.orders.len() >= limits::ORDERS_MAX
         {
             Some(RejectReason::TooManyOrders)
@@ -254,7 +270,7 @@ impl ReferenceBook {
             self.state.orders.push(SnapshotOrder { is_pending_stop: true, ..incoming });
         } else if is_stop {
             self.trigger(incoming, emit);
-        } else if self.state.phase == TradingPhase::Auction {
+        } else if self.state.phase == TradingPhase::Auction || order.is_on_close() {
             self.state.orders.push(incoming);
         } else {
             self.execute(incoming, emit);
@@ -499,7 +515,7 @@ impl ReferenceBook {
         }
         self.state.orders.remove(at);
         emit(Event::Replaced { id, user, price, quantity, kept_priority });
-        if self.state.phase == TradingPhase::Auction {
+        if self.state.phase == TradingPhase::Auction || changed.order.is_on_close() {
             self.state.orders.push(changed);
         } else {
             self.execute(changed, emit);
@@ -546,6 +562,25 @@ impl ReferenceBook {
         emit(Event::AuctionBegun);
     }
 
+    fn expect_closing(&mut self, emit: Emit<'_>) {
+        if self.state.closing != Closing::No {
+            return wrong_state(emit);
+        }
+        self.state.closing = Closing::Expected;
+    }
+
+    fn begin_closing(&mut self, emit: Emit<'_>) {
+        if self.state.closing == Closing::Begun {
+            return wrong_state(emit);
+        }
+        self.state.closing = Closing::Begun;
+        self.state.phase_before_halt = TradingPhase::Continuous;
+        self.state.phase = TradingPhase::Auction;
+        emit(Event::AuctionBegun);
+        // Those that join get a new priority, behind all others.
+        self.state.orders.sort_by_key(|order| order.order.is_on_close());
+    }
+
     fn uncross(&mut self, emit: Emit<'_>) {
         if self.state.phase != TradingPhase::Auction {
             return wrong_state(emit);
@@ -560,8 +595,12 @@ impl ReferenceBook {
         if let Some(price) = price {
             self.trade_at(price, volume, emit);
         }
+        if self.state.closing == Closing::Begun {
+            self.cancel_all(|order| order.order.is_on_close(), CancelReason::Closed, emit);
+            self.state.closing = Closing::No;
+        }
         let matches = |order: &SnapshotOrder| {
-            !order.is_pending_stop && order.order.order_type == OrderType::Market
+            order.order.order_type == OrderType::Market && !order.order.is_on_close()
         };
         self.cancel_all(matches, CancelReason::Unfilled, emit);
     }
@@ -570,15 +609,15 @@ impl ReferenceBook {
     fn volume_at(&self, side: Side, price: Price) -> u128 {
         let takes_part = self.state.orders.iter().filter(|order| {
             let limit = order.order.order_type.has_limit().then_some(order.order.price);
-            !order.is_pending_stop && order.order.side == side && accepts(side, limit, price)
+            self.takes_part(order) && order.order.side == side && accepts(side, limit, price)
         });
         takes_part.map(|order| u128::from(order.left)).sum()
     }
 
     /// The auction price and its volume, if anything trades.
     fn auction_price(&self) -> Option<(Price, u128)> {
-        let mut prices: Vec<Price> =
-            self.state.orders.iter().filter(|order| rests(order)).map(|o| o.order.price).collect();
+        let rests = self.state.orders.iter().filter(|order| self.rests(order));
+        let mut prices: Vec<Price> = rests.map(|order| order.order.price).collect();
         let reference = self.state.last.map(|last| match self.state.bands {
             Some((low, high)) => last.clamp(low, high),
             None => last,
@@ -600,7 +639,7 @@ impl ReferenceBook {
     /// The order that trades first in an auction.
     fn first_in_auction(&self, side: Side) -> Option<usize> {
         let is_market = |order: &SnapshotOrder| {
-            !order.is_pending_stop && order.order.order_type == OrderType::Market
+            self.takes_part(order) && order.order.order_type == OrderType::Market
         };
         let phase =
             self.state.orders.iter().position(|order| is_market(order) && order.order.side == side);

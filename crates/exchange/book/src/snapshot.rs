@@ -8,8 +8,8 @@ use nm_codec::{Put, Reader, codes, fnv1a};
 
 use crate::codec;
 use crate::order::{
-    LiveOrder, NewOrder, OpenOrder, OrderId, OrderType, Price, Quantity, Side, SnapshotError,
-    TradingPhase, UserId,
+    Closing, LiveOrder, NewOrder, OpenOrder, OrderId, OrderType, Price, Quantity, Side,
+    SnapshotError, TradingPhase, UserId,
 };
 
 /// One live order.
@@ -76,7 +76,8 @@ impl SnapshotOrder {
             OrderType::Stop | OrderType::StopLimit => self.is_pending_stop,
             OrderType::Limit => !self.is_pending_stop && !is_immediate && minimum == 0,
             OrderType::Market => {
-                !self.is_pending_stop && !is_immediate && minimum == 0 && !is_continuous
+                let may_wait = !is_continuous || self.order.is_on_close();
+                !self.is_pending_stop && !is_immediate && minimum == 0 && may_wait
             }
         };
         may_rest && is_shown_as_due && self.order.fault().is_none()
@@ -90,6 +91,8 @@ pub struct BookSnapshot {
     pub phase: TradingPhase,
     /// The phase that a halt interrupted; continuous trading if there is no halt.
     pub phase_before_halt: TradingPhase,
+    /// Whether there is a closing auction.
+    pub closing: Closing,
     /// Price bands.
     pub bands: Option<(Price, Price)>,
     /// Price of the last trade.
@@ -101,6 +104,7 @@ pub struct BookSnapshot {
 }
 
 codes!(TradingPhase { Continuous = 0, Auction = 1, Halted = 2 });
+codes!(Closing { No = 0, Expected = 1, Begun = 2 });
 
 /// First bytes, with the version of the format.
 const FORMAT: &[u8; 8] = b"nmbook02";
@@ -112,7 +116,7 @@ impl BookSnapshot {
     /// Appends the encoding.
     pub fn write(&self, bytes: &mut Vec<u8>) {
         bytes.put(FORMAT);
-        bytes.put(&[self.phase.code(), self.phase_before_halt.code()]);
+        bytes.put(&[self.phase.code(), self.phase_before_halt.code(), self.closing.code()]);
         let (low, high) = self.bands.unwrap_or_default();
         bytes.put_bool(self.bands.is_some());
         bytes.put_bool(self.last.is_some());
@@ -138,6 +142,7 @@ impl BookSnapshot {
         let phase = TradingPhase::from_code("phase", from.u8("phase")?)?;
         let phase_before_halt =
             TradingPhase::from_code("phase before halt", from.u8("phase before halt")?)?;
+        let closing = Closing::from_code("closing auction", from.u8("closing auction")?)?;
         let (has_bands, has_last) = (from.bool("has bands")?, from.bool("has a last price")?);
         let (low, high) = (from.i64("lowest price")?, from.i64("highest price")?);
         let last = from.i64("last price")?;
@@ -151,6 +156,7 @@ impl BookSnapshot {
         let snapshot = BookSnapshot {
             phase,
             phase_before_halt,
+            closing,
             bands: has_bands.then_some((low, high)),
             last: has_last.then_some(last),
             now_ns,
@@ -172,8 +178,10 @@ impl BookSnapshot {
         let rest = |side| {
             let side =
                 move |order: &&SnapshotOrder| order.order.side == side && !order.is_pending_stop;
-            let limits = self.orders.iter().filter(side).map(|order| order.order);
-            limits.filter(|order| order.order_type == OrderType::Limit).map(|order| order.price)
+            let orders = self.orders.iter().filter(side).map(|order| order.order);
+            let limits = orders
+                .filter(|order| order.order_type == OrderType::Limit && !self.is_waiting(order));
+            limits.map(|order| order.price)
         };
         let (buy, sell) = (rest(Side::Buy).max(), rest(Side::Sell).min());
         let is_continuous = interrupted == TradingPhase::Continuous;
@@ -185,11 +193,21 @@ impl BookSnapshot {
             Some("two orders of a user have the same id")
         } else if is_continuous && buy.zip(sell).is_some_and(|(buy, sell)| buy >= sell) {
             Some("its orders would have traded")
+        } else if self.closing == Closing::Begun && is_continuous {
+            Some("its closing auction is on, and so is continuous trading")
+        } else if self.closing == Closing::No && self.orders.iter().any(|it| it.order.is_on_close())
+        {
+            Some("an order is for a closing auction that there is not")
         } else if self.orders.iter().any(|order| !order.may_live(is_continuous)) {
             Some("an order is of a type that does not rest")
         } else {
             None
         }
+    }
+
+    /// Whether an order waits for the closing auction, and takes part in nothing until then.
+    pub fn is_waiting(&self, order: &NewOrder) -> bool {
+        order.is_on_close() && self.closing != Closing::Begun
     }
 
     /// Hash of the encoding (64-bit FNV-1a).

@@ -84,12 +84,13 @@ impl<B: Iterator<Item = u8>> Stream<B> {
         let quantity = self.quantity()?;
         let kinds = [OrderType::Limit, OrderType::Market, OrderType::Stop, OrderType::StopLimit];
         let order_type = kinds[usize::from(self.pick(12)?).saturating_sub(8)];
-        let time_in_force = match self.pick(12)? {
+        let time_in_force = match self.pick(13)? {
             0 => TimeInForce::Day,
             1 => TimeInForce::GoodTill(self.now_ns + u64::from(self.pick(64)?)),
             2 => TimeInForce::GoodTill(u64::MAX),
             3 => TimeInForce::ImmediateOrCancel,
             4 => TimeInForce::FillOrKill,
+            5 => TimeInForce::AtClose,
             _ => TimeInForce::GoodTillCancelled,
         };
         let self_trades = [
@@ -139,9 +140,11 @@ impl<B: Iterator<Item = u8>> Stream<B> {
             228..=229 => Command::Bands { low: Price::MIN, high: Price::MAX },
             230 => Command::Halt,
             231..=236 => Command::Resume,
-            237..=238 => Command::BeginAuction,
+            237 => Command::BeginAuction,
+            238 => Command::BeginClosing,
             239..=245 => Command::Uncross,
             246 => Command::EndOfDay,
+            247..=248 => Command::ExpectClosing,
             _ => Command::Tick,
         })
     }

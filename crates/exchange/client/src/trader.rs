@@ -182,6 +182,24 @@ impl Trader {
         self.limit_order(on, side, price, lots, TimeInForce::ImmediateOrCancel)
     }
 
+    /// Sends an order for the closing auction alone; its id. Without a price it has no limit.
+    /// Nobody sees it, and what is left of it is cancelled with the auction.
+    ///
+    /// # Errors
+    /// As [`Trader::request`].
+    pub fn on_close(
+        &mut self,
+        on: u32,
+        side: Side,
+        price: Option<i64>,
+        lots: u64,
+    ) -> Result<u64, ClientError> {
+        let time_in_force = TimeInForce::AtClose;
+        let order = self.limit(side, price.unwrap_or(0), lots, time_in_force);
+        let order_type = if price.is_some() { OrderType::Limit } else { OrderType::Market };
+        self.new_order(on, NewOrder { order_type, ..order })
+    }
+
     fn limit_order(
         &mut self,
         instrument: u32,
@@ -190,7 +208,11 @@ impl Trader {
         quantity: u64,
         time_in_force: TimeInForce,
     ) -> Result<u64, ClientError> {
-        let order = NewOrder {
+        self.new_order(instrument, self.limit(side, price, quantity, time_in_force))
+    }
+
+    fn limit(&self, side: Side, price: i64, quantity: u64, time_in_force: TimeInForce) -> NewOrder {
+        NewOrder {
             id: 0,
             user: self.session.number(),
             side,
@@ -204,8 +226,7 @@ impl Trader {
             is_hidden: false,
             post_only: PostOnly::No,
             self_trade: SelfTrade::CancelNewest,
-        };
-        self.new_order(instrument, order)
+        }
     }
 
     /// Sends an order of any kind; the id that it gets, whatever id and user it has.

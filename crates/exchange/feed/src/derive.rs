@@ -14,7 +14,8 @@ use std::collections::HashMap;
 
 use nm_book::book::Indicative;
 use nm_book::order::{
-    Command, Event, NewOrder, OrderId, OrderType, Price, Quantity, Side, TradingPhase, UserId,
+    Closing, Command, Event, NewOrder, OrderId, OrderType, Price, Quantity, Side, TradingPhase,
+    UserId,
 };
 use nm_book::snapshot::BookSnapshot;
 
@@ -37,6 +38,7 @@ struct Known {
     /// Whether it rests at a price once it is no pending stop.
     order_type: OrderType,
     is_pending_stop: bool,
+    /// Whether others do not see it while it rests.
     is_hidden: bool,
     price: Price,
     left: Quantity,
@@ -73,6 +75,8 @@ pub struct Derivation {
     orders: HashMap<Key, Known>,
     phase: TradingPhase,
     phase_before_halt: TradingPhase,
+    /// Whether the auction is the closing one.
+    is_closing: bool,
     /// The order that is executed now, and comes to rest afterwards.
     incoming: Option<Key>,
     uncross: Option<Uncross>,
@@ -93,6 +97,7 @@ impl Derivation {
             orders: HashMap::new(),
             phase: TradingPhase::Continuous,
             phase_before_halt: TradingPhase::Continuous,
+            is_closing: false,
             incoming: None,
             uncross: None,
             grown: vec![],
@@ -196,6 +201,7 @@ impl Derivation {
         if self.uncross.is_some() {
             self.end_uncross(out);
         }
+        self.is_closing &= *command != Command::EndOfDay;
         self.settle(out);
     }
 
@@ -231,7 +237,10 @@ impl Derivation {
                 self.enter(TradingPhase::Halted, out);
             }
             Event::Resumed => self.enter(self.phase_before_halt, out),
-            Event::AuctionBegun => self.enter(TradingPhase::Auction, out),
+            Event::AuctionBegun => {
+                self.is_closing |= *command == Command::BeginClosing;
+                self.enter(TradingPhase::Auction, out);
+            }
             Event::Uncrossed { price, volume } => self.uncross = Some(Uncross { price, volume }),
             Event::Rejected { .. } | Event::BandsSet { .. } => {}
         }
@@ -246,11 +255,11 @@ impl Derivation {
         let Command::New(order) = *command else {
             return debug_assert!(false, "an order is accepted by {command:?}");
         };
-        let NewOrder { side, order_type, price, quantity, display, is_hidden, .. } = order;
+        let NewOrder { side, order_type, price, quantity, display, .. } = order;
         let known = Known {
             side,
             order_type,
-            is_hidden,
+            is_hidden: !order.is_displayed(),
             is_pending_stop: matches!(order_type, OrderType::Stop | OrderType::StopLimit),
             price,
             left: quantity,
@@ -331,9 +340,14 @@ impl Derivation {
             far: in_itch(far).unwrap_or_default(),
             near,
             reference: near,
-            cross: b'O',
+            cross: self.cross(),
             variation: b' ',
         })
+    }
+
+    /// Which auction it is: `C` for the closing one.
+    fn cross(&self) -> u8 {
+        if self.is_closing { b'C' } else { b'O' }
     }
 
     fn next_reference(&mut self) -> u64 {
@@ -499,8 +513,9 @@ impl Derivation {
             stock: self.listing.stock,
             price: price.and_then(|price| self.listing.price(price)).unwrap_or_default(),
             match_number,
-            cross: b'O',
+            cross: self.cross(),
         }));
+        self.is_closing = false;
         self.enter(TradingPhase::Continuous, out);
     }
 
@@ -537,16 +552,16 @@ impl Derivation {
         (self.incoming, self.uncross) = (None, None);
         self.grown.clear();
         self.phase_before_halt = book.phase_before_halt;
+        self.is_closing = book.closing == Closing::Begun;
         if self.phase != book.phase {
             self.enter(book.phase, out);
         }
         for saved in &book.orders {
-            let NewOrder { id, user, side, order_type, price, display, is_hidden, .. } =
-                saved.order;
+            let NewOrder { id, user, side, order_type, price, display, .. } = saved.order;
             let known = Known {
                 side,
                 order_type,
-                is_hidden,
+                is_hidden: !saved.order.is_displayed(),
                 is_pending_stop: saved.is_pending_stop,
                 price,
                 left: saved.left,

@@ -1,7 +1,7 @@
 //! What others see of a book: its displayed orders in order of priority, and their hash.
 
+use nm_book::order::OrderType;
 pub use nm_book::order::Side;
-use nm_book::order::{NewOrder, OrderType};
 use nm_book::snapshot::{BookSnapshot, SnapshotOrder};
 use nm_codec::fnv1a_on;
 
@@ -20,8 +20,8 @@ pub struct Shown {
 
 /// Whether an order rests at a price where others can see it.
 pub fn rests(order: &SnapshotOrder) -> bool {
-    let NewOrder { order_type, is_hidden, .. } = order.order;
-    !order.is_pending_stop && order_type == OrderType::Limit && !is_hidden
+    let is_limit = order.order.order_type == OrderType::Limit;
+    !order.is_pending_stop && is_limit && order.order.is_displayed()
 }
 
 /// The displayed orders of a book, best price first, buyers before sellers.

@@ -50,12 +50,17 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// Whether orders for a closing auction of the day are accepted from it on.
+    fn expects_closing(self) -> bool {
+        matches!(self, Phase::PreOpen | Phase::Open)
+    }
+
     /// What begins it.
-    pub fn direction(self) -> Direction {
+    fn direction(self) -> Direction {
         match self {
             Phase::PreOpen => Direction::PreOpen,
             Phase::Open => Direction::Uncross,
-            Phase::ClosingAuction => Direction::Auction,
+            Phase::ClosingAuction => Direction::ClosingAuction,
             Phase::Close => Direction::Close,
         }
     }
@@ -150,6 +155,16 @@ pub struct Schedule {
     days: [bool; 7],
     /// The groups.
     pub groups: Vec<Group>,
+}
+
+impl Group {
+    /// What is directed when a phase begins, in order: the last one is the phase itself.
+    pub fn directions(&self, phase: Phase) -> Vec<Direction> {
+        let has_closing = self.phases.iter().any(|(_, it)| *it == Phase::ClosingAuction);
+        let expected = has_closing && phase.expects_closing();
+        let before = expected.then_some(Direction::ExpectClosing);
+        before.into_iter().chain([phase.direction()]).collect()
+    }
 }
 
 impl Schedule {
@@ -284,6 +299,22 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_closing_auction_is_expected_from_the_opening_on() {
+        let of = |times: &str| {
+            let text = format!("zone = \"+00:00\"\n[[group]]\nname = \"a\"\n{times}");
+            let group = read(&text).unwrap().groups.remove(0);
+            [Phase::PreOpen, Phase::Open, Phase::ClosingAuction, Phase::Close]
+                .map(|phase| group.directions(phase))
+        };
+        let [pre_open, open, closing, close] = of(TIMES);
+        assert_eq!(pre_open, [Direction::ExpectClosing, Direction::PreOpen]);
+        assert_eq!(open, [Direction::ExpectClosing, Direction::Uncross]);
+        assert_eq!((closing, close), (vec![Direction::ClosingAuction], vec![Direction::Close]));
+        let without = of("open = \"09:00\"\nclose = \"17:00\"\n");
+        assert_eq!(without[1], [Direction::Uncross]);
+    }
 
     /// 1970-01-05, a Monday, 00:00 UTC.
     const MONDAY_S: u64 = 4 * 86_400;

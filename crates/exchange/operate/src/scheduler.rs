@@ -47,7 +47,10 @@ pub fn step(
     let state = Access::new(network)?.control(LIMIT)?.state;
     for group in &schedule.groups {
         for due in schedule.due(group, state.begun_s(&group.name), now_s) {
-            let cells = direct(network, group, due.phase.direction())?;
+            let mut cells = vec![];
+            for direction in group.directions(due.phase) {
+                cells = direct(network, group, direction)?;
+            }
             let at_s = due.at_s;
             let request = AdminRequest::Begun { group: group.name.clone(), at_s };
             change(network, &request, LIMIT, |state| {

@@ -61,6 +61,13 @@ const COMMANDS: &[Described] = &[
     (8, "Uncross", "Ends the auction; session 0 alone.", &[]),
     (9, "EndOfDay", "Cancels the day orders; session 0 alone.", &[]),
     (10, "Tick", "Only time passes.", &[]),
+    (
+        11,
+        "ExpectClosing",
+        "Orders for the closing auction are accepted from now on; session 0 alone.",
+        &[],
+    ),
+    (12, "BeginClosing", "Begins the closing auction; session 0 alone.", &[]),
 ];
 
 const EVENTS: &[Described] = &[
@@ -164,12 +171,13 @@ const ORDER_TYPES: [&str; 4] = [
     "A limit order once a trade reaches its stop price.",
 ];
 
-const TIMES_IN_FORCE: [(&str, &str); 5] = [
+const TIMES_IN_FORCE: [(&str, &str); 6] = [
     ("Day", "Until the end of the day."),
     ("GoodTillCancelled", "Until it is filled or cancelled."),
     ("GoodTill", "Until `until_ns`."),
     ("ImmediateOrCancel", "Trades at once what it can; the rest is cancelled."),
     ("FillOrKill", "Trades at once in full, or not at all."),
+    ("AtClose", "In the closing auction alone; nobody sees it."),
 ];
 
 const SELF_TRADES: [&str; 5] = [
@@ -180,7 +188,7 @@ const SELF_TRADES: [&str; 5] = [
     "The larger one loses the smaller one's quantity, and the smaller one is cancelled.",
 ];
 
-const REJECT_REASONS: [&str; 27] = [
+const REJECT_REASONS: [&str; 28] = [
     "A live order of the session has this id.",
     "No live order of the session has this id.",
     "Quantity 0, or display or minimum larger than the quantity.",
@@ -208,9 +216,10 @@ const REJECT_REASONS: [&str; 27] = [
     "The value of its firm's live orders in the cell would be too large, ticks times lots.",
     "Its firm's position on the instrument could become larger than it may be, lots.",
     "It has no limit price, and its firm has a limit of value.",
+    "It is for the closing auction, of which there is none today, or none any more.",
 ];
 
-const CANCEL_REASONS: [&str; 12] = [
+const CANCEL_REASONS: [&str; 13] = [
     "Its session asked for it.",
     "Its session cancelled all orders.",
     "What an order could not trade at once.",
@@ -223,6 +232,7 @@ const CANCEL_REASONS: [&str; 12] = [
     "It has made as many trades as it may.",
     "Its session was away for longer than it had asked for.",
     "An operator cancelled all orders of its session or firm.",
+    "The closing auction, for which alone it was, has ended.",
 ];
 
 /// Adds the types of codes that commands and events have.

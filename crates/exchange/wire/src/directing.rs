@@ -27,6 +27,10 @@ choice! {
             /// Whose.
             whose: Retired,
         },
+        /// Orders for the closing auction are accepted from now on, in any phase.
+        ExpectClosing = 8,
+        /// From continuous trading, or from another auction, to the closing auction.
+        ClosingAuction = 9,
     }
 }
 

@@ -37,6 +37,10 @@ pub struct AuctionArgs {
     /// End the auction: what can trade at one price does, and continuous trading follows.
     #[arg(long)]
     pub end: bool,
+    /// It is the closing auction: the orders that wait for it join. An auction that is on becomes
+    /// it.
+    #[arg(long, conflicts_with = "end")]
+    pub closing: bool,
     #[command(flatten)]
     pub access: AccessArgs,
 }

@@ -4,8 +4,10 @@ use std::cmp::{Ordering, Reverse};
 
 use super::auction_step::{AuctionStep, Indicative};
 use super::ladder::key;
-use super::slab::{Order, Place};
-use super::{Book, CancelReason, Event, Price, Quantity, Side, Slot, TradingPhase};
+use super::slab::{NONE, Order, Place};
+use super::{
+    Book, CancelReason, Closing, Event, Price, Quantity, Side, Slot, TimeInForce, TradingPhase,
+};
 
 /// An auction price that was found.
 #[derive(Debug, Clone, Copy)]
@@ -17,13 +19,20 @@ struct Found {
     sell: u128,
 }
 
+/// Which orders an auction is tried with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Of {
+    All,
+    /// Those that leave with the auction: without a limit, or for the closing auction.
+    Leaving,
+}
+
 impl Book {
     /// What an uncross would do now; the book stays as it is.
     pub fn indicative(&mut self) -> Indicative {
         let narrow = |wide: u128| Quantity::try_from(wide).unwrap_or(Quantity::MAX);
-        let has_both = self.markets.iter().all(|queue| !queue.is_empty());
-        let far = self.reference().filter(|_| has_both);
-        let Some(Found { price, volume, buy, sell }) = self.auction_price() else {
+        let far = self.auction_price(Of::Leaving).map(|found| found.price);
+        let Some(Found { price, volume, buy, sell }) = self.auction_price(Of::All) else {
             return Indicative { price: None, volume: 0, surplus: 0, surplus_side: None, far };
         };
         Indicative {
@@ -49,7 +58,7 @@ impl Book {
 
     pub(super) fn uncross(&mut self, emit: &mut impl FnMut(Event)) {
         self.phase = TradingPhase::Continuous;
-        let found = self.auction_price();
+        let found = self.auction_price(Of::All);
         let price = found.map(|found| found.price);
         let volume = found.map_or(0, |found| found.volume);
         let volume_shown = Quantity::try_from(volume).unwrap_or(Quantity::MAX);
@@ -57,21 +66,52 @@ impl Book {
         if let Some(price) = price {
             self.trade_at(price, volume, emit);
         }
+        if self.closing == Closing::Begun {
+            let is_on_close = |order: &Order| order.time_in_force == TimeInForce::AtClose;
+            self.cancel_all(is_on_close, CancelReason::Closed, emit);
+            self.closing = Closing::No;
+        }
         if self.markets.iter().any(|queue| !queue.is_empty()) {
             let matches = |order: &Order| order.place == Place::Market;
             self.cancel_all(matches, CancelReason::Unfilled, emit);
         }
     }
 
+    /// Begins an auction, whatever the phase is.
+    pub(super) fn begin_auction(&mut self, emit: &mut impl FnMut(Event)) {
+        self.phase_before_halt = TradingPhase::Continuous;
+        self.phase = TradingPhase::Auction;
+        emit(Event::AuctionBegun);
+    }
+
+    /// The auction is the closing one: the orders that wait for it join, behind all others.
+    pub(super) fn join_closing(&mut self) {
+        self.closing = Closing::Begun;
+        while self.waiting.head != NONE {
+            let slot = self.waiting.head;
+            self.dequeue(slot);
+            let priority = self.next_priority();
+            let order = &mut self.orders[slot];
+            (order.priority, order.place) = (priority, order.place_at_rest());
+            self.enqueue(slot);
+        }
+    }
+
     /// The auction price and its volume, if anything trades.
-    fn auction_price(&mut self) -> Option<Found> {
+    fn auction_price(&mut self, of: Of) -> Option<Found> {
         let reference = self.reference();
         let mut steps = std::mem::take(&mut self.steps);
         steps.clear();
         for side in [Side::Buy, Side::Sell] {
             for (level, queue) in self.fronts(side) {
-                let left = queue.slots(&self.orders).map(|slot| u128::from(self.orders[slot].left));
-                let (price, left) = (key(side, level), left.sum());
+                let orders = queue.slots(&self.orders).map(|slot| &self.orders[slot]);
+                let counted = orders
+                    .filter(|order| of == Of::All || order.time_in_force == TimeInForce::AtClose);
+                let left: u128 = counted.map(|order| u128::from(order.left)).sum();
+                let price = key(side, level);
+                if left == 0 {
+                    continue;
+                }
                 steps.push(match side {
                     Side::Buy => AuctionStep { price, buy: left, sell: 0 },
                     Side::Sell => AuctionStep { price, buy: 0, sell: left },

@@ -22,6 +22,7 @@ pub struct Indicative {
     /// The side that has it.
     pub surplus_side: Option<Side>,
     /// The price if there were the orders alone that leave with the auction, which are those
-    /// without a limit: none if they would not trade with each other.
+    /// without a limit and those for the closing auction: none if they would not trade with each
+    /// other.
     pub far: Option<Price>,
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::ladder::key;
-use super::{Book, Order, OrderType, Place, Queue, Side, Slot, TimeInForce, TradingPhase};
+use super::{Book, Closing, Order, OrderType, Place, Queue, Side, Slot, TimeInForce, TradingPhase};
 
 impl Book {
     /// Checks every invariant; for tests, because it visits every order.
@@ -35,6 +35,11 @@ impl Book {
                     && self.phase != TradingPhase::Continuous
             })?;
         }
+        self.audit_queue(self.waiting, &mut visited, |order| {
+            order.place == Place::OnClose
+                && order.time_in_force == TimeInForce::AtClose
+                && self.closing == Closing::Expected
+        })?;
         let timed = |order: &Order| match order.time_in_force {
             TimeInForce::GoodTill(until_ns) => until_ns < u64::MAX,
             _ => false,

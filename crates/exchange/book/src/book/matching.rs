@@ -6,8 +6,8 @@ use crate::order::SelfTrade;
 use super::ladder::{Key, key};
 use super::slab::{NO_TIMER, Order, Place};
 use super::{
-    Book, CancelReason, Event, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, Queue,
-    RejectReason, Side, Slot, TimeInForce, TradingPhase, UserId,
+    Book, CancelReason, Closing, Event, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity,
+    Queue, RejectReason, Side, Slot, TimeInForce, TradingPhase, UserId,
 };
 
 impl Book {
@@ -35,6 +35,9 @@ impl Book {
         }
         if self.phase == TradingPhase::Auction && !order.fits_auction() {
             return Some(RejectReason::InAuction);
+        }
+        if order.is_on_close() && self.closing == Closing::No {
+            return Some(RejectReason::NoClosing);
         }
         if self.orders.len() >= limits::ORDERS_MAX && order.may_rest(self.phase) {
             return Some(RejectReason::TooManyOrders);
@@ -69,7 +72,10 @@ impl Book {
                 order.place = Place::Stop;
                 self.insert(&mut order);
             }
-        } else if self.phase == TradingPhase::Auction {
+        } else if self.phase == TradingPhase::Auction || new.is_on_close() {
+            if self.closing != Closing::Begun && new.is_on_close() {
+                order.place = Place::OnClose;
+            }
             self.insert(&mut order);
         } else {
             self.execute(&mut order, emit);
@@ -362,7 +368,8 @@ impl Book {
                 if is_pending_stop { order.display_at_rest() } else { order.shown.min(quantity) };
             return emit(Event::Replaced { id, user, price, quantity, kept_priority: true });
         }
-        let would_cross = order_type == OrderType::Limit && self.would_cross(side, price);
+        let rests = matches!(place, Place::Displayed | Place::Hidden);
+        let would_cross = rests && self.would_cross(side, price);
         if would_cross && post_only == PostOnly::Reject {
             return emit(Event::rejected(id, user, RejectReason::WouldTake));
         }

@@ -36,9 +36,9 @@ use timers::Timers;
 
 use crate::limits;
 use crate::order::{
-    CancelReason, Command, Event, LiveOrder, Matching, NewOrder, OpenOrder, OrderId, OrderType,
-    PostOnly, Price, Quantity, RejectReason, Side, SnapshotError, TimeInForce, TradingPhase,
-    UserId,
+    CancelReason, Closing, Command, Event, LiveOrder, Matching, NewOrder, OpenOrder, OrderId,
+    OrderType, PostOnly, Price, Quantity, RejectReason, Side, SnapshotError, TimeInForce,
+    TradingPhase, UserId,
 };
 use crate::snapshot::BookSnapshot;
 
@@ -59,6 +59,7 @@ fn better(one: Option<(Key, Slot)>, other: Option<(Key, Slot)>) -> Option<(Key, 
 pub struct Book {
     phase: TradingPhase,
     phase_before_halt: TradingPhase,
+    closing: Closing,
     bands: Option<(Price, Price)>,
     last: Option<Price>,
     now_ns: u64,
@@ -71,6 +72,8 @@ pub struct Book {
     stops: [Ladder; 2],
     /// Market orders in an auction.
     markets: [Queue; 2],
+    /// Orders that wait for the closing auction.
+    waiting: Queue,
     last_priority: u64,
     /// Lowest and highest price of trades since stops were last checked.
     trade_range: Option<(Price, Price)>,
@@ -91,6 +94,7 @@ impl Matching for Book {
         Book {
             phase: TradingPhase::Continuous,
             phase_before_halt: TradingPhase::Continuous,
+            closing: Closing::No,
             bands: None,
             last: None,
             now_ns: 0,
@@ -100,6 +104,7 @@ impl Matching for Book {
             resting: [const { Ladder::new() }; 4],
             stops: [Ladder::new(), Ladder::new()],
             markets: [Queue::EMPTY; 2],
+            waiting: Queue::EMPTY,
             last_priority: 0,
             trade_range: None,
             trades_left: 0,
@@ -146,6 +151,10 @@ impl Matching for Book {
         self.phase
     }
 
+    fn closing(&self) -> Closing {
+        self.closing
+    }
+
     fn visit_users(&self, visit: &mut impl FnMut(UserId)) {
         self.orders.live().for_each(|(_, order)| visit(order.user));
     }
@@ -176,6 +185,7 @@ impl Matching for Book {
         let mut book = Book {
             phase: saved.phase,
             phase_before_halt: saved.phase_before_halt,
+            closing: saved.closing,
             bands: saved.bands,
             last: saved.last,
             now_ns: saved.now_ns,
@@ -183,7 +193,7 @@ impl Matching for Book {
         };
         book.reserve(saved.orders.len());
         for order in &saved.orders {
-            book.insert(&mut Order::from_snapshot(order));
+            book.insert(&mut Order::from_snapshot(order, saved.closing));
         }
         Ok(book)
     }
@@ -202,6 +212,7 @@ impl Book {
         BookSnapshot {
             phase: self.phase,
             phase_before_halt: self.phase_before_halt,
+            closing: self.closing,
             bands: self.bands,
             last: self.last,
             now_ns: self.now_ns,
@@ -284,6 +295,7 @@ impl Book {
             }
             Place::Market => self.markets[side as usize].push(&mut self.orders, slot),
             Place::Stop => self.stops[side as usize].push(&mut self.orders, stop_level, slot),
+            Place::OnClose => self.waiting.push(&mut self.orders, slot),
         }
     }
 
@@ -309,6 +321,7 @@ impl Book {
             }
             Place::Market => self.markets[side as usize].unlink(&mut self.orders, slot),
             Place::Stop => self.stops[side as usize].unlink(&mut self.orders, stop_level, slot),
+            Place::OnClose => self.waiting.unlink(&mut self.orders, slot),
         }
     }
 
@@ -427,20 +440,30 @@ impl Book {
                 emit(Event::Resumed);
             }
             Command::BeginAuction if self.phase != TradingPhase::Auction => {
-                self.phase_before_halt = TradingPhase::Continuous;
-                self.phase = TradingPhase::Auction;
-                emit(Event::AuctionBegun);
+                self.begin_auction(emit);
+            }
+            Command::ExpectClosing if self.closing == Closing::No => {
+                self.closing = Closing::Expected;
+            }
+            Command::BeginClosing if self.closing != Closing::Begun => {
+                self.begin_auction(emit);
+                self.join_closing();
             }
             Command::Uncross if self.phase == TradingPhase::Auction => self.uncross(emit),
-            Command::Halt | Command::Resume | Command::BeginAuction | Command::Uncross => {
+            Command::Halt
+            | Command::Resume
+            | Command::BeginAuction
+            | Command::ExpectClosing
+            | Command::BeginClosing
+            | Command::Uncross => {
                 emit(Event::rejected(0, 0, RejectReason::WrongState));
             }
             Command::EndOfDay => {
-                self.cancel_all(
-                    |order| order.time_in_force == TimeInForce::Day,
-                    CancelReason::Day,
-                    emit,
-                );
+                let is_of_day = |order: &Order| {
+                    matches!(order.time_in_force, TimeInForce::Day | TimeInForce::AtClose)
+                };
+                self.cancel_all(is_of_day, CancelReason::Day, emit);
+                self.closing = Closing::No;
             }
             Command::Tick | Command::New(_) | Command::Replace { .. } | Command::Cancel { .. } => {}
         }

@@ -4,7 +4,8 @@
 //! which a processor would often predict wrongly.
 
 use crate::order::{
-    NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, SelfTrade, Side, TimeInForce, UserId,
+    Closing, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, SelfTrade, Side, TimeInForce,
+    UserId,
 };
 use crate::snapshot::SnapshotOrder;
 
@@ -31,6 +32,8 @@ pub enum Place {
     Market,
     /// At its stop price, pending.
     Stop,
+    /// Among those that wait for the closing auction.
+    OnClose,
 }
 
 /// An order. The first cache line holds the fields that matching uses, the second the others.
@@ -119,12 +122,12 @@ impl Order {
         order
     }
 
-    /// Where it comes to rest, unless it is a pending stop.
+    /// Where it comes to rest, unless it is a pending stop or waits for the closing auction.
     #[inline]
     pub fn place_at_rest(&self) -> Place {
         if self.order_type == OrderType::Market {
             Place::Market
-        } else if self.is_hidden {
+        } else if self.is_hidden || self.time_in_force == TimeInForce::AtClose {
             Place::Hidden
         } else {
             Place::Displayed
@@ -138,10 +141,16 @@ impl Order {
         self.side as usize | (self.place as usize & 1) << 1
     }
 
-    pub fn from_snapshot(saved: &SnapshotOrder) -> Order {
+    pub fn from_snapshot(saved: &SnapshotOrder, closing: Closing) -> Order {
         let SnapshotOrder { left, shown, is_pending_stop, .. } = *saved;
         let order = Order::incoming(&saved.order);
-        let place = if is_pending_stop { Place::Stop } else { order.place };
+        let place = if is_pending_stop {
+            Place::Stop
+        } else if saved.order.is_on_close() && closing != Closing::Begun {
+            Place::OnClose
+        } else {
+            order.place
+        };
         Order { left, shown, place, ..order }
     }
 

@@ -3,8 +3,8 @@
 use nm_book::book::Book;
 use nm_book::limits::{COMMAND_TRADES_MAX, ICEBERG_PARTS_MAX, ORDER_TRADES_MAX, ORDERS_MAX};
 use nm_book::order::{
-    CancelReason, Command, Event, Matching, NewOrder, OrderType, RejectReason, SelfTrade, Side,
-    TimeInForce, TradingPhase,
+    CancelReason, Closing, Command, Event, Matching, NewOrder, OrderType, RejectReason, SelfTrade,
+    Side, TimeInForce, TradingPhase,
 };
 use nm_book::reference::ReferenceBook;
 use nm_book::snapshot::{BookSnapshot, SnapshotOrder};
@@ -27,6 +27,7 @@ impl Both {
         let saved = BookSnapshot {
             phase,
             phase_before_halt: phase,
+            closing: Closing::No,
             bands: None,
             last: None,
             now_ns: 0,

@@ -64,6 +64,9 @@ fn play<M: Matching>(book: &mut M, now_ns: &mut u64, command_text: &str, out: &m
             if order.shown < order.left {
                 let _ = write!(out, " shows {}", order.shown);
             }
+            if order.order.is_on_close() {
+                let _ = write!(out, " on close");
+            }
             if is_hidden {
                 let _ = write!(out, " hidden");
             }
@@ -102,6 +105,8 @@ fn command(words: &mut SplitWhitespace<'_>) -> Option<Command> {
         "halt" => Command::Halt,
         "resume" => Command::Resume,
         "auction" => Command::BeginAuction,
+        "expect" => Command::ExpectClosing,
+        "closing" => Command::BeginClosing,
         "uncross" => Command::Uncross,
         "day" => Command::EndOfDay,
         "tick" => Command::Tick,
@@ -120,6 +125,7 @@ fn order(words: &mut SplitWhitespace<'_>) -> NewOrder {
             "day" => order.time_in_force = TimeInForce::Day,
             "until" => order.time_in_force = TimeInForce::GoodTill(number(words)),
             "ioc" => order.time_in_force = TimeInForce::ImmediateOrCancel,
+            "close" => order.time_in_force = TimeInForce::AtClose,
             "fok" => order.time_in_force = TimeInForce::FillOrKill,
             "hidden" => order.is_hidden = true,
             "show" => order.display = number(words),

@@ -70,6 +70,9 @@ pub struct Order {
     pub capacity: u8,
     /// Whether its client calls it an intermarket sweep.
     pub sweep: u8,
+    /// The cross that it is for: N for none, C for the closing auction.
+    #[serde(default = "no_cross")]
+    pub cross: u8,
     /// Limit, ticks; none for a market order.
     pub price: Option<i64>,
     /// Total quantity of the chain, lots.
@@ -90,10 +93,23 @@ pub struct Order {
     pub changes: VecDeque<Change>,
 }
 
+/// Cross type of the closing auction.
+pub const CLOSING: u8 = b'C';
+
+/// The cross of an order for continuous trading.
+fn no_cross() -> u8 {
+    b'N'
+}
+
 impl Order {
     /// Open quantity, lots.
     pub fn open(&self) -> u64 {
         self.quantity.saturating_sub(self.traded)
+    }
+
+    /// Whether it is for the closing cross.
+    pub fn is_on_close(&self) -> bool {
+        self.cross == CLOSING
     }
 
     /// Its number, and those that it gets if the replacements that wait are made.

@@ -304,6 +304,27 @@ fn an_order_that_shows_nothing_is_hidden() {
 }
 
 #[test]
+fn an_order_for_the_closing_auction_expires_with_it() {
+    let mut desk = Desk::new();
+    desk.prove();
+    let now = time::format(NOW_NS);
+    for (id, kind, is_limit) in [("a", "40=2|44=1.5", true), ("b", "40=1", false)] {
+        desk.send("D", &format!("11={id}|55=ACME|54=1|38=1000|{kind}|59=7|60={now}"));
+        let Command::New(new) = desk.asked()[0].command else { panic!("{id}") };
+        assert_eq!(new.time_in_force, nm_book::order::TimeInForce::AtClose);
+        assert_eq!(new.order_type.has_limit(), is_limit);
+    }
+    let reason = CancelReason::Closed;
+    let closed = Event::Cancelled { id: id(1), user: SESSION, left: 100, reason };
+    desk.answer(1, &[accepted(1), closed]);
+    desk.answer(2, &[Event::rejected(id(2), SESSION, RejectReason::NoClosing)]);
+    let text = "the symbol has no closing auction today, or it has ended";
+    let expired = "C C 7 the closing auction has ended";
+    let reported = desk.reported(&[150, 39, 59, 58]);
+    assert_eq!(reported, ["0 0 7 -", expired, &format!("8 8 7 {text}")]);
+}
+
+#[test]
 fn a_replacement_counts_what_trades_meanwhile() {
     let mut desk = resting();
     desk.replace("x", "y", 1500);

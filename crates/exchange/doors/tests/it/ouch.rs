@@ -522,6 +522,47 @@ fn a_hidden_order_is_not_displayed_and_its_reports_say_so() {
 }
 
 #[test]
+fn an_order_for_the_closing_cross_waits_for_it() {
+    let mut desk = Desk::ready();
+    let closing = |number: u32, price: u64, time: u8| {
+        let mut order = enter(number, b'B', 100, price, time, &[]);
+        order[30] = b'C';
+        order
+    };
+    let sent = |desk: &Desk| match desk.requests[0].command {
+        Command::New(new) => (new.order_type, new.time_in_force, new.is_hidden),
+        _ => panic!("no order"),
+    };
+    desk.send(&closing(2, 15_000, b'0'));
+    let at_close = nm_book::order::TimeInForce::AtClose;
+    assert_eq!(sent(&desk), (nm_book::order::OrderType::Limit, at_close, false));
+    desk.answer(&[accepted(2)]);
+    assert_eq!(desk.packets.remove(0).1[46], b'C');
+    desk.send(&replace(2, 3, 200, 15_000));
+    desk.answer(&[replaced(2, 6, 20)]);
+    assert_eq!(desk.packets.remove(0).1[50], b'C');
+    desk.private(&[traded(2, 2, 18)]);
+    assert_eq!(desk.take(), ["E 3 20 at 15000 C"]);
+    let reason = CancelReason::Closed;
+    desk.private(&[Event::Cancelled { id: id(2), user: SESSION, left: 18, reason }]);
+    assert_eq!(desk.take(), ["C 3 180 E"]);
+    // Without a limit, also where its display is N.
+    let mut market = closing(4, 0x7fff_ffff, b'0');
+    market[27] = b'N';
+    desk.send(&market);
+    assert_eq!(sent(&desk), (nm_book::order::OrderType::Market, at_close, false));
+    desk.answer(&[rejected(4, RejectReason::NoClosing)]);
+    assert_eq!(desk.take(), ["J 4 14"]);
+    // It is of the day; there is no other cross.
+    desk.send(&closing(5, 15_000, b'3'));
+    assert_eq!(desk.take(), ["J 5 14"]);
+    let mut opening = closing(6, 15_000, b'0');
+    opening[30] = b'O';
+    desk.send(&opening);
+    assert_eq!(desk.take(), ["J 6 14"]);
+}
+
+#[test]
 fn instructions_reach_the_exchange() {
     let mut desk = Desk::ready();
     let options =

@@ -3,7 +3,7 @@
 //! The desk is a session of its own, whose requests the leader of the cell makes. They are executed
 //! as those of all sessions are: in the order of the log, by every replica, and by every replay.
 
-use nm_book::order::{Command, InstrumentId, Matching, TradingPhase, UserId};
+use nm_book::order::{Closing, Command, InstrumentId, Matching, TradingPhase, UserId};
 use nm_wire::{Direction, Owner, Request, Retired};
 
 use super::Cell;
@@ -31,14 +31,21 @@ impl<M: Matching> Cell<M> {
         use TradingPhase::{Auction, Continuous, Halted};
         let book = self.book(instrument);
         let phase = book.map_or(Continuous, |book| book.phase());
-        let is_empty = book.is_none_or(|book| book.is_empty());
+        let closing = book.map_or(Closing::No, |book| book.closing());
+        let is_over = closing == Closing::No && book.is_none_or(|book| book.is_empty());
         let commands: &[Command] = match (direction, phase) {
             (Direction::Halt, Halted)
             | (Direction::Resume, Continuous | Auction)
             | (Direction::Auction | Direction::PreOpen, Auction)
             | (Direction::Uncross, Continuous) => &[],
-            (Direction::Close, Halted) | (Direction::EndOfDay, _) if is_empty => &[],
-            (Direction::Auction | Direction::Uncross, Halted) => return Missing::Unfit,
+            (Direction::Close, Halted) | (Direction::EndOfDay, _) if is_over => &[],
+            (Direction::ExpectClosing, _) if closing != Closing::No => &[],
+            (Direction::ClosingAuction, Auction) if closing == Closing::Begun => &[],
+            (Direction::Auction | Direction::ClosingAuction | Direction::Uncross, Halted) => {
+                return Missing::Unfit;
+            }
+            (Direction::ExpectClosing, _) => &[Command::ExpectClosing],
+            (Direction::ClosingAuction, _) => &[Command::BeginClosing],
             (Direction::Halt, Continuous | Auction) => &[Command::Halt],
             (Direction::Resume, Halted) => &[Command::Resume],
             (Direction::Auction, Continuous) | (Direction::PreOpen, _) => &[Command::BeginAuction],
@@ -110,7 +117,7 @@ impl<M: Matching> Cell<M> {
 #[cfg(test)]
 mod tests {
     use nm_book::book::Book;
-    use nm_book::order::{Event, RejectReason, TimeInForce};
+    use nm_book::order::{CancelReason, Event, NewOrder, RejectReason, Side, TimeInForce};
     use nm_book::reference::ReferenceBook;
     use nm_wire::{Block, Frame, Part, Stop, StopOrder, Value};
     use proptest::prelude::*;
@@ -122,7 +129,7 @@ mod tests {
 
     const INSTRUMENT: InstrumentId = 6;
 
-    const ALL: [Direction; 7] = [
+    const ALL: [Direction; 9] = [
         Direction::Halt,
         Direction::Resume,
         Direction::Auction,
@@ -130,6 +137,8 @@ mod tests {
         Direction::EndOfDay,
         Direction::PreOpen,
         Direction::Close,
+        Direction::ExpectClosing,
+        Direction::ClosingAuction,
     ];
 
     fn owner_of(session: UserId) -> Owner {
@@ -196,6 +205,34 @@ mod tests {
         assert_eq!(from_each(Direction::EndOfDay), all([Continuous, Auction, Halted, Halted]));
         assert_eq!(from_each(Direction::PreOpen), all([Auction; 4]));
         assert_eq!(from_each(Direction::Close), all([Halted; 4]));
+        assert_eq!(from_each(Direction::ClosingAuction), auction);
+        let as_before = [Continuous, Auction, Halted, Halted];
+        assert_eq!(from_each(Direction::ExpectClosing), all(as_before));
+    }
+
+    #[test]
+    fn orders_for_the_closing_auction_are_accepted_until_it_has_ended() {
+        let mut cell = Cell::<Book>::default();
+        let send =
+            |cell: &mut Cell<Book>| send(cell, 2, |it| it.time_in_force = TimeInForce::AtClose);
+        assert!(!send(&mut cell));
+        direct(&mut cell, Direction::ExpectClosing);
+        assert!(send(&mut cell));
+        direct(&mut cell, Direction::Auction);
+        direct(&mut cell, Direction::ClosingAuction);
+        assert!(send(&mut cell));
+        let events = direct(&mut cell, Direction::Close);
+        let closed =
+            |it: &&Event| matches!(it, Event::Cancelled { reason: CancelReason::Closed, .. });
+        assert_eq!(events.iter().filter(closed).count(), 2, "{events:?}");
+        direct(&mut cell, Direction::PreOpen);
+        assert!(!send(&mut cell));
+        // One that was expected and did not come is not the next day's.
+        direct(&mut cell, Direction::ExpectClosing);
+        direct(&mut cell, Direction::Halt);
+        direct(&mut cell, Direction::Close);
+        direct(&mut cell, Direction::PreOpen);
+        assert!(!send(&mut cell));
     }
 
     fn is_rejection(event: &Event) -> bool {
@@ -258,6 +295,41 @@ mod tests {
         source.handle(&next(&source, 2), |_| {});
         let order = StopOrder { owner: owner_of(2), version: 4, is_stopped: true };
         stop(&mut source, order);
+        move_to(&mut target, &mut source);
+        let mut events = vec![];
+        target.handle(&next(&target, 2), |event| events.push(*event));
+        let reason = RejectReason::OwnerStopped;
+        assert!(matches!(events[..], [Event::Rejected { reason: it, .. }] if it == reason));
+    }
+
+    /// Sends a new order with some changes; whether it is accepted.
+    fn send(cell: &mut Cell<Book>, session: UserId, change: impl FnOnce(&mut NewOrder)) -> bool {
+        let mut request = next(cell, session);
+        let Command::New(new) = &mut request.command else { panic!("no order") };
+        change(new);
+        let mut events = vec![];
+        cell.handle(&request, |event| events.push(*event));
+        matches!(events[..], [Event::Accepted { .. }])
+    }
+
+    #[test]
+    fn what_nobody_sees_moves_with_its_instrument() {
+        let (mut source, mut target) = (Cell::<Book>::new(0, 2), Cell::<Book>::new(1, 2));
+        direct(&mut source, Direction::ExpectClosing);
+        assert!(send(&mut source, 2, |it| it.is_hidden = true));
+        assert!(send(&mut source, 3, |it| it.time_in_force = TimeInForce::AtClose));
+        move_to(&mut target, &mut source);
+        let book = target.book(INSTRUMENT).unwrap();
+        assert_eq!((book.len(), book.best_price(Side::Buy)), (2, None));
+        assert_eq!((book.best_price(Side::Sell), book.closing()), (None, Closing::Expected));
+        // They are of both sides, and trade in the closing auction alone.
+        direct(&mut target, Direction::ClosingAuction);
+        let events = direct(&mut target, Direction::Uncross);
+        assert!(matches!(events[1], Event::Traded { maker_user: 2, taker_user: 3, .. }));
+    }
+
+    /// Moves the instrument to another cell.
+    fn move_to(target: &mut Cell<Book>, source: &mut Cell<Book>) {
         let id = MoveId { instrument: INSTRUMENT, epoch: 1 };
         let mut body = vec![];
         Part::Start { start: source.begin_copy(INSTRUMENT) }.put(&mut body);
@@ -274,15 +346,12 @@ mod tests {
         source.put_end(INSTRUMENT, &mut body);
         target.stage(id, Attempt(1), 0, &body).unwrap();
         assert!(target.owns(INSTRUMENT));
-        let mut events = vec![];
-        target.handle(&next(&target, 2), |event| events.push(*event));
-        let reason = RejectReason::OwnerStopped;
-        assert!(matches!(events[..], [Event::Rejected { reason: it, .. }] if it == reason));
     }
 
     #[derive(Debug, Clone, Copy)]
     enum Step {
         Order(UserId),
+        AtClose(UserId),
         Immediate(UserId),
         Replace(UserId),
         Direct(Direction),
@@ -299,6 +368,7 @@ mod tests {
         prop_oneof![
             10 => (2..8u32).prop_map(Step::Order),
             2 => (2..8u32).prop_map(Step::Immediate),
+            3 => (2..8u32).prop_map(Step::AtClose),
             4 => (2..8u32).prop_map(Step::Replace),
             3 => prop::sample::select(&ALL[..]).prop_map(Step::Direct),
             2 => cancel.prop_map(Step::Direct),
@@ -309,7 +379,10 @@ mod tests {
 
     /// The request of a step.
     fn request_of<M: Matching>(cell: &Cell<M>, step: Step) -> Option<Request> {
-        let (Step::Order(session) | Step::Immediate(session) | Step::Replace(session)) = step
+        let (Step::Order(session)
+        | Step::AtClose(session)
+        | Step::Immediate(session)
+        | Step::Replace(session)) = step
         else {
             return None;
         };
@@ -319,6 +392,7 @@ mod tests {
             (Step::Immediate(_), Command::New(new)) => {
                 new.time_in_force = TimeInForce::ImmediateOrCancel;
             }
+            (Step::AtClose(_), Command::New(new)) => new.time_in_force = TimeInForce::AtClose,
             (Step::Replace(_), command) => {
                 *command = Command::Replace { id: first, user: 0, price: 100, quantity: 9 };
             }

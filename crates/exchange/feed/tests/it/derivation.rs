@@ -273,6 +273,30 @@ fn a_hidden_order_is_seen_by_its_trades_alone() {
 }
 
 #[test]
+fn an_on_close_order_is_seen_in_the_closing_cross_alone() {
+    let mut chain = Chain::new();
+    let mut silent = |command| assert!(bodies(&chain.apply(command).1).is_empty());
+    silent(Command::ExpectClosing);
+    let time_in_force = TimeInForce::AtClose;
+    let of_close = |order| Command::New(NewOrder { time_in_force, ..order });
+    silent(of_close(limit(1, 1, Side::Buy, 101, 5)));
+    silent(of_close(NewOrder { order_type: OrderType::Market, ..limit(2, 2, Side::Sell, 0, 3) }));
+    silent(Command::Replace { id: 1, user: 1, price: 101, quantity: 7 });
+    chain.check();
+    assert_eq!(bodies(&chain.apply(Command::BeginClosing).1).len(), 1, "the phase");
+    assert!(bodies(&chain.apply(of_close(limit(3, 3, Side::Buy, 100, 1))).1).is_empty());
+    chain.check();
+    let all = bodies(&chain.apply(Command::Uncross).1);
+    assert!(matches!(all[0], Body::Cross { shares: 3, cross: b'C', .. }), "{all:?}");
+    assert_eq!(all.len(), 2, "the cross and the phase: {all:?}");
+    chain.check();
+    // The next auction is none of the close.
+    chain.apply(Command::BeginAuction);
+    let all = bodies(&chain.apply(Command::Uncross).1);
+    assert!(matches!(all[0], Body::Cross { cross: b'O', .. }), "{all:?}");
+}
+
+#[test]
 fn an_auction_is_one_cross_and_its_executions_are_not_printed() {
     let mut chain = Chain::new();
     chain.apply(Command::BeginAuction);

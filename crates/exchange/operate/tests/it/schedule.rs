@@ -98,6 +98,12 @@ fn the_phases_of_a_day_begin_once_and_good_till_cancel_orders_stay() {
     assert!(matches!(answer(&mut client, &kept)[..], [Event::Accepted { .. }]));
     let of_day = answer(&mut client, &order(1, 6, Side::Buy, 80));
     assert!(matches!(of_day[..], [Event::Accepted { .. }]));
+    let mut on_close = order(1, 7, Side::Buy, 85);
+    if let Command::New(new) = &mut on_close {
+        new.time_in_force = TimeInForce::AtClose;
+    }
+    let on_close = answer(&mut client, &on_close);
+    assert!(matches!(on_close[..], [Event::Accepted { .. }]), "{on_close:?}");
     let evening_s = MONDAY_S + 20 * HOUR_S;
     let missed = [Phase::ClosingAuction, Phase::Close];
     assert_eq!(step(&ring, &schedule, evening_s), missed);

@@ -10,10 +10,12 @@ use std::time::Duration;
 
 use nm_book::book::Book;
 use nm_book::codec;
-use nm_book::order::{Event, Matching};
+use nm_book::order::{Command, Event, Matching, NewOrder, OrderType, PostOnly, TimeInForce};
 use nm_codec::{FNV1A, fnv1a_on};
 use nm_exchange::batch;
-use nm_exchange::cell::{Admitted, Cell, CopyPiece, Handled, MoveStep, Request, event_recipients};
+use nm_exchange::cell::{
+    Admitted, Cell, CopyPiece, DESK, Handled, MoveStep, Request, event_recipients,
+};
 use nm_exchange::hashes::StateHashes;
 use nm_exchange::master::{Listing, Master};
 use nm_exchange::moves::{Attempt, Forget, MoveId, MoveParts, Part, Release};
@@ -178,6 +180,9 @@ impl Cells {
             let (now_ns, check) = (cell.now_ns(), cell.last_check());
             Part::Request { now_ns, request, check }.put(&mut leaving.requests);
         }
+        if request.session == DESK {
+            return;
+        }
         let reply = Message::Reply(Reply {
             instrument: request.instrument,
             session: request.session,
@@ -210,6 +215,16 @@ impl Cells {
         let (from, to) = (from as u16, (1 - from) as u16);
         let (attempt, parts) = (Attempt(9), Series::of(parts));
         nm_wire::write(&MoveParts { from, to, attempt, number, id, parts }, out);
+    }
+
+    /// The desk commands something on all instruments, each where it is.
+    fn command_all(&mut self, command: Command) {
+        for instrument in 0..INSTRUMENTS as u32 {
+            let at = self.owners[instrument as usize];
+            self.flush(at);
+            let requests = self.cells[at].desk_requests(instrument, &[command], self.now_ns);
+            self.log(at, |out| requests.iter().for_each(|it| nm_wire::write(it, out)));
+        }
     }
 
     /// Sends a copy of an instrument to the other cell.
@@ -262,20 +277,25 @@ impl Cells {
 impl Run {
     /// Some thousand requests in batches of ten; some are retransmitted, some within one batch.
     pub fn new(durability: Durability) -> Run {
-        Run::of(durability, false, None)
+        Run::of(durability, false, None, false)
+    }
+
+    /// As [`Run::with_moves`], with a closing auction and orders for it.
+    pub fn with_closing() -> Run {
+        Run::of(Durability::MemoryQuorum, true, None, true)
     }
 
     /// The same, and instruments move to the other cell and back.
     pub fn with_moves(durability: Durability) -> Run {
-        Run::of(durability, true, None)
+        Run::of(durability, true, None, false)
     }
 
     /// The same, where a firm has limits, which reject some orders.
     fn with_firms(limits: FirmLimits) -> Run {
-        Run::of(Durability::MemoryQuorum, true, Some(limits))
+        Run::of(Durability::MemoryQuorum, true, Some(limits), false)
     }
 
-    fn of(durability: Durability, moves: bool, limits: Option<FirmLimits>) -> Run {
+    fn of(durability: Durability, moves: bool, limits: Option<FirmLimits>, closes: bool) -> Run {
         let sizes = Sizes::new(200, 200, 200).unwrap();
         let instruments = INSTRUMENTS as u32;
         let settings = Settings { sessions: 20, instruments, sizes, ..Settings::default() };
@@ -290,7 +310,21 @@ impl Run {
                 60 if moves => all.end_move(),
                 _ => {}
             }
-            let request = orders.next_request();
+            match number {
+                500 if closes => all.command_all(Command::ExpectClosing),
+                1_130 if closes => all.command_all(Command::BeginClosing),
+                1_650 if closes => all.command_all(Command::Uncross),
+                _ => {}
+            }
+            let mut request = orders.next_request();
+            if let Command::New(order) = &mut request.command
+                && closes
+                && number % 4 == 0
+                && order.order_type == OrderType::Limit
+            {
+                let (time_in_force, post_only) = (TimeInForce::AtClose, PostOnly::No);
+                *order = NewOrder { time_in_force, post_only, display: 0, minimum: 0, ..*order };
+            }
             let mut bytes = vec![];
             all.records.extend(all.clients.submit(&request, number, &mut bytes));
             let cell = all.owners[request.instrument as usize];

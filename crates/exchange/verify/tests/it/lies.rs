@@ -4,9 +4,12 @@
 use std::fs;
 use std::path::PathBuf;
 
+use nm_book::order::{Command, NewOrder, TimeInForce};
+use nm_exchange::batch;
 use nm_exchange::network::{Durability, Role};
-use nm_load::log::{Answered, Delivered, Record, RequestId, Sent};
-use nm_verify::{Findings, Verdict, Violation, folder, write_history};
+use nm_load::log::{Answered, Delivered, Record, RequestId, Sent, command_hash};
+use nm_verify::{Cuts, Findings, Verdict, Violation, folder, folder_cut, write_history};
+use nm_wire::{Kind, Request, Shape};
 
 use super::folders::Run;
 
@@ -246,6 +249,77 @@ fn a_log_with_fewer_records_than_its_end_says_is_found() {
     fs::write(&path, [&bytes[..], &bytes[end - 26..]].concat()).unwrap();
     let findings = folder(run.path()).unwrap();
     assert_found("more", &findings, Violation::ClientLog, "has records behind its end");
+}
+
+/// Other commands in the journals and in what the clients have sent: the rest is left as it was.
+fn command_otherwise(run: &mut Run, change: impl Fn(&mut Command)) {
+    let mut hashes = vec![];
+    for entry in run.entries.iter_mut().flatten().filter(|it| !it.bytes.is_empty()) {
+        let (time_ns, frames) = batch::decode(&entry.bytes).unwrap();
+        let mut bytes = vec![];
+        batch::begin(time_ns, &mut bytes);
+        for frame in frames.map(Result::unwrap) {
+            if frame.kind() != Kind::Request {
+                bytes.extend_from_slice(frame.bytes);
+                continue;
+            }
+            let mut request: Request = frame.read().unwrap();
+            change(&mut request.command);
+            let Request { instrument, session, client_seq, command, .. } = request;
+            hashes.push((RequestId { instrument, session, client_seq }, command_hash(&command)));
+            let shape = Shape { is_stamped: frame.is_stamped(), size_bytes: frame.bytes.len() };
+            nm_wire::write_shaped(&request, shape, &mut bytes);
+        }
+        entry.bytes = bytes;
+    }
+    let hashes: std::collections::BTreeMap<_, _> = hashes.into_iter().collect();
+    for record in &mut run.records {
+        if let Record::Sent(sent) = record
+            && let Some(hash) = hashes.get(&sent.name)
+        {
+            sent.command_hash = *hash;
+        }
+    }
+}
+
+/// An exchange that treats some orders as if they were others.
+#[test]
+fn hidden_and_on_close_orders_that_were_treated_as_others_are_found() {
+    let run = Run::with_closing();
+    let findings = run.check();
+    assert!(findings.is_clean(), "{findings:?}");
+    let cuts = folder_cut(run.path(), Cuts { count: 20, seed: 5 }).unwrap();
+    assert!(cuts.is_clean(), "{cuts:?}");
+    let of_orders = |change: fn(&mut NewOrder)| {
+        move |command: &mut Command| {
+            if let Command::New(order) = command {
+                change(order);
+            }
+        }
+    };
+    let shown = of_orders(|order| order.is_hidden = false);
+    let at_once = of_orders(|order| {
+        if order.time_in_force == TimeInForce::AtClose {
+            order.time_in_force = TimeInForce::GoodTillCancelled;
+        }
+    });
+    let other_auction = |command: &mut Command| {
+        if *command == Command::BeginClosing {
+            *command = Command::BeginAuction;
+        }
+    };
+    let changes: [(&str, &dyn Fn(&mut Command)); 3] =
+        [("shown", &shown), ("at once", &at_once), ("another auction", &other_auction)];
+    for (what, change) in changes {
+        let mut run = Run::with_closing();
+        command_otherwise(&mut run, change);
+        let findings = run.check();
+        assert_found(what, &findings, Violation::HashDiffers, "hash differs");
+        // What trades in another order has other events.
+        let has_results = findings.count(Violation::WrongResult) > 0;
+        assert!(has_results || what == "shown", "{what}: {findings:?}");
+        assert_eq!(findings.count(Violation::NotSent), 0, "{what}: {findings:?}");
+    }
 }
 
 fn hash_files(run: &Run, cell: usize) -> Vec<PathBuf> {

@@ -230,9 +230,10 @@ fn resume_node(node: NodeId, access: &AccessArgs) -> Result<Exit> {
 
 /// Begins an auction, or ends it.
 pub fn auction(args: &AuctionArgs) -> Result<Exit> {
-    let (name, direction) = match args.end {
-        true => ("auction --end", Direction::Uncross),
-        false => ("auction", Direction::Auction),
+    let (name, direction) = match (args.end, args.closing) {
+        (true, _) => ("auction --end", Direction::Uncross),
+        (false, true) => ("auction --closing", Direction::ClosingAuction),
+        (false, false) => ("auction", Direction::Auction),
     };
     direct(name, (&args.which.symbols, &args.access), direction)
 }

@@ -198,7 +198,7 @@ impl Desk {
         let is_replaced = change.as_ref().is_some_and(|change| change.replace.is_some());
         order.status = match reason {
             _ if is_replaced => Status::Filled,
-            CancelReason::Day | CancelReason::Expired => Status::Expired,
+            CancelReason::Day | CancelReason::Expired | CancelReason::Closed => Status::Expired,
             _ => Status::Cancelled,
         };
         let kind = match order.status {
@@ -314,6 +314,7 @@ fn reject_text(reason: RejectReason, most: u64, asked: u64) -> String {
             "the exchange has stopped your firm: orders are cancelled only"
         }
         RejectReason::TooLarge => "the quantity is above the largest one of the symbol's listing",
+        RejectReason::NoClosing => "the symbol has no closing auction today, or it has ended",
         RejectReason::FirmQuantity
         | RejectReason::FirmOrderValue
         | RejectReason::FirmOrders
@@ -338,5 +339,6 @@ fn cancel_text(reason: CancelReason) -> Option<&'static str> {
         CancelReason::TooManyTrades => Some("it has made as many trades as it may make"),
         CancelReason::Disconnected => Some("its session was away for too long"),
         CancelReason::Operator => Some("the exchange has cancelled all orders of your firm"),
+        CancelReason::Closed => Some("the closing auction has ended"),
     }
 }

@@ -404,7 +404,8 @@ fn time_in_force(message: &Message) -> Result<TimeInForce, No> {
         (Some("1"), None) => Ok(TimeInForce::GoodTillCancelled),
         (Some("3"), None) => Ok(TimeInForce::ImmediateOrCancel),
         (Some("4"), None) => Ok(TimeInForce::FillOrKill),
-        _ => no(UNSUPPORTED, "TimeInForce must be 0, 1, 3, 4 or 6"),
+        (Some("7"), None) => Ok(TimeInForce::AtClose),
+        _ => no(UNSUPPORTED, "TimeInForce must be 0, 1, 3, 4, 6 or 7"),
     }
 }
 

@@ -10,6 +10,9 @@ use crate::ouch::message::{Accepted, Canceled, Executed, Modified, Replaced};
 use crate::ouch::order::{Order, Wish};
 use nm_client::Happened;
 
+/// Liquidity of a fill in the closing cross.
+const CLOSING_CROSS: u8 = b'C';
+
 impl Desk {
     pub(super) fn happened(&mut self, happened: Happened) {
         match happened {
@@ -126,7 +129,7 @@ impl Desk {
             order_ref: self.order_ref(&order),
             capacity: order.capacity,
             sweep: order.sweep,
-            cross: b'N',
+            cross: order.cross,
             state: b'L',
             client_id: order.client_id,
         };
@@ -149,7 +152,7 @@ impl Desk {
             user_ref: order.user_ref,
             quantity: self.shares(&order, quantity),
             price: self.price(&order, price),
-            liquidity,
+            liquidity: if order.is_on_close() { CLOSING_CROSS } else { liquidity },
             match_number,
         };
         self.send(message);
@@ -251,7 +254,7 @@ impl Desk {
             order_ref: self.order_ref(order),
             capacity: order.capacity,
             sweep: order.sweep,
-            cross: b'N',
+            cross: order.cross,
             state: b'L',
             client_id: order.client_id,
         };
@@ -294,6 +297,7 @@ fn reject_code(reason: RejectReason) -> u16 {
         RejectReason::NotListed => reject::SYMBOL,
         RejectReason::TooManyParts => reject::MAX_FLOOR,
         RejectReason::NotAllowed => reject::FIRM,
+        RejectReason::NoClosing => reject::CROSS,
         RejectReason::TooManyOrders | RejectReason::TooManyOwnOrders => reject::PROCESSING,
         _ => reject::OTHER,
     }
@@ -307,7 +311,7 @@ fn cancel_code(reason: CancelReason) -> u8 {
         }
         CancelReason::SelfTrade => cancel::SELF_MATCH,
         CancelReason::Bands => cancel::COLLARS,
-        CancelReason::Day => cancel::CLOSED,
+        CancelReason::Day | CancelReason::Closed => cancel::CLOSED,
         CancelReason::Expired => cancel::TIMEOUT,
         CancelReason::TooManyTrades => cancel::SYSTEM,
         CancelReason::Operator => cancel::SUPERVISORY,

@@ -8,7 +8,7 @@ use crate::limits::LIVE_ORDERS_MAX;
 use crate::ouch::appendage::{Appendage, tag};
 use crate::ouch::code::reject;
 use crate::ouch::message::EnterOrder;
-use crate::ouch::order::{Options, Order};
+use crate::ouch::order::{CLOSING, Options, Order};
 use crate::symbols::Symbol;
 
 /// Least price of an order without a limit: 200,000.
@@ -55,7 +55,7 @@ impl Desk {
             return Err(reject::MAX_FLOOR);
         }
         let price = match from.price >= MARKET_PRICE {
-            true if from.time_in_force == b'3' => None,
+            true if from.time_in_force == b'3' || from.cross == CLOSING => None,
             true => return Err(reject::PRICE),
             false => Some(ticks(from.price, symbol)?),
         };
@@ -68,6 +68,7 @@ impl Desk {
             time_in_force: from.time_in_force,
             capacity: from.capacity,
             sweep: from.sweep,
+            cross: from.cross,
             price,
             quantity: lots(from.quantity, symbol)?,
             traded: 0,
@@ -83,14 +84,18 @@ impl Desk {
             user: self.exchange.number(),
             side,
             order_type: if price.is_some() { OrderType::Limit } else { OrderType::Market },
-            time_in_force: self.time_in_force(from.time_in_force, &wanted)?,
+            time_in_force: match self.time_in_force(from.time_in_force, &wanted)? {
+                TimeInForce::Day if from.cross == CLOSING => TimeInForce::AtClose,
+                _ if from.cross == CLOSING => return Err(reject::CROSS),
+                known => known,
+            },
             price: price.unwrap_or(0),
             stop_price: 0,
             quantity: order.quantity,
             display: part(wanted.floor, symbol, reject::MAX_FLOOR)?,
             minimum: part(wanted.minimum, symbol, reject::MIN_QTY)?,
             // One that never rests is not displayed in any case.
-            is_hidden: is_hidden && from.time_in_force != b'3',
+            is_hidden: is_hidden && from.time_in_force != b'3' && price.is_some(),
             post_only: if wanted.is_post_only { PostOnly::Reject } else { PostOnly::No },
             self_trade: SelfTrade::Allow,
         };
@@ -164,8 +169,8 @@ fn check_codes(order: &EnterOrder) -> Result<(), u16> {
     let EnterOrder { display, capacity, sweep, cross, .. } = *order;
     match (display, sweep, cross) {
         // There is one market: a sweep trades on it as every other order does.
-        (b'Y' | b'N', b'N' | b'Y', b'N') if b"APRO".contains(&capacity) => Ok(()),
-        (b'Y' | b'N', b'N' | b'Y', b'N') => Err(reject::OTHER),
+        (b'Y' | b'N', b'N' | b'Y', b'N' | CLOSING) if b"APRO".contains(&capacity) => Ok(()),
+        (b'Y' | b'N', b'N' | b'Y', b'N' | CLOSING) => Err(reject::OTHER),
         (b'Y' | b'N', b'N' | b'Y', _) => Err(reject::CROSS),
         (b'Y' | b'N', ..) => Err(reject::SWEEP),
         _ => Err(reject::DISPLAY),

@@ -328,16 +328,17 @@ pub fn order(session: UserId, seq: u64, random: &mut Random) -> Command {
         user: session,
         side: if random.chance(500) { Side::Buy } else { Side::Sell },
         order_type,
-        time_in_force: match is_immediate {
-            true => TimeInForce::ImmediateOrCancel,
-            false => TimeInForce::GoodTillCancelled,
+        time_in_force: match kind {
+            _ if is_immediate => TimeInForce::ImmediateOrCancel,
+            25..30 => TimeInForce::AtClose,
+            _ => TimeInForce::GoodTillCancelled,
         },
         price: if order_type == OrderType::Market { 0 } else { price },
         stop_price,
         quantity,
         display: if kind >= 90 { 1 } else { 0 },
         minimum: 0,
-        is_hidden: false,
+        is_hidden: (30..35).contains(&kind),
         post_only: if (80..90).contains(&kind) { PostOnly::Slide } else { PostOnly::No },
         self_trade: SelfTrade::CancelOldest,
     })

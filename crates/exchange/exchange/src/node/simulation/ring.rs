@@ -259,6 +259,9 @@ impl Ring {
             Direction::EndOfDay,
             Direction::Cancel { whose },
             Direction::Cancel { whose },
+            Direction::ExpectClosing,
+            Direction::ExpectClosing,
+            Direction::ClosingAuction,
         ];
         let Some(direction) = self.random.of(&all).copied() else { return };
         let Some(leader) = self.groups[&cell].borrow().leader_node() else { return };
