@@ -6,5 +6,10 @@ use crate::shell;
 
 /// The tests that draw them write them where `PICTURES` is set.
 pub fn run() -> Result<()> {
-    shell::run_with("cargo test -p nm-report --test it -- pictures::", &[("PICTURES", "1")])
+    for test in
+        ["-p nm-report --test it -- pictures::", "-p nearmetal --test it -- exchange_page::the"]
+    {
+        shell::run_with(&format!("cargo test {test}"), &[("PICTURES", "1")])?;
+    }
+    Ok(())
 }

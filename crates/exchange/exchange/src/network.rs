@@ -17,6 +17,10 @@
 //! added_gateways = 0           # and for gateways
 //! removed_gateways = []
 //!
+//! [logs]                       # of each node, where `exchange serve` runs it; optional
+//! bytes = 16777216             # after so many, another file is begun
+//! files = 5                    # so many full ones are kept
+//!
 //! [[gateway]]
 //! address = "127.0.0.1:5001"   # or "unix:/run/exchange/gateway-0"
 //!
@@ -62,6 +66,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -96,6 +101,42 @@ pub const NODES_MAX: usize = NodeCounts::MAX as usize;
 
 /// Bytes of a network file.
 pub const NETWORK_BYTES_MAX: u64 = 4 << 20;
+
+/// How much a supervisor keeps of what a node writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogLimits {
+    /// Bytes of a file after which another one is begun, 4 KiB to 1 GiB.
+    #[schemars(range(min = 4096, max = 1073741824))]
+    pub bytes: u64,
+    /// How many full files are kept beside the one that is written, 1 to 100.
+    #[schemars(range(min = 1, max = 100))]
+    pub files: u32,
+}
+
+impl Default for LogLimits {
+    fn default() -> LogLimits {
+        LogLimits { bytes: 16 << 20, files: 5 }
+    }
+}
+
+impl LogLimits {
+    /// Bytes that a file may have.
+    pub const BYTES: RangeInclusive<u64> = 4096..=1 << 30;
+    /// Full files that may be kept.
+    pub const FILES: RangeInclusive<u32> = 1..=100;
+
+    fn is_default(&self) -> bool {
+        *self == LogLimits::default()
+    }
+
+    fn check(self) -> Result<(), NetworkError> {
+        match LogLimits::BYTES.contains(&self.bytes) && LogLimits::FILES.contains(&self.files) {
+            true => Ok(()),
+            false => Err(NetworkError::Logs(self)),
+        }
+    }
+}
 
 /// One node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -156,6 +197,8 @@ pub struct Network {
     pub secret: Option<PathBuf>,
     /// How many mediators, the last ones, have no instruments at first.
     pub spare_mediators: usize,
+    /// How much a supervisor keeps of what nodes write.
+    pub logs: LogLimits,
     /// What may be traded at first; anything if there is no instrument master.
     pub master: Option<Arc<Master>>,
     /// Whose sessions may connect; any session if there are no firms.
@@ -226,6 +269,13 @@ pub enum NetworkError {
     /// A node was removed that was never added.
     #[error("it has removed {0}, which was not added: only the last ones were")]
     NeverAdded(NodeId),
+    /// Logs would be too small, too large or too many.
+    #[error(
+        "its logs have {} bytes and {} files: {} to {} bytes and {} to {} files are possible",
+        .0.bytes, .0.files, LogLimits::BYTES.start(), LogLimits::BYTES.end(),
+        LogLimits::FILES.start(), LogLimits::FILES.end()
+    )]
+    Logs(LogLimits),
     /// Journals have no place.
     #[error("it has no `data` folder for its journals")]
     NoDataFolder,
@@ -261,6 +311,7 @@ impl Network {
             record: false,
             secret: None,
             spare_mediators: 0,
+            logs: LogLimits::default(),
             master: None,
             firms: None,
             classes: PerClass::new(|class| ClassNodes {
@@ -347,6 +398,7 @@ impl Network {
     /// If the text is wrong.
     pub fn parse(text: &str) -> Result<Network, NetworkError> {
         let network: Network = toml::from_str(text)?;
+        network.logs.check()?;
         for (role, class) in network.classes.iter() {
             let count = class.nodes.len();
             if !(1..=NODES_MAX).contains(&count) {
@@ -742,6 +794,22 @@ mod tests {
         network.secret = Some("/no/such/file".into());
         let refused = network.secret_of_nodes().unwrap_err().to_string();
         assert!(refused.contains("/no/such/file"), "{refused}");
+    }
+
+    #[test]
+    fn logs_have_limits() {
+        let with = |logs: &str| {
+            let text = network("1-1-1-1").to_toml().unwrap();
+            Network::parse(&format!("{text}\n[logs]\n{logs}")).map_err(|it| it.to_string())
+        };
+        let kept = with("bytes = 4096").unwrap();
+        assert_eq!(kept.logs, LogLimits { bytes: 4096, files: 5 });
+        assert_eq!(Network::parse(&kept.to_toml().unwrap()).unwrap(), kept);
+        for wrong in ["bytes = 4095", "bytes = 1073741825", "files = 0", "files = 101"] {
+            let why = with(wrong).unwrap_err();
+            assert!(why.contains("4096 to 1073741824 bytes and 1 to 100 files"), "{why}");
+        }
+        assert!(with("lines = 7").unwrap_err().contains("unknown field `lines`"));
     }
 
     #[test]

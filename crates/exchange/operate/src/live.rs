@@ -41,6 +41,8 @@ pub enum EventKind {
     Fault,
     /// The supervisor did something.
     Service,
+    /// Another program wrote it to a file that is followed.
+    Followed,
 }
 
 /// Something that has happened.
@@ -52,6 +54,8 @@ pub struct Event {
     pub at_unix_ms: u64,
     /// Which kind.
     pub kind: EventKind,
+    /// What the followed file is called, if it is from one.
+    pub from: Option<String>,
     /// What, in a sentence.
     pub sentence: String,
 }
@@ -66,11 +70,20 @@ pub struct Events {
 impl Events {
     /// Adds one, and forgets the oldest if there are too many.
     pub fn add(&mut self, at_unix_ms: u64, kind: EventKind, sentence: &str) {
+        self.keep(at_unix_ms, kind, None, sentence);
+    }
+
+    /// Adds a line of a followed file of this name.
+    pub fn add_line(&mut self, at_unix_ms: u64, from: &str, line: &str) {
+        self.keep(at_unix_ms, EventKind::Followed, Some(from.to_string()), line);
+    }
+
+    fn keep(&mut self, at_unix_ms: u64, kind: EventKind, from: Option<String>, sentence: &str) {
         if self.kept.len() == EVENTS_MAX {
             self.kept.pop_front();
         }
         let sentence = sentence[..sentence.floor_char_boundary(SENTENCE_BYTES_MAX)].to_string();
-        self.kept.push_back(Event { number: self.next, at_unix_ms, kind, sentence });
+        self.kept.push_back(Event { number: self.next, at_unix_ms, kind, from, sentence });
         self.next += 1;
     }
 

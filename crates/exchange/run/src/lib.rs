@@ -12,11 +12,14 @@
 mod backoff;
 mod bounded_lines;
 pub mod day;
+pub mod follow;
 pub mod hosts;
 pub mod layout;
 mod mover;
+mod node_logs;
 pub mod page;
 pub mod place;
+pub mod reload;
 pub mod round;
 pub mod search;
 pub mod serve;

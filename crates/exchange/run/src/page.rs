@@ -19,6 +19,8 @@ use nm_operate::live::{Event, EventKind, Events, LiveView, Sight};
 use nm_sys::clock::Deadline;
 use serde_json::json;
 
+use crate::follow::{FOLLOWED_MAX, Followed};
+
 /// Clients at once.
 pub const CLIENTS_MAX: usize = 16;
 
@@ -101,6 +103,7 @@ struct Known {
     /// Until when the last look is new enough.
     fresh_until: Deadline,
     last: Result<Arc<Sight>, String>,
+    followed: Vec<Followed>,
 }
 
 /// Answers clients on this host until the process ends.
@@ -114,18 +117,24 @@ pub struct Page {
 }
 
 impl Page {
-    /// Listens at an address of this host's loopback, and answers in threads of its own.
+    /// Listens at an address of this host's loopback, and answers in threads of its own. Among the
+    /// events are the lines of the files that are `followed`.
     ///
     /// # Errors
-    /// If the address is not of the loopback, or cannot be had.
+    /// If the address is not of the loopback or cannot be had, or too many files are followed.
     pub fn serve(
         address: SocketAddr,
         network: &Network,
         document: &'static str,
         metrics: Box<Metrics>,
+        followed: Vec<Followed>,
     ) -> Result<Arc<Page>, Failure> {
         if !address.ip().is_loopback() {
             let message = format!("the page is for this host alone: {address} is not of loopback");
+            return Err(Failure::new(FailureKind::BadRequest, message));
+        }
+        if followed.len() > FOLLOWED_MAX {
+            let message = format!("the page follows {FOLLOWED_MAX} files at most");
             return Err(Failure::new(FailureKind::BadRequest, message));
         }
         let failed = |error: io::Error| {
@@ -139,6 +148,7 @@ impl Page {
                 view: LiveView::new(network),
                 fresh_until: Deadline::after(Duration::ZERO),
                 last: Err("the network was not looked at yet".to_string()),
+                followed,
             }),
             events: Mutex::default(),
             clients: AtomicUsize::new(0),
@@ -170,9 +180,13 @@ impl Page {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.fresh_until.passed() {
             let seen = known.view.look();
+            let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+            let at_unix_ms = unix_ms();
+            for followed in &mut known.followed {
+                let lines = followed.new_lines();
+                lines.iter().for_each(|line| events.add_line(at_unix_ms, followed.name(), line));
+            }
             if let Ok(sight) = &seen {
-                let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-                let at_unix_ms = unix_ms();
                 for (kind, sentence) in &sight.happened {
                     events.add(at_unix_ms, *kind, sentence);
                 }
@@ -398,7 +412,7 @@ mod tests {
         });
         let address = "127.0.0.1:0".parse().unwrap();
         let metrics = |sight: &Sight| format!("{} nodes\n# EOF\n", sight.nodes.len());
-        Page::serve(address, &network, "<!doctype html>", Box::new(metrics)).unwrap()
+        Page::serve(address, &network, "<!doctype html>", Box::new(metrics), vec![]).unwrap()
     }
 
     fn get(page: &Page, path: &str) -> String {
@@ -443,7 +457,7 @@ mod tests {
         let page = page();
         let network = page.known.lock().unwrap().view.network().clone();
         let away = "0.0.0.0:0".parse().unwrap();
-        let refused = Page::serve(away, &network, "", Box::new(|_| String::new()));
+        let refused = Page::serve(away, &network, "", Box::new(|_| String::new()), vec![]);
         assert!(refused.err().unwrap().to_string().contains("not of loopback"));
     }
 }

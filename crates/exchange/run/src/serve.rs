@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use nm_exchange::network::{Network, NodeId};
 use nm_model::{Failure, FailureKind};
 
 use crate::place;
+use crate::reload::Reload;
 use crate::supervise::Supervisor;
 
 /// Interval at which nodes are looked at.
@@ -46,6 +48,10 @@ pub enum ServeEvent {
     Failed(String),
     /// Nodes are looked at: the supervisor goes on.
     Alive,
+    /// It was told to read the network's file again, and what it says now is followed.
+    Reloaded(Reload),
+    /// It was told to, and cannot: why.
+    NotReloaded(String),
     /// It was told to end.
     Stopping,
     /// A node wrote no last report: it had to be killed.
@@ -55,7 +61,9 @@ pub enum ServeEvent {
 /// What is served.
 #[derive(Debug)]
 pub struct Serve<'a> {
-    /// The network, whose paths do not depend on the folder of its file.
+    /// The network's file, which is read again when that is asked for.
+    pub file: &'a Path,
+    /// What it says, with paths that do not depend on the folder of the file.
     pub network: &'a Network,
     /// The program of nodes.
     pub program: &'a Path,
@@ -65,25 +73,37 @@ pub struct Serve<'a> {
     pub nodes: Vec<NodeId>,
 }
 
+/// What somebody has asked for.
+#[derive(Debug, Default)]
+pub struct Asked {
+    /// That it ends.
+    pub end: Arc<AtomicBool>,
+    /// That the network's file is read again.
+    pub reload: Arc<AtomicBool>,
+}
+
 /// The nodes of a network that listen on this machine.
 pub fn nodes_here(network: &Network) -> Vec<NodeId> {
     network.all().filter(|(_, node)| place::is_here(&node.address)).map(|(id, _)| id).collect()
 }
 
-/// Serves until `is_told_to_end`; `say` hears what happens.
+/// Serves until the end is asked for; `say` hears what happens.
 ///
 /// # Errors
 /// If another one serves from the folder, or it cannot be written to.
 pub fn serve(
     what: &Serve<'_>,
-    is_told_to_end: &AtomicBool,
+    asked: &Asked,
     say: &mut dyn FnMut(ServeEvent),
 ) -> Result<(), Failure> {
     let _lock = lock(what.folder)?;
-    let Serve { network, program, folder, nodes } = what;
+    let Serve { file, network, program, folder, nodes } = what;
     let mut supervisor = Supervisor::serve(network, program, folder, nodes)?;
     let (mut before, mut is_complete) = (BTreeMap::new(), false);
-    while !is_told_to_end.load(Ordering::Relaxed) {
+    while !asked.end.load(Ordering::Relaxed) {
+        if asked.reload.swap(false, Ordering::Relaxed) {
+            say(reload(file, network, &mut supervisor));
+        }
         if let Err(failure) = supervisor.restart_dead_nodes(POLL_INTERVAL) {
             say(ServeEvent::Failed(failure.to_string()));
         }
@@ -100,6 +120,17 @@ pub fn serve(
     let has_ended = |node: &NodeId| stopped.ends.iter().any(|end| end.node == *node);
     here.into_iter().filter(|node| !has_ended(node)).for_each(|node| say(ServeEvent::Killed(node)));
     Ok(())
+}
+
+/// Reads the network's file again, and follows what may change.
+fn reload(file: &Path, begun: &Network, supervisor: &mut Supervisor) -> ServeEvent {
+    let new = match Network::read(file) {
+        Ok(new) => new,
+        Err(error) => return ServeEvent::NotReloaded(error.to_string()),
+    };
+    let reload = Reload::of(begun, supervisor.network(), &new);
+    supervisor.reopen_logs(new.logs);
+    ServeEvent::Reloaded(reload)
 }
 
 /// Says which nodes are ready now and were not, or were and are not.

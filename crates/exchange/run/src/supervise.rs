@@ -4,15 +4,15 @@
 //! A node is a process of this binary, `nearmetal exchange node`, which exits when its standard
 //! input is closed. No node outlives the supervisor: the kernel kills local nodes with it, and an
 //! agent on another host ends those there (`hosts::remote`). Standard error of a node, and the
-//! problems that it reports, go to `FOLDER/nodes/ROLE-INDEX.log`.
+//! problems that it reports, go to `FOLDER/nodes/ROLE-INDEX.log` (`node_logs`).
 //!
 //! A node that dies is restarted immediately. A node that dies again before it was ready, as with a
 //! full disk, is restarted with exponential backoff. So it does not disturb the others. Nodes of a
 //! host that is lost are not restarted: their journals are gone with it.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{BufReader, Write};
+use std::fs;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -20,7 +20,7 @@ use std::thread;
 use std::time::Duration;
 
 use nm_exchange::link::Address;
-use nm_exchange::network::{AddedNode, Durability, Network, NodeId, Role};
+use nm_exchange::network::{AddedNode, Durability, LogLimits, Network, NodeId, Role};
 use nm_model::{Failure, FailureKind};
 use nm_sys::clock::{Deadline, monotonic_ns};
 use nm_sys::process::ChildProcess;
@@ -32,6 +32,7 @@ use crate::bounded_lines::BoundedLines;
 use crate::hosts::protocol::{END_LIMIT, Report, Request, SILENCE_LIMIT};
 use crate::hosts::remote::{self, Arrival, HostError, Remote};
 use crate::hosts::{HostFiles, Placement};
+use crate::node_logs::NodeLogs;
 use crate::place;
 
 /// How long nodes may take until all links are up.
@@ -178,7 +179,9 @@ pub struct Supervisor {
     /// Whether nodes were added or removed, and the file does not have them yet.
     is_network_changed: bool,
     folder: PathBuf,
-    logs: PathBuf,
+    /// Where the logs of nodes and hosts are.
+    log_folder: PathBuf,
+    logs: NodeLogs,
     nodes: Vec<Running>,
     hosts: Vec<Remote>,
     /// Hosts are asked whether they are there as long as it exists.
@@ -235,14 +238,15 @@ impl Supervisor {
         environment: &[(OsString, OsString)],
         folder: &Path,
     ) -> Result<Supervisor, Failure> {
-        let logs = folder.join("nodes");
+        let log_folder = folder.join("nodes");
         let write_failure = |error: std::io::Error| {
             Failure::new(
                 FailureKind::System,
                 format!("cannot write into {}: {error}", folder.display()),
             )
         };
-        fs::create_dir_all(&logs).map_err(write_failure)?;
+        fs::create_dir_all(&log_folder).map_err(write_failure)?;
+        let logs = NodeLogs::new(&log_folder, network.logs).map_err(write_failure)?;
         let network_file = folder.join(NETWORK);
         write_network(network, &network_file)?;
         let (sender, messages) = channel();
@@ -253,6 +257,7 @@ impl Supervisor {
             network: network.clone(),
             is_network_changed: false,
             folder: folder.to_path_buf(),
+            log_folder,
             logs,
             nodes: vec![],
             hosts: vec![],
@@ -298,7 +303,7 @@ impl Supervisor {
             .map_err(|error| Failure::new(FailureKind::BadRequest, error.to_string()))?;
         let (hosts, data) = (placement.hosts(), placement.data());
         let (sender, message) = (&self.sender, Message::of_host);
-        let connected = remote::connect(hosts, data, &files, &self.logs, sender, message);
+        let connected = remote::connect(hosts, data, &files, &self.log_folder, sender, message);
         let unusable =
             |error: HostError| Failure::new(FailureKind::NotAvailable, error.to_string());
         self.hosts = connected.map_err(unusable)?;
@@ -347,20 +352,21 @@ impl Supervisor {
         let failure = |what: &str, error: &dyn std::fmt::Display| {
             Failure::new(FailureKind::System, format!("cannot {what} {node}: {error}"))
         };
-        let log = self.log(node);
-        let log = File::options().create(true).append(true).open(log);
         let mut command = Command::new(program);
         command.args(["exchange", "node", "--role", node.class.name()]);
         command.args(["--index", &node.index.to_string()]);
         command.arg("--network").arg(&self.network_file);
         command.envs(self.environment.iter().cloned());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        command.stderr(log.map_err(|error| failure("keep the log of", &error))?);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = ChildProcess::spawn(command).map_err(|error| failure("start", &error))?;
         let stdin = process.take_stdin();
-        let stdout =
-            process.take_stdout().ok_or_else(|| failure("read from", &"it has no output"))?;
-        let sender = self.sender.clone();
+        let outputs = process.take_stdout().zip(process.take_stderr());
+        let (stdout, stderr) = outputs.ok_or_else(|| failure("read from", &"it has no output"))?;
+        let (sender, logs) = (self.sender.clone(), self.logs.clone());
+        let keep_log = thread::Builder::new().name(format!("log {node}"));
+        let keep_log = keep_log
+            .spawn(move || logs.keep_all(node, stderr))
+            .map_err(|error| failure("keep the log of", &error))?;
         let read_output = move || {
             for line in BoundedLines::new(BufReader::new(stdout)) {
                 // A line that is not JSON is not a message.
@@ -369,6 +375,8 @@ impl Supervisor {
                     return;
                 }
             }
+            // Whoever hears of the end can ask what it wrote last.
+            let _ = keep_log.join();
             let _ = sender.send(Message::Line { slot, start, line: None });
         };
         thread::Builder::new()
@@ -376,18 +384,6 @@ impl Supervisor {
             .spawn(read_output)
             .map_err(|error| failure("read from", &error))?;
         Ok(Runner::Process(process, stdin))
-    }
-
-    fn log(&self, node: NodeId) -> PathBuf {
-        self.logs.join(format!("{}.log", node.file_name()))
-    }
-
-    /// The error message that a node printed last, or else the last line of its log.
-    fn last_message(&self, node: NodeId) -> Option<String> {
-        let text = fs::read_to_string(self.log(node)).ok()?;
-        let mut lines = text.lines().rev().filter(|line| !line.trim().is_empty());
-        let error = lines.clone().find(|line| line.starts_with("nearmetal: "));
-        error.or(lines.next()).map(str::to_string)
     }
 
     /// Waits until all links are up.
@@ -423,7 +419,7 @@ impl Supervisor {
 
     fn died(&self, node: &Running) -> Failure {
         let name = node.name();
-        let message = match self.last_message(node.id) {
+        let message = match self.logs.last_message(node.id) {
             Some(message) => {
                 format!("{name} ended before all links were up; it printed: {message}")
             }
@@ -446,7 +442,7 @@ impl Supervisor {
             Message::Line { slot, start, line } => self.handle_line(slot, start, line),
             Message::Log { slot, text } => {
                 let Some(node) = self.nodes.get(slot) else { return };
-                self.append_to_log(node.id, &text);
+                self.logs.keep(node.id, text);
             }
             Message::Dropped { host, count } => {
                 let host = self.hosts[host].name();
@@ -525,7 +521,7 @@ impl Supervisor {
             }
             Some("trouble") if !self.is_stopping => {
                 let id = node.id;
-                self.append_to_log(id, line["message"].as_str().unwrap_or_default());
+                self.logs.keep(id, line["message"].as_str().unwrap_or_default().to_string());
             }
             _ => {}
         }
@@ -596,13 +592,6 @@ impl Supervisor {
         let is_added = self.network.was_added(node.id);
         let is_hopeless = is_added && node.start >= RESTARTS_MAX && !self.is_serving;
         self.network.is_removed(node.id) || is_hopeless
-    }
-
-    /// Appends a sentence to a node's log. If that fails it is dropped, because the node keeps
-    /// running.
-    fn append_to_log(&self, node: NodeId, sentence: &str) {
-        let log = File::options().create(true).append(true).open(self.log(node));
-        let _ = log.and_then(|mut log| writeln!(log, "{sentence}"));
     }
 
     /// Kills a node immediately, as `kill -9` does. [`Supervisor::restart_dead_nodes`] restarts it
@@ -706,7 +695,7 @@ impl Supervisor {
             match self.start_again(slot) {
                 Ok(()) => {}
                 Err(failure) if self.is_serving => {
-                    self.append_to_log(id, &failure.to_string());
+                    self.logs.keep(id, failure.to_string());
                     self.delayed.push((slot, now_ns + backoff::LONGEST.as_nanos() as u64));
                 }
                 Err(failure) => return Err(failure),
@@ -747,9 +736,15 @@ impl Supervisor {
         self.nodes.iter().map(|node| (node.id, node.is_ready && !node.has_ended, node.start))
     }
 
+    /// Keeps other sizes of logs from here on, and opens them anew.
+    pub fn reopen_logs(&mut self, limits: LogLimits) {
+        self.network.logs = limits;
+        self.logs.reopen(limits);
+    }
+
     /// The message that a node printed last.
     pub fn why_ended(&self, node: NodeId) -> Option<String> {
-        self.last_message(node)
+        self.logs.last_message(node)
     }
 
     /// Stops all nodes in the order of a request, so that what is under way comes to its end:
@@ -817,7 +812,9 @@ impl Supervisor {
             }
         }
         self.leave_hosts();
-        self.remove_empty_logs();
+        self.logs.flush();
+        // Fails if a log is in it, which is intended.
+        let _ = fs::remove_dir(&self.log_folder);
         let mut ends: Vec<NodeEnd> = self.nodes.drain(..).filter_map(|node| node.end).collect();
         ends.sort_by_key(|end| end.node);
         Stopped { ends, incidents: std::mem::take(&mut self.incidents) }
@@ -841,17 +838,6 @@ impl Supervisor {
         }
         self.hosts.iter().for_each(Remote::close);
         self.hosts.clear();
-    }
-
-    fn remove_empty_logs(&self) {
-        for node in &self.nodes {
-            let log = self.log(node.id);
-            if fs::metadata(&log).is_ok_and(|meta| meta.len() == 0) {
-                let _ = fs::remove_file(log);
-            }
-        }
-        // Fails if a log is left in it, which is intended.
-        let _ = fs::remove_dir(&self.logs);
     }
 }
 

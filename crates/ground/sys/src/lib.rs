@@ -35,4 +35,5 @@ pub mod text_file;
 pub mod thread_table;
 pub mod tracepoints;
 pub mod unix;
+pub mod user;
 pub mod xdp;

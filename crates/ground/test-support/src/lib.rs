@@ -1,8 +1,9 @@
 //! What the tests of several crates count: allocations by thread, and system calls as the kernel
-//! reports them. Also the time limits of the processes that tests start. Used as a dev-dependency
-//! only.
+//! reports them. Also the time limits of the processes that tests start, and the browser that shows
+//! our pages. Used as a dev-dependency only.
 
 mod allocations;
+pub mod browser;
 mod calls;
 pub mod limit;
 pub mod openmetrics;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use nm_exchange::network::NodeId;
 use nm_model::exchange::{Durability, NodeCounts};
+use nm_run::follow::Followed;
 
 use crate::cli::format::FormatArgs;
 
@@ -20,10 +21,18 @@ pub struct ServeArgs {
     /// Nodes to run, such as mediator:0; without this, all that listen on this host.
     #[arg(long = "node", value_name = "ROLE:INDEX")]
     pub nodes: Vec<NodeId>,
+    /// User under which the nodes run, in its groups and without capabilities; root or that user
+    /// can ask for it.
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
     /// Address of this host's loopback at which a page shows the network live: /, /metrics and
     /// /healthz.
     #[arg(long, value_name = "IP:PORT")]
     pub page: Option<SocketAddr>,
+    /// A file to which another program writes, such as `exchange policy`: the page shows its new
+    /// lines under this name.
+    #[arg(long, value_name = "NAME=FILE", requires = "page")]
+    pub follow: Vec<Followed>,
     /// Print a unit of systemd that does this, and end.
     #[arg(long)]
     pub unit: bool,

@@ -189,7 +189,12 @@ impl Load {
 
     /// Sends so many requests, and waits for replies no longer than `drain_s`.
     pub fn send(&mut self, count: u32, drain_s: f64) -> Round {
-        let (rate_per_s, seconds) = (RATE_PER_S, f64::from(count) / RATE_PER_S);
+        self.send_at(RATE_PER_S, count, drain_s)
+    }
+
+    /// The same, so many a second.
+    pub fn send_at(&mut self, rate_per_s: f64, count: u32, drain_s: f64) -> Round {
+        let seconds = f64::from(count) / rate_per_s;
         let pace = Pace { rate_per_s, seconds, drain_s, arrivals: Arrivals::Even, stall: None };
         self.0.round(&pace, &AtomicBool::new(false)).unwrap()
     }

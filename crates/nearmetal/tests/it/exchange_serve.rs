@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -21,7 +22,7 @@ use crate::support::{BINARY, finish, processes, run, signal, wait_for};
 /// Requests while something happens.
 const COUNT: u32 = 800;
 
-fn serve_of(network: &Path) -> Command {
+pub fn serve_of(network: &Path) -> Command {
     let mut command = Command::new(BINARY);
     command.args(["exchange", "serve", "--network"]).arg(network);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -35,7 +36,7 @@ fn serve(network: &Path) -> ChildProcess {
     serving
 }
 
-fn wait_until_healthy(network: &Path) {
+pub fn wait_until_healthy(network: &Path) {
     wait_for("a healthy network", || (status(network).0 == 0).then_some(()));
 }
 
@@ -45,13 +46,13 @@ fn status(network: &Path) -> (i32, String) {
 }
 
 /// The nodes that a supervisor has started.
-fn nodes(supervisor: u32) -> Vec<(String, u32)> {
+pub fn nodes(supervisor: u32) -> Vec<(String, u32)> {
     let is_node = |words: &[String]| words.get(1..3).is_some_and(|it| it == ["exchange", "node"]);
     let all = processes().into_iter().filter(|it| it.parent == supervisor && is_node(&it.words));
     all.map(|it| (format!("{} {}", it.words[4], it.words[6]), it.pid)).collect()
 }
 
-fn end(mut serving: ChildProcess) {
+pub fn end(mut serving: ChildProcess) {
     let pids: Vec<u32> = nodes(serving.pid()).into_iter().map(|(_, pid)| pid).collect();
     signal("TERM", serving.pid());
     let ended = wait_for("the end", || serving.try_wait());
@@ -187,7 +188,8 @@ fn a_service_manager_is_told_what_it_waits_for() {
     hear("STOPPING=1");
     let unit = run(&["exchange", "serve", "--network", file.to_str().unwrap(), "--unit"]);
     assert_eq!(unit.code, 0, "{unit:?}");
-    for line in ["Type=notify", "WatchdogSec=30", "KillMode=mixed", "Restart=always"] {
+    let reload = "ExecReload=/bin/kill -HUP $MAINPID";
+    for line in ["Type=notify", "WatchdogSec=30", "KillMode=mixed", "Restart=always", reload] {
         assert!(unit.stdout.lines().any(|it| it == line), "{line}: {}", unit.stdout);
     }
 }
@@ -308,4 +310,100 @@ fn a_supervisor_answers_with_health_and_metrics_of_its_nodes() {
     assert_eq!(top.code, 1, "{}", top.stdout);
     signal("CONT", nodes(serving.pid()).iter().find(|it| it.0 == "mediator 0").unwrap().1);
     end(serving);
+}
+
+/// What may change is followed without a restart of a node. What may not, and what is wrong, is
+/// said.
+#[test]
+fn sighup_has_the_file_read_again_and_says_what_changes() {
+    let net = Net::new("1-1-1-1", Durability::None);
+    let file = net.path().join("network.toml");
+    let said = net.path().join("said");
+    let mut command = serve_of(&file);
+    command.stdout(std::fs::File::create(&said).unwrap());
+    command.stderr(std::fs::File::options().append(true).open(&said).unwrap());
+    let serving = ChildProcess::spawn(command).unwrap();
+    wait_until_healthy(&file);
+    let before = nodes(serving.pid());
+    let text = std::fs::read_to_string(&file).unwrap();
+    let reload = |text: &str, expected: &str| {
+        std::fs::write(&file, text).unwrap();
+        signal("HUP", serving.pid());
+        wait_for(expected, || {
+            std::fs::read_to_string(&said).unwrap().contains(expected).then_some(())
+        });
+    };
+    reload(&text, "read again: nothing that may change has changed");
+    let logs = format!("{text}\n[logs]\nbytes = 4096\nfiles = 2\n");
+    reload(&logs, "read again: a log is 4096 bytes long now, and 2 full ones are kept");
+    let fixed = logs.replace("cluster", "#").replace("record = true", "record = false");
+    reload(&fixed, "has changed; `record` is ignored until a restart");
+    reload("[[gateway", "nothing changes: ");
+    std::fs::remove_file(&file).unwrap();
+    signal("HUP", serving.pid());
+    wait_for("a file that is not there", || {
+        let said = std::fs::read_to_string(&said).unwrap();
+        said.contains("network.toml cannot be read").then_some(())
+    });
+    std::fs::write(&file, text).unwrap();
+    assert_eq!(nodes(serving.pid()), before, "no node was started again");
+    end(serving);
+}
+
+/// The value of a field of a process or thread in `/proc`, its words separated by one space.
+fn field(status: &Path, name: &str) -> String {
+    let text = std::fs::read_to_string(status).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Neither the supervisor nor a node keeps a right of root, and what they write is the user's.
+#[test]
+fn nodes_run_as_the_user_that_is_named_without_any_right_of_root() {
+    let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    if !nm_test_support::skip::can_run(is_root, "only root can serve as another user") {
+        return;
+    }
+    const NOBODY: u32 = 65534;
+    let net = Net::new("1-1-1-1", Durability::None);
+    let file = net.path().join("network.toml");
+    let program = net.path().join("nearmetal");
+    crate::support::copy_program(BINARY, &program);
+    chown(net.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let serve_as = |user: &str| {
+        let mut command = Command::new(&program);
+        command.args(["exchange", "serve", "--user", user, "--network"]).arg(&file);
+        command.stdin(Stdio::null());
+        command
+    };
+    let unknown = finish(&mut serve_as("no-such-user"));
+    assert_eq!(unknown.code, 2, "{unknown:?}");
+    assert!(unknown.stderr.contains("there is no user `no-such-user` in /etc/passwd"));
+    assert_eq!(finish(&mut serve_as("root")).code, 2, "root is no user without its rights");
+    let serving = ChildProcess::spawn(serve_as("nobody")).unwrap();
+    wait_until_healthy(&file);
+    let mut pids: Vec<u32> = nodes(serving.pid()).into_iter().map(|(_, pid)| pid).collect();
+    assert_eq!(pids.len(), 4);
+    pids.push(serving.pid());
+    for pid in pids {
+        for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+            let status = task.unwrap().path().join("status");
+            for name in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+                assert_eq!(field(&status, name), "0000000000000000", "{name} of {pid}");
+            }
+            let all = [NOBODY; 4].map(|it| it.to_string()).join(" ");
+            assert_eq!((field(&status, "Uid"), field(&status, "Gid")), (all.clone(), all));
+            assert_eq!(field(&status, "Groups"), NOBODY.to_string());
+            assert_eq!(field(&status, "NoNewPrivs"), "1");
+        }
+    }
+    for name in ["serve", "serve/network.toml", "serve/lock", "data", "data/mediator-0"] {
+        let owner = std::fs::metadata(net.path().join(name)).unwrap();
+        assert_eq!((owner.uid(), owner.gid()), (NOBODY, NOBODY), "{name}");
+    }
+    end(serving);
+    chown(net.path().join("data/mediator-0"), Some(0), Some(0)).unwrap();
+    let closed = finish(&mut serve_as("nobody"));
+    assert_eq!(closed.code, 4, "{closed:?}");
+    assert!(closed.stderr.contains("data/mediator-0: give it to that user"), "{}", closed.stderr);
 }

@@ -85,7 +85,7 @@ fn stranger(address: &Address) -> Link {
 }
 
 /// Milliseconds below which 99 of 100 round trips were.
-fn p99_ms(round: &nm_load::Round) -> f64 {
+pub fn p99_ms(round: &nm_load::Round) -> f64 {
     let mut round_trips: Vec<u64> = round.samples.iter().map(|it| it.latency_ns).collect();
     round_trips.sort_unstable();
     let at = (round_trips.len() * 99).div_ceil(100).saturating_sub(1);

@@ -33,6 +33,7 @@ mod exchange_moves;
 mod exchange_net;
 mod exchange_node;
 mod exchange_ouch;
+mod exchange_page;
 mod exchange_ramp;
 mod exchange_replay;
 mod exchange_serve;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::firms::{Firm, Firms};
 use crate::master::{InstrumentText, Master};
 
-use super::{ClassNodes, Durability, Network, Node, PerClass, Role};
+use super::{ClassNodes, Durability, LogLimits, Network, Node, PerClass, Role};
 
 /// The content of a network file; [`super::Network`] says what the fields mean.
 #[derive(Default, Serialize, Deserialize, JsonSchema)]
@@ -60,6 +60,9 @@ struct NetworkFile {
     /// Which of the gateways that were added were removed again.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     removed_gateways: BTreeSet<u16>,
+    /// How much `exchange serve` keeps of what each node writes.
+    #[serde(default, skip_serializing_if = "LogLimits::is_default")]
+    logs: LogLimits,
     /// Gateways, to which clients connect.
     gateway: Vec<Node>,
     /// Routers.
@@ -122,6 +125,7 @@ impl Serialize for Network {
             record: self.record,
             secret: self.secret.clone(),
             spare_mediators: self.spare_mediators,
+            logs: self.logs,
             instrument: self.master.as_ref().map_or(vec![], |master| master.texts()),
             firm: self.firms.as_ref().map_or(vec![], |firms| firms.all().to_vec()),
             ..NetworkFile::default()
@@ -150,7 +154,9 @@ impl<'de> Deserialize<'de> for Network {
             all if all.is_empty() => None,
             all => Some(Arc::new(Firms::of(all).map_err(D::Error::custom)?)),
         };
-        let NetworkFile { cluster, durability, data, record, secret, spare_mediators, .. } = file;
+        let NetworkFile {
+            cluster, durability, data, record, secret, spare_mediators, logs, ..
+        } = file;
         Ok(Network {
             cluster,
             durability,
@@ -158,6 +164,7 @@ impl<'de> Deserialize<'de> for Network {
             record,
             secret,
             spare_mediators,
+            logs,
             master,
             firms,
             classes,

@@ -1,215 +1,16 @@
-//! The report in a real browser: headless Chromium, driven over its debugging pipe.
-//!
-//! `SCREENSHOTS=DIR` keeps pictures of the report in light, dark, narrow and print.
+//! The report in a real browser. `SCREENSHOTS=DIR` keeps pictures of it in light, dark, narrow and
+//! print.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
-use base64::Engine;
 use serde_json::{Value, json};
 
 use nm_model::RunResult;
+pub use nm_test_support::browser::Browser;
+use nm_test_support::browser::{CUT, SIDEWAYS};
 
 use crate::fixture::{self, LARGE, SMALL};
 use crate::golden;
-
-const CHROMIUM: &str = "/usr/bin/chromium";
-
-/// Longest wait for any answer of the browser.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// A browser with one page.
-pub struct Browser {
-    child: Child,
-    requests: ChildStdin,
-    answers: Receiver<Value>,
-    session: String,
-    next_id: u64,
-    events: Vec<Value>,
-    profile: PathBuf,
-}
-
-impl Browser {
-    pub fn start(name: &str) -> Browser {
-        assert!(
-            Path::new(CHROMIUM).exists(),
-            "{CHROMIUM} is missing: install the package `chromium` (apt-get install chromium)"
-        );
-        let profile =
-            std::env::temp_dir().join(format!("nm-browser-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&profile).unwrap();
-        // The browser uses descriptors 3 and 4; the shell puts our pipes there.
-        let mut child = Command::new("sh")
-            .arg("-c")
-            .arg("exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null 2>/dev/null")
-            .arg(CHROMIUM)
-            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
-            .args(["--disable-background-networking", "--disable-component-update"])
-            .args(["--disable-sync", "--no-first-run", "--remote-debugging-pipe"])
-            .arg(format!("--user-data-dir={}", profile.display()))
-            .arg("about:blank")
-            // What it leaves there when it is killed goes with the profile.
-            .env("TMPDIR", &profile)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let requests = child.stdin.take().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap());
-        let (sender, answers) = channel();
-        std::thread::spawn(move || {
-            let mut message = vec![];
-            while lines.read_until(0, &mut message).is_ok_and(|n| n > 0) {
-                message.pop();
-                if let Ok(value) = serde_json::from_slice(&message)
-                    && sender.send(value).is_err()
-                {
-                    return;
-                }
-                message.clear();
-            }
-        });
-        let (session, next_id, events) = (String::new(), 0, vec![]);
-        let mut browser = Browser { child, requests, answers, session, next_id, events, profile };
-        let target = browser.call("Target.createTarget", json!({"url": "about:blank"}));
-        let id = &target["targetId"];
-        let attached =
-            browser.call("Target.attachToTarget", json!({"targetId": id, "flatten": true}));
-        browser.session = attached["sessionId"].as_str().unwrap().to_string();
-        for domain in ["Page", "Runtime", "Log", "Network"] {
-            browser.call(&format!("{domain}.enable"), json!({}));
-        }
-        browser
-    }
-
-    /// Sends a command and waits for its answer; events are kept.
-    fn call(&mut self, method: &str, params: Value) -> Value {
-        self.next_id += 1;
-        let id = self.next_id;
-        let mut request = json!({"id": id, "method": method, "params": params});
-        if !self.session.is_empty() {
-            request["sessionId"] = json!(self.session);
-        }
-        self.requests.write_all(format!("{request}\0").as_bytes()).unwrap();
-        loop {
-            let message = self
-                .answers
-                .recv_timeout(ANSWER_TIMEOUT)
-                .unwrap_or_else(|error| panic!("no answer to {method}: {error}"));
-            if message["id"] == id {
-                assert!(message["error"].is_null(), "{method}: {}", message["error"]);
-                return message["result"].clone();
-            }
-            self.events.push(message);
-        }
-    }
-
-    /// Opens a file and waits until it is loaded.
-    pub fn open(&mut self, file: &Path) {
-        self.events.clear();
-        self.call("Page.navigate", json!({"url": format!("file://{}", file.display())}));
-        while !self.events.iter().any(|e| e["method"] == "Page.loadEventFired") {
-            let event = self.answers.recv_timeout(ANSWER_TIMEOUT).expect("the page loads");
-            self.events.push(event);
-        }
-    }
-
-    /// The value of an expression in the page.
-    pub fn value(&mut self, expression: &str) -> Value {
-        let params = json!({"expression": expression, "returnByValue": true});
-        let answer = self.call("Runtime.evaluate", params);
-        assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
-        answer["result"]["value"].clone()
-    }
-
-    fn width(&mut self, width: u32) {
-        self.window(width, 900);
-    }
-
-    pub fn window(&mut self, width: u32, height: u32) {
-        let size =
-            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
-        self.call("Emulation.setDeviceMetricsOverride", size);
-    }
-
-    /// Opens everything that is folded.
-    fn unfold(&mut self) {
-        self.value("document.querySelectorAll('details').forEach(d => d.open = true)");
-    }
-
-    fn media(&mut self, media: &str, scheme: &str) {
-        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
-        self.call("Emulation.setEmulatedMedia", json!({"media": media, "features": features}));
-    }
-
-    fn tab(&mut self) {
-        for kind in ["keyDown", "keyUp"] {
-            let key =
-                json!({"type": kind, "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9});
-            self.call("Input.dispatchKeyEvent", key);
-        }
-    }
-
-    /// Keeps pictures of the entire page, screen by screen, where they are wanted.
-    fn picture(&mut self, name: &str) {
-        const HEIGHT: u64 = 1500;
-        let Some(folder) = std::env::var_os("SCREENSHOTS") else { return };
-        let size = self
-            .value("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]");
-        let (width, height) = (size[0].as_u64().unwrap(), size[1].as_u64().unwrap());
-        for screen in 0..height.div_ceil(HEIGHT) {
-            let file = Path::new(&folder).join(format!("{name}-{screen:02}.png"));
-            self.screenshot((width, screen * HEIGHT, HEIGHT), &file);
-        }
-    }
-
-    /// Writes a picture of the page: width, top and height of the part, px.
-    fn screenshot(&mut self, part: (u64, u64, u64), file: &Path) {
-        let bytes = self.shot(part);
-        keep(&bytes, file);
-    }
-
-    /// A picture of the page as PNG: width, top and height of the part, px.
-    pub fn shot(&mut self, (width, top, height): (u64, u64, u64)) -> Vec<u8> {
-        let clip = json!({"x": 0, "y": top, "width": width, "height": height, "scale": 1});
-        let params = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
-        self.data("Page.captureScreenshot", params)
-    }
-
-    /// The page on A4 as PDF.
-    fn pdf(&mut self) -> Vec<u8> {
-        let a4 = json!({"printBackground": true, "paperWidth": 8.27, "paperHeight": 11.69});
-        self.data("Page.printToPDF", a4)
-    }
-
-    fn data(&mut self, method: &str, params: Value) -> Vec<u8> {
-        let answer = self.call(method, params);
-        let data = answer["data"].as_str().unwrap();
-        base64::engine::general_purpose::STANDARD.decode(data).unwrap()
-    }
-}
-
-fn keep(bytes: &[u8], file: &Path) {
-    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-    std::fs::write(file, bytes).unwrap();
-}
-
-impl Drop for Browser {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        // Its helpers may still be writing their last files.
-        for _ in 0..20 {
-            if std::fs::remove_dir_all(&self.profile).is_ok() || !self.profile.exists() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-}
 
 /// A report on disk, removed at the end.
 pub struct Page(PathBuf);
@@ -245,7 +46,7 @@ impl Drop for Page {
 /// Fails if the page wrote to the console or requested anything but itself.
 fn check_no_messages(browser: &Browser, file: &Path) {
     fn of<'b>(browser: &'b Browser, method: &str) -> impl Iterator<Item = &'b Value> {
-        browser.events.iter().filter(move |e| e["method"] == method)
+        browser.events().iter().filter(move |e| e["method"] == method)
     }
     for method in ["Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"] {
         let messages: Vec<&Value> = of(browser, method).collect();
@@ -269,21 +70,11 @@ const BAD_CHARTS: &str = "JSON.stringify([...document.querySelectorAll('svg')]
         && svg.closest('figure')?.querySelector('details table tbody tr'));
 }).map(svg => svg.id))";
 
-/// How far the page reaches beyond the window, px.
-const SIDEWAYS: &str =
-    "document.documentElement.scrollWidth - document.documentElement.clientWidth";
-
 /// Boxes that scroll sideways and do not say so.
 const SCROLLS: &str = "JSON.stringify([...document.querySelectorAll('.scroll, section')]
     .filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1)
     .filter(e => getComputedStyle(e, '::before').content == 'none')
     .map(e => e.scrollWidth + '>' + e.clientWidth + ' ' + (e.getAttribute('aria-label') || e.id)))";
-
-/// Elements that hide a part of their text.
-const CUT: &str = "JSON.stringify([...document.querySelectorAll('body *')].filter(e =>
-    e.clientWidth > 0 && e.scrollWidth > e.clientWidth + 1
-    && !['visible', 'auto', 'scroll'].includes(getComputedStyle(e).overflowX)
-).map(e => e.tagName + ' ' + e.className + ': ' + e.textContent.slice(0, 60)))";
 
 /// Pairs of labels of one chart that overlap.
 const OVERLAPS: &str = "JSON.stringify([...document.querySelectorAll('svg')].flatMap(svg => {
@@ -310,7 +101,7 @@ fn the_report_shows_every_chart_and_requests_nothing() {
     let page = Page::write("charts", SMALL);
     let mut browser = Browser::start("charts");
     browser.width(1200);
-    browser.open(&page.0);
+    browser.open_file(&page.0);
     check_no_messages(&browser, &page.0);
     assert_eq!(browser.value(BAD_CHARTS), "[]");
     browser.unfold();
@@ -381,7 +172,7 @@ fn virtual_machines_are_shown_with_charts_tables_and_the_mark_of_emulated_ones()
     let page = Page::of("guests", &crate::guests::result(), &references);
     let mut browser = Browser::start("guests");
     browser.width(1200);
-    browser.open(&page.0);
+    browser.open_file(&page.0);
     check_no_messages(&browser, &page.0);
     check_nothing_is_cut(&mut browser);
     browser.unfold();
@@ -419,10 +210,10 @@ fn every_table_is_reached_by_keyboard() {
     let page = Page::write("keyboard", SMALL);
     let mut browser = Browser::start("keyboard");
     browser.width(1200);
-    browser.open(&page.0);
+    browser.open_file(&page.0);
     assert!(walk_by_tabs(&mut browser) > 20);
     // Everything that is folded is reached once it is open.
-    browser.open(&page.0);
+    browser.open_file(&page.0);
     browser.unfold();
     assert!(walk_by_tabs(&mut browser) > 80);
     browser.value("document.querySelectorAll('details').forEach(d => d.open = false)");
@@ -457,7 +248,7 @@ fn the_report_works_without_scripts_in_dark_on_paper_and_when_narrow() {
     let mut browser = Browser::start("media");
     browser.call("Emulation.setScriptExecutionDisabled", json!({"value": true}));
     browser.width(1200);
-    browser.open(&page.0);
+    browser.open_file(&page.0);
     check_no_messages(&browser, &page.0);
     browser.unfold();
     assert_eq!(browser.value(BAD_CHARTS), "[]");
@@ -502,7 +293,7 @@ fn a_large_report_has_the_same_quality() {
     let page = Page::write("large", LARGE);
     let mut browser = Browser::start("large");
     browser.width(1200);
-    browser.open(&page.0);
+    browser.open_file(&page.0);
     check_no_messages(&browser, &page.0);
     browser.unfold();
     assert_eq!(browser.value(BAD_CHARTS), "[]");
@@ -549,7 +340,7 @@ fn a_real_report_has_at_most_ten_pages_on_paper() {
     let (result, references) = real_run();
     let page = Page::of("paper", &result, &references);
     let mut browser = Browser::start("paper");
-    browser.open(&page.0);
+    browser.open_file(&page.0);
     let bytes = browser.pdf();
     std::fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join("report.pdf"), &bytes).unwrap();
     let text = String::from_utf8_lossy(&bytes);
@@ -563,7 +354,7 @@ fn a_real_report_answers_on_its_first_screen_and_is_short() {
     let page = Page::of("real", &result, &references);
     let mut browser = Browser::start("real");
     browser.window(1280, FIRST_SCREEN);
-    browser.open(&page.0);
+    browser.open_file(&page.0);
     check_no_messages(&browser, &page.0);
     browser.picture("real");
     let height = browser.value("document.documentElement.scrollHeight").as_u64().unwrap();
@@ -602,7 +393,7 @@ fn hostile_texts_execute_nothing_in_a_browser() {
     std::fs::write(&page.0, nm_report::html::report(&fixture::hostile(attack), &[])).unwrap();
     let mut browser = Browser::start("hostile");
     browser.width(400);
-    browser.open(&page.0);
+    browser.open_file(&page.0);
     check_no_messages(&browser, &page.0);
     assert_eq!(browser.value("document.querySelectorAll('img, [onload], [onerror]').length"), 0);
     assert_eq!(browser.value(SIDEWAYS), 0);

@@ -178,7 +178,8 @@ fn names() -> Vec<String> {
         let on_pages = WIDTHS.map(|width| format!("first-screen-{name}-{width}.png"));
         on_pages.into_iter().chain([format!("first-screen-{name}-terminal.svg")])
     };
-    examples().iter().flat_map(of).collect()
+    // The last one shows a network that a test of the binary serves.
+    examples().iter().flat_map(of).chain(["exchange-page.png".to_string()]).collect()
 }
 
 /// Keeps a picture in the temporary folder of the tests, and in `docs/images` on demand.
@@ -237,7 +238,7 @@ fn the_first_screens_are_drawn_small_and_without_overflow() {
         let page = Page::with(&format!("picture-{name}"), &text);
         for width in WIDTHS {
             browser.window(width, 800);
-            browser.open(page.path());
+            browser.open_file(page.path());
             let bottom = browser.value(
                 "Math.ceil(document.querySelector('#verdict').getBoundingClientRect().bottom)",
             );

@@ -1,36 +1,31 @@
 //! `nearmetal exchange serve`: keeps this host's nodes running until SIGTERM or Ctrl-C.
 
+mod manager;
 mod metrics;
+mod unit;
 
-use std::env;
-use std::ffi::OsString;
+use std::fs;
+use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as SocketName, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use anyhow::Result;
 use nm_exchange::network::{Network, NodeId};
 use nm_operate::live::{NodeSight, Sight};
 use nm_run::page::Page;
 use nm_run::place;
-use nm_run::serve::{self, Serve, ServeEvent};
-use nm_sys::clock::Deadline;
+use nm_run::reload::Reload;
+use nm_run::serve::{self, Asked, Serve, ServeEvent};
 use nm_sys::process::own_program;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use nm_sys::user::User;
+use rustix::fs::{Access, access};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use self::manager::Manager;
 use crate::cli::service::ServeArgs;
 use crate::exit::{Exit, Stop};
 use crate::output;
-
-/// How often the service manager hears that the supervisor goes on.
-const ALIVE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Seconds without that after which the service manager starts it again.
-const WATCHDOG_S: u32 = 30;
 
 /// Serves, or prints the unit that does.
 pub fn run(args: &ServeArgs) -> Result<Exit> {
@@ -38,7 +33,7 @@ pub fn run(args: &ServeArgs) -> Result<Exit> {
     // Nodes are told another file, so its paths must not depend on where that is.
     let file = std::path::absolute(&args.network).map_err(|error| usage(&error))?;
     let network = Network::read(&file).map_err(|error| usage(&error))?;
-    network.secret_of_nodes().map_err(|error| usage(&error))?;
+    let user = args.user.as_deref().map(User::named).transpose().map_err(|error| usage(&error))?;
     let beside = || file.parent().unwrap_or(Path::new("/")).join("serve");
     let folder = args.logs.clone().map_or_else(|| Ok(beside()), std::path::absolute);
     let folder = folder.map_err(|error| usage(&error))?;
@@ -46,21 +41,23 @@ pub fn run(args: &ServeArgs) -> Result<Exit> {
         Stop::with(Exit::Environment, format!("cannot find this program's own file: {error}"))
     })?;
     if args.unit {
-        output::data(&unit(&program, &file, &folder, &network, args))?;
+        network.secret_of_nodes().map_err(|error| usage(&error))?;
+        output::data(&unit::text(&program, &file, &folder, &network, args))?;
         return Ok(Exit::Pass);
     }
     let nodes = nodes(&network, &args.nodes)?;
+    if let Some(user) = &user {
+        become_user(user, &network, &folder)?;
+    }
+    network.secret_of_nodes().map_err(|error| usage(&error))?;
     if let Some(exposure) = network.exposure() {
         output::message(&output::warning(&exposure));
     }
-    let is_told_to_end = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&is_told_to_end))?;
-    }
-    let page = args.page.map(|address| page(address, &network)).transpose()?;
+    let asked = asked_by_signals()?;
+    let page = args.page.map(|address| page(address, &network, args)).transpose()?;
     let mut manager = Manager::of_environment();
-    let what = Serve { network: &network, program: &program, folder: &folder, nodes };
-    serve::serve(&what, &is_told_to_end, &mut |event| {
+    let what = Serve { file: &file, network: &network, program: &program, folder: &folder, nodes };
+    serve::serve(&what, &asked, &mut |event| {
         manager.hear(&event);
         if let Some(sentence) = sentence(&event) {
             output::message(&sentence);
@@ -72,15 +69,58 @@ pub fn run(args: &ServeArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
+/// Goes on as a user, to whom the folders belong that nodes write to. Nothing that comes after
+/// needs root, and no thread has begun yet.
+fn become_user(user: &User, network: &Network, folder: &Path) -> Result<()> {
+    let name = user.name();
+    if !user.is_possible() {
+        let why = format!("only root can serve as another user: start it as root, or as {name}");
+        return Err(Stop::with(Exit::Environment, why));
+    }
+    let stop = |error: String| Stop::with(Exit::Environment, error);
+    let folders = [Some(folder), network.data.as_deref()];
+    for folder in folders.iter().copied().flatten() {
+        user.make_folder(folder)
+            .map_err(|error| stop(format!("{} cannot be made: {error}", folder.display())))?;
+    }
+    user.become_it().map_err(|error| stop(format!("cannot go on as {name}: {error}")))?;
+    let inside = |folder: &Path| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect::<Vec<PathBuf>>()
+    };
+    let all = folders.iter().copied().flatten();
+    let all = all.flat_map(|folder| [vec![folder.to_path_buf()], inside(folder)].concat());
+    let is_closed = |path: &PathBuf| access(path, Access::WRITE_OK | Access::EXEC_OK).is_err();
+    match all.into_iter().find(is_closed) {
+        None => Ok(()),
+        Some(path) => Err(stop(format!(
+            "{name} cannot write to {path}: give it to that user, as with `chown -R {name} {path}`",
+            path = path.display()
+        ))),
+    }
+}
+
+/// SIGTERM and Ctrl-C ask for the end, and SIGHUP for the network's file to be read again. Started
+/// from a terminal, SIGHUP asks for the end as well: a terminal that is closed sends it.
+fn asked_by_signals() -> Result<Asked> {
+    let asked = Asked::default();
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&asked.end))?;
+    }
+    let hang_up = if io::stdin().is_terminal() { &asked.end } else { &asked.reload };
+    signal_hook::flag::register(SIGHUP, Arc::clone(hang_up))?;
+    Ok(asked)
+}
+
 /// A page that shows the network, with the figures of this host's nodes.
-fn page(address: SocketAddr, network: &Network) -> Result<Arc<Page>> {
+fn page(address: SocketAddr, network: &Network, args: &ServeArgs) -> Result<Arc<Page>> {
     const DOCUMENT: &str = include_str!("serve/page.html");
     let is_here = |sight: &Sight, node: &NodeSight| {
         let known = sight.status.network.node(node.status.id);
         known.is_some_and(|node| place::is_here(&node.address))
     };
     let metrics = move |sight: &Sight| metrics::text(sight, |node| is_here(sight, node));
-    let page = Page::serve(address, network, DOCUMENT, Box::new(metrics))?;
+    let page = Page::serve(address, network, DOCUMENT, Box::new(metrics), args.follow.clone())?;
     let at = SocketAddr::new(address.ip(), page.port());
     output::message(&format!("the page is at http://{at}/"));
     Ok(page)
@@ -114,94 +154,30 @@ fn sentence(event: &ServeEvent) -> Option<String> {
         }
         ServeEvent::Failed(why) => why.clone(),
         ServeEvent::Alive => return None,
+        ServeEvent::Reloaded(reload) => reloaded(reload),
+        ServeEvent::NotReloaded(why) => format!("nothing changes: {why}"),
         ServeEvent::Stopping => "ending: gateways first, then routers, then cells".to_string(),
         ServeEvent::Killed(node) => format!("{node} did not end in time and was killed"),
     })
 }
 
-/// The service manager, if it has started this process: sd_notify(3).
-struct Manager {
-    socket: Option<(UnixDatagram, SocketName)>,
-    next: Deadline,
-}
-
-impl Manager {
-    fn of_environment() -> Manager {
-        let socket = env::var_os("NOTIFY_SOCKET").and_then(|name| {
-            let address = address(name)?;
-            Some((UnixDatagram::unbound().ok()?, address))
-        });
-        Manager { socket, next: Deadline::after(Duration::ZERO) }
-    }
-
-    fn hear(&mut self, event: &ServeEvent) {
-        match event {
-            ServeEvent::AllReady => self.tell("READY=1"),
-            ServeEvent::Stopping => self.tell("STOPPING=1"),
-            ServeEvent::Alive if self.next.passed() => {
-                self.next = Deadline::after(ALIVE_INTERVAL);
-                self.tell("WATCHDOG=1");
+/// What a file that was read again changes, and what it does not.
+fn reloaded(reload: &Reload) -> String {
+    let logs = reload.logs.map(|logs| {
+        format!("a log is {} bytes long now, and {} full ones are kept", logs.bytes, logs.files)
+    });
+    let mut text = format!(
+        "the network's file was read again: {}",
+        logs.as_deref().unwrap_or("nothing that may change has changed")
+    );
+    for ignored in &reload.ignored {
+        let field = ignored.field;
+        text += &match ignored.commands {
+            Some(commands) => {
+                format!("; `{field}` is ignored: of a running network, {commands} change it")
             }
-            _ => {}
-        }
+            None => format!("; `{field}` is ignored until a restart"),
+        };
     }
-
-    /// One that does not read is no reason to end.
-    fn tell(&self, what: &str) {
-        if let Some((socket, address)) = &self.socket {
-            let _ = socket.send_to_addr(what.as_bytes(), address);
-        }
-    }
-}
-
-fn address(name: OsString) -> Option<SocketName> {
-    match name.to_str().and_then(|name| name.strip_prefix('@')) {
-        Some(name) => SocketName::from_abstract_name(name).ok(),
-        None => SocketName::from_pathname(PathBuf::from(name)).ok(),
-    }
-}
-
-/// A unit of systemd.
-fn unit(program: &Path, file: &Path, folder: &Path, network: &Network, args: &ServeArgs) -> String {
-    let quoted = |path: &Path| {
-        let text = path.display().to_string();
-        format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%"))
-    };
-    let page = args.page.map(|page| format!(" --page {page}")).unwrap_or_default();
-    let nodes: String =
-        args.nodes.iter().map(|it| format!(" --node {}:{}", it.class, it.index)).collect();
-    let mut written = quoted(folder);
-    if let Some(data) = &network.data {
-        written += &format!(" {}", quoted(data));
-    }
-    format!(
-        "[Unit]\n\
-         Description=Exchange of nearmetal\n\
-         Wants=network-online.target\n\
-         After=network-online.target\n\
-         \n\
-         [Service]\n\
-         Type=notify\n\
-         ExecStart={} exchange serve --network {} --logs {}{nodes}{page}\n\
-         # It has this time to say that it goes on.\n\
-         WatchdogSec={WATCHDOG_S}\n\
-         Restart=always\n\
-         RestartSec=1\n\
-         # SIGTERM goes to the supervisor alone, which ends the nodes in their order.\n\
-         KillMode=mixed\n\
-         TimeoutStopSec=90\n\
-         TimeoutStartSec=infinity\n\
-         LimitNOFILE=1048576\n\
-         LimitMEMLOCK=infinity\n\
-         NoNewPrivileges=yes\n\
-         ProtectSystem=strict\n\
-         # These folders must exist.\n\
-         ReadWritePaths={written}\n\
-         \n\
-         [Install]\n\
-         WantedBy=multi-user.target\n",
-        quoted(program),
-        quoted(file),
-        quoted(folder),
-    )
+    text
 }
