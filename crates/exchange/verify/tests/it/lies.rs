@@ -308,9 +308,7 @@ fn hidden_and_on_close_orders_that_were_treated_as_others_are_found() {
             *command = Command::BeginAuction;
         }
     };
-    let changes: [(&str, &dyn Fn(&mut Command)); 3] =
-        [("shown", &shown), ("at once", &at_once), ("another auction", &other_auction)];
-    for (what, change) in changes {
+    let check = |what: &str, change: &dyn Fn(&mut Command)| {
         let mut run = Run::with_closing();
         command_otherwise(&mut run, change);
         let findings = run.check();
@@ -319,7 +317,10 @@ fn hidden_and_on_close_orders_that_were_treated_as_others_are_found() {
         let has_results = findings.count(Violation::WrongResult) > 0;
         assert!(has_results || what == "shown", "{what}: {findings:?}");
         assert_eq!(findings.count(Violation::NotSent), 0, "{what}: {findings:?}");
-    }
+    };
+    check("shown", &shown);
+    check("at once", &at_once);
+    check("another auction", &other_auction);
 }
 
 fn hash_files(run: &Run, cell: usize) -> Vec<PathBuf> {
