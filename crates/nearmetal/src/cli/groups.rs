@@ -68,7 +68,7 @@ fn list(command: &Command, width: usize) -> String {
     for (heading, names) in GROUPS {
         text += &format!("{heading}:\n");
         for name in *names {
-            let lines = style::wrap(&about(name), width.saturating_sub(NAME_COLUMNS + 2).max(20));
+            let lines = style::wrap(&about(name), width.saturating_sub(NAME_COLUMNS + 2).max(18));
             for (index, line) in lines.iter().enumerate() {
                 let name = if index == 0 { name } else { "" };
                 text += &format!("  {name:<NAME_COLUMNS$}{line}\n");
