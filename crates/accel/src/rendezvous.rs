@@ -38,8 +38,7 @@ use crate::{
 /// Version of the rendezvous protocol and of the region's layout.
 const VERSION: u32 = 3;
 
-/// Data calls after which a candidate without a peer moves to the kernel permanently. Those before
-/// which searches had used up their share of the process's time do not count.
+/// Data calls after which a candidate without a peer moves to the kernel permanently.
 const CALLS_MAX: u32 = 1 << 16;
 
 /// Data calls after which an end that refuses no longer waits for the other one.
@@ -368,10 +367,10 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
     }
     let errno = kernel::errno();
     let mut has_only_waited = false;
-    let pause = (calls / 4).clamp(1, ATTEMPT_CALLS_MAX);
     {
+        let pause = (calls / 4).clamp(1, ATTEMPT_CALLS_MAX);
         socket.next_attempt.store(calls.saturating_add(pause), Ordering::Relaxed);
-        if socket.searched_calls.load(Ordering::Relaxed) >= CALLS_MAX {
+        if calls >= CALLS_MAX {
             withdraw(socket, fd);
             let reason = match socket.record().reason_detail() {
                 OTHER_USER_SEEN => KernelReason::PeerOfAnotherUser,
@@ -396,8 +395,6 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
         }
     }
     drop(attempt);
-    let counted = if has_only_waited { 1 } else { pause };
-    socket.searched_calls.fetch_add(counted, Ordering::Relaxed);
     // An end that waits looks at each call. If that counted, it would take the time that the other
     // end, in the same process, needs to answer.
     if !has_only_waited {

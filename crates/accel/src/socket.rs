@@ -129,8 +129,6 @@ pub struct Socket {
     pub calls: AtomicU32,
     /// Count of data calls at which to look for the peer next.
     pub next_attempt: AtomicU32,
-    /// Count of data calls in which this socket looked for the peer, or paused after it did.
-    pub searched_calls: AtomicU32,
     /// Socket on which the server's end listens for its peer, or by which the two ends talk; −1 if
     /// there is none.
     pub rendezvous_listener: AtomicI32,
@@ -223,7 +221,6 @@ impl Socket {
             connection_token: AtomicU64::new(0),
             calls: AtomicU32::new(0),
             next_attempt: AtomicU32::new(0),
-            searched_calls: AtomicU32::new(0),
             rendezvous_listener: AtomicI32::new(-1),
             statement: AtomicI32::new(-1),
             statement_of: AtomicI32::new(-1),
@@ -262,7 +259,6 @@ impl Socket {
         for word in [
             &self.calls,
             &self.next_attempt,
-            &self.searched_calls,
             &self.was_taken_back,
             &self.reset_reported,
             &self.forbids_memory,

@@ -233,8 +233,8 @@ fn dead_nodes_are_not_up_and_dead_cells_have_no_leader() {
     drop(load);
 }
 
-/// Before, it began an election before it read what its leader had sent meanwhile. On a busy machine
-/// a leader may be late once for another reason.
+/// Before, it began an election before it read what its leader had sent meanwhile. On a busy
+/// machine a leader may be late once for another reason.
 #[test]
 fn a_replica_that_goes_on_begins_no_election() {
     let mut net = Net::new("1-1-3-2", Durability::MemoryQuorum);
