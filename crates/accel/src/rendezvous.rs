@@ -334,6 +334,13 @@ fn initial_kernel_reason(
 /// Most data calls from one attempt to the next, which is a quarter of those made so far.
 const ATTEMPT_CALLS_MAX: u32 = 256;
 
+/// Data calls until a socket asks again that may not search now: about [`ATTEMPT_CALLS_MAX`], by the
+/// lowest bits of the time. Two ends in one process make equal numbers of calls. If they asked at the
+/// same ones, the same end would always find the time that is left, and the other one never.
+fn put_off_calls(now_ns: u64) -> u32 {
+    ATTEMPT_CALLS_MAX / 2 + now_ns as u32 % ATTEMPT_CALLS_MAX
+}
+
 /// A call that moved so many bytes counts as more than one.
 const BYTES_PER_CALL: usize = 4096;
 
@@ -357,7 +364,8 @@ fn try_rendezvous(socket: &'static Socket, fd: c_int, calls: u32) {
     };
     let (is_bounded, begun_ns) = (Settings::get().has_default_after_calls(), wait::now_ns());
     if is_bounded && !worth::may_search(begun_ns) {
-        socket.next_attempt.store(calls.saturating_add(ATTEMPT_CALLS_MAX), Ordering::Relaxed);
+        let pause = put_off_calls(begun_ns);
+        socket.next_attempt.store(calls.saturating_add(pause), Ordering::Relaxed);
         if worth::is_one_of_a_crowd(table::connections()) && !socket.is_mapped() {
             let errno = kernel::errno();
             fallback::move_to_kernel(socket, KernelReason::Crowded);

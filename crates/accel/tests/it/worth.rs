@@ -254,13 +254,15 @@ fn has_joined(pair: Pair) -> bool {
 }
 
 /// Both ends are in this process, which has used up what its searches may take: the end that waits
-/// must leave the other one the time to answer. On a busy machine some give up before they may
-/// search; without that time none would meet.
+/// must leave the other one the time to answer.
 fn both_ends_after_the_time() {
-    let first = (0..BEYOND_THE_TIME / 2).filter(|_| has_joined(unused_pair())).count();
-    let mut later = (0..BEYOND_THE_TIME / 2).map(|_| unused_pair());
-    let met = later.find(|pair| has_joined(*pair));
-    check_both_directions(met.unwrap_or_else(|| panic!("of the first half {first} met, no other")));
+    let joined = |number: usize| {
+        let pair = unused_pair();
+        assert!(has_joined(pair), "connection {number} is left to the kernel: {:?}", reasons());
+        pair
+    };
+    let pairs: Vec<Pair> = (0..BEYOND_THE_TIME).map(joined).collect();
+    check_both_directions(pairs[BEYOND_THE_TIME - 1]);
 }
 
 #[test]
