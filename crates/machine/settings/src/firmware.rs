@@ -16,6 +16,8 @@ pub enum FirmwareId {
     PowerProfile,
     /// Idle states of the cores.
     IdleStates,
+    /// Those of the whole package.
+    PackageIdle,
     /// The idle state that lowers clock and voltage.
     C1e,
     /// Clock of the mesh or fabric.
@@ -162,23 +164,26 @@ pub const POWER_PROFILE: FirmwareSetting = FirmwareSetting {
     )
 };
 
-/// Idle states.
+/// Words of idle states beside those for on, off and automatic.
+const IDLE_WORDS: &[(&str, Meaning)] = &[
+    ("nocstates", Meaning::Off),
+    ("nostate", Meaning::Off),
+    ("nopackagestate", Meaning::Off),
+    ("c0c1state", Meaning::Off),
+    ("c6", Meaning::On),
+    ("c3", Meaning::On),
+    ("c2state", Meaning::On),
+    ("c6nonretention", Meaning::On),
+    ("c6retention", Meaning::On),
+    ("c6nonretentionstate", Meaning::On),
+    ("c6retentionstate", Meaning::On),
+    ("autonomous", Meaning::On),
+    ("legacy", Meaning::On),
+];
+
+/// Idle states of cores, which the kernel sees.
 pub const IDLE_STATES: FirmwareSetting = FirmwareSetting {
-    words: &[
-        ("nocstates", Meaning::Off),
-        ("nostate", Meaning::Off),
-        ("nopackagestate", Meaning::Off),
-        ("c0c1state", Meaning::Off),
-        ("c6", Meaning::On),
-        ("c3", Meaning::On),
-        ("c2state", Meaning::On),
-        ("c6nonretention", Meaning::On),
-        ("c6retention", Meaning::On),
-        ("c6nonretentionstate", Meaning::On),
-        ("c6retentionstate", Meaning::On),
-        ("autonomous", Meaning::On),
-        ("legacy", Meaning::On),
-    ],
+    words: IDLE_WORDS,
     wanted: Some(Meaning::Off),
     ..entry(
         FirmwareId::IdleStates,
@@ -186,16 +191,26 @@ pub const IDLE_STATES: FirmwareSetting = FirmwareSetting {
         &[
             "ProcCStates",
             "MinProcIdlePower",
-            "MinProcIdlePkgState",
             "Processors_CStates",
             "Processors_GlobalC_stateControl",
             "CPUC6Report",
-            "PackageCState",
             "GlobalCstateControl",
-            "DataFabricCStateEnable",
         ],
-        "a core or a package that sleeps deeply takes 10 to 200 µs to wake up; where the firmware \
-         allows no such state, no program and no kernel can enter one",
+        "a core that sleeps deeply takes 10 to 200 µs to wake up, whatever the figures of its \
+         states say",
+    )
+};
+
+/// Idle states of the package and of the fabric, which no core shows.
+pub const PACKAGE_IDLE: FirmwareSetting = FirmwareSetting {
+    words: IDLE_WORDS,
+    wanted: Some(Meaning::Off),
+    ..entry(
+        FirmwareId::PackageIdle,
+        "idle states of the package in the firmware",
+        &["MinProcIdlePkgState", "PackageCState", "DataFabricCStateEnable"],
+        "when all cores sleep, the last-level cache, the fabric and the links sleep as well, and \
+         the first message pays for all of them",
     )
 };
 
@@ -348,6 +363,7 @@ pub const LINK_SLEEP: FirmwareSetting = FirmwareSetting {
 pub static FIRMWARE: &[FirmwareSetting] = &[
     POWER_PROFILE,
     IDLE_STATES,
+    PACKAGE_IDLE,
     C1E,
     UNCORE,
     LINK_SLEEP,
@@ -420,7 +436,7 @@ mod tests {
         check(&POWER_PROFILE, "WorkloadProfile", "I/O Throughput", None);
         check(&IDLE_STATES, "MinProcIdlePower", "NoCStates", Some(Off));
         check(&IDLE_STATES, "Processors_CStates", "Autonomous", Some(On));
-        check(&IDLE_STATES, "PackageCState_3D25", "Auto", Some(Automatic));
+        check(&PACKAGE_IDLE, "PackageCState_3D25", "Auto", Some(Automatic));
         check(&C1E, "EnhancedHaltState_C1E__3D23", "Enable", Some(On));
         check(&THREADS, "Hyper-Threading[ALL]", "Disable", Some(Off));
         check(&THREADS, "Hyper_Threading_ALL__F27F", "Enable", Some(On));

@@ -56,10 +56,17 @@ pub const CHECKS: &[Check] = &[
             "firmware.idle",
             &catalogue::IDLE_STATES,
             Severity::Medium,
-            "switch idle states of cores and packages off, or limit them in the kernel",
+            "switch idle states of cores off, or limit them in the kernel",
             |m| judge(m, &catalogue::IDLE_STATES),
         )
     },
+    of_setting(
+        "firmware.package_idle",
+        &catalogue::PACKAGE_IDLE,
+        Severity::Medium,
+        "switch idle states of the package and the fabric off",
+        |m| judge(m, &catalogue::PACKAGE_IDLE),
+    ),
     of_setting("firmware.c1e", &catalogue::C1E, Severity::Medium, "switch C1E off", |m| {
         judge(m, &catalogue::C1E)
     }),
@@ -142,7 +149,7 @@ fn judge(m: &Machine<'_>, setting: &FirmwareSetting) -> Observed {
     let open: Vec<&Reading<'_>> = readings.iter().filter(is_open).collect();
     let observed = match (&bad[..], &open[..]) {
         ([], []) => Observed::pass(list(&readings.iter().collect::<Vec<_>>())),
-        ([], open) => Observed::unknown(format!("{}: what that means is not known", list(open))),
+        ([], open) => Observed::unknown(format!("{}, which does not decide", list(open))),
         (bad, _) => Observed::fail(list(bad)),
     };
     observed.with(seen(told, &readings))
@@ -168,21 +175,16 @@ fn waiting(m: &Machine<'_>) -> Observed {
     Observed::fail(format!("{count} for a restart: {}", names.join(", "))).with(evidence)
 }
 
-/// What the kernel sees of a setting.
-struct Sight {
-    setting: &'static FirmwareSetting,
-    /// What the kernel sees, as a meaning of the setting; absent if it cannot tell.
-    look: fn(&Machine<'_>) -> Option<Meaning>,
-    /// Meanings that the kernel can change without the firmware: it has switched off what is on.
-    kernel_may_switch_off: bool,
-}
+/// What the kernel finds of a setting, as a meaning of it; nothing if it cannot tell.
+type Look = fn(&Machine<'_>) -> Option<Meaning>;
 
-const SIGHTS: &[Sight] = &[
-    Sight { setting: &catalogue::THREADS, look: threads, kernel_may_switch_off: true },
-    Sight { setting: &catalogue::TURBO, look: turbo, kernel_may_switch_off: true },
-    Sight { setting: &catalogue::IOMMU, look: iommu, kernel_may_switch_off: true },
-    Sight { setting: &catalogue::IDLE_STATES, look: idle, kernel_may_switch_off: true },
-    Sight { setting: &catalogue::DOMAINS, look: domains, kernel_may_switch_off: false },
+/// Settings that the kernel sees as well.
+const SEEN: &[(&FirmwareSetting, Look)] = &[
+    (&catalogue::THREADS, threads),
+    (&catalogue::TURBO, turbo),
+    (&catalogue::IOMMU, iommu),
+    (&catalogue::IDLE_STATES, idle),
+    (&catalogue::DOMAINS, domains),
 ];
 
 fn in_force(m: &Machine<'_>) -> Observed {
@@ -203,11 +205,10 @@ fn in_force(m: &Machine<'_>) -> Observed {
         }
     }
     let (mut compared, mut differing) = (vec![], vec![]);
-    for sight in SIGHTS {
-        let Some(kernel) = (sight.look)(m) else { continue };
-        for reading in sight.setting.readings(&told.attributes) {
-            let Some(told) = reading.meaning else { continue };
-            let Some(differs) = differs(told, kernel, sight.kernel_may_switch_off) else {
+    for (setting, look) in SEEN {
+        let Some(kernel) = look(m) else { continue };
+        for reading in setting.readings(&told.attributes) {
+            let Some(differs) = reading.meaning.and_then(|told| differs(told, kernel)) else {
                 continue;
             };
             let text = format!("the kernel finds {}", word(kernel));
@@ -227,10 +228,11 @@ fn in_force(m: &Machine<'_>) -> Observed {
     }
 }
 
-/// Whether firmware and kernel contradict each other; absent if that cannot be told.
-fn differs(told: Meaning, kernel: Meaning, kernel_may_switch_off: bool) -> Option<bool> {
+/// Whether firmware and kernel contradict each other; absent if that cannot be told. The kernel may
+/// switch off what the firmware has on.
+fn differs(told: Meaning, kernel: Meaning) -> Option<bool> {
     match (told, kernel) {
-        (Meaning::On, Meaning::Off) if kernel_may_switch_off => None,
+        (Meaning::On, Meaning::Off) => None,
         (Meaning::On | Meaning::Off, Meaning::On | Meaning::Off) => Some(told != kernel),
         (Meaning::Count(told), Meaning::Count(kernel)) => Some(told != kernel),
         _ => None,
@@ -352,7 +354,7 @@ mod tests {
             Fail,
             "SysProfile = PerfPerWattOptimizedOs",
         );
-        let open = "SysProfile = Custom: what that means is not known";
+        let open = "SysProfile = Custom, which does not decide";
         judged(&[("SysProfile", "Custom")], Unknown, open);
         judged(
             &[("SysProfile", "Custom"), ("PowerRegulator", "DynamicPowerSavings")],
@@ -406,6 +408,8 @@ mod tests {
             states.iter().map(|(path, us)| (path.as_str(), *us)).collect();
         let sleeps = "ProcCStates = Disabled, but the kernel finds it on";
         seen(&[("ProcCStates", "Disabled")], &states, Fail, sleeps);
+        // What the package may do, no core shows.
+        seen(&[("PackageCState", "Disabled")], &states, Unknown, none);
         let c1 = "1 setting is as the kernel finds it";
         seen(&[("ProcCStates", "Disabled")], &states[..2], Pass, c1);
         let mut other = snapshot(&off, &[(active, "1")]);
