@@ -9,6 +9,7 @@ mod words;
 
 use serde_json::{Value, json};
 
+use super::words::WORSE;
 use super::{EngineFile, yaml};
 use manifest::{Job, Part};
 pub(super) use request::PLAN_BYTES_MAX;
@@ -175,6 +176,7 @@ fn pair(request: &KubernetesRequest, work: &PairWork) -> Vec<Value> {
 
 fn collect(request: &KubernetesRequest) -> String {
     COLLECT
+        .replace("@WORSE@\n", WORSE)
         .replace("@NAMESPACE@", &request.namespace.to_string())
         .replace("@SELECTOR@", &manifest::selector(request, Part::Measure))
 }
@@ -190,14 +192,7 @@ const COLLECT: &str = r#"#!/bin/sh
 set -eu
 folder=${1:?usage: collect.sh FOLDER}
 mkdir -- "$folder"
-code=0
-worse() {
-  case $1 in
-  0) ;;
-  1) code=1 ;;
-  *) [ "$code" -ne 0 ] || code=$1 ;;
-  esac
-}
+@WORSE@
 ask() { kubectl --namespace=@NAMESPACE@ get "$@"; }
 
 for job in $(ask jobs --selector=@SELECTOR@ --output=name); do

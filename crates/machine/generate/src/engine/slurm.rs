@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::words::for_shell;
+use super::words::{WORSE, for_shell};
 use super::{AbsolutePath, EngineFile, Name, NodePlan, PairsName, Partition, PlanName};
 
 /// Slurm ends a health check after 60 s; this one ends itself before that.
@@ -63,6 +63,7 @@ fn fill(template: &str, request: &SlurmRequest, head: &str) -> String {
     };
     let words = [
         ("@HEAD@\n", head.to_string()),
+        ("@WORSE@\n", WORSE.to_string()),
         ("@PROGRAM@", for_shell(&request.program)),
         ("@PLAN@", for_shell(&request.plan)),
         ("@PAIRS@", for_shell(&request.pairs)),
@@ -101,14 +102,7 @@ cat > "$folder/node.toml" <<'END'
 @NODE_PLAN@
 END
 
-code=0
-worse() {
-  case $1 in
-  0) ;;
-  1) code=1 ;;
-  *) [ "$code" -ne 0 ] || code=$1 ;;
-  esac
-}
+@WORSE@
 
 # Each node by itself, all at once.
 cat > "$folder/node.sh" <<'END'

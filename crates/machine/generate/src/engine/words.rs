@@ -203,6 +203,18 @@ pub(super) fn for_unit(word: &impl fmt::Display) -> String {
     format!("\"{}\"", text.replace('%', "%%").replace('$', "$$"))
 }
 
+/// Shell: `worse CODE` keeps the worst exit code of nearmetal in `code`. A missed target weighs
+/// most, and of the others the first.
+pub(super) const WORSE: &str = r#"code=0
+worse() {
+  case $1 in
+  0) ;;
+  1) code=1 ;;
+  *) [ "$code" -ne 0 ] || code=$1 ;;
+  esac
+}
+"#;
+
 #[cfg(test)]
 mod tests {
     use super::*;
