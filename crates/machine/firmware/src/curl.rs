@@ -22,7 +22,7 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 const REASON_CHARS_MAX: usize = 200;
 
 /// Codes of `curl` for certificates and keys that are not trusted.
-const CERTIFICATE_CODES: [i32; 6] = [35, 51, 58, 60, 77, 90];
+const CERTIFICATE_CODES: [i32; 4] = [51, 60, 77, 90];
 
 /// Longest name and longest password, bytes.
 const LOGIN_BYTES_MAX: usize = 256;
@@ -323,11 +323,14 @@ mod tests {
     }
 
     #[test]
-    fn a_login_is_one_line_and_is_never_shown() {
+    fn a_request_has_limits_and_its_login_is_one_line_that_is_never_shown() {
         let login: Login = "root:pa\"ss\\wo:rd\n".parse().unwrap();
         assert_eq!(format!("{login:?}"), "Login");
         let curl = Curl::new("bmc".parse().unwrap(), Some(login), Trust::Machine);
         let text = curl.configuration("/redfish/v1", None);
+        for limit in ["max-time = 30\n", "connect-timeout = 10\n", "max-filesize = 4194304\n"] {
+            assert!(text.contains(limit), "{text}");
+        }
         assert!(text.contains("user = \"root:pa\\\"ss\\\\wo:rd\"\n"), "{text}");
         for text in ["", "root", ":x", "root:", "root:a\nurl = b", "root:a\tb"] {
             assert_eq!(text.parse::<Login>(), Err(LoginError), "{text:?}");

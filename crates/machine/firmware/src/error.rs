@@ -8,8 +8,8 @@ pub enum FirmwareError {
     /// `curl` is not there.
     #[error("`curl` cannot be started: {0}; install it")]
     NoCurl(#[source] io::Error),
-    /// The controller does not answer.
-    #[error("the management controller {host} does not answer: {reason}")]
+    /// The controller does not answer, or without an end.
+    #[error("the management controller {host} gives no usable answer: {reason}")]
     Unreachable {
         /// The controller.
         host: String,

@@ -6,11 +6,13 @@ use clap::{Args, Subcommand};
 
 use super::format::FormatArgs;
 
-/// Where a management controller is, and who asks it.
+/// `--bmc`.
+const BMC: &str = "The host's management controller: a name, an address, or https://host:port";
+
+/// Where this machine's management controller is, and who asks it.
 #[derive(Debug, Args)]
 pub struct BmcArgs {
-    /// The host's management controller: a name, an address, or https://host:port.
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", help = BMC, conflicts_with_all = ["snapshot", "root"])]
     pub bmc: Option<String>,
     #[command(flatten)]
     pub access: BmcAccessArgs,
@@ -19,8 +21,7 @@ pub struct BmcArgs {
 /// The same where nothing can be done without it.
 #[derive(Debug, Args)]
 pub struct NamedBmcArgs {
-    /// The host's management controller: a name, an address, or https://host:port.
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", help = BMC)]
     pub bmc: String,
     #[command(flatten)]
     pub access: BmcAccessArgs,
@@ -29,16 +30,16 @@ pub struct NamedBmcArgs {
 #[derive(Debug, Args)]
 pub struct BmcAccessArgs {
     /// File with one line `user:password` for the controller, which only its owner can read.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "bmc")]
     pub bmc_login: Option<PathBuf>,
     /// File of the authority that has signed the controller's certificate.
-    #[arg(long, value_name = "FILE", conflicts_with = "bmc_pin")]
+    #[arg(long, value_name = "FILE", requires = "bmc", conflicts_with = "bmc_pin")]
     pub bmc_ca: Option<PathBuf>,
     /// The controller's public key as its SHA-256 sum in base64, where nobody has signed it.
-    #[arg(long, value_name = "SUM")]
+    #[arg(long, value_name = "SUM", requires = "bmc")]
     pub bmc_pin: Option<String>,
     /// Which host, if the controller has several.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", requires = "bmc")]
     pub bmc_system: Option<String>,
 }
 

@@ -1,19 +1,13 @@
 //! A management controller that the options name.
 
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use nm_firmware::redfish::{self, Host};
 use nm_firmware::{Curl, FirmwareError, Login, Place, Trust};
 
 use crate::cli::firmware::BmcAccessArgs;
 use crate::exit::{Exit, Stop};
-
-/// Longest file of a login that is read, bytes.
-const LOGIN_BYTES_MAX: u64 = 4_096;
 
 /// The SMBIOS identifier of this machine, which only root can read.
 const UUID: &str = "/sys/class/dmi/id/product_uuid";
@@ -48,8 +42,8 @@ impl Bmc {
     }
 
     /// Has settings changed at the next restart.
-    pub fn stage(&mut self, host: &Host, changes: &[redfish::Change]) -> Result<()> {
-        host.stage(&mut self.controller, changes).map_err(|error| stop(&error))
+    pub fn stage(&mut self, host: &Host, changes: &[redfish::Change]) -> Result<(), FirmwareError> {
+        host.stage(&mut self.controller, changes)
     }
 }
 
@@ -70,21 +64,9 @@ pub fn stop(error: &FirmwareError) -> anyhow::Error {
 
 /// Reads a login that nobody else can read.
 fn login(path: &Path) -> Result<Login> {
-    let name = path.display();
-    let refused = |what: &str| Stop::usage(format!("--bmc-login {name}: {what}"));
-    let file = File::open(path).with_context(|| format!("--bmc-login {name} cannot be read"))?;
-    let meta = file.metadata()?;
-    if !meta.is_file() {
-        return Err(refused("it is no file"));
-    }
-    if meta.mode() & 0o077 != 0 {
-        return Err(refused("others can read it; run `chmod go= FILE`"));
-    }
-    let mut text = String::new();
-    file.take(LOGIN_BYTES_MAX)
-        .read_to_string(&mut text)
-        .with_context(|| format!("--bmc-login {name} cannot be read"))?;
-    text.parse().map_err(|error| refused(&format!("{error}")))
+    let refused = |what: String| Stop::usage(format!("--bmc-login: {what}"));
+    let text = nm_auth::read_private(path).map_err(|error| refused(error.to_string()))?;
+    text.parse().map_err(|error| refused(format!("{}: {error}", path.display())))
 }
 
 fn authority(path: &Path) -> Result<String> {

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use nm_firmware::redfish::{Change, Host};
+use nm_firmware::FirmwareError;
+use nm_firmware::redfish::Change;
 use nm_model::firmware::Firmware;
 use nm_settings::firmware::FIRMWARE;
 use nm_sys::{complete_file, text_file};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::bmc::Bmc;
+use super::bmc::{Bmc, stop};
 use crate::cli::firmware::{
     FirmwareCommand, FirmwareShowArgs, FirmwareStageArgs, FirmwareUndoArgs, NamedBmcArgs,
 };
@@ -181,7 +182,7 @@ fn stage(args: &FirmwareStageArgs) -> Result<Exit> {
     let wanted = pairs(&args.settings)?;
     let mut bmc = controller(&args.bmc)?;
     let host = bmc.read()?;
-    let changes = host.changes(&wanted).map_err(|error| super::bmc::stop(&error))?;
+    let changes = host.changes(&wanted).map_err(|error| stop(&error))?;
     if changes.is_empty() {
         output::text("all these settings are in force, or wait for a restart already\n")?;
         return Ok(Exit::Pass);
@@ -196,13 +197,19 @@ fn stage(args: &FirmwareStageArgs) -> Result<Exit> {
     let text = serde_json::to_string_pretty(&undo)? + "\n";
     complete_file::create(&args.undo_file, text.as_bytes(), 0o600)
         .map_err(|error| output::file_error(&args.undo_file, &error))?;
-    bmc.stage(&host, &changes)?;
-    told(&mut bmc, &changes)?;
+    if let Err(error) = bmc.stage(&host, &changes) {
+        // Where nothing was changed, there is nothing to undo.
+        if !matches!(error, FirmwareError::Unknown { .. }) {
+            let _ = std::fs::remove_file(&args.undo_file);
+        }
+        return Err(stop(&error));
+    }
     output::text(&format!(
-        "`nearmetal firmware undo {} --bmc {}` takes them back\n",
+        "`nearmetal firmware undo {} --bmc {}` takes back:\n",
         args.undo_file.display(),
         args.bmc.bmc
     ))?;
+    told(&mut bmc, &changes)?;
     Ok(Exit::Pass)
 }
 
@@ -223,10 +230,11 @@ fn pairs(words: &[String]) -> Result<Vec<(String, String)>> {
 
 /// Says what the controller says afterwards: it may still be working on it.
 fn told(bmc: &mut Bmc, changes: &[Change]) -> Result<()> {
-    let host: Host = bmc.read()?;
-    let waits = |change: &Change| match &host.firmware.waiting {
-        Some(list) => list.get(&change.name).or(host.firmware.attributes.get(&change.name)),
-        None => None,
+    // The change was accepted, whether it can be seen or not.
+    let seen = bmc.read().ok().map(|host| host.firmware);
+    let waits = |change: &Change| {
+        let seen = seen.as_ref()?;
+        seen.waiting.as_ref()?.get(&change.name).or(seen.attributes.get(&change.name))
     };
     for change in changes {
         let Change { name, before, after } = change;
@@ -260,8 +268,8 @@ fn undo(args: &FirmwareUndoArgs) -> Result<Exit> {
         return Err(Stop::with(Exit::Conflict, message));
     }
     let wanted: Vec<(String, String)> = undo.before.into_iter().collect();
-    let changes = host.changes_back(&wanted).map_err(|error| super::bmc::stop(&error))?;
-    bmc.stage(&host, &changes)?;
+    let changes = host.changes_back(&wanted).map_err(|error| stop(&error))?;
+    bmc.stage(&host, &changes).map_err(|error| stop(&error))?;
     told(&mut bmc, &changes)?;
     Ok(Exit::Pass)
 }

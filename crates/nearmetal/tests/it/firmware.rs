@@ -222,7 +222,7 @@ fn what_a_controller_or_its_user_does_wrong_is_one_sentence() {
     let nobody = run_in(at, &[&show[..], &["--bmc", place]].concat());
     check(nobody, 2, "refuses the login for /redfish/v1/Systems (status 401)");
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    check(ask(at, &format!("http://{closed}"), &show), 4, "does not answer");
+    check(ask(at, &format!("http://{closed}"), &show), 4, "gives no usable answer");
     check(ask(at, "http://192.0.2.1", &show), 2, "is not encrypted");
     let stage = |words: &[&str], file: &str| {
         let head = ["firmware", "stage", "--undo-file", file];
@@ -231,11 +231,17 @@ fn what_a_controller_or_its_user_does_wrong_is_one_sentence() {
     check(stage(&["turbo=Disabled"], "a"), 2, "no setting `turbo`; did you mean `Turbo`?");
     assert!(!at.join("a").exists());
     check(stage(&["Turbo=Nonsense"], "b"), 4, "status 400: Turbo does not take that value.");
+    assert!(!at.join("b").exists(), "nothing was changed, so there is nothing to undo");
     check(stage(&["Turbo"], "c"), 2, "`Turbo` is no NAME=VALUE");
     fs::write(at.join("other"), "{}").unwrap();
+    for words in
+        [&["audit", "--bmc-login", "login"][..], &["audit", "--snapshot", "a", "--bmc", "b"]]
+    {
+        assert_eq!(run_in(at, words).code, 2, "{words:?}");
+    }
     check(ask(at, place, &["firmware", "undo", "other"]), 2, "is no file of `firmware stage`");
     fs::set_permissions(at.join("login"), fs::Permissions::from_mode(0o644)).unwrap();
-    check(ask(at, place, &show), 2, "others can read it");
+    check(ask(at, place, &show), 2, "chmod");
     // The secret is on no command line and in no message.
     fs::set_permissions(at.join("login"), fs::Permissions::from_mode(0o600)).unwrap();
     let shown = ask(at, place, &show);
@@ -260,10 +266,10 @@ fn an_endless_answer_and_none_at_all_are_ended() {
             bytes = vec![b' '; 1 << 16];
         }
     };
-    check(endless, "does not answer");
-    check(drop, "does not answer");
+    check(endless, "gives no usable answer");
+    check(drop, "gives no usable answer");
     let other = |mut stream: TcpStream| drop(stream.write_all(b"220 smtp ready\r\n\r\n"));
-    check(other, "does not answer");
+    check(other, "gives no usable answer");
 }
 
 /// A key that nobody has signed is taken by its sum only.
