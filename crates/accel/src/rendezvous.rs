@@ -334,9 +334,9 @@ fn initial_kernel_reason(
 /// Most data calls from one attempt to the next, which is a quarter of those made so far.
 const ATTEMPT_CALLS_MAX: u32 = 256;
 
-/// Data calls until a socket asks again that may not search now: about [`ATTEMPT_CALLS_MAX`], by the
-/// lowest bits of the time. Two ends in one process make equal numbers of calls. If they asked at the
-/// same ones, the same end would always find the time that is left, and the other one never.
+/// Data calls until a socket asks again that may not search now: about [`ATTEMPT_CALLS_MAX`], by
+/// the lowest bits of the time. Two ends in one process make equal numbers of calls. If they asked
+/// at the same ones, the same end would always find the time that is left, and the other one never.
 fn put_off_calls(now_ns: u64) -> u32 {
     ATTEMPT_CALLS_MAX / 2 + now_ns as u32 % ATTEMPT_CALLS_MAX
 }
