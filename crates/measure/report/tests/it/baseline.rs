@@ -1,6 +1,7 @@
 //! Baselines as files: what is saved reads back, and nothing else is read.
 
 use std::path::Path;
+use std::sync::LazyLock;
 
 use nm_model::baseline::{BYTES_MAX, Baseline, BaselineFigure};
 use nm_report::baseline_folder::{BaselineError, json, load, parse, save};
@@ -8,9 +9,14 @@ use proptest::prelude::*;
 
 use crate::fixture::{self, SMALL};
 
-fn baseline() -> Baseline {
+/// Made once: property tests ask for it hundreds of times.
+static BASELINE: LazyLock<Baseline> = LazyLock::new(|| {
     let figures = nm_judge::CompareOptions::default().fail_on;
     nm_judge::baseline(&fixture::result(SMALL), &figures, &nm_judge::Selector::any())
+});
+
+fn baseline() -> Baseline {
+    BASELINE.clone()
 }
 
 /// The same with these rounds in every figure, and so many copies of the figures.

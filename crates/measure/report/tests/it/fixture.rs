@@ -15,6 +15,7 @@ use nm_model::verdict::{Comparison, ComparisonRow, Evidence, Interval, Relation,
 use nm_model::{EndpointId, RowId, SettingKind, SettingValue, Settings};
 use nm_model::{NotAvailable, Outcome, Plan};
 use nm_stats::histogram;
+use nm_test_support::sorted;
 
 /// Numbers that look random and are the same everywhere.
 struct Numbers(u64);
@@ -257,8 +258,7 @@ fn distribution(base: f64, n_samples: usize, numbers: &mut Numbers) -> LatencyRo
         .chunks(n_samples.div_ceil(n_slices))
         .enumerate()
         .map(|(index, chunk)| {
-            let mut sorted = chunk.to_vec();
-            sorted.sort_unstable();
+            let sorted = sorted(chunk.to_vec());
             Slice {
                 start_ms: index as f64 * 250.0,
                 count: chunk.len() as u64,
@@ -268,8 +268,7 @@ fn distribution(base: f64, n_samples: usize, numbers: &mut Numbers) -> LatencyRo
             }
         })
         .collect();
-    let mut sorted = samples;
-    sorted.sort_unstable();
+    let sorted = sorted(samples);
     let n = sorted.len();
     let mean = sorted.iter().sum::<u64>() as f64 / n as f64;
     let squares: f64 = sorted.iter().map(|v| (*v as f64 - mean) * (*v as f64 - mean)).sum();
