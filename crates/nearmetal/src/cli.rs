@@ -36,6 +36,7 @@ pub mod watch;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use nm_model::attached::AttachedGuest;
 use nm_model::hosts::HostSpec;
 
 use self::accel::AccelArgs;
@@ -329,9 +330,13 @@ pub enum Command {
     /// A distributed stock exchange on this machine or several.
     #[command(subcommand)]
     Exchange(ExchangeCommand),
-    /// An agent on stdin and stdout; started by environments, not by hand.
+    /// An agent on stdin and stdout, started by environments; or on a port of a guest that others
+    /// made (`--on`), where it serves one `qualify --guest` after another.
     #[command(hide = true)]
     Agent {
+        /// Serve on this device of the guest: a virtual serial port, or a serial line.
+        #[arg(long, value_name = "DEVICE")]
+        on: Option<PathBuf>,
         /// Seconds without anything on stdin after which it ends, also in the middle of a task.
         #[arg(long, value_name = "SECONDS", value_parser = number(1_u64..=86_400))]
         silence_limit: Option<u64>,
@@ -381,6 +386,11 @@ pub struct QualifyArgs {
     /// The client of the environment `ssh`, instead of the plan's; this machine if there is none.
     #[arg(long, value_name = "DEST[=ADDRESS]")]
     pub client: Option<HostSpec>,
+    /// A guest that others made, for the environment `vm-attached`: `ssh:USER@HOST[:PORT]`,
+    /// `socket:PATH`, `socket:HOST:PORT` or `serial:DEVICE`, with its address on the path that is
+    /// measured. One is measured against this machine; of two, the first one is the client.
+    #[arg(long, value_name = "PLACE[=ADDRESS]")]
+    pub guest: Vec<AttachedGuest>,
     /// Keep every sample, one ns value a line, in the folder's `samples/*.dat`.
     #[arg(long)]
     pub raw: bool,

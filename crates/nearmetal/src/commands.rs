@@ -89,7 +89,7 @@ pub fn run(command: Command) -> Result<Exit> {
         Command::Completions { shell } => completions(shell),
         Command::Man { command, out } => man::run(&command, out.as_deref()),
         Command::Exchange(command) => exchange::run(&command),
-        Command::Agent { silence_limit } => agent::run(silence_limit),
+        Command::Agent { on, silence_limit } => agent::run(on.as_deref(), silence_limit),
         Command::LabWire { arguments } => {
             nm_lab::link_setup::run(&arguments)?;
             Ok(Exit::Pass)

@@ -25,6 +25,7 @@ const PLANS: &[(&str, &str)] = built_in![
     "quick",
     "full",
     "two-hosts",
+    "attached",
     "power",
     "deftech-hft",
     "vmware-pingpong",

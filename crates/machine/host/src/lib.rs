@@ -34,7 +34,7 @@ use nm_sys::hostfiles::HostFiles;
 
 pub use cgroup::quota as cpu_quota;
 pub use interrupt_time::accounts_interrupt_time;
-pub use virtualization::{is_metal, is_pod};
+pub use virtualization::{QEMU_TCG, is_metal, is_pod};
 
 /// Facts of this machine, as seen from this process and its namespaces.
 pub fn facts() -> Facts {

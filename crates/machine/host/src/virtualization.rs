@@ -140,6 +140,9 @@ pub fn signature() -> Option<String> {
     None
 }
 
+/// Name of QEMU's translator, which guests see as their hypervisor.
+pub const QEMU_TCG: &str = "QEMU TCG";
+
 /// The usual name of a hypervisor for its signature; an unknown signature is its own name.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86 has signatures"))]
 fn name_of(signature: &str) -> &str {
@@ -148,7 +151,7 @@ fn name_of(signature: &str) -> &str {
         "VMwareVMware" => "VMware",
         "XenVMMXenVMM" => "Xen",
         "Microsoft Hv" => "Hyper-V",
-        "TCGTCGTCGTCG" => "QEMU TCG",
+        "TCGTCGTCGTCG" => QEMU_TCG,
         "VBoxVBoxVBox" => "VirtualBox",
         "bhyve bhyve" => "bhyve",
         "ACRNACRNACRN" => "ACRN",

@@ -9,10 +9,11 @@ use nm_lab::environment::{self, Environment, Setup};
 use nm_lab::factor::{self, InForce};
 use nm_lab::resolve;
 use nm_lab::trial::{self, Measured};
+use nm_model::environment::Distance;
 use nm_model::plan::EnvironmentKind;
 use nm_model::{
-    ExchangeSpec, Failure, FailureKind, GuestSpec, HostsSpec, Launcher, NotAvailable, ProbeSpec,
-    RowId, Side, StackPair, Trial,
+    AttachedSpec, ExchangeSpec, Failure, FailureKind, GuestSpec, HostsSpec, Launcher, NotAvailable,
+    ProbeSpec, RowId, Side, StackPair, Trial,
 };
 
 use crate::exchange_round;
@@ -40,6 +41,8 @@ pub struct EnvironmentPool {
     guests: GuestSpec,
     /// The hosts of the plan.
     hosts: Option<HostsSpec>,
+    /// The attached guests of the plan.
+    attached: Option<AttachedSpec>,
     /// Whether factors may change settings of the machine.
     may_change_machine: bool,
     running: BTreeMap<AgentsKey, Environment>,
@@ -71,6 +74,11 @@ impl EnvironmentPool {
         EnvironmentPool { hosts: hosts.cloned(), ..self }
     }
 
+    /// The pool with the guests of the environment `vm-attached`.
+    pub fn with_attached(self, attached: Option<&AttachedSpec>) -> EnvironmentPool {
+        EnvironmentPool { attached: attached.cloned(), ..self }
+    }
+
     /// Runs one trial of a plan.
     pub fn run(&mut self, trial: &Trial, context: &TrialContext<'_>) -> TrialResult {
         if let ProbeSpec::Exchange(spec) = &trial.probe {
@@ -86,7 +94,8 @@ impl EnvironmentPool {
         }
         let (guests, hosts) = (self.guests.clone(), self.hosts.clone());
         let interrupted = Some(Arc::clone(context.interrupted));
-        let mut setup = Setup { guests, hosts, interrupted, ..Setup::new(&stacks) };
+        let attached = self.attached.clone();
+        let mut setup = Setup { guests, hosts, attached, interrupted, ..Setup::new(&stacks) };
         if let Some(folder) = context.folder {
             setup = setup.log_folder(folder);
         }
@@ -108,7 +117,7 @@ impl EnvironmentPool {
                 }
                 Err(failure) => {
                     let has_failed = self.has_run.contains(&key);
-                    if has_failed && trial.environment == EnvironmentKind::Ssh {
+                    if has_failed && trial.environment.distance() == Distance::Hosts {
                         // A host that was cut off may be back at the next trial.
                         self.count_failure(key, &failure);
                         return TrialResult::Failed { measured: vec![], case: None, failure };

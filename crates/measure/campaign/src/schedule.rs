@@ -21,7 +21,7 @@ const WEIGHT_OF_EXPECTED_S: f64 = 5.0;
 fn usual(environment: EnvironmentKind) -> (f64, f64) {
     match environment {
         EnvironmentKind::Loopback => (0.1, 50e-6),
-        EnvironmentKind::Ssh => (2.0, 200e-6),
+        EnvironmentKind::Ssh | EnvironmentKind::VmAttached => (2.0, 200e-6),
         _ if environment.has_guests() => (5.0, 150e-6),
         _ => (0.3, 50e-6),
     }

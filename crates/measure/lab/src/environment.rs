@@ -2,8 +2,10 @@
 //! again, also when this process is killed. Namespaces and links have no names, so they end with
 //! the processes that are in them, and those end with this one.
 
+mod attached;
 mod available;
 mod bridge;
+mod guest_port;
 mod guests;
 mod loopback;
 mod namespaces;
@@ -53,5 +55,6 @@ fn start_agents(kind: EnvironmentKind, setup: &Setup) -> Result<Environment, Fai
         | EnvironmentKind::VmVhost
         | EnvironmentKind::VmSriov => guests::start(kind, setup),
         EnvironmentKind::Ssh => ssh::start(setup),
+        EnvironmentKind::VmAttached => attached::start(setup),
     }
 }

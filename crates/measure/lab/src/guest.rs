@@ -18,13 +18,16 @@ use nm_sys::init;
 use nm_transport::guest_memory;
 use nm_vm::boot::{BootError, BootSettings, CONTROL_PORT};
 use nm_vm::image::MODULES_FOLDER;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::agent;
+use crate::agent::{self, Stream};
 use crate::netlink::Routes;
 
 /// Longest time until a device that the guest needs is there. Emulated processors are slow.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Longest time until somebody opens the other end of the control port: guests that were exported
+/// are started by hand, before the run that measures them.
+const CONTROLLER_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Time between two looks at what is waited for.
 const STEP: Duration = Duration::from_millis(2);
@@ -152,9 +155,13 @@ fn serve() -> Result<(), GuestError> {
     set_up_links(&settings)?;
     use_shared_memory()?;
     let port = control_port()?;
-    let input = port.try_clone().map_err(GuestError::system("duplicate the control port"))?;
+    // A write to the port would wait for ever after its controller has gone.
+    let failed = GuestError::system("use the control port");
+    let Stream { input, output, open } = Stream::of(port).map_err(failed)?;
     say(&format!("{} is ready", settings.side));
-    Ok(agent::serve(input, port)?)
+    let served = agent::serve(input, output);
+    drop(open);
+    Ok(served?)
 }
 
 /// Loads all modules of the image in the order of their names. A guest may have modules for devices
@@ -174,8 +181,12 @@ fn load_modules() {
 }
 
 /// Tries until `attempt` gives something; none if it does not in time.
-fn wait_for<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
-    let limit = Deadline::after(DEVICE_TIMEOUT);
+fn wait_for<T>(attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    wait_within(DEVICE_TIMEOUT, attempt)
+}
+
+fn wait_within<T>(limit: Duration, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    let limit = Deadline::after(limit);
     loop {
         if let Some(found) = attempt() {
             return Some(found);
@@ -193,13 +204,8 @@ fn control_port() -> Result<File, GuestError> {
     let path = wait_for(find_control_port).ok_or(GuestError::NoPort)?;
     let port = OpenOptions::new().read(true).write(true).open(&path);
     let port = port.map_err(GuestError::system(format!("open {}", path.display())))?;
-    let is_open = || {
-        let mut polled = [PollFd::new(&port, PollFlags::IN)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let result = poll(&mut polled, Some(&now));
-        (result.is_ok() && !polled[0].revents().contains(PollFlags::HUP)).then_some(())
-    };
-    wait_for(is_open).ok_or(GuestError::NoController)?;
+    let is_open = || (!agent::is_hung_up(&port)).then_some(());
+    wait_within(CONTROLLER_TIMEOUT, is_open).ok_or(GuestError::NoController)?;
     Ok(port)
 }
 

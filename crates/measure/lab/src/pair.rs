@@ -3,10 +3,13 @@
 
 use std::net::IpAddr;
 
+use nm_host::QEMU_TCG;
 use nm_model::environment::Distance;
 use nm_model::facts::{Facts, LinkFacts};
 use nm_model::stack::Comparability;
-use nm_model::{Case, Doubt, DoubtKind, Failure, GuestExecution, Side, Stack, StackPair};
+use nm_model::{
+    Case, Doubt, DoubtKind, Failure, FailureKind, GuestExecution, Side, Stack, StackPair,
+};
 
 use nm_sys::process::Signal;
 
@@ -115,6 +118,29 @@ impl Pair {
             Some(link) => by_link(link, layer),
             None => Comparability { layer: Some(layer), ..Comparability::default() },
         };
+        Ok(pair)
+    }
+
+    /// Agents in guests that others made, or one there and one on this machine, with the `names` of
+    /// both ends. Nothing is known of the CPUs that the guests run on. A guest that sees QEMU's
+    /// translator is emulated; of any other its execution stays unknown.
+    pub(crate) fn of_attached(
+        environment: &str,
+        agents: (Handle, Handle),
+        addresses: (IpAddr, IpAddr),
+        link: &str,
+        names: &(String, String),
+    ) -> Result<Pair, Failure> {
+        let mut pair = Pair::of_hosts(environment, agents, addresses, link)?;
+        if one_kernel(&pair.client_facts, &pair.server_facts) {
+            let message = format!("{} and {} are one machine", names.0, names.1);
+            return Err(Failure::new(FailureKind::BadRequest, message)
+                .hint("attach guests that have a kernel of their own, each once"));
+        }
+        if let Some(execution) = execution_seen(&pair.client_facts, &pair.server_facts) {
+            pair.between.execution = Some(execution);
+            pair.guests = Some(GuestConditions { execution, shortage: None });
+        }
         Ok(pair)
     }
 
@@ -272,6 +298,14 @@ pub(crate) fn layer_of(facts: &Facts) -> String {
     }
 }
 
+/// What executes one of two ends, as far as the ends themselves can see: QEMU's translator says who
+/// it is, and KVM does not say what it runs on.
+fn execution_seen(client: &Facts, server: &Facts) -> Option<GuestExecution> {
+    let sees_translator =
+        |facts: &Facts| facts.virtualization.hypervisor.as_deref() == Some(QEMU_TCG);
+    [client, server].into_iter().any(sees_translator).then_some(GuestExecution::Tcg)
+}
+
 /// The virtualization layers between two hosts, as far as the facts show them.
 fn layer(client: &Facts, server: &Facts) -> String {
     let (a, b) = (layer_of(client), layer_of(server));
@@ -303,6 +337,20 @@ mod tests {
         assert_eq!((between.link.as_deref(), between.firmware), (Some("2.5 Gb/s"), None));
         let veth = LinkFacts { driver: Some("veth".into()), ..card };
         assert_eq!(by_link(&veth, String::new()).link.as_deref(), Some("virtual"));
+    }
+
+    #[test]
+    fn an_end_that_sees_the_translator_is_emulated() {
+        let sees = |name: &str| {
+            let mut facts = Facts::default();
+            facts.virtualization.hypervisor = Some(name.to_string());
+            facts
+        };
+        assert_eq!(execution_seen(&Facts::default(), &sees("KVM")), None);
+        for (client, server) in [("KVM", QEMU_TCG), (QEMU_TCG, "KVM")] {
+            let execution = execution_seen(&sees(client), &sees(server));
+            assert_eq!(execution, Some(GuestExecution::Tcg));
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::setting::Settings;
 use crate::stack::Stack;
 
 /// Version of the protocol; both ends must have the same.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 
 /// Longest line that either end accepts, bytes, its newline included.
 pub const LINE_BYTES_MAX: usize = 4 << 20;
@@ -61,6 +61,13 @@ pub enum Request {
     Run,
     /// End the running or prepared task as soon as possible.
     Cancel,
+    /// Forget a controller before this one and all that it has begun, and greet with this token. So
+    /// a controller finds its first answer on a line where there was something before: the words of
+    /// a boot, or an earlier session.
+    Attach {
+        /// Another one each time.
+        token: Token,
+    },
     /// End the agent.
     Bye,
 }
@@ -141,7 +148,7 @@ impl Task {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "lowercase")]
 pub enum Answer {
-    /// First line of every agent.
+    /// First line of every agent, and answer to `attach`.
     Hello {
         /// [`PROTOCOL_VERSION`].
         protocol: u32,
@@ -149,6 +156,9 @@ pub enum Answer {
         version: String,
         /// Process id.
         pid: u32,
+        /// That of the request, if `attach` has asked for this answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        token: Option<Token>,
     },
     /// Answer to `describe`.
     Facts(Box<Facts>),
@@ -278,7 +288,7 @@ mod tests {
         let line = |request: &Request| serde_json::to_string(request).unwrap();
         assert_eq!(line(&Request::Describe), r#"{"do":"describe"}"#);
         assert_eq!(line(&Request::Bye), r#"{"do":"bye"}"#);
-        let hello = Answer::Hello { protocol: 1, version: "0".into(), pid: 7 };
+        let hello = Answer::Hello { protocol: 1, version: "0".into(), pid: 7, token: None };
         assert_eq!(
             serde_json::to_string(&hello).unwrap(),
             r#"{"answer":"hello","protocol":1,"version":"0","pid":7}"#

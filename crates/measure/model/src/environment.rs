@@ -22,6 +22,9 @@ named_enum!(
         VmSriov = "vm-sriov",
         /// Two hosts reached by ssh.
         Ssh = "ssh",
+        /// A guest that others made and this host, or two such guests. What runs them, and where,
+        /// is not known.
+        VmAttached = "vm-attached",
     }
 );
 
@@ -54,7 +57,7 @@ impl EnvironmentKind {
             | EnvironmentKind::VmSwitch
             | EnvironmentKind::VmVhost
             | EnvironmentKind::VmSriov => Distance::Guests,
-            EnvironmentKind::Ssh => Distance::Hosts,
+            EnvironmentKind::Ssh | EnvironmentKind::VmAttached => Distance::Hosts,
         }
     }
 

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod attached;
 pub mod baseline;
 pub mod campaign;
 pub mod capability;
@@ -63,6 +64,7 @@ pub mod watch;
 pub mod words;
 
 pub use agent::{Answer, Failure, FailureKind, Request};
+pub use attached::AttachedSpec;
 pub use baseline::Baseline;
 pub use campaign::{Campaign, NotAvailable, Trial};
 pub use capability::Obstacle;

@@ -6,6 +6,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::attached::AttachedSpec;
 use crate::class::StackClass;
 pub use crate::environment::EnvironmentKind;
 use crate::factor::Factor;
@@ -57,6 +58,9 @@ pub struct Plan {
     /// The hosts of the environment `ssh`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts: Option<HostsSpec>,
+    /// The guests of the environment `vm-attached`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attached: Option<AttachedSpec>,
     /// Conditions that rows are also measured with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub factors: Vec<Factor>,

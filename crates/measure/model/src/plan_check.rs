@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use crate::attached::AttachedFault;
 use crate::class::StackClass;
 use crate::factor::{Factor, FactorKind};
 use crate::hosts::HostsFault;
@@ -80,6 +81,8 @@ pub(crate) enum CheckError {
     CaseTwice { path: String, case: String },
     #[error(transparent)]
     Hosts(#[from] HostsFault),
+    #[error(transparent)]
+    Attached(#[from] AttachedFault),
     #[error(transparent)]
     Limit(#[from] LimitError),
     #[error("target on `{on}` matches no row of the plan{hint}")]
@@ -182,6 +185,9 @@ pub(crate) fn check(plan: &Plan, published: Option<&[PublishedRun]>) -> Result<(
     }
     if let Some(hosts) = &plan.hosts {
         hosts.check().map_err(|error| Fault::of_plan("[hosts", error.into()))?;
+    }
+    if let Some(attached) = &plan.attached {
+        attached.check().map_err(|error| Fault::of_plan("[attached", error.into()))?;
     }
     check_each_case_once(plan)?;
     let rows = plan.rows();

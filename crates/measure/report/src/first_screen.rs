@@ -4,6 +4,7 @@
 //! `FAIL: p99 12.7 ms on netns/tcp-spin (limit 10 ms); 42.0 % of the time was lost (limit 5 %)`
 
 use nm_model::doubt::DoubtKind;
+use nm_model::environment::{Distance, EnvironmentKind};
 use nm_model::machine::{MachineLimits, MachineUse};
 use nm_model::metric::{Metric, Quantity};
 use nm_model::result::{RunState, Source};
@@ -287,7 +288,10 @@ fn trust(result: &RunResult) -> Option<String> {
         }
         None => "Nothing disturbed the run".to_string(),
     };
-    let is_elsewhere = result.series.iter().any(|series| series.key.environment == "ssh");
+    let is_elsewhere = result.series.iter().any(|series| {
+        let kind = series.key.environment.parse::<EnvironmentKind>();
+        kind.is_ok_and(|kind| kind.distance() == Distance::Hosts)
+    });
     let other_hosts = if is_elsewhere { " Other hosts were not watched." } else { "" };
     Some(format!("{start}: {by_hypervisor} and {by_programs} meanwhile.{other_hosts}"))
 }

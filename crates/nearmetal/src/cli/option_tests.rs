@@ -14,6 +14,7 @@ const SEVERAL_MEANINGS: &[(&str, &str)] = &[
     ("baseline", "is read here, or where a file of `generate` is used"),
     ("every", "the time from trial to trial, or how often a timer of systemd runs"),
     ("from", "the first rate of a search, or the time of a day that is replayed"),
+    ("guest", "a snapshot for `audit`, a machine to measure in for `qualify`"),
     ("hosts", "a fleet measures between them, the exchange runs nodes on them"),
     ("keep", "the folder of a watch, or the number of hosts that a hunt keeps"),
     ("limit", "of a search, or one of the limits of a node"),

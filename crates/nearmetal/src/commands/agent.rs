@@ -1,19 +1,29 @@
-//! `nearmetal agent`: an agent on stdin and stdout.
+//! `nearmetal agent`: an agent on stdin and stdout, or on a port of a guest.
 
 use std::io::{self, Read, stdin, stdout};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
+use nm_lab::environment::SILENCE_LIMIT;
+use nm_model::Failure;
 use nm_sys::clock::monotonic_ns;
 
 use crate::exit::Exit;
 use crate::output;
 
-/// Runs an agent until its input ends, or has been silent for this time.
-pub fn run(silence_limit_s: Option<u64>) -> Result<Exit> {
+/// Runs an agent until its input ends, or has been silent for this time. On a port it serves until
+/// it is ended, and the silence ends a controller's task.
+pub fn run(on: Option<&Path>, silence_limit_s: Option<u64>) -> Result<Exit> {
+    if let Some(port) = on {
+        let silence_limit = silence_limit_s.map_or(SILENCE_LIMIT, Duration::from_secs);
+        let notice = |failure: &Failure| output::message(&failure.to_string());
+        nm_lab::agent::serve_on_port(port, silence_limit, notice)?;
+        return Ok(Exit::Pass);
+    }
     match silence_limit_s {
         None => nm_lab::agent::serve(stdin(), stdout())?,
         Some(seconds) => {

@@ -1,11 +1,15 @@
 //! `nearmetal qualify --dry-run`: the rows that would run, and those that are not available.
 
+use std::fmt::Display;
+
 use anyhow::Result;
 use nm_campaign::schedule::{self, Schedule};
 use nm_model::factor::{Factor, FactorKind};
 use nm_model::plan::EnvironmentKind;
 use nm_model::result::Source;
-use nm_model::{Campaign, Case, HostsSpec, NotAvailable, NotJudged, ProbeKind, RunResult, Trial};
+use nm_model::{
+    AttachedSpec, Campaign, Case, HostsSpec, NotAvailable, NotJudged, ProbeKind, RunResult, Trial,
+};
 use nm_report::units;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -23,6 +27,9 @@ pub struct Listing<'a> {
     /// Those of the environment `ssh`.
     #[serde(skip_serializing_if = "Option::is_none")]
     hosts: Option<&'a HostsSpec>,
+    /// The guests of the environment `vm-attached`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attached: Option<&'a AttachedSpec>,
     /// What the run takes, s.
     about_s: f64,
     /// The part of it that rows with a factor take, s.
@@ -124,6 +131,7 @@ impl<'a> Listing<'a> {
             plan: &campaign.plan.name,
             rounds: campaign.plan.rounds,
             hosts: campaign.plan.hosts.as_ref(),
+            attached: campaign.plan.attached.as_ref(),
             about_s: Schedule::of_campaign(campaign).promised_s(),
             about_with_factors_s: factors.iter().map(|factor| factor.about_s).sum(),
             rows: first_round.map(row).collect(),
@@ -141,14 +149,13 @@ impl<'a> Listing<'a> {
             _ => String::new(),
         };
         let mut text = format!("{plan}: {rounds} rounds, about {about}{with_factors}\n");
-        let has_hosts = rows.iter().any(|row| row.environment == EnvironmentKind::Ssh);
-        text += &match self.hosts {
-            Some(hosts) if has_hosts => format!("  hosts of ssh: {hosts}\n"),
-            None if has_hosts => {
-                "  hosts of ssh: not named; a run needs --server, or [hosts] in the plan\n".into()
-            }
-            _ => String::new(),
-        };
+        let has = |kind| rows.iter().any(|row: &Row| row.environment == kind);
+        if has(EnvironmentKind::Ssh) {
+            text += &ends_line("hosts of ssh", self.hosts, "--server, or [hosts]");
+        }
+        if has(EnvironmentKind::VmAttached) {
+            text += &ends_line("guests of vm-attached", self.attached, "--guest, or [attached]");
+        }
         for Row { environment, stack, probe, cases, factor } in rows {
             let cases: Vec<String> = cases.iter().map(ToString::to_string).collect();
             let with = factor.as_ref().map_or(String::new(), |name| format!("  with {name}"));
@@ -164,6 +171,14 @@ impl<'a> Listing<'a> {
             text += &format!("  {one}\n");
         }
         text
+    }
+}
+
+/// `  hosts of ssh: this machine to h2`.
+fn ends_line<T: Display>(of: &str, ends: Option<&T>, wanted: &str) -> String {
+    match ends {
+        Some(ends) => format!("  {of}: {ends}\n"),
+        None => format!("  {of}: not named; a run needs {wanted} in the plan\n"),
     }
 }
 

@@ -15,7 +15,8 @@ use nm_generate::engine::{EngineError, EngineFile, NodePlan, PairsName};
 use nm_generate::openstack::{self, Part};
 use nm_generate::{PageSize, PlaceError, Placement, Request, libvirt};
 use nm_model::Plan;
-use nm_model::environment::EnvironmentKind;
+use nm_model::environment::Distance;
+use nm_model::plan::PlanRow;
 use nm_sys::complete_file;
 
 use crate::cli::generate::{
@@ -124,10 +125,11 @@ fn node_work(args: &KubernetesArgs) -> Result<NodeWork> {
             (node.text().to_string(), None, plan)
         }
     };
-    if let Some(row) = plan.rows().iter().find(|row| row.environment == EnvironmentKind::Ssh) {
+    let is_elsewhere = |row: &&PlanRow<'_>| row.environment.distance() == Distance::Hosts;
+    if let Some(row) = plan.rows().iter().find(is_elsewhere) {
         let plan = &plan.name;
         return Err(Stop::usage(format!(
-            "plan {plan} has the row {}, which ssh starts on two hosts; pods have no ssh: use \
+            "plan {plan} has the row {}, which runs on two machines; pods have no ssh: use \
              --pair, or another plan",
             row.path()
         )));

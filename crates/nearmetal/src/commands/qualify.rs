@@ -9,10 +9,13 @@ use nm_host::snapshot::{self, SnapshotOptions};
 use nm_lab::affinity::Affinity;
 use nm_lab::trial::Options;
 use nm_lab::{environment, resolve};
+use nm_model::environment::Distance;
 use nm_model::finding::Audit;
 use nm_model::plan::{EnvironmentKind, PlanRow};
 use nm_model::snapshot::Workload;
-use nm_model::{Campaign, Failure, HostsSpec, Plan, PlanPart, ProbeKind, RowFilter, RowId, Trial};
+use nm_model::{
+    AttachedSpec, Campaign, Failure, HostsSpec, Plan, PlanPart, ProbeKind, RowFilter, RowId, Trial,
+};
 use nm_report::folder::ResultFolder;
 use nm_report::units;
 
@@ -32,9 +35,10 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
         plan.rounds = rounds;
     }
     plan.hosts = hosts_of(&plan, args)?;
+    plan.attached = attached_of(&plan, args)?;
     let affinity: Option<Affinity> =
         args.affinity.affinity.as_deref().map(str::parse).transpose().map_err(Failure::from)?;
-    let is_here = |row: &PlanRow<'_>| row.environment != EnvironmentKind::Ssh;
+    let is_here = |row: &PlanRow<'_>| row.environment.distance() != Distance::Hosts;
     if let (Some(affinity), true) = (&affinity, plan.rows().iter().any(is_here)) {
         // Both ends run on this machine.
         let allowed = nm_sys::cpu::allowed();
@@ -66,7 +70,8 @@ pub fn run(args: &QualifyArgs) -> Result<Exit> {
     let pool = EnvironmentPool::new(args.ipv6)
         .changing_machine(args.change_machine)
         .with_guests(campaign.plan.guests.as_ref())
-        .with_hosts(campaign.plan.hosts.as_ref());
+        .with_hosts(campaign.plan.hosts.as_ref())
+        .with_attached(campaign.plan.attached.as_ref());
     run_trials(&mut runner, &campaign, pool)?;
     let run = FinishedRun::of(runner, show)?;
     run.show()?;
@@ -116,9 +121,12 @@ pub fn resolve(plan: Plan, part: Option<PlanPart>) -> Campaign {
 
 /// Whether an end of a trial runs on this machine.
 fn has_end_here(campaign: &Campaign) -> bool {
-    let is_client_here =
-        campaign.plan.hosts.as_ref().is_none_or(|hosts| hosts.client.ssh.is_none());
-    let is_here = |trial: &Trial| trial.environment != EnvironmentKind::Ssh || is_client_here;
+    let Plan { hosts, attached, .. } = &campaign.plan;
+    let is_here = |trial: &Trial| match trial.environment {
+        EnvironmentKind::Ssh => hosts.as_ref().is_none_or(|hosts| hosts.client.ssh.is_none()),
+        EnvironmentKind::VmAttached => attached.as_ref().is_none_or(|it| it.client.is_none()),
+        _ => true,
+    };
     campaign.trials.iter().any(is_here)
 }
 
@@ -180,20 +188,51 @@ fn hosts_of(plan: &Plan, args: &QualifyArgs) -> Result<Option<HostsSpec>> {
     Ok(Some(hosts))
 }
 
-/// Checks that rows of the environment `ssh` have hosts.
+/// The guests of the environment `vm-attached`: those of the plan, and instead of them those of the
+/// command line.
+fn attached_of(plan: &Plan, args: &QualifyArgs) -> Result<Option<AttachedSpec>> {
+    let Some(attached) = AttachedSpec::of_guests(&args.guest) else {
+        return Ok(plan.attached.clone());
+    };
+    if args.guest.len() > 2 {
+        let n_guests = args.guest.len();
+        return Err(Stop::usage(format!("--guest was given {n_guests} times; two are the most")));
+    }
+    if !plan.rows().iter().any(|row| row.environment == EnvironmentKind::VmAttached) {
+        return Err(Stop::usage(format!(
+            "--guest is for rows of the environment vm-attached, and plan {} has none; plan \
+             attached has some",
+            plan.name
+        )));
+    }
+    attached.check().map_err(|fault| Stop::usage(fault.to_string()))?;
+    Ok(Some(attached))
+}
+
+/// Checks that rows of the environments `ssh` and `vm-attached` have hosts and guests.
 fn check_hosts(plan: &Plan, part: Option<&PlanPart>) -> Result<()> {
-    let is_taken = |row: &&PlanRow<'_>| part.is_none_or(|part| row.is_taken_by(&part.only));
     let rows = plan.rows();
-    let of_hosts = rows.iter().filter(is_taken).find(|row| row.environment == EnvironmentKind::Ssh);
-    match (of_hosts, &plan.hosts) {
-        (Some(row), None) => Err(Stop::usage(format!(
+    let find = |kind: EnvironmentKind| {
+        let is_taken = |row: &&PlanRow<'_>| part.is_none_or(|part| row.is_taken_by(&part.only));
+        rows.iter().filter(is_taken).find(|row| row.environment == kind)
+    };
+    if let (Some(row), None) = (find(EnvironmentKind::Ssh), &plan.hosts) {
+        return Err(Stop::usage(format!(
             "plan {} has the row {}, which runs on two hosts, and no [hosts]; name them by \
              `--server DEST[=ADDRESS]` and `--client DEST[=ADDRESS]`, or write [hosts] into it",
             plan.name,
             row.path()
-        ))),
-        _ => Ok(()),
+        )));
     }
+    if let (Some(row), None) = (find(EnvironmentKind::VmAttached), &plan.attached) {
+        return Err(Stop::usage(format!(
+            "plan {} has the row {}, which runs in a guest that others made, and no [attached]; \
+             name it by `--guest PLACE[=ADDRESS]`, or write [attached] into it",
+            plan.name,
+            row.path()
+        )));
+    }
+    Ok(())
 }
 
 /// The part of the plan that `--only` chooses; none if that is all of it.

@@ -67,6 +67,7 @@ const REPRODUCED: &[Reproduced] = &[
     met("prose-figures", "vmware-rtt-passthrough", "quick", "netns/tcp-blocking"),
     met("prose-figures", "vmware-rtt-vnic", "quick", "bridge/tcp-blocking"),
     met("prose-figures", "vmware-rtt-vnic", "two-hosts", "ssh/tcp-blocking"),
+    met("prose-figures", "vmware-rtt-vnic", "attached", "vm-attached/tcp-blocking"),
     met("prose-figures", "monterey-tcprr-lat-1B", "monterey-network", "netns/tcp-blocking"),
     met("prose-figures", "monterey-tcprr-lat-1kB", "monterey-network", "netns/tcp-blocking"),
     met("prose-figures", "monterey-tcprr-lat-100kB", "monterey-network", "netns/tcp-blocking"),

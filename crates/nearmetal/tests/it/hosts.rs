@@ -89,6 +89,16 @@ pub struct Hosts {
 impl Hosts {
     /// This many hosts that can be reached.
     pub fn new(count: usize) -> Hosts {
+        Hosts::with_views(count, |_, _| String::new())
+    }
+
+    /// The same, each of which seems to be a machine of its own: its kernel has another boot id.
+    pub fn as_machines(count: usize) -> Hosts {
+        Hosts::with_views(count, |folder, number| boot_id(folder, number) + " && ")
+    }
+
+    /// The same; `view` makes what a host sees of the machine, as the start of a shell command.
+    fn with_views(count: usize, view: impl Fn(&Path, usize) -> String) -> Hosts {
         assert!(nm_sys::namespace::privileged(), "this test makes namespaces: run it as root");
         let folder = tempfile::tempdir().unwrap();
         let bridge = Namespace::new();
@@ -108,7 +118,7 @@ impl Hosts {
                 address(number)
             ));
         }
-        let _servers = servers(folder.path(), &hosts);
+        let _servers = servers(folder.path(), &hosts, view);
         client(folder.path(), count);
         let hosts = Hosts { folder, bridge, hosts, _servers };
         for host in 1..=count {
@@ -174,9 +184,20 @@ pub fn key(path: &Path) {
     assert_eq!(made.code, 0, "{}", made.stderr);
 }
 
+/// A shell command that gives a mount namespace the boot id of machine `number`.
+pub fn boot_id(folder: &Path, number: usize) -> String {
+    let path = folder.join(format!("boot{number}"));
+    fs::write(&path, format!("{number:08}-0000-4000-8000-000000000000\n")).unwrap();
+    format!("mount --bind {} /proc/sys/kernel/random/boot_id", path.display())
+}
+
 /// An sshd on each host, with its own key, that lets only the test's key in. Each has its own view
 /// of its links, and its own temporary folder.
-fn servers(folder: &Path, hosts: &[Namespace]) -> Vec<ChildProcess> {
+fn servers(
+    folder: &Path,
+    hosts: &[Namespace],
+    view: impl Fn(&Path, usize) -> String,
+) -> Vec<ChildProcess> {
     let sshd = need("sshd", "openssh-server");
     // The empty folder that sshd locks its unprivileged half into.
     let _ = fs::create_dir_all("/run/sshd");
@@ -204,8 +225,9 @@ fn servers(folder: &Path, hosts: &[Namespace]) -> Vec<ChildProcess> {
         );
         fs::write(&config, text).unwrap();
         let mut server = host.within("unshare");
-        let script = "mount -t sysfs none /sys && exec \"$0\" -D -e -f \"$1\"";
-        server.args(["--mount", "sh", "-c", script]).arg(&sshd).arg(config);
+        let view = view(folder, number);
+        let script = format!("mount -t sysfs none /sys && {view} exec \"$0\" -D -e -f \"$1\"");
+        server.args(["--mount", "sh", "-c", &script]).arg(&sshd).arg(config);
         server.stdin(Stdio::null()).stderr(Stdio::null());
         servers.push(ChildProcess::spawn(server).unwrap());
     }

@@ -2,7 +2,7 @@
 //! how an agent ended.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, PipeWriter, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nm_model::agent::{PROTOCOL_VERSION, Stage, Task, TaskReport};
+use nm_model::agent::{PROTOCOL_VERSION, Stage, Task, TaskReport, Token};
 use nm_model::result::Statistic;
 use nm_model::{Answer, Facts, Failure, FailureKind, Request, Side};
 use nm_sys::clock::Deadline;
@@ -21,6 +21,7 @@ use crate::agent::control_connection;
 use crate::agent::lines::{Line, Lines};
 use crate::agent::samples;
 use crate::agent::serve::{VERSION, serve};
+use crate::agent::stream::Stream;
 use crate::agent::thread::spawn;
 
 /// Time-out of requests that should be answered immediately.
@@ -31,6 +32,9 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Longest time from the cancellation of a task to its end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long an agent on a port may take to say goodbye.
+const BYE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How much longer an agent in a guest may take.
 const GUEST_SLOWNESS: u32 = 6;
@@ -80,6 +84,38 @@ enum Pending {
 /// How often a start looks whether it is interrupted.
 const INTERRUPT_STEP: Duration = Duration::from_millis(100);
 
+/// How long the first question to an agent on a line waits for its answer; each next one waits
+/// twice as long.
+const ATTACH_WAIT_FIRST: Duration = Duration::from_secs(1);
+
+/// What is on a line before an agent answers.
+#[derive(Default)]
+struct Noise {
+    lines: usize,
+    last: String,
+}
+
+impl Noise {
+    fn add(&mut self, name: &str, line: String) -> Result<(), Failure> {
+        (self.lines, self.last) = (self.lines + 1, line);
+        if self.lines <= SHELL_LINES_MAX {
+            return Ok(());
+        }
+        let message = format!("{name}: another program writes there without end");
+        Err(Failure::new(FailureKind::Peer, message).hint("give the agent a port of its own"))
+    }
+
+    fn no_agent(&self, name: &str, limit: Duration) -> Failure {
+        let mut message = format!("{name} did not answer for {} s", limit.as_secs());
+        if self.lines > 0 {
+            let start: String = self.last.chars().take(80).collect();
+            message += &format!("; the last line there was `{}`", start.escape_debug());
+        }
+        Failure::new(FailureKind::Peer, message)
+            .hint("start `nearmetal agent --on DEVICE` in the guest, for one run at a time")
+    }
+}
+
 /// Why an agent that was started has said nothing.
 enum FirstWords {
     TimedOut,
@@ -93,6 +129,8 @@ pub struct Handle {
     answers: Receiver<Incoming>,
     process: Option<ChildProcess>,
     stream: Option<TcpStream>,
+    /// Of an agent on a stream that others made: dropping it ends the reading thread.
+    attached: Option<PipeWriter>,
     pid: u32,
     version: String,
     pending: Pending,
@@ -231,6 +269,7 @@ impl Handle {
             answers,
             process: None,
             stream: None,
+            attached: None,
             pid: 0,
             version: String::new(),
             pending: Pending::Nothing,
@@ -316,8 +355,8 @@ impl Handle {
         Err(Failure::new(FailureKind::Peer, message))
     }
 
-    /// Writes the bytes of a program to the shell that starts it.
-    pub(crate) fn send_program(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    /// Writes bytes that are no request, such as a program for the shell that starts it.
+    pub(crate) fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let written = {
             let mut output = lock(&self.output);
             output.write_all(bytes).and_then(|()| output.flush())
@@ -365,24 +404,92 @@ impl Handle {
             .first_words(timeout)
             .map_err(|reason| self.without_first_words(&reason, timeout))?;
         match self.answer_of(Ok(first))? {
-            Answer::Hello { protocol: PROTOCOL_VERSION, version, pid } => {
+            Answer::Hello { protocol: PROTOCOL_VERSION, version, pid, .. } => {
                 self.version = version;
                 if self.process.is_none() {
                     self.pid = pid;
                 }
                 Ok(self)
             }
-            Answer::Hello { protocol, version, .. } => Err(Failure::new(
-                FailureKind::Peer,
-                format!(
-                    "{} is nearmetal {version} with protocol {protocol}, this is nearmetal \
-                     {VERSION} with protocol {PROTOCOL_VERSION}",
-                    self.name
-                ),
-            )
-            .hint("install the same version at both ends")),
+            Answer::Hello { protocol, version, .. } => Err(self.other_protocol(protocol, &version)),
             Answer::Failed(failure) => Err(failure),
             other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn other_protocol(&self, protocol: u32, version: &str) -> Failure {
+        let message = format!(
+            "{} is nearmetal {version} with protocol {protocol}, this is nearmetal {VERSION} with \
+             protocol {PROTOCOL_VERSION}",
+            self.name
+        );
+        Failure::new(FailureKind::Peer, message).hint("install the same version at both ends")
+    }
+
+    /// Attaches to an agent that runs already, at the other end of `stream`. Whatever is on the
+    /// stream before its greeting is left aside. Such an agent may be in an emulated guest, so its
+    /// time limits are longer.
+    ///
+    /// # Errors
+    /// If nothing answers as an agent within `limit`, or one of another version.
+    pub(crate) fn attach(
+        name: &str,
+        stream: Stream,
+        mut token: impl FnMut() -> io::Result<Token>,
+        limit: Duration,
+        interrupted: Option<Arc<AtomicBool>>,
+    ) -> Result<Handle, Failure> {
+        let Stream { input, output, open } = stream;
+        let mut handle = Handle::over(name, input, output)?;
+        handle.attached = Some(open);
+        handle.slowness = GUEST_SLOWNESS;
+        handle.interrupted = interrupted;
+        let deadline = Deadline::after(limit);
+        let mut wait = ATTACH_WAIT_FIRST;
+        let mut noise = Noise::default();
+        while !deadline.passed() {
+            let token = token().map_err(|error| {
+                Failure::new(FailureKind::System, format!("there is no random token: {error}"))
+            })?;
+            // The line break ends what an earlier controller may have begun.
+            handle.send_bytes(b"\n")?;
+            handle.send(&Request::Attach { token })?;
+            let until = Deadline::after(wait.min(deadline.remaining()));
+            if handle.is_greeted(token, until, &mut noise)? {
+                return Ok(handle);
+            }
+            wait *= 2;
+        }
+        Err(noise.no_agent(name, limit))
+    }
+
+    /// Whether the agent greets with this token until then.
+    fn is_greeted(
+        &mut self,
+        wanted: Token,
+        until: Deadline,
+        noise: &mut Noise,
+    ) -> Result<bool, Failure> {
+        loop {
+            match self.first_words(until.remaining()) {
+                Ok(Incoming::Answer(Answer::Hello { protocol, version, .. }))
+                    if protocol != PROTOCOL_VERSION =>
+                {
+                    return Err(self.other_protocol(protocol, &version));
+                }
+                Ok(Incoming::Answer(Answer::Hello { version, pid, token, .. }))
+                    if token == Some(wanted) =>
+                {
+                    (self.version, self.pid) = (version, pid);
+                    return Ok(true);
+                }
+                // Of an earlier session.
+                Ok(Incoming::Answer(_)) => {}
+                Ok(Incoming::Invalid(line)) => noise.add(&self.name, line)?,
+                Ok(Incoming::End) => return Err(self.disconnected()),
+                Err(FirstWords::TimedOut) => return Ok(false),
+                Err(reason) => return Err(self.without_first_words(&reason, Duration::ZERO)),
+            }
         }
     }
 
@@ -567,6 +674,15 @@ impl Handle {
     pub fn close(&mut self) {
         let _ = self.send(&Request::Bye);
         self.alive = None;
+        if self.attached.is_some() && !self.is_disconnected {
+            // A guest that is cut off in the middle of its last answer might keep it.
+            let limit = Deadline::after(BYE_TIMEOUT);
+            let next = || self.answers.recv_timeout(limit.remaining());
+            let is_last =
+                |it: &Incoming| matches!(it, Incoming::End | Incoming::Answer(Answer::Bye));
+            while !limit.passed() && next().is_ok_and(|it| !is_last(&it)) {}
+        }
+        self.attached = None;
         // The end of its input ends a busy agent too.
         *lock(&self.output) = Box::new(io::sink());
         if let Some(mut process) = self.process.take() {
@@ -744,7 +860,14 @@ fn copy_stderr(input: impl Read, mut log: Option<File>, last_lines: &Mutex<Vec<S
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use nm_model::jitter::JitterSpec;
+    use nm_model::probe::Work;
+    use nm_model::{Mode, Protocol, Stack};
+
     use super::*;
+    use crate::agent::serve::serve_lasting;
 
     #[test]
     fn power_off_of_a_guest_is_not_its_reason() {
@@ -758,5 +881,97 @@ mod tests {
         assert_eq!(last(&[reason, "Kernel panic"]).as_deref(), Some("Kernel panic"));
         assert_eq!(last(&[off]).as_deref(), Some(off));
         assert_eq!(last(&[]), None);
+    }
+
+    /// Attaches to what is behind `far`.
+    fn attached(far: &UnixStream, limit: Duration) -> Result<Handle, Failure> {
+        let mut count = 0u8;
+        let token = || {
+            count += 1;
+            Ok(Token([count; 16]))
+        };
+        let stream = Stream::of(far.try_clone().unwrap()).unwrap();
+        Handle::attach("the agent", stream, token, limit, None)
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A task that would take an hour.
+    fn begin_an_hour(handle: &mut Handle) {
+        let stack = Stack { launcher: None, protocol: Protocol::Cpu, mode: Mode::Spin };
+        let work = Work::Jitter(JitterSpec { seconds: 3600.0, ..JitterSpec::default() });
+        let token = Token::default();
+        let task = Task { stack, cpus: vec![], work, seed: 0, raw_samples: false, token };
+        handle.listen(Side::Client, &task, "127.0.0.1").unwrap();
+        handle.run().unwrap();
+    }
+
+    #[test]
+    fn an_agent_on_a_line_is_found_behind_noise_and_forgets_who_left() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let mut console = near.try_clone().unwrap();
+        console.write_all(b"[    0.1] Linux\n{\"answer\":\"bye\"}\n\xff\xfelogin: ").unwrap();
+        // An earlier controller was killed in the middle of a line.
+        far.write_all(b"{\"do\":\"descr").unwrap();
+        let Stream { input, output, open } = Stream::of(near).unwrap();
+        let serving = std::thread::spawn(move || serve_lasting(input, output, PATIENCE));
+        let mut first = attached(&far, PATIENCE).unwrap();
+        assert!(first.describe().unwrap().cpu.online >= 1);
+        begin_an_hour(&mut first);
+        // It is gone without a word, and its task with it.
+        first.output = Arc::new(Mutex::new(Box::new(io::sink())));
+        first.is_disconnected = true;
+        drop(first);
+        let mut second = attached(&far, PATIENCE).unwrap();
+        assert_eq!(second.version(), VERSION);
+        begin_an_hour(&mut second);
+        second.cancel_and_wait().unwrap();
+        second.close();
+        let mut third = attached(&far, PATIENCE).unwrap();
+        assert!(third.describe().is_ok());
+        drop((third, open));
+        assert_eq!(serving.join().unwrap(), Ok(()));
+    }
+
+    #[test]
+    fn a_task_whose_controller_is_silent_ends() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let Stream { input, output, open: _open } = Stream::of(near).unwrap();
+        std::thread::spawn(move || serve_lasting(input, output, Duration::from_millis(300)));
+        let mut handle = attached(&far, PATIENCE).unwrap();
+        begin_an_hour(&mut handle);
+        // Without `alive`, the hour is cut short.
+        let ended = loop {
+            match handle.event(PATIENCE) {
+                Ok(Some(Event::Progress(..) | Event::Samples(..))) => {}
+                other => break other,
+            }
+        };
+        assert!(matches!(ended, Ok(Some(Event::Done(_))) | Err(_)), "{ended:?}");
+        assert!(!handle.is_disconnected());
+        assert!(handle.describe().is_ok());
+    }
+
+    #[test]
+    fn what_is_no_agent_on_a_line_is_named_in_one_sentence() {
+        let limit = Duration::from_millis(50);
+        let said = |text: &str, limit| {
+            let (mut near, far) = UnixStream::pair().unwrap();
+            near.write_all(text.as_bytes()).unwrap();
+            attached(&far, limit).err().unwrap().to_string()
+        };
+        let login = said("debian login: \n", limit);
+        assert!(login.starts_with("the agent did not answer for 0 s; the last line there was"));
+        assert!(login.contains("`debian login:`; start `nearmetal agent --on DEVICE`"), "{login}");
+        assert!(said("", limit).starts_with("the agent did not answer for 0 s; start"));
+        let old = r#"{"answer":"hello","protocol":4,"version":"0.0.9","pid":1}"#;
+        let old = said(&format!("{old}\n"), PATIENCE);
+        assert!(old.contains("is nearmetal 0.0.9 with protocol 4, this is"), "{old}");
+        let endless = said(&"x\n".repeat(SHELL_LINES_MAX + 1), PATIENCE);
+        assert!(endless.contains("another program writes there without end; give"), "{endless}");
+        let (near, far) = UnixStream::pair().unwrap();
+        drop(near);
+        let gone = attached(&far, PATIENCE).err().unwrap().to_string();
+        assert_eq!(gone, "the agent has closed the connection");
     }
 }

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-use nm_model::agent::{LINE_BYTES_MAX, PROTOCOL_VERSION, Stage, Task, TaskReport};
+use nm_model::agent::{LINE_BYTES_MAX, PROTOCOL_VERSION, Stage, Task, TaskReport, Token};
 use nm_model::{Answer, Failure, FailureKind, Request, Side};
 use nm_probe::{Control, Endpoint};
+use nm_sys::clock::Moment;
 
 use crate::agent::lines::{Line, Lines};
 use crate::agent::peer_filter::PeerFilter;
@@ -63,6 +64,10 @@ struct Session<W> {
     peer: Option<IpAddr>,
     /// Longest time without a request, if the controller is on the network.
     idle_max: Option<Duration>,
+    /// Of a stream that outlives its controllers: the silence after which the controller has gone.
+    silence_max: Option<Duration>,
+    /// When the controller sent something last.
+    heard: Moment,
     task: TaskState,
     /// Number of the current task, so that events of an abandoned task can be recognised.
     task_number: u64,
@@ -79,7 +84,22 @@ where
     R: Read + Send + 'static,
     W: Write,
 {
-    serve_remote(input, output, None, None)
+    serve_stream(input, output, None, Limits::default())
+}
+
+/// As [`serve`], on a stream that outlives its controllers, such as a serial line: one after
+/// another attaches, and only the end of the stream ends the session. A task is cancelled when its
+/// controller has been silent for `silence_max`.
+///
+/// # Errors
+/// As [`serve`].
+pub(super) fn serve_lasting<R, W>(input: R, output: W, silence_max: Duration) -> Result<(), Failure>
+where
+    R: Read + Send + 'static,
+    W: Write,
+{
+    let limits = Limits { silence_max: Some(silence_max), ..Limits::default() };
+    serve_stream(input, output, None, limits)
 }
 
 /// As [`serve`], for a controller on the network: it may only name the addresses that `filter`
@@ -97,6 +117,28 @@ where
     R: Read + Send + 'static,
     W: Write,
 {
+    serve_stream(input, output, filter, Limits { idle_max, ..Limits::default() })
+}
+
+/// How long a controller may say nothing.
+#[derive(Debug, Clone, Copy, Default)]
+struct Limits {
+    /// While no task runs, after which the session ends.
+    idle_max: Option<Duration>,
+    /// At any time, after which its task ends and the session goes on.
+    silence_max: Option<Duration>,
+}
+
+fn serve_stream<R, W>(
+    input: R,
+    output: W,
+    filter: Option<PeerFilter>,
+    Limits { idle_max, silence_max }: Limits,
+) -> Result<(), Failure>
+where
+    R: Read + Send + 'static,
+    W: Write,
+{
     let (events, queue) = sync_channel(EVENTS_MAX);
     let reader = events.clone();
     spawn("requests", move || {
@@ -109,13 +151,18 @@ where
             }
         }
     })?;
-    let (task, peer) = (TaskState::Idle, None);
-    let mut session = Session { output, filter, peer, idle_max, task, task_number: 0, events };
-    session.answer(&Answer::Hello {
-        protocol: PROTOCOL_VERSION,
-        version: VERSION.to_string(),
-        pid: std::process::id(),
-    })?;
+    let mut session = Session {
+        output,
+        filter,
+        peer: None,
+        idle_max,
+        silence_max,
+        heard: Moment::now(),
+        task: TaskState::Idle,
+        task_number: 0,
+        events,
+    };
+    session.greet(None)?;
     let result = session.run(&queue);
     session.stop_task(&queue).and(result)
 }
@@ -135,15 +182,41 @@ impl<W: Write> Session<W> {
                     self.answer(&Answer::Failed(failure.clone()))?;
                     return Err(failure);
                 }
-                Some(SessionEvent::Line(Line::Text(text))) => match read_request(&text) {
-                    Ok(Request::Bye) => return self.answer(&Answer::Bye),
-                    Ok(request) => self.request(request)?,
-                    Err(failure) => self.answer(&Answer::Failed(failure))?,
-                },
+                Some(SessionEvent::Line(Line::Text(text))) => {
+                    self.heard = Moment::now();
+                    match read_request(&text) {
+                        Ok(Request::Bye) if self.silence_max.is_none() => {
+                            return self.answer(&Answer::Bye);
+                        }
+                        Ok(Request::Bye) => self.leave(queue)?,
+                        Ok(Request::Attach { token }) => {
+                            self.leave(queue)?;
+                            self.greet(Some(token))?;
+                        }
+                        Ok(request) => self.request(request)?,
+                        Err(failure) => self.answer(&Answer::Failed(failure))?,
+                    }
+                }
                 Some(SessionEvent::Connected(number, result)) => self.connected(number, result)?,
                 Some(SessionEvent::Finished(number, result)) => self.finished(number, result)?,
             }
         }
+    }
+
+    fn greet(&mut self, token: Option<Token>) -> Result<(), Failure> {
+        self.answer(&Answer::Hello {
+            protocol: PROTOCOL_VERSION,
+            version: VERSION.to_string(),
+            pid: std::process::id(),
+            token,
+        })
+    }
+
+    /// Forgets the controller and all that it has begun.
+    fn leave(&mut self, queue: &Receiver<SessionEvent>) -> Result<(), Failure> {
+        self.stop_task(queue)?;
+        (self.task, self.peer) = (TaskState::Idle, None);
+        Ok(())
     }
 
     /// The next event. Progress of a running task is reported while waiting. None if no event can
@@ -156,6 +229,7 @@ impl<W: Write> Session<W> {
             match queue.recv_timeout(PROGRESS_PERIOD) {
                 Ok(event) => return Ok(Some(event)),
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) if self.is_left() => control.cancel(),
                 Err(RecvTimeoutError::Timeout) => {
                     if let Some((statistic, value)) = control.progress() {
                         self.answer(&Answer::Progress { statistic, value })?;
@@ -163,6 +237,11 @@ impl<W: Write> Session<W> {
                 }
             }
         }
+    }
+
+    /// Whether the controller has been silent for too long.
+    fn is_left(&self) -> bool {
+        self.silence_max.is_some_and(|limit| Moment::now().since(self.heard) > limit)
     }
 
     /// The next event while no task is running.
@@ -204,8 +283,8 @@ impl<W: Write> Session<W> {
             }
             Request::Prepare { stage: Stage::Connect { addresses }, .. } => self.connect(addresses),
             Request::Run => self.start(),
-            // `run` handles `bye`.
-            Request::Bye => Ok(()),
+            // `run` handles these.
+            Request::Bye | Request::Attach { .. } => Ok(()),
         };
         match result {
             Ok(()) => Ok(()),

@@ -23,7 +23,8 @@ pub enum EnvironmentUnavailable {
 /// Why an environment cannot be started here; none if it can.
 pub fn unavailable_reason(environment: EnvironmentKind) -> Option<EnvironmentUnavailable> {
     match environment {
-        EnvironmentKind::Loopback => None,
+        // What an attached guest takes depends on where it is.
+        EnvironmentKind::Loopback | EnvironmentKind::VmAttached => None,
         EnvironmentKind::Netns | EnvironmentKind::Bridge => {
             namespaces::unavailable_reason().map(EnvironmentUnavailable::Namespaces)
         }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use nm_model::environment::Distance;
 use nm_model::plan::EnvironmentKind;
 use nm_model::{Failure, FailureKind, GuestRecord};
 use nm_sys::clock::Moment;
@@ -155,7 +156,7 @@ impl Environment {
     /// # Errors
     /// If the environment has no such addresses.
     pub fn use_ipv6(&mut self, ipv6: bool) -> Result<(), Failure> {
-        if self.kind == EnvironmentKind::Ssh && !ipv6 {
+        if self.kind.distance() == Distance::Hosts && !ipv6 {
             // The addresses of hosts are given, and there is one path.
             return Ok(());
         }

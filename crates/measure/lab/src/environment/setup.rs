@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use nm_model::plan::EnvironmentKind;
-use nm_model::{Failure, FailureKind, GuestSpec, HostsSpec, Launcher, Side, StackPair};
+use nm_model::{
+    AttachedSpec, Failure, FailureKind, GuestSpec, HostsSpec, Launcher, Side, StackPair,
+};
 use nm_sys::process;
 
 use crate::agent::Handle;
@@ -31,6 +33,8 @@ pub struct Setup {
     pub guests: GuestSpec,
     /// The hosts of the environment `ssh`.
     pub hosts: Option<HostsSpec>,
+    /// The guests of the environment `vm-attached`.
+    pub attached: Option<AttachedSpec>,
     /// The program that has the subcommands `agent`, `lab-hold` and `lab-wire`; this one if absent.
     pub program: Option<PathBuf>,
     /// Cancels the start once it is set.

@@ -130,6 +130,7 @@ pub fn plan(
         machine: None,
         guests: None,
         hosts: None,
+        attached: None,
         factors: vec![],
         subplans: vec![],
     })

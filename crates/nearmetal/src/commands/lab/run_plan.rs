@@ -64,6 +64,7 @@ pub fn plan(args: &LabRunArgs) -> Result<Plan> {
         machine: None,
         guests: Some(guests),
         hosts: None,
+        attached: None,
         factors: vec![],
         subplans: vec![],
     };

@@ -32,7 +32,7 @@ pub enum CopyError {
     /// Its temporary folder holds no programs.
     #[error(
         "host {host} executes no program in its temporary folder ({output}), which may be mounted \
-         noexec; install nearmetal there and name its path in `program` of [hosts]"
+         noexec; install nearmetal there and name its path in `program` of the plan"
     )]
     NotExecuted {
         /// Destination of ssh.
@@ -43,7 +43,7 @@ pub enum CopyError {
     /// It has no libraries for it.
     #[error(
         "host {host} has no C library for a copy of this program ({output}); build nearmetal \
-         there and name its path in `program` of [hosts], or start the static build here"
+         there and name its path in `program` of the plan, or start the static build here"
     )]
     NoLibrary {
         /// Destination of ssh.

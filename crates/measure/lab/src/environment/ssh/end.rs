@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use nm_model::attached::GuestPlace;
 use nm_model::hosts::Destination;
 
 use crate::agent::Handle;
@@ -21,14 +22,17 @@ pub enum HostName {
     ThisMachine,
     /// Another one.
     Other(Destination),
+    /// A guest whose agent runs already.
+    Guest(GuestPlace),
 }
 
-/// `host h1`, or `this machine`.
+/// `host h1`, `this machine`, or `the guest at socket:/run/vm`.
 impl fmt::Display for HostName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             HostName::ThisMachine => f.write_str("this machine"),
             HostName::Other(destination) => write!(f, "host {destination}"),
+            HostName::Guest(place) => write!(f, "the guest at {place}"),
         }
     }
 }

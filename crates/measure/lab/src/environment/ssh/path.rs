@@ -35,7 +35,7 @@ pub fn links(client: &mut End, server: &mut End) -> Result<[String; 2], Failure>
     if a.is_ipv4() != b.is_ipv4() {
         let message = format!("the path would have the ends {a} and {b}, of different families");
         return Err(Failure::new(FailureKind::BadRequest, message)
-            .hint("write `address` of both ends in [hosts]"));
+            .hint("write the `address` of both ends into the plan"));
     }
     Ok([link(client, b)?, link(server, a)?])
 }

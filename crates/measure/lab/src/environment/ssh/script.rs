@@ -34,7 +34,7 @@ pub enum ScriptError {
     /// The host executes other programs.
     #[error(
         "host {host} is a machine of another architecture, {output}, and this program is for \
-         {here}; install nearmetal there and name its path in `program` of [hosts]",
+         {here}; install nearmetal there and name its path in `program` of the plan",
         here = std::env::consts::ARCH
     )]
     Architecture {
@@ -46,7 +46,7 @@ pub enum ScriptError {
     /// There is no place for the copy.
     #[error(
         "host {host} has no temporary folder for a copy of this program: {output}; install \
-         nearmetal there and name its path in `program` of [hosts]"
+         nearmetal there and name its path in `program` of the plan"
     )]
     Folder {
         /// Destination of ssh.
@@ -57,7 +57,7 @@ pub enum ScriptError {
     /// The copy has not arrived.
     #[error(
         "the copy of this program on host {host} is not complete: {output}; make room in its \
-         temporary folder, or install nearmetal there and name its path in `program` of [hosts]"
+         temporary folder, or install nearmetal there and name its path in `program` of the plan"
     )]
     Copy {
         /// Destination of ssh.
