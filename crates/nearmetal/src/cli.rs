@@ -4,6 +4,7 @@
 pub mod accel;
 pub mod access;
 pub mod audit;
+pub mod backup;
 pub mod baseline;
 pub mod certificate;
 pub mod compare;

@@ -24,8 +24,8 @@ const WINGS: [(&str, &[&str]); 4] = [
     (
         "exchange",
         &[
-            "run", "replay", "operate", "verify", "load", "feed", "doors", "client", "exchange",
-            "policy", "replica", "wire", "book", "auth", "codec",
+            "run", "replay", "operate", "backup", "verify", "load", "feed", "doors", "client",
+            "exchange", "policy", "replica", "wire", "book", "auth", "codec",
         ],
     ),
     ("ground", &["sign", "ssh", "sys", "test-support"]),

@@ -48,6 +48,7 @@ mod instrument;
 mod ownership;
 mod relocation;
 mod request;
+mod restored;
 mod retire;
 mod session;
 mod snapshot;
@@ -282,7 +283,7 @@ impl<M: Matching> Cell<M> {
         let owner = known.unwrap_or(request.owner);
         self.last_check = self.check(request, owner);
         let (now_ns, check) = (self.now_ns, self.last_check);
-        let accepts_unknown_sessions = self.accepts_unknown_sessions;
+        let accepts_unknown_sessions = self.accepts_unknown();
         let at = Circumstances { now_ns, accepts_unknown_sessions, check };
         let is_known = self.instruments.contains_key(&instrument);
         if !is_known && !InstrumentState::<M>::is_first(request, at) {

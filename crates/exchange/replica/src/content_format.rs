@@ -16,7 +16,7 @@ use nm_codec::{DecodeError, Put, Reader, fnv1a};
 
 use crate::env::Env;
 use crate::error::ReplicaError;
-use crate::slot_file::{Marks, SlotFile};
+use crate::slot_file::{self, Marks, SlotFile};
 
 /// Name of its files in a group's folder.
 const CONTENT_FORMAT: &str = "content-format";
@@ -111,26 +111,52 @@ impl Written {
 /// If it is of a newer or of another format, or the disk fails.
 pub fn admit(env: &Env, folder: &Path, own: &ContentFormat) -> Result<(), ReplicaError> {
     let path = folder.join(CONTENT_FORMAT);
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::InvalidData => ReplicaError::Checksum(path.clone()),
-        _ => ReplicaError::file(&path, "cannot be used", error),
-    };
     let content = own.encode();
-    let Some((mut file, bytes)) = SlotFile::open(env, &path, &MARKS).map_err(failed)? else {
-        SlotFile::create(env, &path, MARKS.now, &content).map_err(failed)?;
-        return Ok(());
+    let opened = SlotFile::open(env, &path, &MARKS);
+    let Some((mut file, bytes)) = opened.map_err(|error| failed(&path, error))? else {
+        let created = SlotFile::create(env, &path, MARKS.now, &content);
+        return created.map(|_| ()).map_err(|error| failed(&path, error));
     };
-    let written = Written::decode(&bytes)
-        .map_err(|source| ReplicaError::Decode { path: path.clone(), source })?;
-    if let Some(why) = own.refusal(&written) {
-        return Err(ReplicaError::OtherContent {
+    check_content(folder, &bytes, own)?;
+    let written = if bytes == content { Ok(()) } else { file.write(&content) };
+    written.map_err(|error| failed(&path, error))
+}
+
+/// Checks that what is in a folder can be read, and changes nothing. A folder that does not say its
+/// format is of a program before there was one.
+///
+/// # Errors
+/// If it is of a newer or of another format, or cannot be read.
+pub fn check(env: &Env, folder: &Path, own: &ContentFormat) -> Result<(), ReplicaError> {
+    let path = folder.join(CONTENT_FORMAT);
+    let found = slot_file::read(env, &path, &MARKS).map_err(|error| failed(&path, error))?;
+    found.map_or(Ok(()), |found| check_content(folder, &found.content, own))
+}
+
+fn failed(path: &Path, error: io::Error) -> ReplicaError {
+    match error.kind() {
+        io::ErrorKind::InvalidData => ReplicaError::Checksum(path.to_path_buf()),
+        _ => ReplicaError::file(path, "cannot be used", error),
+    }
+}
+
+fn check_content(folder: &Path, bytes: &[u8], own: &ContentFormat) -> Result<(), ReplicaError> {
+    let written = Written::decode(bytes)
+        .map_err(|source| ReplicaError::Decode { path: folder.join(CONTENT_FORMAT), source })?;
+    match own.refusal(&written) {
+        None => Ok(()),
+        Some(why) => Err(ReplicaError::OtherContent {
             folder: folder.into(),
             program: written.program,
             own: own.program,
             why,
-        });
+        }),
     }
-    if bytes == content { Ok(()) } else { file.write(&content).map_err(failed) }
+}
+
+/// Names of the files in a group's folder.
+pub fn file_names() -> [String; 2] {
+    [1, 2].map(|copy| format!("{CONTENT_FORMAT}-{copy}"))
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::acks::Acks;
 use crate::channel::EventSender;
+use crate::committed::{CommittedFile, CommittedIndex};
 use crate::env::Env;
 use crate::error::ReplicaError;
 use crate::group::Shared;
@@ -36,6 +37,9 @@ const SLOW_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// What was synced in that time before a crash is not below the watermark, unless something was
 /// written after it.
 const WATERMARK_IDLE: Duration = Duration::from_millis(200);
+
+/// Minimum time between two writes of what is committed while there is work.
+const COMMITTED_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An entry as a record of the journal.
 #[derive(Debug)]
@@ -110,7 +114,7 @@ impl Disk {
         (journal, hard_state): (Journal, Option<SlotFile>),
         last: Option<LogId<NodeId>>,
         settings: DiskSettings,
-        (acks, events): (Arc<Acks>, Arc<EventSender>),
+        (acks, events, committed): (Arc<Acks>, Arc<EventSender>, CommittedIndex),
     ) -> Result<Disk, ReplicaError> {
         let (tasks, queue) = unbounded_channel();
         let waiting_bytes = Arc::new(AtomicUsize::new(0));
@@ -125,6 +129,8 @@ impl Disk {
             events,
             reported_slow: None,
             watermark_at: Instant::now(),
+            committed: CommittedFile::new(committed),
+            committed_at: Instant::now(),
             waiting_bytes: Arc::clone(&waiting_bytes),
             status: Arc::clone(&status),
             done: 0,
@@ -215,6 +221,9 @@ struct Worker {
     reported_slow: Option<Instant>,
     /// When the watermark was advanced, or there was nothing to advance.
     watermark_at: Instant,
+    committed: CommittedFile,
+    /// When what is committed was last written.
+    committed_at: Instant,
     waiting_bytes: Arc<AtomicUsize>,
     status: Arc<Mutex<Status>>,
     /// Number of the last task that was done.
@@ -243,7 +252,11 @@ impl Worker {
             if !is_used || is_late && !self.advance_watermark() {
                 return;
             }
+            if self.committed_at.elapsed() > COMMITTED_INTERVAL {
+                self.write_committed();
+            }
         }
+        self.write_committed();
         if self.journal.is_watermark_due() {
             self.advance_watermark();
         }
@@ -251,16 +264,28 @@ impl Worker {
 
     /// The next task; `None` if there will be none. Advances the watermark meanwhile.
     async fn next_task(&mut self, queue: &mut UnboundedReceiver<QueuedTask>) -> Option<QueuedTask> {
-        while self.journal.is_watermark_due() {
+        while self.journal.is_watermark_due() || self.awaits_commit() {
             match timeout(WATERMARK_IDLE, queue.recv()).await {
                 Ok(task) => return task,
-                Err(_) if self.advance_watermark() => {}
-                Err(_) => return None,
+                Err(_) => self.write_committed(),
+            }
+            if self.journal.is_watermark_due() && !self.advance_watermark() {
+                return None;
             }
         }
         let task = queue.recv().await;
         self.watermark_at = Instant::now();
         task
+    }
+
+    /// Whether the journal has records that the file does not say to be committed.
+    fn awaits_commit(&self) -> bool {
+        self.journal.span().is_some_and(|(_, last)| self.committed.written() < last)
+    }
+
+    fn write_committed(&mut self) {
+        self.committed_at = Instant::now();
+        self.committed.write(&self.env, &self.folder);
     }
 
     /// Advances the watermark; whether the disk is still used.

@@ -101,6 +101,22 @@ pub enum ReplicaError {
         /// What is wrong.
         why: &'static str,
     },
+    /// The group was made anew from copies of its files, without what this replica has.
+    #[error(
+        "{group} was restored or recovered without the replica in {}: its files are of generation \
+         {own}, and the group is of generation {other}",
+        folder.display()
+    )]
+    OtherGeneration {
+        /// Name of the group.
+        group: String,
+        /// The replica's folder.
+        folder: PathBuf,
+        /// The generation of its files.
+        own: u64,
+        /// That of the others.
+        other: u64,
+    },
     /// There is a journal, but no hard state.
     #[error(
         "the replica's folder {} is damaged: it has a journal, but no hard state",
@@ -152,6 +168,10 @@ impl ReplicaError {
             ReplicaError::OtherContent { .. } => {
                 Some("start it with the version that wrote it, or a newer one")
             }
+            ReplicaError::OtherGeneration { .. } => Some(
+                "move its folder away and start it again: a replica without one is filled by the \
+                 others",
+            ),
             ReplicaError::DiskStuck { .. } => {
                 Some("see what else uses that disk, then start the node again")
             }

@@ -28,11 +28,14 @@
 
 mod acks;
 mod address;
+#[cfg(test)]
+mod bit_rot_tests;
 mod bootstrap;
 #[cfg(test)]
 mod cell_simulation;
 mod channel;
 mod clocks;
+mod committed;
 mod connection;
 mod content_format;
 mod disk;
@@ -62,6 +65,7 @@ mod recovery;
 mod replicas;
 mod requests;
 mod runtime;
+pub mod saved;
 #[cfg(test)]
 mod simulated_disk;
 #[cfg(test)]

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::acks::Acks;
 use crate::channel::EventSender;
+use crate::committed::CommittedIndex;
 use crate::content_format;
 use crate::disk::{Disk, DiskSettings, EntryRecord, Task};
 use crate::encode::{Encode, entry_of, record_of};
@@ -55,6 +56,7 @@ struct Inner {
 pub struct LogStore {
     inner: Arc<Mutex<Inner>>,
     acks: Arc<Acks>,
+    committed: CommittedIndex,
 }
 
 impl LogStore {
@@ -77,7 +79,8 @@ impl LogStore {
             // Entries in memory are where they have to be.
             let acks = Arc::new(Acks::new(u64::MAX));
             let inner = Inner { hard_state, entries, disk: None, is_single, purged_membership };
-            return Ok((LogStore { inner: Arc::new(Mutex::new(inner)), acks }, false));
+            let (inner, committed) = (Arc::new(Mutex::new(inner)), CommittedIndex::default());
+            return Ok((LogStore { inner, acks, committed }, false));
         };
         env.create_folder(folder)
             .map_err(|error| ReplicaError::file(folder, "cannot be created", error))?;
@@ -100,10 +103,11 @@ impl LogStore {
         let watermark = Duration::from_millis(settings.watermark_ms);
         let disk_settings = DiskSettings { keep_all: settings.keep_all, slow, watermark };
         let acks = Arc::new(Acks::new(0));
-        let ends = (Arc::clone(&acks), events);
+        let committed = CommittedIndex::default();
+        let ends = (Arc::clone(&acks), events, committed.clone());
         inner.disk =
             Some(Disk::start(env, folder, (journal, file), inner.last(), disk_settings, ends)?);
-        Ok((LogStore { inner: Arc::new(Mutex::new(inner)), acks }, is_known))
+        Ok((LogStore { inner: Arc::new(Mutex::new(inner)), acks, committed }, is_known))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -385,6 +389,15 @@ impl RaftLogStorage<Types> for LogStore {
 
     async fn read_vote(&mut self) -> Result<Option<Vote<NodeId>>, StorageError<NodeId>> {
         Ok(self.vote())
+    }
+
+    async fn save_committed(
+        &mut self,
+        committed: Option<LogId<NodeId>>,
+    ) -> Result<(), StorageError<NodeId>> {
+        // The disk thread writes it from time to time.
+        self.committed.set(committed.map_or(0, |committed| committed.index + 1));
+        Ok(())
     }
 
     async fn append<I>(

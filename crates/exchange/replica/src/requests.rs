@@ -12,10 +12,12 @@ use thiserror::Error;
 use crate::acks::DiskFailed;
 use crate::connection::{Connection, Frame};
 use crate::encode::Encode;
+use crate::error::ReplicaError;
 use crate::group_replica::{Engine, GroupReplica, Stage};
+use crate::log::LogEvent;
 use crate::message::{AnyRequest, AppendAnswer, FrameKind, InstallSnapshot};
 use crate::open_replicas::OpenReplicas;
-use crate::types::{NodeId, Types};
+use crate::types::{NodeId, Types, generation_of};
 
 /// Why a replica does not answer; the other one learns only that it does not.
 #[derive(Debug, Error)]
@@ -30,6 +32,8 @@ enum RequestError {
     Fatal(#[from] Fatal<NodeId>),
     #[error(transparent)]
     Disk(#[from] DiskFailed),
+    #[error("the request is of another generation of the group")]
+    OtherGeneration,
 }
 
 /// Answers all requests of a connection, until it ends; why it does.
@@ -80,6 +84,9 @@ impl GroupReplica {
             (Stage::Active(engine), _) => engine,
             (Stage::Empty(_), _) => return Err(RequestError::NotActive),
         };
+        if !self.is_of_own_generation(&request) {
+            return Err(RequestError::OtherGeneration);
+        }
         match request {
             AnyRequest::Append(request) => {
                 let response = self.append(&engine, frame.from, request).await?;
@@ -112,6 +119,27 @@ impl GroupReplica {
             }
             AnyRequest::Status | AnyRequest::Join => unreachable!("answered above"),
         }
+    }
+
+    /// Whether a request comes from the same generation of the group. A group that was made anew
+    /// from copies of its files has later terms: one with files of before must neither follow it
+    /// nor lead it, and stops.
+    fn is_of_own_generation(&self, request: &AnyRequest) -> bool {
+        let vote = match request {
+            AnyRequest::Append(request) | AnyRequest::Commit(request) => request.vote,
+            AnyRequest::Vote(request) => request.vote,
+            AnyRequest::InstallSnapshot(request) => request.vote,
+            _ => return true,
+        };
+        let own = generation_of(self.store.vote().unwrap_or_default().leader_id.term);
+        let other = generation_of(vote.leader_id.term);
+        if other > own {
+            let group = self.group.name.clone();
+            let folder = self.group.folder.clone().unwrap_or_default();
+            let error = ReplicaError::OtherGeneration { group, folder, own, other };
+            self.events.send(LogEvent::Stopped(error));
+        }
+        other == own
     }
 
     async fn append(

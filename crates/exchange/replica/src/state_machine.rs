@@ -24,9 +24,14 @@ use crate::types::{NodeId, Types, term_of};
 /// Name of the file in a group's folder.
 pub const SNAPSHOT: &str = "snapshot";
 
-type Meta = SnapshotMeta<NodeId, EmptyNode>;
+/// What a snapshot says of itself.
+pub type Meta = SnapshotMeta<NodeId, EmptyNode>;
 
-fn read_snapshot(env: &Env, path: &Path) -> Result<Option<(Meta, Vec<u8>)>, ReplicaError> {
+/// The snapshot in a file; none if there is none.
+///
+/// # Errors
+/// If it cannot be read or is damaged.
+pub fn read_snapshot(env: &Env, path: &Path) -> Result<Option<(Meta, Vec<u8>)>, ReplicaError> {
     let Some(bytes) = read_checked(env, path)? else { return Ok(None) };
     let mut reader = Reader::new(&bytes);
     let meta = SnapshotMeta::decode(&mut reader, "snapshot")

@@ -38,5 +38,19 @@ pub fn leader_of(term: u64) -> CommittedLeaderId<NodeId> {
     CommittedLeaderId::new(term >> NODE_BITS, term & ((1 << NODE_BITS) - 1))
 }
 
+/// Bits of a term that count the elections of one generation: a million.
+const ELECTION_BITS: u32 = 20;
+
+/// The generation of a term (openraft's): how often its group was made anew from copies of its
+/// files. A replica of an earlier generation may have what the copies lack, and would mix both.
+pub fn generation_of(term: u64) -> u64 {
+    term >> ELECTION_BITS
+}
+
+/// The term before the first one of a generation.
+pub fn first_term(generation: u8) -> u64 {
+    u64::from(generation) << ELECTION_BITS
+}
+
 // The node ids of all members must fit.
 const _: () = assert!(crate::group::MEMBERS_MAX < 1 << NODE_BITS);

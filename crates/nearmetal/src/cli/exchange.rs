@@ -17,6 +17,7 @@ use nm_run::day::DAY_SECONDS_MAX;
 use nm_run::round::Kill;
 
 pub use crate::cli::access::{AccessArgs, CredentialsArgs, RunningArgs};
+use crate::cli::backup::{BackupArgs, RecoverArgs, RestoreArgs};
 use crate::cli::directions::{
     AuctionArgs, DirectionArgs, FirmArgs, MassCancelArgs, ResumeArgs, ScheduleArgs,
 };
@@ -71,6 +72,27 @@ pub enum ExchangeCommand {
     Node(NodeArgs),
     /// The agent of a run on one of its hosts, until its input ends; started by `--hosts`.
     Host(HostArgs),
+    /// Copy what the cells of a network have on disk, while it runs, or check such a copy.
+    #[command(
+        args_conflicts_with_subcommands = true,
+        subcommand_negates_reqs = true,
+        after_help = "Examples:\n  \
+        nearmetal exchange backup --network network.toml --out backup-1\n  \
+        nearmetal exchange backup check backup-1\n\n\
+        Exit code: 0 the copy leads to the states that it notes, 2 it does not"
+    )]
+    Backup(BackupArgs),
+    /// Make the data folders of a network from a backup, at its end or at an earlier place.
+    #[command(after_help = "Examples:\n  \
+        nearmetal exchange restore backup-1 --data data-2\n  \
+        nearmetal exchange restore backup-1 --at 2026-03-01T09:30:00Z --data data-2\n  \
+        nearmetal exchange restore backup-1 --at 0:1234 --data data-2")]
+    Restore(RestoreArgs),
+    /// Make the data folders of a network anew after most replicas of a cell are lost.
+    #[command(after_help = "Example:\n  \
+        nearmetal exchange recover --network network.toml --data data-2 --accept-loss\n\n\
+        Without --accept-loss it says what may be lost, and changes nothing")]
+    Recover(RecoverArgs),
     /// Check from client logs and journals that nothing was lost, duplicated or reordered.
     #[command(after_help = "Examples:\n  \
         nearmetal exchange run --record --out DIR\n  nearmetal exchange verify DIR\n  \

@@ -12,6 +12,7 @@ const SEVERAL_MEANINGS: &[(&str, &str)] = &[
     ("all", "what `compare` prints, or the instruments of a direction"),
     ("allow", "`tune ab` has one step, the other commands of `tune` have several"),
     ("baseline", "is read here, or where a file of `generate` is used"),
+    ("data", "the folder of an agent's runs, or that of the nodes of a network that begins again"),
     ("every", "the time from trial to trial, or how often a timer of systemd runs"),
     ("from", "the first rate of a search, or the time of a day that is replayed"),
     ("guest", "a snapshot for `audit`, a machine to measure in for `qualify`"),

@@ -366,6 +366,7 @@ macro_rules! guides {
 }
 
 guides! {
+    backups: "backups.md",
     bypass: "bypass.md",
     bypass_internals: "bypass-internals.md",
     bypass_services: "bypass-services.md",

@@ -18,6 +18,7 @@ mod engines;
 mod exchange;
 mod exchange_added;
 mod exchange_away;
+mod exchange_backup;
 mod exchange_client;
 mod exchange_control;
 mod exchange_faults;

@@ -112,8 +112,9 @@ impl<M: Matching> InstrumentState<M> {
     /// Whether a request is the next one of its session.
     fn is_due(known: Option<&Session>, request: &Request, at: Circumstances) -> bool {
         let last_request_seq = known.map_or(0, |session| session.last_request_seq);
-        let is_accepted =
-            at.accepts_unknown_sessions && last_request_seq == 0 && request.is_previous_answered;
+        let is_cut = known.is_some_and(Session::is_cut) && request.previous_seq > last_request_seq;
+        let is_unknown = at.accepts_unknown_sessions && last_request_seq == 0;
+        let is_accepted = (is_unknown || is_cut) && request.is_previous_answered;
         request.previous_seq == last_request_seq || is_accepted
     }
 
@@ -154,7 +155,8 @@ impl<M: Matching> InstrumentState<M> {
         }
         let session = self.sessions.entry(request.session);
         let session = session.or_insert_with(|| Session::new(request.owner, request.gateway));
-        if request.previous_seq != session.last_request_seq {
+        // A session that was cut has its gap already.
+        if request.previous_seq != session.last_request_seq && !session.is_cut() {
             session.begin_after_lost_books(request.acknowledged);
         }
         let outcome = self.execute::<true>(request, at, buffers, copy, emit);

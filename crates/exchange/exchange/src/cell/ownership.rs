@@ -253,7 +253,7 @@ impl<M: Matching> Cell<M> {
 
     /// The time of each request is in its part, and what was said to it.
     fn circumstances_of_parts(&self) -> Circumstances {
-        let accepts_unknown_sessions = self.accepts_unknown_sessions;
+        let accepts_unknown_sessions = self.accepts_unknown();
         Circumstances { now_ns: 0, accepts_unknown_sessions, check: LimitCheck::NONE }
     }
 

@@ -90,6 +90,20 @@ impl Session {
         self.last_event_seq = acknowledged.min(u64::MAX / 2) + LOST_BOOKS_GAP;
     }
 
+    /// It is in a copy of an earlier state from which its cell begins again (see
+    /// [`super::restored`]): it has seen other events than those that follow.
+    pub fn begin_again(&mut self) {
+        self.outcomes.clear();
+        self.kept.clear();
+        self.last_event_seq = self.last_event_seq.saturating_add(LOST_BOOKS_GAP);
+    }
+
+    /// Whether its cell has begun again, and none of its requests was executed since: only then is
+    /// no outcome kept of its last one.
+    pub fn is_cut(&self) -> bool {
+        self.outcomes.is_empty() && self.last_request_seq > 0
+    }
+
     /// Adds the outcome of its next request.
     pub fn push_outcome(&mut self, outcome: Outcome) {
         assert!(

@@ -89,6 +89,17 @@ impl Reader {
         Reader::open_part(&Machine::env(), folder, (0, u64::MAX))
     }
 
+    /// A reader of the records from an index on; some that are before it may come as well.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn open_from(folder: &Path, from: u64) -> Result<Reader, JournalError> {
+        let mut reader = Reader::open_part(&Machine::env(), folder, (from, u64::MAX))?;
+        let begun = reader.paths.iter().take_while(|(first, _)| *first <= from).count();
+        reader.paths.drain(..begun.saturating_sub(1));
+        Ok(reader)
+    }
+
     /// A reader of which the records are needed from one index on, and before another one.
     ///
     /// # Errors

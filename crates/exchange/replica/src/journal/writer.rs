@@ -370,6 +370,20 @@ impl Journal {
         self.begin_file(upto + 1)
     }
 
+    /// Ends the journal: its last file is as long as its records, until somebody opens it again.
+    ///
+    /// # Errors
+    /// As [`Journal::flush`].
+    pub fn close(mut self) -> Result<(), JournalError> {
+        self.sync()?;
+        if self.is_watermark_due() {
+            self.advance_watermark()?;
+        }
+        let (Some(file), Some(last)) = (&self.file, self.files.last()) else { return Ok(()) };
+        let cut = file.set_len(last.end).and_then(|()| file.sync_all());
+        cut.map_err(|error| self.fail("cannot be truncated", error))
+    }
+
     fn check_usable(&self) -> Result<(), JournalError> {
         self.failed.clone().map_or(Ok(()), Err)
     }

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use nm_auth::{Right, Secret};
 use nm_model::agent::Failure;
-use nm_replica::journal;
 use nm_replica::{
     Address, ContentFormat, ContentKind, Group, Log, LogEvent, Member, RaftLog, ReplicaError,
     Replicas, Settings,
 };
+use nm_replica::{journal, saved};
 use nm_sys::clock::{Deadline, Moment};
 use nm_sys::poll::{Interest, Poller, Waker};
 use tempfile::TempDir;
@@ -1030,4 +1030,36 @@ fn a_replica_is_opened_without_waiting_for_its_disk() {
         assert!(!deadline.passed(), "the disk goes on");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Two of three replicas begin again from a copy, and the third has its files of before.
+#[test]
+fn a_replica_of_an_earlier_generation_stops_and_one_without_files_is_filled() {
+    let mut group = TestGroup::new(3, true, settings());
+    group.commit_more(20);
+    group.settle();
+    (0..3).for_each(|own| group.kill(own));
+    let state: Vec<u8> = group.acknowledged.iter().flat_map(|id| id.to_le_bytes()).collect();
+    for own in 0..2 {
+        let folder = group.disk(own);
+        std::fs::remove_dir_all(&folder).unwrap();
+        let state = (state.clone(), 1_000);
+        saved::begin(&folder, state, 1, &[7, 8, 9], &ContentFormat::default()).unwrap();
+        assert_eq!(saved::generation(saved::vote(&folder).unwrap()), 1);
+    }
+    (0..3).for_each(|own| group.start(own));
+    group.until(false, "the third one stops", |group| {
+        group.replicas[2].as_ref().is_some_and(|replica| replica.stopped.is_some())
+    });
+    let stopped = group.replicas[2].as_ref().unwrap().stopped.clone().unwrap();
+    let folder = group.disk(2);
+    for part in ["was restored or recovered without", folder.to_str().unwrap(), "move its folder"] {
+        assert!(stopped.contains(part), "{stopped}");
+    }
+    group.kill(2);
+    group.commit_more(20);
+    std::fs::remove_dir_all(&folder).unwrap();
+    group.start(2);
+    group.commit_more(20);
+    group.settle();
 }

@@ -1,6 +1,7 @@
 //! `nearmetal exchange`: the commands of the exchange, one file each.
 
 pub mod add;
+mod backup;
 pub mod directions;
 mod door;
 mod feed;
@@ -42,6 +43,9 @@ pub fn run(command: &ExchangeCommand) -> Result<Exit> {
         ExchangeCommand::Network(command) => network::run(command),
         ExchangeCommand::Node(args) => node::run(args),
         ExchangeCommand::Host(args) => host::run(args),
+        ExchangeCommand::Backup(args) => backup::run(args),
+        ExchangeCommand::Restore(args) => backup::restore(args),
+        ExchangeCommand::Recover(args) => backup::recover(args),
         ExchangeCommand::Verify(args) => verify::run(args),
         ExchangeCommand::Torture(args) => torture::run(args),
         ExchangeCommand::Status(args) => status::run(args),

@@ -94,7 +94,7 @@ fn of_network(network: &Network, settings: Settings) -> Result<Settings, Failure
 
 /// What the groups' batches and snapshots are made of: which messages stand in logs, and what else
 /// the version says.
-fn content() -> ContentFormat {
+pub fn content() -> ContentFormat {
     static KINDS: OnceLock<Vec<ContentKind>> = OnceLock::new();
     let kinds = KINDS.get_or_init(|| {
         let rows = ROWS.iter().filter(|row| row.is_in_logs());
