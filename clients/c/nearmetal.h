@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #define NM_VERSION 10
-#define NM_DIGEST 0x1A24430635DFF986ULL /* of the format: a gateway with another one refuses */
+#define NM_DIGEST 0x172AAFFB5277F838ULL /* of the format: a gateway with another one refuses */
 
 #define NM_INSTRUMENTS_MAX 16 /* that one client may use */
 #define NM_PENDING_MAX 64     /* requests on an instrument without an answer */
@@ -56,7 +56,7 @@ typedef struct nm_event {
     uint64_t most, asked; /* of a limit of the firm, if that is the reason of a rejection */
 } nm_event;
 
-typedef struct nm_request { uint64_t seq, previous; uint32_t size; uint8_t command[67]; } nm_request;
+typedef struct nm_request { uint64_t seq, previous; uint32_t size; uint8_t command[70]; } nm_request;
 
 typedef struct nm_stream {
     uint32_t instrument;
@@ -208,9 +208,10 @@ static uint64_t nm_command(nm_client *c, uint32_t instrument, uint8_t *command, 
     return seq;
 }
 
-static uint64_t nm_new(nm_client *c, uint32_t on, int buys, int64_t price, uint64_t lots,
-                       int order_type, int time_in_force, int is_hidden) {
-    uint8_t command[67] = {0};
+static uint64_t nm_new_pegged(nm_client *c, uint32_t on, int buys, int64_t price, uint64_t lots,
+                              int order_type, int time_in_force, int is_hidden, int peg,
+                              uint16_t offset) {
+    uint8_t command[70] = {0};
     nm_put(command + 9, (uint64_t)price, 8);
     nm_put(command + 25, lots, 8);
     nm_put(command + 57, c->session, 4);
@@ -219,7 +220,14 @@ static uint64_t nm_new(nm_client *c, uint32_t on, int buys, int64_t price, uint6
     command[63] = (uint8_t)time_in_force; /* as docs/wire.md has it */
     command[65] = 1; /* it does not trade with the session's own orders */
     command[66] = is_hidden != 0;
+    command[67] = (uint8_t)peg;           /* as docs/wire.md has it */
+    nm_put(command + 68, offset, 2);
     return nm_command(c, on, command, sizeof command);
+}
+
+static uint64_t nm_new(nm_client *c, uint32_t on, int buys, int64_t price, uint64_t lots,
+                       int order_type, int time_in_force, int is_hidden) {
+    return nm_new_pegged(c, on, buys, price, lots, order_type, time_in_force, is_hidden, 0, 0);
 }
 
 /* Sends a limit order that rests until it is filled or cancelled: its id. Price in ticks. */
@@ -231,6 +239,19 @@ static inline uint64_t nm_order(nm_client *c, uint32_t on, int buys, int64_t pri
 static inline uint64_t nm_hidden_order(nm_client *c, uint32_t on, int buys, int64_t price,
                                        uint64_t lots) {
     return nm_new(c, on, buys, price, lots, 0, 1, 1);
+}
+
+/* Its price follows the best displayed price of its side, so many ticks away from the market. It
+   goes no further than its limit, if that is not NULL, and nobody sees it. */
+static inline uint64_t nm_primary_peg(nm_client *c, uint32_t on, int buys, uint16_t offset,
+                                      const int64_t *limit, uint64_t lots) {
+    return nm_new_pegged(c, on, buys, limit ? *limit : 0, lots, !limit, 1, 0, 1, offset);
+}
+
+/* As nm_primary_peg, but it follows the middle between the best displayed prices. */
+static inline uint64_t nm_mid_peg(nm_client *c, uint32_t on, int buys, const int64_t *limit,
+                                  uint64_t lots) {
+    return nm_new_pegged(c, on, buys, limit ? *limit : 0, lots, !limit, 1, 0, 2, 0);
 }
 
 /* For the closing auction alone: nobody sees it, and what is left is cancelled with the auction. */

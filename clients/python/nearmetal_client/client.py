@@ -86,6 +86,17 @@ class Client:
                                  time_in_force=wire.AT_CLOSE, is_market=price is None)
         return self._submit(instrument, seq, command)
 
+    def pegged(self, instrument: int, side: str, follows: str, limit: int | None, quantity: int,
+               offset: int = 0) -> int:
+        """Sends an order whose price follows the best displayed prices; its id. `follows` is
+        "primary", the best price of its side, `offset` ticks away from the market, or "mid", the
+        middle. It goes no further than its limit, if it has one, and nobody sees it."""
+        seq = self.session.next_seq(time.time_ns())
+        command = wire.new_order(seq, self.session.number, side, limit or 0, quantity,
+                                 is_market=limit is None,
+                                 peg=("primary", "mid").index(follows) + 1, offset=offset)
+        return self._submit(instrument, seq, command)
+
     def cancel(self, instrument: int, order_id: int) -> int:
         """Cancels an order; the number of the request."""
         return self.request(instrument, wire.cancel(order_id, self.session.number))

@@ -25,7 +25,8 @@ REJECT_REASONS = [
     "Halted", "InAuction", "WrongState", "Expired", "NotAllowed", "TooManyParts", "TooManyOrders",
     "TooManyOwnOrders", "TooManyOwnerOrders", "TooManyOwnerCellOrders", "TooManyCellOrders",
     "NotListed", "OutsideCollar", "TooLarge", "OwnerStopped", "FirmQuantity", "FirmOrderValue",
-    "FirmOrders", "FirmValue", "FirmPosition", "FirmNeedsPrice", "NoClosing"]
+    "FirmOrders", "FirmValue", "FirmPosition", "FirmNeedsPrice", "NoClosing", "BadPeg", "TooManyPegs",
+    "TooManyOwnerPegs"]
 """By code: why an order or command was rejected."""
 
 CANCEL_REASONS = ["User", "Mass", "Unfilled", "Killed", "BelowMinimum", "SelfTrade", "Bands", "Day",

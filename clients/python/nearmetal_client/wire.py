@@ -7,7 +7,7 @@ import struct
 from .generated import MESSAGES
 
 VERSION = 10
-DIGEST = 0x1A24430635DFF986
+DIGEST = 0x172AAFFB5277F838
 """Of the format, as docs/wire.md has it: a gateway with another one refuses."""
 
 AT_CLOSE = 5
@@ -70,10 +70,12 @@ def take(data: bytearray) -> tuple[int, bytes] | None:
 
 
 def new_order(order_id: int, session: int, side: str, price: int, quantity: int,
-              time_in_force: int = 1, is_hidden: bool = False, is_market: bool = False) -> bytes:
-    """The command of an order; `time_in_force` as in docs/wire.md, 1: until cancelled."""
-    return b"\0" + struct.pack("<QqqQQQQIBBBBB?", order_id, price, 0, quantity, 0, 0, 0, session,
-                               ("buy", "sell").index(side), is_market, time_in_force, 0, 1, is_hidden)
+              time_in_force: int = 1, is_hidden: bool = False, is_market: bool = False,
+              peg: int = 0, offset: int = 0) -> bytes:
+    """The command of an order; `time_in_force` and `peg` as in docs/wire.md, 1: until cancelled."""
+    return b"\0" + struct.pack("<QqqQQQQIBBBBB?BH", order_id, price, 0, quantity, 0, 0, 0, session,
+                               ("buy", "sell").index(side), is_market, time_in_force, 0, 1, is_hidden,
+                               peg, offset)
 
 
 def replace(order_id: int, session: int, price: int, quantity: int) -> bytes:

@@ -6,8 +6,8 @@
 use nm_codec::{DecodeError, Put, Reader, codes};
 
 use crate::order::{
-    CancelReason, Command, Event, NewOrder, OrderId, OrderType, PostOnly, Quantity, RejectReason,
-    SelfTrade, Side, TimeInForce, UserId,
+    CancelReason, Command, Event, NewOrder, OrderId, OrderType, Peg, PostOnly, Quantity,
+    RejectReason, SelfTrade, Side, TimeInForce, UserId,
 };
 
 codes!(Side { Buy = 0, Sell = 1 });
@@ -43,6 +43,9 @@ codes!(RejectReason {
     FirmPosition = 25,
     FirmNeedsPrice = 26,
     NoClosing = 27,
+    BadPeg = 28,
+    TooManyPegs = 29,
+    TooManyOwnerPegs = 30,
 });
 codes!(CancelReason {
     User = 0,
@@ -200,7 +203,7 @@ pub fn read_command(from: &mut Reader<'_>) -> Result<Command, DecodeError> {
 }
 
 /// Bytes of an order.
-pub const ORDER_BYTES: usize = 7 * 8 + 4 + 6;
+pub const ORDER_BYTES: usize = 7 * 8 + 4 + 7 + 2;
 
 /// Appends an order.
 pub fn write_order(order: &NewOrder, out: &mut Vec<u8>) {
@@ -211,6 +214,11 @@ pub fn write_order(order: &NewOrder, out: &mut Vec<u8>) {
         TimeInForce::ImmediateOrCancel => (3, 0),
         TimeInForce::FillOrKill => (4, 0),
         TimeInForce::AtClose => (5, 0),
+    };
+    let (peg, offset) = match order.peg {
+        Peg::No => (0, 0),
+        Peg::Primary { offset } => (1, offset),
+        Peg::Mid => (2, 0),
     };
     out.put_u64(order.id);
     out.put_i64(order.price);
@@ -227,7 +235,9 @@ pub fn write_order(order: &NewOrder, out: &mut Vec<u8>) {
         order.post_only.code(),
         order.self_trade.code(),
         order.is_hidden.into(),
+        peg,
     ]);
+    out.put(&offset.to_le_bytes());
 }
 
 /// Reads an order.
@@ -255,6 +265,13 @@ pub fn read_order(from: &mut Reader<'_>) -> Result<NewOrder, DecodeError> {
     let post_only = PostOnly::from_code("post-only", from.u8("post-only")?)?;
     let self_trade = SelfTrade::from_code("self-trade", from.u8("self-trade")?)?;
     let is_hidden = from.bool("is hidden")?;
+    let (peg, offset) = (from.u8("peg")?, u16::from_le_bytes(from.array("peg offset")?));
+    let peg = match peg {
+        0 => Peg::No,
+        1 => Peg::Primary { offset },
+        2 => Peg::Mid,
+        code => return Err(DecodeError::unknown_code("peg", code.into())),
+    };
     Ok(NewOrder {
         id,
         user,
@@ -267,6 +284,7 @@ pub fn read_order(from: &mut Reader<'_>) -> Result<NewOrder, DecodeError> {
         display,
         minimum,
         is_hidden,
+        peg,
         post_only,
         self_trade,
     })

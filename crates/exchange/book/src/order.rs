@@ -9,17 +9,17 @@
 //! Exchanges differ in details. These rules hold for the reference book and the fast one alike.
 //!
 //! - **Time priority.** An order gets its priority when it is accepted. It gets a new one, behind
-//!   all other orders, in four cases. It is replaced (except by a smaller quantity at the same
+//!   all other orders, in five cases. It is replaced (except by a smaller quantity at the same
 //!   price), or its iceberg shows the next part. Its triggered stop comes to rest, or the closing
-//!   auction begins for which it waits. Commands that cancel several orders cancel them in order of
-//!   priority; expiry takes the earliest time first.
+//!   auction begins for which it waits. Or the price of a pegged order changes. Commands that
+//!   cancel several orders cancel them in order of priority; expiry takes the earliest time first.
 //! - **Time** does not go back: a command with an earlier time is executed at the latest time so
 //!   far.
 //! - **Checks** of a new order, of which the first that fails is reported: halted, quantities,
 //!   combination of attributes, iceberg parts, expired, duplicate id. Then come bands, auction,
-//!   closing auction, number of live orders, post-only. Of a replacement: halted, unknown order,
-//!   quantity, iceberg parts, bands, post-only. A rejected command changes nothing, and the order
-//!   id stays free.
+//!   closing auction, number of live orders, number of pegged ones, post-only. Of a replacement:
+//!   halted, unknown order, quantity, iceberg parts, bands, post-only. A rejected command changes
+//!   nothing, and the order id stays free.
 //! - **Replace** sets the quantity that is open from then on, whatever has traded before. A minimum
 //!   quantity does not apply again; self-trade prevention does. A pending stop keeps its priority
 //!   whatever changes; a market order or market stop has no limit to change.
@@ -53,6 +53,19 @@
 //!   the end of the day cancels those whose auction has not ended. On-close contradicts stop,
 //!   post-only, display quantity and minimum quantity. An auction that begins while a halt
 //!   interrupts the closing one goes on with it.
+//! - **Pegged** orders follow the best displayed prices. [`Peg::Primary`] follows that of the own
+//!   side, or stays so many ticks away from the market. [`Peg::Mid`] follows the middle of both,
+//!   and half a tick is rounded away from the other side. A limit holds the price back. An order
+//!   has no price without what it follows, outside the bands, in an auction and in a halt. Then
+//!   it rests and does not trade. At its price it is as a hidden order. Displayed prices alone
+//!   are followed, so pegged orders never follow each other. They move once a command and the
+//!   stops that it elected are done. All orders whose price has changed leave together, and enter
+//!   again in order of priority. Each gets a new one, and takes as an incoming order what its
+//!   price accepts. That is never a displayed order, so one pass is enough. Its trades may elect
+//!   stops, after which pegged orders follow again. Each move counts as a trade of the command;
+//!   after the last one, an order that has to move is cancelled. A replacement changes the limit,
+//!   or without one the quantity alone. Pegged contradicts stop, immediate, on-close, post-only,
+//!   display quantity and minimum quantity.
 //! - **Limits** ([`crate::limits`]). An order has at most a number of parts, and an instrument a
 //!   number of live orders. In continuous trading an order and a command have at most a number of
 //!   trades. What an order could still trade after its last one is cancelled, and does not rest:
@@ -172,6 +185,20 @@ pub enum PostOnly {
     Slide,
 }
 
+/// What the price of an order follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Peg {
+    /// Nothing: it is no pegged order.
+    No,
+    /// The best displayed price of its side.
+    Primary {
+        /// How many ticks its price is away from that, and from the other side.
+        offset: u16,
+    },
+    /// The middle between the best displayed prices.
+    Mid,
+}
+
 /// What happens when two orders of one user would trade with each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SelfTrade {
@@ -213,6 +240,9 @@ pub struct NewOrder {
     pub minimum: Quantity,
     /// Whether it is never shown while it rests.
     pub is_hidden: bool,
+    /// What its price follows. A pegged limit order goes no further than its limit, and a pegged
+    /// market order has none.
+    pub peg: Peg,
     /// Whether it may take liquidity.
     pub post_only: PostOnly,
     /// What happens when it would trade with an order of its own user; the incoming order decides.
@@ -231,13 +261,23 @@ impl NewOrder {
         self.time_in_force == TimeInForce::AtClose
     }
 
+    /// Whether its price follows others.
+    #[inline]
+    pub fn is_pegged(&self) -> bool {
+        self.peg != Peg::No
+    }
+
     /// Whether others see it when it rests at its limit.
     pub fn is_displayed(&self) -> bool {
-        !self.is_hidden && !self.is_on_close()
+        !self.is_hidden && !self.is_on_close() && !self.is_pegged()
     }
 
     /// Why it is invalid whatever the state of the book, if it is.
+    #[inline]
     pub fn fault(&self) -> Option<RejectReason> {
+        if self.is_pegged() {
+            return self.fault_of_pegged();
+        }
         let immediate = self.is_immediate();
         let never_rests = immediate || !self.order_type.has_limit();
         let is_stop = matches!(self.order_type, OrderType::Stop | OrderType::StopLimit);
@@ -256,12 +296,29 @@ impl NewOrder {
         }
     }
 
+    /// [`NewOrder::fault`] of a pegged order; apart, so that the code of others stays small.
+    #[cold]
+    fn fault_of_pegged(&self) -> Option<RejectReason> {
+        let is_stop = matches!(self.order_type, OrderType::Stop | OrderType::StopLimit);
+        let is_passive = self.post_only != PostOnly::No;
+        let is_of_part = self.display > 0 || self.minimum > 0;
+        if self.quantity == 0 {
+            Some(RejectReason::BadQuantity)
+        } else if is_stop || is_passive || is_of_part || self.is_immediate() || self.is_on_close() {
+            Some(RejectReason::BadPeg)
+        } else {
+            None
+        }
+    }
+
     /// Whether it may come to rest in a phase of trading, or wait there as a stop.
     pub fn may_rest(&self, phase: TradingPhase) -> bool {
         match self.order_type {
             OrderType::Stop | OrderType::StopLimit => true,
             OrderType::Limit => !self.is_immediate(),
-            OrderType::Market => phase == TradingPhase::Auction || self.is_on_close(),
+            OrderType::Market => {
+                phase == TradingPhase::Auction || self.is_on_close() || self.is_pegged()
+            }
         }
     }
 
@@ -388,6 +445,12 @@ pub enum RejectReason {
     FirmNeedsPrice,
     /// It is for the closing auction, of which the instrument has none today, or none any more.
     NoClosing,
+    /// A pegged order with an attribute that none can have.
+    BadPeg,
+    /// The instrument has [`crate::limits::PEGS_MAX`] pegged orders.
+    TooManyPegs,
+    /// The session's owner has as many pegged orders on the instrument as its quota allows.
+    TooManyOwnerPegs,
 }
 
 /// Why an order was cancelled.
@@ -451,6 +514,11 @@ pub struct OpenOrder {
     pub left: Quantity,
 }
 
+const OWNER_ORDERS: &str = "your quota of live orders on the instrument is full: cancel some";
+
+const BAD_PEG: &str = "a pegged order is no stop, not immediate, on-close or post-only, and has no \
+                       display or minimum quantity";
+
 impl RejectReason {
     /// What it means to whoever is rejected, and what would be right: a sentence without its end.
     /// Of a limit of a firm, `{most}` and `{asked}` are where the event's numbers belong.
@@ -474,9 +542,7 @@ impl RejectReason {
             RejectReason::TooManyOwnOrders => {
                 "the session has as many live orders on the instrument as it may have: cancel some"
             }
-            RejectReason::TooManyOwnerOrders => {
-                "your quota of live orders on the instrument is full: cancel some"
-            }
+            RejectReason::TooManyOwnerOrders => OWNER_ORDERS,
             RejectReason::TooManyOwnerCellOrders => {
                 "your quota of live orders in the instrument's cell is full: cancel some"
             }
@@ -520,6 +586,9 @@ impl RejectReason {
             RejectReason::NoClosing => {
                 "the instrument has no closing auction today, or it has ended: send no order for it"
             }
+            RejectReason::BadPeg => BAD_PEG,
+            RejectReason::TooManyPegs => "the instrument has as many pegged orders as it may have",
+            RejectReason::TooManyOwnerPegs => "your quota of pegged orders is full: cancel some",
         }
     }
 
@@ -773,6 +842,10 @@ pub trait Matching: Clone + Send + Sized + 'static {
     /// cancelled first, whatever the command is.
     fn apply(&mut self, command: &Command, now_ns: u64, emit: &mut impl FnMut(Event));
 
+    /// Cancels all orders of a user without a word, and does nothing else: nothing expires, and
+    /// pegged orders stay where they are until the next command.
+    fn forget(&mut self, user: UserId);
+
     /// Best price of a side with the quantity shown there (saturating).
     fn best(&self, side: Side) -> Option<(Price, Quantity)>;
 
@@ -789,6 +862,9 @@ pub trait Matching: Clone + Send + Sized + 'static {
 
     /// Gives `visit` the user of each live order, in any order.
     fn visit_users(&self, visit: &mut impl FnMut(UserId));
+
+    /// Gives `visit` the user of each pegged order, in any order.
+    fn visit_pegged(&self, visit: &mut impl FnMut(UserId));
 
     /// Gives `visit` each live order with its user and side as it is now, in any order.
     fn visit_open(&self, visit: &mut impl FnMut(OpenOrder));

@@ -21,6 +21,8 @@ pub struct ReferenceBook {
     trade_range: Option<(Price, Price)>,
     /// Trades that the present command may still make.
     trades_left: u32,
+    /// The bands when pegged orders last moved; what else they followed is in the state.
+    followed_bands: Option<(Price, Price)>,
 }
 
 type Emit<'a> = &'a mut dyn FnMut(Event);
@@ -34,15 +36,17 @@ impl Matching for ReferenceBook {
             bands: None,
             last: None,
             now_ns: 0,
+            followed: [None; 2],
             orders: vec![],
         };
-        ReferenceBook { state, trade_range: None, trades_left: 0 }
+        ReferenceBook { state, trade_range: None, trades_left: 0, followed_bands: None }
     }
 
     fn apply(&mut self, command: &Command, now_ns: u64, emit: &mut impl FnMut(Event)) {
         self.state.now_ns = self.state.now_ns.max(now_ns);
         self.trades_left = limits::COMMAND_TRADES_MAX;
         self.expire(emit);
+        self.settle(emit);
         match *command {
             Command::New(order) => self.accept_order(order, emit),
             Command::Replace { id, user, price, quantity } => {
@@ -71,7 +75,7 @@ impl Matching for ReferenceBook {
             }
             Command::Tick => {}
         }
-        self.elect(emit);
+        self.settle(emit);
     }
 
     fn best(&self, side: Side) -> Option<(Price, Quantity)> {
@@ -95,6 +99,16 @@ impl Matching for ReferenceBook {
 
     fn visit_users(&self, visit: &mut impl FnMut(UserId)) {
         self.state.orders.iter().for_each(|order| visit(order.order.user));
+    }
+
+    fn visit_pegged(&self, visit: &mut impl FnMut(UserId)) {
+        let pegged = self.state.orders.iter().filter(|order| order.order.is_pegged());
+        pegged.for_each(|order| visit(order.order.user));
+    }
+
+    fn forget(&mut self, user: UserId) {
+        self.state.orders.retain(|order| order.order.user != user);
+        self.forget_followed();
     }
 
     fn visit_open(&self, visit: &mut impl FnMut(OpenOrder)) {
@@ -122,7 +136,9 @@ impl Matching for ReferenceBook {
     }
 
     fn load(bytes: &[u8]) -> Result<ReferenceBook, SnapshotError> {
-        Ok(ReferenceBook { state: BookSnapshot::read(bytes)?, ..ReferenceBook::new() })
+        let state = BookSnapshot::read(bytes)?;
+        let followed_bands = state.bands;
+        Ok(ReferenceBook { state, followed_bands, ..ReferenceBook::new() })
     }
 }
 
@@ -144,38 +160,107 @@ fn accepts(side: Side, limit: Option<Price>, price: Price) -> bool {
 impl ReferenceBook {
     /// Whether it trades now if somebody wants to: it waits for nothing.
     fn takes_part(&self, order: &SnapshotOrder) -> bool {
-        !order.is_pending_stop && !self.state.is_waiting(&order.order)
+        let is_there = !order.order.is_pegged() || self.price(order).is_some();
+        !order.is_pending_stop && !self.state.is_waiting(&order.order) && is_there
     }
 
-    /// Whether it rests in the book at a price.
-    fn rests(&self, order: &SnapshotOrder) -> bool {
-        self.takes_part(order) && order.order.order_type == OrderType::Limit
+    /// The price at which it rests in the book, if it does.
+    fn price(&self, order: &SnapshotOrder) -> Option<Price> {
+        if !order.order.is_pegged() {
+            return self.state.price(order);
+        }
+        // Bands that are being set hold for pegged orders once these move.
+        let state = BookSnapshot { bands: self.followed_bands, orders: vec![], ..self.state };
+        state.price(order)
+    }
+
+    /// Without pegged orders, none follows anything.
+    fn forget_followed(&mut self) {
+        if !self.state.orders.iter().any(|order| order.order.is_pegged()) {
+            self.state.followed = [None; 2];
+        }
+    }
+
+    /// What pegged orders have to follow now.
+    fn to_follow(&self) -> [Option<Price>; 2] {
+        match self.state.phase {
+            TradingPhase::Continuous => {
+                [Side::Buy, Side::Sell].map(|side| Some(self.best(side)?.0))
+            }
+            TradingPhase::Auction | TradingPhase::Halted => [None; 2],
+        }
+    }
+
+    /// Executes elected stops, then moves pegged orders, until there are neither.
+    fn settle(&mut self, emit: Emit<'_>) {
+        loop {
+            self.elect(emit);
+            let is_done =
+                (self.state.followed, self.followed_bands) == (self.to_follow(), self.state.bands);
+            if is_done || !self.state.orders.iter().any(|order| order.order.is_pegged()) {
+                return self.forget_followed();
+            }
+            self.follow(emit);
+        }
+    }
+
+    /// Pegged orders whose price has changed leave, and enter again in their order.
+    fn follow(&mut self, emit: Emit<'_>) {
+        let before: Vec<Option<Price>> =
+            self.state.orders.iter().map(|order| self.price(order)).collect();
+        (self.state.followed, self.followed_bands) = (self.to_follow(), self.state.bands);
+        let orders = std::mem::take(&mut self.state.orders);
+        let is_moving = |(order, before): &(SnapshotOrder, Option<Price>)| {
+            order.order.is_pegged() && self.price(order) != *before
+        };
+        let (moving, staying): (Vec<_>, Vec<_>) =
+            orders.into_iter().zip(before).partition(is_moving);
+        self.state.orders = staying.into_iter().map(|(order, _)| order).collect();
+        for (order, _) in moving {
+            if self.trades_left == 0 {
+                let NewOrder { id, user, .. } = order.order;
+                let reason = CancelReason::TooManyTrades;
+                emit(Event::Cancelled { id, user, left: order.left, reason });
+            } else {
+                self.trades_left -= 1;
+                self.enter(order, emit);
+            }
+        }
+    }
+
+    /// A pegged order takes at the price that it has now and rests, or rests without a price.
+    fn enter(&mut self, order: SnapshotOrder, emit: Emit<'_>) {
+        match self.price(&order) {
+            Some(_) => self.execute(order, emit),
+            None => self.state.orders.push(order),
+        }
     }
 
     fn find(&self, id: OrderId, user: UserId) -> Option<usize> {
         self.state.orders.iter().position(|known| known.order.id == id && known.order.user == user)
     }
 
-    /// The order of a side that trades next.
-    fn front(&self, side: Side) -> Option<usize> {
-        let mut best: Option<usize> = None;
+    /// The order of a side that trades next, and its price.
+    fn front(&self, side: Side) -> Option<(usize, Price)> {
+        let mut best: Option<(usize, Price)> = None;
         for (at, order) in self.state.orders.iter().enumerate() {
-            if !self.rests(order) || order.order.side != side {
+            let Some(price) = self.price(order).filter(|_| order.order.side == side) else {
                 continue;
-            }
-            let price = order.order.price;
-            let is_better = best.is_none_or(|best| {
-                let known = self.state.orders[best].order;
-                let is_better =
-                    if side == Side::Buy { price > known.price } else { price < known.price };
-                let is_shown_first = order.order.is_displayed() && !known.is_displayed();
-                is_better || price == known.price && is_shown_first
+            };
+            let is_better = best.is_none_or(|(best, known)| {
+                let is_better = if side == Side::Buy { price > known } else { price < known };
+                let is_behind = !self.state.orders[best].order.is_displayed();
+                is_better || price == known && order.order.is_displayed() && is_behind
             });
             if is_better {
-                best = Some(at);
+                best = Some((at, price));
             }
         }
         best
+    }
+
+    fn pegged(&self) -> usize {
+        self.state.orders.iter().filter(|order| order.order.is_pegged()).count()
     }
 
     fn cancel_order(&mut self, at: usize, reason: CancelReason, emit: Emit<'_>) {
@@ -216,9 +301,9 @@ impl ReferenceBook {
 
     fn would_cross(&self, order: &NewOrder) -> bool {
         self.state.phase == TradingPhase::Continuous
-            && self.front(order.side.opposite()).is_some_and(|at| {
-                accepts(order.side, Some(order.price), self.state.orders[at].order.price)
-            })
+            && self
+                .front(order.side.opposite())
+                .is_some_and(|(_, price)| accepts(order.side, Some(order.price), price))
     }
 
     fn has_expired(&self, order: &NewOrder) -> bool {
@@ -249,6 +334,8 @@ impl ReferenceBook {
         } else if order.may_rest(self.state.phase) && self.state.orders.len() >= limits::ORDERS_MAX
         {
             Some(RejectReason::TooManyOrders)
+        } else if order.is_pegged() && self.pegged() >= limits::PEGS_MAX {
+            Some(RejectReason::TooManyPegs)
         } else if order.post_only == PostOnly::Reject && self.would_cross(order) {
             Some(RejectReason::WouldTake)
         } else {
@@ -270,6 +357,11 @@ impl ReferenceBook {
             self.state.orders.push(SnapshotOrder { is_pending_stop: true, ..incoming });
         } else if is_stop {
             self.trigger(incoming, emit);
+        } else if order.is_pegged() {
+            if self.pegged() == 0 {
+                (self.state.followed, self.followed_bands) = (self.to_follow(), self.state.bands);
+            }
+            self.enter(incoming, emit);
         } else if self.state.phase == TradingPhase::Auction || order.is_on_close() {
             self.state.orders.push(incoming);
         } else {
@@ -323,7 +415,8 @@ impl ReferenceBook {
         if !lives || left == 0 {
             return;
         }
-        if order.order.order_type == OrderType::Market || order.order.is_immediate() {
+        let is_market = order.order.order_type == OrderType::Market && !order.order.is_pegged();
+        if is_market || order.order.is_immediate() {
             return emit(Event::Cancelled { id, user, left, reason: CancelReason::Unfilled });
         }
         order.left = left;
@@ -335,8 +428,7 @@ impl ReferenceBook {
     /// price exists.
     fn slide(&self, order: &mut SnapshotOrder, emit: Emit<'_>) -> bool {
         let side = order.order.side;
-        let Some(at) = self.front(side.opposite()) else { return true };
-        let best = self.state.orders[at].order.price;
+        let Some((_, best)) = self.front(side.opposite()) else { return true };
         let away = if side == Side::Buy { best.checked_sub(1) } else { best.checked_add(1) };
         let Some(price) = away else { return false };
         order.order.price = price;
@@ -348,12 +440,13 @@ impl ReferenceBook {
     /// still live.
     fn trade(&mut self, mut order: SnapshotOrder, emit: Emit<'_>) -> (Quantity, bool) {
         let NewOrder { id, user, side, .. } = order.order;
+        let is_pegged = order.order.is_pegged();
         let limit = order.order.order_type.has_limit().then_some(order.order.price);
+        let limit = if is_pegged { self.price(&order) } else { limit };
         let mut trades = 0;
         while order.left > 0 {
-            let Some(at) = self.front(side.opposite()) else { break };
+            let Some((at, price)) = self.front(side.opposite()) else { break };
             let maker = self.state.orders[at];
-            let price = maker.order.price;
             if !accepts(side, limit, price) {
                 break;
             }
@@ -515,7 +608,9 @@ impl ReferenceBook {
         }
         self.state.orders.remove(at);
         emit(Event::Replaced { id, user, price, quantity, kept_priority });
-        if self.state.phase == TradingPhase::Auction || changed.order.is_on_close() {
+        if changed.order.is_pegged() {
+            self.enter(changed, emit);
+        } else if self.state.phase == TradingPhase::Auction || changed.order.is_on_close() {
             self.state.orders.push(changed);
         } else {
             self.execute(changed, emit);
@@ -600,7 +695,8 @@ impl ReferenceBook {
             self.state.closing = Closing::No;
         }
         let matches = |order: &SnapshotOrder| {
-            order.order.order_type == OrderType::Market && !order.order.is_on_close()
+            let is_special = order.order.is_on_close() || order.order.is_pegged();
+            order.order.order_type == OrderType::Market && !is_special
         };
         self.cancel_all(matches, CancelReason::Unfilled, emit);
     }
@@ -616,8 +712,8 @@ impl ReferenceBook {
 
     /// The auction price and its volume, if anything trades.
     fn auction_price(&self) -> Option<(Price, u128)> {
-        let rests = self.state.orders.iter().filter(|order| self.rests(order));
-        let mut prices: Vec<Price> = rests.map(|order| order.order.price).collect();
+        let rests = self.state.orders.iter().filter_map(|order| self.price(order));
+        let mut prices: Vec<Price> = rests.collect();
         let reference = self.state.last.map(|last| match self.state.bands {
             Some((low, high)) => last.clamp(low, high),
             None => last,
@@ -643,7 +739,7 @@ impl ReferenceBook {
         };
         let phase =
             self.state.orders.iter().position(|order| is_market(order) && order.order.side == side);
-        phase.or_else(|| self.front(side))
+        phase.or_else(|| Some(self.front(side)?.0))
     }
 
     fn trade_at(&mut self, price: Price, mut volume: u128, emit: Emit<'_>) {

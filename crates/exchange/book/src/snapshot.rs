@@ -7,8 +7,9 @@
 use nm_codec::{Put, Reader, codes, fnv1a};
 
 use crate::codec;
+use crate::limits::PEGS_MAX;
 use crate::order::{
-    Closing, LiveOrder, NewOrder, OpenOrder, OrderId, OrderType, Price, Quantity, Side,
+    Closing, LiveOrder, NewOrder, OpenOrder, OrderId, OrderType, Peg, Price, Quantity, Side,
     SnapshotError, TradingPhase, UserId,
 };
 
@@ -76,12 +77,35 @@ impl SnapshotOrder {
             OrderType::Stop | OrderType::StopLimit => self.is_pending_stop,
             OrderType::Limit => !self.is_pending_stop && !is_immediate && minimum == 0,
             OrderType::Market => {
-                let may_wait = !is_continuous || self.order.is_on_close();
+                let is_special = self.order.is_on_close() || self.order.is_pegged();
+                let may_wait = !is_continuous || is_special;
                 !self.is_pending_stop && !is_immediate && minimum == 0 && may_wait
             }
         };
         may_rest && is_shown_as_due && self.order.fault().is_none()
     }
+}
+
+/// The price of a pegged order where these are the best displayed prices, whatever the bands are.
+fn pegged_price(order: &NewOrder, [bid, ask]: [Option<Price>; 2]) -> Option<Price> {
+    let is_buy = order.side == Side::Buy;
+    let price = match order.peg {
+        Peg::No => return None,
+        Peg::Primary { offset } if is_buy => i128::from(bid?) - i128::from(offset),
+        Peg::Primary { offset } => i128::from(ask?) + i128::from(offset),
+        Peg::Mid => {
+            let (bid, ask) = (i128::from(bid?), i128::from(ask?));
+            let is_odd = (ask - bid) % 2 != 0;
+            let below = bid + (ask - bid).div_euclid(2);
+            if is_odd && !is_buy { below + 1 } else { below }
+        }
+    };
+    let price = Price::try_from(price).ok()?;
+    Some(match (order.order_type, is_buy) {
+        (OrderType::Limit, true) => price.min(order.price),
+        (OrderType::Limit, false) => price.max(order.price),
+        _ => price,
+    })
 }
 
 /// The complete state of a book.
@@ -99,6 +123,8 @@ pub struct BookSnapshot {
     pub last: Option<Price>,
     /// Time of the last command, ns.
     pub now_ns: u64,
+    /// The best displayed prices that pegged orders followed last; none without any.
+    pub followed: [Option<Price>; 2],
     /// Live orders in order of priority.
     pub orders: Vec<SnapshotOrder>,
 }
@@ -124,6 +150,10 @@ impl BookSnapshot {
         bytes.put_i64(high);
         bytes.put_i64(self.last.unwrap_or_default());
         bytes.put_u64(self.now_ns);
+        for price in self.followed {
+            bytes.put_bool(price.is_some());
+            bytes.put_i64(price.unwrap_or_default());
+        }
         bytes.put_u64(self.orders.len() as u64);
         for order in &self.orders {
             order.write(bytes);
@@ -147,6 +177,12 @@ impl BookSnapshot {
         let (low, high) = (from.i64("lowest price")?, from.i64("highest price")?);
         let last = from.i64("last price")?;
         let now_ns = from.u64("time")?;
+        let mut followed = [None; 2];
+        for price in &mut followed {
+            let (is_there, best) =
+                (from.bool("has a followed price")?, from.i64("followed price")?);
+            *price = is_there.then_some(best);
+        }
         let count = from.u64("number of orders")?;
         let length = from.rest().len();
         if count != (length / ORDER_BYTES) as u64 || !length.is_multiple_of(ORDER_BYTES) {
@@ -160,6 +196,7 @@ impl BookSnapshot {
             bands: has_bands.then_some((low, high)),
             last: has_last.then_some(last),
             now_ns,
+            followed,
             orders,
         };
         match snapshot.fault() {
@@ -170,19 +207,17 @@ impl BookSnapshot {
 
     /// Why no book can have reached this state, if so: loading must not create an impossible one.
     fn fault(&self) -> Option<&'static str> {
+        let phase_now = self.phase;
         let interrupted =
             if self.phase == TradingPhase::Halted { self.phase_before_halt } else { self.phase };
         let key = |order: &SnapshotOrder| (order.order.user, order.order.id);
         let mut ids: Vec<(UserId, OrderId)> = self.orders.iter().map(key).collect();
         ids.sort_unstable();
         let rest = |side| {
-            let side =
-                move |order: &&SnapshotOrder| order.order.side == side && !order.is_pending_stop;
-            let orders = self.orders.iter().filter(side).map(|order| order.order);
-            let limits = orders
-                .filter(|order| order.order_type == OrderType::Limit && !self.is_waiting(order));
-            limits.map(|order| order.price)
+            let of_side = self.orders.iter().filter(move |order| order.order.side == side);
+            of_side.filter_map(|order| self.price(order))
         };
+        let pegged = self.orders.iter().filter(|order| order.order.is_pegged()).count();
         let (buy, sell) = (rest(Side::Buy).max(), rest(Side::Sell).min());
         let is_continuous = interrupted == TradingPhase::Continuous;
         if interrupted == TradingPhase::Halted {
@@ -193,6 +228,12 @@ impl BookSnapshot {
             Some("two orders of a user have the same id")
         } else if is_continuous && buy.zip(sell).is_some_and(|(buy, sell)| buy >= sell) {
             Some("its orders would have traded")
+        } else if pegged > PEGS_MAX {
+            Some("it has more pegged orders than it may have")
+        } else if self.followed != [None; 2]
+            && (pegged == 0 || phase_now != TradingPhase::Continuous)
+        {
+            Some("its pegged orders follow prices that there are not")
         } else if self.closing == Closing::Begun && is_continuous {
             Some("its closing auction is on, and so is continuous trading")
         } else if self.closing == Closing::No && self.orders.iter().any(|it| it.order.is_on_close())
@@ -202,6 +243,19 @@ impl BookSnapshot {
             Some("an order is of a type that does not rest")
         } else {
             None
+        }
+    }
+
+    /// Where an order rests, if it does: at its limit, or where its peg has put it.
+    pub fn price(&self, order: &SnapshotOrder) -> Option<Price> {
+        let SnapshotOrder { order, is_pending_stop, .. } = order;
+        let is_limit = order.order_type == OrderType::Limit;
+        if order.is_pegged() {
+            let price = pegged_price(order, self.followed)?;
+            let is_allowed = self.bands.is_none_or(|(low, high)| low <= price && price <= high);
+            is_allowed.then_some(price)
+        } else {
+            (is_limit && !is_pending_stop && !self.is_waiting(order)).then_some(order.price)
         }
     }
 

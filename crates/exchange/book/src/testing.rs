@@ -13,8 +13,8 @@ pub use nm_codec::Random;
 use crate::book::Book;
 use crate::limits;
 use crate::order::{
-    Command, Event, Matching, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, SelfTrade,
-    Side, TimeInForce, UserId,
+    Command, Event, Matching, NewOrder, OrderId, OrderType, Peg, PostOnly, Price, Quantity,
+    SelfTrade, Side, TimeInForce, UserId,
 };
 use crate::reference;
 use crate::snapshot::BookSnapshot;
@@ -113,6 +113,12 @@ impl<B: Iterator<Item = u8>> Stream<B> {
             display: self.part_of(quantity)?,
             minimum: self.part_of(quantity)?,
             is_hidden: self.pick(10)? == 0,
+            peg: match self.pick(16)? {
+                0..=1 => Peg::Mid,
+                2 => Peg::Primary { offset: 0 },
+                3 => Peg::Primary { offset: self.pick(6)? },
+                _ => Peg::No,
+            },
             post_only: match self.pick(10)? {
                 0 => PostOnly::Reject,
                 1 => PostOnly::Slide,
@@ -343,6 +349,7 @@ pub fn limit(id: OrderId, user: u32, side: Side, price: Price, quantity: Quantit
         display: 0,
         minimum: 0,
         is_hidden: false,
+        peg: Peg::No,
         post_only: PostOnly::No,
         self_trade: SelfTrade::Allow,
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nm_auth::Credentials;
-use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
+use nm_book::order::{Command, NewOrder, OrderType, Peg, PostOnly, SelfTrade, Side, TimeInForce};
 use nm_exchange::client;
 use nm_exchange::client::Meant;
 use nm_exchange::link::{Address, Link, LinkError, READ_BYTES};
@@ -200,6 +200,24 @@ impl Trader {
         self.new_order(on, NewOrder { order_type, ..order })
     }
 
+    /// Sends an order whose price follows the best displayed prices; its id. It goes no further
+    /// than its limit, if it has one, and nobody sees it.
+    ///
+    /// # Errors
+    /// As [`Trader::request`].
+    pub fn pegged(
+        &mut self,
+        on: u32,
+        side: Side,
+        peg: Peg,
+        limit: Option<i64>,
+        lots: u64,
+    ) -> Result<u64, ClientError> {
+        let order = self.limit(side, limit.unwrap_or(0), lots, TimeInForce::GoodTillCancelled);
+        let order_type = if limit.is_some() { OrderType::Limit } else { OrderType::Market };
+        self.new_order(on, NewOrder { order_type, peg, ..order })
+    }
+
     fn limit_order(
         &mut self,
         instrument: u32,
@@ -224,6 +242,7 @@ impl Trader {
             display: 0,
             minimum: 0,
             is_hidden: false,
+            peg: Peg::No,
             post_only: PostOnly::No,
             self_trade: SelfTrade::CancelNewest,
         }

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nm_auth::{Credentials, Secret};
-use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
+use nm_book::order::{Command, NewOrder, OrderType, Peg, PostOnly, SelfTrade, Side, TimeInForce};
 use nm_sys::clock::Deadline;
 use nm_wire::{FrameMut, Kind, Message as AnyMessage, Request, Shape, Who};
 
@@ -400,6 +400,7 @@ pub fn order(session: u32, seq: u64, side: Side, price: i64) -> Command {
         display: 0,
         minimum: 0,
         is_hidden: false,
+        peg: Peg::No,
         post_only: PostOnly::No,
         self_trade: SelfTrade::CancelOldest,
     })

@@ -61,7 +61,9 @@ mod tests {
     use super::*;
     use crate::limits::MISSING_NS;
     use crate::top::Best;
-    use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
+    use nm_book::order::{
+        Command, NewOrder, OrderType, Peg, PostOnly, SelfTrade, Side, TimeInForce,
+    };
     use nm_wire::{BookPosition, BookUpdate};
 
     const MS: u64 = 1_000_000;
@@ -84,6 +86,7 @@ mod tests {
                 display: 0,
                 minimum: 0,
                 is_hidden: false,
+                peg: Peg::No,
                 post_only: PostOnly::No,
                 self_trade: SelfTrade::Allow,
             };

@@ -2,8 +2,8 @@
 //!
 //! The same commands and events always lead to the same messages. An order has a number of its own
 //! in the feed, which says nothing of its owner. It gets another one when it loses its priority.
-//! Pending stops, hidden orders, the hidden part of an iceberg and market orders in an auction are
-//! not shown.
+//! Pending stops, hidden and pegged orders, the hidden part of an iceberg and market orders in an
+//! auction are not shown.
 //!
 //! - Trades in continuous trading are `E`, those of an auction `C` which is not to be printed, and
 //!   the auction as a whole is `Q`. A trade with an order that ITCH cannot express is `P`.
@@ -430,8 +430,13 @@ impl Derivation {
             }
             return;
         }
+        if self.incoming == Some(maker) {
+            // It rests already: a pegged order follows it.
+            self.settle(out);
+        }
         if let Some(known) = self.orders.get_mut(&taker) {
             known.left -= quantity;
+            known.shown = known.shown.min(known.left);
             if known.left == 0 {
                 self.remove(taker, out);
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nm_book::book::Book;
 use nm_book::order::{
-    Command, Event, InstrumentId, Matching, NewOrder, OrderId, OrderType, PostOnly, Price,
+    Command, Event, InstrumentId, Matching, NewOrder, OrderId, OrderType, Peg, PostOnly, Price,
     Quantity, SelfTrade, Side, TimeInForce, UserId,
 };
 use nm_model::exchange::OrderMix;
@@ -182,6 +182,7 @@ impl OrderGenerator {
             display: 0,
             minimum: 0,
             is_hidden: false,
+            peg: Peg::No,
             post_only: PostOnly::No,
             self_trade: SelfTrade::CancelNewest,
         }

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use nm_book::order::{
-    Command, InstrumentId, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, SelfTrade,
+    Command, InstrumentId, NewOrder, OrderId, OrderType, Peg, PostOnly, Price, Quantity, SelfTrade,
     Side, TimeInForce, UserId,
 };
 use nm_load::OrderRequest;
@@ -362,6 +362,7 @@ fn new_order(order: &Live, time_in_force: TimeInForce) -> NewOrder {
         display: 0,
         minimum: 0,
         is_hidden: false,
+        peg: Peg::No,
         post_only: PostOnly::No,
         self_trade: SelfTrade::Allow,
     }

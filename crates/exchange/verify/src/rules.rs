@@ -144,7 +144,7 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nm_book::order::{NewOrder, PostOnly, SelfTrade, Side, TimeInForce};
+    use nm_book::order::{NewOrder, Peg, PostOnly, SelfTrade, Side, TimeInForce};
     use nm_wire::{Breach, FirmLimits, Owner, SessionRange};
 
     const NEW: Command = Command::New(NewOrder {
@@ -159,6 +159,7 @@ mod tests {
         display: 0,
         minimum: 0,
         is_hidden: false,
+        peg: Peg::No,
         post_only: PostOnly::No,
         self_trade: SelfTrade::Allow,
     });

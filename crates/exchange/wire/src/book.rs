@@ -37,6 +37,8 @@ const NEW_ORDER: &[FieldText] = &[
     ("post_only", "PostOnly", "What happens if it would take liquidity."),
     ("self_trade", "SelfTrade", "What happens if it would trade with an own order."),
     ("is_hidden", "bool", "Whether it is never shown while it rests."),
+    ("peg", "Peg", "What its price follows. Then it needs no limit: the order type is `Market`."),
+    ("peg_offset", "u16", "Ticks away from the market; 0 unless it follows `Primary`."),
 ];
 
 const COMMANDS: &[Described] = &[
@@ -180,6 +182,12 @@ const TIMES_IN_FORCE: [(&str, &str); 6] = [
     ("AtClose", "In the closing auction alone; nobody sees it."),
 ];
 
+const PEGS: [(&str, &str); 3] = [
+    ("No", "Nothing: it is no pegged order."),
+    ("Primary", "The best displayed price of its side."),
+    ("Mid", "The middle between the best displayed prices."),
+];
+
 const SELF_TRADES: [&str; 5] = [
     "They trade.",
     "The incoming order is cancelled.",
@@ -188,7 +196,7 @@ const SELF_TRADES: [&str; 5] = [
     "The larger one loses the smaller one's quantity, and the smaller one is cancelled.",
 ];
 
-const REJECT_REASONS: [&str; 28] = [
+const REJECT_REASONS: [&str; 31] = [
     "A live order of the session has this id.",
     "No live order of the session has this id.",
     "Quantity 0, or display or minimum larger than the quantity.",
@@ -217,6 +225,9 @@ const REJECT_REASONS: [&str; 28] = [
     "Its firm's position on the instrument could become larger than it may be, lots.",
     "It has no limit price, and its firm has a limit of value.",
     "It is for the closing auction, of which there is none today, or none any more.",
+    "A pegged order that is a stop, immediate, on-close, post-only or shows a part.",
+    "The instrument has as many pegged orders as it may have.",
+    "Your quota of pegged orders on the instrument is full: that of the session's owner.",
 ];
 
 const CANCEL_REASONS: [&str; 13] = [
@@ -243,15 +254,17 @@ fn add_codes(types: &mut Types) {
     types.add("OrderType", "When an order can trade, and at which price.", |_| {
         values(OrderType::ALL, |it| it.code(), &ORDER_TYPES)
     });
-    types.add("TimeInForce", "How long an order stays live.", |_| {
+    let named = |all: &[(&str, &str)]| {
         let one = |(code, (name, doc)): (u8, &(&str, &str))| Alternative {
             code,
             name: (*name).to_string(),
             doc: (*doc).to_string(),
             fields: vec![],
         };
-        Definition::Choice((0..).zip(&TIMES_IN_FORCE).map(one).collect())
-    });
+        Definition::Choice((0..).zip(all).map(one).collect())
+    };
+    types.add("TimeInForce", "How long an order stays live.", |_| named(&TIMES_IN_FORCE));
+    types.add("Peg", "What the price of an order follows.", |_| named(&PEGS));
     types.add("PostOnly", "What happens to an order that would take liquidity.", |_| {
         let docs = ["It takes it.", "It is rejected.", "It rests one tick away."];
         values(PostOnly::ALL, |it| it.code(), &docs)
@@ -272,6 +285,7 @@ fn size(type_name: &str) -> usize {
     match type_name {
         "u64" | "i64" | "user" => 8,
         "u32" => 4,
+        "u16" => 2,
         _ => 1,
     }
 }
@@ -305,6 +319,7 @@ fn example(all: &[Described], random: &mut Random, out: &mut Vec<u8>) {
             "u64" | "i64" => out.put_u64(random.of_any_size()),
             "user" => out.put_u64(random.of_any_size() >> 32),
             "u32" => out.put_u32(random.of_any_size() as u32),
+            "u16" => out.put_u16(random.of_any_size() as u16),
             "bool" => out.put_bool(random.below(2) == 1),
             codes => {
                 let Some(Definition::Choice(values)) = types.0.get(codes).map(|it| &it.definition)

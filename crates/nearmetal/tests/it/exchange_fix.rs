@@ -289,6 +289,15 @@ fn two_versions_of_fix_trade_with_each_other() {
     assert_eq!(alice.wait(&[(35, "r")]).get(531), Some("7"));
     alice.wait(&[(11, "a7"), (150, "4")]);
     alice.wait(&[(11, "a8"), (150, "4")]);
+    // Two orders in the middle.
+    alice.order("p1", 1, 10, "10");
+    bob.order("p2", 2, 10, "11");
+    (alice.wait(&[(11, "p1"), (150, "0")]), bob.wait(&[(11, "p2"), (150, "0")]));
+    alice.send("D", &format!("11=p3|55=ACME|54=1|38=10|40=P|18=M|60={}", now()));
+    assert_eq!(alice.wait(&[(11, "p3"), (150, "0")]).get(18), Some("M"));
+    bob.send("D", &format!("11=p4|55=ACME|54=2|38=10|40=P|18=M|60={}", now()));
+    assert_eq!(bob.wait(&[(11, "p4"), (150, "F")]).get(31), Some("10.5"));
+    alice.wait(&[(11, "p3"), (150, "F")]);
     // Ctrl-C: each client gets a Logout, the program ends well, and only stores are left.
     signal("INT", door.child.id());
     assert_eq!(alice.wait(&[(35, "5")]).get(58), Some("the door closes"));

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use nm_book::order::{
-    Command, Event, InstrumentId, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce,
+    Command, Event, InstrumentId, NewOrder, OrderType, Peg, PostOnly, SelfTrade, Side, TimeInForce,
 };
 use nm_exchange::client::say_hello;
 use nm_exchange::link::{Address, Link, Stream};
@@ -309,6 +309,7 @@ fn resting(seq: u64) -> Command {
         display: 0,
         minimum: 0,
         is_hidden: false,
+        peg: Peg::No,
         post_only: PostOnly::No,
         self_trade: SelfTrade::Allow,
     })

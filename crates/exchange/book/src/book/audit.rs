@@ -40,6 +40,14 @@ impl Book {
                 && order.time_in_force == TimeInForce::AtClose
                 && self.closing == Closing::Expected
         })?;
+        self.audit_pegs()?;
+        let unpriced = self.pegs.iter().filter(|slot| self.orders[**slot].place == Place::Unpriced);
+        visited.extend(unpriced.copied());
+        let is_unseen = |order: &Order| matches!(order.place, Place::Hidden | Place::Unpriced);
+        let unseen = self.orders.live().filter(|(_, order)| is_unseen(order)).count();
+        if unseen != self.unseen as usize {
+            return Err(format!("{unseen} orders are hidden, and {} are counted", self.unseen));
+        }
         let timed = |order: &Order| match order.time_in_force {
             TimeInForce::GoodTill(until_ns) => until_ns < u64::MAX,
             _ => false,

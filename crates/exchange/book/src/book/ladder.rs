@@ -59,12 +59,6 @@ impl Ladder {
         Some(word * 64 + 63 - self.filled[word].leading_zeros() as usize)
     }
 
-    /// Whether it has no order.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.words == 0 && self.far.is_empty()
-    }
-
     /// The best level and the order at its front.
     #[inline(always)]
     pub fn best(&self) -> Option<(Key, Slot)> {

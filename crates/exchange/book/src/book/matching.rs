@@ -1,7 +1,7 @@
 //! New and replaced orders, and matching in continuous trading.
 
 use crate::limits;
-use crate::order::SelfTrade;
+use crate::order::{Peg, SelfTrade};
 
 use super::ladder::{Key, key};
 use super::slab::{NO_TIMER, Order, Place};
@@ -12,8 +12,8 @@ use super::{
 
 impl Book {
     /// The first check that a new order fails, in the order of the rules.
-    #[inline]
-    fn reject_reason(&self, order: &NewOrder) -> Option<RejectReason> {
+    #[inline(always)]
+    pub(super) fn reject_reason(&self, order: &NewOrder) -> Option<RejectReason> {
         if self.phase == TradingPhase::Halted {
             return Some(RejectReason::Halted);
         }
@@ -30,7 +30,7 @@ impl Book {
         if self.find(order.id, order.user).is_some() {
             return Some(RejectReason::DuplicateId);
         }
-        if self.outside(order.order_type, order.price) {
+        if order.order_type.has_limit() && self.is_outside(order.price) {
             return Some(RejectReason::OutsideBands);
         }
         if self.phase == TradingPhase::Auction && !order.fits_auction() {
@@ -48,7 +48,7 @@ impl Book {
 
     /// Whether a limit order would trade immediately.
     #[inline(always)]
-    fn would_cross(&self, side: Side, price: Price) -> bool {
+    pub(super) fn would_cross(&self, side: Side, price: Price) -> bool {
         let best = self.front(side.opposite());
         self.phase == TradingPhase::Continuous
             && best.is_some_and(|(best, _)| best >= key(side.opposite(), price))
@@ -57,6 +57,9 @@ impl Book {
     #[inline]
     pub(super) fn accept_order(&mut self, new: &NewOrder, emit: &mut impl FnMut(Event)) {
         let NewOrder { id, user, .. } = *new;
+        if new.is_pegged() {
+            return self.accept_pegged(new, emit);
+        }
         if let Some(reason) = self.reject_reason(new) {
             return emit(Event::rejected(id, user, reason));
         }
@@ -92,7 +95,7 @@ impl Book {
     }
 
     /// Executes an incoming order in continuous trading: it trades, rests or is cancelled.
-    fn execute(&mut self, order: &mut Order, emit: &mut impl FnMut(Event)) {
+    pub(super) fn execute(&mut self, order: &mut Order, emit: &mut impl FnMut(Event)) {
         if order.time_in_force == TimeInForce::FillOrKill || order.minimum > 0 {
             let (traded, trades) = self.would_trade(order);
             let reason = if order.time_in_force == TimeInForce::FillOrKill && traded < order.left {
@@ -135,7 +138,7 @@ impl Book {
         let Some(price) = away else { return false };
         order.price = price;
         emit(Event::Slid { id: order.id, user: order.user, price });
-        !self.outside(order.order_type, price)
+        !self.is_outside(price)
     }
 
     /// The lowest key on the other side that an order accepts.
@@ -172,7 +175,7 @@ impl Book {
             maker.left -= quantity;
             maker.shown -= quantity;
             let price = key(other, level);
-            let (maker_left, maker_shown, ladder) = (maker.left, maker.shown, maker.ladder());
+            let (maker_left, maker_shown, place) = (maker.left, maker.shown, maker.place);
             emit(Event::Traded {
                 maker: maker.id,
                 taker: order.id,
@@ -185,7 +188,11 @@ impl Book {
             });
             self.record_trade(price);
             if maker_left == 0 {
-                self.resting[ladder].unlink(&mut self.orders, level, slot);
+                if place == Place::Displayed {
+                    self.resting[other as usize].unlink(&mut self.orders, level, slot);
+                } else {
+                    self.dequeue_elsewhere(slot);
+                }
                 self.remove(slot);
             } else if maker_shown == 0 {
                 self.refresh(level, slot, emit);
@@ -315,7 +322,7 @@ impl Book {
     }
 
     /// Executes the stops that trades have reached, one after another.
-    #[cold]
+    #[inline(always)]
     pub(super) fn elect(&mut self, emit: &mut impl FnMut(Event)) {
         let mut elected = std::mem::take(&mut self.elected);
         let mut acted = 0;
@@ -357,8 +364,40 @@ impl Book {
             Ok(slot) => slot,
             Err(reason) => return emit(Event::rejected(id, user, reason)),
         };
+        if self.orders[slot].place == Place::Displayed {
+            self.replace_at(Place::Displayed, slot, price, quantity, emit);
+        } else {
+            self.replace_elsewhere(slot, price, quantity, emit);
+        }
+    }
+
+    /// Replaces an order that is not displayed; apart, so that the code of others stays small.
+    #[inline(never)]
+    fn replace_elsewhere(
+        &mut self,
+        slot: Slot,
+        price: Price,
+        quantity: Quantity,
+        emit: &mut impl FnMut(Event),
+    ) {
+        match self.orders[slot].peg {
+            Peg::No => self.replace_at(self.orders[slot].place, slot, price, quantity, emit),
+            _ => self.replace_pegged(slot, price, quantity, emit),
+        }
+    }
+
+    /// Replaces an order at its place.
+    #[inline(always)]
+    fn replace_at(
+        &mut self,
+        place: Place,
+        slot: Slot,
+        price: Price,
+        quantity: Quantity,
+        emit: &mut impl FnMut(Event),
+    ) {
         let order = &mut self.orders[slot];
-        let Order { side, order_type, place, post_only, .. } = *order;
+        let Order { id, user, side, order_type, post_only, .. } = *order;
         let is_pending_stop = place == Place::Stop;
         let price = if order_type.has_limit() { price } else { order.price };
         if is_pending_stop || price == order.price && quantity <= order.left {
@@ -407,7 +446,7 @@ impl Book {
         if limits::has_too_many_parts(quantity, self.orders[slot].display) {
             return Err(RejectReason::TooManyParts);
         }
-        if self.outside(self.orders[slot].order_type, price) {
+        if self.is_outside(price) && self.orders[slot].has_limit() {
             return Err(RejectReason::OutsideBands);
         }
         Ok(slot)

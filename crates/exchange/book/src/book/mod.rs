@@ -23,6 +23,7 @@ mod ladder;
 mod level;
 mod matching;
 mod order_index;
+mod pegs;
 mod slab;
 mod timers;
 
@@ -31,13 +32,14 @@ pub use auction_step::Indicative;
 use ladder::{Key, Ladder, key};
 pub use level::Level;
 use order_index::OrderIndex;
+use pegs::Followed;
 use slab::{NO_TIMER, NONE, Order, Place, Queue, Slab, Slot};
 use timers::Timers;
 
 use crate::limits;
 use crate::order::{
     CancelReason, Closing, Command, Event, LiveOrder, Matching, NewOrder, OpenOrder, OrderId,
-    OrderType, PostOnly, Price, Quantity, RejectReason, Side, SnapshotError, TimeInForce,
+    OrderType, Peg, PostOnly, Price, Quantity, RejectReason, Side, SnapshotError, TimeInForce,
     TradingPhase, UserId,
 };
 use crate::snapshot::BookSnapshot;
@@ -60,6 +62,9 @@ pub struct Book {
     phase: TradingPhase,
     phase_before_halt: TradingPhase,
     closing: Closing,
+    /// Hidden and pegged orders. Few books have any, so that one look says that nothing of both is
+    /// to be done.
+    unseen: u32,
     bands: Option<(Price, Price)>,
     last: Option<Price>,
     now_ns: u64,
@@ -74,6 +79,12 @@ pub struct Book {
     markets: [Queue; 2],
     /// Orders that wait for the closing auction.
     waiting: Queue,
+    /// All pegged orders that are in the book, in no order.
+    pegs: Vec<Slot>,
+    /// What their prices follow, as it was when they did so last. Old if there are none.
+    followed: Followed,
+    /// Pegged orders that are about to get another price.
+    moving: Vec<Slot>,
     last_priority: u64,
     /// Lowest and highest price of trades since stops were last checked.
     trade_range: Option<(Price, Price)>,
@@ -95,6 +106,7 @@ impl Matching for Book {
             phase: TradingPhase::Continuous,
             phase_before_halt: TradingPhase::Continuous,
             closing: Closing::No,
+            unseen: 0,
             bands: None,
             last: None,
             now_ns: 0,
@@ -105,6 +117,9 @@ impl Matching for Book {
             stops: [Ladder::new(), Ladder::new()],
             markets: [Queue::EMPTY; 2],
             waiting: Queue::EMPTY,
+            pegs: vec![],
+            followed: Followed::NOTHING,
+            moving: vec![],
             last_priority: 0,
             trade_range: None,
             trades_left: 0,
@@ -121,6 +136,7 @@ impl Matching for Book {
         self.trades_left = limits::COMMAND_TRADES_MAX;
         if self.timers.earliest_ns() <= self.now_ns {
             self.expire(emit);
+            self.settle(emit);
         }
         match *command {
             Command::New(ref order) => self.accept_order(order, emit),
@@ -130,8 +146,8 @@ impl Matching for Book {
             Command::Cancel { id, user } => self.cancel(id, user, emit),
             _ => self.apply_market_command(command, emit),
         }
-        if self.trade_range.is_some() {
-            self.elect(emit);
+        if self.trade_range.is_some() | (self.unseen > 0) {
+            self.settle(emit);
         }
         debug_assert!(!self.is_crossed(), "the best bid is below the best offer");
     }
@@ -157,6 +173,14 @@ impl Matching for Book {
 
     fn visit_users(&self, visit: &mut impl FnMut(UserId)) {
         self.orders.live().for_each(|(_, order)| visit(order.user));
+    }
+
+    fn visit_pegged(&self, visit: &mut impl FnMut(UserId)) {
+        self.pegs.iter().for_each(|slot| visit(self.orders[*slot].user));
+    }
+
+    fn forget(&mut self, user: UserId) {
+        self.cancel_all(|order| order.user == user, CancelReason::Mass, &mut |_| {});
     }
 
     fn visit_open(&self, visit: &mut impl FnMut(OpenOrder)) {
@@ -189,11 +213,16 @@ impl Matching for Book {
             bands: saved.bands,
             last: saved.last,
             now_ns: saved.now_ns,
+            followed: Followed { best: saved.followed, bands: saved.bands },
             ..Book::new()
         };
         book.reserve(saved.orders.len());
         for order in &saved.orders {
-            book.insert(&mut Order::from_snapshot(order, saved.closing));
+            let mut order = Order::from_snapshot(order, saved.closing);
+            if order.peg != Peg::No {
+                book.followed.put(&mut order);
+            }
+            book.insert(&mut order);
         }
         Ok(book)
     }
@@ -216,6 +245,7 @@ impl Book {
             bands: self.bands,
             last: self.last,
             now_ns: self.now_ns,
+            followed: if self.pegs.is_empty() { [None; 2] } else { self.followed.best },
             orders: orders.into_iter().map(|order| order.to_snapshot()).collect(),
         }
     }
@@ -234,14 +264,10 @@ impl Book {
     /// The best limit of a side, hidden or not, and the order that trades first at it.
     #[inline(always)]
     fn front(&self, side: Side) -> Option<(Key, Slot)> {
-        if self.resting[side as usize | HIDDEN].is_empty() {
-            self.resting[side as usize].best()
-        } else {
-            self.front_of_both(side)
-        }
+        if self.unseen == 0 { self.resting[side as usize].best() } else { self.front_of_both(side) }
     }
 
-    /// [`Book::front`] of a side with hidden orders; apart, because few books have any.
+    /// [`Book::front`] of a book with hidden orders; apart, because few books have any.
     #[cold]
     #[inline(never)]
     fn front_of_both(&self, side: Side) -> Option<(Key, Slot)> {
@@ -296,6 +322,12 @@ impl Book {
             Place::Market => self.markets[side as usize].push(&mut self.orders, slot),
             Place::Stop => self.stops[side as usize].push(&mut self.orders, stop_level, slot),
             Place::OnClose => self.waiting.push(&mut self.orders, slot),
+            Place::Unpriced => {}
+        }
+        let Order { place, peg, .. } = self.orders[slot];
+        self.unseen += u32::from(matches!(place, Place::Hidden | Place::Unpriced));
+        if peg != Peg::No {
+            self.pegs.push(slot);
         }
     }
 
@@ -322,6 +354,12 @@ impl Book {
             Place::Market => self.markets[side as usize].unlink(&mut self.orders, slot),
             Place::Stop => self.stops[side as usize].unlink(&mut self.orders, stop_level, slot),
             Place::OnClose => self.waiting.unlink(&mut self.orders, slot),
+            Place::Unpriced => {}
+        }
+        let Order { place, peg, .. } = self.orders[slot];
+        self.unseen -= u32::from(matches!(place, Place::Hidden | Place::Unpriced));
+        if peg != Peg::No {
+            self.pegs.retain(|known| *known != slot);
         }
     }
 
@@ -406,9 +444,9 @@ impl Book {
         }
     }
 
-    /// Whether a limit lies outside the bands.
-    fn outside(&self, order_type: OrderType, price: Price) -> bool {
-        order_type.has_limit() && self.bands.is_some_and(|(low, high)| price < low || price > high)
+    /// Whether a price lies outside the bands.
+    fn is_outside(&self, price: Price) -> bool {
+        self.bands.is_some_and(|(low, high)| price < low || price > high)
     }
 
     /// Executes a command that concerns the market or all orders of a user.
@@ -424,9 +462,7 @@ impl Book {
             Command::Bands { low, high } => {
                 self.bands = Some((low, high));
                 emit(Event::BandsSet { low, high });
-                let matches = |order: &Order| {
-                    order.order_type.has_limit() && (order.price < low || order.price > high)
-                };
+                let matches = |order: &Order| order.limit().is_some_and(|it| it < low || it > high);
                 self.cancel_all(matches, CancelReason::Bands, emit);
             }
             Command::Halt if self.phase != TradingPhase::Halted => {

@@ -4,8 +4,8 @@
 //! which a processor would often predict wrongly.
 
 use crate::order::{
-    Closing, NewOrder, OrderId, OrderType, PostOnly, Price, Quantity, SelfTrade, Side, TimeInForce,
-    UserId,
+    Closing, NewOrder, OrderId, OrderType, Peg, PostOnly, Price, Quantity, SelfTrade, Side,
+    TimeInForce, UserId,
 };
 use crate::snapshot::SnapshotOrder;
 
@@ -34,6 +34,8 @@ pub enum Place {
     Stop,
     /// Among those that wait for the closing auction.
     OnClose,
+    /// In no queue: a pegged order without a price.
+    Unpriced,
 }
 
 /// An order. The first cache line holds the fields that matching uses, the second the others.
@@ -41,6 +43,7 @@ pub enum Place {
 #[derive(Debug, Clone, Copy)]
 pub struct Order {
     pub id: OrderId,
+    /// Its limit, or where the peg of a pegged order has put it.
     pub price: Price,
     /// Open quantity; zero marks a free slot.
     pub left: Quantity,
@@ -54,6 +57,7 @@ pub struct Order {
     /// Its index in the heap of timers, or [`NO_TIMER`].
     pub timer: u32,
     pub side: Side,
+    /// A pegged order is a limit order here, whether it has a limit of its own or not.
     pub order_type: OrderType,
     pub post_only: PostOnly,
     pub self_trade: SelfTrade,
@@ -64,6 +68,11 @@ pub struct Order {
     pub display: Quantity,
     pub minimum: Quantity,
     pub time_in_force: TimeInForce,
+    /// The price of a pegged order as its user gave it.
+    pub own_price: Price,
+    pub peg: Peg,
+    /// Whether the price of a pegged order is a limit.
+    pub is_limited: bool,
 }
 
 const _: () = assert!(size_of::<Order>() == 128);
@@ -91,6 +100,9 @@ impl Order {
         display: 0,
         minimum: 0,
         time_in_force: TimeInForce::GoodTillCancelled,
+        own_price: 0,
+        peg: Peg::No,
+        is_limited: false,
     };
 
     /// An incoming order, fully open.
@@ -117,17 +129,41 @@ impl Order {
             display: new.display,
             minimum: new.minimum,
             time_in_force: new.time_in_force,
+            own_price: 0,
+            peg: Peg::No,
+            is_limited: false,
         };
+        if new.is_pegged() {
+            order.own_price = new.price;
+            order.peg = new.peg;
+            order.is_limited = new.order_type.has_limit();
+            order.order_type = OrderType::Limit;
+        }
         order.place = order.place_at_rest();
         order
     }
 
-    /// Where it comes to rest, unless it is a pending stop or waits for the closing auction.
+    /// Whether it has a limit.
+    pub fn has_limit(&self) -> bool {
+        if self.peg == Peg::No { self.order_type.has_limit() } else { self.is_limited }
+    }
+
+    /// Its limit.
+    pub fn limit(&self) -> Option<Price> {
+        let price = if self.peg == Peg::No { self.price } else { self.own_price };
+        self.has_limit().then_some(price)
+    }
+
+    /// Where it comes to rest, unless it is a pending stop, waits for the closing auction, or has
+    /// no price.
     #[inline]
     pub fn place_at_rest(&self) -> Place {
         if self.order_type == OrderType::Market {
             Place::Market
-        } else if self.is_hidden || self.time_in_force == TimeInForce::AtClose {
+        } else if self.is_hidden
+            || self.time_in_force == TimeInForce::AtClose
+            || self.peg != Peg::No
+        {
             Place::Hidden
         } else {
             Place::Displayed
@@ -155,18 +191,24 @@ impl Order {
     }
 
     pub fn to_snapshot(self) -> SnapshotOrder {
+        let (order_type, price) = match self.peg {
+            Peg::No => (self.order_type, self.price),
+            _ if self.is_limited => (OrderType::Limit, self.own_price),
+            _ => (OrderType::Market, self.own_price),
+        };
         let order = NewOrder {
             id: self.id,
             user: self.user,
             side: self.side,
-            order_type: self.order_type,
+            order_type,
             time_in_force: self.time_in_force,
-            price: self.price,
+            price,
             stop_price: self.stop_price,
             quantity: self.quantity,
             display: self.display,
             minimum: self.minimum,
             is_hidden: self.is_hidden,
+            peg: self.peg,
             post_only: self.post_only,
             self_trade: self.self_trade,
         };

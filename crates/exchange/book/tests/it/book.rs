@@ -24,8 +24,8 @@ fn both_books_do_the_same_for_a_long_time() {
             *seen.entry(what).or_default() += times;
         }
     }
-    // Ten events, two with two outcomes each, twelve reject reasons and ten cancel reasons.
-    assert_eq!(seen.len(), 10 + 2 + 2 + 12 + 10, "{seen:#?}");
+    // Ten events, two with two outcomes each, thirteen reject reasons and ten cancel reasons.
+    assert_eq!(seen.len(), 10 + 2 + 2 + 13 + 10, "{seen:#?}");
     assert!(seen.values().all(|times| *times >= 20), "{seen:#?}");
 }
 

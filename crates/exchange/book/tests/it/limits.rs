@@ -1,10 +1,12 @@
 //! The limits of a book: at each of them, both books do the same, and soon.
 
 use nm_book::book::Book;
-use nm_book::limits::{COMMAND_TRADES_MAX, ICEBERG_PARTS_MAX, ORDER_TRADES_MAX, ORDERS_MAX};
+use nm_book::limits::{
+    COMMAND_TRADES_MAX, ICEBERG_PARTS_MAX, ORDER_TRADES_MAX, ORDERS_MAX, PEGS_MAX,
+};
 use nm_book::order::{
-    CancelReason, Closing, Command, Event, Matching, NewOrder, OrderType, RejectReason, SelfTrade,
-    Side, TimeInForce, TradingPhase,
+    CancelReason, Closing, Command, Event, Matching, NewOrder, OrderType, Peg, RejectReason,
+    SelfTrade, Side, TimeInForce, TradingPhase,
 };
 use nm_book::reference::ReferenceBook;
 use nm_book::snapshot::{BookSnapshot, SnapshotOrder};
@@ -31,6 +33,7 @@ impl Both {
             bands: None,
             last: None,
             now_ns: 0,
+            followed: [None; 2],
             orders,
         };
         let mut bytes = vec![];
@@ -253,4 +256,109 @@ fn an_instrument_has_a_number_of_live_orders() {
     both.apply(Command::BeginAuction);
     let market = NewOrder { order_type: OrderType::Market, ..limit(8 << 40, 2, Side::Buy, 0, 1) };
     assert_eq!(rejected(&both.new_order(market)), Some(RejectReason::TooManyOrders));
+}
+
+fn mid(id: u64, user: u32, side: Side) -> NewOrder {
+    NewOrder { peg: Peg::Mid, order_type: OrderType::Market, ..limit(id, user, side, 0, 1) }
+}
+
+#[test]
+fn an_instrument_has_a_number_of_pegged_orders_which_all_move() {
+    let mut both = Both::new();
+    both.new_order(limit(1, 1, Side::Buy, 100, 5));
+    both.new_order(limit(2, 1, Side::Sell, 110, 5));
+    let most = PEGS_MAX as u64;
+    for id in 100..100 + most {
+        assert_eq!(both.new_order(mid(id, 2, Side::Buy)), [Event::Accepted { id, user: 2 }]);
+    }
+    let one_more = mid(1000, 3, Side::Buy);
+    let full = Some(RejectReason::TooManyPegs);
+    assert_eq!(rejected(&both.new_order(one_more)), full);
+    let mut bytes = vec![];
+    both.fast.save(&mut bytes);
+    both.fast = Book::load(&bytes).unwrap();
+    assert_eq!(rejected(&both.new_order(one_more)), full);
+    // Others are accepted, and all of the pegged ones follow them.
+    both.new_order(limit(3, 1, Side::Buy, 104, 5));
+    let sell = NewOrder {
+        time_in_force: TimeInForce::ImmediateOrCancel,
+        ..limit(4, 3, Side::Sell, 107, most + 1)
+    };
+    assert_eq!(trades(&both.new_order(sell)), PEGS_MAX);
+    assert_eq!(rejected(&both.new_order(one_more)), None);
+}
+
+/// A book that has too many is none, and neither is one whose pegs follow what they cannot.
+#[test]
+fn a_snapshot_with_impossible_pegged_orders_is_refused() {
+    let order = |id| SnapshotOrder {
+        order: mid(id, 1, Side::Buy),
+        left: 1,
+        shown: 1,
+        is_pending_stop: false,
+    };
+    let load = |count, followed, phase| {
+        let saved = BookSnapshot {
+            phase,
+            phase_before_halt: TradingPhase::Continuous,
+            closing: Closing::No,
+            bands: None,
+            last: None,
+            now_ns: 0,
+            followed,
+            orders: (0..count).map(order).collect(),
+        };
+        let mut bytes = vec![];
+        saved.write(&mut bytes);
+        Book::load(&bytes).is_ok()
+    };
+    let (most, continuous) = (PEGS_MAX as u64, TradingPhase::Continuous);
+    assert!(load(most, [Some(1), Some(5)], continuous));
+    assert!(!load(most + 1, [Some(1), Some(5)], continuous));
+    assert!(!load(0, [Some(1), Some(5)], continuous));
+    assert!(!load(1, [Some(1), Some(5)], TradingPhase::Auction));
+}
+
+/// Each move counts as a trade of the command. One that may not move is cancelled.
+#[test]
+fn pegged_orders_that_may_not_move_any_more_are_cancelled() {
+    let most = u64::from(ORDER_TRADES_MAX);
+    let mut both = Both::new();
+    both.add_icebergs(1, 1 + u64::from(COMMAND_TRADES_MAX) / ICEBERG_PARTS_MAX);
+    both.new_order(limit(50, 3, Side::Buy, 90, 1));
+    both.new_order(NewOrder { peg: Peg::Primary { offset: 0 }, ..limit(51, 4, Side::Buy, 99, 7) });
+    // The last one finds no seller, and is the best bid from then on.
+    for (id, price) in (100..104).map(|id| (id, 100)).chain([(104, 99)]) {
+        both.new_order(NewOrder {
+            order_type: OrderType::StopLimit,
+            stop_price: 100,
+            ..limit(id, 2, Side::Buy, price, most)
+        });
+    }
+    let events = both.new_order(limit(107, 3, Side::Buy, 100, 1));
+    assert_eq!(trades(&events), COMMAND_TRADES_MAX as usize);
+    let reason = CancelReason::TooManyTrades;
+    assert_eq!(events.last(), Some(&Event::Cancelled { id: 51, user: 4, left: 7, reason }));
+}
+
+/// Who forgets orders tells nobody of trades, so there must be none.
+#[test]
+fn forgotten_orders_move_no_pegged_order_before_the_next_command() {
+    let mut both = Both::new();
+    both.new_order(limit(1, 1, Side::Buy, 100, 5));
+    both.new_order(limit(2, 9, Side::Sell, 104, 5));
+    both.new_order(limit(3, 1, Side::Sell, 110, 5));
+    both.new_order(mid(4, 2, Side::Buy));
+    both.new_order(NewOrder { is_hidden: true, ..limit(5, 3, Side::Sell, 103, 1) });
+    both.fast.forget(9);
+    both.reference.forget(9);
+    assert_eq!(both.fast.hash(), both.reference.hash());
+    both.fast.audit().unwrap();
+    assert_eq!(both.fast.len(), 4);
+    let mut bytes = vec![];
+    both.fast.save(&mut bytes);
+    both.fast = Book::load(&bytes).unwrap();
+    both.reference = ReferenceBook::load(&bytes).unwrap();
+    let events = both.apply(Command::Tick);
+    assert!(matches!(events[..], [Event::Traded { maker: 5, taker: 4, price: 103, .. }]));
 }

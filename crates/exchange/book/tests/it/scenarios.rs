@@ -13,7 +13,8 @@ use std::str::SplitWhitespace;
 
 use nm_book::book::Book;
 use nm_book::order::{
-    Command, Event, Matching, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce, UserId,
+    Command, Event, Matching, NewOrder, OrderType, Peg, PostOnly, SelfTrade, Side, TimeInForce,
+    UserId,
 };
 use nm_book::reference;
 use nm_book::snapshot::BookSnapshot;
@@ -69,6 +70,11 @@ fn play<M: Matching>(book: &mut M, now_ns: &mut u64, command_text: &str, out: &m
             }
             if is_hidden {
                 let _ = write!(out, " hidden");
+            }
+            match order.order.peg {
+                Peg::No => {}
+                Peg::Primary { offset } => drop(write!(out, " primary {offset}")),
+                Peg::Mid => drop(write!(out, " mid")),
             }
             let _ = writeln!(out);
         }
@@ -128,6 +134,8 @@ fn order(words: &mut SplitWhitespace<'_>) -> NewOrder {
             "close" => order.time_in_force = TimeInForce::AtClose,
             "fok" => order.time_in_force = TimeInForce::FillOrKill,
             "hidden" => order.is_hidden = true,
+            "mid" => order.peg = Peg::Mid,
+            "primary" => order.peg = Peg::Primary { offset: number(words) },
             "show" => order.display = number(words),
             "min" => order.minimum = number(words),
             "post" => order.post_only = PostOnly::Reject,

@@ -84,6 +84,9 @@ pub struct Order {
     /// Whether it is not displayed.
     #[serde(default)]
     pub is_hidden: bool,
+    /// Of a pegged order ExecInst, `R` or `M`, and PegOffsetValue, ticks.
+    #[serde(default)]
+    pub peg: Option<(char, i64)>,
     /// Traded quantity, lots.
     pub traded: u64,
     /// Ticks times lots of its trades.

@@ -56,6 +56,10 @@ pub fn execution(
     body.push(tag::ORDER_QTY, quantity(order.quantity));
     body.push(tag::ORD_TYPE, order.kind);
     order.price.into_iter().for_each(|ticks| body.push(tag::PRICE, price(ticks)));
+    if let Some((follows, offset)) = order.peg {
+        body.push(tag::EXEC_INST, follows);
+        body.push(tag::PEG_OFFSET_VALUE, price(offset));
+    }
     order.stop.into_iter().for_each(|ticks| body.push(tag::STOP_PX, price(ticks)));
     body.push(tag::TIME_IN_FORCE, order.time_in_force);
     if let Some((lots, ticks)) = what.trade {

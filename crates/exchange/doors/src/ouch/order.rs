@@ -20,6 +20,12 @@ pub struct Options {
     /// Whether it is not displayed.
     #[serde(default)]
     pub is_hidden: bool,
+    /// `R` if its price follows the best displayed one of its side, `M` for the middle; else 0.
+    #[serde(default)]
+    pub peg: u8,
+    /// By how much it differs from that, in units of prices.
+    #[serde(default)]
+    pub peg_offset: i32,
 }
 
 impl Options {

@@ -5,7 +5,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 
 use nm_book::codec;
-use nm_book::order::{CancelReason, Command, Event, RejectReason};
+use nm_book::order::{CancelReason, Command, Event, Peg, RejectReason};
 use nm_doors::door::{Act, Door};
 use nm_doors::fix::line::Line;
 use nm_doors::fix::message::{Message, seal};
@@ -301,6 +301,67 @@ fn an_order_that_shows_nothing_is_hidden() {
     assert_eq!(desk.reported(&[35, 58]), ["9 whether an order is displayed cannot be replaced"]);
     desk.send("G", &format!("41=a|11=g|{order}|111=0"));
     assert!(matches!(desk.asked()[0].command, Command::Replace { .. }));
+}
+
+#[test]
+fn a_pegged_order_follows_what_its_fields_say_and_its_reports_repeat_them() {
+    let mut desk = Desk::new();
+    desk.prove();
+    let now = time::format(NOW_NS);
+    let primary = |offset| Peg::Primary { offset };
+    let cases = [
+        ("a", "54=1|18=R|211=-0.5", primary(2), false),
+        ("b", "54=2|18=R|211=0.25|836=0", primary(1), false),
+        ("c", "54=1|18=M|44=1.5", Peg::Mid, true),
+        ("d", "54=1|1094=5", primary(0), false),
+        ("e", "54=2|1094=2|18=M|44=1.5", Peg::Mid, true),
+    ];
+    for (id, fields, peg, is_limit) in cases {
+        desk.send("D", &format!("11={id}|55=ACME|{fields}|38=1000|40=P|60={now}"));
+        let Command::New(new) = desk.asked()[0].command else { panic!("{id}") };
+        assert_eq!((new.peg, new.order_type.has_limit()), (peg, is_limit), "{id}");
+    }
+    desk.answer(1, &[accepted(1)]);
+    desk.answer(3, &[accepted(3)]);
+    desk.answer(2, &[Event::rejected(id(2), SESSION, RejectReason::TooManyPegs)]);
+    let full = "the instrument has as many pegged orders as it may have";
+    let reported = desk.reported(&[11, 39, 40, 18, 211, 44, 58]);
+    let expected = ["a 0 P R -0.5 - -", "c 0 P M 0 1.5 -", &format!("b 8 P R 0.25 - {full}")];
+    assert_eq!(reported, expected);
+    for wrong in [
+        "40=P",
+        "40=P|18=P",
+        "40=P|18=R|211=0.5",
+        "40=P|18=R|211=-0.1",
+        "40=P|18=R|211=-20000",
+        "40=P|18=M|211=-0.25",
+        "40=P|18=R|836=2",
+        "40=P|18=R|1094=2",
+        "40=P|18=R|99=1",
+        "40=2|44=1.5|211=-0.25",
+        "40=2|44=1.5|18=R",
+    ] {
+        desk.send(
+            "D",
+            &format!("11={wrong}|55=ACME|54=1|38=1000|{wrong}|60={now}").replace(
+                &format!("11={wrong}"),
+                &format!("11=w{}", wrong.replace('|', " ").replace('=', "-")),
+            ),
+        );
+        assert!(desk.asked().is_empty(), "{wrong}");
+        assert_eq!(desk.reported(&[150]), ["8"], "{wrong}");
+    }
+    // The limit can be replaced, and nothing else that is followed.
+    let replace = |of: &str, id: &str, fields: &str| {
+        format!("41={of}|11={id}|55=ACME|54=1|38=500|40=P|{fields}|60={now}")
+    };
+    desk.send("G", &replace("c", "f", "44=2|18=R"));
+    let fixed = "9 what a pegged order follows cannot be replaced";
+    assert_eq!(desk.reported(&[35, 58]), [fixed]);
+    desk.send("G", &replace("a", "g", "44=2"));
+    assert_eq!(desk.reported(&[35, 58]), ["9 this OrdType has no Price"]);
+    desk.send("G", &replace("c", "h", "44=2|18=M"));
+    assert!(matches!(desk.asked()[0].command, Command::Replace { price: 8, quantity: 50, .. }));
 }
 
 #[test]

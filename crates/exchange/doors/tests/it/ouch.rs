@@ -2,7 +2,7 @@
 //! published layouts alone.
 
 use nm_book::codec;
-use nm_book::order::{CancelReason, Command, Event, RejectReason};
+use nm_book::order::{CancelReason, Command, Event, Peg, RejectReason};
 use nm_doors::door::{Act, Door};
 use nm_doors::limits::{CLIENT_SILENCE_NS, LIVE_ORDERS_MAX, WAITING_CHANGES_MAX};
 use nm_doors::ouch::line::Line;
@@ -472,7 +472,9 @@ fn what_the_exchange_cannot_do_is_rejected_with_its_code() {
         (with(&option(3, &15_u32.to_be_bytes())), "0d"),
         (with(&option(4, b"R")), "1a"),
         (with(&option(5, &15_u32.to_be_bytes())), "04"),
-        (with(&option(6, b"M")), "05"),
+        (with(&option(6, b"P")), "05"),
+        (with(&option(6, b"M")), "03"),
+        (with(&option(7, &2500_i32.to_be_bytes())), "05"),
         (with(&option(14, b"SCAN")), "16"),
         (with(&option(28, &[5])), "0f"),
         (with(&seconds(60)), "0f"),
@@ -519,6 +521,53 @@ fn a_hidden_order_is_not_displayed_and_its_reports_say_so() {
     assert_eq!(desk.take(), ["J 5 04"]);
     desk.send(&hidden(6, b'3', &[]));
     assert!(!is_hidden(&desk));
+}
+
+#[test]
+fn a_pegged_order_is_never_displayed_and_its_offset_leads_away_from_the_market() {
+    let mut desk = Desk::ready();
+    let option = |tag: u8, value: &[u8]| [&[value.len() as u8 + 1, tag], value].concat();
+    let pegged = |number: u32, side: u8, price: u64, code: &[u8], offset: i32| {
+        let offset = option(7, &offset.to_be_bytes());
+        let options = [option(6, code), offset].concat();
+        let mut order = enter(number, side, 100, price, b'0', &options);
+        order[27] = b'N';
+        order
+    };
+    let market = 0x7fff_ffff;
+    let mut send = |order: &[u8], event: Event| {
+        desk.send(order);
+        let Command::New(new) = desk.answer(&[event]) else { panic!("no order") };
+        (new.order_type.has_limit(), new.price, new.peg)
+    };
+    let sent = send(&pegged(2, b'B', market, b"R", -5_000), accepted(2));
+    assert_eq!(sent, (false, 0, Peg::Primary { offset: 2 }));
+    let full = rejected(3, RejectReason::TooManyPegs);
+    let sent = send(&pegged(3, b'S', 15_000, b"R", 2_500), full);
+    assert_eq!(sent, (true, 6, Peg::Primary { offset: 1 }));
+    let sent = send(&pegged(4, b'B', 15_000, b"M", 0), accepted(4));
+    assert_eq!(sent, (true, 6, Peg::Mid));
+    assert_eq!(desk.take()[1], "J 3 0f");
+    // It takes when it moves; otherwise others take from it.
+    desk.private(&[traded(2, 2, 8)]);
+    assert_eq!(desk.take(), ["E 2 20 at 15000 J"]);
+    // One without a limit may become smaller, and has no limit then either.
+    desk.send(&cancel(2, 50));
+    let command = desk.answer(&[replaced(2, 0, 3)]);
+    assert!(matches!(command, Command::Replace { price: 0, quantity: 3, .. }), "{command:?}");
+    assert_eq!(desk.take(), ["C 2 50 U"]);
+    for (order, code) in [
+        (pegged(5, b'B', market, b"R", 2_500), "05"),
+        (pegged(6, b'S', market, b"R", -2_500), "05"),
+        (pegged(7, b'B', market, b"R", -1), "05"),
+        (pegged(8, b'B', market, b"M", -2_500), "05"),
+        (pegged(9, b'B', market, b"Q", 0), "05"),
+        (pegged(10, b'B', market, b"L", 0), "1d"),
+    ] {
+        desk.send(&order);
+        let number = u32::from_be_bytes(order[1..5].try_into().unwrap());
+        assert_eq!(desk.take(), [format!("J {number} {code}")]);
+    }
 }
 
 #[test]

@@ -117,7 +117,10 @@ impl<M: Matching> Cell<M> {
 #[cfg(test)]
 mod tests {
     use nm_book::book::Book;
-    use nm_book::order::{CancelReason, Event, NewOrder, RejectReason, Side, TimeInForce};
+    use nm_book::limits::PEGS_MAX;
+    use nm_book::order::{
+        CancelReason, Event, NewOrder, OrderType, Peg, RejectReason, Side, TimeInForce,
+    };
     use nm_book::reference::ReferenceBook;
     use nm_wire::{Block, Frame, Part, Stop, StopOrder, Value};
     use proptest::prelude::*;
@@ -326,6 +329,55 @@ mod tests {
         direct(&mut target, Direction::ClosingAuction);
         let events = direct(&mut target, Direction::Uncross);
         assert!(matches!(events[1], Event::Traded { maker_user: 2, taker_user: 3, .. }));
+    }
+
+    #[test]
+    fn a_pegged_order_moves_with_its_instrument_and_goes_on_following() {
+        let (mut source, mut target) = (Cell::<Book>::new(0, 2), Cell::<Book>::new(1, 2));
+        let at = |price, side| move |it: &mut NewOrder| (it.price, it.side) = (price, side);
+        assert!(send(&mut source, 2, at(90, Side::Buy)));
+        assert!(send(&mut source, 3, at(96, Side::Sell)));
+        assert!(send(&mut source, 4, |it| {
+            (it.side, it.peg, it.order_type) = (Side::Buy, Peg::Mid, OrderType::Market);
+        }));
+        let sell = |cell: &mut Cell<Book>, price| {
+            let mut request = next(cell, 6);
+            let Command::New(new) = &mut request.command else { panic!("no order") };
+            (new.side, new.price, new.quantity) = (Side::Sell, price, 1);
+            new.time_in_force = TimeInForce::ImmediateOrCancel;
+            let mut traded = None;
+            cell.handle(&request, |event| {
+                if let Event::Traded { maker_user, price, .. } = event {
+                    traded = Some((*maker_user, *price));
+                }
+            });
+            traded
+        };
+        assert_eq!(sell(&mut source, 93), Some((4, 93)));
+        let hash = source.book(INSTRUMENT).unwrap().hash();
+        move_to(&mut target, &mut source);
+        assert_eq!(target.book(INSTRUMENT).unwrap().hash(), hash);
+        assert_eq!(sell(&mut target, 93), Some((4, 93)));
+        assert!(send(&mut target, 2, at(92, Side::Buy)));
+        assert_eq!(sell(&mut target, 94), Some((4, 94)));
+    }
+
+    #[test]
+    fn an_owner_has_a_quota_of_pegged_orders_and_others_have_room() {
+        let mut cell = Cell::<Book>::default();
+        let pegged = |it: &mut NewOrder| (it.peg, it.side) = (Peg::Mid, Side::Buy);
+        for at in 0..PEGS_MAX as u32 / 2 {
+            assert!(send(&mut cell, 2 + at % 2, pegged), "{at}");
+        }
+        let mut request = next(&cell, 2);
+        let Command::New(new) = &mut request.command else { panic!("no order") };
+        pegged(new);
+        let mut events = vec![];
+        cell.handle(&request, |event| events.push(*event));
+        let full = RejectReason::TooManyOwnerPegs;
+        assert!(matches!(events[..], [Event::Rejected { reason, .. }] if reason == full));
+        assert!(send(&mut cell, 2, |_| {}), "one that is not pegged");
+        assert!(send(&mut cell, 4, pegged), "another owner");
     }
 
     /// Moves the instrument to another cell.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use nm_book::codec;
+use nm_book::limits::PEGS_MAX;
 use nm_book::order::{
     CancelReason, Command, Event, InstrumentId, Matching, Price, RejectReason, Side, SnapshotError,
     UserId,
@@ -264,7 +265,9 @@ impl<M: Matching> InstrumentState<M> {
         let reason = match request.command {
             Command::New(_) | Command::Replace { .. } if of_owner.is_some() => of_owner?,
             Command::New(order) if order.may_rest(self.book.phase()) => {
-                self.too_many(request, check.limit)?
+                self.too_many(request, check.limit).or_else(|| {
+                    order.is_pegged().then(|| self.too_many_pegs(request.session)).flatten()
+                })?
             }
             _ => return None,
         };
@@ -284,6 +287,18 @@ impl<M: Matching> InstrumentState<M> {
             OrdersLimit::Cell => Some(RejectReason::TooManyCellOrders),
             _ => None,
         }
+    }
+
+    /// Why a new pegged order is rejected, if so. The book has few of them, so they are counted.
+    fn too_many_pegs(&self, user: UserId) -> Option<RejectReason> {
+        let owner = self.sessions.get(&user)?.owner;
+        let (mut own, mut all) = (0, 0);
+        self.book.visit_pegged(&mut |user| {
+            let is_own = self.sessions.get(&user).is_some_and(|known| known.owner == owner);
+            (own, all) = (own + u64::from(is_own), all + 1);
+        });
+        let has_room = OwnerLedger::has_room(owner, own, all, PEGS_MAX);
+        (!has_room && all < PEGS_MAX).then_some(RejectReason::TooManyOwnerPegs)
     }
 
     /// Live orders of an owner.
@@ -319,8 +334,7 @@ impl<M: Matching> InstrumentState<M> {
             copy.before_change(user, Some(&session));
         }
         if session.live_orders > 0 {
-            // At no time: nothing else expires meanwhile.
-            self.book.apply(&Command::MassCancel { user }, 0, &mut |_| {});
+            self.book.forget(user);
             self.change_orders(session.owner, -i64::from(session.live_orders));
         }
         self.history = fnv1a_on(self.history, b"retired");

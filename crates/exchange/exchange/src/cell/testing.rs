@@ -4,7 +4,7 @@ use std::task::Poll;
 
 use nm_book::book::Book;
 use nm_book::order::{
-    Command, InstrumentId, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce, UserId,
+    Command, InstrumentId, NewOrder, OrderType, Peg, PostOnly, SelfTrade, Side, TimeInForce, UserId,
 };
 use nm_wire::{Block, Owner, Part, Request, Value};
 
@@ -44,6 +44,7 @@ pub fn order(
             display: 0,
             minimum: 0,
             is_hidden: false,
+            peg: Peg::No,
             post_only: PostOnly::No,
             self_trade: SelfTrade::CancelNewest,
         }),

@@ -3,7 +3,7 @@
 //! --test it large_snapshot -- --nocapture`.
 
 use nm_book::book::Book;
-use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
+use nm_book::order::{Command, NewOrder, OrderType, Peg, PostOnly, SelfTrade, Side, TimeInForce};
 use nm_exchange::cell::{Cell, Request};
 use nm_sys::clock::{Deadline, monotonic_ns};
 
@@ -40,6 +40,7 @@ fn order(instrument: u32, session: u32, seq: u64) -> Request {
             display: 0,
             minimum: 0,
             is_hidden: false,
+            peg: Peg::No,
             post_only: PostOnly::No,
             self_trade: SelfTrade::CancelNewest,
         }),

@@ -2,7 +2,7 @@
 
 use nm_book::book::Book;
 use nm_book::order::{
-    Command, Event, Matching, NewOrder, OrderType, SelfTrade, Side, TimeInForce, TradingPhase,
+    Command, Event, Matching, NewOrder, OrderType, Peg, SelfTrade, Side, TimeInForce, TradingPhase,
 };
 use nm_book::reference::ReferenceBook;
 use nm_book::snapshot::BookSnapshot;
@@ -269,6 +269,31 @@ fn a_hidden_order_is_seen_by_its_trades_alone() {
     let (reference, side) = (nth(1), b'B');
     let rest = Body::AddOrder { reference, side, shares: 2, stock, price };
     assert_eq!(bodies(&chain.apply(buy(3, 3)).1), [trade(1, 2), rest]);
+    chain.check();
+}
+
+#[test]
+fn a_pegged_order_is_seen_by_its_trades_alone_also_when_it_moves() {
+    let mut chain = Chain::new();
+    chain.apply(Command::New(limit(1, 1, Side::Buy, 100, 5)));
+    chain.apply(Command::New(limit(2, 1, Side::Sell, 110, 5)));
+    let pegged = NewOrder { peg: Peg::Mid, ..limit(3, 2, Side::Buy, 108, 5) };
+    assert!(bodies(&chain.apply(Command::New(pegged)).1).is_empty());
+    let hidden = NewOrder { is_hidden: true, ..limit(4, 3, Side::Sell, 106, 3) };
+    assert!(bodies(&chain.apply(Command::New(hidden)).1).is_empty());
+    chain.check();
+    // A better bid moves the middle to 107, where the pegged order takes the hidden one.
+    let all = bodies(&chain.apply(Command::New(limit(5, 1, Side::Buy, 104, 1))).1);
+    let [Body::Trade { shares: 3, price: 10_600, .. }, Body::AddOrder { shares: 1, .. }] = all[..]
+    else {
+        panic!("{all:?}")
+    };
+    chain.check();
+    // What is left of it moves without a word, and is taken in the middle.
+    let all = bodies(&chain.apply(Command::Cancel { id: 5, user: 1 }).1);
+    assert!(matches!(all[..], [Body::Delete { .. }]), "{all:?}");
+    let all = bodies(&chain.apply(Command::New(limit(6, 3, Side::Sell, 105, 2))).1);
+    assert!(matches!(all[..], [Body::Trade { shares: 2, price: 10_500, .. }]), "{all:?}");
     chain.check();
 }
 

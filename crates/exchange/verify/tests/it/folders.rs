@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nm_book::book::Book;
 use nm_book::codec;
-use nm_book::order::{Command, Event, Matching, NewOrder, OrderType, PostOnly, TimeInForce};
+use nm_book::order::{Command, Event, Matching, NewOrder, OrderType, Peg, PostOnly, TimeInForce};
 use nm_codec::{FNV1A, fnv1a_on};
 use nm_exchange::batch;
 use nm_exchange::cell::{
@@ -324,6 +324,16 @@ impl Run {
             {
                 let (time_in_force, post_only) = (TimeInForce::AtClose, PostOnly::No);
                 *order = NewOrder { time_in_force, post_only, display: 0, minimum: 0, ..*order };
+            }
+            if let Command::New(order) = &mut request.command
+                && closes
+                && number % 8 == 2
+                && order.order_type == OrderType::Limit
+            {
+                let (time_in_force, post_only) = (TimeInForce::GoodTillCancelled, PostOnly::No);
+                let peg = if number % 16 == 2 { Peg::Mid } else { Peg::Primary { offset: 1 } };
+                *order =
+                    NewOrder { time_in_force, post_only, peg, display: 0, minimum: 0, ..*order };
             }
             let mut bytes = vec![];
             all.records.extend(all.clients.submit(&request, number, &mut bytes));

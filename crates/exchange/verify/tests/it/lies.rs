@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use nm_book::order::{Command, NewOrder, TimeInForce};
+use nm_book::order::{Command, NewOrder, Peg, TimeInForce};
 use nm_exchange::batch;
 use nm_exchange::network::{Durability, Role};
 use nm_load::log::{Answered, Delivered, Record, RequestId, Sent, command_hash};
@@ -284,7 +284,7 @@ fn command_otherwise(run: &mut Run, change: impl Fn(&mut Command)) {
 
 /// An exchange that treats some orders as if they were others.
 #[test]
-fn hidden_and_on_close_orders_that_were_treated_as_others_are_found() {
+fn hidden_on_close_and_pegged_orders_that_were_treated_as_others_are_found() {
     let run = Run::with_closing();
     let findings = run.check();
     assert!(findings.is_clean(), "{findings:?}");
@@ -318,6 +318,14 @@ fn hidden_and_on_close_orders_that_were_treated_as_others_are_found() {
         assert!(has_results || what == "shown", "{what}: {findings:?}");
         assert_eq!(findings.count(Violation::NotSent), 0, "{what}: {findings:?}");
     };
+    let not_pegged = of_orders(|order| order.peg = Peg::No);
+    let followed_otherwise = of_orders(|order| {
+        if order.peg == Peg::Mid {
+            order.peg = Peg::Primary { offset: 0 };
+        }
+    });
+    check("not pegged", &not_pegged);
+    check("following another price", &followed_otherwise);
     check("shown", &shown);
     check("at once", &at_once);
     check("another auction", &other_auction);

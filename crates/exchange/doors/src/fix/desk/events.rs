@@ -314,6 +314,9 @@ fn reject_text(reason: RejectReason, most: u64, asked: u64) -> String {
             "the exchange has stopped your firm: orders are cancelled only"
         }
         RejectReason::TooLarge => "the quantity is above the largest one of the symbol's listing",
+        RejectReason::BadPeg | RejectReason::TooManyPegs | RejectReason::TooManyOwnerPegs => {
+            reason.words()
+        }
         RejectReason::NoClosing => "the symbol has no closing auction today, or it has ended",
         RejectReason::FirmQuantity
         | RejectReason::FirmOrderValue

@@ -1,6 +1,6 @@
 //! What clients ask for.
 
-use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
+use nm_book::order::{Command, NewOrder, OrderType, Peg, PostOnly, SelfTrade, Side, TimeInForce};
 
 use super::{Desk, Effect};
 use crate::decimal::Decimal;
@@ -71,6 +71,7 @@ impl Desk {
                 let is_stop = matches!(new.order_type, OrderType::Stop | OrderType::StopLimit);
                 order.stop = is_stop.then_some(new.stop_price);
                 (order.quantity, order.is_hidden) = (new.quantity, new.is_hidden);
+                order.peg = peg_fields(new.peg, new.side);
                 order.seq = self.submit(order.instrument, Command::New(new));
                 self.keep(order);
             }
@@ -192,6 +193,16 @@ impl Desk {
         if says && display(message, &symbol).map_err(other)?.1 != order.is_hidden {
             let text = "whether an order is displayed cannot be replaced";
             return Err(other((OTHER, text.to_string())));
+        }
+        let peg_tags = [tag::PEG_OFFSET_VALUE, tag::PEG_PRICE_TYPE, tag::PEG_OFFSET_TYPE];
+        let follows = order.peg.is_some() && message.get(tag::EXEC_INST).is_some();
+        if follows || peg_tags.iter().any(|it| message.get(*it).is_some()) {
+            let side = if order.side == '1' { Side::Buy } else { Side::Sell };
+            let pegged = peg(message, &symbol, side).map_err(other)?;
+            if peg_fields(pegged, side) != order.peg {
+                let text = "what a pegged order follows cannot be replaced";
+                return Err(other((OTHER, text.to_string())));
+            }
         }
         let price = ticks(message, tag::PRICE, &symbol).map_err(other)?;
         if price.is_some() && order.price.is_none() {
@@ -323,6 +334,7 @@ fn blank(message: &Message, number: u64) -> Order {
         stop: None,
         quantity: 0,
         is_hidden: false,
+        peg: None,
         traded: 0,
         value: 0,
         status: Status::PendingNew,
@@ -347,7 +359,9 @@ fn parse(message: &Message, symbol: &Symbol, id: u64, user: u32) -> Result<NewOr
         Some("2") => OrderType::Limit,
         Some("3") => OrderType::Stop,
         Some("4") => OrderType::StopLimit,
-        _ => return no(UNSUPPORTED, "OrdType must be 1 (market), 2 (limit), 3 (stop) or 4"),
+        Some("P") if message.get(tag::PRICE).is_some() => OrderType::Limit,
+        Some("P") => OrderType::Market,
+        _ => return no(UNSUPPORTED, "OrdType must be 1 (market), 2 (limit), 3 (stop), 4 or P"),
     };
     refuse_unsupported(message)?;
     let is_stop = matches!(order_type, OrderType::Stop | OrderType::StopLimit);
@@ -357,6 +371,7 @@ fn parse(message: &Message, symbol: &Symbol, id: u64, user: u32) -> Result<NewOr
         None => Ok(0),
     };
     let (display, is_hidden) = display(message, symbol)?;
+    let peg = peg(message, symbol, side)?;
     Ok(NewOrder {
         id,
         user,
@@ -369,13 +384,59 @@ fn parse(message: &Message, symbol: &Symbol, id: u64, user: u32) -> Result<NewOr
         display,
         minimum: optional(tag::MIN_QTY)?,
         is_hidden,
+        peg,
         post_only: match message.get(tag::EXEC_INST) {
             None => PostOnly::No,
+            Some("R" | "M") if peg != Peg::No => PostOnly::No,
             Some("6") => PostOnly::Reject,
             Some(_) => return no(UNSUPPORTED, "ExecInst must be 6 (participate, do not initiate)"),
         },
         self_trade: SelfTrade::Allow,
     })
+}
+
+/// What a pegged order follows.
+fn peg(message: &Message, symbol: &Symbol, side: Side) -> Result<Peg, No> {
+    let fields = [tag::PEG_OFFSET_VALUE, tag::PEG_OFFSET_TYPE, tag::PEG_PRICE_TYPE];
+    if message.get(tag::ORD_TYPE) != Some("P") {
+        return match fields.iter().any(|it| message.get(*it).is_some()) {
+            true => no(UNSUPPORTED, "fields of a peg are only for OrdType P (pegged)"),
+            false => Ok(Peg::No),
+        };
+    }
+    if message.get(tag::PEG_OFFSET_TYPE).is_some_and(|it| it != "0") {
+        return no(UNSUPPORTED, "PegOffsetType must be 0 (price)");
+    }
+    let offset = i128::from(ticks(message, tag::PEG_OFFSET_VALUE, symbol)?.unwrap_or(0));
+    let away = if side == Side::Buy { -offset } else { offset };
+    match (message.get(tag::EXEC_INST), message.get(tag::PEG_PRICE_TYPE)) {
+        (Some("R"), None | Some("5")) | (None, Some("5")) => match u16::try_from(away) {
+            Ok(offset) => Ok(Peg::Primary { offset }),
+            Err(_) => no(
+                UNSUPPORTED,
+                "PegOffsetValue must be negative for a buyer and positive for a seller, and at \
+                 most 65535 ticks",
+            ),
+        },
+        (Some("M"), None | Some("2")) | (None, Some("2")) if offset == 0 => Ok(Peg::Mid),
+        (Some("M"), None | Some("2")) | (None, Some("2")) => {
+            no(UNSUPPORTED, "a peg to the middle has no PegOffsetValue")
+        }
+        _ => no(
+            UNSUPPORTED,
+            "OrdType P needs ExecInst R or PegPriceType 5 (primary), or M or 2 (middle)",
+        ),
+    }
+}
+
+/// ExecInst and PegOffsetValue, ticks, of a pegged order.
+fn peg_fields(peg: Peg, side: Side) -> Option<(char, i64)> {
+    match peg {
+        Peg::No => None,
+        Peg::Primary { offset } if side == Side::Buy => Some(('R', -i64::from(offset))),
+        Peg::Primary { offset } => Some(('R', offset.into())),
+        Peg::Mid => Some(('M', 0)),
+    }
 }
 
 /// The quantity that is shown, 0 for all; and whether nothing is.

@@ -69,7 +69,9 @@ impl Desk {
         let is_same = (replace.time_in_force, replace.sweep) == (order.time_in_force, order.sweep)
             && (wanted.floor, wanted.is_post_only, wanted.expires_s)
                 == (order.options.floor, order.options.is_post_only, order.options.expires_s)
-            && replace.display == order.options.display();
+            && replace.display == order.options.display()
+            && wanted.peg == order.options.peg
+            && [0, order.options.peg_offset].contains(&wanted.peg_offset);
         match (replace.display, replace.sweep) {
             _ if self.is_disabled => Err(reject::FIRM),
             _ if self.is_full => Err(reject::PROCESSING),
@@ -113,7 +115,8 @@ impl Desk {
         let smaller = |quantity: u64| match quantity.checked_sub(order.traded) {
             None | Some(0) => Some(Command::Cancel { id, user }),
             Some(open) if quantity < order.quantity => {
-                order.price.map(|price| Command::Replace { id, user, price, quantity: open })
+                let price = order.price.unwrap_or(0);
+                Some(Command::Replace { id, user, price, quantity: open })
             }
             Some(_) => None,
         };

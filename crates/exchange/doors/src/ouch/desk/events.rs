@@ -223,7 +223,8 @@ impl Desk {
         let wish = change.wish;
         order.changes.pop_front();
         let lost = order.open().saturating_sub(open);
-        (order.price, order.quantity) = (Some(price), order.traded + open);
+        order.price = order.price.map(|_| price);
+        order.quantity = order.traded + open;
         match wish {
             Wish::Replace(user_ref, _, _, client_id) => {
                 let original = std::mem::replace(&mut order.user_ref, user_ref);
@@ -298,6 +299,7 @@ fn reject_code(reason: RejectReason) -> u16 {
         RejectReason::TooManyParts => reject::MAX_FLOOR,
         RejectReason::NotAllowed => reject::FIRM,
         RejectReason::NoClosing => reject::CROSS,
+        RejectReason::BadPeg => reject::PEG_TYPE,
         RejectReason::TooManyOrders | RejectReason::TooManyOwnOrders => reject::PROCESSING,
         _ => reject::OTHER,
     }

@@ -1,6 +1,6 @@
 //! New orders.
 
-use nm_book::order::{NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
+use nm_book::order::{NewOrder, OrderType, Peg, PostOnly, SelfTrade, Side, TimeInForce};
 
 use super::{DAY_NS, Desk, text};
 use crate::decimal::Decimal;
@@ -54,8 +54,9 @@ impl Desk {
         if is_hidden && wanted.floor > 0 {
             return Err(reject::MAX_FLOOR);
         }
+        let peg = peg(&wanted, side, symbol)?;
         let price = match from.price >= MARKET_PRICE {
-            true if from.time_in_force == b'3' || from.cross == CLOSING => None,
+            true if is_without_limit(from, peg) => None,
             true => return Err(reject::PRICE),
             false => Some(ticks(from.price, symbol)?),
         };
@@ -96,6 +97,7 @@ impl Desk {
             minimum: part(wanted.minimum, symbol, reject::MIN_QTY)?,
             // One that never rests is not displayed in any case.
             is_hidden: is_hidden && from.time_in_force != b'3' && price.is_some(),
+            peg,
             post_only: if wanted.is_post_only { PostOnly::Reject } else { PostOnly::No },
             self_trade: SelfTrade::Allow,
         };
@@ -131,7 +133,11 @@ impl Desk {
                 tag::CUSTOMER_TYPE if value == b"N" || is_empty => {}
                 tag::CUSTOMER_TYPE => return Err(reject::RETAIL),
                 tag::PRICE_TYPE | tag::DISCRETION_TYPE if value == b"L" => {}
-                tag::PRICE_TYPE | tag::PEG_OFFSET if !is_empty => return Err(reject::PEG_TYPE),
+                tag::PRICE_TYPE if matches!(value, b"R" | b"M") => wanted.peg = value[0],
+                tag::PRICE_TYPE if !is_empty => return Err(reject::PEG_TYPE),
+                tag::PEG_OFFSET => {
+                    wanted.peg_offset = number.map_err(|_| reject::PEG_TYPE)?.cast_signed();
+                }
                 tag::ROUTE if !is_empty => return Err(reject::ROUTING),
                 tag::TRADE_NOW if value == b"N" => {}
                 tag::DISCRETION_PRICE
@@ -153,6 +159,25 @@ impl Desk {
             }
         }
         Ok(wanted)
+    }
+}
+
+/// Whether an order may have no limit.
+fn is_without_limit(order: &EnterOrder, peg: Peg) -> bool {
+    order.time_in_force == b'3' || order.cross == CLOSING || peg != Peg::No
+}
+
+/// What a pegged order follows. None is displayed.
+fn peg(options: &Options, side: Side, symbol: &Symbol) -> Result<Peg, u16> {
+    let offset = Decimal::PRICE_UNIT.times(i128::from(options.peg_offset));
+    let offset = offset.in_units(symbol.tick).ok_or(reject::PEG_TYPE)?;
+    let away = if side == Side::Buy { -offset } else { offset };
+    match (options.peg, u16::try_from(away)) {
+        (0, Ok(0)) => Ok(Peg::No),
+        (b'R' | b'M', _) if !options.is_hidden => Err(reject::DISPLAY),
+        (b'R', Ok(offset)) => Ok(Peg::Primary { offset }),
+        (b'M', Ok(0)) => Ok(Peg::Mid),
+        _ => Err(reject::PEG_TYPE),
     }
 }
 
@@ -187,6 +212,7 @@ fn repeated(options: &Appendage) -> Appendage {
                 | tag::MIN_QTY
                 | tag::MAX_FLOOR
                 | tag::PRICE_TYPE
+                | tag::PEG_OFFSET
                 | tag::POST_ONLY
                 | tag::EXPIRE_TIME
         );

@@ -318,7 +318,9 @@ impl<S: FnMut(&Outgoing<'_>)> Sender<'_, S> {
 mod tests {
     use super::*;
     use nm_book::book::Book;
-    use nm_book::order::{Command, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce};
+    use nm_book::order::{
+        Command, NewOrder, OrderType, Peg, PostOnly, SelfTrade, Side, TimeInForce,
+    };
     use nm_book::reference::ReferenceBook;
     use nm_wire::{FRAME_BYTES_MAX, FrameMut, Kind};
 
@@ -337,6 +339,7 @@ mod tests {
             display: 0,
             minimum: 0,
             is_hidden: false,
+            peg: Peg::No,
             post_only: PostOnly::No,
             self_trade: SelfTrade::Allow,
         });

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use nm_book::order::{
-    Command, Event, InstrumentId, NewOrder, OrderType, PostOnly, SelfTrade, Side, TimeInForce,
+    Command, Event, InstrumentId, NewOrder, OrderType, Peg, PostOnly, SelfTrade, Side, TimeInForce,
     UserId,
 };
 use nm_book::testing::Random;
@@ -339,6 +339,11 @@ pub fn order(session: UserId, seq: u64, random: &mut Random) -> Command {
         display: if kind >= 90 { 1 } else { 0 },
         minimum: 0,
         is_hidden: (30..35).contains(&kind),
+        peg: match kind {
+            35..38 => Peg::Mid,
+            38..40 => Peg::Primary { offset: random.below(2) as u16 },
+            _ => Peg::No,
+        },
         post_only: if (80..90).contains(&kind) { PostOnly::Slide } else { PostOnly::No },
         self_trade: SelfTrade::CancelOldest,
     })
