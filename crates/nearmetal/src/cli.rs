@@ -8,6 +8,7 @@ pub mod baseline;
 pub mod certificate;
 pub mod compare;
 pub mod compute;
+pub mod controller;
 pub mod cpu_list;
 pub mod directions;
 pub mod exchange;
@@ -44,6 +45,7 @@ use self::baseline::{BaselineCommand, GateArgs};
 use self::certificate::{CertifyArgs, VerifyCertificateArgs};
 use self::compare::{CompareArgs, TrendArgs};
 use self::compute::ComputeArgs;
+use self::controller::{AgentArgs, ControllerArgs};
 use self::exchange::ExchangeCommand;
 use self::firmware::FirmwareCommand;
 use self::fleet::FleetCommand;
@@ -329,13 +331,31 @@ pub enum Command {
     /// A distributed stock exchange on this machine or several.
     #[command(subcommand)]
     Exchange(ExchangeCommand),
-    /// An agent on stdin and stdout; started by environments, not by hand.
-    #[command(hide = true)]
-    Agent {
-        /// Seconds without anything on stdin after which it ends, also in the middle of a task.
-        #[arg(long, value_name = "SECONDS", value_parser = number(1_u64..=86_400))]
-        silence_limit: Option<u64>,
-    },
+    /// Take agents that connect out, and give them to `fleet run --controller`.
+    #[command(
+        long_about = "Listens for agents on hosts that ssh does not reach: pods, clouds, hosts \
+            behind a NAT. They connect by TLS, show the token and wait for work. `fleet run \
+            --controller SOCKET` on this machine measures between them. Ends with Ctrl-C; the \
+            agents come back to the next one.",
+        after_help = "Examples:\n  \
+        nearmetal controller --listen 0.0.0.0:4850 --token-file token --key controller.key\n  \
+        nearmetal fleet agents --controller nearmetal-controller.sock\n  \
+        nearmetal fleet run --controller nearmetal-controller.sock --agents 8"
+    )]
+    Controller(ControllerArgs),
+    /// Connect out to a controller and wait for work.
+    #[command(
+        long_about = "Connects to a `nearmetal controller` and measures when it asks: only the \
+            tasks of plans, never a command. Connects again when the controller goes. Without \
+            --connect it is an agent on stdin and stdout, which environments start.",
+        after_help = "Examples:\n  \
+        nearmetal agent --connect controller.example:4850 --token-file token --pin PIN\n  \
+        nearmetal agent --connect 192.0.2.1:4850 --token-file token --ca ca.pem \\\n    \
+        --name pod-7 --label zone=a\n\n\
+        Exit codes: 2 the controller refuses the token, or is not the one that is trusted · \
+        4 it has another version · 130 ended by a signal"
+    )]
+    Agent(AgentArgs),
     /// Creates links between namespaces; started by environments.
     #[command(hide = true)]
     LabWire {
@@ -381,6 +401,8 @@ pub struct QualifyArgs {
     /// The client of the environment `ssh`, instead of the plan's; this machine if there is none.
     #[arg(long, value_name = "DEST[=ADDRESS]")]
     pub client: Option<HostSpec>,
+    #[arg(long, value_name = "SOCKET", help = shared::CONTROLLER)]
+    pub controller: Option<PathBuf>,
     /// Keep every sample, one ns value a line, in the folder's `samples/*.dat`.
     #[arg(long)]
     pub raw: bool,

@@ -5,7 +5,6 @@
 //! that it cancels is answered as done or failed, and a `cancel` without a running request has no
 //! answer.
 
-mod control_connection;
 mod handle;
 mod lines;
 mod listen;

@@ -1,4 +1,6 @@
-//! `nearmetal agent`: an agent on stdin and stdout.
+//! `nearmetal agent`: an agent on stdin and stdout, or one that connects out.
+
+pub mod outward;
 
 use std::io::{self, Read, stdin, stdout};
 use std::sync::Arc;
@@ -9,12 +11,16 @@ use std::time::Duration;
 use anyhow::Result;
 use nm_sys::clock::monotonic_ns;
 
+use crate::cli::controller::AgentArgs;
 use crate::exit::Exit;
 use crate::output;
 
-/// Runs an agent until its input ends, or has been silent for this time.
-pub fn run(silence_limit_s: Option<u64>) -> Result<Exit> {
-    match silence_limit_s {
+/// Runs an agent until its input ends, or has been silent for its limit; or one that connects out.
+pub fn run(args: &AgentArgs) -> Result<Exit> {
+    if let Some(to) = &args.connect {
+        return outward::run(to, args);
+    }
+    match args.silence_limit {
         None => nm_lab::agent::serve(stdin(), stdout())?,
         Some(seconds) => {
             let input =

@@ -2,6 +2,7 @@
 
 mod accel;
 mod accel_adoption;
+mod agents;
 mod audit;
 mod baseline;
 mod certificate;

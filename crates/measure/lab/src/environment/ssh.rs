@@ -1,10 +1,11 @@
 //! Two hosts, reached by ssh: agents there, or one there and one here, and the network between
-//! them.
+//! them. Agents that have connected to a controller are hosts too.
 //!
 //! An agent on another host ends with its input, which is when this process ends for any reason. It
 //! also ends when this end has been silent for [`SILENCE_LIMIT`], which is when the host is cut
 //! off. ssh ends by itself, and with it the session, when the host has not answered for 20 s.
 
+mod at_controller;
 mod copied;
 mod end;
 mod path;
@@ -23,15 +24,8 @@ use crate::environment::running::Environment;
 use crate::environment::setup::Setup;
 use crate::pair::Pair;
 use copied::Copied;
-use end::{End, HostName};
+use end::{ALIVE_INTERVAL, End, HostName, START_LIMIT};
 use script::{GREETING, Program, Script};
-
-/// How long ssh and the host's shell may take until the shell answers, and how long the agent may
-/// take after that.
-const START_LIMIT: Duration = Duration::from_secs(30);
-
-/// Interval at which this end sends an agent that it is there.
-const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Silence after which an agent on another host ends.
 pub const SILENCE_LIMIT: Duration = Duration::from_secs(30);
@@ -51,18 +45,26 @@ pub fn start(setup: &Setup) -> Result<Environment, Failure> {
     let mut client = end(setup, hosts, Side::Client, Some(server.address))?;
     let links = path::links(&mut client, &mut server)?;
     let addresses = (client.address, server.address);
+    let translated = at_controller::translated(&client, &server);
     let names = (client.host, server.host);
     let mut pair = Pair::of_hosts(KIND.name(), (client.agent, server.agent), addresses, &links[0])?;
-    path::check(&mut pair, &names)?;
+    let checked = path::check(&mut pair, &names);
+    match translated {
+        None => checked?,
+        Some(reason) => checked
+            .and_then(|()| path::try_trial(&mut pair))
+            .map_err(|failure| at_controller::behind_nat(&reason, failure))?,
+    }
     Ok(Environment::of_hosts(KIND, pair))
 }
 
 /// One end; `peer` is the address of the other one, if it is known.
 fn end(setup: &Setup, hosts: &HostsSpec, side: Side, peer: Option<IpAddr>) -> Result<End, Failure> {
     let spec = hosts.host(side);
-    match &spec.ssh {
-        Some(destination) => remote(setup, spec, destination, side),
-        None => local(setup, spec, side, peer),
+    match (&spec.ssh, &hosts.controller) {
+        (Some(name), Some(socket)) => at_controller::end(setup, spec, (name, socket), side),
+        (Some(destination), None) => remote(setup, spec, destination, side),
+        (None, _) => local(setup, spec, side, peer),
     }
 }
 
@@ -74,7 +76,7 @@ fn local(setup: &Setup, spec: &HostSpec, side: Side, peer: Option<IpAddr>) -> Re
         (None, Some(peer)) => path::own_address_towards(peer)?,
         (None, None) => return Err(Failure::new(FailureKind::BadRequest, "ssh has no path")),
     };
-    Ok(End { agent, address, host: HostName::ThisMachine })
+    Ok(End { agent, address, host: HostName::ThisMachine, translated: None })
 }
 
 /// An end on another host.
@@ -122,7 +124,7 @@ fn remote(
         Failure::new(FailureKind::NotAvailable, message)
             .hint(format!("write `address` of the {side} in [hosts]"))
     })?;
-    Ok(End { agent, address, host: HostName::Other(destination.clone()) })
+    Ok(End { agent, address, host: HostName::Other(destination.clone()), translated: None })
 }
 
 /// Why the agent on a host has ended.
