@@ -62,6 +62,8 @@ const PACKAGES: &[&str] = &[
     "slurmd",
     "slurm-client",
     "munge",
+    // A router that translates addresses.
+    "nftables",
     // What signs and verifies beside us.
     "minisign",
     // What checks units.

@@ -9,6 +9,7 @@ pub mod baseline;
 pub mod certificate;
 pub mod compare;
 pub mod compute;
+pub mod controller;
 pub mod cpu_list;
 pub mod directions;
 pub mod exchange;
@@ -46,6 +47,7 @@ use self::baseline::{BaselineCommand, GateArgs};
 use self::certificate::{CertifyArgs, VerifyCertificateArgs};
 use self::compare::{CompareArgs, TrendArgs};
 use self::compute::ComputeArgs;
+use self::controller::{AgentArgs, ControllerArgs};
 use self::exchange::ExchangeCommand;
 use self::firmware::FirmwareCommand;
 use self::fleet::FleetCommand;
@@ -331,17 +333,31 @@ pub enum Command {
     /// A distributed stock exchange on this machine or several.
     #[command(subcommand)]
     Exchange(ExchangeCommand),
-    /// An agent on stdin and stdout, started by environments; or on a port of a guest that others
-    /// made (`--on`), where it serves one `qualify --guest` after another.
-    #[command(hide = true)]
-    Agent {
-        /// Serve on this device of the guest: a virtual serial port, or a serial line.
-        #[arg(long, value_name = "DEVICE")]
-        on: Option<PathBuf>,
-        /// Seconds without anything on stdin after which it ends, also in the middle of a task.
-        #[arg(long, value_name = "SECONDS", value_parser = number(1_u64..=86_400))]
-        silence_limit: Option<u64>,
-    },
+    /// Take agents that connect out, and give them to `fleet run --controller`.
+    #[command(
+        long_about = "Listens for agents on hosts that ssh does not reach: pods, clouds, hosts \
+            behind a NAT. They connect by TLS, show the token and wait for work. `fleet run \
+            --controller SOCKET` on this machine measures between them. Ends with Ctrl-C; the \
+            agents come back to the next one.",
+        after_help = "Examples:\n  \
+        nearmetal controller --listen 0.0.0.0:4850 --token-file token --key controller.key\n  \
+        nearmetal fleet agents --controller nearmetal-controller.sock\n  \
+        nearmetal fleet run --controller nearmetal-controller.sock --agents 8"
+    )]
+    Controller(ControllerArgs),
+    /// Connect out to a controller, or serve on a guest's port, and wait for work.
+    #[command(
+        long_about = "Connects to a `nearmetal controller` and measures when it asks: only the \
+            tasks of plans, never a command. Connects again when the controller goes. Without \
+            --connect it is an agent on stdin and stdout, which environments start.",
+        after_help = "Examples:\n  \
+        nearmetal agent --connect controller.example:4850 --token-file token --pin PIN\n  \
+        nearmetal agent --connect 192.0.2.1:4850 --token-file token --ca ca.pem \\\n    \
+        --name pod-7 --label zone=a\n\n\
+        Exit codes: 2 the controller refuses the token, or is not the one that is trusted · \
+        4 it has another version · 130 ended by a signal"
+    )]
+    Agent(AgentArgs),
     /// Creates links between namespaces; started by environments.
     #[command(hide = true)]
     LabWire {
@@ -392,6 +408,8 @@ pub struct QualifyArgs {
     /// measured. One is measured against this machine; of two, the first one is the client.
     #[arg(long, value_name = "PLACE[=ADDRESS]")]
     pub guest: Vec<AttachedGuest>,
+    #[arg(long, value_name = "SOCKET", help = shared::CONTROLLER)]
+    pub controller: Option<PathBuf>,
     /// Keep every sample, one ns value a line, in the folder's `samples/*.dat`.
     #[arg(long)]
     pub raw: bool,

@@ -9,6 +9,7 @@ mod certificate;
 mod compare;
 mod compute;
 mod compute_pairs;
+mod controller;
 mod cpus;
 mod doctor;
 mod dry_run;
@@ -89,7 +90,8 @@ pub fn run(command: Command) -> Result<Exit> {
         Command::Completions { shell } => completions(shell),
         Command::Man { command, out } => man::run(&command, out.as_deref()),
         Command::Exchange(command) => exchange::run(&command),
-        Command::Agent { on, silence_limit } => agent::run(on.as_deref(), silence_limit),
+        Command::Agent(args) => agent::run(&args),
+        Command::Controller(args) => controller::run(&args),
         Command::LabWire { arguments } => {
             nm_lab::link_setup::run(&arguments)?;
             Ok(Exit::Pass)

@@ -12,6 +12,7 @@ const WINGS: [(&str, &[&str]); 4] = [
             "judge",
             "fleet",
             "lab",
+            "controller",
             "probe",
             "vm",
             "transport",

@@ -1,6 +1,7 @@
 //! The result of a fleet: what each pair measured, what stands out, and the verdicts.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use nm_model::Outcome;
 use nm_model::result::RunState;
@@ -29,6 +30,9 @@ pub struct FleetRequest {
     pub seed: u64,
     /// Most trials at once.
     pub parallel: usize,
+    /// Socket of the controller at which the hosts' agents are; they are reached by ssh if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<PathBuf>,
     /// The hosts.
     pub hosts: Vec<FleetHost>,
 }
@@ -402,6 +406,7 @@ mod tests {
             both_ways: false,
             seed: 1,
             parallel: 4,
+            controller: None,
             hosts: parse_list(&format!("h[1-{n}]")).unwrap(),
         }
     }

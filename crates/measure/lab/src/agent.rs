@@ -5,7 +5,6 @@
 //! that it cancels is answered as done or failed, and a `cancel` without a running request has no
 //! answer. `attach` is answered by the greeting, whatever was asked before.
 
-mod control_connection;
 mod handle;
 mod lines;
 mod listen;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use schemars::JsonSchema;
@@ -57,7 +58,8 @@ text_serde!(Destination);
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostSpec {
-    /// Destination of ssh, such as `user@host`; this machine if absent.
+    /// Destination of ssh, such as `user@host`, or the name of an agent at the controller; this
+    /// machine if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh: Option<Destination>,
     /// Its IP address on the path that is measured; the one at which ssh reached it if absent.
@@ -77,6 +79,10 @@ pub struct HostsSpec {
     pub client: HostSpec,
     /// The end that answers.
     pub server: HostSpec,
+    /// Socket of a controller on this machine. The hosts are then agents that have connected to it,
+    /// and ssh is not used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<PathBuf>,
 }
 
 fn is_default(host: &HostSpec) -> bool {
@@ -96,6 +102,15 @@ pub enum HostsFault {
         "the client of [hosts] has a `program` and no `ssh`: on this machine this program runs"
     )]
     LocalProgram,
+    /// A program is named for an agent that has connected.
+    #[error(
+        "the {side} of [hosts] has a `program`, but an agent at a controller runs its own; leave \
+         it out"
+    )]
+    ProgramOfAgent {
+        /// Which end.
+        side: Side,
+    },
     /// No path begins or ends at such an address.
     #[error("the {side} of [hosts] has the address {address}, which is that of no host")]
     Address {
@@ -171,6 +186,9 @@ impl HostsSpec {
                 && !is_of_host(&address)
             {
                 return Err(HostsFault::Address { side, address });
+            }
+            if program.is_some() && self.controller.is_some() {
+                return Err(HostsFault::ProgramOfAgent { side });
             }
             if let Some(program) = program
                 && (program.is_empty() || program.starts_with('-'))
@@ -252,5 +270,7 @@ mod tests {
             refused("client.address='192.0.2.1'\nserver.ssh='h'\nserver.address='2001:db8::1'");
         assert!(families.contains("different families"), "{families}");
         assert!(refused("server.ssh='h'\nserver.program='-x'").contains("is no path"));
+        let agent = refused("controller='c.sock'\nserver.ssh='h'\nserver.program='/x'");
+        assert!(agent.contains("an agent at a controller runs its own"), "{agent}");
     }
 }

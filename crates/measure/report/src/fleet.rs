@@ -205,6 +205,7 @@ mod tests {
             both_ways: false,
             seed: 1,
             parallel: 4,
+            controller: None,
             hosts: parse_list(&format!("node[001-{n:03}]")).unwrap(),
         };
         let trial = |pair: nm_fleet::Pair| {

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Result;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
+use signal_hook::iterator::Signals;
 
 use crate::exit::Exit;
 
@@ -19,4 +20,20 @@ pub fn flag() -> Result<Arc<AtomicBool>> {
         flag::register(signal, Arc::clone(&interrupted))?;
     }
     Ok(interrupted)
+}
+
+/// Ends this process on SIGINT and SIGTERM, after `last`: for commands that run until then. A
+/// process that is the first one of its container would ignore the signals without this.
+pub fn end_at_once(last: impl FnOnce() + Send + 'static) -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let wait = move || {
+        if signals.forever().next().is_some() {
+            last();
+            // Other threads wait for agents, and no signal would wake them.
+            #[allow(clippy::exit)]
+            std::process::exit(i32::from(Exit::Interrupted.code()))
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait)?;
+    Ok(())
 }

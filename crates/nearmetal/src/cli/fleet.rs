@@ -8,6 +8,7 @@ use nm_fleet::Pairs;
 use super::format::FormatArgs;
 use super::number::number;
 use super::percent::percent;
+use super::shared;
 
 #[derive(Debug, Subcommand)]
 pub enum FleetCommand {
@@ -31,6 +32,16 @@ pub enum FleetCommand {
         Exit codes: 0 as many are kept as were wanted · 2 usage or bad input · 3 fewer could be \
         measured · 4 nothing could be measured · 5 the folder holds another run · 130 interrupted")]
     Hunt(FleetHuntArgs),
+    /// The agents at a controller.
+    Agents(FleetAgentsArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct FleetAgentsArgs {
+    #[arg(long, value_name = "SOCKET", help = shared::CONTROLLER)]
+    pub controller: PathBuf,
+    #[command(flatten)]
+    pub format: FormatArgs,
 }
 
 /// The figure that a hunt decides by.
@@ -77,8 +88,19 @@ pub struct FleetHuntArgs {
 pub struct FleetRunArgs {
     /// Hosts: a file, a list such as `node[01-16],other=192.0.2.9`, or `-` for stdin. Files and
     /// stdin may be what `ansible-inventory --list` prints.
-    #[arg(long, value_name = "FILE|LIST|-", required_unless_present = "resume")]
+    #[arg(
+        long,
+        value_name = "FILE|LIST|-",
+        required_unless_present_any = ["resume", "controller"],
+        conflicts_with = "controller"
+    )]
     pub hosts: Option<String>,
+    #[arg(long, value_name = "SOCKET", help = shared::CONTROLLER)]
+    pub controller: Option<PathBuf>,
+    /// Wait until this many agents are at the controller; without this, those that are there are
+    /// measured.
+    #[arg(long, requires = "controller", value_name = "N", value_parser = number(2_usize..=1024))]
+    pub agents: Option<usize>,
     /// Plan of each pair, whose rows are all of the environment `ssh`: a built-in one, or a file;
     /// with `:PART` a part that it defines.
     #[arg(long, default_value = "two-hosts", value_name = "NAME|FILE[:PART]")]
@@ -104,7 +126,7 @@ pub struct FleetRunArgs {
     #[arg(
         long,
         value_name = "DIR",
-        conflicts_with_all = ["hosts", "plan", "pairs", "both_ways", "seed", "out"]
+        conflicts_with_all = ["hosts", "controller", "plan", "pairs", "both_ways", "seed", "out"]
     )]
     pub resume: Option<PathBuf>,
     /// Only show what would be done.

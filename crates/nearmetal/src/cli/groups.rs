@@ -10,7 +10,7 @@ use crate::output;
 /// Headings, each with its commands. Every command that is not hidden stands in one of them.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Start with", &["doctor", "qualify", "compare", "audit", "tune", "pingpong"]),
-    ("Many machines", &["fleet"]),
+    ("Many machines", &["fleet", "controller", "agent"]),
     ("Measure one thing", &["stream", "rr", "compute", "jitter"]),
     (
         "Results",

@@ -8,6 +8,7 @@ use super::Cli;
 
 /// Options that have several meanings, and why.
 const SEVERAL_MEANINGS: &[(&str, &str)] = &[
+    ("address", "of an agent that connects out, or of a node of the exchange"),
     ("against", "what is measured in turn with this host, or a run beside a certificate"),
     ("all", "what `compare` prints, or the instruments of a direction"),
     ("allow", "`tune ab` has one step, the other commands of `tune` have several"),
@@ -18,9 +19,12 @@ const SEVERAL_MEANINGS: &[(&str, &str)] = &[
     ("guest", "a snapshot for `audit`, a machine to measure in for `qualify`"),
     ("hosts", "a fleet measures between them, the exchange runs nodes on them"),
     ("keep", "the folder of a watch, or the number of hosts that a hunt keeps"),
+    ("key", "signs certificates, or is that of a controller"),
+    ("label", "of the site of a run, or of an agent"),
     ("limit", "of a search, or one of the limits of a node"),
     ("link", "a step is applied to one link, an audit reads several"),
-    ("name", "of a firm, of a guest, or of a job"),
+    ("listen", "for agents that connect out, or for clients of the exchange"),
+    ("name", "of a firm, of a guest, of a job, or of an agent"),
     ("network", "a file of the exchange, or a network of pods"),
     ("nic", "`generate` gives a guest one device, a pair of guests may get two"),
     ("node", "of the exchange, or of a cluster of Kubernetes"),

@@ -31,6 +31,15 @@ pub const ROUNDS: &str =
 pub const PLAN: &str = "Built-in plan (see `nearmetal plans`), a file, or `-` for stdin; with \
                         `:NAME` a part that it defines";
 
+/// `--controller`.
+pub const CONTROLLER: &str = "Socket of a `nearmetal controller` on this machine: hosts are the \
+                              agents that have connected to it, by their names, and not reached \
+                              by ssh";
+
+/// `--token-file`.
+pub const TOKEN_FILE: &str = "File with the token that lets agents enter: one line of 16 to 256 \
+                              characters, which only its owner may read";
+
 /// `--baseline`.
 pub const BASELINE: &str = "Accepted runs of this machine, a file or folder of `baseline save`, to \
                             test the run against; the exit code of `qualify` is the worse one of \

@@ -1,7 +1,8 @@
-//! `nearmetal agent`: an agent on stdin and stdout, or on a port of a guest.
+//! `nearmetal agent`: an agent on stdin and stdout, on a port of a guest, or one that connects out.
+
+pub mod outward;
 
 use std::io::{self, Read, stdin, stdout};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -12,19 +13,23 @@ use nm_lab::environment::SILENCE_LIMIT;
 use nm_model::Failure;
 use nm_sys::clock::monotonic_ns;
 
+use crate::cli::controller::AgentArgs;
 use crate::exit::Exit;
 use crate::output;
 
-/// Runs an agent until its input ends, or has been silent for this time. On a port it serves until
-/// it is ended, and the silence ends a controller's task.
-pub fn run(on: Option<&Path>, silence_limit_s: Option<u64>) -> Result<Exit> {
-    if let Some(port) = on {
-        let silence_limit = silence_limit_s.map_or(SILENCE_LIMIT, Duration::from_secs);
+/// Runs an agent until its input ends, or has been silent for its limit. One that connects out, or
+/// serves on a port, runs until it is ended; on a port the silence ends a controller's task.
+pub fn run(args: &AgentArgs) -> Result<Exit> {
+    if let Some(to) = &args.connect {
+        return outward::run(to, args);
+    }
+    if let Some(port) = &args.on {
+        let silence_limit = args.silence_limit.map_or(SILENCE_LIMIT, Duration::from_secs);
         let notice = |failure: &Failure| output::message(&failure.to_string());
         nm_lab::agent::serve_on_port(port, silence_limit, notice)?;
         return Ok(Exit::Pass);
     }
-    match silence_limit_s {
+    match args.silence_limit {
         None => nm_lab::agent::serve(stdin(), stdout())?,
         Some(seconds) => {
             let input =

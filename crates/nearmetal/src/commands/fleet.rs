@@ -1,5 +1,6 @@
 //! `nearmetal fleet`: pairs of many hosts, each measured by this program as a child.
 
+mod agents;
 mod children;
 mod folder;
 mod hunt;
@@ -20,6 +21,7 @@ use nm_sys::clock::Moment;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+pub use self::agents::AgentsDocument;
 use self::children::{Children, LINES_EVERY, NAP};
 use self::folder::{FleetFolder, PlanWord};
 use crate::campaign::interrupt;
@@ -32,9 +34,10 @@ pub fn run(command: &FleetCommand) -> Result<Exit> {
     let args = match command {
         FleetCommand::Run(args) => args,
         FleetCommand::Hunt(args) => return hunt::run(args),
+        FleetCommand::Agents(args) => return agents::run(args),
     };
-    match (&args.resume, &args.hosts) {
-        (Some(resume), _) => {
+    match &args.resume {
+        Some(resume) => {
             let folder = FleetFolder::open(resume)?;
             let mut request = folder.request()?;
             if request.pairs == hunt::HUNT {
@@ -45,15 +48,14 @@ pub fn run(command: &FleetCommand) -> Result<Exit> {
             request.parallel = args.parallel;
             measure(args, &folder, &request)
         }
-        (None, Some(hosts)) => {
-            let request = input::request(args, hosts)?;
+        None => {
+            let request = input::request(args)?;
             if args.dry_run {
                 return dry_run(args, &request, None);
             }
             let folder = FleetFolder::create(args.out.as_deref(), &request)?;
             measure(args, &folder, &request)
         }
-        (None, None) => Err(Stop::usage("name the hosts by --hosts")),
     }
 }
 

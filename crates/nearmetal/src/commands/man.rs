@@ -84,6 +84,6 @@ mod tests {
         assert_eq!(name(&["exchange-run"]).unwrap(), "nearmetal-exchange-run");
         let wrong = name(&["exchange-rnu"]).unwrap_err().to_string();
         assert!(wrong.contains("`rnu`, did you mean `run`?"), "{wrong}");
-        assert!(name(&["agent"]).is_err(), "hidden commands have no page");
+        assert!(name(&["lab-wire"]).is_err(), "hidden commands have no page");
     }
 }

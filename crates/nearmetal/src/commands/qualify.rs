@@ -167,13 +167,13 @@ pub fn run_trials(
 /// The hosts of the environment `ssh`: those of the plan, and instead of them those of the command
 /// line.
 fn hosts_of(plan: &Plan, args: &QualifyArgs) -> Result<Option<HostsSpec>> {
-    if args.server.is_none() && args.client.is_none() {
+    if args.server.is_none() && args.client.is_none() && args.controller.is_none() {
         return Ok(plan.hosts.clone());
     }
     if !plan.rows().iter().any(|row| row.environment == EnvironmentKind::Ssh) {
         return Err(Stop::usage(format!(
-            "--server and --client are for rows of the environment ssh, and plan {} has none; \
-             plan two-hosts has some",
+            "--server, --client and --controller are for rows of the environment ssh, and plan \
+             {} has none; plan two-hosts has some",
             plan.name
         )));
     }
@@ -182,8 +182,10 @@ fn hosts_of(plan: &Plan, args: &QualifyArgs) -> Result<Option<HostsSpec>> {
     let server = server.ok_or_else(|| {
         Stop::usage(format!("--client needs --server, as plan {} has no [hosts]", plan.name))
     })?;
+    let controller = args.controller.clone();
+    let controller = controller.or_else(|| of_plan.as_ref()?.controller.clone());
     let client = args.client.clone().or_else(|| of_plan.map(|all| all.client));
-    let hosts = HostsSpec { client: client.unwrap_or_default(), server };
+    let hosts = HostsSpec { client: client.unwrap_or_default(), server, controller };
     hosts.check().map_err(|fault| Stop::usage(fault.to_string()))?;
     Ok(Some(hosts))
 }

@@ -106,6 +106,7 @@ kinds! {
     FleetResult: "fleet run";
     HuntResult: "fleet hunt";
     fleet::FleetListing<'_>: "fleet run";
+    fleet::AgentsDocument: "fleet agents";
     baseline::BaselinesDocument: "baseline list";
     reference::References: "reference list";
     compute_pairs::Pairs: "compute pairs";

@@ -292,7 +292,8 @@ fn two_versions_of_fix_trade_with_each_other() {
     // Two orders in the middle.
     alice.order("p1", 1, 10, "10");
     bob.order("p2", 2, 10, "11");
-    (alice.wait(&[(11, "p1"), (150, "0")]), bob.wait(&[(11, "p2"), (150, "0")]));
+    alice.wait(&[(11, "p1"), (150, "0")]);
+    bob.wait(&[(11, "p2"), (150, "0")]);
     alice.send("D", &format!("11=p3|55=ACME|54=1|38=10|40=P|18=M|60={}", now()));
     assert_eq!(alice.wait(&[(11, "p3"), (150, "0")]).get(18), Some("M"));
     bob.send("D", &format!("11=p4|55=ACME|54=2|38=10|40=P|18=M|60={}", now()));

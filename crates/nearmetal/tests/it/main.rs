@@ -2,6 +2,7 @@
 
 mod accel;
 mod accel_adoption;
+mod agents;
 mod attached;
 mod audit;
 mod baseline;

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, PipeWriter, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,6 @@ use nm_model::{Answer, Facts, Failure, FailureKind, Request, Side};
 use nm_sys::clock::Deadline;
 use nm_sys::process::{ChildProcess, Signal};
 
-use crate::agent::control_connection;
 use crate::agent::lines::{Line, Lines};
 use crate::agent::samples;
 use crate::agent::serve::{VERSION, serve};
@@ -71,6 +71,23 @@ enum Incoming {
     /// A line that is not an answer.
     Invalid(String),
     End,
+}
+
+/// The connection to an agent that is no child.
+enum Connection {
+    Tcp(TcpStream),
+    /// Of a session at a controller.
+    Unix(UnixStream),
+}
+
+impl Connection {
+    /// Ends it; one that has ended already stays so.
+    fn shutdown(&self, how: Shutdown) {
+        let _ = match self {
+            Connection::Tcp(stream) => stream.shutdown(how),
+            Connection::Unix(stream) => stream.shutdown(how),
+        };
+    }
 }
 
 /// Which answer is outstanding.
@@ -128,7 +145,7 @@ pub struct Handle {
     output: Output,
     answers: Receiver<Incoming>,
     process: Option<ChildProcess>,
-    stream: Option<TcpStream>,
+    stream: Option<Connection>,
     /// Of an agent on a stream that others made: dropping it ends the reading thread.
     attached: Option<PipeWriter>,
     pid: u32,
@@ -212,13 +229,26 @@ impl Handle {
             failure.hint("start it there first with the subcommand `server`, and check firewalls")
         };
         let stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT).map_err(refused)?;
-        control_connection::configure(&stream).map_err(refused)?;
+        nm_controller::tcp::configure(&stream).map_err(refused)?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(refused)?;
         let input = stream.try_clone().map_err(refused)?;
         let output = stream.try_clone().map_err(refused)?;
         let mut handle = Handle::over(name, input, output)?;
-        handle.stream = Some(stream);
+        handle.stream = Some(Connection::Tcp(stream));
         Handle::handshake(handle)
+    }
+
+    /// An agent that has connected to a controller, over the stream of its session, without the
+    /// handshake.
+    pub(crate) fn over_session(name: &str, stream: UnixStream) -> Result<Handle, Failure> {
+        let copy = || {
+            stream.try_clone().map_err(|error| {
+                Failure::new(FailureKind::System, format!("cannot reach {name}: {error}"))
+            })
+        };
+        let mut handle = Handle::over(name, copy()?, copy()?)?;
+        handle.stream = Some(Connection::Unix(stream));
+        Ok(handle)
     }
 
     /// An agent in a thread of this process, so that a launcher of this process applies to it too.
@@ -510,7 +540,7 @@ impl Handle {
 
     /// Both ends' addresses of the connection to an agent over TCP: ours and the agent's.
     pub fn connection(&self) -> Option<(SocketAddr, SocketAddr)> {
-        let stream = self.stream.as_ref()?;
+        let Connection::Tcp(stream) = self.stream.as_ref()? else { return None };
         Some((stream.local_addr().ok()?, stream.peer_addr().ok()?))
     }
 
@@ -692,12 +722,12 @@ impl Handle {
             process.kill();
         }
         if let Some(stream) = self.stream.take() {
-            let _ = stream.shutdown(Shutdown::Write);
+            stream.shutdown(Shutdown::Write);
             // Waits until the agent has closed its end as well, but not for one that goes on.
             let limit = Deadline::after(CANCEL_TIMEOUT);
             let next = || self.answers.recv_timeout(limit.remaining());
             while !limit.passed() && !matches!(next(), Ok(Incoming::End) | Err(_)) {}
-            let _ = stream.shutdown(Shutdown::Both);
+            stream.shutdown(Shutdown::Both);
         }
     }
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use nm_model::{Answer, Failure, FailureKind};
 
-use crate::agent::control_connection;
 use crate::agent::peer_filter::PeerFilter;
 use crate::agent::serve::serve_remote;
 
@@ -85,7 +84,7 @@ fn session(stream: &TcpStream, idle_max: Duration) -> Result<(), Failure> {
     let io = |error: io::Error| {
         Failure::new(FailureKind::Peer, format!("the controller's connection failed: {error}"))
     };
-    control_connection::configure(stream).map_err(io)?;
+    nm_controller::tcp::configure(stream).map_err(io)?;
     let (own, peer) = (stream.local_addr().map_err(io)?, stream.peer_addr().map_err(io)?);
     let filter = PeerFilter::new(own.ip(), peer.ip());
     let input = stream.try_clone().map_err(io)?;

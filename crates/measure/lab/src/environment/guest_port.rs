@@ -16,15 +16,10 @@ use nm_model::{Failure, FailureKind};
 use nm_ssh::VERSION;
 
 use crate::agent::{Handle, Stream};
-
-/// How long an agent elsewhere may take until it answers; also ssh, until the host's shell does.
-pub const START_LIMIT: Duration = Duration::from_secs(30);
+use crate::environment::ssh::ALIVE_INTERVAL;
 
 /// How long an agent that runs already may take until it answers: its guest may still boot.
 const ATTACH_LIMIT: Duration = Duration::from_secs(60);
-
-/// Interval at which this end sends an agent that it is there.
-pub const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long a TCP port may take to answer.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);

@@ -1,5 +1,5 @@
 //! Two hosts, reached by ssh: agents there, or one there and one here, and the network between
-//! them.
+//! them. Agents that have connected to a controller are hosts too.
 //!
 //! An agent on another host ends with its input, which is when this process ends for any reason. It
 //! also ends when this end has been silent for [`SILENCE_LIMIT`], which is when the host is cut
@@ -7,6 +7,7 @@
 //!
 //! Guests that others made are ends of the same kind, some of which run their agent already.
 
+mod at_controller;
 mod copied;
 mod end;
 mod path;
@@ -22,12 +23,13 @@ use nm_model::plan::EnvironmentKind;
 use nm_model::{Failure, FailureKind, Side};
 use nm_ssh::{HostError, Patience, Started, VERSION};
 
-use crate::environment::guest_port::{self, ALIVE_INTERVAL, START_LIMIT};
+use crate::environment::guest_port;
 use crate::environment::running::Environment;
 use crate::environment::setup::Setup;
 use crate::pair::Pair;
 use copied::Copied;
-use end::{End, HostName};
+pub(super) use end::ALIVE_INTERVAL;
+use end::{End, HostName, START_LIMIT};
 use script::{GREETING, Program, Script};
 
 /// Silence after which an agent on another host ends.
@@ -42,7 +44,12 @@ pub fn start(setup: &Setup) -> Result<Environment, Failure> {
         Failure::new(FailureKind::BadRequest, "ssh has no hosts")
             .hint("write [hosts] into the plan, or give --server")
     })?;
-    between(EnvironmentKind::Ssh, setup, [&hosts.client, &hosts.server].map(Place::of_host))
+    between(
+        EnvironmentKind::Ssh,
+        setup,
+        [&hosts.client, &hosts.server]
+            .map(|host| Place::of_host(host, hosts.controller.as_deref())),
+    )
 }
 
 /// Where an end is, and how its agent is reached.
@@ -62,13 +69,18 @@ pub(super) enum Reach<'a> {
     Ssh { destination: &'a Destination, program: Option<&'a str> },
     /// It runs in a guest already.
     Running(&'a GuestPlace),
+    /// It has connected to a controller on this machine.
+    Connected { name: &'a Destination, controller: &'a Path },
 }
 
 impl<'a> Place<'a> {
-    fn of_host(host: &'a HostSpec) -> Place<'a> {
-        let reach = match &host.ssh {
-            Some(destination) => Reach::Ssh { destination, program: host.program.as_deref() },
-            None => Reach::Here,
+    fn of_host(host: &'a HostSpec, controller: Option<&'a Path>) -> Place<'a> {
+        let reach = match (&host.ssh, controller) {
+            (Some(name), Some(controller)) => Reach::Connected { name, controller },
+            (Some(destination), None) => {
+                Reach::Ssh { destination, program: host.program.as_deref() }
+            }
+            (None, _) => Reach::Here,
         };
         Place { reach, address: host.address }
     }
@@ -85,6 +97,7 @@ pub(super) fn between(
     let mut client = starting(Side::Client).end(client, Some(server.address))?;
     let links = path::links(&mut client, &mut server)?;
     let addresses = (client.address, server.address);
+    let translated = at_controller::translated(&client, &server);
     let names = (client.host, server.host);
     let agents = (client.agent, server.agent);
     let mut pair = match kind {
@@ -94,7 +107,13 @@ pub(super) fn between(
         }
         _ => Pair::of_hosts(kind.name(), agents, addresses, &links[0])?,
     };
-    path::check(&mut pair, &names)?;
+    let checked = path::check(&mut pair, &names);
+    match translated {
+        None => checked?,
+        Some(reason) => checked
+            .and_then(|()| path::try_trial(&mut pair))
+            .map_err(|failure| at_controller::behind_nat(&reason, failure))?,
+    }
     Ok(Environment::of_hosts(kind, pair))
 }
 
@@ -112,6 +131,9 @@ impl Starting<'_> {
             Reach::Here => self.local(place.address, peer),
             Reach::Ssh { destination, program } => self.remote(destination, program, place.address),
             Reach::Running(guest) => self.running(guest, place.address),
+            Reach::Connected { name, controller } => {
+                at_controller::end(self.setup, (name, controller), place.address, self.side)
+            }
         }
     }
 
@@ -126,7 +148,7 @@ impl Starting<'_> {
                 return Err(Failure::new(FailureKind::BadRequest, format!("{kind} has no path")));
             }
         };
-        Ok(End { agent, address, host: HostName::ThisMachine })
+        Ok(End { agent, address, host: HostName::ThisMachine, translated: None })
     }
 
     /// An end in a guest whose agent runs already.
@@ -143,7 +165,7 @@ impl Starting<'_> {
         let address = address.ok_or_else(|| {
             Failure::new(FailureKind::BadRequest, format!("{host} has no address"))
         })?;
-        Ok(End { agent, address, host })
+        Ok(End { agent, address, host, translated: None })
     }
 
     /// An end on another host.
@@ -192,7 +214,7 @@ impl Starting<'_> {
             Failure::new(FailureKind::NotAvailable, message)
                 .hint(format!("write the `address` of the {side} into the plan"))
         })?;
-        Ok(End { agent, address, host: HostName::Other(destination.clone()) })
+        Ok(End { agent, address, host: HostName::Other(destination.clone()), translated: None })
     }
 }
 

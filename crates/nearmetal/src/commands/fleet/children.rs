@@ -81,6 +81,9 @@ impl Children<'_> {
         let mut command = Command::new(own_program().map_err(failed)?);
         command.args(["qualify", "--quiet", "--plan", &self.plan]);
         command.args(["--client", &client, "--server", &server, "--out"]).arg(&folder);
+        if let Some(socket) = &self.request.controller {
+            command.arg("--controller").arg(socket);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         match ChildProcess::spawn(command) {
             Ok(process) => {

@@ -79,6 +79,7 @@ fn request(args: &FleetHuntArgs, hosts: Vec<FleetHost>) -> FleetRequest {
         both_ways: false,
         seed: 1,
         parallel: args.parallel,
+        controller: None,
         hosts,
     }
 }

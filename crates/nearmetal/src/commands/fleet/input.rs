@@ -12,6 +12,7 @@ use nm_model::HostsSpec;
 use nm_model::plan::EnvironmentKind;
 use nm_sys::text_file;
 
+use super::agents;
 use crate::cli::fleet::FleetRunArgs;
 use crate::commands::qualify;
 use crate::exit::Stop;
@@ -24,8 +25,16 @@ const STDIN: &str = "-";
 const START_S: f64 = 4.0;
 
 /// What the options ask for.
-pub fn request(args: &FleetRunArgs, hosts: &str) -> Result<FleetRequest> {
-    let hosts = read_hosts(hosts)?;
+pub fn request(args: &FleetRunArgs) -> Result<FleetRequest> {
+    let (hosts, controller) = match (&args.controller, &args.hosts) {
+        (Some(socket), _) => {
+            // A run that is resumed may be started in another folder.
+            let socket = std::path::absolute(socket)?;
+            (agents::hosts(&socket, args.agents)?, Some(socket))
+        }
+        (None, Some(hosts)) => (read_hosts(hosts)?, None),
+        (None, None) => return Err(Stop::usage("name the hosts by --hosts")),
+    };
     if args.plan == STDIN {
         return Err(Stop::usage("--plan - cannot be read again for each pair; write it to a file"));
     }
@@ -35,6 +44,7 @@ pub fn request(args: &FleetRunArgs, hosts: &str) -> Result<FleetRequest> {
         both_ways: args.both_ways,
         seed: args.seed,
         parallel: args.parallel,
+        controller,
         hosts,
     };
     pairs::rounds(request.hosts.len(), args.pairs, args.both_ways, args.seed)
@@ -80,8 +90,9 @@ pub fn trial_s(word: &str, request: &FleetRequest) -> Result<f64> {
             Stop::usage(format!("host {}: {fault}", host.name))
         })
     };
-    plan.hosts =
-        Some(HostsSpec { client: spec(&request.hosts[0])?, server: spec(&request.hosts[1])? });
+    let [client, server] = [&request.hosts[0], &request.hosts[1]];
+    let controller = request.controller.clone();
+    plan.hosts = Some(HostsSpec { client: spec(client)?, server: spec(server)?, controller });
     let campaign = qualify::resolve(plan, None);
     Ok(START_S + Schedule::of_campaign(&campaign).promised_s())
 }

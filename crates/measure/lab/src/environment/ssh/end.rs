@@ -2,17 +2,27 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use nm_model::attached::GuestPlace;
 use nm_model::hosts::Destination;
 
 use crate::agent::Handle;
 
+/// How long ssh and the host's shell may take until the shell answers, and how long the agent may
+/// take after that.
+pub const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// Interval at which this end sends an agent that it is there.
+pub const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
+
 /// An end whose agent has answered.
 pub struct End {
     pub agent: Handle,
     pub address: IpAddr,
     pub host: HostName,
+    /// If a NAT is before the host: the host with its name and both addresses, as a clause.
+    pub translated: Option<String>,
 }
 
 /// A host in messages.
