@@ -19,6 +19,7 @@ mod auction;
 mod auction_step;
 mod audit;
 mod depth;
+mod followed;
 mod ladder;
 mod level;
 mod matching;
@@ -29,10 +30,10 @@ mod timers;
 
 use auction_step::AuctionStep;
 pub use auction_step::Indicative;
+use followed::Followed;
 use ladder::{Key, Ladder, key};
 pub use level::Level;
 use order_index::OrderIndex;
-use pegs::Followed;
 use slab::{NO_TIMER, NONE, Order, Place, Queue, Slab, Slot};
 use timers::Timers;
 

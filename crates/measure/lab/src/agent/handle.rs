@@ -98,6 +98,9 @@ enum Pending {
     Run,
 }
 
+/// Interval at which an agent elsewhere is told that this end is there.
+const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
+
 /// How often a start looks whether it is interrupted.
 const INTERRUPT_STEP: Duration = Duration::from_millis(100);
 
@@ -394,15 +397,15 @@ impl Handle {
         written.map_err(|_| self.disconnected())
     }
 
-    /// Tells the agent every `interval` that this end is there, until the session ends.
-    pub(crate) fn keep_alive(&mut self, interval: Duration) -> Result<(), Failure> {
+    /// Tells the agent at an interval that this end is there, until the session ends.
+    pub(crate) fn keep_alive(&mut self) -> Result<(), Failure> {
         let mut line = serde_json::to_vec(&Request::Alive)
             .map_err(|error| Failure::new(FailureKind::System, error.to_string()))?;
         line.push(b'\n');
         let output = self.output.clone();
         let (alive, ended) = channel::<()>();
         spawn("alive", move || {
-            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+            while ended.recv_timeout(ALIVE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 let mut output = lock(&output);
                 if output.write_all(&line).and_then(|()| output.flush()).is_err() {
                     return;

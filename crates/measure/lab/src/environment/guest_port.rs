@@ -16,7 +16,6 @@ use nm_model::{Failure, FailureKind};
 use nm_ssh::VERSION;
 
 use crate::agent::{Handle, Stream};
-use crate::environment::ssh::ALIVE_INTERVAL;
 
 /// How long an agent that runs already may take until it answers: its guest may still boot.
 const ATTACH_LIMIT: Duration = Duration::from_secs(60);
@@ -35,7 +34,7 @@ pub fn attach(guest: &GuestPlace, interrupted: Option<Arc<AtomicBool>>) -> Resul
         return Err(Failure::new(FailureKind::NotAvailable, message)
             .hint("install the same version in the guest"));
     }
-    agent.keep_alive(ALIVE_INTERVAL)?;
+    agent.keep_alive()?;
     Ok(agent)
 }
 

@@ -28,7 +28,6 @@ use crate::environment::running::Environment;
 use crate::environment::setup::Setup;
 use crate::pair::Pair;
 use copied::Copied;
-pub(super) use end::ALIVE_INTERVAL;
 use end::{End, HostName, START_LIMIT};
 use script::{GREETING, Program, Script};
 
@@ -207,7 +206,7 @@ impl Starting<'_> {
         if agent.version() != VERSION {
             return Err(started.other_version(agent.version()).into());
         }
-        agent.keep_alive(ALIVE_INTERVAL)?;
+        agent.keep_alive()?;
         let address = address.or_else(|| script::address_in(&connection)).ok_or_else(|| {
             let message =
                 format!("host {destination} does not say at which address ssh has reached it");

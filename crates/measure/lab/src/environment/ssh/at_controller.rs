@@ -12,7 +12,7 @@ use nm_ssh::{HostError, VERSION};
 
 use crate::agent::Handle;
 use crate::environment::setup::Setup;
-use crate::environment::ssh::end::{ALIVE_INTERVAL, End, HostName, START_LIMIT};
+use crate::environment::ssh::end::{End, HostName, START_LIMIT};
 
 /// Begins a session with the agent `name` of the controller at `socket`.
 pub fn end(
@@ -59,7 +59,7 @@ pub fn end(
         let message = format!("host {name} has nearmetal {}, not {VERSION}", agent.version());
         return Err(Failure::new(FailureKind::NotAvailable, message));
     }
-    agent.keep_alive(ALIVE_INTERVAL)?;
+    agent.keep_alive()?;
     Ok(End { agent, address, host: HostName::Other(name.clone()), translated })
 }
 

@@ -13,9 +13,6 @@ use crate::agent::Handle;
 /// take after that.
 pub const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// Interval at which this end sends an agent that it is there.
-pub const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
-
 /// An end whose agent has answered.
 pub struct End {
     pub agent: Handle,
