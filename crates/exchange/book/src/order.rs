@@ -842,9 +842,9 @@ pub trait Matching: Clone + Send + Sized + 'static {
     /// cancelled first, whatever the command is.
     fn apply(&mut self, command: &Command, now_ns: u64, emit: &mut impl FnMut(Event));
 
-    /// Cancels all orders of a user without a word, and does nothing else: nothing expires, and
-    /// pegged orders stay where they are until the next command.
-    fn forget(&mut self, user: UserId);
+    /// Cancels all orders of a user, and does nothing else: nothing expires, and pegged orders stay
+    /// where they are until the next command. So nothing trades, and it may be that nobody is told.
+    fn cancel_all_of(&mut self, user: UserId, emit: &mut impl FnMut(Event));
 
     /// Best price of a side with the quantity shown there (saturating).
     fn best(&self, side: Side) -> Option<(Price, Quantity)>;

@@ -106,8 +106,8 @@ impl Matching for ReferenceBook {
         pegged.for_each(|order| visit(order.order.user));
     }
 
-    fn forget(&mut self, user: UserId) {
-        self.state.orders.retain(|order| order.order.user != user);
+    fn cancel_all_of(&mut self, user: UserId, emit: &mut impl FnMut(Event)) {
+        self.cancel_all(|order| order.order.user == user, CancelReason::Mass, emit);
         self.forget_followed();
     }
 

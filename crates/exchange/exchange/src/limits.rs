@@ -6,7 +6,9 @@
 
 use nm_wire::Owner;
 
-pub use nm_book::limits::{COMMAND_TRADES_MAX, ICEBERG_PARTS_MAX, ORDER_TRADES_MAX, ORDERS_MAX};
+pub use nm_book::limits::{
+    COMMAND_TRADES_MAX, ICEBERG_PARTS_MAX, ORDER_TRADES_MAX, ORDERS_MAX, PEGS_MAX,
+};
 
 /// Live orders of a session on an instrument, pending stops included.
 pub const SESSION_ORDERS_MAX: u32 = 1 << 16;

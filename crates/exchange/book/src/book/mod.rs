@@ -180,8 +180,8 @@ impl Matching for Book {
         self.pegs.iter().for_each(|slot| visit(self.orders[*slot].user));
     }
 
-    fn forget(&mut self, user: UserId) {
-        self.cancel_all(|order| order.user == user, CancelReason::Mass, &mut |_| {});
+    fn cancel_all_of(&mut self, user: UserId, emit: &mut impl FnMut(Event)) {
+        self.cancel_all(|order| order.user == user, CancelReason::Mass, emit);
     }
 
     fn visit_open(&self, visit: &mut impl FnMut(OpenOrder)) {
@@ -454,9 +454,7 @@ impl Book {
     #[cold]
     fn apply_market_command(&mut self, command: &Command, emit: &mut impl FnMut(Event)) {
         match *command {
-            Command::MassCancel { user } => {
-                self.cancel_all(|order| order.user == user, CancelReason::Mass, emit);
-            }
+            Command::MassCancel { user } => self.cancel_all_of(user, emit),
             Command::Bands { low, high } if low > high => {
                 emit(Event::rejected(0, 0, RejectReason::BadCombination));
             }

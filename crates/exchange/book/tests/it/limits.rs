@@ -341,17 +341,17 @@ fn pegged_orders_that_may_not_move_any_more_are_cancelled() {
     assert_eq!(events.last(), Some(&Event::Cancelled { id: 51, user: 4, left: 7, reason }));
 }
 
-/// Who forgets orders tells nobody of trades, so there must be none.
+/// Who retires a user tells nobody of trades, so there must be none.
 #[test]
-fn forgotten_orders_move_no_pegged_order_before_the_next_command() {
+fn orders_of_a_retired_user_move_no_pegged_order_before_the_next_command() {
     let mut both = Both::new();
     both.new_order(limit(1, 1, Side::Buy, 100, 5));
     both.new_order(limit(2, 9, Side::Sell, 104, 5));
     both.new_order(limit(3, 1, Side::Sell, 110, 5));
     both.new_order(mid(4, 2, Side::Buy));
     both.new_order(NewOrder { is_hidden: true, ..limit(5, 3, Side::Sell, 103, 1) });
-    both.fast.forget(9);
-    both.reference.forget(9);
+    both.fast.cancel_all_of(9, &mut |_| {});
+    both.reference.cancel_all_of(9, &mut |_| {});
     assert_eq!(both.fast.hash(), both.reference.hash());
     both.fast.audit().unwrap();
     assert_eq!(both.fast.len(), 4);

@@ -334,7 +334,7 @@ impl<M: Matching> InstrumentState<M> {
             copy.before_change(user, Some(&session));
         }
         if session.live_orders > 0 {
-            self.book.forget(user);
+            self.book.cancel_all_of(user, &mut |_| {});
             self.change_orders(session.owner, -i64::from(session.live_orders));
         }
         self.history = fnv1a_on(self.history, b"retired");

@@ -208,6 +208,7 @@ fn the_page_of_limits_has_the_numbers_of_the_code() {
         ORDERS_MAX,
         ORDER_TRADES_MAX,
         COMMAND_TRADES_MAX,
+        PEGS_MAX,
         SESSION_ORDERS_MAX,
         CELL_INSTRUMENTS_MAX,
         CELL_SESSIONS_MAX,

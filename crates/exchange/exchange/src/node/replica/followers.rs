@@ -205,9 +205,12 @@ mod tests {
                 for update in updates(&mut followers) {
                     prop_assert_eq!(update.previous_history, history);
                     history = update.history;
-                    let at_ns = if update.is_retirement { 0 } else { update.now_ns };
-                    if let Some(command) = update.command {
-                        book.apply(&command, at_ns, &mut |_| {});
+                    match update.command {
+                        Some(Command::MassCancel { user }) if update.is_retirement => {
+                            book.cancel_all_of(user, &mut |_| {});
+                        }
+                        Some(command) => book.apply(&command, update.now_ns, &mut |_| {}),
+                        None => {}
                     }
                 }
                 if let Some(known) = cell.book(INSTRUMENT) {
