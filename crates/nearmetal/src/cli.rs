@@ -348,8 +348,9 @@ pub enum Command {
     /// Connect out to a controller, or serve on a guest's port, and wait for work.
     #[command(
         long_about = "Connects to a `nearmetal controller` and measures when it asks: only the \
-            tasks of plans, never a command. Connects again when the controller goes. Without \
-            --connect it is an agent on stdin and stdout, which environments start.",
+            tasks of plans, never a command. Connects again when the controller goes. With \
+            --serve-on it is the agent of a guest that others made, on a port of the guest. With \
+            neither it is an agent on stdin and stdout, which environments start.",
         after_help = "Examples:\n  \
         nearmetal agent --connect controller.example:4850 --token-file token --pin PIN\n  \
         nearmetal agent --connect 192.0.2.1:4850 --token-file token --ca ca.pem \\\n    \

@@ -95,7 +95,7 @@ pub struct AgentArgs {
     pub address: Option<IpAddr>,
     /// Serve on this device of a guest: a virtual serial port, or a serial line.
     #[arg(long, value_name = "DEVICE", conflicts_with = "connect")]
-    pub device: Option<PathBuf>,
+    pub serve_on: Option<PathBuf>,
     /// Seconds without anything on stdin after which it ends, also in the middle of a task.
     #[arg(
         long,

@@ -23,7 +23,7 @@ pub fn run(args: &AgentArgs) -> Result<Exit> {
     if let Some(to) = &args.connect {
         return outward::run(to, args);
     }
-    if let Some(port) = &args.device {
+    if let Some(port) = &args.serve_on {
         let silence_limit = args.silence_limit.map_or(SILENCE_LIMIT, Duration::from_secs);
         let notice = |failure: &Failure| output::message(&failure.to_string());
         nm_lab::agent::serve_on_port(port, silence_limit, notice)?;

@@ -85,7 +85,7 @@ impl Line {
         let mut command = hosts.host(number).within("unshare");
         let view = boot_id(&hosts.path(""), number);
         let script =
-            format!("mount -t sysfs none /sys && {view} && exec \"$0\" agent --device \"$1\"");
+            format!("mount -t sysfs none /sys && {view} && exec \"$0\" agent --serve-on \"$1\"");
         command.args(["--mount", "sh", "-c", &script, BINARY]).arg(&self.guest);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         ChildProcess::spawn(command).unwrap()

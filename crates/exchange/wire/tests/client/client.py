@@ -126,8 +126,8 @@ class Client:
         stream, session = self.streams[key], key[0]
         self.sequences[session] = seq = self.sequences[session] + 1
         self.sent += 1
-        command = b"\0" + struct.pack("<QqqQQQQIBBBBBB", session << 32 | seq, 100, 0, 1, 0, 0, 0,
-                                      session, session - 1, 0, 1, 0, 0, 0)
+        command = b"\0" + struct.pack("<QqqQQQQIBBBBBBBH", session << 32 | seq, 100, 0, 1, 0, 0, 0,
+                                      session, session - 1, 0, 1, 0, 0, 0, 0, 0)
         stream.unanswered[seq] = (stream.last, command)
         stream.last = seq
         self.send(key, seq, len(stream.unanswered) == 1)

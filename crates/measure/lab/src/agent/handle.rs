@@ -132,7 +132,7 @@ impl Noise {
             message += &format!("; the last line there was `{}`", start.escape_debug());
         }
         Failure::new(FailureKind::Peer, message)
-            .hint("start `nearmetal agent --device DEVICE` in the guest, for one run at a time")
+            .hint("start `nearmetal agent --serve-on DEVICE` in the guest, for one run at a time")
     }
 }
 
@@ -996,7 +996,7 @@ mod tests {
         let login = said("debian login: \n", limit);
         assert!(login.starts_with("the agent did not answer for 0 s; the last line there was"));
         assert!(
-            login.contains("`debian login:`; start `nearmetal agent --device DEVICE`"),
+            login.contains("`debian login:`; start `nearmetal agent --serve-on DEVICE`"),
             "{login}"
         );
         assert!(said("", limit).starts_with("the agent did not answer for 0 s; start"));
