@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nm_book::book::Book;
-use nm_book::order::{Command, Event, InstrumentId, Matching as _, Side, TradingPhase};
+use nm_book::order::{Event, InstrumentId, Matching as _, Side, TradingPhase};
 use nm_book::snapshot::BookSnapshot;
 use nm_doors::market::{Trade, View};
 use nm_doors::symbols::Symbols;
@@ -350,13 +350,7 @@ impl Followed {
         self.time_ns = self.time_ns.max(update.now_ns);
         if let Some(command) = &update.command {
             events.clear();
-            let mut emit = |event| events.push(event);
-            match *command {
-                Command::MassCancel { user } if update.is_retirement => {
-                    self.book.cancel_all_of(user, &mut emit);
-                }
-                _ => self.book.apply(command, update.now_ns, &mut emit),
-            }
+            update.execute(&mut self.book, &mut |event| events.push(event));
             events.iter().for_each(|event| self.count_trade(event));
             self.derivation.derive(command, events, self.time_ns, out);
         }

@@ -1,6 +1,6 @@
 //! A book has changed, for those who follow it.
 
-use nm_book::order::{Command, InstrumentId};
+use nm_book::order::{Command, Event, InstrumentId, Matching};
 
 crate::message! {
     /// A request was executed, or a session was retired: what the book of an instrument executed.
@@ -25,11 +25,25 @@ crate::message! {
         previous_history: u64,
         /// The same with this.
         history: u64,
-        /// Whether a session was retired: its orders are cancelled at time 0.
+        /// Whether a session was retired: its orders are cancelled, and nothing else happens. So
+        /// no order expires, and pegged ones move with the next command.
         is_retirement: bool,
     }
     tail {
         /// What the book executed; nothing if the request was rejected before it came to the book.
         command: Option<Command>,
+    }
+}
+
+impl BookUpdate {
+    /// Does to a book what it says.
+    pub fn execute(&self, book: &mut impl Matching, emit: &mut impl FnMut(Event)) {
+        match &self.command {
+            Some(Command::MassCancel { user }) if self.is_retirement => {
+                book.cancel_all_of(*user, emit);
+            }
+            Some(command) => book.apply(command, self.now_ns, emit),
+            None => {}
+        }
     }
 }

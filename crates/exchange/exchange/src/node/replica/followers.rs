@@ -205,13 +205,7 @@ mod tests {
                 for update in updates(&mut followers) {
                     prop_assert_eq!(update.previous_history, history);
                     history = update.history;
-                    match update.command {
-                        Some(Command::MassCancel { user }) if update.is_retirement => {
-                            book.cancel_all_of(user, &mut |_| {});
-                        }
-                        Some(command) => book.apply(&command, update.now_ns, &mut |_| {}),
-                        None => {}
-                    }
+                    update.execute(&mut book, &mut |_| {});
                 }
                 if let Some(known) = cell.book(INSTRUMENT) {
                     prop_assert_eq!(known.hash(), book.hash());
