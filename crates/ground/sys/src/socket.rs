@@ -5,7 +5,9 @@
 
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{
+    IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, TcpStream, ToSocketAddrs,
+};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
@@ -179,6 +181,31 @@ pub fn set_peer_timeout(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {
     set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, seconds)?;
     set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, seconds)?;
     set(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, seconds * 2_000)
+}
+
+/// What the connection between an agent and its controller needs: small messages are sent at once,
+/// and it fails after about half a minute without a sign of the other machine.
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn set_for_agents(fd: BorrowedFd<'_>) -> io::Result<()> {
+    set_no_delay(fd)?;
+    set_peer_timeout(fd, Duration::from_secs(15))
+}
+
+/// Connects to the first address of a host and port that answers, each within `limit`.
+///
+/// # Errors
+/// If there is no address, or why the last one did not answer.
+pub fn connect_to_any(place: impl ToSocketAddrs, limit: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in place.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, limit) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// `SO_REUSEADDR`: lets a server bind again at once, and several receivers of a multicast group

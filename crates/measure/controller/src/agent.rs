@@ -1,7 +1,8 @@
 //! The agent's end: connects out, waits for work, has a child do it, and connects again.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -11,13 +12,13 @@ use std::time::Duration;
 
 use nm_sys::clock::Deadline;
 use nm_sys::process::{ChildProcess, own_program};
-use nm_sys::random;
+use nm_sys::{random, socket};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use thiserror::Error;
 
 use crate::backoff::Backoff;
-use crate::hello::{self, Card, CardError, Refusal, Token, Word};
+use crate::hello::{self, Card, CardError, EntryToken, Refusal, Word};
 use crate::link::{Link, LinkError};
 use crate::tls::{self, Trust};
 
@@ -40,14 +41,17 @@ pub struct Agent {
     /// Its port.
     pub port: u16,
     /// What lets the agent enter.
-    pub token: Token,
+    pub token: EntryToken,
     /// How it knows the controller.
     pub trust: Trust,
-    /// What it says of itself. Its address is replaced by that of its connection, unless
-    /// `is_address_given`.
-    pub card: Card,
-    /// Whether the user gave the address.
-    pub is_address_given: bool,
+    /// Its name, which no other agent of the controller has.
+    pub name: String,
+    /// Its labels by name.
+    pub labels: BTreeMap<String, String>,
+    /// Its address on the path that is measured; that of its connection if absent.
+    pub address: Option<IpAddr>,
+    /// A random number, which tells the agent from another one of its name.
+    pub instance: u64,
 }
 
 /// What an agent tells its user.
@@ -102,8 +106,8 @@ impl Agent {
     ///
     /// # Errors
     /// Why it ends.
-    pub fn run(mut self, notice: impl Fn(Notice)) -> Result<(), AgentError> {
-        self.card.check()?;
+    pub fn run(self, notice: impl Fn(Notice)) -> Result<(), AgentError> {
+        self.card(IpAddr::V4(Ipv4Addr::LOCALHOST)).check()?;
         let config = Arc::new(tls::client(&self.trust)?);
         let name = ServerName::try_from(self.host.clone())
             .map_err(|_| AgentError::Host(self.host.clone()))?;
@@ -126,9 +130,19 @@ impl Agent {
         }
     }
 
+    /// What the agent says of itself over a connection from this address.
+    fn card(&self, own: IpAddr) -> Card {
+        Card {
+            name: self.name.clone(),
+            labels: self.labels.clone(),
+            address: self.address.unwrap_or(own),
+            instance: self.instance,
+        }
+    }
+
     /// One connection: from its begin to the end of its session.
     fn attend(
-        &mut self,
+        &self,
         config: &Arc<ClientConfig>,
         name: &ServerName<'static>,
         notice: &impl Fn(Notice),
@@ -142,13 +156,12 @@ impl Agent {
             }
             other => later(&other),
         };
-        let tcp = connect(&self.host, self.port).map_err(|error| later(&error))?;
+        let tcp = socket::connect_to_any((self.host.as_str(), self.port), CONNECT_LIMIT)
+            .map_err(|error| later(&error))?;
         let mut link = Link::client(tcp, config, name.clone()).map_err(lost)?;
-        if !self.is_address_given {
-            self.card.address = link.own_address().map_err(|error| later(&error))?;
-        }
+        let card = self.card(link.own_address().map_err(|error| later(&error))?);
         let deadline = Deadline::after(HELLO_LIMIT);
-        link.send(&hello::first_line(&self.token, &self.card), deadline).map_err(lost)?;
+        link.send(&hello::first_line(&self.token, &card), deadline).map_err(lost)?;
         match word(&link.line(Some(deadline)).map_err(lost)?) {
             Some(Word::Welcome) => {}
             Some(Word::Refused(refusal)) if refusal.is_final() => {
@@ -177,17 +190,6 @@ enum Lost {
 
 fn word(line: &str) -> Option<Word> {
     serde_json::from_str(line).ok()
-}
-
-fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, CONNECT_LIMIT) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }
 
 /// Has a child of this program do the work: what it leaves ends with it.

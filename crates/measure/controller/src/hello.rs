@@ -27,9 +27,9 @@ const TOKEN_CHARS: std::ops::RangeInclusive<usize> = 16..=256;
 
 /// The secret that lets agents enter. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
+pub struct EntryToken(String);
 
-impl fmt::Debug for Token {
+impl fmt::Debug for EntryToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")
     }
@@ -41,18 +41,18 @@ impl fmt::Debug for Token {
     "it holds no token: write one line of 16 to 256 letters, digits and signs, for example by \
      `openssl rand -hex 32`"
 )]
-pub struct TokenError;
+pub struct EntryTokenError;
 
-impl Token {
+impl EntryToken {
     /// The token in the text of its file: one line.
     ///
     /// # Errors
     /// If there is none.
-    pub fn parse(text: &str) -> Result<Token, TokenError> {
+    pub fn parse(text: &str) -> Result<EntryToken, EntryTokenError> {
         let word = text.trim();
         let is_token =
             TOKEN_CHARS.contains(&word.len()) && word.chars().all(|c| c.is_ascii_graphic());
-        is_token.then(|| Token(word.to_string())).ok_or(TokenError)
+        is_token.then(|| EntryToken(word.to_string())).ok_or(EntryTokenError)
     }
 
     /// Whether it is `other`. The time does not depend on where they differ: digests are compared,
@@ -183,7 +183,7 @@ pub enum Word {
 }
 
 /// The line with which an agent begins.
-pub fn first_line(token: &Token, card: &Card) -> String {
+pub fn first_line(token: &EntryToken, card: &Card) -> String {
     line_of(&token.0, VERSION, card)
 }
 
@@ -195,7 +195,7 @@ fn line_of(token: &str, version: &str, card: &Card) -> String {
 ///
 /// # Errors
 /// Why the agent is refused.
-pub fn read(line: &str, token: &Token) -> Result<Card, Refusal> {
+pub fn read(line: &str, token: &EntryToken) -> Result<Card, Refusal> {
     let line: Value = serde_json::from_str(line).map_err(|_| Refusal::Token)?;
     if !line["token"].as_str().is_some_and(|word| token.is(word)) {
         return Err(Refusal::Token);
@@ -217,8 +217,8 @@ mod tests {
 
     use super::*;
 
-    fn token() -> Token {
-        Token::parse("0123456789abcdef\n").unwrap()
+    fn token() -> EntryToken {
+        EntryToken::parse("0123456789abcdef\n").unwrap()
     }
 
     fn card(name: &str) -> Card {
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_token_is_one_word_and_is_never_printed() {
         for bad in ["", "short", "two words are no token", &"x".repeat(257), "0123456789abcdeä"] {
-            assert_eq!(Token::parse(bad), Err(TokenError), "{bad}");
+            assert_eq!(EntryToken::parse(bad), Err(EntryTokenError), "{bad}");
         }
         assert!(!format!("{:?}", token()).contains("0123"));
     }

@@ -19,8 +19,10 @@ pub mod link;
 pub mod local;
 pub mod registry;
 pub mod serve;
-pub mod tcp;
 pub mod tls;
+
+/// Port of a controller, if none is given.
+pub const PORT: u16 = 4850;
 
 /// Version of this program: both ends must have the same.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -2,18 +2,19 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nm_sys::clock::Deadline;
+use nm_sys::socket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use thiserror::Error;
 
 use crate::hello::LINE_BYTES_MAX;
-use crate::tcp;
 
 /// Bytes on their way in each direction of a session.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -74,7 +75,7 @@ impl Link {
     }
 
     fn new(tcp: TcpStream, mut tls: Connection) -> Result<Link, LinkError> {
-        tcp::configure(&tcp)?;
+        socket::set_for_agents(tcp.as_fd())?;
         tcp.set_nonblocking(true)?;
         tls.set_buffer_limit(Some(BUFFER_BYTES));
         Ok(Link { tls, tcp, received: vec![], has_ended: false })

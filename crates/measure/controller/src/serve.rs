@@ -17,7 +17,7 @@ use rustls::ServerConfig;
 use thiserror::Error;
 
 use crate::gate::{Gate, STRANGER_LIMIT};
-use crate::hello::{self, Card, Refusal, Token, Word};
+use crate::hello::{self, Card, EntryToken, Refusal, Word};
 use crate::link::{Link, LinkError};
 use crate::local::{self, Answer, NAP, REQUEST_BYTES_MAX, Request};
 use crate::registry::{Known, Registry, Taken};
@@ -84,7 +84,7 @@ pub struct Controller {
 
 struct Shared {
     config: Arc<ServerConfig>,
-    token: Token,
+    token: EntryToken,
     gate: Mutex<Gate>,
     registry: Mutex<Registry<Link>>,
     n_runs: AtomicUsize,
@@ -105,7 +105,7 @@ impl Controller {
         address: SocketAddr,
         socket: &Path,
         config: ServerConfig,
-        token: Token,
+        token: EntryToken,
         notice: impl Fn(Notice) + Send + Sync + 'static,
     ) -> Result<Controller, ServeError> {
         // An agent has a descriptor; without more of them fewer agents enter.

@@ -7,6 +7,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key,
@@ -106,18 +108,8 @@ pub enum Trust {
 
 /// The text of the file of a new key, of 32 bytes that nobody else knows.
 pub fn new_key(secret: [u8; 32]) -> String {
-    let der = [&PKCS8_ED25519[..], &secret].concat();
-    format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", base64(&der))
-}
-
-/// Base64 with a length that is a multiple of three: a key has 48 bytes.
-fn base64(bytes: &[u8]) -> String {
-    const SIGNS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let of_three = |three: &[u8]| {
-        let all = three.iter().fold(0_usize, |all, byte| all << 8 | usize::from(*byte));
-        [18, 12, 6, 0].map(|shift| char::from(SIGNS[all >> shift & 63]))
-    };
-    bytes.chunks_exact(3).flat_map(of_three).collect()
+    let der = STANDARD.encode([&PKCS8_ED25519[..], &secret].concat());
+    format!("-----BEGIN PRIVATE KEY-----\n{der}\n-----END PRIVATE KEY-----\n")
 }
 
 fn provider() -> Result<Arc<CryptoProvider>, TlsError> {

@@ -8,6 +8,7 @@ use clap::{ArgGroup, Args};
 use nm_controller::tls::Pin;
 
 use super::number::number;
+use super::server_address::ServerAddress;
 use super::shared;
 
 #[derive(Debug, Args)]
@@ -29,31 +30,6 @@ pub struct ControllerArgs {
     pub socket: PathBuf,
 }
 
-/// A host and a port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostPort {
-    pub host: String,
-    pub port: u16,
-}
-
-impl FromStr for HostPort {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<HostPort, String> {
-        let refused =
-            || "write HOST:PORT, such as controller.example:4850 or [::1]:4850".to_string();
-        let (host, port) = text.rsplit_once(':').ok_or_else(refused)?;
-        let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-        let is_host = !host.is_empty() && (bracketed.is_some() || !host.contains([':', '[', ']']));
-        match (is_host, port.parse()) {
-            (true, Ok(port)) if port > 0 => {
-                Ok(HostPort { host: bracketed.unwrap_or(host).to_string(), port })
-            }
-            _ => Err(refused()),
-        }
-    }
-}
-
 /// A label of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label(pub String, pub String);
@@ -72,9 +48,9 @@ impl FromStr for Label {
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("trust").args(["pin", "ca"])))]
 pub struct AgentArgs {
-    /// The controller: a name or an address, and its port.
-    #[arg(long, value_name = "HOST:PORT", requires_all = ["token_file", "trust"])]
-    pub connect: Option<HostPort>,
+    /// The controller: a name or an address; its port is 4850 if it is not given.
+    #[arg(long, value_name = "HOST[:PORT]", requires_all = ["token_file", "trust"])]
+    pub connect: Option<ServerAddress>,
     #[arg(long, value_name = "FILE", help = shared::TOKEN_FILE, requires = "connect")]
     pub token_file: Option<PathBuf>,
     /// The controller's key: 64 digits, which the controller prints.
@@ -105,19 +81,4 @@ pub struct AgentArgs {
         conflicts_with = "connect"
     )]
     pub silence_limit: Option<u64>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_controller_is_a_host_and_a_port() {
-        let of = |text: &str| text.parse::<HostPort>().ok().map(|it| (it.host, it.port));
-        assert_eq!(of("h:1"), Some(("h".into(), 1)));
-        assert_eq!(of("[::1]:4850"), Some(("::1".into(), 4850)));
-        for bad in ["", "h", "h:", ":1", "h:0", "h:70000", "::1:4850", "[::1]", "[h:1"] {
-            assert_eq!(of(bad), None, "{bad}");
-        }
-    }
 }

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use nm_controller::agent::{Agent, AgentError, Notice};
 use nm_controller::gate::STRANGERS_PER_ADDRESS_MAX;
-use nm_controller::hello::{self, Card, LINE_BYTES_MAX, Refusal, Token, Word};
+use nm_controller::hello::{self, Card, EntryToken, LINE_BYTES_MAX, Refusal, Word};
 use nm_controller::link::{Link, LinkError};
 use nm_controller::local;
-use nm_controller::serve::{Controller, ServeError};
+use nm_controller::serve::{Controller, RUNS_MAX, ServeError};
 use nm_controller::tls::{self, Pin, Trust};
 use nm_sys::clock::Deadline;
 
@@ -65,8 +65,10 @@ impl Running {
             port: self.address.port(),
             token: token(),
             trust,
-            card: card("a"),
-            is_address_given: false,
+            name: "a".into(),
+            labels: [].into(),
+            address: None,
+            instance: 5,
         }
     }
 
@@ -75,8 +77,8 @@ impl Running {
     }
 }
 
-fn token() -> Token {
-    Token::parse("0123456789abcdef").unwrap()
+fn token() -> EntryToken {
+    EntryToken::parse("0123456789abcdef").unwrap()
 }
 
 fn card(name: &str) -> Card {
@@ -143,6 +145,18 @@ fn strangers_beyond_the_limit_are_closed_without_a_word_and_others_enter_after_t
         let mut link = running.link(running.pin.unwrap());
         link.send(&line, soon()).is_ok() && link.line(Some(soon())).is_ok()
     });
+}
+
+#[test]
+fn runs_beyond_the_limit_are_closed_and_others_are_served_after_them() {
+    let running = Running::pinned();
+    let connect = || UnixStream::connect(running.socket()).unwrap();
+    let runs: Vec<UnixStream> = (0..RUNS_MAX).map(|_| connect()).collect();
+    let mut one_more = connect();
+    one_more.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    assert_eq!(one_more.read(&mut [0]).unwrap(), 0);
+    drop(runs);
+    eventually("room for runs", || local::list(&running.socket()).is_ok());
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, PipeWriter, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -232,7 +233,7 @@ impl Handle {
             failure.hint("start it there first with the subcommand `server`, and check firewalls")
         };
         let stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT).map_err(refused)?;
-        nm_controller::tcp::configure(&stream).map_err(refused)?;
+        nm_sys::socket::set_for_agents(stream.as_fd()).map_err(refused)?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(refused)?;
         let input = stream.try_clone().map_err(refused)?;
         let output = stream.try_clone().map_err(refused)?;

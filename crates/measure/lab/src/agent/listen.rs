@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -84,7 +85,7 @@ fn session(stream: &TcpStream, idle_max: Duration) -> Result<(), Failure> {
     let io = |error: io::Error| {
         Failure::new(FailureKind::Peer, format!("the controller's connection failed: {error}"))
     };
-    nm_controller::tcp::configure(stream).map_err(io)?;
+    nm_sys::socket::set_for_agents(stream.as_fd()).map_err(io)?;
     let (own, peer) = (stream.local_addr().map_err(io)?, stream.peer_addr().map_err(io)?);
     let filter = PeerFilter::new(own.ip(), peer.ip());
     let input = stream.try_clone().map_err(io)?;

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
@@ -14,6 +13,7 @@ use nm_model::agent::Token;
 use nm_model::attached::GuestPlace;
 use nm_model::{Failure, FailureKind};
 use nm_ssh::VERSION;
+use nm_sys::socket;
 
 use crate::agent::{Handle, Stream};
 
@@ -42,14 +42,7 @@ fn open(guest: &GuestPlace) -> io::Result<OwnedFd> {
     match guest {
         GuestPlace::Socket(path) => UnixStream::connect(path).map(OwnedFd::from),
         GuestPlace::Tcp(place) => {
-            let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-            for address in place.to_socket_addrs()? {
-                match TcpStream::connect_timeout(&address, CONNECT_LIMIT) {
-                    Ok(stream) => return Ok(stream.into()),
-                    Err(error) => last = error,
-                }
-            }
-            Err(last)
+            socket::connect_to_any(place.as_str(), CONNECT_LIMIT).map(OwnedFd::from)
         }
         GuestPlace::Serial(path) => {
             if !std::fs::metadata(path)?.file_type().is_char_device() {

@@ -4,21 +4,22 @@ use std::path::Path;
 
 use anyhow::Result;
 use nm_controller::agent::{Agent, AgentError, Notice};
-use nm_controller::hello::{Card, LABELS_MAX, Refusal, Token};
+use nm_controller::hello::{EntryToken, LABELS_MAX, Refusal};
 use nm_controller::tls::{PEM_BYTES_MAX, Trust};
 use nm_sys::{random, text_file};
 
 use crate::campaign::interrupt;
-use crate::cli::controller::{AgentArgs, HostPort, Label};
+use crate::cli::controller::{AgentArgs, Label};
+use crate::cli::server_address::ServerAddress;
 use crate::exit::{Exit, Stop};
 use crate::output;
 
-pub fn run(to: &HostPort, args: &AgentArgs) -> Result<Exit> {
+pub fn run(to: &ServerAddress, args: &AgentArgs) -> Result<Exit> {
     let agent = agent(to, args)?;
     // The kernel takes back all that it has, and ends its child.
     interrupt::end_at_once(|| {})?;
-    let at = format!("{}:{}", to.host, to.port);
-    let name = agent.card.name.clone();
+    let at = format!("{}:{}", agent.host, agent.port);
+    let name = agent.name.clone();
     let ended = agent.run(|notice| {
         output::message(&match notice {
             Notice::Waiting => format!("agent {name} waits for work at {at}"),
@@ -41,7 +42,7 @@ fn exit_of(error: &AgentError) -> Exit {
     }
 }
 
-fn agent(to: &HostPort, args: &AgentArgs) -> Result<Agent> {
+fn agent(to: &ServerAddress, args: &AgentArgs) -> Result<Agent> {
     let trust = match (args.pin, &args.ca) {
         (Some(pin), _) => Trust::Pin(pin),
         (None, Some(file)) => Trust::Authorities(pem(file)?),
@@ -56,27 +57,22 @@ fn agent(to: &HostPort, args: &AgentArgs) -> Result<Agent> {
         None => rustix::system::uname().nodename().to_string_lossy().into_owned(),
     };
     let labels = args.label.iter().map(|Label(name, value)| (name.clone(), value.clone()));
-    let card = Card {
-        name,
-        labels: labels.collect(),
-        // That of the connection replaces this one.
-        address: args.address.unwrap_or(std::net::Ipv4Addr::LOCALHOST.into()),
-        instance: u64::from_le_bytes(random::bytes()?),
-    };
     Ok(Agent {
         host: to.host.clone(),
-        port: to.port,
+        port: to.port.unwrap_or(nm_controller::PORT),
         token: token(file)?,
         trust,
-        card,
-        is_address_given: args.address.is_some(),
+        name,
+        labels: labels.collect(),
+        address: args.address,
+        instance: u64::from_le_bytes(random::bytes()?),
     })
 }
 
 /// The token in a file that only its owner may read.
-pub fn token(file: &Path) -> Result<Token> {
+pub fn token(file: &Path) -> Result<EntryToken> {
     let text = nm_auth::read_private(file).map_err(|error| Stop::usage(error.to_string()))?;
-    Token::parse(&text).map_err(|error| Stop::usage(format!("{}: {error}", file.display())))
+    EntryToken::parse(&text).map_err(|error| Stop::usage(format!("{}: {error}", file.display())))
 }
 
 /// The text of a file in PEM.
