@@ -160,7 +160,7 @@ pub fn scan(bytes: &[u8], first: u64, salt: Option<u32>) -> Scan {
 /// Looks for intact records behind the end, where `next` is the index that is missing.
 fn scan_behind_end(scan: &mut Scan, bytes: &[u8], next: u64) {
     let rest = bytes.get(scan.end..).unwrap_or_default();
-    let used = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let used = used_bytes(rest);
     scan.torn_bytes = if scan.salt == 0 { used as u64 } else { 0 };
     let most = (rest.len() / RECORD_BYTES) as u64;
     // Records begin at multiples of 8. The cheap test first: most of the bytes are content.
@@ -177,10 +177,38 @@ fn scan_behind_end(scan: &mut Scan, bytes: &[u8], next: u64) {
     }
 }
 
+/// The number of bytes up to the last one that is not zero. It compares blocks, because a file that
+/// was made in advance ends with megabytes of zeros.
+fn used_bytes(bytes: &[u8]) -> usize {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    let mut end = bytes.len();
+    for block in bytes.rchunks(ZEROS.len()) {
+        if block != &ZEROS[..block.len()] {
+            let zeros = block.iter().rev().take_while(|byte| **byte == 0).count();
+            return end - zeros;
+        }
+        end -= block.len();
+    }
+    0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn used_bytes_end_with_the_last_that_is_not_zero(
+            size in 0usize..20_000,
+            places in prop::collection::vec(any::<prop::sample::Index>(), 0..3),
+        ) {
+            let mut bytes = vec![0; size];
+            let places = places.iter().filter(|_| size > 0).map(|place| place.index(size));
+            let last = places.inspect(|place| bytes[*place] = 1).max();
+            prop_assert_eq!(used_bytes(&bytes), last.map_or(0, |last| last + 1));
+        }
+    }
 
     proptest! {
         #[test]
