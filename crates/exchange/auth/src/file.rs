@@ -59,7 +59,32 @@ pub enum FileError {
     },
 }
 
-/// Reads a file that belongs to this user and that nobody else may read.
+/// Who may read a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Privacy {
+    /// Nobody but this user, or a group that root has chosen.
+    Private,
+    /// Others as well.
+    Shared,
+    /// It belongs to another user.
+    OfAnother,
+}
+
+/// Who may read a file of a user with a mode, as `reader` sees it.
+///
+/// A file of root may be read by its group: so Kubernetes and services hand out secrets.
+fn privacy(owner: u32, mode: u32, reader: u32) -> Privacy {
+    let is_open = |bits: u32| mode & bits != 0;
+    match owner {
+        _ if owner == reader && is_open(0o077) => Privacy::Shared,
+        _ if owner == reader => Privacy::Private,
+        0 if !is_open(0o037) => Privacy::Private,
+        _ => Privacy::OfAnother,
+    }
+}
+
+/// Reads a file that belongs to this user and that nobody else may read; or one of root that no
+/// more than its group may read.
 ///
 /// # Errors
 /// If it cannot be read, or others may.
@@ -73,11 +98,11 @@ pub fn read_private(path: &Path) -> Result<String, FileError> {
     if !known.is_file() || known.len() > FILE_BYTES_MAX {
         return Err(FileError::NotSuitable { path: path.into() });
     }
-    if known.uid() != rustix::process::geteuid().as_raw() {
-        return Err(FileError::NotOwned { path: path.into(), uid: known.uid() });
-    }
-    if known.mode() & 0o077 != 0 {
-        return Err(FileError::NotPrivate { path: path.into(), mode: known.mode() & 0o7777 });
+    let (uid, mode) = (known.uid(), known.mode() & 0o7777);
+    match privacy(uid, mode, rustix::process::geteuid().as_raw()) {
+        Privacy::Private => {}
+        Privacy::OfAnother => return Err(FileError::NotOwned { path: path.into(), uid }),
+        Privacy::Shared => return Err(FileError::NotPrivate { path: path.into(), mode }),
     }
     let mut text = String::new();
     file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
@@ -118,6 +143,25 @@ mod tests {
         assert!(matches!(absent, FileError::Read { .. }), "{absent}");
         let refused = read_private(folder.path()).unwrap_err();
         assert!(matches!(refused, FileError::NotSuitable { .. }), "{refused}");
+    }
+
+    #[test]
+    fn a_file_of_root_may_be_read_by_its_group_alone() {
+        const USER: u32 = 65_532;
+        for mode in [0o400, 0o600, 0o440, 0o640] {
+            assert_eq!(privacy(0, mode, USER), Privacy::Private, "{mode:o}");
+        }
+        for mode in [0o444, 0o644, 0o660, 0o604, 0o450] {
+            assert_eq!(privacy(0, mode, USER), Privacy::OfAnother, "{mode:o}");
+        }
+        for (owner, mode, privacy_of) in [
+            (0, 0o440, Privacy::Shared),
+            (0, 0o400, Privacy::Private),
+            (USER, 0o440, Privacy::OfAnother),
+            (USER, 0o400, Privacy::OfAnother),
+        ] {
+            assert_eq!(privacy(owner, mode, 0), privacy_of, "{owner} {mode:o}");
+        }
     }
 
     #[test]

@@ -48,13 +48,12 @@ impl FromStr for Label {
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("trust").args(["pin", "ca"])))]
 pub struct AgentArgs {
-    /// The controller: a name or an address; its port is 4850 if it is not given.
-    #[arg(long, value_name = "HOST[:PORT]", requires_all = ["token_file", "trust"])]
+    #[arg(long, value_name = "HOST[:PORT]", help = shared::CONNECT,
+          requires_all = ["token_file", "trust"])]
     pub connect: Option<ServerAddress>,
     #[arg(long, value_name = "FILE", help = shared::TOKEN_FILE, requires = "connect")]
     pub token_file: Option<PathBuf>,
-    /// The controller's key: 64 digits, which the controller prints.
-    #[arg(long, value_name = "SHA256", requires = "connect")]
+    #[arg(long, value_name = "SHA256", help = shared::PIN, requires = "connect")]
     pub pin: Option<Pin>,
     /// Certificates of authorities in PEM, one of which has signed the controller's.
     #[arg(long, value_name = "FILE", requires = "connect")]

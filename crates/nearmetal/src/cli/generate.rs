@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use nm_controller::tls::Pin;
 use nm_fleet::Pairs;
 use nm_fleet::hosts::HOSTS_MAX;
 use nm_generate::engine::kubernetes::{
@@ -12,7 +13,8 @@ use nm_generate::engine::{AbsolutePath, Name, Partition, PlanName};
 use nm_model::{Stack, Target, limits};
 
 use crate::cli::number::number;
-use crate::cli::shared::{OUT, PLAN, ROOT};
+use crate::cli::server_address::ServerAddress;
+use crate::cli::shared::{CONNECT, OUT, PIN, PLAN, ROOT};
 
 #[derive(Debug, Subcommand)]
 pub enum GenerateCommand {
@@ -37,7 +39,7 @@ pub enum GenerateCommand {
     /// A service and a timer of systemd that qualify this machine again and again.
     Systemd(SystemdArgs),
     /// Jobs of Kubernetes that qualify nodes, or measure between two pods, and a script that
-    /// collects their results.
+    /// collects their results; or agents on all nodes.
     Kubernetes(KubernetesArgs),
     /// A role and a playbook of Ansible that qualify hosts and leave nothing on them.
     Ansible(AnsibleArgs),
@@ -76,6 +78,11 @@ pub struct KubernetesArgs {
     /// pods' own network, or that of their nodes.
     #[arg(long, value_name = "STACK", conflicts_with_all = ["plan", "node", "network"])]
     pub pair: Option<Stack>,
+    #[arg(long, value_name = "HOST[:PORT]", help = CONNECT, requires = "pin",
+          conflicts_with_all = ["plan", "limit", "node", "pair"])]
+    pub connect: Option<ServerAddress>,
+    #[arg(long, value_name = "SHA256", help = PIN, requires = "connect")]
+    pub pin: Option<Pin>,
     #[command(flatten)]
     pub pod: PodArgs,
     #[arg(long, value_name = "DIR", help = OUT)]

@@ -76,6 +76,14 @@ impl fmt::Display for ServerAddress {
 }
 
 impl ServerAddress {
+    /// The text that names this host and a port.
+    pub fn with_port(&self, port: u16) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{port}", self.host),
+            false => format!("{}:{port}", self.host),
+        }
+    }
+
     /// The IP addresses of the host, each with `port`, in the order in which they are to be tried.
     ///
     /// # Errors
@@ -102,6 +110,8 @@ mod tests {
         ] {
             let address: ServerAddress = text.parse().unwrap();
             assert_eq!((address.host.as_str(), address.port), (host, port), "{text}");
+            let with_port: ServerAddress = address.with_port(7).parse().unwrap();
+            assert_eq!((with_port.host.as_str(), with_port.port), (host, Some(7)), "{text}");
         }
     }
 

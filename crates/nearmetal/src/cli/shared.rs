@@ -36,6 +36,13 @@ pub const CONTROLLER: &str = "Socket of a `nearmetal controller` on this machine
                               agents that have connected to it, by their names, and not reached \
                               by ssh";
 
+/// `--connect`.
+pub const CONNECT: &str =
+    "The controller of agents: a name or an address; its port is 4850 if it is not given";
+
+/// `--pin`.
+pub const PIN: &str = "The controller's key: 64 digits, which the controller prints";
+
 /// `--token-file`.
 pub const TOKEN_FILE: &str = "File with the token that lets agents enter: one line of 16 to 256 \
                               characters, which only its owner may read";

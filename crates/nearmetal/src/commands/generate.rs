@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Result;
 use nm_generate::engine::ansible::{self, AnsibleRequest};
 use nm_generate::engine::kubernetes::{
-    self, KubernetesRequest, NodeWork, PairWork, PodRequest, Work,
+    self, AgentWork, KubernetesRequest, NodeWork, PairWork, PodRequest, Work,
 };
 use nm_generate::engine::slurm::{self, SlurmRequest};
 use nm_generate::engine::systemd::{self, Every, SystemdRequest};
@@ -96,9 +96,13 @@ pub fn run(command: &GenerateCommand) -> Result<Exit> {
 
 fn kubernetes_request(args: &KubernetesArgs) -> Result<KubernetesRequest> {
     let refused = |fault: EngineError| Stop::usage(fault.to_string());
-    let work = match args.pair {
-        Some(stack) => Work::Pair(PairWork::new(stack, args.limit.clone()).map_err(refused)?),
-        None => Work::Nodes(node_work(args)?),
+    let work = match (args.pair, &args.connect, &args.pin) {
+        (Some(stack), ..) => Work::Pair(PairWork::new(stack, args.limit.clone()).map_err(refused)?),
+        (None, Some(controller), Some(pin)) => {
+            let port = controller.port.unwrap_or(nm_controller::PORT);
+            Work::Agents(AgentWork::new(&controller.with_port(port), pin))
+        }
+        (None, ..) => Work::Nodes(node_work(args)?),
     };
     let request = KubernetesRequest {
         name: args.name.clone(),

@@ -4,11 +4,12 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use nm_controller::tls;
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::support::{BINARY, finish, run};
+use crate::support::{BINARY, Running, command, finish, free_port, run, wait_for};
 
 /// Versions of Kubernetes whose schemas are compared: the oldest that is still served by
 /// distributors, one between, and the newest of the package.
@@ -74,12 +75,14 @@ fn manifests_are_valid_by_the_schemas_of_three_versions_and_faults_are_not() {
     generate(&path("least"), &["--plan", "quick"]);
     generate(&path("pair"), &["--pair", "tcp-spin", "--limit", "p99 < 1ms"]);
     let mut files = vec![];
-    for folder in ["all", "least", "pair"] {
+    let pin = "5f".repeat(32);
+    generate(&path("agents"), &["--connect", "control.example", "--pin", &pin]);
+    for folder in ["all", "least", "pair", "agents"] {
         let entries = fs::read_dir(path(folder)).unwrap().map(|entry| entry.unwrap().path());
         files.extend(entries.filter(|path| path.extension().is_some_and(|end| end == "yaml")));
     }
     let files: Vec<&Path> = files.iter().map(AsRef::as_ref).collect();
-    assert_eq!(files.len(), 9, "{files:?}");
+    assert_eq!(files.len(), 12, "{files:?}");
     for version in VERSIONS {
         let (is_valid, said) = is_valid(programs, version, &files);
         assert!(is_valid, "{version}: {said}");
@@ -211,4 +214,38 @@ fn the_words_of_a_pair_reach_each_other() {
     assert!([0, 3].contains(&ran.code), "{}: {}{text}", ran.code, ran.stderr);
     let report = run(&["report", folder.path().to_str().unwrap()]);
     assert_eq!(report.code, 0, "{}{text}", report.stderr);
+}
+
+/// The words of an agent's pod, with the token where the Secret would be.
+#[test]
+fn the_words_of_an_agent_reach_their_controller() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path().to_str().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("token"), "0123456789abcdef\n").unwrap();
+    fs::set_permissions(path("token"), fs::Permissions::from_mode(0o400)).unwrap();
+    let start = |words: &[&str]| {
+        let mut command = command(words);
+        command.current_dir(here).stdin(Stdio::null());
+        Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    };
+    let at = format!("127.0.0.1:{}", free_port());
+    let words = ["controller", "--listen", &at, "--token-file", "token", "--key", "key"];
+    let _controller = start(&[&words[..], &["--socket", "socket"]].concat());
+    let key = wait_for("the key", || fs::read_to_string(path("key")).ok());
+    let pin = tls::server(&key, None).unwrap().1.unwrap().to_string();
+
+    generate(&path("agents"), &["--connect", &at, "--pin", &pin]);
+    assert!(!path("agents/collect.sh").exists());
+    let set = &documents(&path("agents/agents.yaml"))[0];
+    let words = &set["spec"]["template"]["spec"]["containers"][0]["args"];
+    let words = words.as_vec().unwrap().iter().map(|word| match word.as_str().unwrap() {
+        "$(NODE_NAME)" => "n1",
+        "/token/token" => "token",
+        word => word,
+    });
+    let _agent = start(&words.collect::<Vec<_>>());
+    let socket = path("socket");
+    let list = ["fleet", "agents", "--controller", socket.to_str().unwrap(), "--format", "json"];
+    wait_for("the agent", || run(&list).stdout.contains("\"n1\"").then_some(()));
 }

@@ -13,10 +13,11 @@ fn hostile_words_are_refused_with_one_sentence_and_nothing_is_written() {
     let out = folder.path().join("out");
     let out = out.to_str().unwrap();
     let long = "a".repeat(300);
-    let pod = |words: &[&'static str]| {
+    let pin = "5f".repeat(32);
+    fn pod<'a>(words: &[&'a str]) -> Vec<&'a str> {
         [&["kubernetes", "--image", "nearmetal", "--limit", "p99 < 1s"], words].concat()
-    };
-    let cases: [(&[&str], &str); 27] = [
+    }
+    let cases: [(&[&str], &str); 31] = [
         (&["slurm", "--nodes", "2"], "nothing would be judged"),
         (&["slurm", "--nodes", "0", "--limit", "p99 < 1s"], "0"),
         (&["slurm", "--nodes", "2", "--limit", "throughput >= 1 Gb/s"], "--limit: "),
@@ -44,6 +45,10 @@ fn hostile_words_are_refused_with_one_sentence_and_nothing_is_written() {
         (&pod(&["--pod-cpus", "0"]), "0"),
         (&pod(&["--pair", "shm-spin"]), "does not reach another pod"),
         (&pod(&["--pair", "tcp-spin", "--network", "fast"]), "cannot be used with"),
+        (&pod(&["--connect", "c", "--pin", &pin]), "cannot be used with"),
+        (&["kubernetes", "--image", "a", "--connect", "c"], "--pin <SHA256>"),
+        (&["kubernetes", "--image", "a", "--connect", "c", "--pin", "5f"], "64 hexadecimal digits"),
+        (&["kubernetes", "--image", "a", "--connect", "a b", "--pin", &pin], "as host names do"),
     ];
     for (options, text) in cases {
         let refused = run(&[&["generate"], options, &["--out", out]].concat());

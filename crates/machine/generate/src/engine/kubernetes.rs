@@ -1,4 +1,5 @@
-//! Kubernetes: jobs that qualify nodes, or measure between two pods, and a script that collects.
+//! Kubernetes: jobs that qualify nodes, or measure between two pods, and a script that collects;
+//! or agents on all nodes, between which a controller measures.
 //!
 //! The image has nearmetal and no shell. A pod writes its result as JSON to its log, where
 //! `collect.sh` reads it. So pods need no volume of the cluster, and no right in it.
@@ -13,7 +14,7 @@ use super::words::WORSE;
 use super::{EngineFile, yaml};
 use manifest::{Job, Part};
 pub(super) use request::PLAN_BYTES_MAX;
-pub use request::{CPUS_MAX, KubernetesRequest, NodeWork, PairWork, PodRequest, Work};
+pub use request::{AgentWork, CPUS_MAX, KubernetesRequest, NodeWork, PairWork, PodRequest, Work};
 pub use words::{Capability, Device, Image, Label, Network, Node, Object, Toleration, WordError};
 
 /// How long a job may wait for its pod and for the network, beside the time of its plan, s.
@@ -29,15 +30,19 @@ pub fn files(request: &KubernetesRequest) -> Vec<EngineFile> {
     let (name, work) = match &request.work {
         Work::Nodes(work) => ("nodes.yaml", nodes(request, work)),
         Work::Pair(work) => ("pair.yaml", pair(request, work)),
+        Work::Agents(work) => ("agents.yaml", vec![agents(request, work)]),
     };
-    let collect =
-        EngineFile { name: "collect.sh".into(), text: collect(request), is_program: true };
-    vec![
+    let mut files = vec![
         file("access.yaml", &access(request)),
         file("doctor.yaml", &[doctor(request)]),
         file(name, &work),
-        collect,
-    ]
+    ];
+    // A controller has the results of agents.
+    if !matches!(request.work, Work::Agents(_)) {
+        let (name, text) = ("collect.sh".into(), collect(request));
+        files.push(EngineFile { name, text, is_program: true });
+    }
+    files
 }
 
 /// Accounts and rights: none for the pods; for a reader, pods and their logs.
@@ -174,6 +179,32 @@ fn pair(request: &KubernetesRequest, work: &PairWork) -> Vec<Value> {
     ]
 }
 
+/// An agent on each node, with the name of the node.
+fn agents(request: &KubernetesRequest, work: &AgentWork) -> Value {
+    let secret = format!("{}-token", request.name);
+    let words = [
+        "agent",
+        "--connect",
+        &work.controller,
+        "--pin",
+        &work.pin,
+        "--token-file",
+        "/token/token",
+        "--name",
+        manifest::NODE_NAME,
+    ];
+    manifest::daemon_set(
+        request,
+        &Job {
+            name: format!("{}-agent", request.name),
+            part: Part::Agent,
+            words: words.map(String::from).to_vec(),
+            secret: Some(&secret),
+            ..Job::default()
+        },
+    )
+}
+
 fn collect(request: &KubernetesRequest) -> String {
     COLLECT
         .replace("@WORSE@\n", WORSE)
@@ -259,5 +290,28 @@ mod tests {
         let verbs: Vec<&Value> = access[2]["rules"].as_array().unwrap().iter().collect();
         assert!(verbs.iter().all(|rule| rule["verbs"] != json!(["*"])), "{verbs:?}");
         assert_eq!(access[3]["subjects"][0]["name"], "rack-reader");
+    }
+
+    #[test]
+    fn agents_read_the_token_without_a_right_and_are_started_again() {
+        let mut request = request();
+        let work = AgentWork::new(&"control.example:4850", &"5f".repeat(32));
+        let set = agents(&request, &work);
+        let spec = &set["spec"];
+        assert_eq!(spec["selector"]["matchLabels"], spec["template"]["metadata"]["labels"]);
+        let pod = &spec["template"]["spec"];
+        assert_eq!(pod["restartPolicy"], "Always");
+        assert_eq!(pod["automountServiceAccountToken"], false);
+        let container = &pod["containers"][0];
+        // The group of the volume is that of the user, who reads what root owns.
+        let user = &container["securityContext"]["runAsUser"];
+        assert_eq!(&pod["securityContext"]["fsGroup"], user);
+        let secret = json!({ "secretName": "rack-token", "defaultMode": 0o400 });
+        assert_eq!(pod["volumes"][1], json!({ "name": "token", "secret": secret }));
+        assert_eq!(container["args"][8], "$(NODE_NAME)");
+
+        request.pod.capabilities = vec!["IPC_LOCK".parse().unwrap()];
+        let pod = &agents(&request, &work)["spec"]["template"]["spec"];
+        assert_eq!(pod.get("securityContext"), None);
     }
 }

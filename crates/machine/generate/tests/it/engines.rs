@@ -6,7 +6,7 @@ use std::process::Command;
 
 use nm_generate::engine::ansible::{self, AnsibleRequest};
 use nm_generate::engine::kubernetes::{
-    self, KubernetesRequest, NodeWork, PairWork, PodRequest, Work,
+    self, AgentWork, KubernetesRequest, NodeWork, PairWork, PodRequest, Work,
 };
 use nm_generate::engine::slurm::{self, SlurmRequest};
 use nm_generate::engine::systemd::{self, Every, SystemdRequest};
@@ -68,6 +68,10 @@ fn pair_work() -> Work {
     Work::Pair(PairWork::new("tcp-spin".parse().unwrap(), limits).unwrap())
 }
 
+fn agent_work() -> Work {
+    Work::Agents(AgentWork::new(&"control.example:4850", &"5f".repeat(32)))
+}
+
 fn ansible_files() -> Vec<EngineFile> {
     ansible::files(&AnsibleRequest {
         name: "qualify".parse().unwrap(),
@@ -83,7 +87,9 @@ fn whole_files_are_as_recorded() {
     let slurm = slurm_files("/opt/it's here/nearmetal");
     let mut all: Vec<EngineFile> = slurm.into_iter().chain(systemd_files()).collect();
     let pair = kubernetes_files(pair_work()).into_iter().filter(|it| it.name == "pair.yaml");
-    all.extend(kubernetes_files(node_work()).into_iter().chain(pair).chain(ansible_files()));
+    let agents = kubernetes_files(agent_work()).into_iter().filter(|it| it.name == "agents.yaml");
+    all.extend(kubernetes_files(node_work()).into_iter().chain(pair).chain(agents));
+    all.extend(ansible_files());
     for file in &all {
         let path = golden.join(&file.name);
         if std::env::var_os("UPDATE").is_some() {

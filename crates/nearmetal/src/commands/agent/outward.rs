@@ -18,7 +18,7 @@ pub fn run(to: &ServerAddress, args: &AgentArgs) -> Result<Exit> {
     let agent = agent(to, args)?;
     // The kernel takes back all that it has, and ends its child.
     interrupt::end_at_once(|| {})?;
-    let at = format!("{}:{}", agent.host, agent.port);
+    let at = to.with_port(agent.port);
     let name = agent.name.clone();
     let ended = agent.run(|notice| {
         output::message(&match notice {

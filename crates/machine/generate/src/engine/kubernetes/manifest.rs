@@ -26,6 +26,8 @@ pub(super) enum Part {
     Measure,
     /// The other end.
     Server,
+    /// Waits for work of a controller.
+    Agent,
 }
 
 impl Part {
@@ -35,11 +37,12 @@ impl Part {
             Part::Doctor => "doctor",
             Part::Measure => "measure",
             Part::Server => "server",
+            Part::Agent => "agent",
         }
     }
 }
 
-/// A job with one pod.
+/// A job with one pod, or what each pod of a set does.
 #[derive(Debug, Default)]
 pub(super) struct Job<'a> {
     pub name: String,
@@ -50,6 +53,8 @@ pub(super) struct Job<'a> {
     pub node: Option<&'a Node>,
     /// The ConfigMap with its plan.
     pub plan: Option<&'a str>,
+    /// The Secret with its token.
+    pub secret: Option<&'a str>,
     /// It runs on another node than this part.
     pub server: Option<Part>,
     /// It has failed if it has not ended after this time, s.
@@ -83,19 +88,43 @@ pub(super) fn about(request: &KubernetesRequest, name: &str, part: Part) -> Valu
     })
 }
 
-/// A job whose pod is tried again only where nearmetal has measured nothing.
-pub(super) fn job(request: &KubernetesRequest, job: &Job<'_>) -> Value {
+/// What a pod is made from.
+fn template(request: &KubernetesRequest, job: &Job<'_>) -> Value {
     let mut metadata = json!({ "labels": labels(request, job.part) });
     if !request.pod.networks.is_empty() {
         let networks: Vec<String> = request.pod.networks.iter().map(ToString::to_string).collect();
         metadata["annotations"] = json!({ "k8s.v1.cni.cncf.io/networks": networks.join(",") });
     }
+    json!({ "metadata": metadata, "spec": pod(request, job) })
+}
+
+/// A pod on each node that the selector and the taints allow, which is started again when it ends.
+pub(super) fn daemon_set(request: &KubernetesRequest, job: &Job<'_>) -> Value {
+    let mut template = template(request, job);
+    template["spec"]["restartPolicy"] = json!("Always");
+    json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": about(request, &job.name, job.part),
+        "spec": {
+            "selector": { "matchLabels": labels(request, job.part) },
+            // A controller takes agents of its own version alone, so all change at once.
+            "updateStrategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": { "maxUnavailable": "100%" },
+            },
+            "template": template,
+        },
+    })
+}
+
+/// A job whose pod is tried again only where nearmetal has measured nothing.
+pub(super) fn job(request: &KubernetesRequest, job: &Job<'_>) -> Value {
     let is_client = job.server.is_some();
     let mut spec = json!({
         "backoffLimit": if is_client { 6 } else { 0 },
         "activeDeadlineSeconds": job.time_s,
         "ttlSecondsAfterFinished": KEPT_S,
-        "template": { "metadata": metadata, "spec": pod(request, job) },
+        "template": template(request, job),
     });
     if is_client {
         // Only 4 may be the server that has no address yet: a verdict is one, and stays.
@@ -117,6 +146,11 @@ fn pod(request: &KubernetesRequest, job: &Job<'_>) -> Value {
     if let Some(plan) = job.plan {
         volumes.push(json!({ "name": "plan", "configMap": { "name": plan } }));
     }
+    if let Some(secret) = job.secret {
+        // With a group of the volume, Kubernetes lets that group read it too.
+        let secret = json!({ "secretName": secret, "defaultMode": 0o400 });
+        volumes.push(json!({ "name": "token", "secret": secret }));
+    }
     if wanted.huge_pages.is_some() {
         volumes.push(json!({ "name": "huge-pages", "emptyDir": { "medium": "HugePages" } }));
     }
@@ -129,6 +163,9 @@ fn pod(request: &KubernetesRequest, job: &Job<'_>) -> Value {
         "containers": [container(wanted, job)],
         "volumes": volumes,
     });
+    if job.secret.is_some() && wanted.capabilities.is_empty() {
+        spec["securityContext"] = json!({ "fsGroup": USER });
+    }
     if wanted.host_network {
         spec["hostNetwork"] = json!(true);
         spec["dnsPolicy"] = json!("ClusterFirstWithHostNet");
@@ -191,6 +228,9 @@ fn container(wanted: &PodRequest, job: &Job<'_>) -> Value {
     let mut mounts = vec![json!({ "name": "tmp", "mountPath": "/tmp" })];
     if job.plan.is_some() {
         mounts.push(json!({ "name": "plan", "mountPath": "/plan", "readOnly": true }));
+    }
+    if job.secret.is_some() {
+        mounts.push(json!({ "name": "token", "mountPath": "/token", "readOnly": true }));
     }
     if wanted.huge_pages.is_some() {
         mounts.push(json!({ "name": "huge-pages", "mountPath": "/dev/hugepages" }));

@@ -1,5 +1,7 @@
 //! What is asked of Kubernetes, and what no single word of it shows to be wrong.
 
+use std::fmt::Display;
+
 use nm_model::{Protocol, Stack, Target};
 
 use super::words::{Capability, Device, Image, Label, Network, Node, Object, Toleration};
@@ -77,6 +79,8 @@ pub enum Work {
     Nodes(NodeWork),
     /// One pod measures to another one on another node.
     Pair(PairWork),
+    /// An agent on each node waits for a controller's work.
+    Agents(AgentWork),
 }
 
 /// A plan for nodes.
@@ -116,6 +120,23 @@ impl PairWork {
     }
 }
 
+/// Agents that connect out.
+#[derive(Debug, Clone)]
+pub struct AgentWork {
+    pub(super) controller: String,
+    pub(super) pin: String,
+}
+
+impl AgentWork {
+    /// Agents that trust a controller by its key.
+    ///
+    /// `controller` is a host with its port, and `pin` the SHA-256 of its key, as `nearmetal agent`
+    /// reads them.
+    pub fn new(controller: &impl Display, pin: &impl Display) -> AgentWork {
+        AgentWork { controller: controller.to_string(), pin: pin.to_string() }
+    }
+}
+
 impl KubernetesRequest {
     /// Checks what no single word shows.
     ///
@@ -131,7 +152,7 @@ impl KubernetesRequest {
         ];
         let nodes: &[Node] = match &self.work {
             Work::Nodes(work) => &work.nodes,
-            Work::Pair(_) => &[],
+            Work::Pair(_) | Work::Agents(_) => &[],
         };
         for (option, n, max) in [&counts[..], &[("--node", nodes.len(), NODES_MAX)]].concat() {
             if n > max {
