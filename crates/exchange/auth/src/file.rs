@@ -43,8 +43,10 @@ pub enum FileError {
         mode: u32,
     },
     /// It belongs to another user.
-    #[error("{} belongs to another user (uid {uid}): it must belong to the one who runs this",
-        path.display())]
+    #[error(
+        "{} belongs to another user (uid {uid}): it must belong to the one who runs this, or to \
+         root with a group that alone may read it", path.display()
+    )]
     NotOwned {
         /// Which file.
         path: PathBuf,
