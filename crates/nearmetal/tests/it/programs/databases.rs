@@ -65,7 +65,7 @@ fn redis_serves_fifty_clients() {
         let redis = Redis::start(way);
         let mut seen = Seen::new();
         for depth in ["1", "16"] {
-            let words = ["-q", "-n", "5000", "-c", "50", "-P", depth, "-t"];
+            let words = ["-q", "-n", "4800", "-c", "50", "-P", depth, "-t"];
             let tests = "ping,set,get,incr,lpush,rpush,lpop,sadd,hset,spop,zadd,lrange_100,mset";
             let ran = finish(redis.client("redis-benchmark").args(words).arg(tests));
             let names: Vec<&str> = ran
@@ -78,9 +78,9 @@ fn redis_serves_fifty_clients() {
             assert!(!ran.stdout.contains("Error") && !ran.stderr.contains("Error"), "{ran:?}");
             seen.add_as(ran, names);
         }
-        // Every increment arrived once: benchmarks of two depths, 5 000 each.
+        // Every increment arrived once: benchmarks of two depths, 4 800 each, a multiple of both.
         let count = finish(redis.client("redis-cli").args(["GET", "counter:__rand_int__"]));
-        assert_eq!(count.stdout.trim(), "10000");
+        assert_eq!(count.stdout.trim(), "9600");
         seen.add(count);
         seen
     });
