@@ -1,4 +1,4 @@
-//! Files that only their owner may read.
+//! Files with secrets, which nobody else may read.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -44,8 +44,8 @@ pub enum FileError {
     },
     /// It belongs to another user.
     #[error(
-        "{} belongs to another user (uid {uid}): it must belong to the one who runs this, or to \
-         root with a group that alone may read it", path.display()
+        "{} belongs to another user (uid {uid}): it must belong to the user who runs this; a file \
+         of root is taken too, if only its group may read it", path.display()
     )]
     NotOwned {
         /// Which file.
@@ -74,7 +74,7 @@ enum Privacy {
 
 /// Who may read a file of a user with a mode, as `reader` sees it.
 ///
-/// A file of root may be read by its group: so Kubernetes and services hand out secrets.
+/// The group of a file of root may read it: so Kubernetes hands out secrets.
 fn privacy(owner: u32, mode: u32, reader: u32) -> Privacy {
     let is_open = |bits: u32| mode & bits != 0;
     match owner {
@@ -85,8 +85,8 @@ fn privacy(owner: u32, mode: u32, reader: u32) -> Privacy {
     }
 }
 
-/// Reads a file that belongs to this user and that nobody else may read; or one of root that no
-/// more than its group may read.
+/// Reads a file that belongs to this user and that nobody else may read, or one of root that only
+/// its group may read.
 ///
 /// # Errors
 /// If it cannot be read, or others may.

@@ -39,7 +39,7 @@ pub enum GenerateCommand {
     /// A service and a timer of systemd that qualify this machine again and again.
     Systemd(SystemdArgs),
     /// Jobs of Kubernetes that qualify nodes, or measure between two pods, and a script that
-    /// collects their results; or agents on all nodes.
+    /// collects their results; with --connect, agents for all nodes.
     Kubernetes(KubernetesArgs),
     /// A role and a playbook of Ansible that qualify hosts and leave nothing on them.
     Ansible(AnsibleArgs),
@@ -79,7 +79,7 @@ pub struct KubernetesArgs {
     #[arg(long, value_name = "STACK", conflicts_with_all = ["plan", "node", "network"])]
     pub pair: Option<Stack>,
     #[arg(long, value_name = "HOST[:PORT]", help = CONNECT, requires = "pin",
-          conflicts_with_all = ["plan", "limit", "node", "pair"])]
+          conflicts_with_all = ["plan", "limit", "node", "pair", "network"])]
     pub connect: Option<ServerAddress>,
     #[arg(long, value_name = "SHA256", help = PIN, requires = "connect")]
     pub pin: Option<Pin>,

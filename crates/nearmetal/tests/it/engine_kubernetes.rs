@@ -74,9 +74,9 @@ fn manifests_are_valid_by_the_schemas_of_three_versions_and_faults_are_not() {
     generate(&path("all"), EVERYTHING);
     generate(&path("least"), &["--plan", "quick"]);
     generate(&path("pair"), &["--pair", "tcp-spin", "--limit", "p99 < 1ms"]);
-    let mut files = vec![];
     let pin = "5f".repeat(32);
     generate(&path("agents"), &["--connect", "control.example", "--pin", &pin]);
+    let mut files = vec![];
     for folder in ["all", "least", "pair", "agents"] {
         let entries = fs::read_dir(path(folder)).unwrap().map(|entry| entry.unwrap().path());
         files.extend(entries.filter(|path| path.extension().is_some_and(|end| end == "yaml")));

@@ -17,7 +17,7 @@ fn hostile_words_are_refused_with_one_sentence_and_nothing_is_written() {
     fn pod<'a>(words: &[&'a str]) -> Vec<&'a str> {
         [&["kubernetes", "--image", "nearmetal", "--limit", "p99 < 1s"], words].concat()
     }
-    let cases: [(&[&str], &str); 31] = [
+    let cases: [(&[&str], &str); 32] = [
         (&["slurm", "--nodes", "2"], "nothing would be judged"),
         (&["slurm", "--nodes", "0", "--limit", "p99 < 1s"], "0"),
         (&["slurm", "--nodes", "2", "--limit", "throughput >= 1 Gb/s"], "--limit: "),
@@ -47,6 +47,10 @@ fn hostile_words_are_refused_with_one_sentence_and_nothing_is_written() {
         (&pod(&["--pair", "tcp-spin", "--network", "fast"]), "cannot be used with"),
         (&pod(&["--connect", "c", "--pin", &pin]), "cannot be used with"),
         (&["kubernetes", "--image", "a", "--connect", "c"], "--pin <SHA256>"),
+        (
+            &["kubernetes", "--image", "a", "--connect", "c", "--pin", &pin, "--network", "fast"],
+            "cannot be used with",
+        ),
         (&["kubernetes", "--image", "a", "--connect", "c", "--pin", "5f"], "64 hexadecimal digits"),
         (&["kubernetes", "--image", "a", "--connect", "a b", "--pin", &pin], "as host names do"),
     ];

@@ -37,28 +37,42 @@ pub fn files(request: &KubernetesRequest) -> Vec<EngineFile> {
         file("doctor.yaml", &[doctor(request)]),
         file(name, &work),
     ];
-    // A controller has the results of agents.
-    if !matches!(request.work, Work::Agents(_)) {
+    if has_logs(request) {
         let (name, text) = ("collect.sh".into(), collect(request));
         files.push(EngineFile { name, text, is_program: true });
     }
     files
 }
 
-/// Accounts and rights: none for the pods; for a reader, pods and their logs.
+/// An account without rights for the pods, and a reader of their logs where these have the results.
 fn access(request: &KubernetesRequest) -> Vec<Value> {
+    let mut all = vec![account(request, &request.name.to_string())];
+    if has_logs(request) {
+        all.extend(reader(request));
+    }
+    all
+}
+
+/// Whether the logs of pods have the results; those of agents are at their controller.
+fn has_logs(request: &KubernetesRequest) -> bool {
+    !matches!(request.work, Work::Agents(_))
+}
+
+fn account(request: &KubernetesRequest, name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": manifest::about(request, name, Part::Access),
+        "automountServiceAccountToken": false,
+    })
+}
+
+/// An account that may read jobs, pods and their logs.
+fn reader(request: &KubernetesRequest) -> [Value; 3] {
     let reader = format!("{}-reader", request.name);
     let about = |name: &str| manifest::about(request, name, Part::Access);
     let group = "rbac.authorization.k8s.io";
-    let account = |name: &str| {
-        json!({
-            "apiVersion": "v1", "kind": "ServiceAccount", "metadata": about(name),
-            "automountServiceAccountToken": false,
-        })
-    };
-    vec![
-        account(&request.name.to_string()),
-        account(&reader),
+    [
+        account(request, &reader),
         json!({
             "apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": about(&reader),
             "rules": [
@@ -296,6 +310,8 @@ mod tests {
     fn agents_read_the_token_without_a_right_and_are_started_again() {
         let mut request = request();
         let work = AgentWork::new(&"control.example:4850", &"5f".repeat(32));
+        request.work = Work::Agents(work.clone());
+        assert_eq!(access(&request).len(), 1, "nobody reads a log");
         let set = agents(&request, &work);
         let spec = &set["spec"];
         assert_eq!(spec["selector"]["matchLabels"], spec["template"]["metadata"]["labels"]);

@@ -69,7 +69,7 @@ fn agent(to: &ServerAddress, args: &AgentArgs) -> Result<Agent> {
     })
 }
 
-/// The token in a file that only its owner may read.
+/// The token in a private file.
 pub fn token(file: &Path) -> Result<EntryToken> {
     let text = nm_auth::read_private(file).map_err(|error| Stop::usage(error.to_string()))?;
     EntryToken::parse(&text).map_err(|error| Stop::usage(format!("{}: {error}", file.display())))
